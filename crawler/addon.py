@@ -1,0 +1,61 @@
+"""Wires Freshet into Scrapy: pipelines, middlewares, extensions and manners, in their order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scrapy.settings import Settings
+
+from crawler import __version__
+from crawler.config import Config
+
+COMPONENTS: dict[str, dict[Any, int | None]] = {
+    "ITEM_PIPELINES": {
+        "pipelines.content.ContentPipeline": 100,
+        "pipelines.changes.ChangesPipeline": 200,
+        "pipelines.storage.StoragePipeline": 900,
+    },
+    "DOWNLOADER_MIDDLEWARES": {
+        # Nearer to the network than Scrapy's retries (550) and redirects (600), so that both
+        # are counted and wait like any other request.
+        "crawler.middlewares.conditional.ConditionalGetMiddleware": 650,
+        "crawler.middlewares.manners.MannersMiddleware": 950,
+    },
+    "EXTENSIONS": {
+        "scrapy.extensions.throttle.AutoThrottle": None,
+        "crawler.extensions.throttle.AutoThrottle": 0,
+        "crawler.extensions.summary.Summary": 20,
+        "crawler.extensions.progress.Progress": 30,
+    },
+}
+
+
+class FreshetAddon:
+    """Scrapy add-on; everything it sets can be overridden in settings.py or with `-s`."""
+
+    def update_settings(self, settings: Settings) -> None:
+        """Add Freshet's components and the manners that the config asks for."""
+        for name, components in COMPONENTS.items():
+            settings.set(name, components | settings.getdict(name), priority="addon")
+        for name, value in manners(Config.of(settings)).items():
+            settings.set(name, value, priority="addon")
+
+
+def manners(config: Config) -> dict[str, Any]:
+    """Scrapy's settings for what the config says about manners."""
+    contact = f" (+{config.contact})" if config.contact else ""
+    return {
+        "USER_AGENT": f"Freshet/{__version__}{contact}",
+        "ROBOTSTXT_OBEY": True,
+        "AUTOTHROTTLE_ENABLED": True,
+        "AUTOTHROTTLE_START_DELAY": config.throttle_start_seconds,
+        "AUTOTHROTTLE_TARGET_CONCURRENCY": config.throttle_concurrency,
+        "DOWNLOAD_DELAY": 0,
+        "DOWNLOAD_TIMEOUT": config.response_seconds,
+        "DOWNLOAD_MAXSIZE": int(config.response_mb * 1024 * 1024),
+        "DOWNLOAD_WARNSIZE": 0,
+        # A 429 without Retry-After is not asked again in the same pass.
+        "RETRY_HTTP_CODES": [500, 502, 503, 504, 522, 524, 408],
+        # The length of URLs is limited where they are found, and said there.
+        "URLLENGTH_LIMIT": 0,
+    }

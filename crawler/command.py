@@ -1,0 +1,101 @@
+"""The base of Freshet's commands: strict usage, one-line errors, `--json`, an example."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from abc import abstractmethod
+from typing import Any, ClassVar
+
+from bson import ObjectId
+from scrapy.commands import ScrapyCommand
+from scrapy.exceptions import UsageError
+
+from crawler.config import Config
+from crawler.errors import FreshetError
+
+
+class FreshetCommand(ScrapyCommand):
+    """A command that works on the database.
+
+    arguments: names of the positional arguments; optional ones in brackets, a last one with `…`
+               takes any number
+    """
+
+    requires_project = True
+    requires_crawler_process = False
+    default_settings: ClassVar[dict[str, Any]] = {"LOG_ENABLED": False}
+
+    arguments: ClassVar[tuple[str, ...]] = ()
+    example: ClassVar[str]
+    has_json: ClassVar[bool] = True
+
+    def syntax(self) -> str:
+        """The usage line behind the command's name."""
+        return " ".join(["[options]", *self.arguments])
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Scrapy's options, and `--json`."""
+        super().add_options(parser)
+        parser.epilog = f"Example: {self.example}"
+        if self.has_json:
+            parser.add_argument("--json", action="store_true", help="print JSON for machines")
+
+    @property
+    def name(self) -> str:
+        """The command's name."""
+        return type(self).__module__.rpartition(".")[2]
+
+    @property
+    def config(self) -> Config:
+        """The knobs, `-s` included."""
+        assert self.settings is not None
+        return Config.of(self.settings)
+
+    def run(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Check the usage, then do it; the user's mistakes become one line and exit code 1."""
+        refuse_left_over(args, self.arguments)
+        try:
+            self.execute(args, opts)
+        except FreshetError as error:
+            complain(self.name, error)
+            self.exitcode = 1
+        except BrokenPipeError:
+            # The reader (head, less) has seen enough.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+    @abstractmethod
+    def execute(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Do the command's work; raises FreshetError."""
+
+
+def refuse_left_over(args: list[str], arguments: tuple[str, ...]) -> None:
+    """Raise UsageError for unknown options, missing or left-over arguments."""
+    for arg in args:
+        if arg.startswith("-"):
+            raise UsageError(f"unknown option {arg}", print_help=False)
+    needed = [name for name in arguments if not name.startswith("[")]
+    if len(args) < len(needed):
+        raise UsageError(f"{needed[len(args)]} is missing", print_help=False)
+    endless = bool(arguments) and "…" in arguments[-1]
+    if len(args) > len(arguments) and not endless:
+        raise UsageError(f"unexpected argument {args[len(arguments)]!r}", print_help=False)
+
+
+def complain(command: str, error: object) -> None:
+    """One line on stderr: which command, what is wrong."""
+    print(f"scrapy {command}: {error}", file=sys.stderr)
+
+
+def print_json(value: Any) -> None:
+    """Print a value as JSON: times as ISO 8601 in UTC, ids as text."""
+    print(json.dumps(value, indent=1, ensure_ascii=False, default=_plain))
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, ObjectId):
+        return str(value)
+    iso = getattr(value, "isoformat", None)
+    return str(iso()) if iso else str(value)

@@ -1,0 +1,1 @@
+"""Scrapy commands; each module is one command of that name."""

@@ -1,0 +1,113 @@
+"""`scrapy crawl`: Scrapy's own, with checks before it starts and errors in one line."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+from filelock import FileLock, Timeout
+from scrapy import Spider
+from scrapy.commands import crawl
+from scrapy.crawler import Crawler
+from scrapy.spiderloader import get_spider_loader
+
+from crawler.command import complain, refuse_left_over
+from crawler.config import Config
+from crawler.errors import ConfigError, FreshetError, ServerError
+from crawler.session import Session
+from crawler.storage.store import Store
+from spiders.wrapper import WrapperSpider
+
+DEFAULT_LOG_LEVEL = "INFO"
+
+
+class Command(crawl.Command):
+    """One pass over what is due."""
+
+    def syntax(self) -> str:
+        """The usage line."""
+        return "[options] <spider>"
+
+    def short_desc(self) -> str:
+        """One line for `scrapy -h`."""
+        return "Visit what is due of a site, by the name of its spider"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Scrapy's options and an example."""
+        super().add_options(parser)
+        parser.epilog = "Example: scrapy crawl books -O items.jsonl -a limit=100"
+
+    def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Check before Scrapy starts: the user's mistakes are one line and exit code 1."""
+        super().process_options(args, opts)
+        refuse_left_over(args, ("SPIDER",))
+        assert self.settings is not None
+        if sys.stderr.isatty() and self.settings["LOG_LEVEL"] == DEFAULT_LOG_LEVEL:
+            self.settings.set("LOG_LEVEL", "WARNING", priority="cmdline")
+        try:
+            self._check(self._spider(args[0]), opts)
+        except AlreadyRunning as running:
+            print(f"scrapy crawl: {running}", file=sys.stderr)
+            sys.exit(0)
+        except FreshetError as error:
+            complain("crawl", error)
+            sys.exit(1)
+
+    def run(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Crawl; exit code 1 if the spider could not start or storage failed."""
+        assert self.crawler_process is not None
+        crawler = self._create_crawler(self._spider(args[0]))
+        self.crawler_process.crawl(crawler, **opts.spargs)
+        self.crawler_process.start()
+        if self.crawler_process.bootstrap_failed or _failed(crawler):
+            self.exitcode = 1
+
+    def _check(self, spider: type[Spider], opts: argparse.Namespace) -> None:
+        assert self.settings is not None
+        config = Config.of(self.settings)
+        if issubclass(spider, WrapperSpider):
+            name = _check_arguments(spider, opts.spargs)
+            asyncio.run(_check_storage(config))
+            self._lock = _only_one(config, name)
+
+    def _spider(self, name: str) -> type[Spider]:
+        assert self.settings is not None
+        loader = get_spider_loader(self.settings)
+        try:
+            return loader.load(name)
+        except KeyError:
+            known = ", ".join(sorted(loader.list()))
+            raise ConfigError(f"no spider {name!r}; there are: {known}") from None
+
+
+class AlreadyRunning(FreshetError):
+    """Another crawl of the same spider is at work."""
+
+
+def _check_arguments(spider: type[WrapperSpider], spargs: dict[str, str]) -> str:
+    """The name that the spider has in the database; raises ConfigError or WrapperError."""
+    return spider.read_wrapper(spider.read_arguments(spargs)).name
+
+
+async def _check_storage(config: Config) -> None:
+    """Reach and prepare the database."""
+    await (await Store.open(config)).close()
+
+
+def _only_one(config: Config, name: str) -> FileLock:
+    folder = config.data_dir / "locks"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / f"{config.database}-{name}.lock", timeout=0)
+        lock.acquire()
+    except Timeout:
+        raise AlreadyRunning(f"{name} is being crawled already, nothing to do") from None
+    except OSError as error:
+        raise ServerError(f"data folder {config.data_dir}: {error.strerror or error}") from None
+    return lock
+
+
+def _failed(crawler: Crawler) -> bool:
+    session = getattr(crawler.spider, "session", None)
+    return isinstance(session, Session) and session.error is not None

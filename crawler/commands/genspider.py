@@ -1,0 +1,22 @@
+"""`scrapy genspider`: Scrapy's own, with Freshet's templates beside Scrapy's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from scrapy.commands import genspider
+
+TEMPLATES = Path(__file__).resolve().parent.parent / "templates" / "spiders"
+
+
+class Command(genspider.Command):
+    """Generate a spider from a template; `-t wrapper` writes a commented wrapper."""
+
+    def _find_template(self, template: str) -> Path | None:
+        own = TEMPLATES / f"{template}.tmpl"
+        return own if own.exists() else super()._find_template(template)
+
+    def _list_templates(self) -> None:
+        super()._list_templates()
+        for path in sorted(TEMPLATES.glob("*.tmpl")):
+            print(f"   {path.stem}")

@@ -1,0 +1,113 @@
+"""Every knob of Freshet in one model: its unit, its default, its FRESHET_* variable.
+
+A value comes from, first wins: `-a` (where a spider takes it), `-s FRESHET_NAME=…` or Scrapy
+settings of that name, the environment, the file `.env` in the project folder, the default here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AliasChoices, Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from crawler.errors import ConfigError, first_problem
+
+if TYPE_CHECKING:
+    from scrapy.settings import BaseSettings as ScrapySettings
+
+PROJECT = Path(__file__).resolve().parent.parent
+UNPREFIXED = {"MONGO_URI": "mongo_uri"}
+PREFIX = "FRESHET_"
+
+Hours = Annotated[float, Field(gt=0, le=24 * 365)]
+Seconds = Annotated[float, Field(ge=0, le=24 * 3600)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class Config(BaseSettings):
+    """The knobs. Names carry units; `FRESHET_` and the name in capitals is the variable."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_file=PROJECT / ".env", extra="ignore", frozen=True,
+        populate_by_name=True,
+    )  # fmt: skip
+
+    # Where things are kept.
+    mongo_uri: str | None = Field(
+        None,
+        validation_alias=AliasChoices("MONGO_URI", "FRESHET_MONGO_URI"),
+        description="MongoDB to use; without it an embedded server is started",
+    )
+    database: str = Field(
+        "freshet", pattern=r"^[A-Za-z0-9_-]{1,38}$", description="used where MONGO_URI names none"
+    )
+    data_dir: Path = Field(PROJECT / ".freshet", description="embedded server, locks")
+    mongod: str | None = Field(None, description="path of the mongod to embed")
+    mongo_timeout_seconds: Seconds = Field(5.0, description="wait for a server to answer")
+    mongo_cache_gb: float = Field(0.5, ge=0.25, description="cache of the embedded server")
+
+    # How writes are grouped.
+    commit_size: Count = Field(200, le=5000, description="visits written in one batch at most")
+    commit_ms: float = Field(25.0, ge=0, le=5000, description="wait for a batch to fill")
+    commit_retry_seconds: Seconds = Field(30.0, description="retry a batch when the server is away")
+
+    # When a target is visited again, until a plan says otherwise.
+    list_interval_hours: Hours = Field(6.0, description="first interval of list pages")
+    item_interval_hours: Hours = Field(24.0, description="first interval of items")
+    max_interval_hours: Hours = Field(24.0 * 28, description="no target waits longer")
+    error_interval_hours: Hours = Field(1.0, description="after an error; doubles with each")
+    gone_confirmations: Count = Field(3, description="404 or 410 in a row until a page is gone")
+
+    # Manners.
+    contact: str = Field("", max_length=200, description="URL or address in the user agent")
+    throttle_start_seconds: Seconds = Field(1.0, description="AutoThrottle's first delay")
+    throttle_concurrency: float = Field(2.0, gt=0, le=64, description="AutoThrottle's target")
+    host_requests: int = Field(0, ge=0, description="requests to one host in one run; 0: no cap")
+    retry_after_seconds: Seconds = Field(60.0, description="longest Retry-After waited for in a run")
+    blocked_strikes: Count = Field(3, description="429/503/403 in a row until a host is left alone")
+    response_mb: float = Field(16.0, gt=0, le=1024, description="largest response body")
+    response_seconds: Seconds = Field(60.0, description="longest time for one response")
+    url_characters: int = Field(2000, ge=64, le=65536, description="longest URL followed")
+    strip_parameters: Annotated[tuple[str, ...] | None, NoDecode] = Field(
+        None, description="query parameters off every URL, separated by spaces; unset: tracking"
+    )
+
+    # The pass.
+    in_flight: Count = Field(100, le=10_000, description="targets between queue and storage")
+    clock_offset_hours: float = Field(0.0, description="moves Freshet's clock, for rehearsals")
+    progress: bool = Field(True, description="live display where there is a terminal")
+
+    # How long the log is kept.
+    keep_versions: int = Field(0, ge=0, description="newest versions kept a target; 0: all")
+    keep_visits_days: float = Field(0, ge=0, description="older visits become day sums; 0: never")
+
+    @field_validator("strip_parameters", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return tuple(value.split()) if isinstance(value, str) else value
+
+    @classmethod
+    def load(cls, **given: Any) -> Config:
+        """The knobs from `given`, environment, `.env` and defaults; ConfigError if one is bad."""
+        try:
+            return cls(**given)
+        except ValidationError as error:
+            key, cause = first_problem(error)
+            raise ConfigError(f"{_variable(key)}: {cause}") from None
+
+    @classmethod
+    def of(cls, settings: ScrapySettings) -> Config:
+        """The knobs as Scrapy settings (`-s FRESHET_NAME=…`, settings.py) overlay them."""
+        given = {
+            field: settings.get(name)
+            for field in cls.model_fields
+            if settings.get(name := _variable(field)) is not None
+        }
+        return cls.load(**given)
+
+
+def _variable(field: str) -> str:
+    name = field.split(".")[0].upper()
+    return name if name in UNPREFIXED or name.startswith(PREFIX) else PREFIX + name

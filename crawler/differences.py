@@ -1,0 +1,37 @@
+"""How much of a text is really new: characters inserted and deleted, and the lines of a diff."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+from rapidfuzz.distance import Indel
+
+# Above this many pairs of characters the exact distance takes seconds; lines are compared then.
+EXACT_PAIRS = 4_000_000_000
+
+
+def diff_size(before: str, after: str) -> int:
+    """Fewest characters to delete from `before` and insert to make `after`.
+
+    Exact up to texts of about 60,000 characters each; beyond, whole lines count.
+    """
+    if len(before) * len(after) <= EXACT_PAIRS:
+        return int(Indel.distance(before, after))
+    matcher = difflib.SequenceMatcher(
+        a=before.splitlines(keepends=True), b=after.splitlines(keepends=True)
+    )
+    return sum(
+        _length(matcher.a, i1, i2) + _length(matcher.b, j1, j2)
+        for tag, i1, i2, j1, j2 in matcher.get_opcodes()
+        if tag != "equal"
+    )
+
+
+def _length(lines: Sequence[str], start: int, end: int) -> int:
+    return sum(map(len, lines[start:end]))
+
+
+def unified(before: Sequence[str], after: Sequence[str], names: tuple[str, str]) -> list[str]:
+    """A unified diff of two contents, line by line."""
+    return list(difflib.unified_diff(before, after, *names, lineterm="", n=2))

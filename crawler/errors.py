@@ -1,0 +1,54 @@
+"""Every error that Freshet raises for its user, drawn as a tree.
+
+    FreshetError            one line: what is wrong, where, what to do
+    ├── ConfigError         a setting, an environment variable, a spider argument
+    ├── WrapperError        a wrapper: file, key and cause
+    └── StorageError        the database
+        ├── Unreachable     no server answered in time
+        ├── NewerDatabase   written by a later Freshet
+        └── ServerError     the embedded server could not be found, started or stopped
+"""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+
+class FreshetError(Exception):
+    """Base of all errors that are the user's to mend; `str()` is one line."""
+
+
+class ConfigError(FreshetError):
+    """A setting, an environment variable or a spider argument is wrong."""
+
+
+class WrapperError(FreshetError):
+    """A wrapper is wrong; the message names file, key and cause."""
+
+
+class StorageError(FreshetError):
+    """The database cannot be used or refused a write."""
+
+
+class Unreachable(StorageError):
+    """No MongoDB server answered in time."""
+
+
+class NewerDatabase(StorageError):
+    """The database was written by a later version of Freshet."""
+
+
+class ServerError(StorageError):
+    """The embedded MongoDB server cannot be found, started or stopped."""
+
+
+def first_problem(error: ValidationError) -> tuple[str, str]:
+    """The first complaint of pydantic as (dotted key, cause in one line)."""
+    detail = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in detail["loc"])
+    cause = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    if detail["type"] == "extra_forbidden":
+        cause = "unknown key"
+    elif detail["type"] == "missing":
+        cause = "is missing"
+    return key, " ".join(cause.split())

@@ -1,0 +1,1 @@
+"""Scrapy extensions: throttle, live progress, summary."""

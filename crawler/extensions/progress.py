@@ -1,0 +1,65 @@
+"""A live line on a terminal: how far the pass is."""
+
+from __future__ import annotations
+
+import sys
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress as Bar, SpinnerColumn, TextColumn, TimeElapsedColumn
+from scrapy import signals
+from scrapy.crawler import Crawler
+from scrapy.exceptions import NotConfigured
+from scrapy.utils.asyncio import create_looping_call
+
+from crawler.items import Outcome
+from crawler.session import Session
+
+UPDATE_SECONDS = 0.5
+
+
+class Progress:
+    """Shows visits against what is known to be due; silent where there is no terminal."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self.session = Session.of(crawler)
+        if not (self.session.config.progress and sys.stderr.isatty()):
+            raise NotConfigured
+        self.bar = Bar(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[note]}"),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self.task = self.bar.add_task(self.session.spider, total=1, note="")
+        self.loop = create_looping_call(self.update)
+        crawler.signals.connect(self.open, signals.engine_started)
+        crawler.signals.connect(self.close, signals.spider_closed)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """The display of a crawl; NotConfigured where it would not be seen."""
+        return cls(crawler)
+
+    def open(self) -> None:
+        """Show it."""
+        self.bar.start()
+        self.loop.start(UPDATE_SECONDS)
+
+    def close(self) -> None:
+        """Take it away."""
+        if self.loop.running:
+            self.loop.stop()
+        self.bar.stop()
+
+    def update(self) -> None:
+        """Bring it up to date."""
+        counts = self.session.counts
+        known = max(
+            self.session.due_at_start + self.session.discovered, counts["visits"], 1
+        )
+        note = f"{counts[Outcome.NEW]} new, {counts[Outcome.CHANGED]} changed"
+        self.bar.update(self.task, total=known, completed=counts["visits"], note=note)

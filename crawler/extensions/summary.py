@@ -1,0 +1,79 @@
+"""What a pass did, said once at its end."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Self
+
+from scrapy import Spider, signals
+from scrapy.crawler import Crawler
+
+from crawler.items import SEEN, Outcome
+from crawler.session import Session
+
+logger = logging.getLogger(__name__)
+
+
+class Summary:
+    """Prints the summary on a terminal, logs it elsewhere, and puts it into Scrapy's stats."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self.crawler = crawler
+        self.session = Session.of(crawler)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """The summary of a crawl."""
+        summary = cls(crawler)
+        crawler.signals.connect(summary.say, signals.spider_closed)
+        return summary
+
+    async def say(self, spider: Spider) -> None:
+        """Say it once the session has ended; nothing after a pass that failed."""
+        await self.session.ended.wait()
+        if self.session.error is not None:
+            return
+        counts = figures(self.session)
+        for name, value in counts.items():
+            self.crawler.stats.set_value(f"freshet/{name}", value)
+        line = sentence(self.session.spider, counts)
+        if sys.stderr.isatty() and not logger.isEnabledFor(logging.INFO):
+            print(line, file=sys.stderr)
+        else:
+            logger.info("%s", line)
+
+
+def figures(session: Session) -> dict[str, float]:
+    """The counts of a pass.
+
+    accuracy: wanted pages of all pages fetched (the paper's equation 1)
+    saved:    requests less than fetching every target
+    """
+    counts = session.counts
+    visits = counts["visits"]
+    wanted = sum(counts[outcome] for outcome in SEEN)
+    return {
+        "fetched": visits,
+        **{str(outcome): counts[outcome] for outcome in Outcome},
+        "discovered": counts["discovered"],
+        "unlisted": counts["unlisted"],
+        "targets": session.targets_at_end,
+        "saved": max(0, session.targets_at_end - visits),
+        "accuracy": wanted / visits if visits else 1.0,
+    }
+
+
+def sentence(spider: str, counts: dict[str, float]) -> str:
+    """The counts in one line."""
+    targets = counts["targets"]
+    saved = f"{counts['saved'] / targets:.0%}" if targets else "0%"
+    return (
+        f"{spider}: {counts['fetched']:.0f} fetched: {counts['new']:.0f} new, "
+        f"{counts['changed']:.0f} changed, {counts['unchanged']:.0f} unchanged, "
+        f"{counts['not_modified']:.0f} not modified (304), {counts['gone']:.0f} gone, "
+        f"{counts['error']:.0f} errors, {counts['blocked']:.0f} blocked; "
+        f"{counts['discovered']:.0f} discovered, {counts['unlisted']:.0f} unlisted; "
+        f"accuracy {counts['accuracy']:.2%}; "
+        f"{counts['saved']:.0f} requests saved of {targets:.0f} ({saved})"
+    )

@@ -1,0 +1,154 @@
+"""What travels from a spider through the pipelines to storage, and the words for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from bson import ObjectId
+
+
+class Kind(StrEnum):
+    """What a target is."""
+
+    LIST = "list"
+    ITEM = "item"
+
+
+class Outcome(StrEnum):
+    """What a visit found."""
+
+    NEW = "new"
+    CHANGED = "changed"
+    UNCHANGED = "unchanged"
+    NOT_MODIFIED = "not_modified"
+    GONE = "gone"
+    ERROR = "error"
+    BLOCKED = "blocked"
+
+
+SEEN = frozenset({Outcome.NEW, Outcome.CHANGED, Outcome.UNCHANGED, Outcome.NOT_MODIFIED})
+
+
+@dataclass(frozen=True, slots=True)
+class Validators:
+    """What the server gave for conditional requests."""
+
+    etag: str | None = None
+    last_modified: str | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.etag or self.last_modified)
+
+
+@dataclass(slots=True)
+class Target:
+    """A URL under watch, as the database knew it when it was handed to the spider."""
+
+    spider: str
+    url: str
+    kind: Kind
+    host: str = ""
+    start: bool = False
+    categories: tuple[str, ...] = ()
+    validators: Validators = Validators()
+    content_hash: str | None = None
+    raw_hash: str | None = None
+    size: int = 0
+    scheme: str | None = None
+    final_url: str | None = None
+    visits: int = 0
+    refreshed: int = 0
+    consecutive_errors: int = 0
+    consecutive_gone: int = 0
+
+    @property
+    def key(self) -> str:
+        """The `_id` in MongoDB: one target per spider and canonical URL."""
+        return f"{self.spider} {self.url}"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A wanted URL found on a page."""
+
+    url: str
+    kind: Kind
+    category: str | None = None
+    lastmod: datetime | None = None
+
+
+@dataclass(slots=True)
+class Fetched:
+    """One fetch of a target, before anything is decided about it.
+
+    outcome: set by the spider only where the response alone tells (not_modified, gone, error,
+             blocked); None where the content has to be compared
+    content: the wrapper's fields, or title and main text; None for list pages
+    links:   wanted URLs on a list page (and on an item page that is followed)
+    """
+
+    target: Target
+    at: datetime
+    scheme: str
+    status: int | None = None
+    elapsed_ms: int = 0
+    outcome: Outcome | None = None
+    reason: str | None = None
+    size: int = 0
+    raw_hash: str | None = None
+    validators: Validators = Validators()
+    final_url: str | None = None
+    content: dict[str, Any] | None = None
+    links: tuple[Link, ...] | None = None
+    content_hash: str | None = None
+
+
+@dataclass(slots=True)
+class Skipped:
+    """A target that was handed out and not fetched (a host's cap, a hold): no visit."""
+
+    target: Target
+    reason: str
+
+
+@dataclass(slots=True)
+class Visit:
+    """What was decided about a fetch: the change log's row and the target's next state.
+
+    update_size: difference in bytes to the previous fetch (the paper's; blind to replacements)
+    diff_size:   characters really inserted and deleted in the content
+    gone:        404 or 410 was confirmed often enough
+    alias_of:    another target that this URL redirects to; it holds the content
+    """
+
+    fetched: Fetched
+    outcome: Outcome
+    next_visit: datetime
+    reason: str | None = None
+    update_size: int = 0
+    diff_size: int = 0
+    consecutive_errors: int = 0
+    consecutive_gone: int = 0
+    gone: bool = False
+    alias_of: str | None = None
+    id: ObjectId = field(default_factory=ObjectId)
+
+    @property
+    def has_new_content(self) -> bool:
+        """Whether this visit saw a content that the previous one did not."""
+        return self.outcome in (Outcome.NEW, Outcome.CHANGED)
+
+    @property
+    def has_new_links(self) -> bool:
+        """Whether what the page links to has to be compared with what it linked to before."""
+        return self.fetched.links is not None and (
+            self.has_new_content or self.fetched.target.kind is Kind.ITEM
+        )
+
+    @property
+    def changed(self) -> bool:
+        """Whether a change was seen; a first visit has nothing to compare with."""
+        return self.outcome is Outcome.CHANGED

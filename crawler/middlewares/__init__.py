@@ -1,0 +1,1 @@
+"""Downloader middlewares: conditional requests, and manners towards each host."""

@@ -1,0 +1,41 @@
+"""Conditional GET: asks with the validators of the last good visit, so that "no" costs no body.
+
+Scrapy's own RFC 2616 cache answers from heuristics and hides changes; here every visit asks.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from scrapy import Request
+from scrapy.crawler import Crawler
+
+from crawler.items import Target
+from crawler.session import Session
+
+
+class ConditionalGetMiddleware:
+    """Adds If-None-Match and If-Modified-Since to requests for targets."""
+
+    def __init__(self, session: Session) -> None:
+        self.scheme = session.wrapper.scheme
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """The middleware of a crawl."""
+        return cls(Session.of(crawler))
+
+    def process_request(self, request: Request) -> None:
+        """Set or remove the headers; validators of one URL are never sent to another."""
+        target = request.meta.get("target")
+        if not isinstance(target, Target):
+            return
+        known = not request.meta.get("redirect_urls") or target.final_url == request.url
+        if not (known and target.content_hash and target.scheme == self.scheme):
+            request.headers.pop("If-None-Match", None)
+            request.headers.pop("If-Modified-Since", None)
+            return
+        if target.validators.etag:
+            request.headers["If-None-Match"] = target.validators.etag
+        if target.validators.last_modified:
+            request.headers["If-Modified-Since"] = target.validators.last_modified

@@ -1,0 +1,79 @@
+"""What a response is before anyone reads it: refused, gone, broken, or a page of text."""
+
+from __future__ import annotations
+
+import codecs
+import hashlib
+
+from scrapy.http import Response, TextResponse
+
+from crawler.items import Outcome, Validators
+
+GONE = frozenset({404, 410})
+REFUSED = frozenset({401, 403, 407, 429, 451})
+SNIFFED_BYTES = 2048
+GUESSED_BYTES = 65_536
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+# Every other status reaches the spider, which turns it into an outcome.
+HANDLED = frozenset(range(100, 600)) - REDIRECTS
+
+
+def status_outcome(response: Response) -> tuple[Outcome, str | None] | None:
+    """The outcome that the status alone decides, with its reason; None for a page to read."""
+    status = response.status
+    if status == 304:
+        return Outcome.NOT_MODIFIED, None
+    if status in GONE:
+        return Outcome.GONE, None
+    if status in REFUSED or (status == 503 and b"Retry-After" in response.headers):
+        return Outcome.BLOCKED, f"status {status}"
+    if not 200 <= status < 300:
+        return Outcome.ERROR, f"status {status}"
+    return None
+
+
+def page_problem(response: Response) -> str | None:
+    """Why a response of status 2xx cannot be read; None if it can."""
+    if not response.body.strip():
+        return "empty page"
+    if not isinstance(response, TextResponse):
+        kind = (response.headers.get("Content-Type") or b"unknown type").decode("latin-1")
+        return f"not a text page: {kind[:80]}"
+    head = response.body[:SNIFFED_BYTES]
+    if b"\0" in head and not head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "not a text page: binary content"
+    return None
+
+
+def decoded(response: TextResponse) -> TextResponse:
+    """The response in the encoding it declares; where it declares none, in the one it shows."""
+    if response._declared_encoding():
+        return response
+    head = response.body[:GUESSED_BYTES]
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return response.replace(encoding=_guess(head) or response.encoding)
+    return response.replace(encoding="utf-8")
+
+
+def _guess(head: bytes) -> str | None:
+    from charset_normalizer import from_bytes  # only for the few pages that declare nothing
+
+    best = from_bytes(head).best()
+    return best.encoding if best else None
+
+
+def validators_of(response: Response) -> Validators:
+    """ETag and Last-Modified of a response."""
+
+    def header(name: str) -> str | None:
+        value = response.headers.get(name)
+        return value.decode("latin-1") if value else None
+
+    return Validators(header("ETag"), header("Last-Modified"))
+
+
+def raw_hash(body: bytes) -> str:
+    """Hash of the bytes as they came, frame and all."""
+    return hashlib.blake2b(body, digest_size=16).hexdigest()

@@ -1,0 +1,156 @@
+"""One pass of one spider: what it knows, what is in flight, what it counted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from datetime import datetime, timedelta
+
+from bson import ObjectId
+from scrapy import Spider, signals
+from scrapy.crawler import Crawler
+from scrapy.exceptions import NotConfigured
+
+from crawler.clock import Clock
+from crawler.config import Config
+from crawler.errors import FreshetError
+from crawler.hosts import HostLimits
+from crawler.items import Target, Visit
+from crawler.storage import hosts, listings, runs, targets, visits
+from crawler.storage.client import Database
+from crawler.storage.store import Store
+from crawler.storage.writer import Writer
+from crawler.wrapper import Wrapper
+
+logger = logging.getLogger(__name__)
+
+
+class Session:
+    """Opens and closes a pass and holds its state; the spider carries it."""
+
+    db: Database
+    writer: Writer
+    started: datetime
+    run: ObjectId
+
+    def __init__(self, crawler: Crawler, wrapper: Wrapper) -> None:
+        self.crawler = crawler
+        self.wrapper = wrapper
+        self.config = Config.of(crawler.settings)
+        self.clock = Clock(self.config.clock_offset_hours)
+        self.limits = HostLimits(
+            wrapper.host_requests or self.config.host_requests, self.config.blocked_strikes
+        )
+        self.in_flight: set[str] = set()
+        self.counts: Counter[str] = Counter()
+        self.error: FreshetError | None = None
+        self.due_at_start = 0
+        self.targets_at_end = 0
+        self.ended = asyncio.Event()
+        self._released = asyncio.Event()
+        self._store: Store | None = None
+        crawler.signals.connect(self._open, signals.spider_opened)
+        crawler.signals.connect(self._close, signals.spider_closed)
+
+    @staticmethod
+    def of(crawler: Crawler) -> Session:
+        """The session of a crawl; NotConfigured for spiders that are no wrappers."""
+        session = getattr(crawler.spider, "session", None)
+        if not isinstance(session, Session):
+            raise NotConfigured
+        return session
+
+    @property
+    def spider(self) -> str:
+        """Name of the spider in the database."""
+        return self.wrapper.name
+
+    @property
+    def discovered(self) -> int:
+        """Targets found in this pass so far."""
+        return self.writer.discovered if self._store else 0
+
+    def take(self, target: Target) -> None:
+        """A target is handed to the spider."""
+        self.in_flight.add(target.key)
+        self.counts["handed out"] += 1
+
+    def release(self, target: Target) -> None:
+        """A target is done with, whatever came of it."""
+        self.in_flight.discard(target.key)
+        self._released.set()
+
+    async def until_released(self) -> None:
+        """Return when a target was released."""
+        self._released.clear()
+        await self._released.wait()
+
+    def count(self, visit: Visit) -> None:
+        """Count a stored visit."""
+        self.counts["visits"] += 1
+        self.counts[visit.outcome] += 1
+        self.counts[f"{visit.fetched.target.kind} pages"] += 1
+        self.counts["bytes"] += visit.fetched.size
+
+    def closed_hosts(self) -> list[str]:
+        """Hosts that get no more requests in this pass."""
+        patience = timedelta(seconds=self.config.retry_after_seconds)
+        return self.limits.closed(self.clock.now(), patience)
+
+    async def leave_alone(self, host: str, until: datetime) -> None:
+        """Hold a host, in later passes too."""
+        self.limits.hold(host, until)
+        await hosts.hold(self.db, host, until)
+
+    def fail(self, error: FreshetError) -> None:
+        """End the pass because of an error that is not one page's; said once."""
+        if self.error is None:
+            self.error = error
+            logger.error("%s", error)
+            if (engine := self.crawler.engine) and engine.spider is not None:
+                asyncio.ensure_future(engine.close_spider_async(reason="storage"))
+        self._released.set()
+
+    async def _open(self, spider: Spider) -> None:
+        try:
+            self._store = store = await Store.open(self.config)
+            self.db = store.db
+            self.started = self.clock.now()
+            self.writer = Writer(store.db, self.config, self.started, store.revive)
+            await self._prepare(full=bool(getattr(spider, "full", False)))
+        except FreshetError as error:
+            self.fail(error)
+
+    async def _prepare(self, *, full: bool) -> None:
+        if since := await runs.unfinished_since(self.db, self.spider):
+            await visits.recover(self.db, self.spider, since)
+            await runs.close_unfinished(self.db, self.spider, self.started)
+        self.run = await runs.begin(self.db, self.spider, self.started)
+        starts = self.wrapper.starts
+        await targets.ensure_starts(self.db, self.spider, starts, self.started, self.started)
+        if full:
+            await targets.make_all_due(self.db, self.spider, self.started)
+        self.limits.holds |= await hosts.holds(self.db, self.started)
+        self.due_at_start = await targets.count_due(self.db, self.spider, self.started)
+
+    async def _close(self, spider: Spider, reason: str) -> None:
+        if self._store is None:
+            return self.ended.set()
+        try:
+            await self._finish(reason)
+        except FreshetError as error:
+            self.fail(error)
+        finally:
+            self.ended.set()
+            await self._store.close()
+
+    async def _finish(self, reason: str) -> None:
+        await self.writer.close()
+        if self.error is not None:
+            return
+        self.counts["discovered"] = self.writer.discovered
+        self.counts["unlisted"] = await listings.settle(self.db, self.spider, self.clock.now())
+        self.targets_at_end = await targets.count(self.db, self.spider)
+        counts = {name.replace(" ", "_"): n for name, n in self.counts.items()}
+        await runs.finish(self.db, self.run, self.clock.now(), reason, counts)

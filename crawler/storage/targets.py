@@ -1,0 +1,245 @@
+"""`targets`: one document per spider and canonical URL, with its state and its next visit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from pymongo import UpdateOne
+
+from crawler.items import SEEN, Kind, Outcome, Target, Validators, Visit
+from crawler.storage.client import Database, Document
+from crawler.storage.visits import row_of
+from crawler.urls import host_of
+
+
+def from_document(found: Document) -> Target:
+    """A target as the spider gets it."""
+    return Target(
+        spider=found["spider"],
+        url=found["url"],
+        kind=Kind(found["kind"]),
+        host=found.get("host", ""),
+        start=found.get("start", False),
+        categories=tuple(found.get("categories", ())),
+        validators=Validators(found.get("etag"), found.get("last_modified")),
+        content_hash=found.get("content_hash"),
+        raw_hash=found.get("raw_hash"),
+        size=found.get("size", 0),
+        scheme=found.get("scheme"),
+        final_url=found.get("final_url"),
+        visits=found.get("requested", 0),
+        refreshed=found.get("refreshed", 0),
+        consecutive_errors=found.get("consecutive_errors", 0),
+        consecutive_gone=found.get("consecutive_gone", 0),
+    )
+
+
+def new_document(
+    spider: str,
+    url: str,
+    kind: Kind,
+    due: datetime,
+    now: datetime,
+    categories: Sequence[str] = (),
+    *,
+    start: bool = False,
+) -> Document:
+    """A target that was just found and is due at `due`."""
+    return {
+        "_id": f"{spider} {url}",
+        "spider": spider,
+        "url": url,
+        "host": host_of(url),
+        "kind": str(kind),
+        "start": start,
+        "categories": list(categories),
+        "first_seen": now,
+        "visited_at": None,
+        "next_visit": due,
+        "requested": 0,
+        "refreshed": 0,
+        "consecutive_errors": 0,
+        "consecutive_gone": 0,
+    }
+
+
+def update_of(visit: Visit) -> UpdateOne:
+    """The write that acknowledges a visit: the target's next state, and the visit itself with it.
+
+    The visit's row travels inside, so that one atomic write decides; `visits.recover` copies rows
+    that a crash kept from the log.
+    """
+    fetched, target = visit.fetched, visit.fetched.target
+    state: Document = {
+        "visited_at": fetched.at,
+        "next_visit": visit.next_visit,
+        "outcome": str(visit.outcome),
+        "requested": target.visits + 1,
+        "refreshed": target.refreshed + (visit.outcome in SEEN),
+        "consecutive_errors": visit.consecutive_errors,
+        "consecutive_gone": visit.consecutive_gone,
+        "gone": visit.gone,
+        "last_visit": row_of(visit),
+    }
+    if visit.outcome in SEEN:
+        state |= _content_state(visit)
+    if visit.alias_of is not None:
+        state["alias_of"] = visit.alias_of
+    update: Document = {"$set": state}
+    if fetched.final_url is not None and visit.outcome in SEEN and visit.alias_of is None:
+        update["$addToSet"] = {"aliases": fetched.final_url}
+    return UpdateOne({"_id": target.key}, update)
+
+
+def _content_state(visit: Visit) -> Document:
+    fetched = visit.fetched
+    if visit.outcome is Outcome.NOT_MODIFIED:
+        fresh = {
+            "etag": fetched.validators.etag,
+            "last_modified": fetched.validators.last_modified,
+        }
+        return {name: value for name, value in fresh.items() if value}
+    state: Document = {
+        "etag": fetched.validators.etag,
+        "last_modified": fetched.validators.last_modified,
+        "raw_hash": fetched.raw_hash,
+        "content_hash": fetched.content_hash,
+        "size": fetched.size,
+        "scheme": fetched.scheme,
+        "final_url": fetched.final_url,
+    }
+    if visit.has_new_content:
+        state["changed_at"] = fetched.at
+    return state
+
+
+async def ensure_starts(
+    db: Database, spider: str, urls: Iterable[str], due: datetime, now: datetime
+) -> None:
+    """Start URLs become list targets, due at `due` when new; former ones stop being starts."""
+    urls = list(urls)
+    writes = [
+        UpdateOne(
+            {"_id": f"{spider} {url}"},
+            {
+                "$setOnInsert": {
+                    name: value
+                    for name, value in new_document(
+                        spider, url, Kind.LIST, due, now
+                    ).items()
+                    if name not in ("_id", "start", "kind")
+                },
+                "$set": {"start": True, "kind": str(Kind.LIST)},
+            },
+            upsert=True,
+        )
+        for url in urls
+    ]
+    await db.targets.update_many(
+        {"spider": spider, "start": True, "url": {"$nin": urls}}, {"$set": {"start": False}}
+    )
+    if writes:
+        await db.targets.bulk_write(writes, ordered=False)
+
+
+async def due(
+    db: Database,
+    spider: str,
+    until: datetime,
+    limit: int,
+    excluded_hosts: Sequence[str] = (),
+) -> list[Target]:
+    """The `limit` most overdue targets of a spider: `next_visit` at or before `until`."""
+    query: Document = {"spider": spider, "next_visit": {"$lte": until}}
+    if excluded_hosts:
+        query["host"] = {"$nin": list(excluded_hosts)}
+    cursor = db.targets.find(query, _FOR_A_VISIT).sort("next_visit").limit(limit)
+    return [from_document(found) async for found in cursor]
+
+
+async def count_due(db: Database, spider: str, until: datetime) -> int:
+    """How many targets of a spider are due."""
+    return await db.targets.count_documents({"spider": spider, "next_visit": {"$lte": until}})
+
+
+async def count(db: Database, spider: str) -> int:
+    """How many targets a spider has that are neither gone nor aliases."""
+    return await db.targets.count_documents(
+        {"spider": spider, "gone": {"$ne": True}, "alias_of": {"$exists": False}}
+    )
+
+
+async def make_all_due(db: Database, spider: str, at: datetime) -> None:
+    """Every target of a spider becomes due at `at` (`-a full=1`)."""
+    await db.targets.update_many(
+        {"spider": spider, "next_visit": {"$gt": at}}, {"$set": {"next_visit": at}}
+    )
+
+
+async def exists(db: Database, spider: str, url: str) -> bool:
+    """Whether a spider watches a canonical URL."""
+    return await db.targets.find_one({"_id": f"{spider} {url}"}, {"_id": 1}) is not None
+
+
+async def of_url(db: Database, url: str, spider: str | None = None) -> list[Document]:
+    """Documents of all targets with this canonical URL, or with it as an alias."""
+    query: Document = {"$or": [{"url": url}, {"aliases": url}]}
+    if spider is not None:
+        query["spider"] = spider
+    return await db.targets.find(query).sort("_id").to_list(None)
+
+
+async def spiders(db: Database) -> list[str]:
+    """Names of all spiders that have targets."""
+    return sorted(await db.targets.distinct("spider"))
+
+
+async def summary(db: Database, spider: str | None, now: datetime) -> Document:
+    """Counts of targets by kind, category, last outcome and state, computed by the server."""
+    of_spider: Document = {"spider": spider} if spider else {}
+    rows = await _facets(db, of_spider, now)
+    by = {name: {row["_id"]: row["n"] for row in rows[name]} for name in rows}
+    totals = rows["totals"][0] if rows["totals"] else {}
+    return {
+        "targets": totals.get("n", 0),
+        "due": totals.get("due", 0),
+        "unlisted": totals.get("unlisted", 0),
+        "gone": totals.get("gone", 0),
+        "aliases": totals.get("aliases", 0),
+        "errors": totals.get("errors", 0),
+        "kinds": {str(kind): by["kinds"].get(str(kind), 0) for kind in Kind},
+        "categories": dict(sorted(by["categories"].items())),
+        "outcomes": {name or "never visited": n for name, n in by["outcomes"].items()},
+        "spiders": by["spiders"],
+    }
+
+
+async def _facets(db: Database, of_spider: Document, now: datetime) -> Document:
+    def by(field: str) -> list[Document]:
+        return [{"$group": {"_id": field, "n": {"$sum": 1}}}, {"$sort": {"_id": 1}}]
+
+    def share(condition: Document) -> Document:
+        return {"$sum": {"$cond": [condition, 1, 0]}}
+
+    listed = {"kind": str(Kind.ITEM), "unlisted_at": None}
+    counts = {
+        "n": {"$sum": 1},
+        "due": share({"$lte": ["$next_visit", now]}),
+        "unlisted": share({"$gt": ["$unlisted_at", None]}),
+        "gone": share({"$eq": ["$gone", True]}),
+        "aliases": share({"$gt": ["$alias_of", None]}),
+        "errors": share({"$gt": ["$consecutive_errors", 0]}),
+    }
+    facets = {
+        "kinds": by("$kind"),
+        "categories": [{"$match": listed}, {"$unwind": "$categories"}, *by("$categories")],
+        "outcomes": by("$outcome"),
+        "spiders": by("$spider"),
+        "totals": [{"$group": {"_id": None} | counts}],
+    }
+    cursor = await db.targets.aggregate([{"$match": of_spider}, {"$facet": facets}])
+    return (await cursor.to_list(1))[0]
+
+
+_FOR_A_VISIT = {"last_visit": 0, "aliases": 0, "plan": 0}

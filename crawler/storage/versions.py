@@ -1,0 +1,60 @@
+"""`versions`: each distinct content of a target once, kept so that any two can be compared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from crawler.items import Fetched, Target
+from crawler.storage.client import Database, Document
+
+
+def row_of(fetched: Fetched) -> Document:
+    """The version that a fetch brought; its `_id` makes a second write of it harmless."""
+    target = fetched.target
+    return {
+        "_id": _key(target.spider, target.url, fetched.content_hash),
+        "spider": target.spider,
+        "target": target.url,
+        "content_hash": fetched.content_hash,
+        "at": fetched.at,
+        "size": fetched.size,
+        "content": content_of(fetched),
+    }
+
+
+def content_of(fetched: Fetched) -> Document:
+    """What a version holds: fields and main text of an item, the wanted URLs of a list page."""
+    if fetched.content is not None:
+        return fetched.content
+    return {"links": [link.url for link in fetched.links or ()]}
+
+
+async def content(db: Database, target: Target) -> Document | None:
+    """The content that a target had at its last visit; None if it was pruned."""
+    key = _key(target.spider, target.url, target.content_hash)
+    found = await db.versions.find_one({"_id": key}, {"content": 1})
+    return found["content"] if found else None
+
+
+async def of_target(db: Database, spider: str, url: str) -> list[Document]:
+    """All versions of a target, oldest first."""
+    return await db.versions.find({"target": url, "spider": spider}).sort("at").to_list(None)
+
+
+def as_lines(content: Document) -> list[str]:
+    """A content as lines of text, for sizes of differences and for showing them."""
+    lines: list[str] = []
+    for name, value in content.items():
+        lines += _field_lines(name, value)
+    return lines
+
+
+def _field_lines(name: str, value: Any) -> list[str]:
+    if isinstance(value, list):
+        return [f"{name}: {entry}" for entry in value]
+    parts = str(value).splitlines() or [""]
+    return [f"{name}: {parts[0]}", *parts[1:]]
+
+
+def _key(spider: str, url: str, content_hash: str | None) -> str:
+    return f"{spider} {url} {content_hash}"

@@ -1,0 +1,64 @@
+"""`visits`: the change log. Append-only; every acknowledged visit is in it once."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pymongo import DESCENDING
+
+from crawler.items import Visit
+from crawler.storage.client import Database, Document
+
+
+def row_of(visit: Visit) -> Document:
+    """The row of the change log for one visit (the paper's table 3.1, and more)."""
+    fetched = visit.fetched
+    row: Document = {
+        "_id": visit.id,
+        "at": fetched.at,
+        "outcome": str(visit.outcome),
+        "status": fetched.status,
+        "get_size": fetched.size,
+        "update_size": visit.update_size,
+        "diff_size": visit.diff_size,
+        "changed": int(visit.changed),
+        "content_hash": fetched.content_hash or fetched.target.content_hash,
+        "elapsed_ms": fetched.elapsed_ms,
+    }
+    if visit.reason:
+        row["reason"] = visit.reason
+    if fetched.final_url:
+        row["final_url"] = fetched.final_url
+    return row
+
+
+def log_row_of(visit: Visit) -> Document:
+    """The row as it stands in `visits`: with the names of spider and target."""
+    target = visit.fetched.target
+    return {"spider": target.spider, "target": target.url} | row_of(visit)
+
+
+async def recover(db: Database, spider: str, since: datetime) -> None:
+    """Copy into the log those acknowledged visits since `since` that a crash kept out of it."""
+    pipeline: list[Document] = [
+        {"$match": {"spider": spider, "last_visit.at": {"$gte": since}}},
+        {
+            "$replaceRoot": {
+                "newRoot": {"$mergeObjects": [{"spider": "$spider", "target": "$url"}, "$last_visit"]}
+            }
+        },
+        {"$merge": {"into": "visits", "on": "_id", "whenMatched": "keepExisting"}},
+    ]
+    await (await db.targets.aggregate(pipeline)).to_list(None)
+
+
+async def of_target(db: Database, spider: str, url: str, limit: int = 0) -> list[Document]:
+    """Visits of a target, oldest first; the last `limit` of them if it is not 0."""
+    cursor = db.visits.find({"target": url, "spider": spider}).sort("at", DESCENDING)
+    rows = await cursor.limit(limit).to_list(None)
+    return rows[::-1]
+
+
+async def count_of(db: Database, spider: str, url: str) -> int:
+    """How many visits of a target the log holds."""
+    return await db.visits.count_documents({"target": url, "spider": spider})

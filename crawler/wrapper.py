@@ -1,0 +1,276 @@
+"""The wrapper model: one site, described once, as a Python class or as a TOML file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, Self
+from urllib.parse import unquote, urlsplit
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic import Field as Key
+
+from crawler.config import Hours, Seconds
+from crawler.errors import WrapperError, first_problem
+from crawler.fields import Field
+from crawler.items import Kind
+from crawler.urls import TRACKING_PARAMETERS, canonical, host_of, is_http, within
+
+# Names that stand for themselves in a stored item; a field may not hide one.
+RESERVED = frozenset({"url", "outcome", "categories", "at"})
+SECRET_NAMES = re.compile(r"authorization|cookie|token|secret|password|api-?key|session", re.I)
+FROM_ENVIRONMENT = re.compile(r"\$\{(\w+)\}")
+
+
+def _pattern(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"bad regular expression {value!r}: {error}") from None
+    return value
+
+
+def _as_tuple(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
+
+
+def _as_field(value: object) -> object:
+    return {"css": value} if isinstance(value, str) else value
+
+
+def _start_url(value: str) -> str:
+    if not is_http(value):
+        raise ValueError(f"{value!r} is not an absolute http or https URL")
+    return value
+
+
+Pattern = Annotated[str, AfterValidator(_pattern)]
+Patterns = Annotated[tuple[Pattern, ...], BeforeValidator(_as_tuple)]
+StartUrls = Annotated[
+    tuple[Annotated[str, AfterValidator(_start_url)], ...], BeforeValidator(_as_tuple)
+]
+Fields = dict[str, Annotated[Field, BeforeValidator(_as_field)]]
+
+
+class CategoryRule(BaseModel):
+    """Where the category of a list page comes from: its URL or a selector on it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    pattern: Pattern | None = None
+    css: str | None = None
+    xpath: str | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if sum(rule is not None for rule in (self.pattern, self.css, self.xpath)) != 1:
+            raise ValueError("needs exactly one of pattern, css and xpath")
+        if self.pattern is None:
+            Field(css=self.css, xpath=self.xpath)
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What a URL is to a wrapper; `kind` None: not wanted, or `both` patterns claim it."""
+
+    kind: Kind | None = None
+    category: str | None = None
+    both: bool = False
+
+
+class Wrapper(BaseModel):
+    """One site: where its list and item pages are, what an item holds, how to behave there."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, ignored_types=(cached_property,))
+
+    name: str = Key(pattern=r"^[A-Za-z0-9][\w.-]{0,63}$")
+    start_urls: StartUrls = Key(min_length=1)
+    list_pages: Patterns = ()
+    item_pages: Patterns = Key(min_length=1)
+    category: str | CategoryRule | None = None
+    fields: Fields = {}
+    main_text: bool | None = None
+    timezone: str = "UTC"
+
+    allowed_domains: Annotated[tuple[str, ...], BeforeValidator(_as_tuple)] = ()
+    follow_item_links: bool = False
+    strip_parameters: tuple[str, ...] | None = None
+
+    headers: dict[str, str] = {}
+    cookies: dict[str, str] = {}
+    proxy: str | None = None
+
+    delay_seconds: Seconds | None = None
+    concurrency: int | None = Key(None, ge=1, le=64)
+    throttle: bool | None = None
+    robots: bool | None = None
+    host_requests: int | None = Key(None, ge=1)
+    list_interval_hours: Hours | None = None
+    item_interval_hours: Hours | None = None
+
+    @field_validator("timezone")
+    @classmethod
+    def _known_zone(cls, value: str) -> str:
+        try:
+            ZoneInfo(value)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise ValueError(
+                f"{value!r} is no time zone (an IANA name such as Europe/London)"
+            ) from None
+        return value
+
+    @field_validator("fields")
+    @classmethod
+    def _usable_names(cls, value: Fields) -> Fields:
+        for name in value:
+            if name in RESERVED or not re.fullmatch(r"[A-Za-z_]\w*", name):
+                raise ValueError(f"{name!r} cannot name a field")
+        return value
+
+    @field_validator("headers", "cookies")
+    @classmethod
+    def _secrets_outside(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, text in value.items():
+            if SECRET_NAMES.search(name) and not FROM_ENVIRONMENT.search(text):
+                raise ValueError(f"{name}: keep secrets in the environment: {name} = '${{VARIABLE}}'")
+        return {name: _expand(text) for name, text in value.items()}
+
+    @field_validator("proxy")
+    @classmethod
+    def _proxy(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        if urlsplit(value).password and not FROM_ENVIRONMENT.search(value):
+            raise ValueError("keep the password in the environment: http://user:${VARIABLE}@host")
+        return _expand(value)
+
+    @model_validator(mode="after")
+    def _distinct_patterns(self) -> Self:
+        if shared := set(self.list_pages) & set(self.item_pages):
+            raise ValueError(f"list_pages and item_pages share the pattern {shared.pop()!r}")
+        return self
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any], source: str) -> Self:
+        """The wrapper with these keys; WrapperError names `source`, key and cause."""
+        try:
+            return cls.model_validate(dict(values))
+        except ValidationError as error:
+            key, cause = first_problem(error)
+            raise WrapperError(f"{source}: {key + ': ' if key else ''}{cause}") from None
+
+    @cached_property
+    def zone(self) -> ZoneInfo:
+        """The site's time zone."""
+        return ZoneInfo(self.timezone)
+
+    @cached_property
+    def domains(self) -> tuple[str, ...]:
+        """Hosts (and their subdomains) whose links are followed."""
+        hosts = (host_of(url).removeprefix("www.") for url in self.start_urls)
+        return self.allowed_domains or tuple(dict.fromkeys(hosts))
+
+    @cached_property
+    def starts(self) -> tuple[str, ...]:
+        """Canonical start URLs; each is read as a list page whatever the patterns say."""
+        return tuple(dict.fromkeys(self.canonical(url) for url in self.start_urls))
+
+    @property
+    def wants_main_text(self) -> bool:
+        """Main text is extracted where it is asked for, or where there are no fields."""
+        return not self.fields if self.main_text is None else self.main_text
+
+    @cached_property
+    def scheme(self) -> str:
+        """Digest of all that decides what a page's content is; an edit of it is no change."""
+        parts = (self.fields, self.wants_main_text, self.timezone)
+        return hashlib.blake2b(repr(parts).encode(), digest_size=6).hexdigest()
+
+    def canonical(self, url: str) -> str:
+        """The canonical form of an absolute URL under this wrapper's rules."""
+        return canonical(
+            url, TRACKING_PARAMETERS if self.strip_parameters is None else self.strip_parameters
+        )
+
+    def match(self, url: str) -> Match:
+        """What a canonical URL is to this wrapper."""
+        if not within(host_of(url), self.domains):
+            return Match()
+        if url in self.starts:
+            return Match(Kind.LIST, self._category_of(url))
+        as_list = _search(self._list_patterns, url)
+        as_item = _search(self._item_patterns, url)
+        if as_list and as_item:
+            return Match(both=True)
+        if as_list:
+            return Match(Kind.LIST, self._category_of(url))
+        return Match(Kind.ITEM, _group(as_item)) if as_item else Match()
+
+    def _category_of(self, url: str) -> str | None:
+        if isinstance(self.category, str):
+            return self.category
+        if isinstance(self.category, CategoryRule):
+            rule = self.category.pattern
+            return _group(re.search(rule, url), or_first=True) if rule else None
+        return _group(_search(self._list_patterns, url))
+
+    @cached_property
+    def _list_patterns(self) -> tuple[re.Pattern[str], ...]:
+        return tuple(re.compile(pattern) for pattern in self.list_pages)
+
+    @cached_property
+    def _item_patterns(self) -> tuple[re.Pattern[str], ...]:
+        return tuple(re.compile(pattern) for pattern in self.item_pages)
+
+
+def load_toml(path: Path) -> Wrapper:
+    """The wrapper in a TOML file; WrapperError names the file, the key and the cause."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise WrapperError(f"{path}: {error.strerror or error}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise WrapperError(f"{path}: not valid TOML: {error}") from None
+    return Wrapper.of(values, str(path))
+
+
+def _search(patterns: tuple[re.Pattern[str], ...], url: str) -> re.Match[str] | None:
+    return next((found for pattern in patterns if (found := pattern.search(url))), None)
+
+
+def _group(found: re.Match[str] | None, *, or_first: bool = False) -> str | None:
+    """The group `category` of a match, unquoted; or, if asked for, group 1 or the whole match."""
+    if found is None:
+        return None
+    if "category" in found.re.groupindex:
+        value = found["category"]
+    elif or_first:
+        value = found[1] if found.re.groups else found[0]
+    else:
+        return None
+    return unquote(value) if value else None
+
+
+def _expand(value: str) -> str:
+    def replace(found: re.Match[str]) -> str:
+        if (secret := os.environ.get(found[1])) is None:
+            raise ValueError(f"environment variable {found[1]} is not set")
+        return secret
+
+    return FROM_ENVIRONMENT.sub(replace, value)

@@ -1,0 +1,142 @@
+"""Changes: what a fetch means for its target. Everything is decided here and carried out later."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, Self
+
+from scrapy.crawler import Crawler
+
+from crawler.differences import diff_size
+from crawler.items import Fetched, Kind, Outcome, Target, Visit
+from crawler.session import Session
+from crawler.storage import targets, versions
+from schedules.first import Intervals
+
+LONG_DIFF_CHARACTERS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a decision depends on besides the fetch."""
+
+    list_pages: Intervals
+    items: Intervals
+    gone_confirmations: int
+
+    def intervals(self, target: Target) -> Intervals:
+        """The intervals of a target's kind."""
+        return self.list_pages if target.kind is Kind.LIST else self.items
+
+
+class ChangesPipeline:
+    """Turns a Fetched into a Visit: outcome, sizes, next visit."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.rules = rules_of(session)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """The pipeline of a crawl."""
+        return cls(Session.of(crawler))
+
+    async def process_item(self, item: Any) -> Any:
+        """Decide about a Fetched; other items pass untouched."""
+        if not isinstance(item, Fetched):
+            return item
+        visit = decide(item, self.rules)
+        if visit.changed:
+            visit.diff_size = await self._diff_size(item)
+        if item.final_url is not None:
+            await self._find_alias(visit)
+        return visit
+
+    async def _diff_size(self, fetched: Fetched) -> int:
+        old = await versions.content(self.session.db, fetched.target)
+        if old is None:
+            return 0
+        before = "\n".join(versions.as_lines(old))
+        after = "\n".join(versions.as_lines(versions.content_of(fetched)))
+        if len(before) + len(after) < LONG_DIFF_CHARACTERS:
+            return diff_size(before, after)
+        return await asyncio.to_thread(diff_size, before, after)
+
+    async def _find_alias(self, visit: Visit) -> None:
+        """A redirect to a page that is watched already: that one keeps the content."""
+        fetched = visit.fetched
+        assert fetched.final_url is not None
+        if not await targets.exists(self.session.db, fetched.target.spider, fetched.final_url):
+            return
+        visit.alias_of = fetched.final_url
+        visit.outcome = Outcome.UNCHANGED
+        visit.reason = f"redirects to {fetched.final_url}"
+        visit.next_visit = self.rules.intervals(fetched.target).after_gone(
+            fetched.at, confirmed=True
+        )
+
+
+def decide(fetched: Fetched, rules: Rules) -> Visit:
+    """The outcome of a fetch and its target's next state; pure."""
+    target, intervals = fetched.target, rules.intervals(fetched.target)
+    if fetched.outcome is Outcome.GONE:
+        gone = target.consecutive_gone + 1
+        confirmed = gone >= rules.gone_confirmations
+        when = intervals.after_gone(fetched.at, confirmed=confirmed)
+        reason = None if confirmed else f"{gone} of {rules.gone_confirmations} confirmations"
+        return Visit(
+            fetched, Outcome.GONE, when, reason, consecutive_gone=gone, gone=confirmed
+        )
+    if fetched.outcome in (Outcome.ERROR, Outcome.BLOCKED):
+        errors = target.consecutive_errors + 1
+        when = intervals.after_errors(fetched.at, errors)
+        return Visit(
+            fetched,
+            fetched.outcome,
+            when,
+            fetched.reason,
+            consecutive_errors=errors,
+            consecutive_gone=target.consecutive_gone,
+        )
+    outcome, reason = (fetched.outcome, None) if fetched.outcome else compare(fetched)
+    when = intervals.after_seen(fetched.at)
+    return Visit(fetched, outcome, when, reason, update_size=update_size(fetched, outcome))
+
+
+def compare(fetched: Fetched) -> tuple[Outcome, str | None]:
+    """New, changed or unchanged, by the hash of the content.
+
+    After an edit of the wrapper the hashes are of different things: then the raw page decides.
+    """
+    target = fetched.target
+    if target.content_hash is None:
+        return Outcome.NEW, None
+    if fetched.content_hash == target.content_hash:
+        return Outcome.UNCHANGED, None
+    if fetched.scheme != target.scheme and fetched.raw_hash == target.raw_hash:
+        return Outcome.UNCHANGED, "the wrapper was edited"
+    return Outcome.CHANGED, None
+
+
+def update_size(fetched: Fetched, outcome: Outcome) -> int:
+    """The paper's update_size: difference in bytes to the fetch before, 0 on a first one."""
+    if outcome not in (Outcome.CHANGED, Outcome.UNCHANGED):
+        return 0
+    return abs(fetched.size - fetched.target.size)
+
+
+def rules_of(session: Session) -> Rules:
+    """The rules of a crawl: the wrapper's intervals, else the config's."""
+    config, wrapper = session.config, session.wrapper
+
+    def intervals(hours: float | None, default_hours: float) -> Intervals:
+        return Intervals(
+            hours or default_hours, config.error_interval_hours, config.max_interval_hours
+        )
+
+    return Rules(
+        intervals(wrapper and wrapper.list_interval_hours, config.list_interval_hours),
+        intervals(wrapper and wrapper.item_interval_hours, config.item_interval_hours),
+        config.gone_confirmations,
+    )

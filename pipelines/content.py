@@ -1,0 +1,60 @@
+"""Content: the normal form of what a page says, and its hash."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import unicodedata
+from datetime import datetime
+from typing import Any
+
+from crawler.items import Fetched, Kind, Link
+
+
+class ContentPipeline:
+    """Normalises a fetched page's content and hashes it; other items pass untouched."""
+
+    def process_item(self, item: Any) -> Any:
+        """Fill `content` and `content_hash` of a Fetched."""
+        if isinstance(item, Fetched) and item.outcome is None:
+            if item.content is not None:
+                item.content = {name: normal(value) for name, value in item.content.items()}
+            item.content_hash = content_hash(item)
+        return item
+
+
+def content_hash(fetched: Fetched) -> str:
+    """Hash of what counts: an item's fields and text; a list page's links and their categories."""
+    if fetched.target.kind is Kind.LIST:
+        return digest(sorted(_identity(link) for link in fetched.links or ()))
+    return digest(fetched.content)
+
+
+def _identity(link: Link) -> list[str]:
+    return [link.kind, link.url, link.category or ""]
+
+
+def normal(value: Any) -> Any:
+    """A value in its normal form: NFC, no NUL, no lone surrogates, times in milliseconds."""
+    if isinstance(value, str):
+        clean = value.replace("\0", "").encode("utf-8", "replace").decode("utf-8")
+        return unicodedata.normalize("NFC", clean).strip()
+    if isinstance(value, dict):
+        return {str(normal(str(key))): normal(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [normal(entry) for entry in value]
+    if isinstance(value, datetime):
+        return value.replace(microsecond=value.microsecond // 1000 * 1000)
+    return value
+
+
+def digest(value: Any) -> str:
+    """128-bit BLAKE2b of a value's canonical JSON, as hex."""
+    text = json.dumps(
+        value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=_plain
+    )
+    return hashlib.blake2b(text.encode("utf-8"), digest_size=16).hexdigest()
+
+
+def _plain(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)

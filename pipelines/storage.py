@@ -1,0 +1,88 @@
+"""Storage: carries out what was decided, then lets new and changed items out to Scrapy's feeds."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from scrapy.crawler import Crawler
+from scrapy.exceptions import DropItem
+
+from crawler.errors import StorageError
+from crawler.items import Fetched, Kind, Outcome, Skipped, Visit
+from crawler.session import Session
+from pipelines.changes import decide, rules_of
+
+
+class Stored(DropItem):
+    """The visit is stored and has nothing to export."""
+
+    def __init__(self, outcome: str) -> None:
+        super().__init__(outcome, log_level="DEBUG")
+
+
+class StoragePipeline:
+    """Commits each Visit, counts it, and passes new and changed items on."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.rules = rules_of(session)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """The pipeline of a crawl."""
+        return cls(Session.of(crawler))
+
+    async def process_item(self, item: Any) -> Any:
+        """Store a Visit; an item that Freshet does not know passes untouched."""
+        if isinstance(item, Skipped):
+            self.session.release(item.target)
+            raise Stored(item.reason)
+        if not isinstance(item, Visit):
+            return item
+        try:
+            visit = await self._store(item)
+        finally:
+            self.session.release(item.fetched.target)
+        self.session.count(visit)
+        if visit.has_new_content and visit.fetched.target.kind is Kind.ITEM:
+            return exported(visit)
+        raise Stored(visit.outcome)
+
+    async def _store(self, visit: Visit) -> Visit:
+        try:
+            await self.session.writer.commit(visit)
+        except StorageError as error:
+            self.session.fail(error)
+            raise
+        except Exception as error:
+            visit = self._as_error(visit, error)
+            await self.session.writer.commit(visit)
+        return visit
+
+    def _as_error(self, visit: Visit, error: Exception) -> Visit:
+        """A content that cannot be stored costs this page only."""
+        fetched = visit.fetched
+        reason = f"cannot be stored: {type(error).__name__}: {str(error)[:200]}"
+        bare = Fetched(
+            fetched.target,
+            fetched.at,
+            fetched.scheme,
+            fetched.status,
+            fetched.elapsed_ms,
+            Outcome.ERROR,
+            reason,
+            fetched.size,
+        )
+        return decide(bare, self.rules)
+
+
+def exported(visit: Visit) -> dict[str, Any]:
+    """The item as Scrapy's feeds write it: where it is, what it is, its fields."""
+    fetched = visit.fetched
+    return {
+        "url": fetched.target.url,
+        "categories": list(fetched.target.categories),
+        "outcome": str(visit.outcome),
+        "at": fetched.at.isoformat(),
+        **(fetched.content or {}),
+    }

@@ -1,0 +1,1 @@
+"""One file a site; each describes where pages are and what an item holds."""

@@ -1,0 +1,21 @@
+"""quotes.toscrape.com, a practice blog: its items are the pages of the authors."""
+
+from __future__ import annotations
+
+from crawler.fields import date, text
+from spiders.wrapper import WrapperSpider
+
+
+class Quotes(WrapperSpider):
+    """Authors, found through the pages of quotes and their tags."""
+
+    name = "quotes"
+    start_urls = ["https://quotes.toscrape.com/"]
+    list_pages = [r"/tag/(?P<category>[^/]+)/page/\d+/$", r"\.com/page/\d+/$"]
+    item_pages = r"/author/[^/]+/?$"
+    fields = {
+        "author": text("h3.author-title"),
+        "born": date("span.author-born-date"),
+        "birthplace": text("span.author-born-location"),
+        "about": text("div.author-description"),
+    }

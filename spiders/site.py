@@ -1,0 +1,67 @@
+"""Any site without a Python file: a wrapper from a TOML file or from arguments.
+
+    scrapy crawl site -a wrapper=shop.toml
+    scrapy crawl site -a name=shop -a start_urls=https://… -a list_pages=REGEX -a item_pages=REGEX
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from crawler.errors import ConfigError
+from crawler.wrapper import Wrapper, load_toml
+from spiders.wrapper import Arguments, WrapperSpider
+
+NEEDED = ("name", "start_urls", "item_pages")
+
+
+class SiteArguments(Arguments):
+    """Either a file, or a name with start URLs and patterns."""
+
+    wrapper: Path | None = Field(None, description="TOML file")
+    name: str | None = Field(None, description="name of the spider in the database")
+    start_urls: str | None = Field(None, description="URLs, separated by white space")
+    list_pages: str | None = Field(None, description="regular expression")
+    item_pages: str | None = Field(None, description="regular expression")
+    category: str | None = Field(None, description="regular expression, its group is the category")
+    follow_item_links: bool = Field(False, description="follow matching links on item pages too")
+
+    @model_validator(mode="after")
+    def _file_or_patterns(self) -> Self:
+        given = [name for name in (*NEEDED, "list_pages", "category") if getattr(self, name)]
+        if self.wrapper and given:
+            raise ValueError(f"wrapper=FILE and {given[0]}= exclude each other")
+        if not self.wrapper and (missing := [n for n in NEEDED if not getattr(self, n)]):
+            raise ValueError(
+                f"{missing[0]} is missing: give wrapper=FILE.toml, or {', '.join(NEEDED)}"
+            )
+        return self
+
+
+class SiteSpider(WrapperSpider):
+    """The spider for wrappers that are no Python class."""
+
+    name = "site"
+    arguments_model: ClassVar[type[Arguments]] = SiteArguments
+
+    @classmethod
+    def read_wrapper(cls, arguments: Arguments) -> Wrapper:
+        """The wrapper of the file or of the arguments; raises WrapperError."""
+        if not isinstance(arguments, SiteArguments):
+            raise ConfigError("site: wrong arguments")
+        if arguments.wrapper is not None:
+            return load_toml(arguments.wrapper)
+        return Wrapper.of(
+            {
+                "name": arguments.name,
+                "start_urls": tuple((arguments.start_urls or "").split()),
+                "list_pages": arguments.list_pages or (),
+                "item_pages": arguments.item_pages,
+                "category": {"pattern": arguments.category} if arguments.category else None,
+                "follow_item_links": arguments.follow_item_links,
+            },
+            "-a",
+        )

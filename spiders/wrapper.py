@@ -1,0 +1,230 @@
+"""The base of all wrappers: a site described by URL patterns, read page by page."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from scrapy import Request, Spider
+from scrapy.crawler import Crawler
+from scrapy.exceptions import IgnoreRequest
+from scrapy.http import Response, TextResponse
+from twisted.python.failure import Failure
+
+from crawler.errors import ConfigError, first_problem
+from crawler.feeder import due_targets
+from crawler.items import Fetched, Kind, Outcome, Skipped, Target
+from crawler.links import category_of, sitemap_links, sitemap_of, wanted_links
+from crawler.maintext import main_text
+from crawler.middlewares.manners import NotAsked
+from crawler.responses import (
+    HANDLED,
+    decoded,
+    page_problem,
+    raw_hash,
+    status_outcome,
+    validators_of,
+)
+from crawler.session import Session
+from crawler.urls import host_of, within
+from crawler.wrapper import Wrapper
+
+BYTES_IN_MB = 1024 * 1024
+
+
+class Arguments(BaseModel):
+    """What `-a` may say to every wrapper."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    full: bool = Field(False, description="everything, not only what is due")
+    limit: int | None = Field(None, ge=1, description="visit so many targets at most")
+
+
+class WrapperSpider(Spider):
+    """Subclass this, say what is where, and `scrapy crawl NAME` keeps it fresh.
+
+    Class attributes are the keys of `crawler.wrapper.Wrapper`, the same as in a TOML file.
+    Override `read_item` where selectors do not suffice.
+    """
+
+    arguments_model: ClassVar[type[Arguments]] = Arguments
+    wrapper: Wrapper
+    session: Session
+
+    def __init__(self, **given: Any) -> None:
+        self.arguments = self.read_arguments(given)
+        self.wrapper = self.read_wrapper(self.arguments)
+        super().__init__(name=self.wrapper.name)
+        self.start_urls = list(self.wrapper.start_urls)
+        self.full = self.arguments.full
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
+        """The spider of a crawl; the wrapper's politeness becomes its settings."""
+        spider = super().from_crawler(crawler, *args, **kwargs)
+        spider.session = Session(crawler, spider.wrapper)
+        for name, value in politeness(spider.wrapper).items():
+            crawler.settings.set(name, value, priority="spider")
+        return spider
+
+    @classmethod
+    def read_arguments(cls, given: dict[str, Any]) -> Arguments:
+        """The `-a` arguments; raises ConfigError with the bad one's name."""
+        try:
+            return cls.arguments_model.model_validate(given)
+        except ValidationError as error:
+            key, cause = first_problem(error)
+            raise ConfigError(f"-a {key}: {cause}") from None
+
+    @classmethod
+    def read_wrapper(cls, arguments: Arguments) -> Wrapper:
+        """The wrapper that the class describes; raises WrapperError."""
+        values = {
+            key: value
+            for key in Wrapper.model_fields
+            if (value := getattr(cls, key, None)) is not None
+        }
+        return Wrapper.of(values, inspect.getsourcefile(cls) or cls.__name__)
+
+    async def start(self) -> AsyncIterator[Request]:
+        """Requests for what is due, as the crawl makes room."""
+        async for target in due_targets(self.session, self.arguments.limit):
+            yield self.request(target)
+
+    def request(self, target: Target) -> Request:
+        """The request for one target."""
+        wrapper = self.wrapper
+        meta: dict[str, Any] = {"target": target, "handle_httpstatus_list": HANDLED}
+        if wrapper.proxy:
+            meta["proxy"] = wrapper.proxy
+        if wrapper.robots is False:
+            meta["dont_obey_robotstxt"] = True
+        return Request(
+            target.url,
+            callback=self.parse_target,
+            errback=self.parse_failure,
+            headers=wrapper.headers or None,
+            cookies=wrapper.cookies or None,
+            meta=meta,
+            dont_filter=True,
+        )
+
+    def parse_target(self, response: Response) -> Iterator[Fetched]:
+        """Turn a response into a Fetched; a failure here is this page's outcome, no more."""
+        fetched = self._fetched(response)
+        try:
+            self._read(response, fetched)
+        except Exception as error:
+            self.logger.exception("Reading %s failed", response.url)
+            fetched.outcome = Outcome.ERROR
+            fetched.reason = f"{type(error).__name__}: {error}"[:300]
+        yield fetched
+
+    def parse_failure(self, failure: Failure) -> Iterator[Fetched | Skipped]:
+        """Turn a failed download into a Fetched, or into Skipped if nothing was sent."""
+        request: Request = failure.request  # type: ignore[attr-defined]
+        target: Target = request.meta["target"]
+        if failure.check(NotAsked):
+            yield Skipped(target, str(failure.value))
+            return
+        fetched = Fetched(target, self.session.clock.now(), self.wrapper.scheme)
+        refused = failure.check(IgnoreRequest) is not None
+        fetched.outcome = Outcome.BLOCKED if refused else Outcome.ERROR
+        fetched.reason = _in_words(failure)
+        yield fetched
+
+    def read_item(self, response: TextResponse) -> dict[str, Any]:
+        """What an item page holds: the wrapper's fields, main text where it is wanted."""
+        zone = self.wrapper.zone
+        content = {name: field.read(response, zone) for name, field in self.wrapper.fields.items()}
+        if self.wrapper.wants_main_text:
+            content = main_text(response) | content
+        return content
+
+    def _fetched(self, response: Response) -> Fetched:
+        target: Target = response.meta["target"]
+        final = self.wrapper.canonical(response.url)
+        return Fetched(
+            target,
+            self.session.clock.now(),
+            self.wrapper.scheme,
+            response.status,
+            round(response.meta.get("download_latency", 0) * 1000),
+            size=len(response.body),
+            raw_hash=raw_hash(response.body),
+            validators=validators_of(response),
+            final_url=final if final != target.url else None,
+        )
+
+    def _read(self, response: Response, fetched: Fetched) -> None:
+        if decided := status_outcome(response):
+            fetched.outcome, fetched.reason = decided
+            return
+        if problem := self._strays(fetched):
+            fetched.outcome, fetched.reason = problem
+        elif fetched.target.kind is Kind.LIST:
+            self._read_list(response, fetched)
+        else:
+            self._read_item(response, fetched)
+
+    def _strays(self, fetched: Fetched) -> tuple[Outcome, str] | None:
+        """An item that redirects to a list page or off the site is no item any more."""
+        final = fetched.final_url
+        if final is None:
+            return None
+        reason = f"redirects to {final}"
+        if not within(host_of(final), self.wrapper.domains):
+            return Outcome.ERROR, reason
+        is_list = self.wrapper.match(final).kind is Kind.LIST
+        if fetched.target.kind is Kind.ITEM and is_list:
+            return Outcome.GONE, reason
+        return None
+
+    def _read_list(self, response: Response, fetched: Fetched) -> None:
+        longest = self.session.config.url_characters
+        limit_bytes = int(self.session.config.response_mb * BYTES_IN_MB)
+        if (sitemap := sitemap_of(response.body, limit_bytes)) is not None:
+            fetched.links = sitemap_links(sitemap, response.url, self.wrapper, longest)
+        elif page := self._page(response, fetched):
+            category = category_of(page, self.wrapper, fetched.target.url)
+            fetched.links = wanted_links(page, self.wrapper, category, longest)
+
+    def _read_item(self, response: Response, fetched: Fetched) -> None:
+        if (page := self._page(response, fetched)) is None:
+            return
+        fetched.content = self.read_item(page)
+        if all(value in (None, [], "") for value in fetched.content.values()):
+            fetched.outcome, fetched.reason = Outcome.ERROR, self._nothing_found()
+        elif self.wrapper.follow_item_links:
+            links = wanted_links(page, self.wrapper, None, self.session.config.url_characters)
+            fetched.links = tuple(link for link in links if link.url != fetched.target.url)
+
+    def _page(self, response: Response, fetched: Fetched) -> TextResponse | None:
+        if problem := page_problem(response):
+            fetched.outcome, fetched.reason = Outcome.ERROR, problem
+            return None
+        assert isinstance(response, TextResponse)
+        return decoded(response)
+
+    def _nothing_found(self) -> str:
+        names = ", ".join(self.wrapper.fields)
+        return f"none of the fields found: {names}" if names else "no text found"
+
+
+def politeness(wrapper: Wrapper) -> dict[str, Any]:
+    """Scrapy settings that a wrapper's politeness keys stand for."""
+    chosen = {
+        "DOWNLOAD_DELAY": wrapper.delay_seconds,
+        "CONCURRENT_REQUESTS_PER_DOMAIN": wrapper.concurrency,
+        "AUTOTHROTTLE_ENABLED": wrapper.throttle,
+    }
+    return {name: value for name, value in chosen.items() if value is not None}
+
+
+def _in_words(failure: Failure) -> str:
+    said = " ".join(str(failure.value).split())
+    name = failure.type.__name__ if failure.type else "failure"
+    return f"{name}: {said}"[:300] if said else name

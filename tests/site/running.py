@@ -1,0 +1,130 @@
+"""Starts the site's servers as processes of their own, for tests and benchmarks."""
+
+from __future__ import annotations
+
+import json
+import selectors
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Any, Self
+from urllib.request import ProxyHandler, Request, build_opener
+
+from tests.site import clock
+from tests.site.world import START
+
+ROOT = Path(__file__).resolve().parents[2]
+START_SECONDS = 20.0
+STOP_SECONDS = 5.0
+
+
+class RunningServer:
+    """A context manager around one server process with a request log.
+
+    `url` is the server's address without a slash at its end. Entering raises RuntimeError
+    when the server does not start within 20 seconds.
+    """
+
+    def __init__(self, module: str, options: Sequence[str]) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="site-")
+        self.folder = Path(self._temporary.name)
+        self.log = self.folder / "requests.jsonl"
+        self._command = [sys.executable, "-m", module, "--log", str(self.log), *options]
+        self._process: subprocess.Popen[str] | None = None
+        self.url = ""
+
+    def __enter__(self) -> Self:
+        errors = self.folder / "errors.txt"
+        with errors.open("w", encoding="utf-8") as stderr:
+            self._process = subprocess.Popen(
+                self._command, cwd=ROOT, stdout=subprocess.PIPE, stderr=stderr, text=True
+            )
+        assert self._process.stdout is not None
+        self.url = _first_line(self._process.stdout)
+        if not self.url.startswith("http://"):
+            self._stop()
+            raise RuntimeError(f"the server did not start: {errors.read_text(encoding='utf-8')}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop()
+        self._temporary.cleanup()
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running server; raises RuntimeError when it is not running."""
+        if self._process is None:
+            raise RuntimeError("the server is not running")
+        return self._process.pid
+
+    def requests(self) -> list[dict[str, Any]]:
+        """Return the log's lines so far, oldest first."""
+        if not self.log.exists():
+            return []
+        lines = self.log.read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
+    def clear_log(self) -> None:
+        """Empty the log."""
+        if self.log.exists():
+            self.log.write_text("", encoding="utf-8")
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(STOP_SECONDS)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+class RunningSite(RunningServer):
+    """The demo site as a process; its clock stands at `start` until `set_clock`.
+
+    `options` are further words of the command line, such as "--practice" or "--log-big".
+    """
+
+    def __init__(
+        self, *options: str, seed: int = 7, items: int = 200, start: datetime = START
+    ) -> None:
+        numbers = ["--seed", str(seed), "--items", str(items)]
+        super().__init__("tests.site.server", [*numbers, *options])
+        self.clock = self.folder / "clock.txt"
+        self._command += ["--clock", str(self.clock)]
+        self.set_clock(start)
+
+    def set_clock(self, moment: datetime) -> None:
+        """Set the site's clock; the next request sees it."""
+        clock.write(self.clock, moment)
+
+    def edit(self, path: str) -> int:
+        """Edit the page at `path` and return how often it was edited so far."""
+        request = Request(f"{self.url}/-/edit{path}", data=b"", method="POST")
+        with build_opener(ProxyHandler({})).open(request, timeout=10) as response:
+            count: int = json.load(response)["edits"]
+        return count
+
+
+class RunningFolder(RunningServer):
+    """Folders of static files as hosts, behind one server; `url` serves as an HTTP proxy."""
+
+    def __init__(self, hosts: Mapping[str, Path], validators: bool = False) -> None:
+        options = [f"--host={name}={path.resolve()}" for name, path in hosts.items()]
+        if validators:
+            options.append("--validators")
+        super().__init__("tests.site.folder", options)
+
+
+def _first_line(stream: IO[str]) -> str:
+    """Return the first line without its end; empty when none comes in time."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(stream, selectors.EVENT_READ)
+        return stream.readline().strip() if selector.select(START_SECONDS) else ""

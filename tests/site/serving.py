@@ -1,0 +1,52 @@
+"""Runs a handler of exchanges as a web server on 127.0.0.1 until SIGTERM."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from twisted.internet import reactor as twisted_reactor
+from twisted.web.resource import Resource
+from twisted.web.server import NOT_DONE_YET, Request, Site
+
+from tests.site.exchange import Exchange, RequestLog
+
+reactor: Any = twisted_reactor  # the reactor is a module whose methods carry no types
+
+
+class Handler(Protocol):
+    """Answers requests."""
+
+    def handle(self, exchange: Exchange) -> None:
+        """Answer one request, now or later."""
+
+    def quick(self, request: Request) -> bytes | None:
+        """Return a body when the request needs neither the log nor an Exchange, else None."""
+
+
+class Root(Resource):
+    """The one resource of the server: passes every request to the handler."""
+
+    isLeaf = True
+
+    def __init__(self, handler: Handler, log: RequestLog) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._handler = handler
+        self._log = log
+
+    def render(self, request: Request) -> bytes | int:
+        """Answer a request; an exception in the handler becomes a 500 (Twisted's doing)."""
+        body = self._handler.quick(request)
+        if body is not None:
+            return body
+        exchange = Exchange(request)
+        self._log.watch(exchange)
+        self._handler.handle(exchange)
+        return NOT_DONE_YET
+
+
+def run(handler: Handler, log: RequestLog, port: int) -> None:
+    """Listen (0 takes a free port), print the address as one line, and serve until SIGTERM."""
+    factory = Site(Root(handler, log))  # type: ignore[no-untyped-call]
+    listening = reactor.listenTCP(port, factory, interface="127.0.0.1")
+    print(f"http://127.0.0.1:{listening.getHost().port}", flush=True)
+    reactor.run()

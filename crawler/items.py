@@ -136,6 +136,13 @@ class Visit:
     alias_of: str | None = None
     id: ObjectId = field(default_factory=ObjectId)
 
+    def become_alias(self, of: str) -> None:
+        """The URL redirects to another target: that one holds the content."""
+        self.alias_of = of
+        self.outcome = Outcome.UNCHANGED
+        self.reason = f"redirects to {of}"
+        self.update_size = self.diff_size = 0
+
     @property
     def has_new_content(self) -> bool:
         """Whether this visit saw a content that the previous one did not."""
@@ -144,9 +151,9 @@ class Visit:
     @property
     def has_new_links(self) -> bool:
         """Whether what the page links to has to be compared with what it linked to before."""
-        return self.fetched.links is not None and (
-            self.has_new_content or self.fetched.target.kind is Kind.ITEM
-        )
+        if self.fetched.links is None or self.alias_of is not None:
+            return False
+        return self.has_new_content or self.fetched.target.kind is Kind.ITEM
 
     @property
     def changed(self) -> bool:

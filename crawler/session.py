@@ -34,11 +34,11 @@ class Session:
     started: datetime
     run: ObjectId
 
-    def __init__(self, crawler: Crawler, wrapper: Wrapper) -> None:
+    def __init__(self, crawler: Crawler, wrapper: Wrapper, config: Config, clock: Clock) -> None:
         self.crawler = crawler
         self.wrapper = wrapper
-        self.config = Config.of(crawler.settings)
-        self.clock = Clock(self.config.clock_offset_hours)
+        self.config = config
+        self.clock = clock
         self.limits = HostLimits(
             wrapper.host_requests or self.config.host_requests, self.config.blocked_strikes
         )

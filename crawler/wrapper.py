@@ -181,10 +181,15 @@ class Wrapper(BaseModel):
         return ZoneInfo(self.timezone)
 
     @cached_property
-    def domains(self) -> tuple[str, ...]:
-        """Hosts (and their subdomains) whose links are followed."""
-        hosts = (host_of(url).removeprefix("www.") for url in self.start_urls)
-        return self.allowed_domains or tuple(dict.fromkeys(hosts))
+    def hosts(self) -> frozenset[str]:
+        """Hosts of the start URLs, with and without `www.`; their subdomains are other sites."""
+        bare = {host_of(url).removeprefix("www.") for url in self.start_urls}
+        return frozenset(bare | {f"www.{host}" for host in bare})
+
+    def is_own(self, url: str) -> bool:
+        """Whether a URL is on this site: `allowed_domains` and below, else the start URLs' hosts."""
+        host = host_of(url)
+        return within(host, self.allowed_domains) if self.allowed_domains else host in self.hosts
 
     @cached_property
     def starts(self) -> tuple[str, ...]:
@@ -210,7 +215,7 @@ class Wrapper(BaseModel):
 
     def match(self, url: str) -> Match:
         """What a canonical URL is to this wrapper."""
-        if not within(host_of(url), self.domains):
+        if not self.is_own(url):
             return Match()
         if url in self.starts:
             return Match(Kind.LIST, self._category_of(url))

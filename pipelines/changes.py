@@ -11,7 +11,7 @@ from scrapy.crawler import Crawler
 from crawler.differences import diff_size
 from crawler.items import Fetched, Kind, Outcome, Target, Visit
 from crawler.session import Session
-from crawler.storage import targets, versions
+from crawler.storage import versions
 from schedules.first import Intervals
 
 LONG_DIFF_CHARACTERS = 20_000
@@ -49,8 +49,6 @@ class ChangesPipeline:
         visit = decide(item, self.rules)
         if visit.changed:
             visit.diff_size = await self._diff_size(item)
-        if item.final_url is not None:
-            await self._find_alias(visit)
         return visit
 
     async def _diff_size(self, fetched: Fetched) -> int:
@@ -62,19 +60,6 @@ class ChangesPipeline:
         if len(before) + len(after) < LONG_DIFF_CHARACTERS:
             return diff_size(before, after)
         return await asyncio.to_thread(diff_size, before, after)
-
-    async def _find_alias(self, visit: Visit) -> None:
-        """A redirect to a page that is watched already: that one keeps the content."""
-        fetched = visit.fetched
-        assert fetched.final_url is not None
-        if not await targets.exists(self.session.db, fetched.target.spider, fetched.final_url):
-            return
-        visit.alias_of = fetched.final_url
-        visit.outcome = Outcome.UNCHANGED
-        visit.reason = f"redirects to {fetched.final_url}"
-        visit.next_visit = self.rules.intervals(fetched.target).after_gone(
-            fetched.at, confirmed=True
-        )
 
 
 def decide(fetched: Fetched, rules: Rules) -> Visit:

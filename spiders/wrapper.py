@@ -13,6 +13,8 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response, TextResponse
 from twisted.python.failure import Failure
 
+from crawler.clock import Clock
+from crawler.config import Config
 from crawler.errors import ConfigError, first_problem
 from crawler.feeder import due_targets
 from crawler.items import Fetched, Kind, Outcome, Skipped, Target
@@ -28,7 +30,6 @@ from crawler.responses import (
     validators_of,
 )
 from crawler.session import Session
-from crawler.urls import host_of, within
 from crawler.wrapper import Wrapper
 
 BYTES_IN_MB = 1024 * 1024
@@ -65,10 +66,16 @@ class WrapperSpider(Spider):
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
         """The spider of a crawl; the wrapper's politeness becomes its settings."""
         spider = super().from_crawler(crawler, *args, **kwargs)
-        spider.session = Session(crawler, spider.wrapper)
+        spider.begin(crawler)
         for name, value in politeness(spider.wrapper).items():
             crawler.settings.set(name, value, priority="spider")
         return spider
+
+    def begin(self, crawler: Crawler) -> None:
+        """Take config and clock from the crawl, and open a pass in it."""
+        self.config = Config.of(crawler.settings)
+        self.clock = Clock(self.config.clock_offset_hours)
+        self.session = Session(crawler, self.wrapper, self.config, self.clock)
 
     @classmethod
     def read_arguments(cls, given: dict[str, Any]) -> Arguments:
@@ -130,7 +137,7 @@ class WrapperSpider(Spider):
         if failure.check(NotAsked):
             yield Skipped(target, str(failure.value))
             return
-        fetched = Fetched(target, self.session.clock.now(), self.wrapper.scheme)
+        fetched = Fetched(target, self.clock.now(), self.wrapper.scheme)
         refused = failure.check(IgnoreRequest) is not None
         fetched.outcome = Outcome.BLOCKED if refused else Outcome.ERROR
         fetched.reason = _in_words(failure)
@@ -149,7 +156,7 @@ class WrapperSpider(Spider):
         final = self.wrapper.canonical(response.url)
         return Fetched(
             target,
-            self.session.clock.now(),
+            self.clock.now(),
             self.wrapper.scheme,
             response.status,
             round(response.meta.get("download_latency", 0) * 1000),
@@ -176,7 +183,7 @@ class WrapperSpider(Spider):
         if final is None:
             return None
         reason = f"redirects to {final}"
-        if not within(host_of(final), self.wrapper.domains):
+        if not self.wrapper.is_own(final):
             return Outcome.ERROR, reason
         is_list = self.wrapper.match(final).kind is Kind.LIST
         if fetched.target.kind is Kind.ITEM and is_list:
@@ -184,8 +191,8 @@ class WrapperSpider(Spider):
         return None
 
     def _read_list(self, response: Response, fetched: Fetched) -> None:
-        longest = self.session.config.url_characters
-        limit_bytes = int(self.session.config.response_mb * BYTES_IN_MB)
+        longest = self.config.url_characters
+        limit_bytes = int(self.config.response_mb * BYTES_IN_MB)
         if (sitemap := sitemap_of(response.body, limit_bytes)) is not None:
             fetched.links = sitemap_links(sitemap, response.url, self.wrapper, longest)
         elif page := self._page(response, fetched):
@@ -199,7 +206,7 @@ class WrapperSpider(Spider):
         if all(value in (None, [], "") for value in fetched.content.values()):
             fetched.outcome, fetched.reason = Outcome.ERROR, self._nothing_found()
         elif self.wrapper.follow_item_links:
-            links = wanted_links(page, self.wrapper, None, self.session.config.url_characters)
+            links = wanted_links(page, self.wrapper, None, self.config.url_characters)
             fetched.links = tuple(link for link in links if link.url != fetched.target.url)
 
     def _page(self, response: Response, fetched: Fetched) -> TextResponse | None:

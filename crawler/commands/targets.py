@@ -46,7 +46,7 @@ async def _counts(config: Config, spider: str | None) -> dict[str, Any]:
 
 
 def _show(counts: dict[str, Any]) -> None:
-    states = ("targets", "due", "unlisted", "gone", "aliases", "errors")
+    states = ("targets", "due", "unlisted", "gone", "dead_links", "aliases", "errors")
     console = Console()
     console.print(_table("state", {name: counts[name] for name in states}))
     for part in ("kinds", "outcomes", "categories", "spiders"):

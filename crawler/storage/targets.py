@@ -12,6 +12,9 @@ from crawler.storage.client import Database, Document
 from crawler.storage.visits import row_of
 from crawler.urls import host_of
 
+# A link to a page that never was there.
+DEAD_LINK: Document = {"refreshed": 0, "consecutive_gone": {"$gt": 0}}
+
 
 def from_document(found: Document) -> Target:
     """A target as the spider gets it."""
@@ -82,13 +85,14 @@ def update_of(visit: Visit) -> UpdateOne:
         "gone": visit.gone,
         "last_visit": row_of(visit),
     }
-    if visit.outcome in SEEN:
-        state |= _content_state(visit)
+    update: Document = {"$set": state}
     if visit.alias_of is not None:
         state["alias_of"] = visit.alias_of
-    update: Document = {"$set": state}
-    if fetched.final_url is not None and visit.outcome in SEEN and visit.alias_of is None:
-        update["$addToSet"] = {"aliases": fetched.final_url}
+    elif visit.outcome in SEEN:
+        state |= _content_state(visit)
+        update["$unset"] = {"alias_of": ""}
+        if fetched.final_url is not None:
+            update["$addToSet"] = {"aliases": fetched.final_url}
     return UpdateOne({"_id": target.key}, update)
 
 
@@ -166,7 +170,7 @@ async def count_due(db: Database, spider: str, until: datetime) -> int:
 async def count(db: Database, spider: str) -> int:
     """How many targets a spider has that are neither gone nor aliases."""
     return await db.targets.count_documents(
-        {"spider": spider, "gone": {"$ne": True}, "alias_of": {"$exists": False}}
+        {"spider": spider, "gone": {"$ne": True}, "alias_of": {"$exists": False}, "$nor": [DEAD_LINK]}
     )
 
 
@@ -175,11 +179,6 @@ async def make_all_due(db: Database, spider: str, at: datetime) -> None:
     await db.targets.update_many(
         {"spider": spider, "next_visit": {"$gt": at}}, {"$set": {"next_visit": at}}
     )
-
-
-async def exists(db: Database, spider: str, url: str) -> bool:
-    """Whether a spider watches a canonical URL."""
-    return await db.targets.find_one({"_id": f"{spider} {url}"}, {"_id": 1}) is not None
 
 
 async def of_url(db: Database, url: str, spider: str | None = None) -> list[Document]:
@@ -202,10 +201,11 @@ async def summary(db: Database, spider: str | None, now: datetime) -> Document:
     by = {name: {row["_id"]: row["n"] for row in rows[name]} for name in rows}
     totals = rows["totals"][0] if rows["totals"] else {}
     return {
-        "targets": totals.get("n", 0),
+        "targets": sum(by["kinds"].values()),
         "due": totals.get("due", 0),
         "unlisted": totals.get("unlisted", 0),
         "gone": totals.get("gone", 0),
+        "dead_links": totals.get("dead_links", 0),
         "aliases": totals.get("aliases", 0),
         "errors": totals.get("errors", 0),
         "kinds": {str(kind): by["kinds"].get(str(kind), 0) for kind in Kind},
@@ -228,14 +228,18 @@ async def _facets(db: Database, of_spider: Document, now: datetime) -> Document:
         "due": share({"$lte": ["$next_visit", now]}),
         "unlisted": share({"$gt": ["$unlisted_at", None]}),
         "gone": share({"$eq": ["$gone", True]}),
+        "dead_links": share(
+            {"$and": [{"$eq": ["$refreshed", 0]}, {"$gt": ["$consecutive_gone", 0]}]}
+        ),
         "aliases": share({"$gt": ["$alias_of", None]}),
         "errors": share({"$gt": ["$consecutive_errors", 0]}),
     }
+    own: Document = {"$match": {"alias_of": {"$exists": False}, "$nor": [DEAD_LINK]}}
     facets = {
-        "kinds": by("$kind"),
+        "kinds": [own, *by("$kind")],
         "categories": [{"$match": listed}, {"$unwind": "$categories"}, *by("$categories")],
-        "outcomes": by("$outcome"),
-        "spiders": by("$spider"),
+        "outcomes": [own, *by("$outcome")],
+        "spiders": [own, *by("$spider")],
         "totals": [{"$group": {"_id": None} | counts}],
     }
     cursor = await db.targets.aggregate([{"$match": of_spider}, {"$facet": facets}])

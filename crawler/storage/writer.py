@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pymongo.errors import AutoReconnect, ConnectionFailure, PyMongoError
 
 from crawler.config import Config
 from crawler.errors import Unreachable
 from crawler.items import Kind, Outcome, Visit
-from crawler.storage import listings, posts, targets, versions, visits
+from crawler.storage import aliases, listings, posts, targets, versions, visits
 from crawler.storage.bulk import insert_new
 from crawler.storage.client import Database
 
@@ -35,6 +35,7 @@ class Writer:
         self._config = config
         self._due = due
         self._reconnect = reconnect
+        self._longest = timedelta(hours=config.max_interval_hours)
         self._waiting: list[Entry] = []
         self._arrived = asyncio.Event()
         self._full = asyncio.Event()
@@ -117,6 +118,7 @@ class Writer:
     async def _write(self, batch: list[Visit]) -> None:
         for visit in batch:
             await self._write_links(visit)
+        await aliases.settle(self._db, batch, self._longest)
         new = [visit.fetched for visit in batch if visit.has_new_content]
         await insert_new(self._db.versions, [versions.row_of(fetched) for fetched in new])
         items = [posts.update_of(x) for x in new if x.target.kind is Kind.ITEM]

@@ -1,0 +1,64 @@
+"""`scrapy forget`: remove a URL or all of a spider from the database."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+from crawler.command import FreshetCommand, print_json
+from crawler.config import Config
+from crawler.errors import ConfigError
+from crawler.storage import retention
+from crawler.storage.store import opened
+from crawler.urls import canonical, is_http
+
+
+class Command(FreshetCommand):
+    """Targets, visits, versions and items go; there is no way back."""
+
+    arguments = ("URL|NAME",)
+    example = "scrapy forget oldshop --yes"
+
+    def short_desc(self) -> str:
+        """One line for `scrapy -h`."""
+        return "Remove a URL, or everything of a spider, from the database"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Whether it is meant."""
+        super().add_options(parser)
+        parser.add_argument("--yes", action="store_true", help="do not ask")
+        parser.add_argument("--dry-run", action="store_true", help="only count what would go")
+
+    def execute(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Count, ask, remove."""
+        counts = asyncio.run(_forget(self.config, args[0], really=False))
+        if not sum(counts.values()):
+            raise ConfigError(f"nothing is known of {args[0]}")
+        if not opts.dry_run:
+            self._ask(args[0], counts, opts)
+            asyncio.run(_forget(self.config, args[0], really=True))
+        if opts.json:
+            print_json({"dry_run": opts.dry_run} | counts)
+        else:
+            verb = "would forget" if opts.dry_run else "forgot"
+            print(f"{verb} {_in_words(counts)}")
+
+    def _ask(self, what: str, counts: dict[str, int], opts: argparse.Namespace) -> None:
+        if opts.yes:
+            return
+        if not sys.stdin.isatty():
+            raise ConfigError(f"would remove {_in_words(counts)}: say --yes to mean it")
+        if input(f"Remove {_in_words(counts)} of {what}? [y/N] ").strip().lower() != "y":
+            raise ConfigError("nothing was removed")
+
+
+async def _forget(config: Config, what: str, *, really: bool) -> dict[str, int]:
+    async with opened(config) as db:
+        if is_http(what):
+            return await retention.forget_url(db, canonical(what), really=really)
+        return await retention.forget_spider(db, what, really=really)
+
+
+def _in_words(counts: dict[str, int]) -> str:
+    return ", ".join(f"{n} {name}" for name, n in counts.items())

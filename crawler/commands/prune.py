@@ -1,0 +1,86 @@
+"""`scrapy prune`: keep the database from growing for ever."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from datetime import timedelta
+
+from crawler.clock import Clock
+from crawler.command import FreshetCommand, print_json
+from crawler.config import Config
+from crawler.errors import ConfigError
+from crawler.storage import retention, targets
+from crawler.storage.store import opened
+
+Counts = dict[str, dict[str, int]]
+
+
+class Command(FreshetCommand):
+    """Old versions go, old visits become day sums."""
+
+    example = "scrapy prune --spider books --keep-versions 10 --keep-days 90 --dry-run"
+
+    def short_desc(self) -> str:
+        """One line for `scrapy -h`."""
+        return "Remove old versions and roll old visits up into days"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """What to keep."""
+        super().add_options(parser)
+        parser.add_argument(
+            "--spider", action="append", metavar="NAME", help="only this one (may be repeated)"
+        )
+        parser.add_argument(
+            "--keep-versions", type=int, metavar="N",
+            help="newest versions kept a target (default: FRESHET_KEEP_VERSIONS)",
+        )  # fmt: skip
+        parser.add_argument(
+            "--keep-days", type=float, metavar="DAYS",
+            help="visits older than this become day sums (default: FRESHET_KEEP_VISITS_DAYS)",
+        )  # fmt: skip
+        parser.add_argument("--dry-run", action="store_true", help="only count what would go")
+
+    def execute(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Prune and say what went."""
+        config = self.config
+        keep = _first(opts.keep_versions, config.keep_versions)
+        days = _first(opts.keep_days, config.keep_visits_days)
+        if keep < 0 or days < 0:
+            raise ConfigError("--keep-versions and --keep-days cannot be negative")
+        if not keep and not days:
+            raise ConfigError("nothing to do: give --keep-versions N or --keep-days DAYS")
+        counts = asyncio.run(
+            _prune(config, opts.spider, int(keep), days, really=not opts.dry_run)
+        )
+        if opts.json:
+            print_json({"dry_run": opts.dry_run, "spiders": counts})
+            return
+        verb = "would go" if opts.dry_run else "gone"
+        for name, n in counts.items():
+            print(f"{name}: {n['versions']} versions and {n['visits']} visits {verb}")
+
+
+def _first(given: float | None, default: float) -> float:
+    return default if given is None else given
+
+
+async def _prune(
+    config: Config, spiders: list[str] | None, keep: int, days: float, *, really: bool
+) -> Counts:
+    async with opened(config) as db:
+        known = await targets.spiders(db)
+        if unknown := sorted(set(spiders or ()) - set(known)):
+            raise ConfigError(f"no targets of {unknown[0]!r}; there are: {', '.join(known)}")
+        before = Clock(config.clock_offset_hours).now() - timedelta(days=days)
+        counts: Counts = {}
+        for name in spiders or known:
+            counts[name] = {
+                "versions": await retention.prune_versions(db, name, keep, really=really)
+                if keep
+                else 0,
+                "visits": await retention.roll_up_visits(db, name, before, really=really)
+                if days
+                else 0,
+            }
+        return counts

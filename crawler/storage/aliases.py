@@ -1,0 +1,65 @@
+"""Aliases: a URL that redirects to another target is that target by another name.
+
+Decided inside the writer, the one place that adds targets: elsewhere a target could appear between
+the question and the answer, and one page would be stored under two names.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from pymongo import DeleteOne, UpdateMany, UpdateOne
+
+from crawler.items import SEEN, Visit
+from crawler.storage.client import Database
+
+
+async def settle(db: Database, batch: list[Visit], longest: timedelta) -> None:
+    """Turn those visits of a batch into aliases that were redirected to a target.
+
+    longest: an alias is looked at again after this time, in case it redirects no more
+    """
+    redirected = [v for v in batch if v.fetched.final_url is not None and v.outcome in SEEN]
+    if not redirected:
+        return
+    owners = await _owners(db, redirected)
+    aliases = [v for v in redirected if v.fetched.final_url in owners]
+    for visit in aliases:
+        assert visit.fetched.final_url is not None
+        visit.become_alias(visit.fetched.final_url)
+        visit.next_visit = visit.fetched.at + longest
+    if aliases:
+        await _hand_over(db, aliases)
+
+
+async def _owners(db: Database, redirected: list[Visit]) -> set[str]:
+    keys = [f"{v.fetched.target.spider} {v.fetched.final_url}" for v in redirected]
+    query = {"_id": {"$in": keys}, "alias_of": {"$exists": False}}
+    return {found["url"] async for found in db.targets.find(query, {"url": 1})}
+
+
+async def _hand_over(db: Database, aliases: list[Visit]) -> None:
+    """Categories and listings of an alias go to its owner; its post goes."""
+    targets = [visit.fetched.target for visit in aliases]
+    owners = [str(visit.alias_of) for visit in aliases]
+    await db.targets.bulk_write(
+        [
+            UpdateOne(
+                {"_id": f"{target.spider} {owner}"},
+                {
+                    "$addToSet": {
+                        "aliases": target.url,
+                        "categories": {"$each": list(target.categories)},
+                    }
+                },
+            )
+            for target, owner in zip(targets, owners, strict=True)
+        ]
+    )
+    await db.listings.bulk_write(
+        [
+            UpdateMany({"spider": target.spider, "item": target.url}, {"$set": {"item": owner}})
+            for target, owner in zip(targets, owners, strict=True)
+        ]
+    )
+    await db.posts.bulk_write([DeleteOne({"_id": target.key}) for target in targets])

@@ -1,0 +1,121 @@
+"""What leaves the database: old versions and visits by prune, whole targets by forget."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from crawler.storage.client import Database, Document
+
+OF_A_URL = {
+    "targets": "url",
+    "visits": "target",
+    "versions": "target",
+    "posts": "url",
+    "days": "target",
+}
+OF_A_SPIDER = (*OF_A_URL, "listings", "runs")
+SUMMED = ("changed", "get_size", "update_size", "diff_size")
+
+
+async def forget_url(db: Database, url: str, *, really: bool) -> dict[str, int]:
+    """Remove a URL in all spiders, aliases included; counts by collection."""
+    owners = await db.targets.distinct("url", {"$or": [{"url": url}, {"aliases": url}]})
+    queries: dict[str, Document] = {
+        name: {field: {"$in": owners}} for name, field in OF_A_URL.items()
+    }
+    queries["listings"] = {"$or": [{"item": {"$in": owners}}, {"list": {"$in": owners}}]}
+    return await _remove(db, queries, really=really)
+
+
+async def forget_spider(db: Database, spider: str, *, really: bool) -> dict[str, int]:
+    """Remove everything of a spider; counts by collection."""
+    queries: dict[str, Document] = {name: {"spider": spider} for name in OF_A_SPIDER}
+    return await _remove(db, queries, really=really)
+
+
+async def _remove(db: Database, queries: dict[str, Document], *, really: bool) -> dict[str, int]:
+    counts = {}
+    for name, query in queries.items():
+        if really:
+            counts[name] = (await db[name].delete_many(query)).deleted_count
+        else:
+            counts[name] = await db[name].count_documents(query)
+    return counts
+
+
+async def prune_versions(db: Database, spider: str, keep: int, *, really: bool) -> int:
+    """Keep `keep` >= 1 versions of each target, the present one and the newest; how many go."""
+    pipeline: list[Document] = [
+        {"$match": {"spider": spider}},
+        {"$sort": {"target": 1, "at": -1}},
+        {"$group": {"_id": "$target", "n": {"$sum": 1}, "ids": {"$push": "$_id"}}},
+        {"$match": {"n": {"$gt": keep}}},
+    ]
+    removed = 0
+    cursor = await db.versions.aggregate(pipeline, allowDiskUse=True, batchSize=500)
+    async for group in cursor:
+        removed += await _prune_target(db, spider, group, keep, really=really)
+    return removed
+
+
+async def _prune_target(
+    db: Database, spider: str, group: Document, keep: int, *, really: bool
+) -> int:
+    target = await db.targets.find_one(
+        {"_id": f"{spider} {group['_id']}"}, {"content_hash": 1, "url": 1}
+    )
+    present = f"{spider} {group['_id']} {target['content_hash']}" if target else None
+    newest_first = sorted(group["ids"], key=lambda key: key != present)
+    old = newest_first[keep:]
+    if really:
+        await db.versions.delete_many({"_id": {"$in": old}})
+    return len(old)
+
+
+async def roll_up_visits(db: Database, spider: str, before: datetime, *, really: bool) -> int:
+    """Visits before a time become one row per target and day in `days`; how many went.
+
+    Whole days only, and a day's sums stand before its visits go: a crash in between costs nothing,
+    as a day that is summed already is not summed again.
+    """
+    midnight = before.replace(hour=0, minute=0, second=0, microsecond=0)
+    query: Document = {"spider": spider, "at": {"$lt": midnight}}
+    if not really:
+        return await db.visits.count_documents(query)
+    removed = 0
+    while first := await db.visits.find_one(query, sort=[("at", 1)]):
+        removed += await _roll_up_day(db, spider, first["at"])
+    return removed
+
+
+async def _roll_up_day(db: Database, spider: str, moment: datetime) -> int:
+    day = moment.replace(hour=0, minute=0, second=0, microsecond=0)
+    in_day: Document = {"spider": spider, "at": {"$gte": day, "$lt": day + timedelta(days=1)}}
+    await (await db.visits.aggregate(_day_sums(spider, day, in_day))).to_list(None)
+    return (await db.visits.delete_many(in_day)).deleted_count
+
+
+def _day_sums(spider: str, day: datetime, in_day: Document) -> list[Document]:
+    sums: Document = {name: {"$sum": f"${name}"} for name in SUMMED}
+    return [
+        {"$match": in_day},
+        {"$group": {"_id": {"target": "$target", "outcome": "$outcome"}, "n": {"$sum": 1}} | sums},
+        {
+            "$group": {
+                "_id": "$_id.target",
+                "visits": {"$sum": "$n"},
+                "outcomes": {"$push": {"k": "$_id.outcome", "v": "$n"}},
+            }
+            | sums
+        },
+        {
+            "$set": {
+                "_id": {"$concat": [spider, " ", "$_id", f" {day:%Y-%m-%d}"]},
+                "spider": {"$literal": spider},
+                "target": "$_id",
+                "day": {"$literal": day},
+                "outcomes": {"$arrayToObject": "$outcomes"},
+            }
+        },
+        {"$merge": {"into": "days", "on": "_id", "whenMatched": "keepExisting"}},
+    ]

@@ -18,18 +18,12 @@ def diff_size(before: str, after: str) -> int:
     """
     if len(before) * len(after) <= EXACT_PAIRS:
         return int(Indel.distance(before, after))
-    matcher = difflib.SequenceMatcher(
-        a=before.splitlines(keepends=True), b=after.splitlines(keepends=True)
-    )
+    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
     return sum(
-        _length(matcher.a, i1, i2) + _length(matcher.b, j1, j2)
-        for tag, i1, i2, j1, j2 in matcher.get_opcodes()
+        sum(map(len, old[i1:i2])) + sum(map(len, new[j1:j2]))
+        for tag, i1, i2, j1, j2 in difflib.SequenceMatcher(None, old, new).get_opcodes()
         if tag != "equal"
     )
-
-
-def _length(lines: Sequence[str], start: int, end: int) -> int:
-    return sum(map(len, lines[start:end]))
 
 
 def unified(before: Sequence[str], after: Sequence[str], names: tuple[str, str]) -> list[str]:

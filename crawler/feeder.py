@@ -19,7 +19,7 @@ async def due_targets(session: Session, limit: int | None = None) -> AsyncIterat
     handed_out = 0
     while session.error is None:
         idle = not session.in_flight
-        batch = await _next_batch(session)
+        batch = await session.patience.read(lambda: _next_batch(session))
         if not batch and idle:
             return
         if not batch:

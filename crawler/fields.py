@@ -115,7 +115,7 @@ def node_text(node: Selector) -> str:
     if isinstance(root, str):
         return squeeze(root)
     if isinstance(root, etree._Element):
-        return squeeze("".join(root.itertext()))
+        return squeeze("".join(map(str, root.itertext())))
     return squeeze(str(root))
 
 
@@ -175,9 +175,9 @@ def read_date(value: str, zone: ZoneInfo) -> datetime | None:
 def _parse_date(value: str) -> datetime | None:
     import dateparser  # half a second of imports, for wrappers with dates in words alone
 
-    return dateparser.parse(
-        value[:200], settings={"PARSERS": ["custom-formats", "absolute-time", "no-spaces-time"]}
-    )
+    absolute = ["custom-formats", "absolute-time", "no-spaces-time"]
+    read: datetime | None = dateparser.parse(value[:200], settings={"PARSERS": absolute})
+    return read
 
 
 def _typed_json(found: SelectorList[Any], kind: FieldType, zone: ZoneInfo) -> Any:
@@ -199,7 +199,7 @@ def _check_selector(field: Field) -> None:
         elif field.xpath is not None:
             etree.XPath(field.xpath)
         else:
-            jmespath.compile(field.jmespath)
+            jmespath.compile(field.jmespath or "")
     except (SelectorError, etree.XPathError, jmespath.exceptions.JMESPathError, ValueError) as bad:
         shown = field.css or field.xpath or field.jmespath
         raise ValueError(f"bad selector {shown!r}: {squeeze(str(bad))}") from None

@@ -19,6 +19,7 @@ from crawler.hosts import HostLimits
 from crawler.items import Target, Visit
 from crawler.storage import hosts, listings, runs, targets, visits
 from crawler.storage.client import Database
+from crawler.storage.patience import Patience
 from crawler.storage.store import Store
 from crawler.storage.writer import Writer
 from crawler.wrapper import Wrapper
@@ -31,6 +32,7 @@ class Session:
 
     db: Database
     writer: Writer
+    patience: Patience
     started: datetime
     run: ObjectId
 
@@ -101,7 +103,7 @@ class Session:
     async def leave_alone(self, host: str, until: datetime) -> None:
         """Hold a host, in later passes too."""
         self.limits.hold(host, until)
-        await hosts.hold(self.db, host, until)
+        await self.patience.read(lambda: hosts.hold(self.db, host, until))
 
     def fail(self, error: FreshetError) -> None:
         """End the pass because of an error that is not one page's; said once."""
@@ -117,8 +119,10 @@ class Session:
             self._store = store = await Store.open(self.config)
             self.db = store.db
             self.started = self.clock.now()
-            self.writer = Writer(store.db, self.config, self.started, store.revive)
-            await self._prepare(full=bool(getattr(spider, "full", False)))
+            self.patience = Patience(self.config.commit_retry_seconds, store.revive)
+            self.writer = Writer(store.db, self.config, self.started, self.patience)
+            full = bool(getattr(spider, "full", False))
+            await self.patience.read(lambda: self._prepare(full=full))
         except FreshetError as error:
             self.fail(error)
 
@@ -147,10 +151,13 @@ class Session:
 
     async def _finish(self, reason: str) -> None:
         await self.writer.close()
-        if self.error is not None:
-            return
+        if self.error is None:
+            await self.patience.read(lambda: self._sum_up(reason))
+
+    async def _sum_up(self, reason: str) -> None:
         self.counts["discovered"] = self.writer.discovered
         self.counts["unlisted"] = await listings.settle(self.db, self.spider, self.clock.now())
         self.targets_at_end = await targets.count(self.db, self.spider)
+        self.counts["targets"] = self.targets_at_end
         counts = {name.replace(" ", "_"): n for name, n in self.counts.items()}
         await runs.finish(self.db, self.run, self.clock.now(), reason, counts)

@@ -52,7 +52,8 @@ class ChangesPipeline:
         return visit
 
     async def _diff_size(self, fetched: Fetched) -> int:
-        old = await versions.content(self.session.db, fetched.target)
+        session, target = self.session, fetched.target
+        old = await session.patience.read(lambda: versions.content(session.db, target))
         if old is None:
             return 0
         before = "\n".join(versions.as_lines(old))
@@ -121,7 +122,7 @@ def rules_of(session: Session) -> Rules:
         )
 
     return Rules(
-        intervals(wrapper and wrapper.list_interval_hours, config.list_interval_hours),
-        intervals(wrapper and wrapper.item_interval_hours, config.item_interval_hours),
+        intervals(wrapper.list_interval_hours, config.list_interval_hours),
+        intervals(wrapper.item_interval_hours, config.item_interval_hours),
         config.gone_confirmations,
     )

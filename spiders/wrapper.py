@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 
 from crawler.clock import Clock
 from crawler.config import Config
-from crawler.errors import ConfigError, first_problem
+from crawler.errors import ConfigError, StorageError, first_problem
 from crawler.feeder import due_targets
 from crawler.items import Fetched, Kind, Outcome, Skipped, Target
 from crawler.links import category_of, sitemap_links, sitemap_of, wanted_links
@@ -98,8 +98,11 @@ class WrapperSpider(Spider):
 
     async def start(self) -> AsyncIterator[Request]:
         """Requests for what is due, as the crawl makes room."""
-        async for target in due_targets(self.session, self.arguments.limit):
-            yield self.request(target)
+        try:
+            async for target in due_targets(self.session, self.arguments.limit):
+                yield self.request(target)
+        except StorageError as error:
+            self.session.fail(error)
 
     def request(self, target: Target) -> Request:
         """The request for one target."""
@@ -114,7 +117,7 @@ class WrapperSpider(Spider):
             callback=self.parse_target,
             errback=self.parse_failure,
             headers=wrapper.headers or None,
-            cookies=wrapper.cookies or None,
+            cookies=dict[Any, Any](wrapper.cookies) or None,
             meta=meta,
             dont_filter=True,
         )
@@ -134,11 +137,11 @@ class WrapperSpider(Spider):
         """Turn a failed download into a Fetched, or into Skipped if nothing was sent."""
         request: Request = failure.request  # type: ignore[attr-defined]
         target: Target = request.meta["target"]
-        if failure.check(NotAsked):
+        if isinstance(failure.value, NotAsked):
             yield Skipped(target, str(failure.value))
             return
         fetched = Fetched(target, self.clock.now(), self.wrapper.scheme)
-        refused = failure.check(IgnoreRequest) is not None
+        refused = isinstance(failure.value, IgnoreRequest)
         fetched.outcome = Outcome.BLOCKED if refused else Outcome.ERROR
         fetched.reason = _in_words(failure)
         yield fetched

@@ -12,10 +12,11 @@ import importlib.util
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,8 +84,7 @@ class EmbeddedServer:
             return self.uri
         _make_folder(self.folder)
         with self._lock():
-            if not self.answers():
-                self._await_predecessor()
+            if not self.answers() and not self._predecessor_answers():
                 self._launch()
         return self.uri
 
@@ -108,7 +108,7 @@ class EmbeddedServer:
 
     def answers(self, timeout_seconds: float = 2.0) -> bool:
         """Whether the server answers a ping."""
-        if not self.socket.exists():
+        if not _listens(self.socket):
             return False
         milliseconds = int(timeout_seconds * 1000)
         client: pymongo.MongoClient[dict[str, Any]]
@@ -127,15 +127,12 @@ class EmbeddedServer:
         except Timeout:
             raise ServerError(f"another start holds {self.folder / 'start.lock'}") from None
 
-    def _await_predecessor(self) -> None:
+    def _predecessor_answers(self) -> bool:
         """A living server that does not answer yet is starting, recovering or going down."""
-        if self.pid() is None:
-            return
         _wait_until(lambda: self.pid() is None or self.answers(), START_SECONDS)
+        return self.pid() is not None and self.answers()
 
     def _launch(self) -> None:
-        if self.answers():
-            return
         _check_space(self.folder)
         (self.folder / "db").mkdir(exist_ok=True)
         self.socket.parent.mkdir(mode=0o700, exist_ok=True)
@@ -174,6 +171,13 @@ def find_mongod(given: str | None, folder: Path) -> str:
     if bundled := _bundled():
         return _executable(bundled, folder)
     raise ServerError(f"no mongod found: {WAYS_OUT}")
+
+
+def _listens(path: Path) -> bool:
+    """Whether anybody has the socket open; a dead server's socket refuses at once."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(2.0)
+        return probe.connect_ex(str(path)) == 0
 
 
 def _bundled() -> Path | None:
@@ -227,7 +231,7 @@ def _why(output: str, log: Path) -> str:
     return f"mongod did not start, its log says why: {log}"
 
 
-def _wait_until(condition: Any, seconds: float) -> bool:
+def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

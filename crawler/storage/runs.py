@@ -12,7 +12,8 @@ from crawler.storage.client import Database, Document
 async def begin(db: Database, spider: str, started: datetime) -> ObjectId:
     """A new pass; its id."""
     document: Document = {"spider": spider, "started": started, "finished": None}
-    return (await db.runs.insert_one(document)).inserted_id
+    run: ObjectId = (await db.runs.insert_one(document)).inserted_id
+    return run
 
 
 async def finish(

@@ -50,6 +50,8 @@ def as_lines(content: Document) -> list[str]:
 
 
 def _field_lines(name: str, value: Any) -> list[str]:
+    if isinstance(value, dict):
+        return [line for key, v in value.items() for line in _field_lines(f"{name}.{key}", v)]
     if isinstance(value, list):
         return [f"{name}: {entry}" for entry in value]
     parts = str(value).splitlines() or [""]

@@ -10,10 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-
-from pymongo.errors import AutoReconnect, ConnectionFailure, PyMongoError
 
 from crawler.config import Config
 from crawler.errors import Unreachable
@@ -21,20 +18,20 @@ from crawler.items import Kind, Outcome, Visit
 from crawler.storage import aliases, listings, posts, targets, versions, visits
 from crawler.storage.bulk import insert_new
 from crawler.storage.client import Database
+from crawler.storage.patience import Patience
 
 logger = logging.getLogger(__name__)
-Reconnect = Callable[[], Awaitable[None]]
 Entry = tuple[Visit, "asyncio.Future[None]"]
 
 
 class Writer:
     """Writes visits in batches; one for each pass."""
 
-    def __init__(self, db: Database, config: Config, due: datetime, reconnect: Reconnect) -> None:
+    def __init__(self, db: Database, config: Config, due: datetime, patience: Patience) -> None:
         self._db = db
         self._config = config
         self._due = due
-        self._reconnect = reconnect
+        self._patience = patience
         self._longest = timedelta(hours=config.max_interval_hours)
         self._waiting: list[Entry] = []
         self._arrived = asyncio.Event()
@@ -84,7 +81,8 @@ class Writer:
     async def _store(self, batch: list[Entry]) -> None:
         self.batches += 1
         try:
-            await self._write_patiently([visit for visit, _ in batch])
+            visits_of_batch = [visit for visit, _ in batch]
+            await self._patience.ask(lambda: self._write(visits_of_batch))
         except Unreachable as error:
             _fail(batch, error)
         except Exception as error:
@@ -100,20 +98,6 @@ class Writer:
         logger.debug("A batch of %d visits was refused, storing them singly", len(batch))
         for entry in batch:
             await self._store([entry])
-
-    async def _write_patiently(self, batch: list[Visit]) -> None:
-        deadline = asyncio.get_running_loop().time() + self._config.commit_retry_seconds
-        pause_seconds = 0.1
-        while True:
-            try:
-                return await self._write(batch)
-            except (AutoReconnect, ConnectionFailure) as error:
-                if asyncio.get_running_loop().time() > deadline:
-                    raise Unreachable(f"MongoDB went away: {_short(error)}") from None
-                logger.warning("MongoDB went away, trying again: %s", _short(error))
-            await asyncio.sleep(pause_seconds)
-            pause_seconds = min(pause_seconds * 2, 5.0)
-            await self._reconnect()
 
     async def _write(self, batch: list[Visit]) -> None:
         for visit in batch:
@@ -143,7 +127,3 @@ def _fail(batch: list[Entry], error: Exception) -> None:
     for _, stored in batch:
         if not stored.done():
             stored.set_exception(error)
-
-
-def _short(error: PyMongoError) -> str:
-    return str(error).split(",")[0]

@@ -1,0 +1,102 @@
+"""`make bench`: Freshet beside plain Scrapy on the generated site, in turns, medians."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.crawls import ROOT, Crawl, freshet, plain
+from tests.site.running import RunningSite
+
+BAR = 0.6
+
+
+def main() -> int:
+    """Run what was asked for; exit code 1 if a bar is missed."""
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser.add_argument("--items", type=int, default=4000, help="item pages (default 4000)")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each (default 3)")
+    parser.add_argument("--scale", action="store_true", help="memory at 50,000 and 100,000 items")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name, RunningSite() as site:
+        folder = Path(name)
+        try:
+            if options.scale:
+                return _scale(site.url, folder)
+            return _speed(site.url, folder, options.items, options.rounds)
+        finally:
+            _stop(folder)
+
+
+def _speed(url: str, folder: Path, items: int, rounds: int) -> int:
+    counter = iter(range(1_000_000))
+
+    def run(path: str, *, fields: bool) -> Callable[[], Crawl]:
+        return lambda: freshet(url + path, f"b{next(counter)}", folder, fields=fields)
+
+    short, long = items, max(200, items // 10)
+    cases: dict[str, Callable[[], Crawl]] = {
+        "plain Scrapy, 5 kB, five fields": lambda: plain(f"{url}/big/{items}/list/1/"),
+        "Freshet, 5 kB, five fields": run(f"/big/{items}/list/1/", fields=True),
+    }
+    side = {
+        "Freshet, 5 kB, main text": run(f"/big/{short // 4}/articles/1/?kb=5", fields=False),
+        "Freshet, 100 kB, main text": run(f"/big/{long}/articles/1/?kb=100", fields=False),
+    }
+    results: dict[str, list[Crawl]] = {name: [] for name in cases | side}
+    for _ in range(rounds):
+        for name, case in cases.items():
+            results[name].append(case())
+    for name, case in side.items():
+        results[name].append(case())
+    _show(results)
+    ratio = _ratio(*(results[name] for name in cases))
+    print(f"Freshet / plain Scrapy: {ratio:.2f} of its pages/s (bar: {BAR})")
+    return 0 if ratio >= BAR else 1
+
+
+def _scale(url: str, folder: Path) -> int:
+    results = {
+        f"Freshet, {n:,} items": [freshet(f"{url}/big/{n}/list/1/", f"n{n}", folder)]
+        for n in (25_000, 50_000, 100_000)
+    }
+    _show(results)
+    return 0
+
+
+def _ratio(yardstick: list[Crawl], ours: list[Crawl]) -> float:
+    """Median of the ratios of neighbours in time: the machine's noise is shared."""
+    return statistics.median(
+        mine.pages_per_second / other.pages_per_second
+        for other, mine in zip(yardstick, ours, strict=True)
+    )
+
+
+def _show(results: dict[str, list[Crawl]]) -> None:
+    table = Table("", "pages", "pages/s", "CPU ms/page", "peak MB")
+    for name, crawls in results.items():
+        table.add_row(
+            name,
+            str(crawls[0].pages),
+            f"{statistics.median(c.pages_per_second for c in crawls):.0f}",
+            f"{statistics.median(c.cpu_seconds / c.pages * 1000 for c in crawls):.2f}",
+            f"{max(c.peak_mb for c in crawls):.0f}",
+        )
+    Console().print(table)
+
+
+def _stop(folder: Path) -> None:
+    command = [sys.executable, "-m", "scrapy", "db", "stop", "-s", f"FRESHET_DATA_DIR={folder}/data"]
+    subprocess.run(command, cwd=ROOT, check=False, capture_output=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

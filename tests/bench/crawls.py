@@ -1,0 +1,96 @@
+"""Crawls as processes of their own, with the figures that Scrapy and the kernel give of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# The same for both sides: as fast as the machine goes.
+FAST = {
+    "AUTOTHROTTLE_ENABLED": "0",
+    "ROBOTSTXT_OBEY": "0",
+    "CONCURRENT_REQUESTS": "32",
+    "CONCURRENT_REQUESTS_PER_DOMAIN": "32",
+    "DOWNLOAD_DELAY": "0",
+    "LOG_LEVEL": "INFO",
+    "TELNETCONSOLE_ENABLED": "0",
+}
+WRAPPER = """
+name = "{name}"
+start_urls = ["{start}"]
+list_pages = '/big/\\d+/(list|articles)/\\d+/'
+item_pages = '/big/\\d+/(item|article)/\\d+\\.html'
+{fields}
+"""
+FIELDS = """
+[fields]
+title = "h1"
+price = "p.price"
+stock = "p.stock"
+sku = "span.sku"
+description = "div.description"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Crawl:
+    """What one crawl did."""
+
+    pages: int
+    seconds: float
+    cpu_seconds: float
+    peak_mb: float
+
+    @property
+    def pages_per_second(self) -> float:
+        """Responses a second between the crawl's first and last moment."""
+        return self.pages / self.seconds
+
+
+def plain(start: str) -> Crawl:
+    """The plain Scrapy spider from `start`."""
+    with tempfile.TemporaryDirectory() as folder:
+        spider = ROOT / "tests/bench/plain.py"
+        script = ["runspider", str(spider), "-a", f"first={start}"]
+        return _run([*script, "-O", f"{folder}/items.jsonl"], {}, cwd=folder)
+
+
+def freshet(start: str, name: str, folder: Path, *, fields: bool = True) -> Crawl:
+    """A first pass of Freshet from `start`, with its own embedded server in `folder`."""
+    path = folder / f"{name}.toml"
+    path.write_text(WRAPPER.format(name=name, start=start, fields=FIELDS if fields else ""))
+    arguments = ["crawl", "site", "-a", f"wrapper={path}"]
+    return _run(arguments, {"FRESHET_DATA_DIR": str(folder / "data")}, cwd=str(ROOT))
+
+
+def _run(arguments: list[str], env: dict[str, str], cwd: str) -> Crawl:
+    with tempfile.NamedTemporaryFile(suffix=".json") as usage:
+        settings = [part for item in FAST.items() for part in ("-s", "=".join(item))]
+        command = [sys.executable, "-m", "tests.bench.measured", usage.name, *arguments, *settings]
+        done = subprocess.run(
+            command, cwd=cwd, env=os.environ | {"PYTHONPATH": str(ROOT)} | env,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            raise RuntimeError(done.stderr[-3000:])
+        used = json.loads(Path(usage.name).read_text())
+    return Crawl(
+        pages=int(_stat("response_received_count", done.stderr)),
+        seconds=_stat("elapsed_time_seconds", done.stderr),
+        cpu_seconds=used["cpu_seconds"],
+        peak_mb=used["peak_mb"],
+    )
+
+
+def _stat(name: str, log: str) -> float:
+    found = re.search(rf"'{name}': ([\d.]+)", log)
+    if found is None:
+        raise RuntimeError(f"no {name} in the log:\n{log[-3000:]}")
+    return float(found[1])

@@ -1,0 +1,159 @@
+"""Crashes: whatever is killed, the next run makes the database whole, by the server's own log."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pymongo
+import pytest
+
+from crawler.config import Config
+from crawler.storage.embedded import EmbeddedServer
+from tests.site.running import RunningSite
+
+ROOT = Path(__file__).resolve().parents[2]
+ITEMS = 1500
+LISTS = ITEMS // 100
+WRAPPER = """
+name = "crash"
+start_urls = ["{url}/big/{items}/list/1/"]
+list_pages = '/big/\\d+/list/\\d+/'
+item_pages = '/big/\\d+/item/\\d+\\.html'
+throttle = false
+robots = false
+category = {{ css = "h2.category" }}
+[fields]
+title = "h1"
+price = {{ css = "p.price", type = "price" }}
+"""
+
+
+class Crashing:
+    """A site, a wrapper for it, and an embedded server, each of which can be killed."""
+
+    def __init__(self, folder: Path, site: RunningSite) -> None:
+        self.site = site
+        self.data = folder / "data"
+        self.server = EmbeddedServer.of(Config.load(data_dir=self.data))
+        self.wrapper = folder / "crash.toml"
+        self.wrapper.write_text(WRAPPER.format(url=site.url, items=ITEMS))
+
+    def start(self) -> subprocess.Popen[str]:
+        """A crawl at work."""
+        command = [sys.executable, "-m", "scrapy", "crawl", "site", "-a", f"wrapper={self.wrapper}"]
+        env = os.environ | {"FRESHET_DATA_DIR": str(self.data)}
+        env.pop("MONGO_URI", None)
+        return subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True)
+
+    def finish(self) -> None:
+        """A crawl from start to end."""
+        crawl = self.start()
+        _, err = crawl.communicate(timeout=120)
+        assert crawl.returncode == 0, err
+
+    def database(self) -> Any:
+        """A look at what is stored; starts the server again if it is dead."""
+        client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(self.server.start())
+        return client.get_default_database()
+
+    def acknowledged(self) -> dict[str, Any]:
+        """The visits that the targets know of, by URL."""
+        found = self.database().targets.find({"requested": {"$gt": 0}})
+        return {target["url"]: target["last_visit"]["_id"] for target in found}
+
+    def wait_for_visits(self, visits: int, seconds: float = 20) -> None:
+        """Return when the server has answered `visits` more requests."""
+        before, deadline = len(self.site.requests()), time.monotonic() + seconds
+        while len(self.site.requests()) < before + visits and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def crashing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crashing]:
+    folder = tmp_path_factory.mktemp("c")
+    with RunningSite("--log-big") as site:
+        world = Crashing(folder, site)
+        yield world
+        world.server.stop()
+
+
+def check_whole(crashing: Crashing, ever_acknowledged: dict[str, Any]) -> None:
+    """Everything once, nothing lost, and the site's own log agrees."""
+    db = crashing.database()
+    answered = Counter(
+        crashing.site.url + request["path"]
+        for request in crashing.site.requests()
+        if request["status"] == 200
+    )
+    logged = Counter(visit["target"] for visit in db.visits.find())
+
+    assert db.posts.count_documents({}) == ITEMS
+    assert len(db.posts.distinct("url")) == ITEMS
+    assert db.versions.count_documents({}) == ITEMS + LISTS
+    assert db.targets.count_documents({}) == ITEMS + LISTS
+    assert set(logged) == set(answered), "every page that was asked for has its visit"
+    assert set(logged.values()) == {1}, "and each visit stands once"
+    assert all(answered[url] >= 1 for url in logged)
+
+    final = {visit["target"]: visit["_id"] for visit in db.visits.find()}
+    lost = {url for url, visit in ever_acknowledged.items() if final.get(url) != visit}
+    assert not lost, "a visit that was acknowledged before a crash is the one that stands"
+    assert db.runs.count_documents({"finished": None}) == 0
+    assert db.listings.count_documents({"shown": True}) == ITEMS
+
+
+def test_ten_kills_of_the_crawl_lose_nothing_and_double_nothing(crashing: Crashing) -> None:
+    chance = random.Random(20130531)
+    crashing.server.start()
+    acknowledged: dict[str, Any] = {}
+    for _ in range(10):
+        crawl = crashing.start()
+        crashing.wait_for_visits(chance.randint(1, ITEMS // 10))
+        time.sleep(chance.random() / 20)
+        crawl.kill()
+        crawl.communicate()
+        for url, visit in crashing.acknowledged().items():
+            assert acknowledged.setdefault(url, visit) == visit, "no page is visited twice"
+    assert crashing.database().visits.count_documents({}) < ITEMS + LISTS, "killed in mid-pass"
+    crashing.finish()
+    check_whole(crashing, acknowledged)
+
+
+def test_three_kills_of_mongod_lose_nothing_and_double_nothing(crashing: Crashing) -> None:
+    chance = random.Random(644)
+    crashing.server.start()
+    acknowledged: dict[str, Any] = {}
+    for _ in range(3):
+        crawl = crashing.start()
+        crashing.wait_for_visits(chance.randint(50, ITEMS // 5))
+        pid = crashing.server.pid()
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        time.sleep(0.5)
+        acknowledged |= crashing.acknowledged()
+        crawl.kill()
+        crawl.communicate()
+    crashing.finish()
+    check_whole(crashing, acknowledged)
+
+
+def test_a_crawl_survives_the_death_of_the_embedded_server(crashing: Crashing) -> None:
+    crashing.server.start()
+    crawl = crashing.start()
+    crashing.wait_for_visits(200)
+    pid = crashing.server.pid()
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    _, err = crawl.communicate(timeout=120)
+    assert crawl.returncode == 0, err
+    assert "Traceback" not in err
+    check_whole(crashing, {})

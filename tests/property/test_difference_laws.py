@@ -1,0 +1,46 @@
+"""Laws of the size of a difference: it is a distance."""
+
+from __future__ import annotations
+
+from hypothesis import given, strategies as st
+
+from crawler.differences import diff_size, unified
+
+TEXTS = st.text("ab\n", max_size=40) | st.text(max_size=20)
+LINES = st.lists(st.text("ab ", max_size=4), max_size=12)
+
+
+@given(TEXTS, TEXTS)
+def test_it_is_the_same_both_ways(one: str, other: str) -> None:
+    assert diff_size(one, other) == diff_size(other, one)
+
+
+@given(TEXTS, TEXTS)
+def test_it_is_zero_for_equal_texts_and_only_for_them(one: str, other: str) -> None:
+    assert diff_size(one, one) == 0
+    assert (diff_size(one, other) == 0) == (one == other)
+
+
+@given(TEXTS, TEXTS, TEXTS)
+def test_no_way_around_is_shorter(one: str, between: str, other: str) -> None:
+    assert diff_size(one, other) <= diff_size(one, between) + diff_size(between, other)
+
+
+@given(TEXTS, TEXTS)
+def test_it_lies_between_the_difference_and_the_sum_of_the_lengths(one: str, other: str) -> None:
+    size = diff_size(one, other)
+    assert abs(len(one) - len(other)) <= size <= len(one) + len(other)
+
+
+@given(TEXTS, TEXTS, st.integers(0, 40))
+def test_an_insertion_counts_its_characters(text: str, inserted: str, at: int) -> None:
+    assert diff_size(text, text[:at] + inserted + text[at:]) == len(inserted)
+
+
+@given(LINES, LINES)
+def test_a_diff_takes_away_and_adds_what_differs_in_number(before: list[str], after: list[str]) -> None:
+    body = [line for line in unified(before, after, ("a", "b"))[2:] if not line.startswith("@@")]
+    added = sum(line.startswith("+") for line in body)
+    removed = sum(line.startswith("-") for line in body)
+    assert added - removed == len(after) - len(before)
+    assert bool(body) == (before != after)

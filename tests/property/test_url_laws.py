@@ -1,0 +1,103 @@
+"""Laws of canonical URLs."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from random import Random
+
+from hypothesis import example, given, strategies as st
+
+from crawler.urls import TRACKING_PARAMETERS, canonical, host_of, is_http, within
+
+PIECES = st.text(st.characters(codec="utf-8"), max_size=8) | st.sampled_from(
+    [";jsessionid=1", ";", "%", "%2f", "%C3%A9", "%E9", "%zz", "..", ".", "+", " ", "=", "&", "?"]
+)
+NAMES = st.text("abq_", min_size=1, max_size=3) | st.sampled_from(
+    ["utm_source", "UTM_x", "gclid", "sid", "phpsessid"]
+)
+VALUES = st.text(max_size=6) | st.sampled_from(["%26", "%E9", "a+b", "%", "", "ü"])
+
+
+@st.composite
+def urls(draw: st.DrawFn) -> str:
+    """URLs as pages have them: well made in the front, anything in the back."""
+    host = draw(st.sampled_from(["a.example", "A.Example", "bücher.example", "a.example:8080"]))
+    path = "/".join(draw(st.lists(PIECES, max_size=4)))
+    query = "&".join(f"{n}={v}" for n, v in draw(st.lists(st.tuples(NAMES, VALUES), max_size=4)))
+    mark, fragment = draw(st.sampled_from([("", ""), ("#", "part"), ("#", "!/x?a=1")]))
+    return f"http://{host}/{path}?{query}{mark}{fragment}"
+
+
+@given(urls())
+@example("http://a.example/a;jsessionid=1;jsessionid=2")
+@example("http://a.example/;utm_x;utm_y")
+def test_the_canonical_form_of_a_canonical_url_is_itself(url: str) -> None:
+    once = canonical(url)
+    assert canonical(once) == once
+
+
+@given(st.text(st.characters(), max_size=60))
+@example("http://x\ud800.example/")
+@example("http://[::1")
+@example("http://a.example:99999/")
+def test_no_text_raises_anything_but_a_value_error(text: str) -> None:
+    with suppress(ValueError):
+        canonical(text)
+    with suppress(ValueError):
+        canonical(f"https://{text}/")
+    with suppress(ValueError):
+        canonical(f"https://a.example/{text}")
+
+
+@given(urls())
+def test_a_canonical_url_is_ascii_without_a_fragment(url: str) -> None:
+    result = canonical(url)
+    assert result.isascii()
+    assert "#" not in result
+    assert not any(character.isspace() for character in result)
+
+
+@given(urls(), st.sampled_from(["utm_source=x", "gclid=5", "fbclid=a%20b"]))
+def test_a_mark_of_a_campaign_makes_no_other_page(url: str, mark: str) -> None:
+    bare = url.partition("#")[0]
+    assert canonical(f"{bare}&{mark}") == canonical(bare)
+
+
+@given(urls())
+def test_the_fragment_makes_no_other_page(url: str) -> None:
+    assert canonical(url) == canonical(url.partition("#")[0])
+
+
+@given(st.lists(st.tuples(NAMES, st.text("ab1", max_size=3)), max_size=5), st.randoms())
+def test_the_order_of_parameters_makes_no_other_page(
+    parameters: list[tuple[str, str]], order: Random
+) -> None:
+    shuffled = list(parameters)
+    order.shuffle(shuffled)
+
+    def with_query(pairs: list[tuple[str, str]]) -> str:
+        return canonical("http://a.example/?" + "&".join(f"{n}={v}" for n, v in pairs))
+
+    assert with_query(parameters) == with_query(shuffled)
+
+
+@given(st.text(st.characters(), max_size=40), st.sampled_from(["", "http://", "https://a"]))
+@example("[::1", "http://")
+def test_what_is_http_has_a_host_whatever_the_text(text: str, before: str) -> None:
+    url = before + text
+    assert is_http(url) <= bool(host_of(url))
+
+
+LABELS = st.from_regex(r"[a-z][a-z0-9]{0,5}", fullmatch=True)
+
+
+@given(LABELS, LABELS, LABELS)
+def test_a_subdomain_is_within_and_a_longer_name_is_not(sub: str, name: str, top: str) -> None:
+    domain = f"{name}.{top}"
+    assert within(domain, (domain,))
+    assert within(f"{sub}.{domain}", (domain,))
+    assert not within(f"{sub}{domain}", (domain,))
+
+
+def test_tracking_parameters_are_lower_case_as_they_are_compared_so() -> None:
+    assert [name for name in TRACKING_PARAMETERS if name != name.lower()] == []

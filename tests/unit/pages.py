@@ -1,0 +1,42 @@
+"""Responses, wrappers and fetches for the tests, with as little as they need."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from scrapy.http import HtmlResponse
+
+from crawler.items import Fetched, Kind, Target
+from crawler.wrapper import Wrapper
+
+SITE = "https://shop.example/"
+NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
+
+
+def page(body: str | bytes, url: str = SITE, **headers: str) -> HtmlResponse:
+    """An HTML response; a `str` is sent as UTF-8 and declared so."""
+    if isinstance(body, str):
+        return HtmlResponse(url, body=body.encode(), encoding="utf-8", headers=headers)
+    return HtmlResponse(url, body=body, headers=headers)
+
+
+def wrapper(**keys: Any) -> Wrapper:
+    """A wrapper of a small shop, with other keys."""
+    usual = {
+        "name": "shop",
+        "start_urls": SITE,
+        "list_pages": r"/category/(?P<category>[^/]+)/",
+        "item_pages": r"/item/",
+    }
+    return Wrapper.of(usual | keys, "shop.toml")
+
+
+def target(kind: Kind = Kind.ITEM, **known: Any) -> Target:
+    """A target of the shop."""
+    return Target("shop", f"{SITE}item/1", kind, **known)
+
+
+def fetched(of: Target | None = None, **seen: Any) -> Fetched:
+    """A fetch at noon."""
+    return Fetched(of or target(), NOON, **({"scheme": "s1", "status": 200} | seen))

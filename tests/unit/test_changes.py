@@ -1,0 +1,203 @@
+"""What a fetch means for its target: outcome, sizes, state, next visit."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from crawler.items import Fetched, Kind, Outcome, Target, Visit
+from pipelines.changes import Rules, decide
+from pipelines.storage import exported
+from schedules.first import Intervals
+from tests.unit.pages import NOON, fetched, target
+
+RULES = Rules(
+    list_pages=Intervals(usual_hours=6, error_hours=1, longest_hours=100),
+    items=Intervals(usual_hours=24, error_hours=1, longest_hours=100),
+    gone_confirmations=3,
+)
+
+
+def known(**state: object) -> Target:
+    """An item that was seen before."""
+    return target(**({"content_hash": "h1", "raw_hash": "r1", "scheme": "s1", "size": 100} | state))
+
+
+def visit(page: Fetched) -> Visit:
+    """What is decided about a fetch."""
+    return decide(page, RULES)
+
+
+def hours(moment: datetime) -> float:
+    """Hours from the fetch."""
+    return (moment - NOON) / timedelta(hours=1)
+
+
+@pytest.mark.parametrize(
+    ("page", "outcome", "due"),
+    [
+        (fetched(content_hash="h1"), Outcome.NEW, 24),
+        (fetched(known(), content_hash="h1"), Outcome.UNCHANGED, 24),
+        (fetched(known(), content_hash="h2"), Outcome.CHANGED, 24),
+        (fetched(known(), outcome=Outcome.NOT_MODIFIED, status=304), Outcome.NOT_MODIFIED, 24),
+        (fetched(known(), outcome=Outcome.GONE, status=404), Outcome.GONE, 24),
+        (fetched(known(), outcome=Outcome.ERROR, status=500), Outcome.ERROR, 1),
+        (fetched(known(), outcome=Outcome.BLOCKED, status=403), Outcome.BLOCKED, 1),
+        (fetched(target(Kind.LIST), content_hash="h1"), Outcome.NEW, 6),
+    ],
+    ids=["new", "unchanged", "changed", "304", "gone", "error", "blocked", "new list page"],
+)
+def test_each_outcome_has_its_next_visit(page: Fetched, outcome: Outcome, due: float) -> None:
+    decided = visit(page)
+    assert decided.outcome is outcome
+    assert hours(decided.next_visit) == due
+
+
+@pytest.mark.parametrize(
+    ("scheme", "raw", "outcome", "reason"),
+    [
+        ("s2", "r1", Outcome.UNCHANGED, "the wrapper was edited"),
+        ("s2", "r2", Outcome.CHANGED, None),
+        ("s1", "r1", Outcome.CHANGED, None),
+    ],
+    ids=["edited, same page", "edited, other page", "not edited"],
+)
+def test_an_edit_of_the_wrapper_is_no_change_of_the_page(
+    scheme: str, raw: str, outcome: Outcome, reason: str | None
+) -> None:
+    decided = visit(fetched(known(), content_hash="h2", scheme=scheme, raw_hash=raw))
+    assert (decided.outcome, decided.reason) == (outcome, reason)
+
+
+@pytest.mark.parametrize(
+    ("before", "gone", "due", "reason"),
+    [
+        (0, False, 24, "1 of 3 confirmations"),
+        (1, False, 24, "2 of 3 confirmations"),
+        (2, True, 100, None),
+        (9, True, 100, None),
+    ],
+)
+def test_a_page_is_gone_when_it_was_confirmed(
+    before: int, gone: bool, due: float, reason: str | None
+) -> None:
+    decided = visit(fetched(known(consecutive_gone=before), outcome=Outcome.GONE))
+    assert (decided.gone, hours(decided.next_visit), decided.reason) == (gone, due, reason)
+    assert decided.consecutive_gone == before + 1
+
+
+def test_one_confirmation_is_enough_where_that_is_asked_for() -> None:
+    rules = Rules(RULES.list_pages, RULES.items, gone_confirmations=1)
+    assert decide(fetched(outcome=Outcome.GONE), rules).gone
+
+
+def test_a_page_that_comes_back_starts_anew() -> None:
+    before = known(consecutive_gone=2, consecutive_errors=4)
+    decided = visit(fetched(before, content_hash="h1"))
+    assert (decided.consecutive_gone, decided.consecutive_errors, decided.gone) == (0, 0, False)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.BLOCKED])
+@pytest.mark.parametrize(("before", "due"), [(0, 1), (1, 2), (2, 4), (6, 64), (7, 100), (999, 100)])
+def test_errors_in_a_row_are_asked_about_less_and_less(
+    outcome: Outcome, before: int, due: float
+) -> None:
+    page = fetched(known(consecutive_errors=before), outcome=outcome, reason="status 500")
+    decided = visit(page)
+    assert (hours(decided.next_visit), decided.consecutive_errors) == (due, before + 1)
+    assert decided.reason == "status 500"
+
+
+def test_an_error_says_nothing_about_a_page_being_gone() -> None:
+    decided = visit(fetched(known(consecutive_gone=2), outcome=Outcome.ERROR))
+    assert decided.consecutive_gone == 2
+
+
+@pytest.mark.parametrize(
+    ("get_size", "update_size"),
+    [(3500, 10), (4600, 100), (15000, 200), (13000, 20), (5000, 35), (8900, 20), (17800, 10)],
+)
+@pytest.mark.parametrize("sign", [1, -1], ids=["longer than before", "shorter than before"])
+def test_the_sizes_are_those_of_the_paper_s_table(
+    get_size: int, update_size: int, sign: int
+) -> None:
+    before = known(size=get_size - sign * update_size)
+    decided = visit(fetched(before, content_hash="h2", size=get_size))
+    assert (decided.fetched.size, decided.update_size, int(decided.changed)) == (
+        get_size, update_size, 1,
+    )  # fmt: skip
+
+
+def test_a_replacement_of_the_same_size_is_a_change_of_size_0() -> None:
+    decided = visit(fetched(known(size=100), content_hash="h2", size=100))
+    assert (decided.update_size, decided.changed) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        fetched(content_hash="h1", size=500),
+        fetched(known(), outcome=Outcome.NOT_MODIFIED, size=0),
+        fetched(known(), outcome=Outcome.GONE, size=500),
+        fetched(known(), outcome=Outcome.ERROR, size=500),
+    ],
+    ids=["first visit", "304", "gone", "error"],
+)
+def test_without_two_contents_there_is_no_update_size(page: Fetched) -> None:
+    assert visit(page).update_size == 0
+
+
+@pytest.mark.parametrize(
+    ("outcome", "changed", "new_content"),
+    [
+        (Outcome.NEW, False, True),
+        (Outcome.CHANGED, True, True),
+        (Outcome.UNCHANGED, False, False),
+        (Outcome.NOT_MODIFIED, False, False),
+        (Outcome.GONE, False, False),
+    ],
+)
+def test_a_first_visit_has_new_content_and_is_no_change(
+    outcome: Outcome, changed: bool, new_content: bool
+) -> None:
+    decided = Visit(fetched(), outcome, NOON)
+    assert (decided.changed, decided.has_new_content) == (changed, new_content)
+
+
+@pytest.mark.parametrize(
+    ("kind", "outcome", "links", "alias", "compared"),
+    [
+        (Kind.LIST, Outcome.NEW, (), None, True),
+        (Kind.LIST, Outcome.UNCHANGED, (), None, False),
+        (Kind.ITEM, Outcome.UNCHANGED, (), None, True),
+        (Kind.ITEM, Outcome.NEW, None, None, False),
+        (Kind.LIST, Outcome.NEW, (), "https://shop.example/other", False),
+    ],
+    ids=["new list", "same list", "followed item", "item not followed", "alias"],
+)
+def test_links_are_compared_where_they_may_be_new(
+    kind: Kind,
+    outcome: Outcome,
+    links: tuple[()] | None,
+    alias: str | None,
+    compared: bool,
+) -> None:
+    page = fetched(target(kind), links=links)
+    assert Visit(page, outcome, NOON, alias_of=alias).has_new_links is compared
+
+
+def test_an_exported_item_says_where_it_is_what_it_is_and_its_fields() -> None:
+    page = fetched(target(categories=("tea", "new")), content={"title": "Green tea", "price": 3})
+    assert exported(Visit(page, Outcome.NEW, NOON)) == {
+        "url": "https://shop.example/item/1",
+        "categories": ["tea", "new"],
+        "outcome": "new",
+        "at": "2024-05-01T12:00:00+00:00",
+        "title": "Green tea",
+        "price": 3,
+    }
+
+
+def test_an_exported_outcome_is_plain_text() -> None:
+    assert type(exported(Visit(fetched(), Outcome.CHANGED, NOON))["outcome"]) is str

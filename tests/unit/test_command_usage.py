@@ -1,0 +1,63 @@
+"""Usage of commands: nothing unknown, nothing missing, nothing left over."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+from bson import ObjectId
+from scrapy.exceptions import UsageError
+
+from crawler.command import complain, print_json, refuse_left_over
+
+
+@pytest.mark.parametrize(
+    ("args", "arguments"),
+    [
+        ([], ()),
+        (["books"], ("SPIDER",)),
+        ([], ("[NAME]",)),
+        (["books"], ("[NAME]",)),
+        (["books", "u1", "u2", "u3"], ("SPIDER", "URL…")),
+        (["books"], ("SPIDER", "[URL…]")),
+    ],
+    ids=["none", "needed", "optional, absent", "optional", "endless", "endless and optional"],
+)
+def test_good_usage_is_silent(args: list[str], arguments: tuple[str, ...]) -> None:
+    refuse_left_over(args, arguments)
+
+
+@pytest.mark.parametrize(
+    ("args", "arguments", "message"),
+    [
+        (["--jsn"], ("[NAME]",), "unknown option --jsn"),
+        (["books", "-x"], ("SPIDER",), "unknown option -x"),
+        ([], ("SPIDER",), "SPIDER is missing"),
+        (["books"], ("SPIDER", "URL…"), "URL… is missing"),
+        (["books", "more"], ("SPIDER",), "unexpected argument 'more'"),
+        (["more"], (), "unexpected argument 'more'"),
+    ],
+)
+def test_bad_usage_names_the_word(
+    args: list[str], arguments: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(UsageError, match="^" + message.replace("…", ".")) as caught:
+        refuse_left_over(args, arguments)
+    assert caught.value.print_help is False
+
+
+def test_a_complaint_is_one_line_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    complain("replan", "budget is too low")
+    written = capsys.readouterr()
+    assert (written.out, written.err) == ("", "scrapy replan: budget is too low\n")
+
+
+def test_json_has_times_in_iso_8601_and_ids_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    noon, some_id = datetime(2024, 5, 1, 12, tzinfo=UTC), ObjectId()
+    print_json({"at": noon, "id": some_id, "name": "é", "n": 1})
+    out = capsys.readouterr().out
+    assert json.loads(out) == {
+        "at": "2024-05-01T12:00:00+00:00", "id": str(some_id), "name": "é", "n": 1,
+    }  # fmt: skip
+    assert "é" in out

@@ -1,0 +1,160 @@
+"""The knobs: defaults, environment, `.env`, Scrapy settings, and what a bad value says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+from scrapy.settings import Settings
+
+from crawler.config import Config
+from crawler.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No knob is set from outside."""
+    for name in list(os.environ):
+        if name.startswith("FRESHET_") or name == "MONGO_URI":
+            monkeypatch.delenv(name)
+    monkeypatch.setitem(Config.model_config, "env_file", None)
+
+
+def test_every_knob_has_a_default_and_a_description() -> None:
+    Config.load()
+    undescribed = [name for name, knob in Config.model_fields.items() if not knob.description]
+    assert undescribed == []
+
+
+@pytest.mark.parametrize(
+    ("name", "default"),
+    [
+        ("mongo_uri", None),
+        ("database", "freshet"),
+        ("list_interval_hours", 6.0),
+        ("item_interval_hours", 24.0),
+        ("max_interval_hours", 24.0 * 28),
+        ("error_interval_hours", 1.0),
+        ("gone_confirmations", 3),
+        ("host_requests", 0),
+        ("strip_parameters", None),
+        ("keep_versions", 0),
+    ],
+)
+def test_the_defaults_are_those_of_the_documentation(name: str, default: object) -> None:
+    assert getattr(Config.load(), name) == default
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "name", "value"),
+    [
+        ("FRESHET_LIST_INTERVAL_HOURS", "0.5", "list_interval_hours", 0.5),
+        ("FRESHET_IN_FLIGHT", "7", "in_flight", 7),
+        ("FRESHET_PROGRESS", "0", "progress", False),
+        ("FRESHET_DATABASE", "my-copy", "database", "my-copy"),
+        ("FRESHET_DATA_DIR", "/somewhere/else", "data_dir", Path("/somewhere/else")),
+        ("freshet_in_flight", "8", "in_flight", 8),
+        ("MONGO_URI", "mongodb://one/", "mongo_uri", "mongodb://one/"),
+        ("FRESHET_MONGO_URI", "mongodb://two/", "mongo_uri", "mongodb://two/"),
+    ],
+)
+def test_a_variable_of_the_environment_sets_a_knob(
+    variable: str, text: str, name: str, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, text)
+    assert getattr(Config.load(), name) == value
+
+
+def test_the_common_name_of_the_uri_wins_over_the_prefixed_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FRESHET_MONGO_URI", "mongodb://prefixed/")
+    monkeypatch.setenv("MONGO_URI", "mongodb://common/")
+    assert Config.load().mongo_uri == "mongodb://common/"
+
+
+def test_the_env_file_is_read_and_the_environment_wins_over_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / ".env"
+    file.write_text("FRESHET_IN_FLIGHT=5\nFRESHET_COMMIT_SIZE=6\n", encoding="utf-8")
+    monkeypatch.setenv("FRESHET_COMMIT_SIZE", "7")
+    config = Config.load(_env_file=file)
+    assert (config.in_flight, config.commit_size) == (5, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("utm_* sid", ("utm_*", "sid")),
+        ("  one\ttwo\n three ", ("one", "two", "three")),
+        ("", ()),
+    ],
+    ids=["two names", "any white space", "empty: strip nothing"],
+)
+def test_parameters_to_strip_are_one_string_of_names(text: str, names: tuple[str, ...]) -> None:
+    assert Config.of(Settings({"FRESHET_STRIP_PARAMETERS": text})).strip_parameters == names
+
+
+def test_scrapy_settings_lie_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FRESHET_IN_FLIGHT", "7")
+    monkeypatch.setenv("FRESHET_COMMIT_SIZE", "8")
+    config = Config.of(Settings({"FRESHET_IN_FLIGHT": "9"}))
+    assert (config.in_flight, config.commit_size) == (9, 8)
+
+
+@pytest.mark.parametrize("name", ["MONGO_URI", "FRESHET_MONGO_URI"])
+def test_scrapy_settings_take_both_names_of_the_uri(name: str) -> None:
+    assert Config.of(Settings({name: "mongodb://three/"})).mongo_uri == "mongodb://three/"
+
+
+def test_settings_of_another_name_are_no_knobs() -> None:
+    assert Config.of(Settings({"IN_FLIGHT": "9", "BOT_NAME": "x"})) == Config.load()
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("FRESHET_LIST_INTERVAL_HOURS", "soon"),
+        ("FRESHET_LIST_INTERVAL_HOURS", "0"),
+        ("FRESHET_LIST_INTERVAL_HOURS", "nan"),
+        ("FRESHET_ITEM_INTERVAL_HOURS", "1e9"),
+        ("FRESHET_IN_FLIGHT", "0"),
+        ("FRESHET_IN_FLIGHT", "1.5"),
+        ("FRESHET_DATABASE", "a/b"),
+        ("FRESHET_DATABASE", ""),
+        ("FRESHET_PROGRESS", "maybe"),
+        ("FRESHET_COMMIT_SIZE", "5001"),
+        ("FRESHET_RETRY_AFTER_SECONDS", "-1"),
+        ("FRESHET_CLOCK_OFFSET_HOURS", "inf"),
+        ("FRESHET_CLOCK_OFFSET_HOURS", "nan"),
+        ("FRESHET_KEEP_VISITS_DAYS", "inf"),
+    ],
+)
+@pytest.mark.parametrize("source", ["environment", "settings"])
+def test_a_bad_value_is_one_line_with_the_name_of_the_variable(
+    source: str, variable: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings()
+    if source == "environment":
+        monkeypatch.setenv(variable, text)
+    else:
+        settings.set(variable, text)
+    with pytest.raises(ConfigError) as caught:
+        Config.of(settings)
+    assert str(caught.value).startswith(f"{variable}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_bad_value_does_not_show_where_it_was_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FRESHET_IN_FLIGHT", "many")
+    with pytest.raises(ConfigError) as caught:
+        Config.load()
+    assert caught.value.__suppress_context__
+
+
+def test_a_config_cannot_be_changed() -> None:
+    with pytest.raises(ValidationError):
+        Config.load().in_flight = 3

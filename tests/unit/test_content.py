@@ -1,0 +1,132 @@
+"""Content: its normal form and its hash."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import bson
+import pytest
+
+from crawler.items import Fetched, Kind, Link, Outcome
+from pipelines.content import ContentPipeline, content_hash, digest, normal
+from tests.unit.pages import SITE, fetched, target
+
+
+def item(**content: Any) -> Fetched:
+    """An item page with this content, as it leaves the pipeline."""
+    page: Fetched = ContentPipeline().process_item(fetched(content=content))
+    return page
+
+
+def listing(*links: Link) -> str | None:
+    """Hash of a list page with these links."""
+    page = ContentPipeline().process_item(fetched(target(Kind.LIST), links=links))
+    assert isinstance(page, Fetched)
+    return page.content_hash
+
+
+TEA = Link(f"{SITE}item/1", Kind.ITEM, "tea")
+MUG = Link(f"{SITE}item/2", Kind.ITEM, "mugs")
+
+
+def test_the_hash_is_the_same_in_any_order_of_keys() -> None:
+    assert item(a=1, b="x").content_hash == item(b="x", a=1).content_hash
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("caf\u00e9", "cafe\u0301"),
+        ("\u1112\u1161\u11ab", "\ud55c"),
+        ("a\0b", "ab"),
+        (" a\n", "a"),
+        ("Å", "\u212b"),
+    ],
+    ids=["composed", "Hangul", "NUL", "white space around", "Ångström"],
+)
+def test_texts_that_look_the_same_hash_the_same(one: str, other: str) -> None:
+    assert item(title=one).content_hash == item(title=other).content_hash
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"a": "x"}, {"a": "y"}),
+        ({"a": "x"}, {"b": "x"}),
+        ({"a": "x"}, {"a": "X"}),
+        ({"a": "x", "b": "y"}, {"a": "y", "b": "x"}),
+        ({"a": None}, {"a": ""}),
+        ({"a": 1}, {"a": "1"}),
+        ({"a": ["x", "y"]}, {"a": ["y", "x"]}),
+        ({"a": ["x", "y"]}, {"a": ["x y"]}),
+        ({"a": ["x"]}, {"a": "x"}),
+    ],
+)
+def test_contents_that_differ_hash_differently(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert item(**one).content_hash != item(**other).content_hash
+
+
+def test_a_list_page_hashes_by_its_links_and_not_by_their_order() -> None:
+    assert listing(TEA, MUG) == listing(MUG, TEA)
+    assert listing(TEA, MUG) != listing(TEA)
+    assert listing() != listing(TEA)
+
+
+def test_the_category_of_a_link_counts_and_its_lastmod_does_not() -> None:
+    assert listing(TEA) != listing(Link(TEA.url, Kind.ITEM, "coffee"))
+    moved = Link(TEA.url, Kind.ITEM, "tea", datetime(2024, 5, 1, tzinfo=UTC))
+    assert listing(TEA) == listing(moved)
+
+
+def test_a_followed_item_hashes_by_its_content_alone() -> None:
+    alone, with_links = fetched(content={"a": 1}), fetched(content={"a": 1}, links=(MUG,))
+    assert content_hash(alone) == content_hash(with_links)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("a\0b", "ab"),
+        ("a\ud800b", "a?b"),
+        ("e\u0301", "\u00e9"),
+        ("  a ", "a"),
+        (["a\0", ("b",)], ["a", ["b"]]),
+        ({"k\0": {"e\u0301": 1}}, {"k": {"\u00e9": 1}}),
+        ({1: 2}, {"1": 2}),
+        (5, 5),
+        (None, None),
+        (True, True),
+    ],
+    ids=ascii,
+)
+def test_the_normal_form_of_a_value(value: Any, expected: Any) -> None:
+    assert normal(value) == expected
+
+
+def test_times_are_kept_in_the_milliseconds_of_the_database() -> None:
+    moment = datetime(2024, 5, 1, 12, 0, 0, 123_999, tzinfo=UTC)
+    assert normal(moment) == datetime(2024, 5, 1, 12, 0, 0, 123_000, tzinfo=UTC)
+
+
+@pytest.mark.parametrize("value", [2**63, -(2**63) - 1, 10**30])
+def test_a_number_too_large_for_the_database_is_stored_all_the_same(value: int) -> None:
+    assert bson.encode({"value": normal(value)})
+
+
+@pytest.mark.parametrize(
+    "outcome", [Outcome.GONE, Outcome.ERROR, Outcome.BLOCKED, Outcome.NOT_MODIFIED]
+)
+def test_a_fetch_without_content_is_not_hashed(outcome: Outcome) -> None:
+    page = ContentPipeline().process_item(fetched(outcome=outcome))
+    assert page.content_hash is None
+
+
+@pytest.mark.parametrize("other", [{"a": 1}, "text", None])
+def test_other_items_pass_untouched(other: object) -> None:
+    assert ContentPipeline().process_item(other) is other
+
+
+def test_a_digest_is_128_bits_in_hex() -> None:
+    assert len(digest({})) == 32
+    assert int(digest({}), 16) >= 0

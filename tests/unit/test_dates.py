@@ -1,0 +1,97 @@
+"""Dates on pages: in the site's zone, never relative to the day they are read."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from crawler.fields import FieldType, date, read_date, typed
+from tests.unit.pages import page
+
+
+def at(*parts: int) -> datetime:
+    """A moment in UTC."""
+    return datetime(*parts, tzinfo=UTC)  # type: ignore[arg-type,misc]
+
+
+@pytest.mark.parametrize(
+    ("zone", "value", "expected"),
+    [
+        ("Europe/London", "2024-01-15 12:00", at(2024, 1, 15, 12)),
+        ("Europe/London", "2024-07-15 12:00", at(2024, 7, 15, 11)),
+        ("America/New_York", "2024-01-15 12:00", at(2024, 1, 15, 17)),
+        ("America/New_York", "2024-07-15 12:00", at(2024, 7, 15, 16)),
+        ("Asia/Seoul", "2024-07-15", at(2024, 7, 14, 15)),
+        ("Asia/Kolkata", "15 July 2024 3pm", at(2024, 7, 15, 9, 30)),
+        ("Europe/London", "March 14, 1979", at(1979, 3, 14)),
+        ("Europe/London", "2024-03-31 00:59", at(2024, 3, 31, 0, 59)),
+        ("Europe/London", "2024-03-31 02:00", at(2024, 3, 31, 1)),
+        ("Europe/London", "2024-10-27 00:59", at(2024, 10, 26, 23, 59)),
+        ("Europe/London", "2024-10-27 02:00", at(2024, 10, 27, 2)),
+    ],
+)
+def test_a_date_without_an_offset_is_in_the_zone_of_the_site(
+    zone: str, value: str, expected: datetime
+) -> None:
+    assert read_date(value, ZoneInfo(zone)) == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "2024-07-15T12:00:00Z",
+        "2024-07-15T14:00:00+02:00",
+        "2024-07-15 07:00:00-05:00",
+        "Mon, 15 Jul 2024 12:00:00 GMT",
+        "Mon, 15 Jul 2024 14:00:00 +0200",
+    ],
+)
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Seoul", "America/New_York"])
+def test_a_date_with_an_offset_does_not_ask_for_the_zone(value: str, zone: str) -> None:
+    assert read_date(value, ZoneInfo(zone)) == at(2024, 7, 15, 12)
+
+
+@pytest.mark.parametrize("value", ["2024-07-15 12:00", "15 July 2024", "2024-07-15T14:00:00+02:00"])
+def test_a_date_is_aware_and_in_utc(value: str) -> None:
+    read = read_date(value, ZoneInfo("Asia/Seoul"))
+    assert read is not None
+    assert read.tzinfo is UTC
+
+
+@pytest.mark.parametrize("value", ["15 juillet 2024", "15. Juli 2024", "15 июля 2024", "2024年7月15日"])
+def test_months_may_be_in_other_languages(value: str) -> None:
+    assert read_date(value, ZoneInfo("UTC")) == at(2024, 7, 15)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["2 hours ago", "yesterday", "today", "now", "just now", "in 3 days", "vor 2 Tagen", "Monday",
+     "12:30", "July", "5", "15 July"],
+)  # fmt: skip
+def test_a_date_that_depends_on_the_day_it_is_read_is_none(value: str) -> None:
+    assert read_date(value, ZoneInfo("UTC")) is None
+
+
+def test_a_month_without_a_day_does_not_borrow_the_day_it_is_read() -> None:
+    assert read_date("July 2024", ZoneInfo("UTC")) in (None, at(2024, 7, 1))
+
+
+def test_seconds_since_1970_are_not_taken_for_digits_of_a_date() -> None:
+    assert read_date("1700000000", ZoneInfo("UTC")) in (None, at(2023, 11, 14, 22, 13, 20))
+
+
+@pytest.mark.parametrize("value", ["", "soon", "price 12.50 incl. tax", "-", "2024-13-45"])
+def test_what_is_no_date_is_none(value: str) -> None:
+    assert typed(value, FieldType.DATE, ZoneInfo("UTC")) is None
+
+
+@pytest.mark.parametrize("value", ["9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+14:00"])
+def test_a_date_off_the_calendar_is_none(value: str) -> None:
+    assert read_date(value, ZoneInfo("UTC")) is None
+
+
+def test_a_field_of_a_date_reads_it_in_the_zone_it_is_given() -> None:
+    response = page("<time>2024-07-15 12:00</time>")
+    assert date("time").read(response, ZoneInfo("Asia/Seoul")) == at(2024, 7, 15, 3)

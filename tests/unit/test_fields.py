@@ -1,0 +1,215 @@
+"""Fields: where a value is on a page, and what it is read as."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from pydantic import ValidationError
+from scrapy.http import HtmlResponse, TextResponse
+
+from crawler.fields import (
+    Field,
+    FieldType,
+    date,
+    html,
+    number,
+    price,
+    read_number,
+    read_price,
+    text,
+    texts,
+    typed,
+)
+
+UTC_ZONE = ZoneInfo("UTC")
+PAGE = HtmlResponse(
+    "https://shop.example/i/1",
+    encoding="utf-8",
+    body="""<h1>
+        A  <b>green</b>\u00a0kettle<!-- new --></h1>
+      <p class="price">£1,051.77</p>
+      <p class="stock">In stock (22 available)</p>
+      <ul><li>steel</li><li> </li><li>1.7 <i>l</i></li></ul>
+      <time datetime=" 2024-07-01 10:00 ">July</time>
+      <a href="/more ">more</a><p class="empty"> </p>
+    """.encode(),
+)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        (text("h1"), "A green kettle"),
+        (text("h1::text"), "A"),
+        (text("a::attr(href)"), "/more"),
+        (text(xpath="//li[3]"), "1.7 l"),
+        (text(xpath="//li[3]/i/text()"), "l"),
+        (text(xpath="//a/@href"), "/more"),
+        (text(xpath="string(//li)"), "steel"),
+        (number("p.stock"), 22),
+        (number(xpath="count(//li)"), 3),
+        (price("p.price"), {"amount": 1051.77, "currency": "£"}),
+        (date("time::attr(datetime)"), datetime(2024, 7, 1, 10, tzinfo=UTC)),
+        (texts("li"), ["steel", "1.7 l"]),
+        (texts(xpath="//li/text()"), ["steel", "1.7"]),
+        (html("li:last-child"), "<li>1.7 <i>l</i></li>"),
+        (text("p.empty"), None),
+        (text("h2"), None),
+        (number("h2"), None),
+        (price("h2"), None),
+        (date("h2"), None),
+        (html("h2"), None),
+        (texts("h2"), []),
+        (number("h1"), None),
+        (text(xpath="//h1/comment()"), "new"),
+    ],
+    ids=lambda value: (value.css or value.xpath) if isinstance(value, Field) else "",
+)
+def test_a_field_finds_its_value_on_a_page(field: Field, value: Any) -> None:
+    assert field.read(PAGE, UTC_ZONE) == value
+
+
+JSON = TextResponse(
+    "https://shop.example/api/1",
+    headers={"Content-Type": "application/json"},
+    encoding="utf-8",
+    body="""{"title": " A  kettle ", "none": null, "n": 3, "x": 2.5, "label": "1,234.5 g",
+             "price": "€5", "amount": 5.5, "when": "2024-07-01T10:00:00Z",
+             "tags": ["a ", null, " b  c"], "parts": [{"n": 1}, {"n": 2}]}""".encode(),
+)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        (text(jmespath="title"), "A kettle"),
+        (number(jmespath="n"), 3),
+        (number(jmespath="x"), 2.5),
+        (number(jmespath="label"), 1234.5),
+        (price(jmespath="price"), {"amount": 5.0, "currency": "€"}),
+        (price(jmespath="amount"), {"amount": 5.5, "currency": None}),
+        (date(jmespath="when"), datetime(2024, 7, 1, 10, tzinfo=UTC)),
+        (texts(jmespath="tags"), ["a", "b c"]),
+        (texts(jmespath="parts[].n"), ["1", "2"]),
+        (number(jmespath="parts[?n > `1`].n | [0]"), 2),
+        (text(jmespath="none"), None),
+        (number(jmespath="missing"), None),
+        (texts(jmespath="missing"), []),
+    ],
+    ids=lambda value: value.jmespath if isinstance(value, Field) else "",
+)
+def test_a_field_finds_its_value_in_json(field: Field, value: Any) -> None:
+    assert field.read(JSON, UTC_ZONE) == value
+
+
+@pytest.mark.parametrize("body", [b"no json", b'{"n": 1', b"<p>page</p>"])
+def test_a_response_that_is_no_json_has_no_value(body: bytes) -> None:
+    assert number(jmespath="n").read(TextResponse("https://a.example", body=body), UTC_ZONE) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("12", 12),
+        ("-3", -3),
+        ("+7", 7),
+        ("0", 0),
+        ("007", 7),
+        ("12%", 12),
+        ("item-3", 3),
+        ("2-3", 2),
+        ("A4 paper 3", 4),
+        ("In stock (22 available)", 22),
+        ("0.5", 0.5),
+        ("0,5", 0.5),
+        ("12,34", 12.34),
+        ("-1.5 °C", -1.5),
+        ("£-3.50", -3.5),
+        ("1,234.5", 1234.5),
+        ("1.234,5", 1234.5),
+        ("1 234,50", 1234.5),
+        ("1\u00a0234,50", 1234.5),
+        ("1'234.50", 1234.5),
+        ("1,234,567", 1234567),
+        ("1.234.567", 1234567),
+        ("It is 3.", 3),
+        ("3, 4 and 5", 3),
+        ("3 4", 3),
+        ("5 10-packs", 5),
+        ("Rated 4 5 times", 4),
+        (".5", 0.5),
+        ("\u22123", -3),
+        ("none", None),
+        ("-", None),
+        ("²", None),
+    ],
+    ids=ascii,
+)
+def test_a_number_is_the_first_in_the_text(value: str, expected: float | None) -> None:
+    assert read_number(value) == expected
+
+
+def test_a_number_longer_than_python_converts_is_none_or_read() -> None:
+    assert read_number("1" * 5000) in (None, float("inf"), 10**5000 // 9)
+
+
+@pytest.mark.parametrize(
+    ("value", "amount", "currency"),
+    [
+        ("£51.77", 51.77, "£"),
+        ("$ 1,234.50", 1234.5, "$"),
+        ("1.234,50 €", 1234.5, "€"),
+        ("USD 5", 5.0, "USD"),
+        ("CHF 12.-", 12.0, "CHF"),
+        ("12,- €", 12.0, "€"),
+        ("¥1000", 1000.0, "¥"),
+        ("12 000 Kč", 12000.0, "Kč"),
+        ("from 9.99", 9.99, None),
+        ("-5 €", -5.0, "€"),
+    ],
+)
+def test_a_price_has_an_amount_and_a_currency(
+    value: str, amount: float, currency: str | None
+) -> None:
+    assert read_price(value) == {"amount": amount, "currency": currency}
+
+
+@pytest.mark.parametrize("value", ["on request", "", "€"])
+def test_a_text_without_an_amount_is_no_price(value: str) -> None:
+    assert read_price(value) is None
+
+
+@pytest.mark.parametrize("kind", [k for k in FieldType if k not in ("list", "html")])
+def test_an_empty_text_is_none_of_any_type(kind: FieldType) -> None:
+    assert typed("", kind, UTC_ZONE) is None
+
+
+@pytest.mark.parametrize(
+    ("selector", "cause"),
+    [
+        ({"css": "h1["}, "bad selector 'h1[': Expected"),
+        ({"css": "h1::nothing"}, "bad selector 'h1::nothing': The pseudo-element"),
+        ({"css": ":nothing"}, "bad selector ':nothing': The pseudo-class"),
+        ({"css": ""}, "bad selector ''"),
+        ({"xpath": "//a["}, "bad selector '//a[': "),
+        ({"xpath": ""}, "bad selector ''"),
+        ({"xpath": "nothing(//a)"}, "bad selector 'nothing(//a)': "),
+        ({"xpath": "//no:such"}, "bad selector '//no:such': "),
+        ({"jmespath": "a["}, "bad selector 'a[': Invalid jmespath"),
+        ({"css": "a", "xpath": "//a"}, "needs exactly one of css, xpath and jmespath"),
+        ({}, "needs exactly one of css, xpath and jmespath"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_a_bad_selector_is_refused_with_its_cause(selector: dict[str, str], cause: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Field(**selector)
+    assert f"Value error, {cause}" in str(caught.value)
+
+
+@pytest.mark.parametrize("xpath", ["re:test(string(//h1), 'kettle')", "has-class('a')"])
+def test_functions_of_parsel_are_no_bad_selectors(xpath: str) -> None:
+    assert Field(xpath=f"//p[{xpath}]").xpath is not None

@@ -1,0 +1,43 @@
+"""The next visit as long as no plan says otherwise."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from schedules.first import Intervals
+
+NOW = datetime(2024, 5, 1, 12, tzinfo=UTC)
+DAILY = Intervals(usual_hours=24, error_hours=1, longest_hours=100)
+
+
+def hours(moment: datetime) -> float:
+    """Hours from now."""
+    return (moment - NOW) / timedelta(hours=1)
+
+
+def test_a_page_that_was_read_is_due_after_the_usual_interval() -> None:
+    assert hours(DAILY.after_seen(NOW)) == 24
+
+
+@pytest.mark.parametrize(
+    ("errors", "expected"), [(1, 1), (2, 2), (3, 4), (7, 64), (8, 100), (5000, 100)]
+)
+def test_the_wait_doubles_with_each_error_up_to_the_longest(errors: int, expected: float) -> None:
+    assert hours(DAILY.after_errors(NOW, errors)) == expected
+
+
+def test_a_page_that_may_be_gone_is_asked_for_at_its_usual_pace() -> None:
+    assert hours(DAILY.after_gone(NOW, confirmed=False)) == 24
+
+
+def test_a_page_that_is_gone_is_asked_for_as_rarely_as_allowed() -> None:
+    assert hours(DAILY.after_gone(NOW, confirmed=True)) == 100
+
+
+def test_the_usual_interval_gives_way_to_the_longest() -> None:
+    rare = Intervals(usual_hours=1000, error_hours=1000, longest_hours=100)
+    assert hours(rare.after_seen(NOW)) == 100
+    assert hours(rare.after_errors(NOW, 1)) == 100
+    assert hours(rare.after_gone(NOW, confirmed=False)) == 100

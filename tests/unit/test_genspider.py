@@ -1,0 +1,68 @@
+"""`scrapy genspider -t wrapper` writes a spider that works."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from crawler.config import PROJECT
+from crawler.items import Kind
+from crawler.wrapper import Wrapper
+from spiders.wrapper import Arguments, WrapperSpider
+
+
+def genspider(folder: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """The command, writing into a folder."""
+    environment = os.environ | {
+        "PYTHONPATH": str(PROJECT), "SCRAPY_SETTINGS_MODULE": "crawler.settings",
+    }  # fmt: skip
+    return subprocess.run(
+        [sys.executable, "-m", "scrapy", "genspider", "-s", "NEWSPIDER_MODULE=", *args],
+        cwd=folder, env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> type[WrapperSpider]:
+    """The class of a generated spider."""
+    folder = tmp_path_factory.mktemp("generated")
+    genspider(folder, "-t", "wrapper", "tea-shop", "tea.example")
+    spec = importlib.util.spec_from_file_location("tea_shop", folder / "tea_shop.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["tea_shop"] = module
+    spec.loader.exec_module(module)
+    made: type[WrapperSpider] = module.TeaShopSpider
+    return made
+
+
+@pytest.fixture(scope="module")
+def wrapper(generated: type[WrapperSpider]) -> Wrapper:
+    """The wrapper of the generated spider."""
+    return generated.read_wrapper(Arguments())
+
+
+def test_a_generated_spider_is_a_valid_wrapper(wrapper: Wrapper) -> None:
+    assert wrapper.name == "tea-shop"
+    assert wrapper.starts == ("https://tea.example/",)
+    assert set(wrapper.fields) == {"title", "price"}
+
+
+def test_the_patterns_of_a_generated_spider_work(wrapper: Wrapper) -> None:
+    assert wrapper.match("https://tea.example/category/green/").category == "green"
+    assert wrapper.match("https://tea.example/item/5").kind is Kind.ITEM
+
+
+def test_a_generated_spider_can_be_made(generated: type[WrapperSpider]) -> None:
+    assert generated().start_urls == ["https://tea.example"]
+
+
+def test_the_template_is_listed_beside_scrapy_s_own(tmp_path: Path) -> None:
+    listed = genspider(tmp_path, "--list").stdout.split()
+    assert {"basic", "wrapper"} <= set(listed)

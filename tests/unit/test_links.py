@@ -1,0 +1,127 @@
+"""Wanted links on HTML pages, and the category of the page they are on."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from crawler.items import Kind, Link
+from crawler.links import category_of, wanted_links
+from tests.unit.pages import SITE, page, wrapper
+
+LONGEST = 200
+
+
+def urls_on(body: str, **keys: Any) -> list[str]:
+    """The wanted URLs on a page."""
+    return [link.url for link in wanted_links(page(body), wrapper(**keys), None, LONGEST)]
+
+
+@pytest.mark.parametrize(
+    ("anchor", "url"),
+    [
+        ('<a href="/item/1">', "https://shop.example/item/1"),
+        ('<a href="item/1">', "https://shop.example/item/1"),
+        ('<a href="  /item/1\n">', "https://shop.example/item/1"),
+        ('<a href="//shop.example/item/1">', "https://shop.example/item/1"),
+        ('<a href="https://SHOP.example/item/1#reviews">', "https://shop.example/item/1"),
+        ('<a href="/item/1?utm_source=mail&b=2&a=1">', "https://shop.example/item/1?a=1&b=2"),
+        ('<a href="/item/1?a=1&amp;b=2">', "https://shop.example/item/1?a=1&b=2"),
+        ('<a href="/item/thé">', "https://shop.example/item/th%C3%A9"),
+        ('<a href="/item/1.pdf">', "https://shop.example/item/1.pdf"),
+        ('<area href="/item/1">', "https://shop.example/item/1"),
+        ('<base href="/deep/"><a href="item/1">', "https://shop.example/deep/item/1"),
+        ('<base href="https://www.shop.example/"><a href="/item/1">',
+         "https://www.shop.example/item/1"),
+    ],
+)  # fmt: skip
+def test_a_wanted_link_is_found(anchor: str, url: str) -> None:
+    assert urls_on(anchor) == [url]
+
+
+@pytest.mark.parametrize(
+    "anchor",
+    [
+        '<a href="/about">',
+        '<a href="https://other.example/item/1">',
+        '<a href="mailto:item/@shop.example">',
+        '<a href="javascript:open(\'/item/1\')">',
+        '<a href="tel:/item/1">',
+        '<a href="data:text/html,/item/1">',
+        '<a href="ftp://shop.example/item/1">',
+        '<a href="http://[::1/item/1">',
+        '<a href="https://shop.example:99999/item/1">',
+        '<a name="/item/1">',
+        f'<a href="/item/{"1" * LONGEST}">',
+        '<link href="/item/1"><img src="/item/1">',
+        '<!-- <a href="/item/1"> -->',
+    ],
+    ids=lambda anchor: anchor[:40],
+)
+def test_an_unwanted_or_broken_link_does_not_hide_the_others(anchor: str) -> None:
+    assert urls_on(f'{anchor}</a><a href="/item/2">') == ["https://shop.example/item/2"]
+
+
+def test_a_base_that_cannot_be_read_is_none() -> None:
+    assert urls_on('<base href="http://[x"><a href="/item/2">') == ["https://shop.example/item/2"]
+
+
+def test_a_link_counts_once_whatever_form_it_has() -> None:
+    body = '<a href="/item/1">a</a><a href="/item/1#b">b</a><a href="/item/1?gclid=5">c</a>'
+    assert urls_on(body) == ["https://shop.example/item/1"]
+
+
+def test_links_come_in_the_order_of_the_page() -> None:
+    body = '<a href="/item/2"></a><a href="/category/tea/"></a><a href="/item/1"></a>'
+    assert [url.removeprefix(SITE) for url in urls_on(body)] == [
+        "item/2", "category/tea/", "item/1",
+    ]  # fmt: skip
+
+
+def test_items_take_the_category_of_the_page_and_list_pages_do_not() -> None:
+    response = page('<a href="/item/1"></a><a href="/category/tea/"></a>')
+    assert wanted_links(response, wrapper(), "coffee", LONGEST) == (
+        Link("https://shop.example/item/1", Kind.ITEM, "coffee"),
+        Link("https://shop.example/category/tea/", Kind.LIST),
+    )
+
+
+def test_the_category_in_an_item_s_own_url_comes_first() -> None:
+    response = page('<a href="/tea/item/1"></a>')
+    shop = wrapper(item_pages=r"/(?P<category>\w+)/item/")
+    assert [x.category for x in wanted_links(response, shop, "coffee", LONGEST)] == ["tea"]
+
+
+def test_a_link_that_meets_both_patterns_is_left_out_and_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.ERROR):
+        assert urls_on('<a href="/category/tea/item/1">') == []
+    assert caplog.messages == [
+        "shop: https://shop.example/category/tea/item/1 meets list_pages and item_pages"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rule", "category"),
+    [
+        (None, "tea"),
+        ("all", "all"),
+        ({"pattern": "category/(t)"}, "t"),
+        ({"css": "h1"}, "Green tea"),
+        ({"css": "h1::attr(id)"}, "top"),
+        ({"xpath": "//h1"}, "Green tea"),
+        ({"xpath": "string(//h1/b)"}, "tea"),
+        ({"css": "h2"}, None),
+        ({"css": "p"}, None),
+    ],
+    ids=str,
+)
+def test_the_category_of_a_page_by_url_selector_or_constant(
+    rule: Any, category: str | None
+) -> None:
+    url = "https://shop.example/category/tea/"
+    response = page("<h1 id=top>Green\n <b>tea</b></h1><p> </p>", url)
+    assert category_of(response, wrapper(category=rule), url) == category

@@ -1,0 +1,73 @@
+"""Title and main text of pages without fields."""
+
+from __future__ import annotations
+
+import pytest
+
+from crawler.maintext import LONGEST_CHARACTERS, main_text, page_title
+from tests.unit.pages import page
+
+PARAGRAPHS = [
+    "The council decided on Monday that the old bridge over the river will be repaired next year.",
+    "Engineers had warned for a long time that its piers were weaker than anyone had thought.",
+    "Until then lorries have to take the longer way through the valley, and many are not pleased.",
+]
+ARTICLE = f"""<html><head><title>Bridge | The Daily</title><style>p {{ color: red }}</style></head><body>
+<header><a href="/">The Daily</a></header>
+<nav><ul><li><a href="/politics">Politics</a></li><li><a href="/sport">Sport</a></li></ul></nav>
+<article><h1>Old bridge to be repaired</h1>{"".join(f"<p>{text}</p>" for text in PARAGRAPHS)}</article>
+<aside><a href="/a">Ten bridges you must see</a></aside>
+<script>track("page")</script><footer>Imprint and privacy</footer></body></html>"""
+
+
+def test_an_article_is_read_without_its_frame() -> None:
+    text = main_text(page(ARTICLE))["main_text"]
+    assert all(paragraph in text for paragraph in PARAGRAPHS)
+    assert not [word for word in ("Politics", "Imprint", "track", "color") if word in text]
+
+
+def test_an_article_has_its_title() -> None:
+    assert main_text(page(ARTICLE))["title"] == "Old bridge to be repaired"
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["<p>5</p>", "<ul><li>5</li></ul>", "<table><tr><td>5</td></tr></table>", "<div>5</div>"],
+)
+def test_a_page_without_prose_gives_what_its_body_says(body: str) -> None:
+    read = main_text(page(f"<body><nav>menu</nav>{body}<script>x=1</script><footer>end</footer>"))
+    assert read["main_text"] is not None
+    assert "5" in read["main_text"]
+    assert not [word for word in ("menu", "x=1", "end") if word in read["main_text"]]
+
+
+@pytest.mark.parametrize("body", ["<body></body>", "<body><nav>menu</nav></body>", "<!-- -->"])
+def test_a_page_that_says_nothing_gives_nothing(body: str) -> None:
+    assert main_text(page(body)) == {"title": None, "main_text": None}
+
+
+@pytest.mark.parametrize("tag", ["div", "b", "table", "font", "blockquote"])
+def test_deep_nesting_is_no_error(tag: str) -> None:
+    read = main_text(page(f"<body><p>shallow</p>{f'<{tag}>' * 100_000}deep</body>"))
+    assert "shallow" in (read["main_text"] or "")
+
+
+def test_an_endless_page_is_cut() -> None:
+    read = main_text(page(f"<body><div>{'word ' * 300_000}</div></body>"))
+    assert read["main_text"] is not None
+    assert len(read["main_text"]) <= LONGEST_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    ("head", "title"),
+    [
+        ("<meta property='og:title' content=' A  b '><title>T</title><h1>H</h1>", "A b"),
+        ("<title>T</title><h1>H\n <b>1</b></h1>", "H 1"),
+        ("<title> T </title><p>x</p>", "T"),
+        ("<meta property='og:title' content=' '><h1> </h1><title>T</title>", "T"),
+        ("<p>x</p>", None),
+    ],
+    ids=["og:title first", "then h1", "then title", "empty ones do not count", "none"],
+)
+def test_the_title_is_the_page_s_own(head: str, title: str | None) -> None:
+    assert page_title(page(head)) == title

@@ -1,0 +1,233 @@
+"""A spider turns each response into a fetch, whatever the response is."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from typing import Any
+
+import pytest
+from scrapy import Request
+from scrapy.exceptions import IgnoreRequest
+from scrapy.http import HtmlResponse, Response
+from scrapy.utils.test import get_crawler
+from twisted.internet.error import ConnectionRefusedError, DNSLookupError
+from twisted.python.failure import Failure
+
+from crawler.items import Fetched, Kind, Outcome, Skipped, Target, Validators
+from crawler.middlewares.conditional import ConditionalGetMiddleware
+from crawler.middlewares.manners import MannersMiddleware, NotAsked
+from spiders.wrapper import Arguments, WrapperSpider
+
+LIST = "https://shop.example/category/tea/"
+ITEM = "https://shop.example/item/1"
+
+
+class Shop(WrapperSpider):
+    """A small shop."""
+
+    name = "shop"
+    start_urls = ["https://shop.example/"]
+    list_pages = r"/category/(?P<category>[^/]+)/"
+    item_pages = r"/item/"
+    fields = {"title": "h1", "tags": {"css": "li", "type": "list"}}
+
+
+def spider(of: type[WrapperSpider] = Shop, **settings: Any) -> WrapperSpider:
+    """A spider with a session that was not opened: nothing is stored here."""
+    return of.from_crawler(get_crawler(of, settings))
+
+
+def response(
+    body: str | bytes = "<h1>Tea</h1>", url: str = ITEM, status: int = 200, **kwargs: Any
+) -> HtmlResponse:
+    """A response to the request for a URL, in UTF-8."""
+    raw = body.encode() if isinstance(body, str) else body
+    return HtmlResponse(url, status=status, body=raw, encoding="utf-8", **kwargs)
+
+
+def read(answer: Response, of: WrapperSpider | None = None, **known: Any) -> Fetched:
+    """What the spider makes of a response to the request for a target."""
+    crawling = of or spider()
+    url = known.pop("url", answer.url)
+    kind = known.pop("kind", Kind.LIST if "/category/" in url else Kind.ITEM)
+    answer.request = crawling.request(Target("shop", url, kind, **known))
+    (fetched,) = crawling.parse_target(answer)
+    return fetched
+
+
+def test_an_item_page_gives_its_fields() -> None:
+    fetched = read(response("<h1>Tea</h1><li>green</li>"))
+    assert fetched.content == {"title": "Tea", "tags": ["green"]}
+    assert (fetched.outcome, fetched.links, fetched.status) == (None, None, 200)
+    assert fetched.size == len("<h1>Tea</h1><li>green</li>")
+
+
+def test_a_list_page_gives_its_links_with_its_category() -> None:
+    fetched = read(response('<a href="/item/1">Tea</a>', LIST))
+    assert fetched.content is None
+    assert [(link.url, link.category) for link in fetched.links or ()] == [(ITEM, "tea")]
+
+
+def test_a_list_page_may_be_a_packed_sitemap() -> None:
+    body = gzip.compress(f"<urlset><url><loc>{ITEM}</loc></url></urlset>".encode())
+    answer = Response(LIST, body=body, headers={"Content-Type": "application/gzip"})
+    assert [link.url for link in read(answer).links or ()] == [ITEM]
+
+
+def test_a_list_page_without_wanted_links_is_a_page_all_the_same() -> None:
+    fetched = read(response("<p>nothing new</p>", LIST))
+    assert (fetched.outcome, fetched.links) == (None, ())
+
+
+def test_links_on_an_item_page_are_followed_if_asked_for() -> None:
+    class Following(Shop):
+        follow_item_links = True
+
+    body = '<h1>Tea</h1><a href="/item/1#top">itself</a><a href="/item/2">next</a>'
+    fetched = read(response(body), spider(Following))
+    assert [link.url for link in fetched.links or ()] == ["https://shop.example/item/2"]
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        (304, Outcome.NOT_MODIFIED),
+        (404, Outcome.GONE),
+        (410, Outcome.GONE),
+        (403, Outcome.BLOCKED),
+        (429, Outcome.BLOCKED),
+        (500, Outcome.ERROR),
+        (302, Outcome.ERROR),
+    ],
+)
+def test_a_status_is_an_outcome_and_its_page_is_not_read(status: int, outcome: Outcome) -> None:
+    fetched = read(response(status=status))
+    assert (fetched.outcome, fetched.content) == (outcome, None)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("", "empty page"),
+        ("<p>soon</p>", "none of the fields found: title, tags"),
+        (b"<h1>\0</h1>", "not a text page: binary content"),
+    ],
+)
+def test_a_page_without_its_fields_is_an_error_with_a_reason(body: str, reason: str) -> None:
+    fetched = read(response(body))
+    assert (fetched.outcome, fetched.reason) == (Outcome.ERROR, reason)
+
+
+def test_a_mistake_in_the_user_s_code_costs_this_page_only() -> None:
+    class Wrong(Shop):
+        def read_item(self, response: Any) -> dict[str, Any]:
+            raise KeyError("price")
+
+    fetched = read(response(), spider(Wrong))
+    assert (fetched.outcome, fetched.reason) == (Outcome.ERROR, "KeyError: 'price'")
+
+
+@pytest.mark.parametrize(
+    ("final", "outcome"),
+    [
+        ("https://shop.example/item/2", None),
+        ("https://www.shop.example/item/1", None),
+        ("https://shop.example/", Outcome.GONE),
+        (LIST, Outcome.GONE),
+        ("https://other.example/item/1", Outcome.ERROR),
+    ],
+    ids=["another item", "www", "the start", "a list page", "another site"],
+)
+def test_an_item_that_redirects_away_is_no_item(final: str, outcome: Outcome | None) -> None:
+    fetched = read(response(url=final), url=ITEM)
+    assert (fetched.outcome, fetched.final_url) == (outcome, final)
+
+
+def test_a_page_knows_its_validators() -> None:
+    fetched = read(response(headers={"ETag": '"1"'}))
+    assert fetched.validators == Validators('"1"')
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "reason"),
+    [
+        (ConnectionRefusedError(), Outcome.ERROR, "ConnectionRefusedError"),
+        (DNSLookupError("no such host"), Outcome.ERROR, "no such host"),
+        (IgnoreRequest("Forbidden by robots.txt"), Outcome.BLOCKED, "Forbidden by robots.txt"),
+    ],
+    ids=["refused", "no host", "robots.txt"],
+)
+def test_a_failed_download_is_an_outcome(error: Exception, outcome: Outcome, reason: str) -> None:
+    (fetched,) = spider().parse_failure(failure(error))
+    assert isinstance(fetched, Fetched)
+    assert fetched.outcome is outcome
+    assert fetched.reason is not None
+    assert reason in fetched.reason
+    assert "\n" not in fetched.reason
+
+
+def test_a_request_that_was_not_sent_is_no_visit() -> None:
+    (skipped,) = spider().parse_failure(failure(NotAsked("the cap is used up")))
+    assert isinstance(skipped, Skipped)
+    assert skipped.reason == "the cap is used up"
+
+
+def failure(error: Exception) -> Failure:
+    """A failed download of the item."""
+    failed = Failure(error)
+    failed.request = spider().request(Target("shop", ITEM, Kind.ITEM))  # type: ignore[attr-defined]
+    return failed
+
+
+SCHEME = Shop.read_wrapper(Arguments()).scheme
+KNOWN = Validators('"1"', "Wed, 01 May 2024 12:00:00 GMT")
+
+
+def asked(target: Target, **meta: Any) -> Request:
+    """The request for a target as it goes out."""
+    crawling = spider()
+    request = crawling.request(target)
+    request.meta.update(meta)
+    ConditionalGetMiddleware(crawling.session).process_request(request)
+    return request
+
+
+def known(**changed: Any) -> Target:
+    """An item that was read with the present wrapper."""
+    usual = {"validators": KNOWN, "content_hash": "h1", "scheme": SCHEME}
+    return Target("shop", ITEM, Kind.ITEM, **(usual | changed))
+
+
+def test_a_known_page_is_asked_for_with_its_validators() -> None:
+    headers = asked(known()).headers
+    assert headers["If-None-Match"] == b'"1"'
+    assert headers["If-Modified-Since"] == b"Wed, 01 May 2024 12:00:00 GMT"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [known(content_hash=None), known(scheme="of another wrapper"), known(validators=Validators())],
+    ids=["never read", "wrapper edited", "no validators"],
+)
+def test_a_page_whose_content_is_wanted_is_asked_for_plainly(target: Target) -> None:
+    headers = asked(target).headers
+    assert "If-None-Match" not in headers
+    assert "If-Modified-Since" not in headers
+
+
+@pytest.mark.parametrize(
+    ("final", "sent"), [(None, False), (ITEM, True), ("https://shop.example/item/2", False)]
+)
+def test_validators_of_one_url_do_not_go_to_another(final: str | None, sent: bool) -> None:
+    redirected = asked(known(final_url=final), redirect_urls=["https://shop.example/item/0"])
+    assert ("If-None-Match" in redirected.headers) is sent
+
+
+def test_a_request_beyond_the_cap_of_its_host_is_not_sent() -> None:
+    crawling = spider(FRESHET_HOST_REQUESTS=1)
+    manners = MannersMiddleware(crawling.session)
+    asyncio.run(manners.process_request(Request(ITEM)))
+    with pytest.raises(NotAsked, match=r"shop\.example: the cap of 1 requests"):
+        asyncio.run(manners.process_request(Request(LIST)))
+    asyncio.run(manners.process_request(Request("https://other.example/")))

@@ -1,0 +1,187 @@
+"""What a response is before anyone reads it."""
+
+from __future__ import annotations
+
+import codecs
+
+import pytest
+from scrapy.http import HtmlResponse, Response, TextResponse
+
+from crawler.items import Outcome, Validators
+from crawler.responses import (
+    HANDLED,
+    decoded,
+    page_problem,
+    raw_hash,
+    status_outcome,
+    validators_of,
+)
+from tests.unit.pages import SITE, page
+
+KOREAN = """어제저녁 시내 중심가에서 음악회가 열렸고 수천 명의 관객이 모였다. 연주자들은 가장 유명한 곡들을
+연주했으며 관객들은 함께 노래를 불렀다. 다음 공연은 다음 달 부산에서 열릴 예정이다."""
+JAPANESE = """昨日の夜、市の中心部でコンサートが開かれ、数千人の観客が集まりました。演奏者たちは有名な曲を演奏し、
+観客は一緒に歌いました。次の公演は来月、大阪で行われる予定です。"""
+CHINESE = """昨天晚上，市中心举行了一场音乐会，吸引了数千名观众。音乐家们演奏了他们最著名的曲目，观众们也跟着一起唱。
+下一场演出将于下个月在上海举行。门票已经可以在网上购买，但所剩不多。"""
+RUSSIAN = """Вчера вечером в центре города состоялся концерт, на который пришло несколько тысяч человек.
+Музыканты сыграли свои самые известные песни, а публика подпевала."""
+FRENCH = """Les ruelles étroites, bordées de maisons en pierre, mènent à la place où se tient le marché. On y
+trouve des légumes, du miel, des fromages de chèvre et de la lavande. À midi, les terrasses des cafés se
+remplissent. Le musée, installé dans un hôtel particulier, présente des œuvres de peintres régionaux."""
+GERMAN = """Die Universitätsstadt liegt am Neckar. Über die Brücke führt der Weg in die Altstadt. Jährlich
+besuchen viele Gäste das Schloss. Die größte Kirche ist die Stiftskirche; ihre Glasfenster gehören zu den
+schönsten im Südwesten. Für Fußgänger gibt es schmale Gassen."""
+SPANISH = """El Ayuntamiento de la ciudad anunció ayer que las obras de la plaza comenzarán después del verano.
+Según el alcalde, el proyecto incluirá más zonas verdes, bancos y una fuente. Los técnicos calculan que la
+construcción terminará en catorce meses. También se ampliará el número de árboles. ¡Por fin!"""
+PORTUGUESE = """A Câmara Municipal informou que a estação ficará fechada até março. Não há previsão de
+reabertura antes disso, segundo a administração. Os moradores da região estão preocupados com a situação do
+comércio local. A próxima reunião será na terça-feira, às dez horas, no salão da associação."""
+SWEDISH = """På hösten är skogarna runt sjön fulla av svamp och bär. Många åker dit för att plocka lingon och
+blåbär. Den gamla gården är öppen för besökare under lördagar och söndagar. Där säljs våfflor och sylt."""
+ENGLISH = """The café’s “new” menu — with crème brûlée — costs £5. We visited yesterday and it was a pleasure;
+the naïve waiter brought the bill twice. The building was restored recently by its owners."""
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome"),
+    [
+        *((status, None) for status in (200, 201, 203, 206)),
+        (304, Outcome.NOT_MODIFIED),
+        *((status, Outcome.GONE) for status in (404, 410)),
+        *((status, Outcome.BLOCKED) for status in (401, 403, 407, 429, 451)),
+        *((status, Outcome.ERROR) for status in (300, 302, 400, 402, 405, 408, 418)),
+        *((status, Outcome.ERROR) for status in (500, 502, 503, 504, 522)),
+    ],
+)
+def test_the_status_alone_may_decide(status: int, outcome: Outcome | None) -> None:
+    decided = status_outcome(Response(SITE, status=status))
+    assert (decided and decided[0]) is outcome
+
+
+def test_a_busy_server_that_names_a_time_blocks() -> None:
+    response = Response(SITE, status=503, headers={"Retry-After": "5"})
+    assert status_outcome(response) == (Outcome.BLOCKED, "status 503")
+
+
+def test_an_error_says_its_status() -> None:
+    assert status_outcome(Response(SITE, status=500)) == (Outcome.ERROR, "status 500")
+
+
+def test_every_status_but_a_redirect_reaches_the_spider() -> None:
+    assert {200, 304, 404, 429, 500, 599} <= HANDLED
+    assert not {301, 302, 303, 307, 308} & HANDLED
+
+
+@pytest.mark.parametrize("body", [b"", b"  \r\n\t"])
+def test_a_page_without_content_is_empty(body: bytes) -> None:
+    assert page_problem(page(body)) == "empty page"
+
+
+@pytest.mark.parametrize(
+    ("response", "problem"),
+    [
+        (
+            Response(SITE, body=b"GIF89a", headers={"Content-Type": "image/gif"}),
+            "not a text page: image/gif",
+        ),
+        (Response(SITE, body=b"x"), "not a text page: unknown type"),
+        (page(b"<p>\0\1\2</p>"), "not a text page: binary content"),
+        (page(b"%PDF-1.7\0"), "not a text page: binary content"),
+    ],
+)
+def test_a_page_of_no_text_says_what_it_is(response: Response, problem: str) -> None:
+    assert page_problem(response) == problem
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        page("<p>x</p>"),
+        TextResponse(SITE, body=b'{"a": 1}'),
+        page("<p>hé</p>".encode("utf-16")),
+        page(codecs.BOM_UTF16_BE + "<p>hé</p>".encode("utf-16-be")),
+    ],
+    ids=["HTML", "JSON", "UTF-16", "UTF-16, big-endian"],
+)
+def test_a_page_of_text_has_no_problem(response: Response) -> None:
+    assert page_problem(response) is None
+
+
+@pytest.mark.parametrize("times", [1, 4], ids=["short", "long"])
+@pytest.mark.parametrize(
+    ("encoding", "text"),
+    [
+        ("euc-kr", KOREAN),
+        ("shift_jis", JAPANESE),
+        ("euc-jp", JAPANESE),
+        ("gb18030", CHINESE),
+        ("windows-1251", RUSSIAN),
+        ("koi8-r", RUSSIAN),
+        ("windows-1252", FRENCH),
+        ("windows-1252", ENGLISH),
+        ("latin-1", GERMAN),
+        ("latin-1", SPANISH),
+        ("latin-1", PORTUGUESE),
+        ("latin-1", SWEDISH),
+        ("utf-8", KOREAN),
+        ("utf-8", FRENCH),
+        ("utf-8", ENGLISH),
+    ],
+    ids=["Korean", "Japanese", "Japanese, EUC", "Chinese", "Russian", "Russian, KOI8", "French",
+         "English", "German", "Spanish", "Portuguese", "Swedish", "Korean, UTF-8",
+         "French, UTF-8", "English, UTF-8"],
+)  # fmt: skip
+def test_a_page_that_declares_no_encoding_is_read_in_the_one_it_shows(
+    encoding: str, text: str, times: int
+) -> None:
+    body = (
+        "<!doctype html><html><head><title>x</title></head><body>"
+        f"<nav><a href='/'>Home</a></nav><h1>News</h1>{f'<p>{text}</p>' * times}</body></html>"
+    )
+    assert decoded(page(body.encode(encoding))).text == body
+
+
+@pytest.mark.parametrize(
+    ("response", "text"),
+    [
+        (
+            HtmlResponse(
+                SITE, headers={"Content-Type": "text/html; charset=euc-kr"},
+                body="<p>한국</p>".encode("euc-kr"),
+            ),
+            "<p>한국</p>",
+        ),
+        (
+            page('<meta charset="shift_jis"><p>日本</p>'.encode("shift_jis")),
+            '<meta charset="shift_jis"><p>日本</p>',
+        ),
+        (page("<p>hé</p>".encode("utf-16")), "<p>hé</p>"),
+        (page(codecs.BOM_UTF16_BE + "<p>hé</p>".encode("utf-16-be")), "<p>hé</p>"),
+        (page(codecs.BOM_UTF8 + "<p>hé</p>".encode()), "<p>hé</p>"),
+        (page('<meta charset="nonsense"><p>hé</p>'.encode()), '<meta charset="nonsense"><p>hé</p>'),
+    ],
+    ids=["header", "meta", "UTF-16", "UTF-16, big-endian", "UTF-8 with a mark", "unknown name"],
+)  # fmt: skip
+def test_a_page_is_read_in_the_encoding_it_declares(response: HtmlResponse, text: str) -> None:
+    assert decoded(response).text == text
+
+
+def test_a_character_cut_by_the_sample_does_not_mislead() -> None:
+    body = "a" * 65_535 + "é" * 10
+    assert decoded(page(body.encode())).text == body
+
+
+def test_validators_are_the_server_s_words() -> None:
+    headers = {"ETag": 'W/"1"', "Last-Modified": "Wed, 01 May 2024 12:00:00 GMT"}
+    assert validators_of(Response(SITE, headers=headers)) == Validators(
+        'W/"1"', "Wed, 01 May 2024 12:00:00 GMT"
+    )
+    assert not validators_of(Response(SITE))
+
+
+def test_the_raw_hash_is_of_every_byte() -> None:
+    assert raw_hash(b"a") == raw_hash(b"a")
+    assert raw_hash(b"a") != raw_hash(b"a ")
+    assert len(raw_hash(b"")) == 32

@@ -1,0 +1,167 @@
+"""Canonical URLs: one name for one page."""
+
+from __future__ import annotations
+
+import pytest
+
+from crawler.urls import canonical, host_of, is_http, within
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://EXAMPLE.com", "http://example.com/"),
+        ("HTTP://example.com/", "http://example.com/"),
+        ("  http://example.com/a \n", "http://example.com/a"),
+        ("http://example.com/a#part", "http://example.com/a"),
+        ("http://example.com/?b=2&a=1", "http://example.com/?a=1&b=2"),
+        ("http://example.com/?a=2&a=1", "http://example.com/?a=1&a=2"),
+        ("http://example.com/%7euser/%c3%a9", "http://example.com/~user/%C3%A9"),
+        ("http://example.com/é b", "http://example.com/%C3%A9%20b"),
+        ("http://example.com/?q=ü", "http://example.com/?q=%C3%BC"),
+        ("http://example.com/%2F", "http://example.com/%2F"),
+        ("http://bücher.example/", "http://xn--bcher-kva.example/"),
+        ("http://example.com:8080/", "http://example.com:8080/"),
+        ("http://example.com/a/../b", "http://example.com/b"),
+        ("http://example.com/A", "http://example.com/A"),
+    ],
+    ids=[
+        "host and empty path",
+        "scheme",
+        "white space around",
+        "fragment",
+        "query is sorted",
+        "same name twice",
+        "escapes",
+        "path in UTF-8",
+        "query in UTF-8",
+        "an escaped slash stays",
+        "international host",
+        "port",
+        "dots",
+        "case of the path stays",
+    ],
+)
+def test_a_url_has_one_form(url: str, expected: str) -> None:
+    assert canonical(url) == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://example.com:80/a", "http://example.com/a"),
+        ("https://example.com:443/a", "https://example.com/a"),
+        ("https://example.com:80/a", "https://example.com:80/a"),
+    ],
+)
+def test_a_port_that_goes_without_saying_is_left_out(url: str, expected: str) -> None:
+    assert canonical(url) == expected
+
+
+@pytest.mark.parametrize(
+    "query",
+    ["utm_source=x", "UTM_Campaign=y", "gclid=1", "PHPSESSID=ab", "fbclid", "utm_a=1&utm_b=2"],
+)
+def test_marks_of_campaigns_and_sessions_go(query: str) -> None:
+    assert canonical(f"http://example.com/a?{query}") == "http://example.com/a"
+    assert canonical(f"http://example.com/a?id=5&{query}") == "http://example.com/a?id=5"
+
+
+@pytest.mark.parametrize("query", ["id=5", "page=2", "utm=1", "q=utm_source"])
+def test_other_parameters_stay(query: str) -> None:
+    assert canonical(f"http://example.com/a?{query}") == f"http://example.com/a?{query}"
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://example.com/a;jsessionid=12", "http://example.com/a"),
+        ("http://example.com/a;jsessionid=12?x=1", "http://example.com/a?x=1"),
+        ("http://example.com/a;JSESSIONID=12", "http://example.com/a"),
+        ("http://example.com/a;v=2", "http://example.com/a;v=2"),
+        ("http://example.com/a;jsessionid=1;jsessionid=2", "http://example.com/a"),
+        ("http://example.com/a;jsessionid=1/b", "http://example.com/a/b"),
+    ],
+    ids=["at the end", "before a query", "capitals", "no session", "twice", "inside the path"],
+)
+def test_session_ids_in_the_path_go(url: str, expected: str) -> None:
+    assert canonical(url) == expected
+
+
+def test_escapes_of_another_encoding_survive_the_removal_of_a_parameter() -> None:
+    assert canonical("http://example.com/?q=%E9&utm_source=x") == canonical(
+        "http://example.com/?q=%E9"
+    )
+
+
+@pytest.mark.parametrize("strip", [("sid",), ("SID",), ("s*",), ("S?D",)])
+@pytest.mark.parametrize("name", ["sid", "SID", "Sid"])
+def test_the_case_of_a_parameter_to_strip_does_not_matter(name: str, strip: tuple[str, ...]) -> None:
+    assert canonical(f"http://example.com/?{name}=1&a=2", strip) == "http://example.com/?a=2"
+
+
+def test_with_nothing_to_strip_every_parameter_stays() -> None:
+    url = "http://example.com/a;jsessionid=1?utm_source=x"
+    assert canonical(url, ()) == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://[::1", "http://example.com:99999/", "http://x\ud800.com/", "http://example.com:abc/"],
+    ids=["half an address", "port out of range", "lone surrogate", "port of letters"],
+)
+def test_what_cannot_be_read_is_a_value_error(url: str) -> None:
+    with pytest.raises(ValueError):
+        canonical(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [
+        ("https://User@Shop.Example:8443/a", "shop.example"),
+        ("http://[::1]:80/", "::1"),
+        ("/relative", ""),
+        ("mailto:a@example.com", ""),
+        ("http://[::1", ""),
+        ("", ""),
+    ],
+)
+def test_the_host_of_a_url(url: str, host: str) -> None:
+    assert host_of(url) == host
+
+
+@pytest.mark.parametrize(
+    ("url", "http"),
+    [
+        ("http://example.com", True),
+        ("https://example.com/a", True),
+        ("HTTPS://Example.com/a", True),
+        ("//example.com/a", False),
+        ("/a", False),
+        ("ftp://example.com/", False),
+        ("mailto:a@example.com", False),
+        ("javascript:void(0)", False),
+        ("http://", False),
+        ("http:///a", False),
+        ("http://[::1", False),
+    ],
+)
+def test_only_absolute_http_urls_with_a_host_are_http(url: str, http: bool) -> None:
+    assert is_http(url) is http
+
+
+@pytest.mark.parametrize(
+    ("host", "inside"),
+    [
+        ("example.com", True),
+        ("www.example.com", True),
+        ("a.b.example.com", True),
+        ("other.org", True),
+        ("evilexample.com", False),
+        ("example.com.evil.net", False),
+        ("com", False),
+        ("", False),
+    ],
+)
+def test_a_host_is_within_a_domain_or_below_it(host: str, inside: bool) -> None:
+    assert within(host, ("example.com", "other.org")) is inside

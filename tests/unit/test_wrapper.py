@@ -1,0 +1,267 @@
+"""The wrapper model: what it takes, and what its errors say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crawler.errors import WrapperError
+from crawler.fields import number, price, text
+from crawler.wrapper import Wrapper, load_toml
+from spiders.wrapper import Arguments, WrapperSpider
+from tests.unit.pages import SITE, wrapper
+
+LEAST = {"name": "shop", "start_urls": SITE, "item_pages": "/item/"}
+
+
+def error_of(keys: dict[str, Any], source: str = "shop.toml") -> str:
+    """What a wrapper of these keys is refused with."""
+    with pytest.raises(WrapperError) as caught:
+        Wrapper.of(keys, source)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_name_a_start_and_a_pattern_are_enough() -> None:
+    shop = Wrapper.of(LEAST, "shop.toml")
+    assert shop.start_urls == (SITE,)
+    assert shop.item_pages == ("/item/",)
+    assert shop.timezone == "UTC"
+
+
+@pytest.mark.parametrize("key", ["name", "start_urls", "item_pages"])
+def test_none_of_the_three_may_be_missing(key: str) -> None:
+    keys = {name: value for name, value in LEAST.items() if name != key}
+    assert error_of(keys) == f"shop.toml: {key}: is missing"
+
+
+@pytest.mark.parametrize(
+    ("keys", "key", "cause"),
+    [
+        ({"lists": "/a"}, "lists", "unknown key"),
+        ({"name": "my shop"}, "name", "pattern"),
+        ({"name": "../shop"}, "name", "pattern"),
+        ({"list_pages": "("}, "list_pages.0", "bad regular expression '('"),
+        ({"item_pages": ["/a", "["]}, "item_pages.1", "bad regular expression '['"),
+        ({"item_pages": []}, "item_pages", "at least 1"),
+        ({"start_urls": []}, "start_urls", "at least 1"),
+        ({"start_urls": "shop.example"}, "start_urls.0", "'shop.example' is not an absolute"),
+        ({"start_urls": [SITE, "ftp://a/"]}, "start_urls.1", "not an absolute http or https"),
+        ({"start_urls": "http://a.example:99999/"}, "start_urls.0", "http://a.example:99999/"),
+        ({"timezone": "Europe/Lundun"}, "timezone", "'Europe/Lundun' is no time zone"),
+        ({"timezone": "../../etc/passwd"}, "timezone", "is no time zone"),
+        ({"timezone": "Europe"}, "timezone", "is no time zone"),
+        ({"fields": {"a": "h1["}}, "fields.a", "bad selector 'h1['"),
+        ({"fields": {"a": {"xpath": "//["}}}, "fields.a", "bad selector '//['"),
+        ({"fields": {"a": {"jmespath": "["}}}, "fields.a", "bad selector '['"),
+        ({"fields": {"a": {"css": "b", "kind": "text"}}}, "fields.a.kind", "unknown key"),
+        ({"fields": {"a": {"css": "b", "type": "money"}}}, "fields.a.type", "'price'"),
+        ({"fields": {"url": "h1"}}, "fields", "'url' cannot name a field"),
+        ({"fields": {"outcome": "h1"}}, "fields", "'outcome' cannot name a field"),
+        ({"fields": {"a.b": "h1"}}, "fields", "'a.b' cannot name a field"),
+        ({"fields": {"$a": "h1"}}, "fields", "'$a' cannot name a field"),
+        ({"fields": {"": "h1"}}, "fields", "'' cannot name a field"),
+        ({"list_pages": "/item/"}, "", "list_pages and item_pages share the pattern '/item/'"),
+        ({"category": {"pattern": "a", "css": "b"}}, "category", "exactly one of pattern, css"),
+        ({"category": {}}, "category", "exactly one of pattern, css and xpath"),
+        ({"category": {"css": "h1["}}, "category", "bad selector 'h1['"),
+        ({"category": {"pattern": "("}}, "category", "bad regular expression '('"),
+        ({"category": {"text": "a"}}, "category", "unknown key"),
+        ({"headers": {"Authorization": "hunter2"}}, "headers", "${VARIABLE}"),
+        ({"headers": {"X-Api-Key": "hunter2"}}, "headers", "${VARIABLE}"),
+        ({"cookies": {"session": "hunter2"}}, "cookies", "${VARIABLE}"),
+        ({"headers": {"Accept": "${FRESHET_NO_SUCH}"}}, "headers", "FRESHET_NO_SUCH is not set"),
+        ({"proxy": "http://me:hunter2@proxy.example"}, "proxy", "${VARIABLE}"),
+        ({"proxy": "http://[::1"}, "proxy", "Invalid IPv6"),
+        ({"concurrency": 0}, "concurrency", "greater than or equal to 1"),
+        ({"delay_seconds": -1}, "delay_seconds", "greater than or equal to 0"),
+        ({"list_interval_hours": 0}, "list_interval_hours", "greater than 0"),
+        ({"list_interval_hours": "often"}, "list_interval_hours", "number"),
+        ({"follow_item_links": "perhaps"}, "follow_item_links", "boolean"),
+    ],
+    ids=lambda value: repr(value) if isinstance(value, dict) else "",
+)
+def test_an_error_names_source_key_and_cause(keys: dict[str, Any], key: str, cause: str) -> None:
+    error = error_of(LEAST | keys)
+    assert error.startswith(f"shop.toml: {key}")
+    assert cause in error
+    assert "hunter2" not in error
+
+
+def test_a_secret_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_KEY", "hunter2")
+    shop = wrapper(
+        headers={"Authorization": "Bearer ${SHOP_KEY}", "Accept": "text/html"},
+        cookies={"session": "${SHOP_KEY}"},
+        proxy="http://me:${SHOP_KEY}@proxy.example:3128",
+    )
+    assert shop.headers == {"Authorization": "Bearer hunter2", "Accept": "text/html"}
+    assert shop.cookies == {"session": "hunter2"}
+    assert shop.proxy == "http://me:hunter2@proxy.example:3128"
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [{"item_pages": "("}, {"list_pages": "/item/"}, {"cookies": 5}, {"proxy": "${NO_SUCH}"}],
+    ids=["a pattern", "both patterns", "a type", "a variable"],
+)
+def test_a_secret_is_in_no_error(mistake: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_KEY", "hunter2")
+    error = error_of(LEAST | {"headers": {"Authorization": "${SHOP_KEY}"}} | mistake)
+    assert "hunter2" not in error
+
+
+@pytest.mark.parametrize(
+    "proxy", ["http://${SHOP_USER}:hunter2@proxy.example", "http://me:hunter2@${SHOP_USER}.example"]
+)
+def test_a_variable_elsewhere_does_not_excuse_a_password_in_the_proxy(
+    proxy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_USER", "me")
+    assert "keep the password in the environment" in error_of(LEAST | {"proxy": proxy})
+
+
+@pytest.mark.parametrize("key", ["list_pages", "item_pages", "start_urls", "allowed_domains"])
+def test_one_text_stands_for_a_list_of_one(key: str) -> None:
+    keys = {"list_pages": "/l/", "item_pages": "/i/"} | {key: "https://a.example/"}
+    assert getattr(wrapper(**keys), key) == ("https://a.example/",)
+
+
+def test_a_text_for_a_field_is_a_css_selector_of_text() -> None:
+    assert wrapper(fields={"title": "h1"}).fields == {"title": text("h1")}
+
+
+def test_main_text_is_wanted_where_there_are_no_fields_or_where_it_is_asked_for() -> None:
+    assert wrapper().wants_main_text
+    assert not wrapper(fields={"title": "h1"}).wants_main_text
+    assert wrapper(fields={"title": "h1"}, main_text=True).wants_main_text
+    assert not wrapper(main_text=False, fields={"title": "h1"}).wants_main_text
+
+
+def test_start_urls_are_canonical_and_each_counts_once() -> None:
+    shop = wrapper(start_urls=["https://shop.example", "https://SHOP.example/?utm_source=x"])
+    assert shop.starts == ("https://shop.example/",)
+
+
+def test_a_wrapper_says_which_parameters_to_strip() -> None:
+    url = "https://shop.example/?sid=1&utm_source=x"
+    assert wrapper().canonical(url) == "https://shop.example/?sid=1"
+    assert wrapper(strip_parameters=["sid"]).canonical(url) == "https://shop.example/?utm_source=x"
+    assert wrapper(strip_parameters=[]).canonical(url) == url
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"fields": {"title": "h2"}},
+        {"fields": {"title": {"css": "h1", "type": "html"}}},
+        {"fields": {"title": "h1", "price": ".price"}},
+        {"fields": {"name": "h1"}},
+        {"fields": {}},
+        {"main_text": True},
+        {"timezone": "Asia/Seoul"},
+    ],
+    ids=str,
+)
+def test_the_scheme_changes_with_what_decides_the_content(edit: dict[str, Any]) -> None:
+    before = wrapper(fields={"title": "h1"})
+    assert wrapper(**({"fields": {"title": "h1"}} | edit)).scheme != before.scheme
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"name": "other"},
+        {"list_pages": "/elsewhere/"},
+        {"item_pages": "/elsewhere/"},
+        {"start_urls": "https://shop.example/all"},
+        {"delay_seconds": 3},
+        {"item_interval_hours": 3},
+        {"main_text": False},
+    ],
+    ids=str,
+)
+def test_the_scheme_does_not_change_with_the_rest(edit: dict[str, Any]) -> None:
+    before = wrapper(fields={"title": "h1"})
+    assert wrapper(fields={"title": "h1"}, **edit).scheme == before.scheme
+
+
+class Shop(WrapperSpider):
+    """The shop as a class."""
+
+    name = "shop"
+    start_urls = ["https://shop.example/"]
+    list_pages = [r"/category/(?P<category>[^/]+)/", r"/page/\d+$"]
+    item_pages = r"/item/\d+"
+    category = {"css": "h1"}
+    fields = {
+        "title": text("h1"),
+        "price": price(xpath="//p[@class='price']"),
+        "stock": number(jmespath="stock"),
+    }
+    timezone = "Europe/London"
+    delay_seconds = 0.5
+    headers = {"Accept-Language": "en"}
+
+
+SHOP_TOML = r"""
+name = "shop"
+start_urls = ["https://shop.example/"]
+list_pages = ['/category/(?P<category>[^/]+)/', '/page/\d+$']
+item_pages = '/item/\d+'
+category = {css = "h1"}
+timezone = "Europe/London"
+delay_seconds = 0.5
+headers = {Accept-Language = "en"}
+
+[fields]
+title = "h1"
+price = {xpath = "//p[@class='price']", type = "price"}
+stock = {jmespath = "stock", type = "number"}
+"""
+
+
+def test_a_class_and_a_file_of_the_same_site_are_equal(tmp_path: Path) -> None:
+    file = tmp_path / "shop.toml"
+    file.write_text(SHOP_TOML, encoding="utf-8")
+    from_class, from_file = Shop.read_wrapper(Arguments()), load_toml(file)
+    assert from_class == from_file
+    assert from_class.scheme == from_file.scheme
+
+
+def test_an_error_in_a_class_names_its_file() -> None:
+    class Broken(Shop):
+        item_pages = "("
+
+    with pytest.raises(WrapperError, match=r"test_wrapper\.py: item_pages\.0: bad regular"):
+        Broken.read_wrapper(Arguments())
+
+
+@pytest.mark.parametrize(
+    ("content", "cause"),
+    [
+        (b"name = ", "not valid TOML: "),
+        (b"name = 'a'\nname = 'b'", "not valid TOML: "),
+        (b"name = '\xff'", "not valid TOML: "),
+        (b"name = 'shop'\nshops = 1", "shops: unknown key"),
+        (b"", "name: is missing"),
+    ],
+    ids=["syntax", "key twice", "not UTF-8", "unknown key", "empty"],
+)
+def test_an_error_in_a_file_names_the_file(tmp_path: Path, content: bytes, cause: str) -> None:
+    file = tmp_path / "shop.toml"
+    keys = b"item_pages = 'i'\nstart_urls = 'https://a.example'\n"
+    file.write_bytes(keys + content if b"unknown" in cause.encode() else content)
+    with pytest.raises(WrapperError) as caught:
+        load_toml(file)
+    assert str(caught.value).startswith(f"{file}: {cause}")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_and_a_folder_are_errors_too(tmp_path: Path) -> None:
+    with pytest.raises(WrapperError, match="No such file"):
+        load_toml(tmp_path / "none.toml")
+    with pytest.raises(WrapperError, match="directory"):
+        load_toml(tmp_path)

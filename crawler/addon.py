@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scrapy.settings import Settings
+from scrapy.settings import Settings, get_settings_priority
 
 from crawler import __version__
 from crawler.config import Config
@@ -36,7 +36,9 @@ class FreshetAddon:
     def update_settings(self, settings: Settings) -> None:
         """Add Freshet's components and the manners that the config asks for."""
         for name, components in COMPONENTS.items():
-            settings.set(name, components | settings.getdict(name), priority="addon")
+            # A plain set at add-on priority would lose against a user's own components.
+            priority = max(settings.getpriority(name) or 0, get_settings_priority("addon"))
+            settings.set(name, components | settings.getdict(name), priority=priority)
         for name, value in manners(Config.of(settings)).items():
             settings.set(name, value, priority="addon")
 

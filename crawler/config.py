@@ -76,12 +76,12 @@ class Config(BaseSettings):
 
     # The pass.
     in_flight: Count = Field(100, le=10_000, description="targets between queue and storage")
-    clock_offset_hours: float = Field(0.0, description="moves Freshet's clock, for rehearsals")
+    clock_offset_hours: float = Field(0.0, ge=-1e6, le=1e6, description="moves Freshet's clock, for rehearsals")
     progress: bool = Field(True, description="live display where there is a terminal")
 
     # How long the log is kept.
     keep_versions: int = Field(0, ge=0, description="newest versions kept a target; 0: all")
-    keep_visits_days: float = Field(0, ge=0, description="older visits become day sums; 0: never")
+    keep_visits_days: float = Field(0, ge=0, le=36_500, description="older visits become day sums; 0: never")
 
     @field_validator("strip_parameters", mode="before")
     @classmethod
@@ -101,9 +101,10 @@ class Config(BaseSettings):
     def of(cls, settings: ScrapySettings) -> Config:
         """The knobs as Scrapy settings (`-s FRESHET_NAME=…`, settings.py) overlay them."""
         given = {
-            field: settings.get(name)
+            field: value
             for field in cls.model_fields
-            if settings.get(name := _variable(field)) is not None
+            for name in {_variable(field), PREFIX + field.upper()}
+            if (value := settings.get(name)) is not None
         }
         return cls.load(**given)
 

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import bson
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from crawler.items import Kind, Link
 from pipelines.content import content_hash, digest, normal

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from crawler.items import SEEN, Fetched, Kind, Outcome, Target
 from pipelines.changes import Rules, decide

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from crawler.differences import diff_size, unified
 
@@ -38,7 +39,9 @@ def test_an_insertion_counts_its_characters(text: str, inserted: str, at: int) -
 
 
 @given(LINES, LINES)
-def test_a_diff_takes_away_and_adds_what_differs_in_number(before: list[str], after: list[str]) -> None:
+def test_a_diff_takes_away_and_adds_what_differs_in_number(
+    before: list[str], after: list[str]
+) -> None:
     body = [line for line in unified(before, after, ("a", "b"))[2:] if not line.startswith("@@")]
     added = sum(line.startswith("+") for line in body)
     removed = sum(line.startswith("-") for line in body)

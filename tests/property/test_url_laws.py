@@ -5,9 +5,10 @@ from __future__ import annotations
 from contextlib import suppress
 from random import Random
 
-from hypothesis import example, given, strategies as st
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from crawler.urls import TRACKING_PARAMETERS, canonical, host_of, is_http, within
+from crawler.urls import canonical, host_of, is_http, within
 
 PIECES = st.text(st.characters(codec="utf-8"), max_size=8) | st.sampled_from(
     [";jsessionid=1", ";", "%", "%2f", "%C3%A9", "%E9", "%zz", "..", ".", "+", " ", "=", "&", "?"]
@@ -97,7 +98,3 @@ def test_a_subdomain_is_within_and_a_longer_name_is_not(sub: str, name: str, top
     assert within(domain, (domain,))
     assert within(f"{sub}.{domain}", (domain,))
     assert not within(f"{sub}{domain}", (domain,))
-
-
-def test_tracking_parameters_are_lower_case_as_they_are_compared_so() -> None:
-    assert [name for name in TRACKING_PARAMETERS if name != name.lower()] == []

@@ -88,7 +88,7 @@ def _show_passes(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         counts = [row.get(name, 0) for name in names]
         saved = max(0, row["targets"] - row["visits"])
-        table.add_row(row["spider"], f"{row['day']:g}", *map(str, counts), str(saved))
+        table.add_row(row["spider"].removeprefix("demo-"), f"{row['day']:g}", *map(str, counts), str(saved))
     console.print(table)
 
 

@@ -60,7 +60,9 @@ def test_a_date_is_aware_and_in_utc(value: str) -> None:
     assert read.tzinfo is UTC
 
 
-@pytest.mark.parametrize("value", ["15 juillet 2024", "15. Juli 2024", "15 июля 2024", "2024年7月15日"])
+@pytest.mark.parametrize(
+    "value", ["15 juillet 2024", "15. Juli 2024", "15 июля 2024", "2024年7月15日"]
+)
 def test_months_may_be_in_other_languages(value: str) -> None:
     assert read_date(value, ZoneInfo("UTC")) == at(2024, 7, 15)
 

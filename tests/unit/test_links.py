@@ -47,7 +47,7 @@ def test_a_wanted_link_is_found(anchor: str, url: str) -> None:
         '<a href="/about">',
         '<a href="https://other.example/item/1">',
         '<a href="mailto:item/@shop.example">',
-        '<a href="javascript:open(\'/item/1\')">',
+        "<a href=\"javascript:open('/item/1')\">",
         '<a href="tel:/item/1">',
         '<a href="data:text/html,/item/1">',
         '<a href="ftp://shop.example/item/1">',

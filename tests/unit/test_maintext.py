@@ -12,10 +12,12 @@ PARAGRAPHS = [
     "Engineers had warned for a long time that its piers were weaker than anyone had thought.",
     "Until then lorries have to take the longer way through the valley, and many are not pleased.",
 ]
-ARTICLE = f"""<html><head><title>Bridge | The Daily</title><style>p {{ color: red }}</style></head><body>
+ARTICLE = f"""<html><head><title>Bridge | The Daily</title><style>p {{ color: red }}</style></head>
+<body>
 <header><a href="/">The Daily</a></header>
 <nav><ul><li><a href="/politics">Politics</a></li><li><a href="/sport">Sport</a></li></ul></nav>
-<article><h1>Old bridge to be repaired</h1>{"".join(f"<p>{text}</p>" for text in PARAGRAPHS)}</article>
+<article><h1>Old bridge to be repaired</h1>
+{"".join(f"<p>{text}</p>" for text in PARAGRAPHS)}</article>
 <aside><a href="/a">Ten bridges you must see</a></aside>
 <script>track("page")</script><footer>Imprint and privacy</footer></body></html>"""
 

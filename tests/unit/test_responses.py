@@ -18,30 +18,37 @@ from crawler.responses import (
 )
 from tests.unit.pages import SITE, page
 
-KOREAN = """어제저녁 시내 중심가에서 음악회가 열렸고 수천 명의 관객이 모였다. 연주자들은 가장 유명한 곡들을
-연주했으며 관객들은 함께 노래를 불렀다. 다음 공연은 다음 달 부산에서 열릴 예정이다."""
-JAPANESE = """昨日の夜、市の中心部でコンサートが開かれ、数千人の観客が集まりました。演奏者たちは有名な曲を演奏し、
-観客は一緒に歌いました。次の公演は来月、大阪で行われる予定です。"""
-CHINESE = """昨天晚上，市中心举行了一场音乐会，吸引了数千名观众。音乐家们演奏了他们最著名的曲目，观众们也跟着一起唱。
-下一场演出将于下个月在上海举行。门票已经可以在网上购买，但所剩不多。"""
-RUSSIAN = """Вчера вечером в центре города состоялся концерт, на который пришло несколько тысяч человек.
-Музыканты сыграли свои самые известные песни, а публика подпевала."""
-FRENCH = """Les ruelles étroites, bordées de maisons en pierre, mènent à la place où se tient le marché. On y
-trouve des légumes, du miel, des fromages de chèvre et de la lavande. À midi, les terrasses des cafés se
-remplissent. Le musée, installé dans un hôtel particulier, présente des œuvres de peintres régionaux."""
-GERMAN = """Die Universitätsstadt liegt am Neckar. Über die Brücke führt der Weg in die Altstadt. Jährlich
-besuchen viele Gäste das Schloss. Die größte Kirche ist die Stiftskirche; ihre Glasfenster gehören zu den
-schönsten im Südwesten. Für Fußgänger gibt es schmale Gassen."""
-SPANISH = """El Ayuntamiento de la ciudad anunció ayer que las obras de la plaza comenzarán después del verano.
-Según el alcalde, el proyecto incluirá más zonas verdes, bancos y una fuente. Los técnicos calculan que la
-construcción terminará en catorce meses. También se ampliará el número de árboles. ¡Por fin!"""
-PORTUGUESE = """A Câmara Municipal informou que a estação ficará fechada até março. Não há previsão de
-reabertura antes disso, segundo a administração. Os moradores da região estão preocupados com a situação do
-comércio local. A próxima reunião será na terça-feira, às dez horas, no salão da associação."""
-SWEDISH = """På hösten är skogarna runt sjön fulla av svamp och bär. Många åker dit för att plocka lingon och
-blåbär. Den gamla gården är öppen för besökare under lördagar och söndagar. Där säljs våfflor och sylt."""
-ENGLISH = """The café’s “new” menu — with crème brûlée — costs £5. We visited yesterday and it was a pleasure;
-the naïve waiter brought the bill twice. The building was restored recently by its owners."""
+KOREAN = """어제저녁 시내 중심가에서 음악회가 열렸고 수천 명의 관객이 모였다. 연주자들은 가장
+유명한 곡들을 연주했으며 관객들은 함께 노래를 불렀다. 다음 공연은 다음 달 부산에서 열릴
+예정이다."""
+JAPANESE = """昨日の夜、市の中心部でコンサートが開かれ、数千人の観客が集まりました。演奏者たち
+は有名な曲を演奏し、観客は一緒に歌いました。次の公演は来月、大阪で行われる予定です。"""
+CHINESE = """昨天晚上，市中心举行了一场音乐会，吸引了数千名观众。音乐家们演奏了他们最著名的曲目，
+观众们也跟着一起唱。下一场演出将于下个月在上海举行。门票已经可以在网上购买，但所剩不多。"""
+RUSSIAN = """Вчера вечером в центре города состоялся концерт, на который пришло несколько тысяч
+человек. Музыканты сыграли свои самые известные песни, а публика подпевала."""
+FRENCH = """Les ruelles étroites, bordées de maisons en pierre, mènent à la place où se tient
+le marché. On y trouve des légumes, du miel, des fromages de chèvre et de la lavande. À
+midi, les terrasses des cafés se remplissent. Le musée, installé dans un hôtel
+particulier, présente des œuvres de peintres régionaux."""
+GERMAN = """Die Universitätsstadt liegt am Neckar. Über die Brücke führt der Weg in die
+Altstadt. Jährlich besuchen viele Gäste das Schloss. Die größte Kirche ist die
+Stiftskirche; ihre Glasfenster gehören zu den schönsten im Südwesten. Für Fußgänger gibt
+es schmale Gassen."""
+SPANISH = """El Ayuntamiento de la ciudad anunció ayer que las obras de la plaza comenzarán
+después del verano. Según el alcalde, el proyecto incluirá más zonas verdes, bancos y una
+fuente. Los técnicos calculan que la construcción terminará en catorce meses. También se
+ampliará el número de árboles. ¡Por fin!"""
+PORTUGUESE = """A Câmara Municipal informou que a estação ficará fechada até março. Não há
+previsão de reabertura antes disso, segundo a administração. Os moradores da região estão
+preocupados com a situação do comércio local. A próxima reunião será na terça-feira, às
+dez horas, no salão da associação."""
+SWEDISH = """På hösten är skogarna runt sjön fulla av svamp och bär. Många åker dit för att
+plocka lingon och blåbär. Den gamla gården är öppen för besökare under lördagar och
+söndagar. Där säljs våfflor och sylt."""
+ENGLISH = """The café’s “new” menu — with crème brûlée — costs £5. We visited yesterday and it
+was a pleasure; the naïve waiter brought the bill twice. The building was restored
+recently by its owners."""
 
 
 @pytest.mark.parametrize(

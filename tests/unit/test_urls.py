@@ -96,7 +96,9 @@ def test_escapes_of_another_encoding_survive_the_removal_of_a_parameter() -> Non
 
 @pytest.mark.parametrize("strip", [("sid",), ("SID",), ("s*",), ("S?D",)])
 @pytest.mark.parametrize("name", ["sid", "SID", "Sid"])
-def test_the_case_of_a_parameter_to_strip_does_not_matter(name: str, strip: tuple[str, ...]) -> None:
+def test_the_case_of_a_parameter_to_strip_does_not_matter(
+    name: str, strip: tuple[str, ...]
+) -> None:
     assert canonical(f"http://example.com/?{name}=1&a=2", strip) == "http://example.com/?a=2"
 
 

@@ -1,0 +1,67 @@
+# `make` lists what there is. ARGS goes to the program: make test ARGS="tests/unit -x"
+
+SHELL := /bin/sh
+VENV := .venv
+PY := $(VENV)/bin/python
+PIP := $(VENV)/bin/pip
+RUNTIME := $(VENV)/.runtime-installed
+DEV := $(VENV)/.dev-installed
+PIP_INSTALL := $(PY) -m pip --disable-pip-version-check install -qq --no-input --require-hashes
+PIP_COMPILE := $(PY) -m piptools compile --quiet --generate-hashes --strip-extras --allow-unsafe \
+	--no-header --no-emit-options --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
+TYPED := crawler spiders pipelines schedules tests/site
+ARGS :=
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test lint bench clean venv venv-dev lock
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
+
+demo: $(RUNTIME) ## Crawl the local demo site and show what changed
+	@$(PY) -m tests.site.demo $(ARGS)
+
+test: $(DEV) ## Run the tests
+	@$(PY) -m pytest -n auto $(ARGS)
+
+lint: $(DEV) ## Check style, format, types and import directions; all four always run
+	@failed=0; \
+	$(PY) -m ruff check . || failed=1; \
+	$(PY) -m ruff format --check . || failed=1; \
+	$(PY) -m mypy --strict $(TYPED) || failed=1; \
+	$(PY) -c 'from importlinter.cli import lint_imports_command as run; run()' --no-logo || failed=1; \
+	exit $$failed
+
+bench: $(DEV) ## Run the benchmarks
+	@$(PY) -m tests.bench $(ARGS)
+
+clean: ## Remove the virtual environment and all caches; the data in .freshet stays
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
+	find crawler spiders pipelines schedules tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+venv: $(RUNTIME) ## Install what it takes to run
+
+venv-dev: $(DEV) ## Install what it takes to work on it
+
+lock: $(DEV) ## Write both lock files anew; ARGS=--upgrade takes the newest versions
+	$(PIP_COMPILE) $(ARGS) --output-file requirements.lock requirements.txt
+	$(PIP_COMPILE) $(ARGS) --output-file requirements-dev.lock requirements-dev.txt
+
+# A stamp is written when its installation has succeeded, so a broken one is done again.
+# The second builds on the first: `make -j demo test` never runs two installations at once.
+# bin/pip is the last file of a new environment. One whose Python has gone is made anew.
+$(shell test -x $(PY) || rm -f $(PIP) $(RUNTIME) $(DEV))
+
+$(PIP):
+	@python=$$(sh deploy/preflight.sh) && "$$python" -m venv --clear $(VENV)
+
+$(RUNTIME): requirements.lock | $(PIP)
+	@echo "Installing the packages of requirements.lock into $(VENV) ..."
+	@$(PIP_INSTALL) -r requirements.lock
+	@touch $@
+
+$(DEV): requirements-dev.lock $(RUNTIME)
+	@echo "Installing the packages of requirements-dev.lock into $(VENV) ..."
+	@$(PIP_INSTALL) -r requirements-dev.lock
+	@touch $@

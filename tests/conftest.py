@@ -1,0 +1,92 @@
+"""Fixtures for all tests: a real MongoDB, a database each, Freshet as a process, the demo site."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pymongo
+import pytest
+
+from crawler.config import Config
+from crawler.errors import ServerError
+from crawler.storage.embedded import EmbeddedServer
+from tests.integration.harness import Db, Freshet, Pages, Row
+from tests.site.running import RunningSite
+
+Databases = Callable[[], AbstractContextManager[tuple[Db, str]]]
+
+
+@pytest.fixture(scope="session")
+def mongo() -> Iterator[EmbeddedServer]:
+    """One embedded server for all tests of a process; skips where none can run."""
+    # A socket's path may have 107 bytes, so not in pytest's folder.
+    folder = Path(tempfile.mkdtemp(prefix="fm-"))
+    server = EmbeddedServer.of(Config.load(data_dir=folder, mongo_cache_gb=0.25, mongo_uri=None))
+    try:
+        server.start()
+    except ServerError as error:
+        shutil.rmtree(folder)
+        if "no mongod found" in str(error) or "libcurl" in str(error):
+            pytest.skip(str(error))
+        raise
+    try:
+        yield server
+    finally:
+        server.stop()
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def databases(mongo: EmbeddedServer) -> Databases:
+    """Makes databases of their own: `with databases() as (db, uri)`; dropped at the end."""
+
+    @contextmanager
+    def make() -> Iterator[tuple[Db, str]]:
+        name = f"t{uuid.uuid4().hex}"
+        uri = f"{mongo.uri.rpartition('/')[0]}/{name}"
+        client: pymongo.MongoClient[Row]
+        with pymongo.MongoClient(uri, tz_aware=True) as client:
+            try:
+                yield client.get_default_database(), uri
+            finally:
+                client.drop_database(name)
+
+    return make
+
+
+@pytest.fixture
+def stored(databases: Databases) -> Iterator[tuple[Db, str]]:
+    """A database of the test's own, and its URI."""
+    with databases() as made:
+        yield made
+
+
+@pytest.fixture
+def database(stored: tuple[Db, str]) -> Db:
+    """A database of the test's own, empty at first."""
+    return stored[0]
+
+
+@pytest.fixture
+def freshet(stored: tuple[Db, str], tmp_path: Path) -> Freshet:
+    """Runs Freshet's commands on the test's database."""
+    return Freshet(tmp_path, MONGO_URI=stored[1], FRESHET_DATA_DIR=tmp_path / "data")
+
+
+@pytest.fixture
+def site() -> Iterator[RunningSite]:
+    """The demo site; its clock stands at the start of its history."""
+    with RunningSite("--log-big") as running:
+        yield running
+
+
+@pytest.fixture
+def pages() -> Iterator[Pages]:
+    """A site of files that the test writes; with ETags."""
+    with Pages() as running:
+        yield running

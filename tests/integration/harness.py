@@ -1,0 +1,196 @@
+"""What the integration tests share: Freshet as a user runs it, wrappers, pages that one can edit."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from pymongo.database import Database
+
+from tests.site.running import RunningFolder, RunningServer
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_SECONDS = 60
+Row = dict[str, Any]
+Db = Database[Row]
+# Whatever the machine has set, a test sees only what it sets itself.
+HIDDEN = ("FRESHET_", "MONGO_URI", "SCRAPY_")
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def complaint(self) -> str:
+        """What stands on stderr, which has to be one line."""
+        lines = self.err.splitlines()
+        assert len(lines) == 1, self.err
+        return lines[0]
+
+
+class Freshet:
+    """`scrapy …` in the project folder, with a database and a data folder of its own.
+
+    Words with `=` in the environment are given by keyword: `freshet("crawl", "books",
+    FRESHET_COMMIT_SIZE=3)`; `hours` moves Freshet's clock.
+    """
+
+    def __init__(self, folder: Path, **env: object) -> None:
+        self.folder = folder
+        self.env = {"FRESHET_THROTTLE_START_SECONDS": "0"} | _texts(env)
+
+    def __call__(self, *args: object, hours: float = 0, **env: object) -> Result:
+        """Run a command to its end."""
+        process = self.start(*args, hours=hours, **env)
+        try:
+            out, err = process.communicate(timeout=LIMIT_SECONDS)
+        except BaseException:
+            process.kill()
+            process.communicate()
+            raise
+        return Result(process.returncode, out, err)
+
+    def start(self, *args: object, hours: float = 0, **env: object) -> subprocess.Popen[str]:
+        """Start a command and return while it is at work; `communicate` ends it."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "scrapy", *map(str, args)],
+            cwd=ROOT,
+            env=_clean() | self.env | {"FRESHET_CLOCK_OFFSET_HOURS": str(hours)} | _texts(env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def crawl(self, wrapper: Path, *args: object, hours: float = 0, **env: object) -> Result:
+        """One pass by a TOML wrapper that ends well."""
+        words = ("crawl", "site", "-a", f"wrapper={wrapper}", *args)
+        result = self(*words, hours=hours, **env)
+        assert result.code == 0, result.err
+        return result
+
+    def crawl_spider(self, code: str, name: str, *args: object, **env: object) -> Result:
+        """One pass of a spider class that `code` defines."""
+        module = f"spiders_of_{self.folder.name.replace('-', '_')}"
+        (self.folder / f"{module}.py").write_text(code, encoding="utf-8")
+        words = ("crawl", name, "-s", f"SPIDER_MODULES={module}", *args)
+        result = self(*words, PYTHONPATH=str(self.folder), **env)
+        assert result.code == 0, result.err
+        return result
+
+    def wrapper(self, name: str, **keys: object) -> Path:
+        """A TOML wrapper in the folder; it asks as fast as it can unless `throttle` is given."""
+        path = self.folder / f"{name}.toml"
+        lines = [f"{key} = {_toml(value)}" for key, value in wrapper_keys(name, keys).items()]
+        path.write_text("\n".join(lines), encoding="utf-8")
+        return path
+
+
+def wrapper_keys(name: str, keys: dict[str, object]) -> dict[str, object]:
+    """The keys of a wrapper as the tests want it."""
+    return {"name": name, "throttle": False, "concurrency": 16} | keys
+
+
+class Pages(RunningFolder):
+    """A site of HTML files which a test writes and removes; each has an ETag if `validators`."""
+
+    def __init__(self, validators: bool = True) -> None:
+        self._home = tempfile.TemporaryDirectory(prefix="pages-")
+        self.home = Path(self._home.name)
+        super().__init__({"127.0.0.1": self.home, "other.test": self.home}, validators)
+
+    def __enter__(self) -> Self:
+        return super().__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)
+        self._home.cleanup()
+
+    def item(self, path: str, text: str, links: Iterable[str] = ()) -> None:
+        """Write an item page: its heading is `text`."""
+        self._write(path, f"<h1>{text}</h1>{_anchors(links)}")
+
+    def list(self, path: str, links: Iterable[str], category: str = "") -> None:
+        """Write a list page."""
+        self._write(path, f"<h2>{category}</h2>{_anchors(links)}")
+
+    def file(self, path: str, text: str) -> None:
+        """Write a file as it is."""
+        place = self.home / path.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text, encoding="utf-8")
+
+    def remove(self, path: str) -> None:
+        """The page answers 404 from now on."""
+        (self.home / path.lstrip("/")).unlink()
+
+    def _write(self, path: str, body: str) -> None:
+        self.file(path, f"<!DOCTYPE html><html><body><main>{body}</main></body></html>")
+
+
+def asked(server: RunningServer) -> Counter[str]:
+    """How often each path was asked for, robots.txt apart."""
+    paths = Counter(request["path"] for request in server.requests())
+    del paths["/robots.txt"]
+    return paths
+
+
+def visits(db: Db, **query: object) -> list[Row]:
+    """Rows of the change log, oldest first."""
+    return list(db.visits.find(query).sort("_id"))
+
+
+def outcomes(db: Db, **query: object) -> Counter[str]:
+    """How often each outcome is in the change log."""
+    return Counter(visit["outcome"] for visit in visits(db, **query))
+
+
+def target(db: Db, url: str) -> Row:
+    """The one target with this URL."""
+    (found,) = db.targets.find({"url": url})
+    return found
+
+
+def urls(rows: Iterable[Row], key: str = "url") -> set[str]:
+    """The URLs of documents, each of which has its own."""
+    listed = [row[key] for row in rows]
+    assert len(listed) == len(set(listed)), "no URL stands twice"
+    return set(listed)
+
+
+def _anchors(links: Iterable[str]) -> str:
+    return "".join(f'<p><a href="{link}">{link}</a></p>' for link in links)
+
+
+def _clean() -> dict[str, str]:
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(HIDDEN) and name.lower() not in PROXIES
+    }
+
+
+def _texts(env: dict[str, object]) -> dict[str, str]:
+    return {name: str(value) for name, value in env.items()}
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(entry)}" for key, entry in value.items()) + " }"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value)  # strings, numbers and truth look alike in both

@@ -65,7 +65,9 @@ class Config(BaseSettings):
     throttle_start_seconds: Seconds = Field(1.0, description="AutoThrottle's first delay")
     throttle_concurrency: float = Field(2.0, gt=0, le=64, description="AutoThrottle's target")
     host_requests: int = Field(0, ge=0, description="requests to one host in one run; 0: no cap")
-    retry_after_seconds: Seconds = Field(60.0, description="longest Retry-After waited for in a run")
+    retry_after_seconds: Seconds = Field(
+        60.0, description="longest Retry-After waited for in a run"
+    )
     blocked_strikes: Count = Field(3, description="429/503/403 in a row until a host is left alone")
     response_mb: float = Field(16.0, gt=0, le=1024, description="largest response body")
     response_seconds: Seconds = Field(60.0, description="longest time for one response")
@@ -76,12 +78,16 @@ class Config(BaseSettings):
 
     # The pass.
     in_flight: Count = Field(100, le=10_000, description="targets between queue and storage")
-    clock_offset_hours: float = Field(0.0, ge=-1e6, le=1e6, description="moves Freshet's clock, for rehearsals")
+    clock_offset_hours: float = Field(
+        0.0, ge=-1e6, le=1e6, description="moves Freshet's clock, for rehearsals"
+    )
     progress: bool = Field(True, description="live display where there is a terminal")
 
     # How long the log is kept.
     keep_versions: int = Field(0, ge=0, description="newest versions kept a target; 0: all")
-    keep_visits_days: float = Field(0, ge=0, le=36_500, description="older visits become day sums; 0: never")
+    keep_visits_days: float = Field(
+        0, ge=0, le=36_500, description="older visits become day sums; 0: never"
+    )
 
     @field_validator("strip_parameters", mode="before")
     @classmethod
@@ -110,5 +116,5 @@ class Config(BaseSettings):
 
 
 def _variable(field: str) -> str:
-    name = field.split(".")[0].upper()
+    name = field.split(".", maxsplit=1)[0].upper()
     return name if name in UNPREFIXED or name.startswith(PREFIX) else PREFIX + name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from os.path import commonprefix
 
 from rapidfuzz.distance import Indel
 
@@ -14,11 +15,20 @@ EXACT_PAIRS = 4_000_000_000
 def diff_size(before: str, after: str) -> int:
     """Fewest characters to delete from `before` and insert to make `after`.
 
-    Exact up to texts of about 60,000 characters each; beyond, whole lines count.
+    Exact where what differs (without the common start and end) is up to about 60,000 characters
+    on both sides; beyond, whole lines count.
     """
-    if len(before) * len(after) <= EXACT_PAIRS:
-        return int(Indel.distance(before, after))
-    old, new = before.splitlines(keepends=True), after.splitlines(keepends=True)
+    first, second = sorted((before, after))
+    start = len(commonprefix((first, second)))
+    first, second = first[start:], second[start:]
+    end = len(commonprefix((first[::-1], second[::-1])))
+    first, second = first[: len(first) - end], second[: len(second) - end]
+    if len(first) * len(second) <= EXACT_PAIRS:
+        return int(Indel.distance(first, second))
+    return _line_diff_size(first.splitlines(keepends=True), second.splitlines(keepends=True))
+
+
+def _line_diff_size(old: list[str], new: list[str]) -> int:
     return sum(
         sum(map(len, old[i1:i2])) + sum(map(len, new[j1:j2]))
         for tag, i1, i2, j1, j2 in difflib.SequenceMatcher(None, old, new).get_opcodes()

@@ -1,12 +1,12 @@
 """Every error that Freshet raises for its user, drawn as a tree.
 
-    FreshetError            one line: what is wrong, where, what to do
-    ├── ConfigError         a setting, an environment variable, a spider argument
-    ├── WrapperError        a wrapper: file, key and cause
-    └── StorageError        the database
-        ├── Unreachable     no server answered in time
-        ├── NewerDatabase   written by a later Freshet
-        └── ServerError     the embedded server could not be found, started or stopped
+FreshetError            one line: what is wrong, where, what to do
+├── ConfigError         a setting, an environment variable, a spider argument
+├── WrapperError        a wrapper: file, key and cause
+└── StorageError        the database
+├── Unreachable     no server answered in time
+├── NewerDatabase   written by a later Freshet
+└── ServerError     the embedded server could not be found, started or stopped
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class ServerError(StorageError):
 def first_problem(error: ValidationError) -> tuple[str, str]:
     """The first complaint of pydantic as (dotted key, cause in one line)."""
     detail = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in detail["loc"])
+    key = ".".join(str(part) for part in detail["loc"] if part not in ("text", "rule"))
     cause = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
     if detail["type"] == "extra_forbidden":
         cause = "unknown key"

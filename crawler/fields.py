@@ -16,7 +16,15 @@ from parsel import Selector, SelectorList
 from pydantic import BaseModel, ConfigDict, model_validator
 from scrapy.http import TextResponse
 
-NUMBER = re.compile(r"(?:(?<![\w.])[-+])?\d[\d\s.,'\u00a0\u202f]*")
+# A sign that no word ends with, then digits in groups of three, or digits, or a bare fraction.
+NUMBER = re.compile(
+    r"(?P<sign>(?<![\w.])[-+\u2212])?\s?"
+    r"(?P<size>\d{1,3}(?:[ .,'\u00a0\u202f]\d{3})+(?!\d)(?:[.,]\d+)?|\d+(?:[.,]\d+)*|(?<!\w)[.,]\d+)"
+)
+NEGATIVE = re.compile(r"(?<![\w.])[-\u2212]\s?[^\w\s]?\s?\d")
+MOST_DIGITS = 300
+# Digits alone, or a time of day: dateparser would make up the rest.
+NO_DATE = re.compile(r"\d+|\d{1,2}:\d{2}(?::\d{2})?(?:\s?[ap]\.?m\.?)?", re.I)
 
 
 class FieldType(StrEnum):
@@ -115,6 +123,8 @@ def node_text(node: Selector) -> str:
     if isinstance(root, str):
         return squeeze(root)
     if isinstance(root, etree._Element):
+        if not isinstance(root.tag, str):
+            return squeeze(root.text or "")  # a comment or processing instruction
         return squeeze("".join(map(str, root.itertext())))
     return squeeze(str(root))
 
@@ -138,19 +148,23 @@ def read_number(value: str) -> int | float | None:
 
     if (found := NUMBER.search(value)) is None:
         return None
-    plain = found.group().strip()
-    if plain.lstrip("+-").isdigit():
-        return int(plain)
-    amount = Price.fromstring(plain.lstrip("+-")).amount_float
-    return -amount if amount is not None and plain.startswith("-") else amount
+    size, factor = found["size"], -1 if found["sign"] in ("-", "\u2212") else 1
+    if len(size) > MOST_DIGITS:
+        return None
+    if size.isdigit():
+        return factor * int(size)
+    amount = Price.fromstring(size if size[0].isdigit() else f"0{size}").amount_float
+    return None if amount is None else factor * amount
 
 
 @lru_cache(maxsize=1024)
 def _price(value: str) -> tuple[float, str | None] | None:
     from price_parser import Price
 
-    read = Price.fromstring(value)
-    return None if read.amount_float is None else (read.amount_float, read.currency)
+    read = Price.fromstring(value[:MOST_DIGITS])
+    if read.amount_float is None:
+        return None
+    return (-read.amount_float if NEGATIVE.search(value) else read.amount_float), read.currency
 
 
 def read_price(value: str) -> dict[str, Any] | None:
@@ -161,22 +175,35 @@ def read_price(value: str) -> dict[str, Any] | None:
 
 def read_date(value: str, zone: ZoneInfo) -> datetime | None:
     """A date in a text, in UTC; relative ones ("2 hours ago") are none, as they never stand."""
+    read = _iso_date(value) or _parse_date(value)
+    if read is None:
+        return None
     try:
-        read = datetime.fromisoformat(value)
+        return (read if read.tzinfo else read.replace(tzinfo=zone)).astimezone(UTC)
+    except OverflowError:
+        return None
+
+
+def _iso_date(value: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(value)
     except ValueError:
-        read_or_none = _parse_date(value)
-        if read_or_none is None:
-            return None
-        read = read_or_none
-    return (read if read.tzinfo else read.replace(tzinfo=zone)).astimezone(UTC)
+        return None
 
 
 @lru_cache(maxsize=1024)
 def _parse_date(value: str) -> datetime | None:
     import dateparser  # half a second of imports, for wrappers with dates in words alone
 
-    absolute = ["custom-formats", "absolute-time", "no-spaces-time"]
-    read: datetime | None = dateparser.parse(value[:200], settings={"PARSERS": absolute})
+    if NO_DATE.fullmatch(value):
+        return None
+    read: datetime | None = dateparser.parse(
+        value[:200],
+        settings={
+            "PARSERS": ["custom-formats", "absolute-time", "no-spaces-time"],
+            "REQUIRE_PARTS": ["day", "month", "year"],
+        },
+    )
     return read
 
 
@@ -197,9 +224,9 @@ def _check_selector(field: Field) -> None:
         if field.css is not None:
             Selector("<a/>").css(field.css)
         elif field.xpath is not None:
-            etree.XPath(field.xpath)
+            Selector("<a/>").xpath(field.xpath)
         else:
             jmespath.compile(field.jmespath or "")
     except (SelectorError, etree.XPathError, jmespath.exceptions.JMESPathError, ValueError) as bad:
-        shown = field.css or field.xpath or field.jmespath
+        shown = next(x for x in (field.css, field.xpath, field.jmespath) if x is not None)
         raise ValueError(f"bad selector {shown!r}: {squeeze(str(bad))}") from None

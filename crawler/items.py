@@ -59,6 +59,7 @@ class Target:
     size: int = 0
     scheme: str | None = None
     final_url: str | None = None
+    hinted: bool = False
     visits: int = 0
     refreshed: int = 0
     consecutive_errors: int = 0

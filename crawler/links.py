@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import logging
+import re
 import zlib
 from datetime import UTC, datetime
 from urllib.parse import urljoin
 
 from scrapy.http import TextResponse
+from scrapy.link import Link as Anchor
 from scrapy.linkextractors import LinkExtractor
 from scrapy.utils.sitemap import Sitemap
 
@@ -19,7 +23,14 @@ from crawler.wrapper import CategoryRule, Wrapper
 
 logger = logging.getLogger(__name__)
 GZIP_MAGIC = b"\x1f\x8b"
-SNIFFED_BYTES = 1024
+BASE_TAG = re.compile(rb"<base\b[^>]*>", re.I)
+# An XML declaration, comments and stylesheets may stand before the root element.
+SITEMAP_START = re.compile(
+    rb"(?:\xef\xbb\xbf)?\s*(?:<\?.{0,500}?\?>\s*|<!--.{0,2000}?-->\s*"
+    rb"|<!DOCTYPE[^\[>]{0,500}(?:\[.{0,2000}?\])?\s*>\s*){0,9}"
+    rb"<(?:\w+:)?(?:urlset|sitemapindex)[\s/>]",
+    re.S,
+)
 
 _anchors = LinkExtractor(deny_extensions=(), unique=True)
 
@@ -28,10 +39,7 @@ def sitemap_of(body: bytes, limit_bytes: int) -> Sitemap | None:
     """The sitemap in a body (gzipped or not); None if it is none."""
     if body.startswith(GZIP_MAGIC):
         body = _unzipped(body, limit_bytes)
-    head = body[:SNIFFED_BYTES]
-    if b"<urlset" not in head and b"<sitemapindex" not in head:
-        return None
-    return Sitemap(body)
+    return Sitemap(body) if SITEMAP_START.match(body) else None
 
 
 def wanted_links(
@@ -39,22 +47,27 @@ def wanted_links(
 ) -> tuple[Link, ...]:
     """Links of an HTML page that the wrapper wants, each once; `category` is the page's own."""
     found: dict[str, Link] = {}
-    for anchor in _anchors.extract_links(response):
+    for anchor in _anchors_of(response):
         link = _wanted(anchor.url, wrapper, category, None, longest)
         if link:
             found.setdefault(link.url, link)
     return tuple(found.values())
 
 
-def sitemap_links(
-    sitemap: Sitemap, base: str, wrapper: Wrapper, longest: int
-) -> tuple[Link, ...]:
+def _anchors_of(response: TextResponse) -> list[Anchor]:
+    try:
+        return _anchors.extract_links(response)
+    except ValueError:  # a base that is no URL is no base
+        return _anchors.extract_links(response.replace(body=BASE_TAG.sub(b"", response.body)))
+
+
+def sitemap_links(sitemap: Sitemap, base: str, wrapper: Wrapper, longest: int) -> tuple[Link, ...]:
     """Entries of a sitemap that the wrapper wants; the sitemaps of an index are list pages."""
     found: dict[str, Link] = {}
     for entry in sitemap:
-        url, lastmod = urljoin(base, entry["loc"]), _moment(entry.get("lastmod"))
+        url, lastmod = _joined(base, entry.get("loc", "")), _moment(entry.get("lastmod"))
         if sitemap.type == "sitemapindex":
-            link = Link(wrapper.canonical(url), Kind.LIST) if is_http(url) else None
+            link = _part_of_index(url, wrapper, longest)
         else:
             link = _wanted(url, wrapper, None, lastmod, longest)
         if link:
@@ -74,33 +87,52 @@ def category_of(response: TextResponse, wrapper: Wrapper, url: str) -> str | Non
 def _wanted(
     url: str, wrapper: Wrapper, category: str | None, lastmod: datetime | None, longest: int
 ) -> Link | None:
-    if not is_http(url) or len(url) > longest:
+    known = _own(url, wrapper, longest)
+    if known is None:
         return None
-    try:
-        url = wrapper.canonical(url)
-        match = wrapper.match(url)
-    except ValueError:
-        return None
+    match = wrapper.match(known)
     if match.both:
-        logger.error("%s", WrapperError(f"{wrapper.name}: {url} meets list_pages and item_pages"))
+        logger.error("%s", WrapperError(f"{wrapper.name}: {known} meets list_pages and item_pages"))
     if match.kind is None:
         return None
     own = match.category if match.kind is Kind.ITEM else None
-    return Link(url, match.kind, own or (category if match.kind is Kind.ITEM else None), lastmod)
+    return Link(known, match.kind, own or (category if match.kind is Kind.ITEM else None), lastmod)
+
+
+def _part_of_index(url: str, wrapper: Wrapper, longest: int) -> Link | None:
+    known = _own(url, wrapper, longest)
+    return Link(known, Kind.LIST) if known else None
+
+
+def _own(url: str, wrapper: Wrapper, longest: int) -> str | None:
+    """The canonical form of a URL that is on this site and not too long."""
+    if not is_http(url) or len(url) > longest:
+        return None
+    try:
+        known = wrapper.canonical(url)
+    except ValueError:
+        return None
+    return known if wrapper.is_own(known) else None
 
 
 def _moment(value: str | None) -> datetime | None:
     try:
         read = datetime.fromisoformat(value.strip()) if value else None
-    except ValueError:
+        return read and (read if read.tzinfo else read.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
         return None
-    return read and (read if read.tzinfo else read.replace(tzinfo=UTC)).astimezone(UTC)
 
 
 def _unzipped(body: bytes, limit_bytes: int) -> bytes:
-    unzip = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     try:
-        return unzip.decompress(body, limit_bytes)
-    except zlib.error:
+        with gzip.GzipFile(fileobj=io.BytesIO(body)) as unzipped:
+            return unzipped.read(limit_bytes)
+    except (OSError, EOFError, zlib.error):
         return b""
 
+
+def _joined(base: str, url: str) -> str:
+    try:
+        return urljoin(base, url)
+    except ValueError:
+        return ""

@@ -13,6 +13,8 @@ GONE = frozenset({404, 410})
 REFUSED = frozenset({401, 403, 407, 429, 451})
 SNIFFED_BYTES = 2048
 GUESSED_BYTES = 65_536
+# Encodings that pages without a declaration still have; the rest is read like a browser does.
+LIKELY = ("cp949", "cp932", "gb18030", "big5", "euc_jp", "cp1251", "koi8_r", "cp1252")
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # Every other status reaches the spider, which turns it into an outcome.
 HANDLED = frozenset(range(100, 600)) - REDIRECTS
@@ -60,7 +62,7 @@ def decoded(response: TextResponse) -> TextResponse:
 def _guess(head: bytes) -> str | None:
     from charset_normalizer import from_bytes  # only for the few pages that declare nothing
 
-    best = from_bytes(head).best()
+    best = from_bytes(head, cp_isolation=list(LIKELY)).best()
     return best.encoding if best else None
 
 

@@ -110,7 +110,8 @@ class Session:
         if self.error is None:
             self.error = error
             logger.error("%s", error)
-            if (engine := self.crawler.engine) and engine.spider is not None:
+            engine = self.crawler.engine
+            if engine is not None and engine.spider is not None:
                 asyncio.ensure_future(engine.close_spider_async(reason="storage"))
         self._released.set()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+from urllib.parse import unquote_plus, urlsplit, urlunsplit
 
 from w3lib.url import canonicalize_url
 
@@ -16,37 +16,42 @@ TRACKING_PARAMETERS = (
 )  # fmt: skip
 
 
+# White space and control characters, which end no URL.
+BLANKS = "".join(map(chr, range(33)))
+USUAL_PORTS = {"http": ":80", "https": ":443"}
+
+
 @lru_cache(maxsize=16_384)
-def canonical(url: str, strip: Sequence[str] = TRACKING_PARAMETERS) -> str:
+def canonical(url: str, strip: tuple[str, ...] = TRACKING_PARAMETERS) -> str:
     """The canonical form of an absolute URL.
 
     url:   absolute http(s) URL
     strip: names of query parameters to leave out (`*` is a wildcard, case does not matter)
 
-    Fragments go, the query is sorted, host and percent-escapes are normalised (w3lib).
-    Raises ValueError where the URL cannot be read.
+    Fragments go, the query is sorted, host and percent-escapes are normalised (w3lib), the port
+    that goes without saying is left out. Raises ValueError where the URL cannot be read.
     """
-    return canonicalize_url(_without(url.strip(), strip) if strip else url.strip())
+    parts = urlsplit(url.strip(BLANKS).partition("#")[0])
+    netloc = parts.netloc.removesuffix(USUAL_PORTS.get(parts.scheme, "")) or parts.netloc
+    path = "/".join(_without_session(part, strip) for part in parts.path.split("/"))
+    # The query is cut as text: decoding it would lose escapes of other encodings than UTF-8.
+    query = "&".join(x for x in parts.query.split("&") if not _matches(_name(x), strip))
+    kept = urlunsplit((parts.scheme, netloc, path, query, ""))
+    return canonicalize_url(kept.strip(BLANKS))
 
 
-def _without(url: str, strip: Sequence[str]) -> str:
-    parts = urlsplit(url)
-    path = _without_path_session(parts.path, strip)
-    query = parts.query
-    if query and any(_matches(name, strip) for name, _ in parse_qsl(query, True)):
-        kept = [(k, v) for k, v in parse_qsl(query, True) if not _matches(k, strip)]
-        query = urlencode(kept)
-    return urlunsplit((parts.scheme, parts.netloc, path, query, ""))
+def _without_session(segment: str, strip: tuple[str, ...]) -> str:
+    head, *parameters = segment.split(";")
+    return ";".join([head, *(x for x in parameters if not _matches(_name(x), strip))])
 
 
-def _without_path_session(path: str, strip: Sequence[str]) -> str:
-    head, mark, tail = path.rpartition(";")
-    return head if mark and _matches(tail.partition("=")[0], strip) else path
+def _name(parameter: str) -> str:
+    return unquote_plus(parameter.partition("=")[0])
 
 
-def _matches(name: str, strip: Sequence[str]) -> bool:
+def _matches(name: str, strip: tuple[str, ...]) -> bool:
     lowered = name.lower()
-    return any(fnmatchcase(lowered, pattern) for pattern in strip)
+    return any(fnmatchcase(lowered, pattern.lower()) for pattern in strip)
 
 
 def host_of(url: str) -> str:
@@ -59,7 +64,7 @@ def host_of(url: str) -> str:
 
 def is_http(url: str) -> bool:
     """Whether the URL is absolute, http or https, and names a host."""
-    return url.startswith(("http://", "https://")) and bool(host_of(url))
+    return url[:8].lower().startswith(("http://", "https://")) and bool(host_of(url))
 
 
 def within(host: str, domains: Sequence[str]) -> bool:

@@ -19,6 +19,8 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
+    Tag,
     ValidationError,
     field_validator,
     model_validator,
@@ -54,9 +56,17 @@ def _as_field(value: object) -> object:
 
 
 def _start_url(value: str) -> str:
-    if not is_http(value):
+    try:
+        readable = is_http(canonical(value))
+    except ValueError:
+        readable = False
+    if not readable:
         raise ValueError(f"{value!r} is not an absolute http or https URL")
     return value
+
+
+def _domain(value: str) -> str:
+    return host_of(canonical(f"http://{value}/"))
 
 
 Pattern = Annotated[str, AfterValidator(_pattern)]
@@ -85,6 +95,12 @@ class CategoryRule(BaseModel):
         return self
 
 
+Category = Annotated[
+    Annotated[str, Tag("text")] | Annotated[CategoryRule, Tag("rule")],
+    Discriminator(lambda value: "text" if isinstance(value, str) else "rule"),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Match:
     """What a URL is to a wrapper; `kind` None: not wanted, or `both` patterns claim it."""
@@ -103,12 +119,14 @@ class Wrapper(BaseModel):
     start_urls: StartUrls = Key(min_length=1)
     list_pages: Patterns = ()
     item_pages: Patterns = Key(min_length=1)
-    category: str | CategoryRule | None = None
+    category: Category | None = None
     fields: Fields = {}
     main_text: bool | None = None
     timezone: str = "UTC"
 
-    allowed_domains: Annotated[tuple[str, ...], BeforeValidator(_as_tuple)] = ()
+    allowed_domains: Annotated[
+        tuple[Annotated[str, AfterValidator(_domain)], ...], BeforeValidator(_as_tuple)
+    ] = ()
     follow_item_links: bool = False
     strip_parameters: tuple[str, ...] | None = None
 
@@ -148,7 +166,9 @@ class Wrapper(BaseModel):
     def _secrets_outside(cls, value: dict[str, str]) -> dict[str, str]:
         for name, text in value.items():
             if SECRET_NAMES.search(name) and not FROM_ENVIRONMENT.search(text):
-                raise ValueError(f"{name}: keep secrets in the environment: {name} = '${{VARIABLE}}'")
+                raise ValueError(
+                    f"{name}: keep secrets in the environment: {name} = '${{VARIABLE}}'"
+                )
         return {name: _expand(text) for name, text in value.items()}
 
     @field_validator("proxy")
@@ -156,7 +176,8 @@ class Wrapper(BaseModel):
     def _proxy(cls, value: str | None) -> str | None:
         if value is None:
             return None
-        if urlsplit(value).password and not FROM_ENVIRONMENT.search(value):
+        password = urlsplit(value).password
+        if password and FROM_ENVIRONMENT.sub("", password):
             raise ValueError("keep the password in the environment: http://user:${VARIABLE}@host")
         return _expand(value)
 
@@ -183,7 +204,7 @@ class Wrapper(BaseModel):
     @cached_property
     def hosts(self) -> frozenset[str]:
         """Hosts of the start URLs, with and without `www.`; their subdomains are other sites."""
-        bare = {host_of(url).removeprefix("www.") for url in self.start_urls}
+        bare = {host_of(url).removeprefix("www.") for url in self.starts}
         return frozenset(bare | {f"www.{host}" for host in bare})
 
     def is_own(self, url: str) -> bool:

@@ -71,9 +71,7 @@ def decide(fetched: Fetched, rules: Rules) -> Visit:
         confirmed = gone >= rules.gone_confirmations
         when = intervals.after_gone(fetched.at, confirmed=confirmed)
         reason = None if confirmed else f"{gone} of {rules.gone_confirmations} confirmations"
-        return Visit(
-            fetched, Outcome.GONE, when, reason, consecutive_gone=gone, gone=confirmed
-        )
+        return Visit(fetched, Outcome.GONE, when, reason, consecutive_gone=gone, gone=confirmed)
     if fetched.outcome in (Outcome.ERROR, Outcome.BLOCKED):
         errors = target.consecutive_errors + 1
         when = intervals.after_errors(fetched.at, errors)

@@ -10,6 +10,10 @@ from typing import Any
 
 from crawler.items import Fetched, Kind, Link
 
+# The largest whole number that MongoDB stores, and one.
+INT64 = 2**63
+LARGEST_FLOAT = 10**308
+
 
 class ContentPipeline:
     """Normalises a fetched page's content and hashes it; other items pass untouched."""
@@ -24,14 +28,15 @@ class ContentPipeline:
 
 
 def content_hash(fetched: Fetched) -> str:
-    """Hash of what counts: an item's fields and text; a list page's links and their categories."""
+    """Hash of what counts: an item's fields and text; a list page's links."""
     if fetched.target.kind is Kind.LIST:
         return digest(sorted(_identity(link) for link in fetched.links or ()))
     return digest(fetched.content)
 
 
 def _identity(link: Link) -> list[str]:
-    return [link.kind, link.url, link.category or ""]
+    lastmod = link.lastmod.isoformat() if link.lastmod else ""
+    return [link.kind, link.url, link.category or "", lastmod]
 
 
 def normal(value: Any) -> Any:
@@ -43,6 +48,8 @@ def normal(value: Any) -> Any:
         return {str(normal(str(key))): normal(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [normal(entry) for entry in value]
+    if isinstance(value, int) and not -INT64 <= value < INT64:
+        return float(value) if abs(value) < LARGEST_FLOAT else str(value)
     if isinstance(value, datetime):
         return value.replace(microsecond=value.microsecond // 1000 * 1000)
     return value

@@ -17,7 +17,9 @@ from spiders.wrapper import WrapperSpider
 Page = dict[str, Any]
 
 
-def checking(spider: type[WrapperSpider], urls: list[str], pages: list[Page]) -> type[WrapperSpider]:
+def checking(
+    spider: type[WrapperSpider], urls: list[str], pages: list[Page]
+) -> type[WrapperSpider]:
     """A spider like `spider` that reads `urls` alone and appends what it found to `pages`."""
 
     class Checking(spider):  # type: ignore[misc, valid-type]

@@ -1,7 +1,7 @@
 """Any site without a Python file: a wrapper from a TOML file or from arguments.
 
-    scrapy crawl site -a wrapper=shop.toml
-    scrapy crawl site -a name=shop -a start_urls=https://… -a list_pages=REGEX -a item_pages=REGEX
+scrapy crawl site -a wrapper=shop.toml
+scrapy crawl site -a name=shop -a start_urls=https://… -a list_pages=REGEX -a item_pages=REGEX
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from crawler.wrapper import Wrapper, load_toml
 from spiders.wrapper import Arguments, WrapperSpider
 
 NEEDED = ("name", "start_urls", "item_pages")
+IN_A_FILE = (*NEEDED, "list_pages", "category", "follow_item_links")
 
 
 class SiteArguments(Arguments):
@@ -31,7 +32,7 @@ class SiteArguments(Arguments):
 
     @model_validator(mode="after")
     def _file_or_patterns(self) -> Self:
-        given = [name for name in (*NEEDED, "list_pages", "category") if getattr(self, name)]
+        given = [name for name in IN_A_FILE if getattr(self, name)]
         if self.wrapper and given:
             raise ValueError(f"wrapper=FILE and {given[0]}= exclude each other")
         if not self.wrapper and (missing := [n for n in NEEDED if not getattr(self, n)]):

@@ -84,7 +84,7 @@ class WrapperSpider(Spider):
             return cls.arguments_model.model_validate(given)
         except ValidationError as error:
             key, cause = first_problem(error)
-            raise ConfigError(f"-a {key}: {cause}") from None
+            raise ConfigError(f"-a {key}: {cause}" if key else f"-a {cause}") from None
 
     @classmethod
     def read_wrapper(cls, arguments: Arguments) -> Wrapper:

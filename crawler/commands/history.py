@@ -105,7 +105,9 @@ def _show_diff(found: Document, pair: tuple[int, int], *, as_json: bool) -> None
     before, after = (found["versions"][position] for position in pair)
     names = tuple(f"version {i + 1}, {found['versions'][i]['at']:%Y-%m-%d %H:%M}" for i in pair)
     lines = unified(
-        versions.as_lines(before["content"]), versions.as_lines(after["content"]), (names[0], names[1])
+        versions.as_lines(before["content"]),
+        versions.as_lines(after["content"]),
+        (names[0], names[1]),
     )
     if as_json:
         print_json({"url": found["url"], "before": before, "after": after, "diff": lines})

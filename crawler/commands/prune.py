@@ -50,9 +50,7 @@ class Command(FreshetCommand):
             raise ConfigError("--keep-versions and --keep-days cannot be negative")
         if not keep and not days:
             raise ConfigError("nothing to do: give --keep-versions N or --keep-days DAYS")
-        counts = asyncio.run(
-            _prune(config, opts.spider, int(keep), days, really=not opts.dry_run)
-        )
+        counts = asyncio.run(_prune(config, opts.spider, int(keep), days, really=not opts.dry_run))
         if opts.json:
             print_json({"dry_run": opts.dry_run, "spiders": counts})
             return

@@ -6,7 +6,8 @@ import sys
 from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress as Bar, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
 from scrapy import signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
@@ -58,8 +59,6 @@ class Progress:
     def update(self) -> None:
         """Bring it up to date."""
         counts = self.session.counts
-        known = max(
-            self.session.due_at_start + self.session.discovered, counts["visits"], 1
-        )
+        known = max(self.session.due_at_start + self.session.discovered, counts["visits"], 1)
         note = f"{counts[Outcome.NEW]} new, {counts[Outcome.CHANGED]} changed"
         self.bar.update(self.task, total=known, completed=counts["visits"], note=note)

@@ -9,7 +9,8 @@ from scrapy.http import Response
 
 class AutoThrottle(throttle.AutoThrottle):
     """Scrapy's own never lowers the delay after a status other than 200; a pass over an
-    unchanged site would stay at the first delay for ever."""
+    unchanged site would stay at the first delay for ever.
+    """
 
     def _adjust_delay(self, slot: Slot, latency: float, response: Response) -> None:
         if response.status == 304:

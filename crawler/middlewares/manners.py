@@ -21,6 +21,7 @@ BUSY = frozenset({429, 503})
 REFUSED = frozenset({403, 429})
 MOST_WAITS = 3
 ALONE_HOURS = 1.0
+LONGEST_HOLD = timedelta(days=30)
 
 
 class NotAsked(IgnoreRequest):
@@ -78,11 +79,11 @@ class MannersMiddleware:
 def retry_after(response: Response, now: datetime) -> datetime | None:
     """When the Retry-After header ends, seconds or HTTP date; None without a readable one."""
     value = (response.headers.get("Retry-After") or b"").decode("latin-1").strip()
-    if value.isdigit():
-        return now + timedelta(seconds=min(int(value), 30 * 86400))
+    if value.isascii() and value.isdigit():
+        return min(now + timedelta(seconds=int(value[:9])), now + LONGEST_HOLD)
     try:
         named = parsedate_to_datetime(value)
     except (ValueError, TypeError):
         return None
     named = named if named.tzinfo else named.replace(tzinfo=UTC)
-    return named if named > now else None
+    return min(named, now + LONGEST_HOLD) if named > now else None

@@ -94,7 +94,9 @@ class EmbeddedServer:
             return False
         os.kill(pid, signal.SIGTERM)
         if not _wait_until(lambda: self.pid() is None, STOP_SECONDS):
-            raise ServerError(f"mongod (process {pid}) did not stop in {STOP_SECONDS} s: {self.log}")
+            raise ServerError(
+                f"mongod (process {pid}) did not stop in {STOP_SECONDS} s: {self.log}"
+            )
         return True
 
     def pid(self) -> int | None:

@@ -13,7 +13,7 @@ from datetime import datetime
 from pymongo import UpdateMany, UpdateOne
 
 from crawler.items import Fetched, Kind, Link, Target
-from crawler.storage import targets
+from crawler.storage import hints, targets
 from crawler.storage.bulk import insert_new
 from crawler.storage.client import Database, Document
 
@@ -24,6 +24,7 @@ async def record(db: Database, fetched: Fetched, due: datetime) -> int:
     """Bring edges and targets up to what a page links to; the number of targets discovered."""
     links = await _resolve_aliases(db, fetched.target.spider, fetched.links or ())
     discovered = await _discover(db, fetched, links, due)
+    await hints.record(db, fetched.target.spider, links, due)
     await _update_edges(db, fetched.target, [x for x in links if x.kind is Kind.ITEM], due)
     return discovered
 
@@ -42,9 +43,7 @@ async def settle(db: Database, spider: str, at: datetime) -> int:
     return marked
 
 
-async def _resolve_aliases(
-    db: Database, spider: str, links: Iterable[Link]
-) -> tuple[Link, ...]:
+async def _resolve_aliases(db: Database, spider: str, links: Iterable[Link]) -> tuple[Link, ...]:
     by_url = {link.url: link for link in links}
     query = {"spider": spider, "aliases": {"$in": list(by_url)}}
     async for owner in db.targets.find(query, {"url": 1, "aliases": 1}):
@@ -56,14 +55,11 @@ async def _resolve_aliases(
     return tuple(by_url.values())
 
 
-async def _discover(
-    db: Database, fetched: Fetched, links: Iterable[Link], due: datetime
-) -> int:
+async def _discover(db: Database, fetched: Fetched, links: Iterable[Link], due: datetime) -> int:
     spider = fetched.target.spider
     by_key = {f"{spider} {link.url}": link for link in links}
     known = {
-        found["_id"]
-        async for found in db.targets.find({"_id": {"$in": list(by_key)}}, {"_id": 1})
+        found["_id"] async for found in db.targets.find({"_id": {"$in": list(by_key)}}, {"_id": 1})
     }
     new = [
         targets.new_document(
@@ -76,9 +72,7 @@ async def _discover(
     return await insert_new(db.targets, new)
 
 
-async def _update_edges(
-    db: Database, page: Target, links: list[Link], due: datetime
-) -> None:
+async def _update_edges(db: Database, page: Target, links: list[Link], due: datetime) -> None:
     query = {"spider": page.spider, "list": page.url}
     old = {edge["item"]: edge async for edge in db.listings.find(query)}
     fresh = [link for link in links if not _stands(old.get(link.url), link)]

@@ -26,9 +26,7 @@ _COUNT = {"bsonType": ["int", "long"], "minimum": 0}
 
 
 def _validator(required: list[str], properties: Document) -> Document:
-    return {
-        "$jsonSchema": {"bsonType": "object", "required": required, "properties": properties}
-    }
+    return {"$jsonSchema": {"bsonType": "object", "required": required, "properties": properties}}
 
 
 VALIDATORS: dict[str, Document] = {
@@ -89,7 +87,11 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("spider", "categories"),
         _index("spider", "aliases", partialFilterExpression={"aliases": {"$exists": True}}),
     ],
-    "visits": [_index("target", "at"), _index("spider", "at")],
+    "visits": [
+        _index("target", "at"),
+        _index("spider", "at"),
+        _index("spider", "hint", "at", partialFilterExpression={"hint": {"$exists": True}}),
+    ],
     "versions": [_index("target", "at"), _index("spider", "at")],
     "posts": [_index("url"), _index("spider", "changed_at")],
     "listings": [_index("spider", "list"), _index("spider", "item"), _index("spider", "shown")],

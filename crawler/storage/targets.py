@@ -31,6 +31,7 @@ def from_document(found: Document) -> Target:
         size=found.get("size", 0),
         scheme=found.get("scheme"),
         final_url=found.get("final_url"),
+        hinted=found.get("hinted", False),
         visits=found.get("requested", 0),
         refreshed=found.get("refreshed", 0),
         consecutive_errors=found.get("consecutive_errors", 0),
@@ -83,6 +84,7 @@ def update_of(visit: Visit) -> UpdateOne:
         "consecutive_errors": visit.consecutive_errors,
         "consecutive_gone": visit.consecutive_gone,
         "gone": visit.gone,
+        "hinted": False,
         "last_visit": row_of(visit),
     }
     update: Document = {"$set": state}
@@ -129,9 +131,7 @@ async def ensure_starts(
             {
                 "$setOnInsert": {
                     name: value
-                    for name, value in new_document(
-                        spider, url, Kind.LIST, due, now
-                    ).items()
+                    for name, value in new_document(spider, url, Kind.LIST, due, now).items()
                     if name not in ("_id", "start", "kind")
                 },
                 "$set": {"start": True, "kind": str(Kind.LIST)},
@@ -170,7 +170,12 @@ async def count_due(db: Database, spider: str, until: datetime) -> int:
 async def count(db: Database, spider: str) -> int:
     """How many targets a spider has that are neither gone nor aliases."""
     return await db.targets.count_documents(
-        {"spider": spider, "gone": {"$ne": True}, "alias_of": {"$exists": False}, "$nor": [DEAD_LINK]}
+        {
+            "spider": spider,
+            "gone": {"$ne": True},
+            "alias_of": {"$exists": False},
+            "$nor": [DEAD_LINK],
+        }
     )
 
 

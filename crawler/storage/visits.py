@@ -27,6 +27,8 @@ def row_of(visit: Visit) -> Document:
     }
     if visit.reason:
         row["reason"] = visit.reason
+    if fetched.target.hinted:
+        row["hint"] = "lastmod"
     if fetched.final_url:
         row["final_url"] = fetched.final_url
     return row
@@ -44,7 +46,9 @@ async def recover(db: Database, spider: str, since: datetime) -> None:
         {"$match": {"spider": spider, "last_visit.at": {"$gte": since}}},
         {
             "$replaceRoot": {
-                "newRoot": {"$mergeObjects": [{"spider": "$spider", "target": "$url"}, "$last_visit"]}
+                "newRoot": {
+                    "$mergeObjects": [{"spider": "$spider", "target": "$url"}, "$last_visit"]
+                }
             }
         },
         {"$merge": {"into": "visits", "on": "_id", "whenMatched": "keepExisting"}},

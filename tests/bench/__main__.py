@@ -94,7 +94,15 @@ def _show(results: dict[str, list[Crawl]]) -> None:
 
 
 def _stop(folder: Path) -> None:
-    command = [sys.executable, "-m", "scrapy", "db", "stop", "-s", f"FRESHET_DATA_DIR={folder}/data"]
+    command = [
+        sys.executable,
+        "-m",
+        "scrapy",
+        "db",
+        "stop",
+        "-s",
+        f"FRESHET_DATA_DIR={folder}/data",
+    ]
     subprocess.run(command, cwd=ROOT, check=False, capture_output=True)
 
 

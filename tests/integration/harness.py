@@ -151,7 +151,7 @@ def asked(server: RunningServer) -> Counter[str]:
 
 def visits(db: Db, **query: object) -> list[Row]:
     """Rows of the change log, oldest first."""
-    return list(db.visits.find(query).sort("_id"))
+    return list(db.visits.find(query).sort("at"))
 
 
 def outcomes(db: Db, **query: object) -> Counter[str]:

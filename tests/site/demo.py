@@ -37,7 +37,9 @@ console = Console(highlight=False, soft_wrap=True)
 
 def main() -> int:
     """Run the demonstration; exit code 1 if a command fails."""
-    console.print("[bold]Freshet[/] crawls a shop and a blog on this machine for a simulated week.\n")
+    console.print(
+        "[bold]Freshet[/] crawls a shop and a blog on this machine for a simulated week.\n"
+    )
     with RunningSite() as site, tempfile.TemporaryDirectory() as folder:
         try:
             _forget()
@@ -82,13 +84,26 @@ def _crawl(spider: str, day: float, now: datetime, *arguments: str) -> dict[str,
 
 
 def _show_passes(rows: list[dict[str, Any]]) -> None:
-    columns = ("site", "day", "targets", "fetched", "new", "changed", "same", "304", "gone", "saved")
+    columns = (
+        "site",
+        "day",
+        "targets",
+        "fetched",
+        "new",
+        "changed",
+        "same",
+        "304",
+        "gone",
+        "saved",
+    )
     table = Table(*columns, title="\nWhat each pass found", title_justify="left")
     names = ("targets", "visits", "new", "changed", "unchanged", "not_modified", "gone")
     for row in rows:
         counts = [row.get(name, 0) for name in names]
         saved = max(0, row["targets"] - row["visits"])
-        table.add_row(row["spider"].removeprefix("demo-"), f"{row['day']:g}", *map(str, counts), str(saved))
+        table.add_row(
+            row["spider"].removeprefix("demo-"), f"{row['day']:g}", *map(str, counts), str(saved)
+        )
     console.print(table)
 
 

@@ -11,7 +11,7 @@ from scrapy import Request
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import HtmlResponse, Response
 from scrapy.utils.test import get_crawler
-from twisted.internet.error import ConnectionRefusedError, DNSLookupError
+from twisted.internet import error as network
 from twisted.python.failure import Failure
 
 from crawler.items import Fetched, Kind, Outcome, Skipped, Target, Validators
@@ -152,8 +152,8 @@ def test_a_page_knows_its_validators() -> None:
 @pytest.mark.parametrize(
     ("error", "outcome", "reason"),
     [
-        (ConnectionRefusedError(), Outcome.ERROR, "ConnectionRefusedError"),
-        (DNSLookupError("no such host"), Outcome.ERROR, "no such host"),
+        (network.ConnectionRefusedError(), Outcome.ERROR, "ConnectionRefusedError"),
+        (network.DNSLookupError("no such host"), Outcome.ERROR, "no such host"),
         (IgnoreRequest("Forbidden by robots.txt"), Outcome.BLOCKED, "Forbidden by robots.txt"),
     ],
     ids=["refused", "no host", "robots.txt"],

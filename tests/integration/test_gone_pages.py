@@ -1,0 +1,120 @@
+"""Pages that answer 404 or 410: gone once it is sure, and welcome when they come back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.harness import Db, Freshet, Pages, asked, target, visits
+from tests.site.running import RunningSite
+
+DAY = 25  # hours, so that items are due again
+
+
+@pytest.fixture
+def wrapper(freshet: Freshet, pages: Pages) -> Path:
+    pages.list("list.html", ["item-a.html", "item-b.html"])
+    pages.item("item-a.html", "A")
+    pages.item("item-b.html", "B")
+    return freshet.wrapper(
+        "gone",
+        start_urls=[f"{pages.url}/list.html"],
+        item_pages="/item-",
+        fields={"title": "h1"},
+    )
+
+
+def test_a_page_is_gone_after_so_many_confirmations(
+    freshet: Freshet, database: Db, pages: Pages, wrapper: Path
+) -> None:
+    url = f"{pages.url}/item-a.html"
+    freshet.crawl(wrapper, FRESHET_GONE_CONFIRMATIONS=2)
+    pages.remove("item-a.html")
+
+    freshet.crawl(wrapper, hours=DAY, FRESHET_GONE_CONFIRMATIONS=2)
+    first = target(database, url)
+    assert (first["gone"], first["consecutive_gone"]) == (False, 1)
+    assert (first["next_visit"] - first["visited_at"]).total_seconds() == 24 * 3600
+
+    freshet.crawl(wrapper, hours=2 * DAY, FRESHET_GONE_CONFIRMATIONS=2)
+    second = target(database, url)
+    assert (second["gone"], second["consecutive_gone"]) == (True, 2)
+    assert (second["next_visit"] - second["visited_at"]).days == 28, "looked at rarely from now on"
+
+    found = visits(database, target=url)
+    assert [(v["outcome"], v["status"], v.get("reason")) for v in found] == [
+        ("new", 200, None),
+        ("gone", 404, "1 of 2 confirmations"),
+        ("gone", 404, None),
+    ]
+    assert database.versions.count_documents({"target": url}) == 1, "its content is kept"
+
+
+def test_a_page_that_comes_back_as_it_was_is_unchanged(
+    freshet: Freshet, database: Db, pages: Pages, wrapper: Path
+) -> None:
+    url = f"{pages.url}/item-a.html"
+    freshet.crawl(wrapper)
+    pages.remove("item-a.html")
+    freshet.crawl(wrapper, hours=DAY, FRESHET_GONE_CONFIRMATIONS=1)
+    assert target(database, url)["gone"] is True
+    pages.item("item-a.html", "A")
+    freshet.crawl(wrapper, hours=DAY + 24 * 28 + 1)
+    back = target(database, url)
+    assert (back["gone"], back["consecutive_gone"]) == (False, 0)
+    assert visits(database, target=url)[-1]["outcome"] in ("unchanged", "not_modified")
+    assert database.versions.count_documents({"target": url}) == 1
+
+
+def test_a_page_that_comes_back_different_is_changed(
+    freshet: Freshet, database: Db, pages: Pages, wrapper: Path
+) -> None:
+    url = f"{pages.url}/item-a.html"
+    freshet.crawl(wrapper)
+    pages.remove("item-a.html")
+    freshet.crawl(wrapper, hours=DAY)
+    pages.item("item-a.html", "A, mended")
+    freshet.crawl(wrapper, hours=2 * DAY)
+    assert [v["outcome"] for v in visits(database, target=url)] == ["new", "gone", "changed"]
+    assert target(database, url)["gone"] is False
+    assert database.posts.find_one({"url": url}, {"title": 1, "_id": 0}) == {"title": "A, mended"}
+
+
+def test_an_item_that_is_listed_again_is_looked_at_at_once(
+    freshet: Freshet, database: Db, pages: Pages, wrapper: Path
+) -> None:
+    freshet.crawl(wrapper)
+    pages.remove("item-a.html")
+    pages.list("list.html", ["item-b.html"])
+    freshet.crawl(wrapper, hours=DAY, FRESHET_GONE_CONFIRMATIONS=1)
+    pages.item("item-a.html", "A")
+    pages.list("list.html", ["item-a.html", "item-b.html"])
+    freshet.crawl(wrapper, hours=DAY + 7)
+    back = target(database, f"{pages.url}/item-a.html")
+    assert (back["gone"], back["unlisted_at"]) == (False, None)
+
+
+def test_a_link_to_a_page_that_never_was_is_no_item(
+    freshet: Freshet, database: Db, pages: Pages, wrapper: Path
+) -> None:
+    pages.remove("item-a.html")
+    result = freshet.crawl(wrapper)
+    assert database.posts.count_documents({}) == 1
+    assert visits(database, outcome="gone")[0]["status"] == 404
+    assert "3 fetched: 2 new" in result.err
+    assert "0 requests saved of 2" in result.err, "a dead link is nothing to watch"
+
+
+def test_a_page_that_ends_while_it_is_watched_is_asked_without_much_ado(
+    freshet: Freshet, database: Db, site: RunningSite
+) -> None:
+    wrapper = freshet.wrapper(
+        "edge", start_urls=[f"{site.url}/edge/"], item_pages="/gone-after$", fields={"title": "h1"}
+    )
+    freshet.crawl(wrapper)
+    site.edit("/edge/item/gone-after")
+    site.clear_log()
+    freshet.crawl(wrapper, hours=DAY)
+    assert asked(site)["/edge/item/gone-after"] == 1, "a 404 is not tried again at once"
+    assert visits(database)[-1]["outcome"] == "gone" or visits(database)[-2]["outcome"] == "gone"

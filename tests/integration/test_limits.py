@@ -1,0 +1,99 @@
+"""Limits of one pass: what is left over is done by the next one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.harness import Db, Freshet, asked
+from tests.site.running import RunningSite
+
+PAGES = 31  # 30 items and their list
+
+
+@pytest.fixture
+def wrapper(freshet: Freshet, site: RunningSite) -> Path:
+    return big_wrapper(freshet, site)
+
+
+def big_wrapper(freshet: Freshet, site: RunningSite, **keys: object) -> Path:
+    return freshet.wrapper(
+        "big",
+        start_urls=[f"{site.url}/big/{PAGES - 1}/list/1/"],
+        item_pages=r"/big/\d+/item/",
+        fields={"title": "h1"},
+        **keys,
+    )
+
+
+def test_limit_fetches_so_many_and_the_next_passes_go_on(
+    freshet: Freshet, database: Db, site: RunningSite, wrapper: Path
+) -> None:
+    for visits in (12, 24, PAGES):
+        freshet.crawl(wrapper, "-a", "limit=12")
+        assert database.visits.count_documents({}) == visits
+    assert asked(site).total() == len(asked(site)) == PAGES, "nothing twice"
+
+
+def test_limit_with_full_takes_the_most_overdue_first(
+    freshet: Freshet, database: Db, wrapper: Path
+) -> None:
+    freshet.crawl(wrapper)
+    freshet.crawl(wrapper, "-a", "full=1", "-a", "limit=5", hours=30)
+    assert database.targets.count_documents({"requested": 2}) == 5
+
+
+def test_a_cap_on_a_host_ends_the_pass_and_the_next_one_goes_on(
+    freshet: Freshet, database: Db, site: RunningSite, wrapper: Path
+) -> None:
+    visits = 0
+    for _ in range(3):
+        site.clear_log()
+        result = freshet.crawl(wrapper, FRESHET_HOST_REQUESTS=15)
+        assert len(site.requests()) <= 15, "robots.txt counts as well"
+        assert "Traceback" not in result.err
+        assert database.visits.count_documents({}) - visits == asked(site).total()
+        visits = database.visits.count_documents({})
+    assert visits == database.posts.count_documents({}) + 1 == PAGES
+
+
+def test_pages_that_a_cap_kept_back_are_no_errors(
+    freshet: Freshet, database: Db, wrapper: Path
+) -> None:
+    freshet.crawl(wrapper, FRESHET_HOST_REQUESTS=10)
+    assert set(database.visits.distinct("outcome")) == {"new"}
+    assert database.targets.count_documents({"consecutive_errors": {"$gt": 0}}) == 0
+
+
+def test_a_wrapper_may_cap_its_own_host(
+    freshet: Freshet, site: RunningSite, database: Db
+) -> None:
+    wrapper = big_wrapper(freshet, site, host_requests=7)
+    freshet.crawl(wrapper, FRESHET_HOST_REQUESTS=20)
+    assert len(site.requests()) == 7
+    assert database.visits.count_documents({}) == 6
+
+
+def test_small_batches_and_few_pages_in_flight_store_the_same(
+    freshet: Freshet, database: Db, site: RunningSite, wrapper: Path
+) -> None:
+    freshet.crawl(wrapper, FRESHET_COMMIT_SIZE=1, FRESHET_COMMIT_MS=0, FRESHET_IN_FLIGHT=1)
+    assert database.posts.count_documents({}) == PAGES - 1
+    assert asked(site).total() == PAGES
+
+
+def test_a_delay_between_requests_is_kept(freshet: Freshet, site: RunningSite) -> None:
+    wrapper = freshet.wrapper(
+        "slow",
+        start_urls=[f"{site.url}/big/3/list/1/"],
+        item_pages=r"/big/\d+/item/",
+        fields={"title": "h1"},
+        delay_seconds=0.4,
+        concurrency=1,
+    )
+    freshet.crawl(wrapper)
+    times = [request["at"] for request in site.requests()]
+    assert len(times) == 5
+    # Scrapy's delay is from half to one and a half of what is asked for.
+    assert min(after - before for before, after in zip(times, times[1:], strict=False)) >= 0.19

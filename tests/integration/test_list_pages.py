@@ -1,0 +1,157 @@
+"""List pages: the category map follows them, and what leaves them is marked, not deleted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.harness import Db, Freshet, Pages, asked, outcomes, target, visits
+
+
+@pytest.fixture
+def wrapper(freshet: Freshet, pages: Pages) -> Path:
+    """A start page, two lists whose names are categories, items."""
+    pages.list("index.html", ["/red/1.html", "/blue/1.html"])
+    pages.list("red/1.html", ["/item-a.html", "/item-b.html"])
+    pages.list("blue/1.html", ["/item-b.html"])
+    for name in ("a", "b"):
+        pages.item(f"item-{name}.html", f"Item {name}")
+    return freshet.wrapper(
+        "lists",
+        start_urls=[f"{pages.url}/index.html"],
+        list_pages=r"/(?P<category>red|blue)/\d\.html$",
+        item_pages=r"/item-\w+\.html$",
+        fields={"title": "h1"},
+    )
+
+
+@pytest.fixture
+def lists(freshet: Freshet, database: Db, pages: Pages, wrapper: Path) -> Lists:
+    """The site, read once."""
+    lists = Lists(freshet, database, pages, wrapper)
+    lists.crawl()
+    return lists
+
+
+class Lists:
+    """Passes over that site, each seven hours after the one before: lists are due, items not."""
+
+    def __init__(self, freshet: Freshet, db: Db, pages: Pages, wrapper: Path) -> None:
+        self.freshet, self.db, self.pages, self.wrapper = freshet, db, pages, wrapper
+        self.hours = -7
+
+    def crawl(self) -> str:
+        """The next pass; returns its log."""
+        self.hours += 7
+        return self.freshet.crawl(self.wrapper, hours=self.hours).err
+
+    def item(self, name: str) -> dict[str, object]:
+        """An item's target."""
+        return target(self.db, f"{self.pages.url}/item-{name}.html")
+
+
+def test_an_item_belongs_to_every_category_that_lists_it(lists: Lists) -> None:
+    assert lists.item("a")["categories"] == ["red"]
+    assert sorted(lists.item("b")["categories"]) == ["blue", "red"]
+
+
+def test_an_item_that_leaves_its_list_is_marked_and_kept(lists: Lists) -> None:
+    lists.pages.list("red/1.html", ["/item-b.html"])
+    log = lists.crawl()
+    assert lists.item("a")["unlisted_at"]
+    assert lists.item("a")["gone"] is False, "nobody has asked for the page"
+    assert lists.db.posts.count_documents({}) == 2
+    assert "1 unlisted" in log
+    assert lists.item("b").get("unlisted_at") is None
+
+
+def test_an_item_that_comes_back_loses_the_mark(lists: Lists) -> None:
+    lists.pages.list("red/1.html", ["/item-b.html"])
+    lists.crawl()
+    lists.pages.list("red/1.html", ["/item-a.html", "/item-b.html"])
+    lists.crawl()
+    assert lists.item("a")["unlisted_at"] is None
+    assert lists.item("a")["categories"] == ["red"]
+    assert lists.db.targets.count_documents({"kind": "item"}) == 2
+
+
+def test_an_unlisted_item_goes_on_being_visited(lists: Lists) -> None:
+    lists.pages.list("red/1.html", ["/item-b.html"])
+    lists.crawl()
+    lists.pages.clear_log()
+    lists.hours = 24
+    lists.crawl()
+    assert asked(lists.pages)["/item-a.html"] == 1
+
+
+def test_an_item_loses_the_category_whose_list_dropped_it(lists: Lists) -> None:
+    lists.pages.list("blue/1.html", [])
+    lists.crawl()
+    assert lists.item("b")["categories"] == ["red"]
+    assert lists.item("b").get("unlisted_at") is None
+
+
+def test_an_item_that_moves_to_another_list_changes_its_category(lists: Lists) -> None:
+    lists.pages.list("red/1.html", ["/item-b.html"])
+    lists.pages.list("blue/1.html", ["/item-a.html", "/item-b.html"])
+    lists.crawl()
+    assert lists.item("a")["categories"] == ["blue"]
+    assert lists.item("a").get("unlisted_at") is None
+
+
+def test_a_stored_item_follows_its_categories(lists: Lists) -> None:
+    lists.pages.list("blue/1.html", ["/item-a.html"])
+    lists.crawl()
+    categories = {post["title"]: sorted(post["categories"]) for post in lists.db.posts.find()}
+    assert categories == {"Item a": ["blue", "red"], "Item b": ["red"]}
+
+
+def test_an_item_pushed_to_the_next_page_of_its_list_is_never_marked(lists: Lists) -> None:
+    lists.pages.item("item-c.html", "Item c")
+    lists.pages.list("red/1.html", ["/item-c.html", "/item-a.html", "/red/2.html"])
+    lists.pages.list("red/2.html", ["/item-b.html"])
+    log = lists.crawl()
+    assert "1 new" not in log and "0 unlisted" in log
+    assert sorted(lists.item("b")["categories"]) == ["blue", "red"]
+
+
+def test_a_new_item_is_fetched_in_the_pass_that_finds_it(lists: Lists) -> None:
+    lists.pages.item("item-c.html", "Item c")
+    lists.pages.list("red/1.html", ["/item-a.html", "/item-b.html", "/item-c.html"])
+    lists.crawl()
+    assert lists.item("c")["outcome"] == "new"
+    (visit,) = visits(lists.db, target=f"{lists.pages.url}/red/1.html", changed=1)
+    assert visit["diff_size"] > 0, "a list changes by its links"
+
+
+def test_the_items_of_a_list_that_is_gone_are_unlisted_once_that_is_sure(lists: Lists) -> None:
+    lists.pages.remove("red/1.html")
+    lists.crawl()
+    assert lists.item("a").get("unlisted_at") is None, "one 404 may be a mishap"
+    lists.crawl()
+    lists.crawl()
+    assert lists.item("a")["unlisted_at"]
+    assert lists.item("b")["categories"] == ["blue"]
+
+
+def test_a_list_that_cannot_be_read_hides_nothing(lists: Lists) -> None:
+    lists.pages.file("red/1.html", "")
+    lists.crawl()
+    assert outcomes(lists.db)["error"] == 1
+    assert lists.item("a").get("unlisted_at") is None
+    assert lists.item("a")["categories"] == ["red"]
+
+
+def test_a_category_can_come_from_the_page(freshet: Freshet, database: Db, pages: Pages) -> None:
+    pages.list("index.html", ["/item-a.html"], category="Rainwear")
+    pages.item("item-a.html", "A")
+    wrapper = freshet.wrapper(
+        "page",
+        start_urls=[f"{pages.url}/index.html"],
+        item_pages="/item-",
+        category={"css": "h2"},
+        fields={"title": "h1"},
+    )
+    freshet.crawl(wrapper)
+    assert target(database, f"{pages.url}/item-a.html")["categories"] == ["Rainwear"]

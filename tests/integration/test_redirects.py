@@ -1,0 +1,188 @@
+"""Redirects: one page is one target, whatever its other names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.integration.harness import Db, Freshet, Pages, asked, target, urls, visits
+from tests.site.running import RunningSite
+
+# A folder without its slash at the end redirects to the one with it.
+ITEMS = r"/item/\w+/?$"
+
+
+def folder_wrapper(freshet: Freshet, pages: Pages, **keys: object) -> Path:
+    given: dict[str, object] = {
+        "start_urls": [f"{pages.url}/list.html"],
+        "list_pages": r"/more\.html$",
+        "item_pages": ITEMS,
+        "fields": {"title": "h1"},
+    }
+    return freshet.wrapper("folders", **given | keys)
+
+
+def edge_wrapper(freshet: Freshet, site: RunningSite, items: str) -> Path:
+    return freshet.wrapper(
+        "edge", start_urls=[f"{site.url}/edge/"], item_pages=items, fields={"title": "h1"}
+    )
+
+
+def test_a_redirected_target_keeps_its_url_and_the_final_one_is_an_alias(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    pages.list("list.html", ["/item/a"])
+    pages.item("item/a/index.html", "A")
+    freshet.crawl(folder_wrapper(freshet, pages))
+    item = target(database, f"{pages.url}/item/a")
+    assert item["aliases"] == [f"{pages.url}/item/a/"]
+    assert "alias_of" not in item
+    (post,) = database.posts.find()
+    assert post["url"] == item["url"]
+    (visit,) = visits(database, target=item["url"])
+    assert (visit["outcome"], visit["final_url"]) == ("new", f"{pages.url}/item/a/")
+
+
+def test_a_link_to_an_alias_is_no_second_item(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    pages.list("list.html", ["/item/a"])
+    pages.item("item/a/index.html", "A")
+    wrapper = folder_wrapper(freshet, pages)
+    freshet.crawl(wrapper)
+    pages.list("list.html", ["/item/a/"])
+    freshet.crawl(wrapper, hours=7)
+    assert urls(database.targets.find({"kind": "item"})) == {f"{pages.url}/item/a"}
+    assert target(database, f"{pages.url}/item/a").get("unlisted_at") is None
+    assert database.posts.count_documents({}) == 1
+
+
+def test_two_names_of_one_page_found_in_one_pass_are_one_post(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    pages.list("list.html", ["/item/a", "/item/a/"])
+    pages.item("item/a/index.html", "A")
+    freshet.crawl(folder_wrapper(freshet, pages))
+    alias = target(database, f"{pages.url}/item/a")
+    assert alias["alias_of"] == f"{pages.url}/item/a/"
+    assert urls(database.posts.find()) == {f"{pages.url}/item/a/"}
+
+
+def test_a_second_name_that_turns_up_on_a_later_list_is_no_second_post(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    pages.list("list.html", ["/item/a", "/more.html"])
+    pages.list("more.html", [])
+    pages.item("item/a/index.html", "A")
+    wrapper = folder_wrapper(freshet, pages)
+    freshet.crawl(wrapper)
+    pages.list("more.html", ["/item/a/"])
+    freshet.crawl(wrapper, hours=7)
+    freshet.crawl(wrapper, "-a", "full=1", hours=8)
+    assert database.posts.count_documents({}) == 1
+    assert database.targets.count_documents({"kind": "item", "alias_of": {"$exists": False}}) == 1
+
+
+def test_an_alias_brings_its_categories_to_the_page_it_stands_for(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    pages.list("list.html", ["/red.html", "/blue.html"])
+    pages.list("red.html", ["/item/a"])
+    pages.list("blue.html", ["/item/a/"])
+    pages.item("item/a/index.html", "A")
+    lists = r"/(?P<category>red|blue)\.html$"
+    freshet.crawl(folder_wrapper(freshet, pages, list_pages=lists))
+    owner = target(database, f"{pages.url}/item/a/")
+    assert sorted(owner["categories"]) == ["blue", "red"]
+
+
+def test_an_alias_is_not_asked_for_again_with_every_pass(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    pages.list("list.html", ["/item/a", "/item/a/"])
+    pages.item("item/a/index.html", "A")
+    wrapper = folder_wrapper(freshet, pages)
+    freshet.crawl(wrapper)
+    pages.clear_log()
+    freshet.crawl(wrapper, hours=25)
+    assert asked(pages) == {"/list.html": 1, "/item/a/": 1}
+    assert database.visits.count_documents({"outcome": "not_modified"}) == 2
+
+
+def test_an_alias_that_becomes_a_page_of_its_own_is_stored_as_one(
+    freshet: Freshet, database: Db, site: RunningSite, pages: Pages
+) -> None:
+    pages.list("list.html", ["/item/a", "/item/a/"])
+    pages.item("item/a/index.html", "A")
+    wrapper = folder_wrapper(freshet, pages)
+    freshet.crawl(wrapper)
+    (pages.home / "item/a/index.html").unlink()
+    (pages.home / "item/a").rmdir()
+    pages.item("item/a", "Now a page")  # a file of no type is not shown as HTML, but read
+    freshet.crawl(wrapper, "-a", "full=1", hours=1)
+    own = target(database, f"{pages.url}/item/a")
+    assert "alias_of" not in own
+    assert database.posts.find_one({"url": own["url"]}, {"title": 1})
+
+
+def test_a_redirect_to_a_list_page_is_the_end_of_an_item(
+    freshet: Freshet, database: Db, site: RunningSite
+) -> None:
+    url = f"{site.url}/edge/item/redirect/302/edge/"
+    pattern = "/edge/item/redirect/302/edge/item/plain$"
+    wrapper = freshet.wrapper(
+        "edge",
+        start_urls=[f"{site.url}/edge/"],
+        list_pages="/edge/item/plain$",
+        item_pages=pattern,
+        fields={"title": "h1"},
+    )
+    freshet.crawl(wrapper)
+    (visit,) = visits(database, outcome="gone")
+    assert visit["reason"] in (f"redirects to {site.url}/edge/item/plain", "1 of 3 confirmations")
+    assert database.posts.count_documents({}) == 0
+    assert url  # the other form of the same, kept for reading
+
+
+def test_the_log_says_that_an_item_was_redirected_to_a_list(
+    freshet: Freshet, database: Db, site: RunningSite
+) -> None:
+    wrapper = freshet.wrapper(
+        "edge",
+        start_urls=[f"{site.url}/edge/"],
+        list_pages="/edge/item/plain$",
+        item_pages="/edge/item/redirect/302/edge/item/plain$",
+        fields={"title": "h1"},
+    )
+    freshet.crawl(wrapper)
+    (visit,) = visits(database, outcome="gone")
+    assert "redirects to" in visit["reason"]
+
+
+def test_a_permanent_and_a_temporary_redirect_are_the_same_to_the_store(
+    freshet: Freshet, database: Db, site: RunningSite
+) -> None:
+    freshet.crawl(edge_wrapper(freshet, site, "/edge/item/(plain|redirect/30[12]/.*)$"))
+    plain = f"{site.url}/edge/item/plain"
+    assert urls(database.posts.find()) == {plain}
+    assert len(target(database, plain)["aliases"]) == 2
+
+
+def test_two_redirects_to_a_page_that_no_list_names_are_one_post(
+    freshet: Freshet, database: Db, site: RunningSite
+) -> None:
+    freshet.crawl(edge_wrapper(freshet, site, "/edge/item/redirect/30[12]/.*$"))
+    assert database.posts.count_documents({}) == 1
+
+
+def test_validators_go_to_the_page_they_came_from(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    pages.list("list.html", ["/item/a"])
+    pages.item("item/a/index.html", "A")
+    wrapper = folder_wrapper(freshet, pages)
+    freshet.crawl(wrapper)
+    pages.clear_log()
+    freshet.crawl(wrapper, "-a", "full=1", hours=1)
+    answers = {r["path"]: (r["status"], r["conditional"]) for r in pages.requests()}
+    assert answers["/item/a/"] == (304, True)
+    assert visits(database, target=f"{pages.url}/item/a")[-1]["outcome"] == "not_modified"

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from os.path import commonprefix
 
-from rapidfuzz.distance import Indel
+from rapidfuzz.distance import Indel, Prefix
 
 # Above this many pairs of characters the exact distance takes seconds; lines are compared then.
 EXACT_PAIRS = 4_000_000_000
@@ -19,13 +18,17 @@ def diff_size(before: str, after: str) -> int:
     on both sides; beyond, whole lines count.
     """
     first, second = sorted((before, after))
-    start = len(commonprefix((first, second)))
+    start = _common_start(first, second)
     first, second = first[start:], second[start:]
-    end = len(commonprefix((first[::-1], second[::-1])))
+    end = _common_start(first[::-1], second[::-1])
     first, second = first[: len(first) - end], second[: len(second) - end]
     if len(first) * len(second) <= EXACT_PAIRS:
         return int(Indel.distance(first, second))
     return _line_diff_size(first.splitlines(keepends=True), second.splitlines(keepends=True))
+
+
+def _common_start(first: str, second: str) -> int:
+    return Prefix.similarity(first, second)
 
 
 def _line_diff_size(old: list[str], new: list[str]) -> int:

@@ -19,7 +19,8 @@ from scrapy.http import TextResponse
 # A sign that no word ends with, then digits in groups of three, or digits, or a bare fraction.
 NUMBER = re.compile(
     r"(?P<sign>(?<![\w.])[-+\u2212])?\s?"
-    r"(?P<size>\d{1,3}(?:[ .,'\u00a0\u202f]\d{3})+(?!\d)(?:[.,]\d+)?|\d+(?:[.,]\d+)*|(?<!\w)[.,]\d+)"
+    r"(?P<size>\d{1,3}(?:[ .,'\u00a0\u202f]\d{3})+(?!\d)(?:[.,]\d+)?"
+    r"|\d+(?:[.,]\d+)*|(?<!\w)[.,]\d+)"
 )
 NEGATIVE = re.compile(r"(?<![\w.])[-\u2212]\s?[^\w\s]?\s?\d")
 MOST_DIGITS = 300

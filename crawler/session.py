@@ -112,7 +112,8 @@ class Session:
             logger.error("%s", error)
             engine = self.crawler.engine
             if engine is not None and engine.spider is not None:
-                asyncio.ensure_future(engine.close_spider_async(reason="storage"))
+                closing = engine.close_spider_async(reason="storage")
+                self._closing = asyncio.ensure_future(closing)
         self._released.set()
 
     async def _open(self, spider: Spider) -> None:

@@ -208,7 +208,7 @@ class Wrapper(BaseModel):
         return frozenset(bare | {f"www.{host}" for host in bare})
 
     def is_own(self, url: str) -> bool:
-        """Whether a URL is on this site: `allowed_domains` and below, else the start URLs' hosts."""
+        """Whether a URL is on this site: in `allowed_domains`, else on a start URL's host."""
         host = host_of(url)
         return within(host, self.allowed_domains) if self.allowed_domains else host in self.hosts
 

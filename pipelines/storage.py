@@ -54,7 +54,7 @@ class StoragePipeline:
         except StorageError as error:
             self.session.fail(error)
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - what a page holds costs that page only
             visit = self._as_error(visit, error)
             await self.session.writer.commit(visit)
         return visit

@@ -44,16 +44,16 @@ def checking(
 
         def parse_target(self, response: Any) -> Iterator[Fetched]:
             """Keep what the wrapper reads."""
-            for fetched in super().parse_target(response):
-                pages.append(_page(response.meta["asked"], fetched, self.wrapper))
+            asked = response.meta["asked"]
+            read = super().parse_target(response)
+            pages.extend(_page(asked, fetched, self.wrapper) for fetched in read)
             yield from ()
 
         def parse_failure(self, failure: Any) -> Iterator[Fetched | Skipped]:
             """Keep why a page could not be fetched."""
             asked = failure.request.meta["asked"]
-            for result in super().parse_failure(failure):
-                if isinstance(result, Fetched):
-                    pages.append(_page(asked, result, self.wrapper))
+            read = super().parse_failure(failure)
+            pages.extend(_page(asked, x, self.wrapper) for x in read if isinstance(x, Fetched))
             yield from ()
 
     return Checking

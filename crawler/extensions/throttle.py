@@ -8,8 +8,10 @@ from scrapy.http import Response
 
 
 class AutoThrottle(throttle.AutoThrottle):
-    """Scrapy's own never lowers the delay after a status other than 200; a pass over an
-    unchanged site would stay at the first delay for ever.
+    """Scrapy's own, for passes that are answered with 304.
+
+    It never lowers the delay after a status other than 200: a pass over an unchanged site would
+    stay at the first delay for ever.
     """
 
     def _adjust_delay(self, slot: Slot, latency: float, response: Response) -> None:

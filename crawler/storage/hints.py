@@ -1,7 +1,8 @@
 """Hints: a sitemap's `lastmod` says that a page changed. Believed as long as it proves right.
 
-Sitemap dates were right for about 4 % of the URLs of one large set, so each visit that a hint caused
-is marked in the change log, and a spider whose hints brought too few changes is no longer hurried.
+Sitemap dates were right for about 4 % of the URLs of one large set, so each visit that a hint
+caused is marked in the change log, and a spider whose hints brought too few changes is no longer
+hurried.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ LEAST_SHARE = 0.2
 
 
 async def record(db: Database, spider: str, links: Iterable[Link], due: datetime) -> None:
-    """Keep each link's `lastmod`; a target that was visited before it is due, if hints are right."""
+    """Keep each link's `lastmod`; a target last visited before it is due, if hints are right."""
     dated = [link for link in links if link.lastmod is not None]
     if not dated:
         return

@@ -9,6 +9,7 @@ repeated, so a batch that met a lost connection is simply sent again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from datetime import datetime, timedelta
 
@@ -72,10 +73,8 @@ class Writer:
         if not self._waiting and not self._closing:
             await self._arrived.wait()
         if not self._closing and len(self._waiting) < self._config.commit_size:
-            try:
+            with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._full.wait(), self._config.commit_ms / 1000)
-            except TimeoutError:
-                pass
         return bool(self._waiting) or not self._closing
 
     async def _store(self, batch: list[Entry]) -> None:
@@ -85,7 +84,7 @@ class Writer:
             await self._patience.ask(lambda: self._write(visits_of_batch))
         except Unreachable as error:
             _fail(batch, error)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait have to hear it
             await self._store_singly(batch, error)
         else:
             for _, stored in batch:
@@ -94,7 +93,8 @@ class Writer:
     async def _store_singly(self, batch: list[Entry], error: Exception) -> None:
         """One visit that cannot be stored fails alone."""
         if len(batch) == 1:
-            return _fail(batch, error)
+            _fail(batch, error)
+            return
         logger.debug("A batch of %d visits was refused, storing them singly", len(batch))
         for entry in batch:
             await self._store([entry])

@@ -1,4 +1,4 @@
-"""Runs `scrapy` and writes what this process used to a file: measured FILE ARGUMENTS…"""
+"""Runs `scrapy` with the arguments behind FILE, and writes to FILE what the process used."""
 
 from __future__ import annotations
 

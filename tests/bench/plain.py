@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import scrapy
-from scrapy.http import HtmlResponse
 
 
 class Plain(scrapy.Spider):
@@ -18,12 +17,12 @@ class Plain(scrapy.Spider):
         super().__init__()
         self.start_urls = [first]
 
-    def parse(self, response: HtmlResponse) -> Iterator[Any]:
+    def parse(self, response: Any) -> Iterator[Any]:
         """A list page."""
         yield from response.follow_all(css="li.product a", callback=self.parse_item)
         yield from response.follow_all(css="a.next", callback=self.parse)
 
-    def parse_item(self, response: HtmlResponse) -> Iterator[dict[str, Any]]:
+    def parse_item(self, response: Any) -> Iterator[dict[str, Any]]:
         """An item page."""
         yield {
             "url": response.url,

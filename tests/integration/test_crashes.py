@@ -44,6 +44,7 @@ class Crashing:
         self.site = site
         self.data = folder / "data"
         self.server = EmbeddedServer.of(Config.load(data_dir=self.data))
+        self.clients: list[pymongo.MongoClient[dict[str, Any]]] = []
         self.wrapper = folder / "crash.toml"
         self.wrapper.write_text(WRAPPER.format(url=site.url, items=ITEMS))
 
@@ -62,8 +63,8 @@ class Crashing:
 
     def database(self) -> Any:
         """A look at what is stored; starts the server again if it is dead."""
-        client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(self.server.start())
-        return client.get_default_database()
+        self.clients.append(pymongo.MongoClient(self.server.start()))
+        return self.clients[-1].get_default_database()
 
     def acknowledged(self) -> dict[str, Any]:
         """The visits that the targets know of, by URL."""
@@ -83,6 +84,8 @@ def crashing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crashing]:
     with RunningSite("--log-big") as site:
         world = Crashing(folder, site)
         yield world
+        for client in world.clients:
+            client.close()
         world.server.stop()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -24,7 +23,7 @@ class FileClock:
         Raises ValueError when the file does not hold an ISO time.
         """
         try:
-            stat = None if self._path is None else os.stat(self._path)
+            stat = None if self._path is None else self._path.stat()
         except FileNotFoundError:
             stat = None
         if stat is None or self._path is None:
@@ -46,4 +45,4 @@ def write(path: Path, moment: datetime) -> None:
     """Set the clock file, in one step, so that no reader sees half of it."""
     draft = path.with_name(f"{path.name}.new")
     draft.write_text(moment.astimezone(UTC).isoformat(), encoding="ascii")
-    os.replace(draft, path)
+    draft.replace(path)

@@ -1,0 +1,121 @@
+"""Conditional requests: sent when the answer "not modified" would be true, and only then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.harness import Db, Freshet, Pages, outcomes, visits
+
+TITLE = {"title": "h1"}
+TITLE_AND_TEXT = {"title": "h1", "text": "p.text"}
+
+
+@pytest.fixture
+def pages_once(freshet: Freshet, pages: Pages) -> Pages:
+    """A list and an item, read once for their titles."""
+    pages.list("list.html", ["item-a.html"])
+    pages.file("item-a.html", '<h1>A</h1><p class="text">Text of A</p>')
+    freshet.crawl(wrapper(freshet, pages))
+    pages.clear_log()
+    return pages
+
+
+def wrapper(freshet: Freshet, pages: Pages, **keys: object) -> Path:
+    given: dict[str, object] = {
+        "start_urls": [f"{pages.url}/list.html"],
+        "item_pages": "/item-",
+        "fields": TITLE,
+    }
+    return freshet.wrapper("pages", **given | keys)
+
+
+def conditional(pages: Pages) -> set[str]:
+    """Paths that were asked for with validators."""
+    return {request["path"] for request in pages.requests() if request["conditional"]}
+
+
+def test_a_first_request_has_no_validators(freshet: Freshet, pages: Pages) -> None:
+    pages.list("list.html", ["item-a.html"])
+    pages.item("item-a.html", "A")
+    freshet.crawl(wrapper(freshet, pages))
+    assert not conditional(pages)
+
+
+def test_later_requests_have_those_of_the_visit_before(
+    freshet: Freshet, database: Db, pages_once: Pages
+) -> None:
+    pages_once.item("item-a.html", "A2")
+    freshet.crawl(wrapper(freshet, pages_once), "-a", "full=1")
+    freshet.crawl(wrapper(freshet, pages_once), "-a", "full=1", hours=1)
+    assert conditional(pages_once) == {"/list.html", "/item-a.html"}
+    item = visits(database, target=f"{pages_once.url}/item-a.html")
+    assert [visit["outcome"] for visit in item] == ["new", "changed", "not_modified"]
+
+
+def test_an_edit_of_a_wrapper_that_leaves_the_fields_keeps_the_validators(
+    freshet: Freshet, pages_once: Pages
+) -> None:
+    freshet.crawl(wrapper(freshet, pages_once, concurrency=2, headers={"X-A": "b"}), "-a", "full=1")
+    assert conditional(pages_once) == {"/list.html", "/item-a.html"}
+
+
+def test_an_edit_of_the_fields_reads_the_page_again_and_logs_no_change(
+    freshet: Freshet, database: Db, pages_once: Pages
+) -> None:
+    freshet.crawl(wrapper(freshet, pages_once, fields=TITLE_AND_TEXT), "-a", "full=1")
+    assert not conditional(pages_once)
+    assert outcomes(database) == {"new": 2, "unchanged": 2}
+    item = visits(database, target=f"{pages_once.url}/item-a.html")[-1]
+    assert (item["status"], item["changed"], item["reason"]) == (200, 0, "the wrapper was edited")
+
+
+def test_a_field_that_was_added_reaches_the_stored_items(
+    freshet: Freshet, database: Db, pages_once: Pages
+) -> None:
+    freshet.crawl(wrapper(freshet, pages_once, fields=TITLE_AND_TEXT), "-a", "full=1")
+    (post,) = database.posts.find()
+    assert post["fields"] == {"title": "A", "text": "Text of A"}
+
+
+def test_after_an_edit_of_the_fields_a_change_has_its_size_again(
+    freshet: Freshet, database: Db, pages_once: Pages
+) -> None:
+    edited = wrapper(freshet, pages_once, fields=TITLE_AND_TEXT)
+    freshet.crawl(edited, "-a", "full=1")
+    pages_once.file("item-a.html", '<h1>A</h1><p class="text">Text of B</p>')
+    freshet.crawl(edited, "-a", "full=1", hours=1)
+    (changed,) = visits(database, changed=1)
+    assert changed["diff_size"] == 2, "an A went, a B came"
+
+
+def test_a_change_at_the_moment_of_an_edit_is_logged(
+    freshet: Freshet, database: Db, pages_once: Pages
+) -> None:
+    pages_once.file("item-a.html", '<h1>B</h1><p class="text">Text of B</p>')
+    freshet.crawl(wrapper(freshet, pages_once, fields=TITLE_AND_TEXT), "-a", "full=1")
+    (changed,) = visits(database, changed=1)
+    assert changed["target"] == f"{pages_once.url}/item-a.html"
+    assert database.posts.distinct("title") == ["B"]
+
+
+def test_after_an_edit_the_next_pass_asks_with_validators_again(
+    freshet: Freshet, pages_once: Pages
+) -> None:
+    edited = wrapper(freshet, pages_once, fields=TITLE_AND_TEXT)
+    freshet.crawl(edited, "-a", "full=1")
+    pages_once.clear_log()
+    freshet.crawl(edited, "-a", "full=1", hours=1)
+    assert conditional(pages_once) == {"/list.html", "/item-a.html"}
+
+
+def test_an_edit_of_the_patterns_is_seen_on_lists_that_did_not_change(
+    freshet: Freshet, database: Db, pages_once: Pages
+) -> None:
+    pages_once.list("list.html", ["item-a.html", "post-b.html"])
+    pages_once.item("post-b.html", "B")
+    freshet.crawl(wrapper(freshet, pages_once), hours=7)
+    wider = wrapper(freshet, pages_once, item_pages="/(item|post)-")
+    freshet.crawl(wider, "-a", "full=1", hours=8)
+    assert database.posts.distinct("title") == ["A", "B"]

@@ -1,0 +1,69 @@
+"""robots.txt is obeyed unless a wrapper says otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.harness import Db, Freshet, Pages, asked, outcomes, visits
+
+
+@pytest.fixture
+def guarded(pages: Pages) -> Pages:
+    pages.file("robots.txt", "User-agent: *\nDisallow: /private/\n")
+    pages.list("list.html", ["/item-a.html", "/private/item-b.html"])
+    pages.item("item-a.html", "A")
+    pages.item("private/item-b.html", "B")
+    return pages
+
+
+def wrapper(freshet: Freshet, pages: Pages, **keys: object) -> Path:
+    given: dict[str, object] = {"start_urls": [f"{pages.url}/list.html"], "fields": {"title": "h1"}}
+    return freshet.wrapper("robots", item_pages="/item-", **given | keys)
+
+
+def test_a_disallowed_page_is_never_asked_for_and_logged_as_blocked(
+    freshet: Freshet, database: Db, guarded: Pages
+) -> None:
+    freshet.crawl(wrapper(freshet, guarded))
+    assert set(asked(guarded)) == {"/list.html", "/item-a.html"}
+    (visit,) = visits(database, outcome="blocked")
+    assert visit["target"] == f"{guarded.url}/private/item-b.html"
+    assert visit["status"] is None
+    assert "robots.txt" in visit["reason"]
+
+
+def test_robots_txt_is_asked_for_once_a_pass(freshet: Freshet, guarded: Pages) -> None:
+    freshet.crawl(wrapper(freshet, guarded))
+    robots = [request for request in guarded.requests() if request["path"] == "/robots.txt"]
+    assert len(robots) == 1
+
+
+def test_a_wrapper_may_say_not_to_ask_for_it(
+    freshet: Freshet, database: Db, guarded: Pages
+) -> None:
+    freshet.crawl(wrapper(freshet, guarded, robots=False))
+    assert set(asked(guarded)) == {"/list.html", "/item-a.html", "/private/item-b.html"}
+    assert all(request["path"] != "/robots.txt" for request in guarded.requests())
+    assert outcomes(database) == {"new": 3}
+
+
+def test_the_rule_for_freshet_by_name_counts(freshet: Freshet, guarded: Pages) -> None:
+    guarded.file("robots.txt", "User-agent: *\nAllow: /\n\nUser-agent: Freshet\nDisallow: /item-\n")
+    freshet.crawl(wrapper(freshet, guarded))
+    assert set(asked(guarded)) == {"/list.html", "/private/item-b.html"}
+
+
+def test_the_proxy_of_a_wrapper_carries_robots_txt_too(
+    freshet: Freshet, database: Db, guarded: Pages
+) -> None:
+    start = ["http://other.test/list.html"]
+    freshet.crawl(wrapper(freshet, guarded, start_urls=start, proxy=guarded.url))
+    assert "/robots.txt" in {request["path"] for request in guarded.requests()}
+    assert outcomes(database) == {"new": 2, "blocked": 1}
+
+
+def test_the_contact_stands_in_the_user_agent(freshet: Freshet, guarded: Pages) -> None:
+    result = freshet.crawl(wrapper(freshet, guarded), FRESHET_CONTACT="mailto:a@example.org")
+    assert "(+mailto:a@example.org)" in result.err

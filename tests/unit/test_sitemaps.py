@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter
 
 import pytest
 
@@ -171,11 +173,37 @@ def test_broken_xml_gives_what_can_be_read(body: bytes, expected: list[str]) -> 
     assert urls(body) == expected
 
 
-def test_entities_of_a_sitemap_do_not_reach_files(tmp_path_factory: pytest.TempPathFactory) -> None:
-    secret = tmp_path_factory.mktemp("secret") / "file"
+def test_entities_of_a_sitemap_do_not_reach_files(tmp_path: Path) -> None:
+    secret = tmp_path / "file"
     secret.write_text("secret", encoding="utf-8")
     body = (
         f'<!DOCTYPE urlset [<!ENTITY e SYSTEM "{secret.as_uri()}">]>'
         "<urlset><url><loc>https://shop.example/item/&e;</loc></url></urlset>"
     )
-    assert not any("secret" in url for url in urls(body.encode()))
+    sitemap = sitemap_of(body.encode(), LIMIT)
+    found = sitemap_links(sitemap, SITE, wrapper(), LONGEST) if sitemap else ()
+    assert not any("secret" in link.url for link in found)
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [gzip.compress(ONE)[:-8], gzip.compress(ONE) + b"\r\n", gzip.compress(ONE) + b"\0" * 512],
+    ids=["cut off", "more after it", "padded"],
+)
+def test_a_gzipped_sitemap_is_read_as_far_as_it_goes(packed: bytes) -> None:
+    assert urls(packed) == ["https://shop.example/item/1"]
+
+
+@pytest.mark.parametrize(
+    "before", ["<!--a-->", "<?a?>", "<!-- ", "<!DOCTYPE a>", "<!DOCTYPE a [", " "]
+)
+def test_what_stands_before_the_root_takes_no_time(before: str) -> None:
+    started = perf_counter()
+    assert sitemap_of((before * 32 + "<html>").encode(), LIMIT) is None
+    assert perf_counter() - started < 1
+
+
+def test_comments_and_instructions_may_stand_before_the_root() -> None:
+    head = b'<?xml-stylesheet href="/s.xsl"?>\n<!-- by a plugin -->\n<!-- and another -->\n'
+    xml, _, rest = ONE.partition(b"?>")
+    assert urls(xml + b"?>" + head + rest) == ["https://shop.example/item/1"]

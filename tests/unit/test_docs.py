@@ -1,0 +1,43 @@
+"""The documentation names everything there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from crawler.config import Config
+from crawler.storage.schema import VALIDATORS
+from crawler.wrapper import Wrapper
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs/guide.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("field", Config.model_fields)
+def test_every_setting_is_in_the_reference(field: str) -> None:
+    name = "MONGO_URI" if field == "mongo_uri" else f"FRESHET_{field.upper()}"
+    assert f"| `{name}` |" in REFERENCE
+
+
+@pytest.mark.parametrize("command", sorted((ROOT / "crawler/commands").glob("[a-z]*.py")))
+def test_every_command_is_in_the_reference(command: Path) -> None:
+    assert f"`scrapy {command.stem}" in REFERENCE
+
+
+@pytest.mark.parametrize("collection", VALIDATORS)
+def test_every_collection_is_in_the_reference(collection: str) -> None:
+    assert f"\n### {collection}\n" in REFERENCE
+
+
+@pytest.mark.parametrize("key", Wrapper.model_fields)
+def test_every_key_of_a_wrapper_is_in_the_guide(key: str) -> None:
+    assert f"`{key}`" in GUIDE
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/reference.md"])
+def test_links_between_the_pages_lead_somewhere(page: str) -> None:
+    for target in re.findall(r"\]\((?!http|#)([^)#]+)", (ROOT / page).read_text(encoding="utf-8")):
+        assert ((ROOT / page).parent / target).exists(), target

@@ -31,7 +31,7 @@ class Config(BaseSettings):
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_file=PROJECT / ".env", extra="ignore", frozen=True,
-        populate_by_name=True,
+        populate_by_name=True, env_ignore_empty=True,
     )  # fmt: skip
 
     # Where things are kept.
@@ -112,6 +112,11 @@ class Config(BaseSettings):
             for name in {_variable(field), PREFIX + field.upper()}
             if (value := settings.get(name)) is not None
         }
+        unknown = {name for name in settings if name.startswith(PREFIX)} - {
+            PREFIX + field.upper() for field in cls.model_fields
+        }
+        if unknown:
+            raise ConfigError(f"{min(unknown)}: no such setting")
         return cls.load(**given)
 
 

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 from rapidfuzz.distance import Indel, Prefix
 
-# Above this many pairs of characters the exact distance takes seconds; lines are compared then.
-EXACT_PAIRS = 4_000_000_000
+# Above this many pairs of characters the exact distance takes a second; lines are compared then.
+EXACT_PAIRS = 40_000_000_000
 
 
 def diff_size(before: str, after: str) -> int:
     """Fewest characters to delete from `before` and insert to make `after`.
 
-    Exact where what differs (without the common start and end) is up to about 60,000 characters
+    Exact where what differs (without the common start and end) is up to about 200,000 characters
     on both sides; beyond, whole lines count.
     """
     first, second = sorted((before, after))

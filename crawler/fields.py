@@ -155,7 +155,10 @@ def read_number(value: str) -> int | float | None:
     if size.isdigit():
         return factor * int(size)
     amount = Price.fromstring(size if size[0].isdigit() else f"0{size}").amount_float
-    return None if amount is None else factor * amount
+    if amount is None:
+        return None
+    # 1,234 and 1234 are one number: their hashes have to be equal.
+    return factor * (int(amount) if amount.is_integer() else amount)
 
 
 @lru_cache(maxsize=1024)

@@ -7,6 +7,7 @@ import io
 import logging
 import re
 import zlib
+from contextlib import suppress
 from datetime import UTC, datetime
 from urllib.parse import urljoin
 
@@ -25,12 +26,16 @@ logger = logging.getLogger(__name__)
 GZIP_MAGIC = b"\x1f\x8b"
 BASE_TAG = re.compile(rb"<base\b[^>]*>", re.I)
 # An XML declaration, comments and stylesheets may stand before the root element.
+# Atomic groups: a page that begins with a thousand comments is no reason to try them all again.
 SITEMAP_START = re.compile(
-    rb"(?:\xef\xbb\xbf)?\s*(?:<\?.{0,500}?\?>\s*|<!--.{0,2000}?-->\s*"
-    rb"|<!DOCTYPE[^\[>]{0,500}(?:\[.{0,2000}?\])?\s*>\s*){0,9}"
+    rb"(?:\xef\xbb\xbf)?(?>\s+|<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^\[>]*(?:\[.*?\])?\s*>)*+"
     rb"<(?:\w+:)?(?:urlset|sitemapindex)[\s/>]",
     re.S,
 )
+SNIFFED_BYTES = 8192
+CHUNK_BYTES = 65_536
+NOT_GZIP = (OSError, EOFError, zlib.error)
+YEAR_OR_MONTH = re.compile(r"\d{4}(?:-\d{2})?")
 
 _anchors = LinkExtractor(deny_extensions=(), unique=True)
 
@@ -39,7 +44,7 @@ def sitemap_of(body: bytes, limit_bytes: int) -> Sitemap | None:
     """The sitemap in a body (gzipped or not); None if it is none."""
     if body.startswith(GZIP_MAGIC):
         body = _unzipped(body, limit_bytes)
-    return Sitemap(body) if SITEMAP_START.match(body) else None
+    return Sitemap(body) if SITEMAP_START.match(body[:SNIFFED_BYTES]) else None
 
 
 def wanted_links(
@@ -117,18 +122,22 @@ def _own(url: str, wrapper: Wrapper, longest: int) -> str | None:
 
 def _moment(value: str | None) -> datetime | None:
     try:
-        read = datetime.fromisoformat(value.strip()) if value else None
+        text = (value or "").strip()
+        if YEAR_OR_MONTH.fullmatch(text):
+            text += "-01-01"[len(text) - 4 :]
+        read = datetime.fromisoformat(text) if text else None
         return read and (read if read.tzinfo else read.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         return None
 
 
 def _unzipped(body: bytes, limit_bytes: int) -> bytes:
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(body)) as unzipped:
-            return unzipped.read(limit_bytes)
-    except (OSError, EOFError, zlib.error):
-        return b""
+    """What can be unpacked, to the limit; a file that is cut off or has more behind it counts."""
+    unpacked = bytearray()
+    with gzip.GzipFile(fileobj=io.BytesIO(body)) as packed, suppress(*NOT_GZIP):
+        while chunk := packed.read1(min(CHUNK_BYTES, limit_bytes - len(unpacked))):
+            unpacked += chunk
+    return bytes(unpacked)
 
 
 def _joined(base: str, url: str) -> str:

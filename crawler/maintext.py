@@ -25,7 +25,7 @@ def main_text(response: TextResponse) -> dict[str, Any]:
 
 
 def page_title(response: TextResponse) -> str | None:
-    """The page's own title: og:title, else the only h1, else <title>."""
+    """The page's own title: og:title, else the first h1, else <title>."""
     for query in ("//meta[@property='og:title']/@content", "string(//h1)", "string(//title)"):
         if found := squeeze(response.xpath(query).get() or ""):
             return found[:1000]

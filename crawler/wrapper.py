@@ -27,7 +27,7 @@ from pydantic import (
 )
 from pydantic import Field as Key
 
-from crawler.config import Hours, Seconds
+from crawler.config import Config, Hours, Seconds
 from crawler.errors import WrapperError, first_problem
 from crawler.fields import Field
 from crawler.items import Kind
@@ -196,6 +196,12 @@ class Wrapper(BaseModel):
             key, cause = first_problem(error)
             raise WrapperError(f"{source}: {key + ': ' if key else ''}{cause}") from None
 
+    def completed(self, config: Config) -> Self:
+        """The wrapper with the config's values for what it leaves open."""
+        if self.strip_parameters is not None or config.strip_parameters is None:
+            return self
+        return self.model_copy(update={"strip_parameters": config.strip_parameters})
+
     @cached_property
     def zone(self) -> ZoneInfo:
         """The site's time zone."""
@@ -268,7 +274,7 @@ class Wrapper(BaseModel):
 def load_toml(path: Path) -> Wrapper:
     """The wrapper in a TOML file; WrapperError names the file, the key and the cause."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise WrapperError(f"{path}: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import unicodedata
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from crawler.items import Fetched, Kind, Link
@@ -51,6 +51,7 @@ def normal(value: Any) -> Any:
     if isinstance(value, int) and not -INT64 <= value < INT64:
         return float(value) if abs(value) < LARGEST_FLOAT else str(value)
     if isinstance(value, datetime):
+        value = value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
         return value.replace(microsecond=value.microsecond // 1000 * 1000)
     return value
 

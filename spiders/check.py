@@ -8,8 +8,6 @@ from typing import Any
 from scrapy import Request
 from scrapy.crawler import Crawler
 
-from crawler.clock import Clock
-from crawler.config import Config
 from crawler.items import Fetched, Kind, Skipped, Target
 from crawler.wrapper import Match, Wrapper
 from spiders.wrapper import WrapperSpider
@@ -26,9 +24,7 @@ def checking(
         """Reads what it is given, without a pass and without storage."""
 
         def begin(self, crawler: Crawler) -> None:
-            """Only config and clock: no pass is opened."""
-            self.config = Config.of(crawler.settings)
-            self.clock = Clock()
+            """Open no pass."""
 
         async def start(self) -> AsyncIterator[Request]:
             """Requests for the given URLs; those the wrapper does not want are only named."""

@@ -66,15 +66,20 @@ class WrapperSpider(Spider):
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
         """The spider of a crawl; the wrapper's politeness becomes its settings."""
         spider = super().from_crawler(crawler, *args, **kwargs)
+        spider.configure(crawler)
         spider.begin(crawler)
         for name, value in politeness(spider.wrapper).items():
             crawler.settings.set(name, value, priority="spider")
         return spider
 
-    def begin(self, crawler: Crawler) -> None:
-        """Take config and clock from the crawl, and open a pass in it."""
+    def configure(self, crawler: Crawler) -> None:
+        """Take config and clock from the crawl's settings."""
         self.config = Config.of(crawler.settings)
         self.clock = Clock(self.config.clock_offset_hours)
+        self.wrapper = self.wrapper.completed(self.config)
+
+    def begin(self, crawler: Crawler) -> None:
+        """Open a pass."""
         self.session = Session(crawler, self.wrapper, self.config, self.clock)
 
     @classmethod

@@ -21,6 +21,13 @@ from tests.site.running import RunningSite
 Databases = Callable[[], AbstractContextManager[tuple[Db, str]]]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that need a MongoDB server."""
+    for item in items:
+        if "mongo" in getattr(item, "fixturenames", ()):
+            item.add_marker("mongo")
+
+
 @pytest.fixture(scope="session")
 def mongo() -> Iterator[EmbeddedServer]:
     """One embedded server for all tests of a process; skips where none can run."""
@@ -73,9 +80,11 @@ def database(stored: tuple[Db, str]) -> Db:
 
 
 @pytest.fixture
-def freshet(stored: tuple[Db, str], tmp_path: Path) -> Freshet:
+def freshet(stored: tuple[Db, str], tmp_path: Path) -> Iterator[Freshet]:
     """Runs Freshet's commands on the test's database."""
-    return Freshet(tmp_path, MONGO_URI=stored[1], FRESHET_DATA_DIR=tmp_path / "data")
+    env = {"MONGO_URI": stored[1], "FRESHET_DATA_DIR": tmp_path / "data"}
+    with Freshet(tmp_path, **env) as runner:
+        yield runner
 
 
 @pytest.fixture

@@ -19,4 +19,4 @@ class Command(genspider.Command):
     def _list_templates(self) -> None:
         super()._list_templates()
         for path in sorted(TEMPLATES.glob("*.tmpl")):
-            print(f"   {path.stem}")
+            print(f"  {path.stem}")

@@ -54,7 +54,7 @@ class Command(FreshetCommand):
 
 async def _history(config: Config, url: str, spider: str | None, last: int) -> Document:
     async with opened(config) as db:
-        target = _only(await targets.of_url(db, _canonical(url), spider), url)
+        target = _only(await targets.of_url(db, _names(url, config), spider), url)
         name, known_as = target["spider"], target["url"]
         return {
             "url": known_as,
@@ -65,9 +65,11 @@ async def _history(config: Config, url: str, spider: str | None, last: int) -> D
         }
 
 
-def _canonical(url: str) -> str:
+def _names(url: str, config: Config) -> list[str]:
+    """The canonical forms that a URL may be known by, as wrappers strip different parameters."""
+    strip = config.strip_parameters
     try:
-        return canonical(url)
+        return [canonical(url), canonical(url, ()), *([canonical(url, strip)] if strip else [])]
     except ValueError as error:
         raise ConfigError(f"{url}: {error}") from None
 

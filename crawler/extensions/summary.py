@@ -38,7 +38,8 @@ class Summary:
         for name, value in counts.items():
             self.crawler.stats.set_value(f"freshet/{name}", value)
         line = sentence(self.session.spider, counts)
-        if sys.stderr.isatty() and not logger.isEnabledFor(logging.INFO):
+        # On a terminal the log is quiet, and the line stands below the live display.
+        if sys.stderr.isatty() and self.crawler.settings["LOG_LEVEL"] != "INFO":
             print(line, file=sys.stderr)
         else:
             logger.info("%s", line)

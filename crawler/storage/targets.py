@@ -186,9 +186,9 @@ async def make_all_due(db: Database, spider: str, at: datetime) -> None:
     )
 
 
-async def of_url(db: Database, url: str, spider: str | None = None) -> list[Document]:
-    """Documents of all targets with this canonical URL, or with it as an alias."""
-    query: Document = {"$or": [{"url": url}, {"aliases": url}]}
+async def of_url(db: Database, urls: list[str], spider: str | None = None) -> list[Document]:
+    """Documents of all targets with one of these canonical URLs, as their own or as an alias."""
+    query: Document = {"$or": [{"url": {"$in": urls}}, {"aliases": {"$in": urls}}]}
     if spider is not None:
         query["spider"] = spider
     return await db.targets.find(query).sort("_id").to_list(None)

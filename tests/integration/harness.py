@@ -52,21 +52,27 @@ class Freshet:
     def __init__(self, folder: Path, **env: object) -> None:
         self.folder = folder
         self.env = {"FRESHET_THROTTLE_START_SECONDS": "0"} | _texts(env)
+        self._started: list[subprocess.Popen[str]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End what is still at work, as after a test that failed."""
+        for process in self._started:
+            if process.returncode is None:
+                process.kill()
+                process.communicate()
 
     def __call__(self, *args: object, hours: float = 0, **env: object) -> Result:
         """Run a command to its end."""
         process = self.start(*args, hours=hours, **env)
-        try:
-            out, err = process.communicate(timeout=LIMIT_SECONDS)
-        except BaseException:
-            process.kill()
-            process.communicate()
-            raise
+        out, err = process.communicate(timeout=LIMIT_SECONDS)
         return Result(process.returncode, out, err)
 
     def start(self, *args: object, hours: float = 0, **env: object) -> subprocess.Popen[str]:
         """Start a command and return while it is at work; `communicate` ends it."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "scrapy", *map(str, args)],
             cwd=ROOT,
             env=_clean() | self.env | {"FRESHET_CLOCK_OFFSET_HOURS": str(hours)} | _texts(env),
@@ -75,6 +81,8 @@ class Freshet:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self._started.append(process)
+        return process
 
     def crawl(self, wrapper: Path, *args: object, hours: float = 0, **env: object) -> Result:
         """One pass by a TOML wrapper that ends well."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -53,9 +53,9 @@ class Edges:
 
     db: Db
     site: RunningSite
-    requests: list[Row]
-    log: str
-    seconds: float
+    requests: list[Row] = field(repr=False)
+    log: str = field(repr=False)
+    seconds: float = 0
 
     def visit(self, name: str) -> Row:
         """The only visit of a page."""

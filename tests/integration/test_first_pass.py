@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,9 +28,9 @@ class FirstPass:
 
     db: Db
     site: RunningSite
-    requests: list[Row]
-    exported: list[Row]
-    log: str
+    requests: list[Row] = field(repr=False)
+    exported: list[Row] = field(repr=False)
+    log: str = field(repr=False)
 
     def url(self, path: str) -> str:
         """A path of the site as a URL."""

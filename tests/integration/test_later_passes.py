@@ -215,6 +215,8 @@ def test_what_the_world_did_meanwhile_is_what_the_log_says(
     assert seen("not_modified") == {p for p, i in both.items() if i.offer(START) == i.offer(now)}
     assert seen("new") == {i.path for i in world.items if i.live(now) and not i.live(START)}
     assert seen("gone") == {i.path for i in world.items if i.live(START) and not i.live(now)}
+    unlisted = urls(database.targets.find({"unlisted_at": {"$type": "date"}}))
+    assert unlisted == {site.url + path for path in seen("gone")}, "what ended left its lists"
     prices = {post["url"]: post["fields"]["price"]["amount"] for post in database.posts.find()}
     for item in world.items:
         if item.live(now):

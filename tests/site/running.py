@@ -45,8 +45,9 @@ class RunningServer:
         assert self._process.stdout is not None
         self.url = _first_line(self._process.stdout)
         if not self.url.startswith("http://"):
-            self._stop()
-            raise RuntimeError(f"the server did not start: {errors.read_text(encoding='utf-8')}")
+            reason = errors.read_text(encoding="utf-8")
+            self.__exit__()
+            raise RuntimeError(f"the server did not start: {reason}")
         return self
 
     def __exit__(self, *_: object) -> None:

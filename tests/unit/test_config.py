@@ -124,7 +124,7 @@ def test_settings_of_another_name_are_no_knobs() -> None:
         ("FRESHET_IN_FLIGHT", "0"),
         ("FRESHET_IN_FLIGHT", "1.5"),
         ("FRESHET_DATABASE", "a/b"),
-        ("FRESHET_DATABASE", ""),
+        ("FRESHET_DATABASE", "a b"),
         ("FRESHET_PROGRESS", "maybe"),
         ("FRESHET_COMMIT_SIZE", "5001"),
         ("FRESHET_RETRY_AFTER_SECONDS", "-1"),

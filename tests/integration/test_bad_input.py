@@ -1,0 +1,133 @@
+"""Bad input: one line on stderr that names the cause, an exit code, and nothing written."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integration.harness import Db, Freshet
+
+GOOD = 'name = "shop"\nstart_urls = ["http://127.0.0.1:1/"]\nitem_pages = "/item/"\n'
+FILES = {
+    "good.toml": GOOD,
+    "syntax.toml": "name = shop\n",
+    "regex.toml": GOOD + 'list_pages = "/list/(\\\\d+"\n',
+    "key.toml": GOOD + 'feilds = "h1"\n',
+    "zone.toml": GOOD + 'timezone = "Europe/Londinium"\n',
+    "selector.toml": GOOD + 'fields = { title = "h1[" }\n',
+    "empty.toml": "",
+    "secret.toml": GOOD + 'cookies = { session = "abc" }\n',
+    "latin.toml": GOOD + "# caf\udce9\n",
+}
+# What is typed, what the line has to name.
+INPUT = {
+    "unknown spider": ("crawl nosuch", ["nosuch", "books, quotes, site"]),
+    "unknown argument": ("crawl books -a colour=red", ["colour", "unknown"]),
+    "bad limit": ("crawl books -a limit=many", ["limit"]),
+    "limit of nothing": ("crawl books -a limit=0", ["limit"]),
+    "no wrapper": ("crawl site", ["name", "wrapper=FILE.toml"]),
+    "no TOML": ("crawl site -a wrapper={}/syntax.toml", ["syntax.toml", "line 1"]),
+    "not UTF-8": ("crawl site -a wrapper={}/latin.toml", ["latin.toml"]),
+    "empty file": ("crawl site -a wrapper={}/empty.toml", ["empty.toml", "is missing"]),
+    "bad regex": ("crawl site -a wrapper={}/regex.toml", ["regex.toml", "list_pages"]),
+    "unknown key": ("crawl site -a wrapper={}/key.toml", ["key.toml", "feilds", "unknown key"]),
+    "bad zone": ("crawl site -a wrapper={}/zone.toml", ["zone.toml", "timezone", "Londinium"]),
+    "bad selector": ("crawl site -a wrapper={}/selector.toml", ["selector.toml", "title", "h1["]),
+    "secret in file": ("crawl site -a wrapper={}/secret.toml", ["cookies", "environment"]),
+    "missing file": ("crawl site -a wrapper={}/none.toml", ["none.toml", "No such file"]),
+    "a folder": ("crawl site -a wrapper={}", ["directory"]),
+    "file and name": ("crawl site -a wrapper={}/good.toml -a name=x", ["exclude each other"]),
+    "knob by -s": ("crawl books -s FRESHET_COMMIT_SIZE=abc", ["FRESHET_COMMIT_SIZE"]),
+    "nothing to forget": ("forget nosuch --yes", ["nosuch"]),
+    "unwatched page": ("history http://a.test/", ["http://a.test/", "not watched"]),
+    "no targets": ("targets nosuch", ["nosuch"]),
+    "nothing to prune": ("prune", ["--keep-versions"]),
+    "wrapper unknown": ("wrapper check nosuch", ["nosuch"]),
+    "wrapper bad key": ("wrapper check {}/key.toml", ["key.toml", "feilds"]),
+    "wrapper bad URL": ("wrapper check books books.html", ["books.html"]),
+}
+# Those before which the database has to be opened, so that its collections are there.
+OPENING = {"nothing to forget", "unwatched page", "no targets"}
+USAGE = {
+    "left-over argument": ("crawl books quotes", "quotes"),
+    "unknown option": ("crawl books --fast", "--fast"),
+    "no spider": ("crawl", "SPIDER"),
+    "bad -a": ("crawl books -a limit", "-a"),
+    "unknown action": ("db restart", "restart"),
+    "left-over of a command": ("targets books quotes", "quotes"),
+    "unknown option of a command": ("history http://a.test/ --fast", "--fast"),
+}
+ENVIRONMENT = {
+    "FRESHET_COMMIT_SIZE": "abc",
+    "FRESHET_IN_FLIGHT": "0",
+    "FRESHET_DATABASE": "a/b",
+    "FRESHET_RESPONSE_MB": "-1",
+    "MONGO_URI": "postgres://localhost/",
+}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    for name, text in FILES.items():
+        (tmp_path / name).write_bytes(text.encode("utf-8", "surrogateescape"))
+    return tmp_path
+
+
+@pytest.mark.parametrize("what", INPUT)
+def test_the_users_mistake_is_one_line(
+    freshet: Freshet, database: Db, files: Path, what: str
+) -> None:
+    words, named = INPUT[what]
+    result = freshet(*words.format(files).split())
+    assert result.code == 1, result.err
+    assert result.out == ""
+    assert result.complaint.startswith(f"scrapy {words.split()[0]}: ")
+    assert all(name in result.complaint for name in named), result.complaint
+    written = [name for name in database.list_collection_names() if database[name].find_one()]
+    assert written == (["meta"] if what in OPENING else [])
+
+
+@pytest.mark.parametrize("what", USAGE)
+def test_wrong_usage_is_exit_code_2(freshet: Freshet, database: Db, what: str) -> None:
+    words, named = USAGE[what]
+    result = freshet(*words.split())
+    assert result.code == 2, result.err
+    assert "Traceback" not in result.err
+    complaint = [line for line in result.err.splitlines() if "error:" in line]
+    assert len(complaint) == 1
+    assert named in complaint[0]
+    assert database.list_collection_names() == []
+
+
+@pytest.mark.parametrize("name", ENVIRONMENT)
+def test_a_bad_variable_is_named_in_one_line(freshet: Freshet, database: Db, name: str) -> None:
+    result = freshet("crawl", "books", **{name: ENVIRONMENT[name]})
+    assert result.code == 1
+    assert name in result.complaint
+    assert database.list_collection_names() == []
+
+
+@pytest.mark.parametrize("command", ["crawl books", "targets", "history http://a.test/"])
+def test_a_server_that_does_not_answer_is_said_within_ten_seconds(
+    freshet: Freshet, command: str
+) -> None:
+    before = time.monotonic()
+    uri = "mongodb://me:hush@127.0.0.1:1/x"
+    result = freshet(*command.split(), MONGO_URI=uri, FRESHET_MONGO_TIMEOUT_SECONDS=1)
+    assert time.monotonic() - before < 10
+    assert result.code == 1
+    assert "MongoDB at mongodb://127.0.0.1:1/x" in result.complaint
+    assert "hush" not in result.err
+
+
+def test_a_server_that_does_not_answer_is_said_within_ten_seconds_by_default(
+    freshet: Freshet,
+) -> None:
+    before = time.monotonic()
+    result = freshet("crawl", "books", MONGO_URI="mongodb://127.0.0.1:1/x")
+    assert time.monotonic() - before < 10
+    assert result.code == 1
+    said = result.complaint
+    assert said.count("(") == said.count(")"), "the driver's message is not cut inside brackets"

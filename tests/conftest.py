@@ -37,10 +37,11 @@ def mongo() -> Iterator[EmbeddedServer]:
     try:
         server.start()
     except ServerError as error:
+        said = server.log.read_text()[-2000:] if server.log.exists() else ""
         shutil.rmtree(folder)
         if "no mongod found" in str(error) or "libcurl" in str(error):
             pytest.skip(str(error))
-        raise
+        pytest.fail(f"{error}\n{said}")
     try:
         yield server
     finally:

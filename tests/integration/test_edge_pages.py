@@ -238,9 +238,7 @@ def test_a_host_that_refuses_again_and_again_is_left_alone_for_an_hour(
     assert asked(site)
 
 
-def test_errors_in_a_row_double_the_wait(
-    freshet: Freshet, database: Db, site: RunningSite
-) -> None:
+def test_errors_in_a_row_double_the_wait(freshet: Freshet, database: Db, site: RunningSite) -> None:
     wrapper = edge_wrapper(freshet, site, "empty")
     waits = []
     for hours in (0, 1.1, 3.2):
@@ -275,7 +273,9 @@ def test_a_reader_that_fails_costs_the_page_only(
 def test_a_reader_that_says_what_cannot_be_stored_costs_the_page_only(
     freshet: Freshet, database: Db, site: RunningSite
 ) -> None:
-    spider = SPIDER.replace('raise KeyError("no such thing\\nas seven")', 'return {{"title": {{1, 2}}}}')
+    spider = SPIDER.replace(
+        'raise KeyError("no such thing\\nas seven")', 'return {{"title": {{1, 2}}}}'
+    )
     result = freshet.crawl_spider(spider.format(url=site.url), "picky")
     assert outcomes(database) == {"new": 10, "error": 1}
     (visit,) = visits(database, outcome="error")

@@ -93,9 +93,7 @@ def test_a_page_without_validators_is_read_again_and_found_unchanged(
     assert database.versions.count_documents({}) == 2
 
 
-def test_a_frame_that_differs_on_each_request_is_no_change(
-    freshet: Freshet, database: Db
-) -> None:
+def test_a_frame_that_differs_on_each_request_is_no_change(freshet: Freshet, database: Db) -> None:
     with Pages(validators=False) as pages:
         pages.list("list.html", ["item-a.html"])
         pages.file("item-a.html", "<h1>A</h1><footer>visit 1</footer>")

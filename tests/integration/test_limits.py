@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -66,9 +67,7 @@ def test_pages_that_a_cap_kept_back_are_no_errors(
     assert database.targets.count_documents({"consecutive_errors": {"$gt": 0}}) == 0
 
 
-def test_a_wrapper_may_cap_its_own_host(
-    freshet: Freshet, site: RunningSite, database: Db
-) -> None:
+def test_a_wrapper_may_cap_its_own_host(freshet: Freshet, site: RunningSite, database: Db) -> None:
     wrapper = big_wrapper(freshet, site, host_requests=7)
     freshet.crawl(wrapper, FRESHET_HOST_REQUESTS=20)
     assert len(site.requests()) == 7
@@ -96,4 +95,4 @@ def test_a_delay_between_requests_is_kept(freshet: Freshet, site: RunningSite) -
     times = [request["at"] for request in site.requests()]
     assert len(times) == 5
     # Scrapy's delay is from half to one and a half of what is asked for.
-    assert min(after - before for before, after in zip(times, times[1:], strict=False)) >= 0.19
+    assert min(after - before for before, after in pairwise(times)) >= 0.19

@@ -47,9 +47,7 @@ def test_every_book_is_read_with_its_price(
         assert fields["description"] == book.description
 
 
-def test_every_book_has_its_category(
-    freshet: Freshet, database: Db, practice: RunningSite
-) -> None:
+def test_every_book_has_its_category(freshet: Freshet, database: Db, practice: RunningSite) -> None:
     with practice:
         crawl(freshet, practice, "books")
     found = {

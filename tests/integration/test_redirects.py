@@ -42,9 +42,7 @@ def test_a_redirected_target_keeps_its_url_and_the_final_one_is_an_alias(
     assert (visit["outcome"], visit["final_url"]) == ("new", f"{pages.url}/item/a/")
 
 
-def test_a_link_to_an_alias_is_no_second_item(
-    freshet: Freshet, database: Db, pages: Pages
-) -> None:
+def test_a_link_to_an_alias_is_no_second_item(freshet: Freshet, database: Db, pages: Pages) -> None:
     pages.list("list.html", ["/item/a"])
     pages.item("item/a/index.html", "A")
     wrapper = folder_wrapper(freshet, pages)

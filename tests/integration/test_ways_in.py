@@ -29,9 +29,7 @@ def test_a_sitemap_leads_to_every_page_it_names(
     freshet: Freshet, database: Db, site: RunningSite
 ) -> None:
     sitemap = f"{site.url}/sitemap.xml"
-    wrapper = freshet.wrapper(
-        "map", start_urls=[sitemap], item_pages=[ITEMS, POSTS], fields=FIELDS
-    )
+    wrapper = freshet.wrapper("map", start_urls=[sitemap], item_pages=[ITEMS, POSTS], fields=FIELDS)
     freshet.crawl(wrapper)
     live = World().paths(START)
     assert urls(database.posts.find()) == {site.url + path for path in live}
@@ -43,14 +41,18 @@ def test_a_sitemap_index_is_followed_and_zipped_sitemaps_are_read(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
     maps = [f"{pages.url}/one.xml", f"{pages.url}/two.xml.gz"]
-    pages.file("sitemap.xml", INDEX.format("".join(f"<sitemap><loc>{u}</loc></sitemap>" for u in maps)))
+    entries = (f"<sitemap><loc>{url}</loc></sitemap>" for url in maps)
+    pages.file("sitemap.xml", INDEX.format("".join(entries)))
     pages.file("one.xml", SITEMAP.format(ENTRY.format(f"{pages.url}/item-a.html")))
     packed = SITEMAP.format(ENTRY.format(f"{pages.url}/item-b.html")).encode()
     (pages.home / "two.xml.gz").write_bytes(gzip.compress(packed))
     pages.item("item-a.html", "A")
     pages.item("item-b.html", "B")
     wrapper = freshet.wrapper(
-        "index", start_urls=[f"{pages.url}/sitemap.xml"], item_pages="/item-", fields={"title": "h1"}
+        "index",
+        start_urls=[f"{pages.url}/sitemap.xml"],
+        item_pages="/item-",
+        fields={"title": "h1"},
     )
     freshet.crawl(wrapper)
     assert database.posts.distinct("title") == ["A", "B"]

@@ -19,6 +19,8 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
         # Nearer to the network than Scrapy's retries (550) and redirects (600), so that both
         # are counted and wait like any other request.
         "crawler.middlewares.conditional.ConditionalGetMiddleware": 650,
+        # Before Scrapy's own proxy middleware (750), which takes the password out of the URL.
+        "crawler.middlewares.proxy.WrapperProxyMiddleware": 740,
         "crawler.middlewares.manners.MannersMiddleware": 950,
     },
     "EXTENSIONS": {

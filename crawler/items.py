@@ -122,6 +122,7 @@ class Visit:
     update_size: difference in bytes to the previous fetch (the paper's; blind to replacements)
     diff_size:   characters really inserted and deleted in the content
     gone:        404 or 410 was confirmed often enough
+    reread:      the wrapper was edited and reads the same page differently
     alias_of:    another target that this URL redirects to; it holds the content
     """
 
@@ -134,6 +135,7 @@ class Visit:
     consecutive_errors: int = 0
     consecutive_gone: int = 0
     gone: bool = False
+    reread: bool = False
     alias_of: str | None = None
     id: ObjectId = field(default_factory=ObjectId)
 
@@ -154,7 +156,12 @@ class Visit:
         """Whether what the page links to has to be compared with what it linked to before."""
         if self.fetched.links is None or self.alias_of is not None:
             return False
-        return self.has_new_content or self.fetched.target.kind is Kind.ITEM
+        return self.stores_content or self.fetched.target.kind is Kind.ITEM
+
+    @property
+    def stores_content(self) -> bool:
+        """Whether version and item have to be written: new content, or an old one read anew."""
+        return self.has_new_content or (self.reread and self.alias_of is None)
 
     @property
     def changed(self) -> bool:

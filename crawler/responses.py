@@ -38,9 +38,11 @@ def page_problem(response: Response) -> str | None:
     """Why a response of status 2xx cannot be read; None if it can."""
     if not response.body.strip():
         return "empty page"
-    if not isinstance(response, TextResponse):
-        kind = (response.headers.get("Content-Type") or b"unknown type").decode("latin-1")
-        return f"not a text page: {kind[:80]}"
+    kind = (response.headers.get("Content-Type") or b"").decode("latin-1")
+    # Scrapy takes what it does not know for text; markup and JSON it recognises by themselves.
+    guessed = type(response) is TextResponse and kind and not kind.startswith("text/")
+    if not isinstance(response, TextResponse) or guessed:
+        return f"not a text page: {kind[:80] or 'unknown type'}"
     head = response.body[:SNIFFED_BYTES]
     if b"\0" in head and not head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "not a text page: binary content"

@@ -228,11 +228,21 @@ class Wrapper(BaseModel):
         """Main text is extracted where it is asked for, or where there are no fields."""
         return not self.fields if self.main_text is None else self.main_text
 
-    @cached_property
-    def scheme(self) -> str:
+    def scheme(self, kind: Kind) -> str:
         """Digest of all that decides what a page's content is; an edit of it is no change."""
-        parts = (self.fields, self.wants_main_text, self.timezone)
-        return hashlib.blake2b(repr(parts).encode(), digest_size=6).hexdigest()
+        return self._list_scheme if kind is Kind.LIST else self._item_scheme
+
+    @cached_property
+    def _list_scheme(self) -> str:
+        hosts = self.allowed_domains or sorted(self.hosts)
+        return _digest(
+            self.list_pages, self.item_pages, self.category, hosts, self.strip_parameters
+        )
+
+    @cached_property
+    def _item_scheme(self) -> str:
+        links = self._list_scheme if self.follow_item_links else None
+        return _digest(self.fields, self.wants_main_text, self.timezone, links)
 
     def canonical(self, url: str) -> str:
         """The canonical form of an absolute URL under this wrapper's rules."""
@@ -280,6 +290,10 @@ def load_toml(path: Path) -> Wrapper:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise WrapperError(f"{path}: not valid TOML: {error}") from None
     return Wrapper.of(values, str(path))
+
+
+def _digest(*parts: object) -> str:
+    return hashlib.blake2b(repr(parts).encode(), digest_size=6).hexdigest()
 
 
 def _search(patterns: tuple[re.Pattern[str], ...], url: str) -> re.Match[str] | None:

@@ -15,6 +15,7 @@ from crawler.storage import versions
 from schedules.first import Intervals
 
 LONG_DIFF_CHARACTERS = 20_000
+EDITED = "the wrapper was edited"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,8 @@ def decide(fetched: Fetched, rules: Rules) -> Visit:
         gone = target.consecutive_gone + 1
         confirmed = gone >= rules.gone_confirmations
         when = intervals.after_gone(fetched.at, confirmed=confirmed)
-        reason = None if confirmed else f"{gone} of {rules.gone_confirmations} confirmations"
+        count = None if confirmed else f"{gone} of {rules.gone_confirmations} confirmations"
+        reason = "; ".join(filter(None, (fetched.reason, count))) or None
         return Visit(fetched, Outcome.GONE, when, reason, consecutive_gone=gone, gone=confirmed)
     if fetched.outcome in (Outcome.ERROR, Outcome.BLOCKED):
         errors = target.consecutive_errors + 1
@@ -85,7 +87,14 @@ def decide(fetched: Fetched, rules: Rules) -> Visit:
         )
     outcome, reason = (fetched.outcome, None) if fetched.outcome else compare(fetched)
     when = intervals.after_seen(fetched.at)
-    return Visit(fetched, outcome, when, reason, update_size=update_size(fetched, outcome))
+    return Visit(
+        fetched,
+        outcome,
+        when,
+        reason,
+        update_size=update_size(fetched, outcome),
+        reread=reason == EDITED,
+    )
 
 
 def compare(fetched: Fetched) -> tuple[Outcome, str | None]:
@@ -99,7 +108,7 @@ def compare(fetched: Fetched) -> tuple[Outcome, str | None]:
     if fetched.content_hash == target.content_hash:
         return Outcome.UNCHANGED, None
     if fetched.scheme != target.scheme and fetched.raw_hash == target.raw_hash:
-        return Outcome.UNCHANGED, "the wrapper was edited"
+        return Outcome.UNCHANGED, EDITED
     return Outcome.CHANGED, None
 
 

@@ -33,6 +33,8 @@ from crawler.session import Session
 from crawler.wrapper import Wrapper
 
 BYTES_IN_MB = 1024 * 1024
+# What Scrapy's robots.txt middleware says; redirect loops are IgnoreRequests too.
+FORBIDDEN = "robots.txt"
 
 
 class Arguments(BaseModel):
@@ -113,8 +115,6 @@ class WrapperSpider(Spider):
         """The request for one target."""
         wrapper = self.wrapper
         meta: dict[str, Any] = {"target": target, "handle_httpstatus_list": HANDLED}
-        if wrapper.proxy:
-            meta["proxy"] = wrapper.proxy
         if wrapper.robots is False:
             meta["dont_obey_robotstxt"] = True
         return Request(
@@ -145,8 +145,8 @@ class WrapperSpider(Spider):
         if isinstance(failure.value, NotAsked):
             yield Skipped(target, str(failure.value))
             return
-        fetched = Fetched(target, self.clock.now(), self.wrapper.scheme)
-        refused = isinstance(failure.value, IgnoreRequest)
+        fetched = Fetched(target, self.clock.now(), self.wrapper.scheme(target.kind))
+        refused = isinstance(failure.value, IgnoreRequest) and FORBIDDEN in str(failure.value)
         fetched.outcome = Outcome.BLOCKED if refused else Outcome.ERROR
         fetched.reason = _in_words(failure)
         yield fetched
@@ -165,7 +165,7 @@ class WrapperSpider(Spider):
         return Fetched(
             target,
             self.clock.now(),
-            self.wrapper.scheme,
+            self.wrapper.scheme(target.kind),
             response.status,
             round(response.meta.get("download_latency", 0) * 1000),
             size=len(response.body),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import sys
 
 from filelock import FileLock, Timeout
@@ -99,7 +100,8 @@ def _only_one(config: Config, name: str) -> FileLock:
     folder = config.data_dir / "locks"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / f"{config.database}-{name}.lock", timeout=0)
+        database = hashlib.sha256(f"{config.mongo_uri} {config.database}".encode()).hexdigest()
+        lock = FileLock(folder / f"{name}-{database[:12]}.lock", timeout=0)
         lock.acquire()
     except Timeout:
         raise AlreadyRunning(f"{name} is being crawled already, nothing to do") from None

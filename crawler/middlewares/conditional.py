@@ -18,7 +18,7 @@ class ConditionalGetMiddleware:
     """Adds If-None-Match and If-Modified-Since to requests for targets."""
 
     def __init__(self, session: Session) -> None:
-        self.scheme = session.wrapper.scheme
+        self.wrapper = session.wrapper
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -31,7 +31,9 @@ class ConditionalGetMiddleware:
         if not isinstance(target, Target):
             return
         known = not request.meta.get("redirect_urls") or target.final_url == request.url
-        if not (known and target.content_hash and target.scheme == self.scheme):
+        if not (
+            known and target.content_hash and target.scheme == self.wrapper.scheme(target.kind)
+        ):
             request.headers.pop("If-None-Match", None)
             request.headers.pop("If-Modified-Since", None)
             return

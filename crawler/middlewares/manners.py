@@ -57,6 +57,7 @@ class MannersMiddleware:
             logger.warning("%s refused repeatedly and is left alone for an hour", host)
             later = self.session.clock.now() + timedelta(hours=ALONE_HOURS)
             await self.session.leave_alone(host, later)
+            return response
         if response.status not in BUSY:
             return response
         return await self._again(request, response, host)

@@ -23,19 +23,38 @@ async def settle(db: Database, batch: list[Visit], longest: timedelta) -> None:
     if not redirected:
         return
     owners = await _owners(db, redirected)
-    aliases = [v for v in redirected if v.fetched.final_url in owners]
+    aliases = [visit for visit in redirected if _find_owner(visit, owners)]
     for visit in aliases:
-        assert visit.fetched.final_url is not None
-        visit.become_alias(visit.fetched.final_url)
         visit.next_visit = visit.fetched.at + longest
     if aliases:
         await _hand_over(db, aliases)
 
 
-async def _owners(db: Database, redirected: list[Visit]) -> set[str]:
-    keys = [f"{v.fetched.target.spider} {v.fetched.final_url}" for v in redirected]
-    query = {"_id": {"$in": keys}, "alias_of": {"$exists": False}}
-    return {found["url"] async for found in db.targets.find(query, {"url": 1})}
+def _find_owner(visit: Visit, owners: dict[str, str]) -> bool:
+    """Make a visit an alias if its final URL has an owner; else its target becomes the owner."""
+    spider, final = visit.fetched.target.spider, str(visit.fetched.final_url)
+    owner = owners.setdefault(f"{spider} {final}", visit.fetched.target.url)
+    if owner == visit.fetched.target.url:
+        return False
+    visit.become_alias(owner)
+    return True
+
+
+async def _owners(db: Database, redirected: list[Visit]) -> dict[str, str]:
+    """The targets that hold what the final URLs show: `"SPIDER FINAL"` to the target's URL."""
+    spiders = {visit.fetched.target.spider for visit in redirected}
+    finals = [str(visit.fetched.final_url) for visit in redirected]
+    query = {
+        "spider": {"$in": list(spiders)},
+        "$or": [{"url": {"$in": finals}}, {"aliases": {"$in": finals}}],
+        "alias_of": {"$exists": False},
+    }
+    owners: dict[str, str] = {}
+    async for found in db.targets.find(query, {"spider": 1, "url": 1, "aliases": 1}):
+        for alias in found.get("aliases", ()):
+            owners.setdefault(f"{found['spider']} {alias}", found["url"])
+        owners[f"{found['spider']} {found['url']}"] = found["url"]
+    return owners
 
 
 async def _hand_over(db: Database, aliases: list[Visit]) -> None:

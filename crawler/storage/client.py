@@ -6,7 +6,12 @@ from typing import Any
 
 from pymongo import AsyncMongoClient
 from pymongo.asynchronous.database import AsyncDatabase
-from pymongo.errors import ConfigurationError, InvalidURI, PyMongoError
+from pymongo.errors import (
+    ConfigurationError,
+    InvalidURI,
+    PyMongoError,
+    ServerSelectionTimeoutError,
+)
 from pymongo.uri_parser import parse_uri
 
 from crawler.config import Config
@@ -47,8 +52,14 @@ async def check_reachable(client: AsyncMongoClient[Document], uri: str) -> None:
     """Raise Unreachable unless the server answers within the client's time."""
     try:
         await client.admin.command("ping")
+    except ServerSelectionTimeoutError:
+        seconds = client.options.server_selection_timeout
+        raise Unreachable(
+            f"MongoDB at {without_password(uri)}: no answer in {seconds:g} s (does it run? "
+            "MONGO_URI names it; without MONGO_URI an embedded server is used)"
+        ) from None
     except PyMongoError as error:
-        reason = str(error).split(",")[0].split("(configured")[0].strip()
+        reason = " ".join(str(error).split(", full error")[0].split())
         raise Unreachable(f"MongoDB at {without_password(uri)}: {reason}") from None
 
 

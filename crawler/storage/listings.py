@@ -101,7 +101,10 @@ async def _show(
     ]
     if changed:
         await db.listings.bulk_write(changed, ordered=False)
-    await db.targets.bulk_write(_relist(page.spider, links, due), ordered=False)
+    categories = _add_categories(page.spider, links)
+    await db.targets.bulk_write([*_relist(page.spider, links, due), *categories], ordered=False)
+    if categories:
+        await db.posts.bulk_write(categories, ordered=False)
 
 
 def _edge(page: Target, link: Link) -> Document:
@@ -116,22 +119,28 @@ def _edge(page: Target, link: Link) -> Document:
 
 
 def _relist(spider: str, links: list[Link], due: datetime) -> list[UpdateMany]:
-    """Items that a list shows again: category added, mark taken off, due if they were gone."""
-    by_category: dict[str | None, list[str]] = defaultdict(list)
+    """Items that a list shows again: the mark is taken off, and they are due if they were gone."""
+    query: Document = {"_id": {"$in": [f"{spider} {link.url}" for link in links]}}
+    marked, gone = {"unlisted_at": {"$type": "date"}}, {"consecutive_gone": {"$gt": 0}}
+    return [
+        UpdateMany(query | marked, {"$set": {"unlisted_at": None}}),
+        UpdateMany(query | gone, {"$set": {"next_visit": due}}),
+    ]
+
+
+def _add_categories(spider: str, links: list[Link]) -> list[UpdateMany]:
+    """The same for targets and for stored items, as both have the same `_id`."""
+    by_category: dict[str, list[str]] = defaultdict(list)
     for link in links:
-        by_category[link.category].append(f"{spider} {link.url}")
-    writes = []
-    for category, keys in by_category.items():
-        query: Document = {"_id": {"$in": keys}}
-        writes.append(
-            UpdateMany(query | {"unlisted_at": {"$type": "date"}}, {"$set": {"unlisted_at": None}})
+        if link.category:
+            by_category[link.category].append(f"{spider} {link.url}")
+    return [
+        UpdateMany(
+            {"_id": {"$in": keys}, "categories": {"$ne": category}},
+            {"$addToSet": {"categories": category}},
         )
-        back = {"$set": {"next_visit": due}}
-        writes.append(UpdateMany(query | {"consecutive_gone": {"$gt": 0}}, back))
-        if category:
-            add = {"$addToSet": {"categories": category}}
-            writes.append(UpdateMany(query | {"categories": {"$ne": category}}, add))
-    return writes
+        for category, keys in by_category.items()
+    ]
 
 
 async def _hidden_items(db: Database, spider: str) -> list[str]:
@@ -161,5 +170,6 @@ async def _settle_batch(db: Database, spider: str, items: list[str], at: datetim
     ]
     if moved:
         await db.targets.bulk_write(moved, ordered=False)
+        await db.posts.bulk_write(moved, ordered=False)
     await db.listings.delete_many(query | {"shown": False})
     return marked.modified_count

@@ -5,22 +5,29 @@ from __future__ import annotations
 from pymongo import UpdateOne
 
 from crawler.items import Fetched
-from crawler.storage.client import Document
+from crawler.storage.client import Database, Document
 
 
-def update_of(fetched: Fetched) -> UpdateOne:
-    """The write that makes an item's document hold what a fetch brought."""
-    target = fetched.target
+async def store(db: Database, items: list[Fetched]) -> None:
+    """Make the items' documents hold what was fetched, under the categories of this moment."""
+    if not items:
+        return
+    query = {"_id": {"$in": [item.target.key for item in items]}}
+    found = db.targets.find(query, {"categories": 1})
+    categories = {target["_id"]: target["categories"] async for target in found}
+    updates = [_update_of(item, categories.get(item.target.key, [])) for item in items]
+    await db.posts.bulk_write(updates, ordered=False)
+
+
+def _update_of(fetched: Fetched, categories: list[str]) -> UpdateOne:
+    target, content = fetched.target, fetched.content or {}
     current: Document = {
-        "fields": {k: v for k, v in (fetched.content or {}).items() if k not in _TEXT},
-        "title": (fetched.content or {}).get("title"),
-        "text": (fetched.content or {}).get("main_text"),
-        "categories": list(target.categories),
+        "fields": {name: value for name, value in content.items() if name != "main_text"},
+        "title": content.get("title"),
+        "text": content.get("main_text"),
+        "categories": categories,
         "content_hash": fetched.content_hash,
         "changed_at": fetched.at,
     }
     constant = {"spider": target.spider, "url": target.url, "first_seen": fetched.at}
     return UpdateOne({"_id": target.key}, {"$set": current, "$setOnInsert": constant}, upsert=True)
-
-
-_TEXT = frozenset({"main_text"})

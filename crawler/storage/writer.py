@@ -103,11 +103,9 @@ class Writer:
         for visit in batch:
             await self._write_links(visit)
         await aliases.settle(self._db, batch, self._longest)
-        new = [visit.fetched for visit in batch if visit.has_new_content]
+        new = [visit.fetched for visit in batch if visit.stores_content]
         await insert_new(self._db.versions, [versions.row_of(fetched) for fetched in new])
-        items = [posts.update_of(x) for x in new if x.target.kind is Kind.ITEM]
-        if items:
-            await self._db.posts.bulk_write(items, ordered=False)
+        await posts.store(self._db, [x for x in new if x.target.kind is Kind.ITEM])
         await self._db.targets.bulk_write([targets.update_of(v) for v in batch], ordered=False)
         await insert_new(self._db.visits, [visits.log_row_of(visit) for visit in batch])
 

@@ -180,7 +180,7 @@ def failure(error: Exception) -> Failure:
     return failed
 
 
-SCHEME = Shop.read_wrapper(Arguments()).scheme
+SCHEME = Shop.read_wrapper(Arguments()).scheme(Kind.ITEM)
 KNOWN = Validators('"1"', "Wed, 01 May 2024 12:00:00 GMT")
 
 

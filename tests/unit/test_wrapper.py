@@ -9,6 +9,7 @@ import pytest
 
 from crawler.errors import WrapperError
 from crawler.fields import number, price, text
+from crawler.items import Kind
 from crawler.wrapper import Wrapper, load_toml
 from spiders.wrapper import Arguments, WrapperSpider
 from tests.unit.pages import SITE, wrapper
@@ -174,7 +175,9 @@ def test_a_wrapper_says_which_parameters_to_strip() -> None:
 )
 def test_the_scheme_changes_with_what_decides_the_content(edit: dict[str, Any]) -> None:
     before = wrapper(fields={"title": "h1"})
-    assert wrapper(**({"fields": {"title": "h1"}} | edit)).scheme != before.scheme
+    assert wrapper(**({"fields": {"title": "h1"}} | edit)).scheme(Kind.ITEM) != before.scheme(
+        Kind.ITEM
+    )
 
 
 @pytest.mark.parametrize(
@@ -192,7 +195,7 @@ def test_the_scheme_changes_with_what_decides_the_content(edit: dict[str, Any]) 
 )
 def test_the_scheme_does_not_change_with_the_rest(edit: dict[str, Any]) -> None:
     before = wrapper(fields={"title": "h1"})
-    assert wrapper(fields={"title": "h1"}, **edit).scheme == before.scheme
+    assert wrapper(fields={"title": "h1"}, **edit).scheme(Kind.ITEM) == before.scheme(Kind.ITEM)
 
 
 class Shop(WrapperSpider):
@@ -235,7 +238,7 @@ def test_a_class_and_a_file_of_the_same_site_are_equal(tmp_path: Path) -> None:
     file.write_text(SHOP_TOML, encoding="utf-8")
     from_class, from_file = Shop.read_wrapper(Arguments()), load_toml(file)
     assert from_class == from_file
-    assert from_class.scheme == from_file.scheme
+    assert from_class.scheme(Kind.ITEM) == from_file.scheme(Kind.ITEM)
 
 
 def test_an_error_in_a_class_names_its_file() -> None:
@@ -271,3 +274,9 @@ def test_a_missing_file_and_a_folder_are_errors_too(tmp_path: Path) -> None:
         load_toml(tmp_path / "none.toml")
     with pytest.raises(WrapperError, match="directory"):
         load_toml(tmp_path)
+
+
+def test_the_scheme_of_list_pages_changes_with_the_patterns() -> None:
+    before, after = wrapper(), wrapper(item_pages="/elsewhere/")
+    assert before.scheme(Kind.LIST) != after.scheme(Kind.LIST)
+    assert before.scheme(Kind.LIST) == wrapper(delay_seconds=3).scheme(Kind.LIST)

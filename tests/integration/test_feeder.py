@@ -1,0 +1,85 @@
+"""The stream of due targets, read from a real database while visits are being stored."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+from pymongo import AsyncMongoClient
+from pymongo.asynchronous.database import AsyncDatabase
+
+from crawler.config import Config
+from crawler.feeder import due_targets
+from crawler.items import Kind, Target
+from crawler.session import Session
+from crawler.storage.targets import new_document
+from tests.integration.harness import Db, Row
+
+NOW = datetime(2026, 1, 5, tzinfo=UTC)
+TARGETS = 2000
+
+
+class Pass:
+    """As much of a session as the feeder sees; a visit is stored after a moment."""
+
+    spider = "x"
+    started = NOW
+    error = None
+
+    def __init__(self, db: AsyncDatabase[Row], chance: random.Random) -> None:
+        self.db, self.chance = db, chance
+        self.config = Config.load(in_flight=50)
+        self.in_flight: set[str] = set()
+        self.handed_out: Counter[str] = Counter()
+        self.patience = self
+        self._released = asyncio.Event()
+
+    async def read(self, call: Callable[[], Awaitable[Any]]) -> Any:
+        return await call()
+
+    def closed_hosts(self) -> list[str]:
+        return []
+
+    def take(self, target: Target) -> None:
+        self.in_flight.add(target.key)
+        self.handed_out[target.url] += 1
+
+    async def until_released(self) -> None:
+        self._released.clear()
+        await self._released.wait()
+
+    async def visit(self, target: Target) -> None:
+        await asyncio.sleep(self.chance.random() / 200)
+        later = {"$set": {"next_visit": NOW + timedelta(days=1)}}
+        await self.db.targets.update_one({"_id": target.key}, later)
+        self.in_flight.discard(target.key)
+        self._released.set()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as visits:
+            async for target in due_targets(cast(Session, self)):
+                visits.create_task(self.visit(target))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_target_is_handed_out_once_however_fast_visits_are_stored(
+    stored: tuple[Db, str], seed: int
+) -> None:
+    db, uri = stored
+    links = [f"http://a.test/{n}" for n in range(TARGETS)]
+    db.targets.insert_many([new_document("x", url, Kind.ITEM, NOW, NOW) for url in links])
+    handed_out = asyncio.run(_hand_out(uri, random.Random(seed)))
+    assert {url for url, n in handed_out.items() if n > 1} == set()
+    assert set(handed_out) == set(links)
+
+
+async def _hand_out(uri: str, chance: random.Random) -> Counter[str]:
+    async with AsyncMongoClient[Row](uri, tz_aware=True) as client:
+        session = Pass(client.get_default_database(), chance)
+        await session.run()
+        return session.handed_out

@@ -18,12 +18,12 @@ async def due_targets(session: Session, limit: int | None = None) -> AsyncIterat
     """
     handed_out = 0
     while session.error is None:
-        idle = not session.in_flight
+        idle, releases = not session.in_flight, session.releases
         batch = await session.patience.read(lambda: _next_batch(session))
         if not batch and idle:
             return
         if not batch:
-            await session.until_released()
+            await session.until_released(releases)
         for target in batch:
             await _room(session)
             if session.error is not None or (limit is not None and handed_out >= limit):
@@ -34,17 +34,23 @@ async def due_targets(session: Session, limit: int | None = None) -> AsyncIterat
 
 
 async def _next_batch(session: Session) -> list[Target]:
+    """Due targets that were not in flight when the question was asked, nor are now.
+
+    The answer is older than this moment: a target that was visited and released while it was on
+    its way would look due and free.
+    """
     size = session.config.in_flight
+    in_flight = frozenset(session.in_flight)
     found = await targets.due(
         session.db,
         session.spider,
         session.started,
-        size + len(session.in_flight),
+        size + len(in_flight),
         session.closed_hosts(),
     )
-    return [target for target in found if target.key not in session.in_flight]
+    return [target for target in found if target.key not in in_flight]
 
 
 async def _room(session: Session) -> None:
     while len(session.in_flight) >= session.config.in_flight and session.error is None:
-        await session.until_released()
+        await session.until_released(session.releases)

@@ -45,6 +45,7 @@ class Session:
             wrapper.host_requests or self.config.host_requests, self.config.blocked_strikes
         )
         self.in_flight: set[str] = set()
+        self.releases = 0
         self.counts: Counter[str] = Counter()
         self.error: FreshetError | None = None
         self.due_at_start = 0
@@ -81,12 +82,17 @@ class Session:
     def release(self, target: Target) -> None:
         """A target is done with, whatever came of it."""
         self.in_flight.discard(target.key)
-        self._released.set()
+        self._wake()
 
-    async def until_released(self) -> None:
-        """Return when a target was released."""
-        self._released.clear()
-        await self._released.wait()
+    async def until_released(self, releases: int) -> None:
+        """Return when more than `releases` targets have been released since the pass began."""
+        while self.releases <= releases:
+            self._released.clear()
+            await self._released.wait()
+
+    def _wake(self) -> None:
+        self.releases += 1
+        self._released.set()
 
     def count(self, visit: Visit) -> None:
         """Count a stored visit."""
@@ -114,7 +120,7 @@ class Session:
             if engine is not None and engine.spider is not None:
                 closing = engine.close_spider_async(reason="storage")
                 self._closing = asyncio.ensure_future(closing)
-        self._released.set()
+        self._wake()
 
     async def _open(self, spider: Spider) -> None:
         try:

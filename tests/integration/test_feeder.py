@@ -21,7 +21,8 @@ from crawler.storage.targets import new_document
 from tests.integration.harness import Db, Row
 
 NOW = datetime(2026, 1, 5, tzinfo=UTC)
-TARGETS = 2000
+TARGETS = 1000
+PATIENCE_SECONDS = 10
 
 
 class Pass:
@@ -37,6 +38,7 @@ class Pass:
         self.in_flight: set[str] = set()
         self.handed_out: Counter[str] = Counter()
         self.patience = self
+        self.releases = 0
         self._released = asyncio.Event()
 
     async def read(self, call: Callable[[], Awaitable[Any]]) -> Any:
@@ -49,15 +51,17 @@ class Pass:
         self.in_flight.add(target.key)
         self.handed_out[target.url] += 1
 
-    async def until_released(self) -> None:
-        self._released.clear()
-        await self._released.wait()
+    async def until_released(self, releases: int) -> None:
+        while self.releases <= releases:
+            self._released.clear()
+            await self._released.wait()
 
     async def visit(self, target: Target) -> None:
         await asyncio.sleep(self.chance.random() / 200)
         later = {"$set": {"next_visit": NOW + timedelta(days=1)}}
         await self.db.targets.update_one({"_id": target.key}, later)
         self.in_flight.discard(target.key)
+        self.releases += 1
         self._released.set()
 
     async def run(self) -> None:
@@ -81,5 +85,9 @@ def test_each_target_is_handed_out_once_however_fast_visits_are_stored(
 async def _hand_out(uri: str, chance: random.Random) -> Counter[str]:
     async with AsyncMongoClient[Row](uri, tz_aware=True) as client:
         session = Pass(client.get_default_database(), chance)
-        await session.run()
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await session.run()
+        except TimeoutError:
+            pytest.fail(f"the stream stands still, {len(session.in_flight)} in flight")
         return session.handed_out

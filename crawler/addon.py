@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from scrapy.settings import Settings, get_settings_priority
@@ -41,8 +42,16 @@ class FreshetAddon:
             # A plain set at add-on priority would lose against a user's own components.
             priority = max(settings.getpriority(name) or 0, get_settings_priority("addon"))
             settings.set(name, components | settings.getdict(name), priority=priority)
+        # A robots.txt that cannot be fetched is the site's trouble: one line says it all.
+        logging.getLogger("scrapy.downloadermiddlewares.robotstxt").addFilter(without_traceback)
         for name, value in manners(Config.of(settings)).items():
             settings.set(name, value, priority="addon")
+
+
+def without_traceback(record: logging.LogRecord) -> bool:
+    """A log filter that lets records pass without their traceback."""
+    record.exc_info = None
+    return True
 
 
 def manners(config: Config) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def mongo() -> Iterator[EmbeddedServer]:
 
 @pytest.fixture(scope="session")
 def databases(mongo: EmbeddedServer) -> Databases:
-    """Makes databases of their own: `with databases() as (db, uri)`; dropped at the end."""
+    """Makes a database and its URI, dropped at the end: `with databases() as (db, uri)`."""
 
     @contextmanager
     def make() -> Iterator[tuple[Db, str]]:

@@ -1,4 +1,4 @@
-"""What the integration tests share: Freshet as a user runs it, wrappers, pages that one can edit."""
+"""What the integration tests share: Freshet as a user runs it, wrappers, pages to edit."""
 
 from __future__ import annotations
 

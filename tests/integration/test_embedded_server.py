@@ -93,7 +93,7 @@ def test_it_starts_tells_its_state_and_stops(alone: Freshet, data: Path) -> None
 
 def test_no_network_port_is_opened(alone: Freshet, data: Path) -> None:
     pid = state(alone, "start")["pid"]
-    sockets = {os.readlink(f) for f in Path(f"/proc/{pid}/fd").iterdir() if f.is_symlink()}
+    sockets = {str(f.readlink()) for f in Path(f"/proc/{pid}/fd").iterdir() if f.is_symlink()}
     listening = [
         line.split()
         for table in ("tcp", "tcp6")

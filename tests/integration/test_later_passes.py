@@ -8,7 +8,7 @@ import pytest
 from rapidfuzz.distance import Indel
 
 from tests.integration.demo import shop_wrapper
-from tests.integration.harness import Db, Freshet, Pages, asked, outcomes, target, urls, visits
+from tests.integration.harness import Db, Freshet, Pages, asked, outcomes, urls, visits
 from tests.site import big
 from tests.site.running import RunningSite
 from tests.site.world import START, World

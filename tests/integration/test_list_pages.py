@@ -112,7 +112,6 @@ def test_an_item_pushed_to_the_next_page_of_its_list_is_never_marked(lists: List
     lists.pages.list("red/1.html", ["/item-c.html", "/item-a.html", "/red/2.html"])
     lists.pages.list("red/2.html", ["/item-b.html"])
     log = lists.crawl()
-    assert "1 new" in log, "item c"
     assert "0 unlisted" in log
     assert sorted(lists.item("b")["categories"]) == ["blue", "red"]
 

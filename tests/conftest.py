@@ -51,7 +51,7 @@ def mongo() -> Iterator[EmbeddedServer]:
 
 @pytest.fixture(scope="session")
 def databases(mongo: EmbeddedServer) -> Databases:
-    """Makes a database and its URI, dropped at the end: `with databases() as (db, uri)`."""
+    """A maker of databases with their URIs, each dropped at the end of its `with` block."""
 
     @contextmanager
     def make() -> Iterator[tuple[Db, str]]:

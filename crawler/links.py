@@ -9,6 +9,7 @@ import re
 import zlib
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import lru_cache
 from urllib.parse import urljoin
 
 from scrapy.http import TextResponse
@@ -16,7 +17,6 @@ from scrapy.link import Link as Anchor
 from scrapy.linkextractors import LinkExtractor
 from scrapy.utils.sitemap import Sitemap
 
-from crawler.errors import WrapperError
 from crawler.fields import node_text
 from crawler.items import Kind, Link
 from crawler.urls import is_http
@@ -97,7 +97,7 @@ def _wanted(
         return None
     match = wrapper.match(known)
     if match.both:
-        logger.error("%s", WrapperError(f"{wrapper.name}: {known} meets list_pages and item_pages"))
+        _say_ambiguous(wrapper.name, known)
     if match.kind is None:
         return None
     own = match.category if match.kind is Kind.ITEM else None
@@ -118,6 +118,12 @@ def _own(url: str, wrapper: Wrapper, longest: int) -> str | None:
     except ValueError:
         return None
     return known if wrapper.is_own(known) else None
+
+
+@lru_cache(maxsize=4096)
+def _say_ambiguous(name: str, url: str) -> None:
+    """Once a URL, however many pages link to it."""
+    logger.error("%s: %s meets list_pages and item_pages both and is left out", name, url)
 
 
 def _moment(value: str | None) -> datetime | None:

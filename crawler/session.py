@@ -164,7 +164,10 @@ class Session:
 
     async def _sum_up(self, reason: str) -> None:
         self.counts["discovered"] = self.writer.discovered
-        self.counts["unlisted"] = await listings.settle(self.db, self.spider, self.clock.now())
+        # An item is off the lists only when all lists that are due have been read.
+        if not await targets.lists_are_due(self.db, self.spider, self.started):
+            now = self.clock.now()
+            self.counts["unlisted"] = await listings.settle(self.db, self.spider, now)
         self.targets_at_end = await targets.count(self.db, self.spider)
         self.counts["targets"] = self.targets_at_end
         counts = {name.replace(" ", "_"): n for name, n in self.counts.items()}

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 from typing import Any
 
+from rich.columns import Columns
 from rich.console import Console
 from rich.table import Table
 
@@ -15,6 +16,8 @@ from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.storage import targets
 from crawler.storage.store import opened
+
+STATES = ("targets", "due", "unlisted", "gone", "dead_links", "aliases", "errors")
 
 
 class Command(FreshetCommand):
@@ -46,16 +49,15 @@ async def _counts(config: Config, spider: str | None) -> dict[str, Any]:
 
 
 def _show(counts: dict[str, Any]) -> None:
-    states = ("targets", "due", "unlisted", "gone", "dead_links", "aliases", "errors")
-    console = Console()
-    console.print(_table("state", {name: counts[name] for name in states}))
-    for part in ("kinds", "outcomes", "categories", "spiders"):
-        if counts[part]:
-            console.print(_table(part, counts[part]))
+    states = [f"{counts[name]:,} {name.replace('_', ' ')}" for name in STATES if counts[name]]
+    console = Console(highlight=False)
+    console.print(", ".join(states) or "no targets")
+    parts = ("kinds", "outcomes", "categories", "spiders")
+    console.print(Columns([_table(part, counts[part]) for part in parts if counts[part]]))
 
 
 def _table(title: str, rows: dict[str, int]) -> Table:
-    table = Table("", "targets", title=title, title_justify="left")
+    table = Table(title, "targets")
     table.columns[1].justify = "right"
     for name, n in rows.items():
         table.add_row(name, f"{n:,}")

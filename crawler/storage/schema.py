@@ -102,6 +102,14 @@ INDEXES: dict[str, list[IndexModel]] = {
 
 async def prepare(db: Database) -> None:
     """Bring the database to this version: refuse, migrate, create; cheap when nothing is to do."""
+    try:
+        await _prepare(db)
+    except OperationFailure as error:
+        reason = (error.details or {}).get("errmsg") or error
+        raise StorageError(f"database {db.name!r} cannot be used: {reason}") from None
+
+
+async def _prepare(db: Database) -> None:
     meta = await db.meta.find_one({"_id": "schema"})
     found = int(meta["version"]) if meta else 0
     if found > VERSION:
@@ -111,13 +119,10 @@ async def prepare(db: Database) -> None:
         )
     if found == VERSION:
         return
-    try:
-        for version in range(found + 1, VERSION + 1):
-            if migration := MIGRATIONS.get(version):
-                await migration(db)
-        await _create(db)
-    except OperationFailure as error:
-        raise StorageError(f"database {db.name!r} cannot be prepared: {error}") from None
+    for version in range(found + 1, VERSION + 1):
+        if migration := MIGRATIONS.get(version):
+            await migration(db)
+    await _create(db)
     await db.meta.replace_one({"_id": "schema"}, {"version": VERSION}, upsert=True)
 
 

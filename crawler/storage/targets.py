@@ -167,6 +167,12 @@ async def count_due(db: Database, spider: str, until: datetime) -> int:
     return await db.targets.count_documents({"spider": spider, "next_visit": {"$lte": until}})
 
 
+async def lists_are_due(db: Database, spider: str, until: datetime) -> bool:
+    """Whether a list page of a spider is still to be read."""
+    query = {"spider": spider, "kind": str(Kind.LIST), "next_visit": {"$lte": until}}
+    return await db.targets.find_one(query, {"_id": 1}) is not None
+
+
 async def count(db: Database, spider: str) -> int:
     """How many targets a spider has that are neither gone nor aliases."""
     return await db.targets.count_documents(

@@ -57,4 +57,4 @@ class Patience:
 
 def in_short(error: PyMongoError) -> str:
     """The first part of a driver's message, in one line."""
-    return " ".join(str(error).split(",")[0].split())[:200]
+    return " ".join(str(error).split(" (configured")[0].split())[:200]

@@ -155,3 +155,13 @@ def test_a_category_can_come_from_the_page(freshet: Freshet, database: Db, pages
     )
     freshet.crawl(wrapper)
     assert target(database, f"{pages.url}/item-a.html")["categories"] == ["Rainwear"]
+
+
+def test_nothing_is_marked_while_a_list_that_is_due_was_not_read(lists: Lists) -> None:
+    lists.pages.list("red/1.html", ["/item-b.html"])
+    lists.hours += 7
+    log = lists.freshet.crawl(lists.wrapper, "-a", "limit=2", hours=lists.hours).err
+    assert "0 unlisted" in log
+    log = lists.freshet.crawl(lists.wrapper, hours=lists.hours).err
+    assert "1 unlisted" in log
+    assert lists.item("a")["unlisted_at"]

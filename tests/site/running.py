@@ -62,11 +62,11 @@ class RunningServer:
         return self._process.pid
 
     def requests(self) -> list[dict[str, Any]]:
-        """Return the log's lines so far, oldest first."""
+        """Return the log's lines so far, oldest first; one that is being written is left out."""
         if not self.log.exists():
             return []
-        lines = self.log.read_text(encoding="utf-8").splitlines()
-        return [json.loads(line) for line in lines]
+        text = self.log.read_text(encoding="utf-8")
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
 
     def clear_log(self) -> None:
         """Empty the log."""

@@ -66,11 +66,11 @@ class WrapperSpider(Spider):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
-        """The spider of a crawl; the wrapper's politeness becomes its settings."""
+        """The spider of a crawl, with its wrapper's settings."""
         spider = super().from_crawler(crawler, *args, **kwargs)
         spider.configure(crawler)
         spider.begin(crawler)
-        for name, value in politeness(spider.wrapper).items():
+        for name, value in scrapy_settings(spider.wrapper).items():
             crawler.settings.set(name, value, priority="spider")
         return spider
 
@@ -229,12 +229,14 @@ class WrapperSpider(Spider):
         return f"none of the fields found: {names}" if names else "no text found"
 
 
-def politeness(wrapper: Wrapper) -> dict[str, Any]:
-    """Scrapy settings that a wrapper's politeness keys stand for."""
+def scrapy_settings(wrapper: Wrapper) -> dict[str, Any]:
+    """Scrapy settings that a wrapper's keys stand for, and what suits every wrapper."""
     chosen = {
         "DOWNLOAD_DELAY": wrapper.delay_seconds,
         "CONCURRENT_REQUESTS_PER_DOMAIN": wrapper.concurrency,
         "AUTOTHROTTLE_ENABLED": wrapper.throttle,
+        # A response gives one item; Scrapy starts as many tasks a response as this says.
+        "CONCURRENT_ITEMS": 1,
     }
     return {name: value for name, value in chosen.items() if value is not None}
 

@@ -54,12 +54,13 @@ class Crawl:
         return self.pages / self.seconds
 
 
-def plain(start: str) -> Crawl:
-    """The plain Scrapy spider from `start`."""
+def plain(start: str, *settings: str) -> Crawl:
+    """The plain Scrapy spider from `start`; settings as NAME=VALUE."""
     with tempfile.TemporaryDirectory() as folder:
         spider = ROOT / "tests/bench/plain.py"
         script = ["runspider", str(spider), "-a", f"first={start}"]
-        return _run([*script, "-O", f"{folder}/items.jsonl"], {}, cwd=folder)
+        options = [part for setting in settings for part in ("-s", setting)]
+        return _run([*script, "-O", f"{folder}/items.jsonl", *options], {}, cwd=folder)
 
 
 def freshet(start: str, name: str, folder: Path, *, fields: bool = True) -> Crawl:

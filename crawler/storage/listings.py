@@ -14,7 +14,7 @@ from pymongo import UpdateMany, UpdateOne
 
 from crawler.items import Fetched, Kind, Link, Target
 from crawler.storage import hints, targets
-from crawler.storage.bulk import insert_new
+from crawler.storage.bulk import in_batches, insert_new
 from crawler.storage.client import Database, Document
 
 BATCH = 1000
@@ -22,10 +22,14 @@ BATCH = 1000
 
 async def record(db: Database, fetched: Fetched, due: datetime) -> int:
     """Bring edges and targets up to what a page links to; the number of targets discovered."""
-    links = await _resolve_aliases(db, fetched.target.spider, fetched.links or ())
-    discovered = await _discover(db, fetched, links, due)
-    await hints.record(db, fetched.target.spider, links, due)
-    await _update_edges(db, fetched.target, [x for x in links if x.kind is Kind.ITEM], due)
+    spider, discovered = fetched.target.spider, 0
+    items: list[Link] = []
+    for part in in_batches(fetched.links or (), BATCH):
+        links = await _resolve_aliases(db, spider, part)
+        discovered += await _discover(db, fetched, links, due)
+        await hints.record(db, spider, links, due)
+        items += [link for link in links if link.kind is Kind.ITEM]
+    await _update_edges(db, fetched.target, items, due)
     return discovered
 
 
@@ -43,7 +47,7 @@ async def settle(db: Database, spider: str, at: datetime) -> int:
     return marked
 
 
-async def _resolve_aliases(db: Database, spider: str, links: Iterable[Link]) -> tuple[Link, ...]:
+async def _resolve_aliases(db: Database, spider: str, links: Iterable[Link]) -> list[Link]:
     by_url = {link.url: link for link in links}
     query = {"spider": spider, "aliases": {"$in": list(by_url)}}
     async for owner in db.targets.find(query, {"url": 1, "aliases": 1}):
@@ -52,7 +56,7 @@ async def _resolve_aliases(db: Database, spider: str, links: Iterable[Link]) -> 
                 by_url.setdefault(
                     owner["url"], Link(owner["url"], link.kind, link.category, link.lastmod)
                 )
-    return tuple(by_url.values())
+    return list(by_url.values())
 
 
 async def _discover(db: Database, fetched: Fetched, links: Iterable[Link], due: datetime) -> int:
@@ -78,10 +82,10 @@ async def _update_edges(db: Database, page: Target, links: list[Link], due: date
     fresh = [link for link in links if not _stands(old.get(link.url), link)]
     wanted = {link.url for link in links}
     hidden = [e["_id"] for item, e in old.items() if item not in wanted and e["shown"]]
-    if hidden:
-        await db.listings.update_many({"_id": {"$in": hidden}}, {"$set": {"shown": False}})
-    if fresh:
-        await _show(db, page, fresh, old, due)
+    for ids in in_batches(hidden, BATCH):
+        await db.listings.update_many({"_id": {"$in": ids}}, {"$set": {"shown": False}})
+    for part in in_batches(fresh, BATCH):
+        await _show(db, page, part, old, due)
 
 
 def _stands(edge: Document | None, link: Link) -> bool:
@@ -91,6 +95,11 @@ def _stands(edge: Document | None, link: Link) -> bool:
 async def _show(
     db: Database, page: Target, links: list[Link], old: dict[str, Document], due: datetime
 ) -> None:
+    """Targets first: once an edge stands, a repetition after a crash takes it for done."""
+    categories = _add_categories(page.spider, links)
+    await db.targets.bulk_write([*_relist(page.spider, links, due), *categories], ordered=False)
+    if categories:
+        await db.posts.bulk_write(categories, ordered=False)
     await insert_new(db.listings, [_edge(page, x) for x in links if x.url not in old])
     changed = [
         UpdateOne(
@@ -101,10 +110,6 @@ async def _show(
     ]
     if changed:
         await db.listings.bulk_write(changed, ordered=False)
-    categories = _add_categories(page.spider, links)
-    await db.targets.bulk_write([*_relist(page.spider, links, due), *categories], ordered=False)
-    if categories:
-        await db.posts.bulk_write(categories, ordered=False)
 
 
 def _edge(page: Target, link: Link) -> Document:

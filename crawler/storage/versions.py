@@ -7,6 +7,9 @@ from typing import Any
 from crawler.items import Fetched, Target
 from crawler.storage.client import Database, Document
 
+# A sitemap may have 50,000 entries; a document has to stay below 16 MB.
+MOST_LINKS = 20_000
+
 
 def row_of(fetched: Fetched) -> Document:
     """The version that a fetch brought; its `_id` makes a second write of it harmless."""
@@ -26,7 +29,7 @@ def content_of(fetched: Fetched) -> Document:
     """What a version holds: fields and main text of an item, the wanted URLs of a list page."""
     if fetched.content is not None:
         return fetched.content
-    return {"links": [link.url for link in fetched.links or ()]}
+    return {"links": [link.url for link in (fetched.links or ())[:MOST_LINKS]]}
 
 
 async def content(db: Database, target: Target) -> Document | None:

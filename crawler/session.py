@@ -170,5 +170,6 @@ class Session:
             self.counts["unlisted"] = await listings.settle(self.db, self.spider, now)
         self.targets_at_end = await targets.count(self.db, self.spider)
         self.counts["targets"] = self.targets_at_end
+        self.counts["due"] = await targets.count_due(self.db, self.spider, self.started)
         counts = {name.replace(" ", "_"): n for name, n in self.counts.items()}
         await runs.finish(self.db, self.run, self.clock.now(), reason, counts)

@@ -49,6 +49,7 @@ def figures(session: Session) -> dict[str, float]:
     """The counts of a pass.
 
     accuracy: wanted pages of all pages fetched (the paper's equation 1)
+    due:      still due at the end (a limit, a host's cap)
     saved:    requests less than fetching every target
     """
     counts = session.counts
@@ -60,7 +61,8 @@ def figures(session: Session) -> dict[str, float]:
         "discovered": counts["discovered"],
         "unlisted": counts["unlisted"],
         "targets": session.targets_at_end,
-        "saved": max(0, session.targets_at_end - visits),
+        "due": counts["due"],
+        "saved": max(0, session.targets_at_end - visits - counts["due"]),
         "accuracy": wanted / visits if visits else 1.0,
     }
 
@@ -77,4 +79,5 @@ def sentence(spider: str, counts: dict[str, float]) -> str:
         f"{counts['discovered']:.0f} discovered, {counts['unlisted']:.0f} unlisted; "
         f"accuracy {counts['accuracy']:.2%}; "
         f"{counts['saved']:.0f} requests saved of {targets:.0f} ({saved})"
+        + (f"; {counts['due']:.0f} still due" if counts["due"] else "")
     )

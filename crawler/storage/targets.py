@@ -186,10 +186,9 @@ async def count(db: Database, spider: str) -> int:
 
 
 async def make_all_due(db: Database, spider: str, at: datetime) -> None:
-    """Every target of a spider becomes due at `at` (`-a full=1`)."""
-    await db.targets.update_many(
-        {"spider": spider, "next_visit": {"$gt": at}}, {"$set": {"next_visit": at}}
-    )
+    """Every target of a spider becomes due at `at` (`-a full=1`), but for its aliases."""
+    later = {"spider": spider, "next_visit": {"$gt": at}, "alias_of": {"$exists": False}}
+    await db.targets.update_many(later, {"$set": {"next_visit": at}})
 
 
 async def of_url(db: Database, urls: list[str], spider: str | None = None) -> list[Document]:

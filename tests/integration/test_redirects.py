@@ -116,10 +116,23 @@ def test_an_alias_that_becomes_a_page_of_its_own_is_stored_as_one(
     (pages.home / "item/a/index.html").unlink()
     (pages.home / "item/a").rmdir()
     pages.item("item/a", "Now a page")  # a file of no type is not shown as HTML, but read
-    freshet.crawl(wrapper, "-a", "full=1", hours=1)
+    freshet.crawl(wrapper, hours=24 * 28 + 1)  # an alias is looked at again after 28 days
     own = target(database, f"{pages.url}/item/a")
     assert "alias_of" not in own
     assert database.posts.find_one({"url": own["url"]}, {"title": 1})
+
+
+def test_a_full_pass_leaves_aliases_out(
+    freshet: Freshet, database: Db, site: RunningSite, pages: Pages
+) -> None:
+    pages.list("list.html", ["/item/a", "/item/a/"])
+    pages.item("item/a/index.html", "A")
+    wrapper = folder_wrapper(freshet, pages)
+    freshet.crawl(wrapper)
+    pages.clear_log()
+    freshet.crawl(wrapper, "-a", "full=1", hours=1)
+    asked = [request["path"] for request in pages.requests() if request["path"] != "/robots.txt"]
+    assert sorted(asked) == ["/item/a/", "/list.html"]
 
 
 def test_an_item_that_redirects_to_a_list_page_is_gone(

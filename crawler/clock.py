@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-NEVER = datetime(1970, 1, 1, tzinfo=UTC)
-
 
 def in_milliseconds(moment: datetime) -> datetime:
     """`moment` as MongoDB will return it: whole milliseconds."""

@@ -77,7 +77,6 @@ class Session:
     def take(self, target: Target) -> None:
         """A target is handed to the spider."""
         self.in_flight.add(target.key)
-        self.counts["handed out"] += 1
 
     def release(self, target: Target) -> None:
         """A target is done with, whatever came of it."""

@@ -35,8 +35,3 @@ async def close_unfinished(db: Database, spider: str, at: datetime) -> None:
     await db.runs.update_many(
         {"spider": spider, "finished": None}, {"$set": {"finished": at, "reason": "cut off"}}
     )
-
-
-async def last(db: Database, spider: str) -> Document | None:
-    """The latest pass of a spider."""
-    return await db.runs.find_one({"spider": spider}, sort=[("started", -1)])

@@ -61,8 +61,3 @@ async def of_target(db: Database, spider: str, url: str, limit: int = 0) -> list
     cursor = db.visits.find({"target": url, "spider": spider}).sort("at", DESCENDING)
     rows = await cursor.limit(limit).to_list(None)
     return rows[::-1]
-
-
-async def count_of(db: Database, spider: str, url: str) -> int:
-    """How many visits of a target the log holds."""
-    return await db.visits.count_documents({"target": url, "spider": spider})

@@ -40,7 +40,6 @@ class Writer:
         self._closing = False
         self._task = asyncio.ensure_future(self._work())
         self.discovered = 0
-        self.batches = 0
 
     async def commit(self, visit: Visit) -> None:
         """Return when the visit and all that belongs to it is stored.
@@ -78,7 +77,6 @@ class Writer:
         return bool(self._waiting) or not self._closing
 
     async def _store(self, batch: list[Entry]) -> None:
-        self.batches += 1
         try:
             visits_of_batch = [visit for visit, _ in batch]
             await self._patience.ask(lambda: self._write(visits_of_batch))

@@ -11,6 +11,7 @@ from scrapy import Request, Spider
 from scrapy.crawler import Crawler
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response, TextResponse
+from scrapy.settings import BaseSettings
 from twisted.python.failure import Failure
 
 from crawler.clock import Clock
@@ -65,12 +66,18 @@ class WrapperSpider(Spider):
         self.full = self.arguments.full
 
     @classmethod
+    def update_settings(cls, settings: BaseSettings) -> None:
+        """Scrapy starts as many tasks a response as CONCURRENT_ITEMS; ours gives one item."""
+        settings.set("CONCURRENT_ITEMS", 1, priority="addon")
+        super().update_settings(settings)
+
+    @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
         """The spider of a crawl, with its wrapper's settings."""
         spider = super().from_crawler(crawler, *args, **kwargs)
         spider.configure(crawler)
         spider.begin(crawler)
-        for name, value in scrapy_settings(spider.wrapper).items():
+        for name, value in politeness(spider.wrapper).items():
             crawler.settings.set(name, value, priority="spider")
         return spider
 
@@ -229,14 +236,12 @@ class WrapperSpider(Spider):
         return f"none of the fields found: {names}" if names else "no text found"
 
 
-def scrapy_settings(wrapper: Wrapper) -> dict[str, Any]:
-    """Scrapy settings that a wrapper's keys stand for, and what suits every wrapper."""
+def politeness(wrapper: Wrapper) -> dict[str, Any]:
+    """Scrapy settings that a wrapper's politeness keys stand for."""
     chosen = {
         "DOWNLOAD_DELAY": wrapper.delay_seconds,
         "CONCURRENT_REQUESTS_PER_DOMAIN": wrapper.concurrency,
         "AUTOTHROTTLE_ENABLED": wrapper.throttle,
-        # A response gives one item; Scrapy starts as many tasks a response as this says.
-        "CONCURRENT_ITEMS": 1,
     }
     return {name: value for name, value in chosen.items() if value is not None}
 

@@ -140,7 +140,7 @@ def test_the_run_is_counted_as_the_log_has_it(done: FirstPass) -> None:
     assert (run["spider"], run["reason"]) == ("mill", "finished")
     assert run["started"] <= run["finished"]
     counts = run["counts"]
-    assert counts["visits"] == counts["new"] == counts["handed_out"] == pages
+    assert counts["visits"] == counts["new"] == pages
     assert (counts["item_pages"], counts["list_pages"]) == (len(LIVE), len(LISTS))
     assert counts["discovered"] == pages - 1, "all but the start URL"
     assert counts["bytes"] == sum(visit["get_size"] for visit in done.db.visits.find())

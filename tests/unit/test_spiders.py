@@ -13,7 +13,7 @@ from crawler.wrapper import Match, Wrapper
 from spiders.books import Books
 from spiders.quotes import Quotes
 from spiders.site import SiteSpider
-from spiders.wrapper import WrapperSpider, scrapy_settings
+from spiders.wrapper import WrapperSpider, politeness
 from tests.unit.pages import page, wrapper
 
 BOOKS = "https://books.toscrape.com/"
@@ -167,13 +167,12 @@ def test_a_field_may_replace_the_title() -> None:
 
 
 def test_keys_of_politeness_become_scrapy_s_settings() -> None:
-    assert scrapy_settings(wrapper(delay_seconds=2, concurrency=3, throttle=False)) == {
-        "CONCURRENT_ITEMS": 1,
+    assert politeness(wrapper(delay_seconds=2, concurrency=3, throttle=False)) == {
         "DOWNLOAD_DELAY": 2,
         "CONCURRENT_REQUESTS_PER_DOMAIN": 3,
         "AUTOTHROTTLE_ENABLED": False,
     }
-    assert scrapy_settings(wrapper()) == {"CONCURRENT_ITEMS": 1}
+    assert politeness(wrapper()) == {}
 
 
 def test_fields_of_the_examples_have_their_types() -> None:

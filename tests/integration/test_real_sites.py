@@ -83,6 +83,7 @@ def test_all_items_and_only_wanted_pages(
         full = freshet("crawl", "site", *arguments, "-a", "full=1", http_proxy=server.url)
     assert counts["kinds"]["item"] == site.items
     accuracy = re.search(r"accuracy ([\d.]+)%", first.err)
-    assert accuracy and float(accuracy[1]) >= 99.9
+    assert accuracy
+    assert float(accuracy[1]) >= 99.9
     assert " 0 changed, 0 unchanged" in full.err, "all 304"
     assert database.visits.count_documents({"changed": 1}) == 0

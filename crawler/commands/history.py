@@ -135,6 +135,7 @@ def _show(found: Document) -> None:
 def _visits_table(rows: list[Document]) -> Table:
     columns = ("at (UTC)", "outcome", "status", "get size", "update size", "diff size", "reason")
     table = Table(*columns, title="visits", title_justify="left")
+    table.columns[0].no_wrap = True
     for row in rows:
         sizes = (str(row[name]) for name in ("get_size", "update_size", "diff_size"))
         status = str(row["status"] or "")

@@ -19,6 +19,8 @@ from crawler.storage.store import opened
 from crawler.urls import canonical
 
 SHOWN_HASH = 8
+TIME_WIDTH = len("2026-01-05 12:00:00")
+OUTCOME_WIDTH = len("not_modified")
 
 
 class Command(FreshetCommand):
@@ -135,7 +137,7 @@ def _show(found: Document) -> None:
 def _visits_table(rows: list[Document]) -> Table:
     columns = ("at (UTC)", "outcome", "status", "get size", "update size", "diff size", "reason")
     table = Table(*columns, title="visits", title_justify="left")
-    table.columns[0].no_wrap = True
+    table.columns[0].min_width, table.columns[1].min_width = TIME_WIDTH, OUTCOME_WIDTH
     for row in rows:
         sizes = (str(row[name]) for name in ("get_size", "update_size", "diff_size"))
         status = str(row["status"] or "")

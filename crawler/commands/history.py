@@ -135,8 +135,10 @@ def _show(found: Document) -> None:
 
 
 def _visits_table(rows: list[Document]) -> Table:
-    columns = ("at (UTC)", "outcome", "status", "get size", "update size", "diff size", "reason")
-    table = Table(*columns, title="visits", title_justify="left")
+    columns = ("at (UTC)", "outcome", "status", "get", "update", "diff", "reason")
+    table = Table(
+        *columns, title="visits, sizes in bytes, diff in characters", title_justify="left"
+    )
     table.columns[0].min_width, table.columns[1].min_width = TIME_WIDTH, OUTCOME_WIDTH
     for row in rows:
         sizes = (str(row[name]) for name in ("get_size", "update_size", "diff_size"))

@@ -19,8 +19,6 @@ from crawler.storage.store import opened
 from crawler.urls import canonical
 
 SHOWN_HASH = 8
-TIME_WIDTH = len("2026-01-05 12:00:00")
-OUTCOME_WIDTH = len("not_modified")
 
 
 class Command(FreshetCommand):
@@ -139,7 +137,10 @@ def _visits_table(rows: list[Document]) -> Table:
     table = Table(
         *columns, title="visits, sizes in bytes, diff in characters", title_justify="left"
     )
-    table.columns[0].min_width, table.columns[1].min_width = TIME_WIDTH, OUTCOME_WIDTH
+    # Too narrow a terminal breaks the reason, which can be read in pieces.
+    for column in table.columns[:-1]:
+        column.no_wrap = True
+    table.columns[-1].overflow = "fold"
     for row in rows:
         sizes = (str(row[name]) for name in ("get_size", "update_size", "diff_size"))
         status = str(row["status"] or "")

@@ -19,6 +19,7 @@ class HostLimits:
     strikes: int = 3
     asked: Counter[str] = field(default_factory=Counter)
     holds: dict[str, datetime] = field(default_factory=dict)
+    given_up: set[str] = field(default_factory=set)
     _blocked: Counter[str] = field(default_factory=Counter)
 
     def spend(self, host: str) -> bool:
@@ -43,7 +44,7 @@ class HostLimits:
         return self._blocked[host] == self.strikes
 
     def closed(self, now: datetime, patience: timedelta) -> list[str]:
-        """Hosts that get no more requests in this pass: capped, or on hold beyond `patience`."""
+        """Hosts that get no more requests in this pass: capped, on long hold, given up."""
         capped = [host for host, n in self.asked.items() if self.cap and n >= self.cap]
         held = [host for host, until in self.holds.items() if until > now + patience]
-        return [*capped, *held]
+        return sorted({*capped, *held, *self.given_up})

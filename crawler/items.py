@@ -51,7 +51,6 @@ class Target:
     url: str
     kind: Kind
     host: str = ""
-    start: bool = False
     categories: tuple[str, ...] = ()
     validators: Validators = Validators()
     content_hash: str | None = None

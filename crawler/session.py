@@ -83,6 +83,14 @@ class Session:
         self.in_flight.discard(target.key)
         self._wake()
 
+    def skip(self, target: Target) -> None:
+        """A target could not be asked for, perhaps because of a host that it redirects to.
+
+        Its host gets no more requests in this pass: still due, it would be handed out for ever.
+        """
+        self.limits.given_up.add(target.host)
+        self.release(target)
+
     async def until_released(self, releases: int) -> None:
         """Return when more than `releases` targets have been released since the pass began."""
         while self.releases <= releases:

@@ -35,7 +35,7 @@ class StoragePipeline:
     async def process_item(self, item: Any) -> Any:
         """Store a Visit; an item that Freshet does not know passes untouched."""
         if isinstance(item, Skipped):
-            self.session.release(item.target)
+            self.session.skip(item.target)
             raise Stored(item.reason)
         if not isinstance(item, Visit):
             return item
@@ -55,8 +55,17 @@ class StoragePipeline:
             self.session.fail(error)
             raise
         except Exception as error:  # noqa: BLE001 - what a page holds costs that page only
-            visit = self._as_error(visit, error)
+            return await self._store_error(self._as_error(visit, error))
+        return visit
+
+    async def _store_error(self, visit: Visit) -> Visit:
+        """Store the outcome of a page that cannot be stored; if that fails, it is not the page."""
+        try:
             await self.session.writer.commit(visit)
+        except Exception as error:
+            reason = f"{visit.fetched.target.url}: {type(error).__name__}: {error}"
+            self.session.fail(StorageError(reason))
+            raise
         return visit
 
     def _as_error(self, visit: Visit, error: Exception) -> Visit:

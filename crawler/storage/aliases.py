@@ -11,7 +11,7 @@ from datetime import timedelta
 from pymongo import DeleteOne, UpdateMany, UpdateOne
 
 from crawler.items import SEEN, Visit
-from crawler.storage.client import Database
+from crawler.storage.client import Database, Document
 
 
 async def settle(db: Database, batch: list[Visit], longest: timedelta) -> None:
@@ -61,24 +61,18 @@ async def _hand_over(db: Database, aliases: list[Visit]) -> None:
     """Categories and listings of an alias go to its owner; its post goes."""
     targets = [visit.fetched.target for visit in aliases]
     owners = [str(visit.alias_of) for visit in aliases]
-    await db.targets.bulk_write(
-        [
-            UpdateOne(
-                {"_id": f"{target.spider} {owner}"},
-                {
-                    "$addToSet": {
-                        "aliases": target.url,
-                        "categories": {"$each": list(target.categories)},
-                    }
-                },
-            )
-            for target, owner in zip(targets, owners, strict=True)
-        ]
-    )
+    names, categories = [], []
+    for target, owner in zip(targets, owners, strict=True):
+        held: Document = {"_id": f"{target.spider} {owner}"}
+        more = {"categories": {"$each": list(target.categories)}}
+        names.append(UpdateOne(held, {"$addToSet": {"aliases": target.url}}))
+        categories.append(UpdateOne(held, {"$addToSet": more}))
+    await db.targets.bulk_write([*names, *categories])
     await db.listings.bulk_write(
         [
             UpdateMany({"spider": target.spider, "item": target.url}, {"$set": {"item": owner}})
             for target, owner in zip(targets, owners, strict=True)
         ]
     )
-    await db.posts.bulk_write([DeleteOne({"_id": target.key}) for target in targets])
+    gone = [DeleteOne({"_id": target.key}) for target in targets]
+    await db.posts.bulk_write([*categories, *gone])

@@ -14,6 +14,8 @@ from crawler.urls import host_of
 
 # A link to a page that never was there.
 DEAD_LINK: Document = {"refreshed": 0, "consecutive_gone": {"$gt": 0}}
+# What a visit needs not know of its target.
+NOT_FOR_A_VISIT = {"last_visit": 0, "aliases": 0}
 
 
 def from_document(found: Document) -> Target:
@@ -23,7 +25,6 @@ def from_document(found: Document) -> Target:
         url=found["url"],
         kind=Kind(found["kind"]),
         host=found.get("host", ""),
-        start=found.get("start", False),
         categories=tuple(found.get("categories", ())),
         validators=Validators(found.get("etag"), found.get("last_modified")),
         content_hash=found.get("content_hash"),
@@ -46,8 +47,6 @@ def new_document(
     due: datetime,
     now: datetime,
     categories: Sequence[str] = (),
-    *,
-    start: bool = False,
 ) -> Document:
     """A target that was just found and is due at `due`."""
     return {
@@ -56,7 +55,7 @@ def new_document(
         "url": url,
         "host": host_of(url),
         "kind": str(kind),
-        "start": start,
+        "start": False,
         "categories": list(categories),
         "first_seen": now,
         "visited_at": None,
@@ -158,7 +157,7 @@ async def due(
     query: Document = {"spider": spider, "next_visit": {"$lte": until}}
     if excluded_hosts:
         query["host"] = {"$nin": list(excluded_hosts)}
-    cursor = db.targets.find(query, _FOR_A_VISIT).sort("next_visit").limit(limit)
+    cursor = db.targets.find(query, NOT_FOR_A_VISIT).sort("next_visit").limit(limit)
     return [from_document(found) async for found in cursor]
 
 
@@ -254,6 +253,3 @@ async def _facets(db: Database, of_spider: Document, now: datetime) -> Document:
     }
     cursor = await db.targets.aggregate([{"$match": of_spider}, {"$facet": facets}])
     return (await cursor.to_list(1))[0]
-
-
-_FOR_A_VISIT = {"last_visit": 0, "aliases": 0, "plan": 0}

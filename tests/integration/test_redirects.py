@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from tests.integration.harness import Db, Freshet, Pages, asked, target, urls, visits
@@ -191,3 +192,39 @@ def test_validators_go_to_the_page_they_came_from(
     answers = {r["path"]: (r["status"], r["conditional"]) for r in pages.requests()}
     assert answers["/item/a/"] == (304, True)
     assert visits(database, target=f"{pages.url}/item/a")[-1]["outcome"] == "not_modified"
+
+
+def test_a_redirect_to_a_host_that_is_to_be_left_alone_is_followed_no_further(
+    freshet: Freshet, database: Db, site: RunningSite
+) -> None:
+    wrapper = edge_wrapper(freshet, site, "/edge/item/redirect-offsite$")
+    freshet.crawl(wrapper, "-a", "limit=1")  # the list alone
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    database.hosts.insert_one({"_id": "offsite.invalid", "hold_until": tomorrow})
+    site.clear_log()
+    freshet.crawl(wrapper)
+    assert [request["path"] for request in site.requests()].count(
+        "/edge/item/redirect-offsite"
+    ) == 1
+    item = target(database, f"{site.url}/edge/item/redirect-offsite")
+    assert item["visited_at"] is None, "not asked for to the end, so no visit"
+    assert item["requested"] == 0
+
+
+def test_the_owner_of_an_alias_is_stored_under_the_categories_of_both(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    pages.list("list.html", ["/red/1.html", "/blue/1.html"])
+    pages.list("red/1.html", ["/item/a/"])
+    pages.list("blue/1.html", ["/item/a"])
+    pages.item("item/a/index.html", "A")
+    wrapper = freshet.wrapper(
+        "both",
+        start_urls=[f"{pages.url}/list.html"],
+        list_pages=r"/(?P<category>red|blue)/\d\.html$",
+        item_pages="/item/a/?$",
+        fields={"title": "h1"},
+    )
+    freshet.crawl(wrapper)
+    (post,) = database.posts.find()
+    assert sorted(post["categories"]) == ["blue", "red"]

@@ -76,3 +76,9 @@ def test_capped_hosts_and_those_on_a_long_hold_are_closed() -> None:
     limits.hold("short", NOON + MINUTE)
     limits.hold("over", NOON - MINUTE)
     assert sorted(limits.closed(NOON, MINUTE)) == ["capped", "long"]
+
+
+def test_a_host_that_was_given_up_gets_no_more_requests() -> None:
+    limits = HostLimits()
+    limits.given_up.add("a")
+    assert limits.closed(NOON, MINUTE) == ["a"]

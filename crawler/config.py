@@ -9,10 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AliasChoices, Field, ValidationError, field_validator
+from pydantic import AliasChoices, BeforeValidator, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from crawler.errors import ConfigError, first_problem
+from crawler.units import per_day, per_hour
 
 if TYPE_CHECKING:
     from scrapy.settings import BaseSettings as ScrapySettings
@@ -24,6 +25,18 @@ PREFIX = "FRESHET_"
 Hours = Annotated[float, Field(gt=0, le=24 * 365)]
 Seconds = Annotated[float, Field(ge=0, le=24 * 3600)]
 Count = Annotated[int, Field(ge=1)]
+
+
+def _per_day(value: object) -> object:
+    return per_day(value) if isinstance(value, str) else value
+
+
+def _per_hour(value: object) -> object:
+    return per_hour(value) if isinstance(value, str) else value
+
+
+PerDay = Annotated[float, BeforeValidator(_per_day)]
+PerHour = Annotated[float, BeforeValidator(_per_hour)]
 
 
 class Config(BaseSettings):
@@ -59,6 +72,17 @@ class Config(BaseSettings):
     max_interval_hours: Hours = Field(24.0 * 28, description="no target waits longer")
     error_interval_hours: Hours = Field(1.0, description="after an error; doubles with each")
     gone_confirmations: Count = Field(3, description="404 or 410 in a row until a page is gone")
+
+    # What `scrapy replan` is to do.
+    policy: str | None = Field(None, description="how visits are shared out; unset: optimal")
+    objective: str | None = Field(None, description="what optimal is to better; unset: balanced")
+    budget: PerDay | None = Field(
+        None, gt=0, description="requests a day, as a mean over weeks; unset: as the present plan"
+    )
+    daily_cap: PerDay | None = Field(
+        None, ge=0, description="requests a day at most; unset: 1.5 times the budget; 0: no cap"
+    )
+    hourly_cap: PerHour | None = Field(None, ge=0, description="requests an hour at most")
 
     # Manners.
     contact: str = Field("", max_length=200, description="URL or address in the user agent")

@@ -3,10 +3,11 @@
 FreshetError            one line: what is wrong, where, what to do
 ├── ConfigError         a setting, an environment variable, a spider argument
 ├── WrapperError        a wrapper: file, key and cause
+├── TraceError          a file of changes, pages or visits: file, line and cause
 └── StorageError        the database
-├── Unreachable     no server answered in time
-├── NewerDatabase   written by a later Freshet
-└── ServerError     the embedded server could not be found, started or stopped
+    ├── Unreachable     no server answered in time
+    ├── NewerDatabase   written by a later Freshet
+    └── ServerError     the embedded server could not be found, started or stopped
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ class ConfigError(FreshetError):
 
 class WrapperError(FreshetError):
     """A wrapper is wrong; the message names file, key and cause."""
+
+
+class TraceError(FreshetError):
+    """A file of changes, pages or visits is wrong or cannot be written; names file and line."""
 
 
 class StorageError(FreshetError):

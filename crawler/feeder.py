@@ -2,21 +2,50 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 
 from crawler.items import Target
 from crawler.session import Session
-from crawler.storage import targets
+from crawler.storage import targets, waiting
+from crawler.storage.bulk import in_batches
+from schedules.dispatch import most_valuable
+
+logger = logging.getLogger(__name__)
 
 
 async def due_targets(session: Session, limit: int | None = None) -> AsyncIterator[Target]:
     """Targets that are due at the start of the pass or discovered during it, each once.
 
-    A visited target's next visit lies after the start of the pass, so asking for what is due
-    again and again gives each target once; only those in flight have to be left out.
     limit: how many to hand out at most
     """
     handed_out = 0
+    async for target in _candidates(session):
+        await _room(session)
+        if session.error is not None or (limit is not None and handed_out >= limit):
+            return
+        if refusal := await _refusal(session):
+            await _refuse(session, *refusal)
+            return
+        handed_out += 1
+        session.take(target)
+        yield target
+
+
+async def _candidates(session: Session) -> AsyncIterator[Target]:
+    """What is due; the most valuable first where not all of it may be asked for today."""
+    async for target in _chosen(session):
+        yield target
+    async for target in _overdue(session):
+        yield target
+
+
+async def _overdue(session: Session) -> AsyncIterator[Target]:
+    """What is due, the most overdue first.
+
+    A visited target's next visit lies after the start of the pass, so asking for what is due
+    again and again gives each target once; only those in flight have to be left out.
+    """
     while session.error is None:
         idle, releases = not session.in_flight, session.releases
         batch = await session.patience.read(lambda: _next_batch(session))
@@ -25,12 +54,55 @@ async def due_targets(session: Session, limit: int | None = None) -> AsyncIterat
         if not batch:
             await session.until_released(releases)
         for target in batch:
-            await _room(session)
-            if session.error is not None or (limit is not None and handed_out >= limit):
-                return
-            handed_out += 1
-            session.take(target)
             yield target
+
+
+async def _chosen(session: Session) -> AsyncIterator[Target]:
+    """The most valuable of what is due, where the caps leave no room for all."""
+    room = await session.allowance.room(0) if session.allowance.is_open() else None
+    if room is None or session.due_at_start <= room:
+        return
+    logger.info(
+        "%s: %d due, %d may be asked for: the most valuable first",
+        session.spider, session.due_at_start, room,
+    )  # fmt: skip
+    db, name, started = session.db, session.spider, session.started
+    due = await session.patience.read(lambda: waiting.read(db, name, started))
+    longest_hours = session.config.max_interval_hours
+    best = most_valuable(due.value, due.waited, due.every, room, longest_hours)
+    for part in in_batches(best.tolist(), session.config.in_flight):
+        for target in await _of_keys(session, [due.ids[i] for i in part]):
+            yield target
+
+
+async def _of_keys(session: Session, keys: list[str]) -> list[Target]:
+    """Those of a few targets that are still due and may be asked for, in the same order."""
+    db, started, closed = session.db, session.started, session.closed_hosts()
+    found = await session.patience.read(lambda: targets.due_of(db, keys, started, closed))
+    return [found[key] for key in keys if key in found]
+
+
+async def _refusal(session: Session) -> tuple[str, str] | None:
+    """Why nothing more may be handed out, as a count's name and in words; None if it may."""
+    allowance = session.allowance
+    if not allowance.is_open():
+        return "closed", "closed at this hour by the wrapper's windows or blackout"
+    while not await allowance.take(len(session.in_flight)):
+        # One in flight may be stored already, and so counted twice.
+        if not session.in_flight or session.error is not None:
+            return "over_cap", f"the plan's cap is reached ({allowance.caps})"
+        await session.until_released(session.releases)
+    return None
+
+
+async def _refuse(session: Session, name: str, why: str) -> None:
+    """Say once why the pass ends here; what is left stays due."""
+    count = await session.patience.read(
+        lambda: targets.count_due(session.db, session.spider, session.started)
+    )
+    left = max(0, count - len(session.in_flight))
+    session.counts[name] = left
+    logger.info("%s: %s; %d stay due", session.spider, why, left)
 
 
 async def _next_batch(session: Session) -> list[Target]:

@@ -9,6 +9,9 @@ from typing import Any
 
 from bson import ObjectId
 
+from schedules.history import History
+from schedules.schedule import Schedule
+
 
 class Kind(StrEnum):
     """What a target is."""
@@ -43,6 +46,23 @@ class Validators:
         return bool(self.etag or self.last_modified)
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a replan decided about a target, as far as a visit has to know it.
+
+    id:         of the plan
+    until:      from then on it does not count any more (a learning phase); None: no end
+    adaptive:   each visit adapts the schedule's interval between least_hours and most_hours
+    """
+
+    id: Any
+    schedule: Schedule
+    until: datetime | None = None
+    adaptive: bool = False
+    least_hours: float = 0.0
+    most_hours: float = 0.0
+
+
 @dataclass(slots=True)
 class Target:
     """A URL under watch, as the database knew it when it was handed to the spider."""
@@ -63,6 +83,9 @@ class Target:
     refreshed: int = 0
     consecutive_errors: int = 0
     consecutive_gone: int = 0
+    history: History | None = None
+    lies: int = 0
+    plan: Planned | None = None
 
     @property
     def key(self) -> str:
@@ -123,6 +146,9 @@ class Visit:
     gone:        404 or 410 was confirmed often enough
     reread:      the wrapper was edited and reads the same page differently
     alias_of:    another target that this URL redirects to; it holds the content
+    history:     the target's past with this visit; None where the visit is no look at the page
+    lies:        visits so far whose Last-Modified was new and whose content was not
+    every_hours: the interval that an adaptive plan has from here on; None where nothing adapts
     """
 
     fetched: Fetched
@@ -136,6 +162,9 @@ class Visit:
     gone: bool = False
     reread: bool = False
     alias_of: str | None = None
+    history: History | None = None
+    lies: int = 0
+    every_hours: float | None = None
     id: ObjectId = field(default_factory=ObjectId)
 
     def become_alias(self, of: str) -> None:
@@ -144,6 +173,7 @@ class Visit:
         self.outcome = Outcome.UNCHANGED
         self.reason = f"redirects to {of}"
         self.update_size = self.diff_size = 0
+        self.history = self.every_hours = None
 
     @property
     def has_new_content(self) -> bool:

@@ -12,12 +12,13 @@ from scrapy import Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
 
+from crawler.allowance import Allowance
 from crawler.clock import Clock
 from crawler.config import Config
 from crawler.errors import FreshetError
 from crawler.hosts import HostLimits
 from crawler.items import Target, Visit
-from crawler.storage import hosts, listings, runs, targets, visits
+from crawler.storage import hosts, learnings, listings, plans, runs, sites, targets, visits
 from crawler.storage.client import Database
 from crawler.storage.patience import Patience
 from crawler.storage.store import Store
@@ -33,6 +34,7 @@ class Session:
     db: Database
     writer: Writer
     patience: Patience
+    allowance: Allowance
     started: datetime
     run: ObjectId
 
@@ -135,6 +137,7 @@ class Session:
             self.db = store.db
             self.started = self.clock.now()
             self.patience = Patience(self.config.commit_retry_seconds, store.revive)
+            self.allowance = Allowance(store.db, self.patience, self.wrapper, self.clock)
             self.writer = Writer(store.db, self.config, self.started, self.patience)
             full = bool(getattr(spider, "full", False))
             await self.patience.read(lambda: self._prepare(full=full))
@@ -145,11 +148,17 @@ class Session:
         if since := await runs.unfinished_since(self.db, self.spider):
             await visits.recover(self.db, self.spider, since)
             await runs.close_unfinished(self.db, self.spider, self.started)
+        await sites.note(self.db, self.wrapper, self.started)
+        await plans.finish(self.db, self.started, [self.spider])
         self.run = await runs.begin(self.db, self.spider, self.started)
         starts = self.wrapper.starts
         await targets.ensure_starts(self.db, self.spider, starts, self.started, self.started)
         if full:
             await targets.make_all_due(self.db, self.spider, self.started)
+        await learnings.follow(self.db, self.spider, self.started)
+        if plan := await plans.latest(self.db, self.spider):
+            polls = await learnings.requests_per_day(self.db, plan["spiders"], self.started)
+            self.allowance.follow(plan, polls)
         self.limits.holds |= await hosts.holds(self.db, self.started)
         self.due_at_start = await targets.count_due(self.db, self.spider, self.started)
 

@@ -6,9 +6,10 @@ import hashlib
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from datetime import datetime
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Self
 from urllib.parse import unquote, urlsplit
@@ -32,10 +33,14 @@ from crawler.errors import WrapperError, first_problem
 from crawler.fields import Field
 from crawler.items import Kind
 from crawler.urls import TRACKING_PARAMETERS, canonical, host_of, is_http, within
+from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS
+from schedules.windows import DAY_HOURS, Week, open_hours
 
 # Names that stand for themselves in a stored item; a field may not hide one.
 RESERVED = frozenset({"url", "outcome", "categories", "at"})
 SECRET_NAMES = re.compile(r"authorization|cookie|token|secret|password|api-?key|session", re.I)
+# Before the name of a category where a URL pattern could stand as well.
+OF_CATEGORY = "category:"
 FROM_ENVIRONMENT = re.compile(r"\$\{(\w+)\}")
 
 
@@ -65,6 +70,11 @@ def _start_url(value: str) -> str:
     return value
 
 
+def _window(value: str) -> str:
+    open_hours([value])
+    return value
+
+
 def _domain(value: str) -> str:
     return host_of(canonical(f"http://{value}/"))
 
@@ -74,6 +84,10 @@ Patterns = Annotated[tuple[Pattern, ...], BeforeValidator(_as_tuple)]
 StartUrls = Annotated[
     tuple[Annotated[str, AfterValidator(_start_url)], ...], BeforeValidator(_as_tuple)
 ]
+Windows = Annotated[tuple[Annotated[str, AfterValidator(_window)], ...], BeforeValidator(_as_tuple)]
+# No longer than the longest cycle.
+CycleHours = Annotated[float, Key(gt=0, le=LONGEST_WEEKS * WEEK_HOURS)]
+Amount = Annotated[float, Key(gt=0, le=1_000_000, allow_inf_nan=False)]
 Fields = dict[str, Annotated[Field, BeforeValidator(_as_field)]]
 
 
@@ -142,6 +156,16 @@ class Wrapper(BaseModel):
     list_interval_hours: Hours | None = None
     item_interval_hours: Hours | None = None
 
+    windows: Windows = ()
+    blackout: Windows = ()
+    requests_per_day: int | None = Key(None, ge=1)
+    requests_per_hour: int | None = Key(None, ge=1)
+    min_interval_hours: CycleHours | None = None
+    max_interval_hours: CycleHours | None = None
+    weight: Amount = 1.0
+    weights: dict[str, Amount] = {}
+    cost: Amount = 1.0
+
     @field_validator("timezone")
     @classmethod
     def _known_zone(cls, value: str) -> str:
@@ -159,6 +183,16 @@ class Wrapper(BaseModel):
         for name in value:
             if name in RESERVED or not re.fullmatch(r"[A-Za-z_]\w*", name):
                 raise ValueError(f"{name!r} cannot name a field")
+        return value
+
+    @field_validator("weights")
+    @classmethod
+    def _patterns_or_categories(cls, value: dict[str, float]) -> dict[str, float]:
+        for key in value:
+            if key == OF_CATEGORY:
+                raise ValueError(f"{key!r} names no category")
+            if not key.startswith(OF_CATEGORY):
+                _pattern(key)
         return value
 
     @field_validator("headers", "cookies")
@@ -187,6 +221,20 @@ class Wrapper(BaseModel):
             raise ValueError(f"list_pages and item_pages share the pattern {shared.pop()!r}")
         return self
 
+    @model_validator(mode="after")
+    def _open_at_some_time(self) -> Self:
+        _open_hours(self.windows, self.blackout)
+        return self
+
+    @model_validator(mode="after")
+    def _ordered_intervals(self) -> Self:
+        least, most = self.min_interval_hours, self.max_interval_hours
+        if least is not None and most is not None and least > most:
+            raise ValueError(
+                f"min_interval_hours {least:g} is longer than max_interval_hours {most:g}"
+            )
+        return self
+
     @classmethod
     def of(cls, values: Mapping[str, Any], source: str) -> Self:
         """The wrapper with these keys; WrapperError names `source`, key and cause."""
@@ -206,6 +254,24 @@ class Wrapper(BaseModel):
     def zone(self) -> ZoneInfo:
         """The site's time zone."""
         return ZoneInfo(self.timezone)
+
+    @property
+    def open_hours(self) -> Week:
+        """(168,) hours of the local week in which the site may be visited; not to be written to."""
+        return _open_hours(self.windows, self.blackout)
+
+    def open_at(self, moment: datetime) -> bool:
+        """Whether the site may be visited at an aware time."""
+        local = moment.astimezone(self.zone)
+        return bool(self.open_hours[local.weekday() * DAY_HOURS + local.hour])
+
+    def weight_of(self, url: str, categories: Iterable[str] = ()) -> float:
+        """Importance of a page: the first of `weights` that is found in its URL or categories."""
+        named = frozenset(categories)
+        for pattern, category, weight in self._weight_rules:
+            if pattern.search(url) if pattern else category in named:
+                return weight
+        return self.weight
 
     @cached_property
     def hosts(self) -> frozenset[str]:
@@ -273,6 +339,16 @@ class Wrapper(BaseModel):
         return _group(_search(self._list_patterns, url))
 
     @cached_property
+    def _weight_rules(self) -> tuple[tuple[re.Pattern[str] | None, str, float], ...]:
+        """A pattern, or else a category, and the weight of both."""
+        return tuple(
+            (None, key.removeprefix(OF_CATEGORY), weight)
+            if key.startswith(OF_CATEGORY)
+            else (re.compile(key), "", weight)
+            for key, weight in self.weights.items()
+        )
+
+    @cached_property
     def _list_patterns(self) -> tuple[re.Pattern[str], ...]:
         return tuple(re.compile(pattern) for pattern in self.list_pages)
 
@@ -290,6 +366,14 @@ def load_toml(path: Path) -> Wrapper:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise WrapperError(f"{path}: not valid TOML: {error}") from None
     return Wrapper.of(values, str(path))
+
+
+@lru_cache
+def _open_hours(windows: tuple[str, ...], blackout: tuple[str, ...]) -> Week:
+    # Not kept on the wrapper: wrappers are compared, and arrays do not compare to one truth.
+    hours = open_hours(windows, blackout)
+    hours.flags.writeable = False
+    return hours
 
 
 def _digest(*parts: object) -> str:

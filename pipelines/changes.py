@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from typing import Any, Self
+from zoneinfo import ZoneInfo
 
 from scrapy.crawler import Crawler
 
@@ -12,19 +13,22 @@ from crawler.differences import diff_size
 from crawler.items import Fetched, Kind, Outcome, Target, Visit
 from crawler.session import Session
 from crawler.storage import versions
+from pipelines import following
 from schedules.first import Intervals
 
 LONG_DIFF_CHARACTERS = 20_000
+UTC = ZoneInfo("UTC")
 EDITED = "the wrapper was edited"
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a decision depends on besides the fetch."""
+    """What a decision depends on besides the fetch; zone: where the site's week is."""
 
     list_pages: Intervals
     items: Intervals
     gone_confirmations: int
+    zone: ZoneInfo = UTC
 
     def intervals(self, target: Target) -> Intervals:
         """The intervals of a target's kind."""
@@ -66,27 +70,39 @@ class ChangesPipeline:
 
 def decide(fetched: Fetched, rules: Rules) -> Visit:
     """The outcome of a fetch and its target's next state; pure."""
-    target, intervals = fetched.target, rules.intervals(fetched.target)
     if fetched.outcome is Outcome.GONE:
-        gone = target.consecutive_gone + 1
-        confirmed = gone >= rules.gone_confirmations
-        when = intervals.after_gone(fetched.at, confirmed=confirmed)
-        count = None if confirmed else f"{gone} of {rules.gone_confirmations} confirmations"
-        reason = "; ".join(filter(None, (fetched.reason, count))) or None
-        return Visit(fetched, Outcome.GONE, when, reason, consecutive_gone=gone, gone=confirmed)
+        return _gone(fetched, rules)
     if fetched.outcome in (Outcome.ERROR, Outcome.BLOCKED):
-        errors = target.consecutive_errors + 1
-        when = intervals.after_errors(fetched.at, errors)
-        return Visit(
-            fetched,
-            fetched.outcome,
-            when,
-            fetched.reason,
-            consecutive_errors=errors,
-            consecutive_gone=target.consecutive_gone,
-        )
+        return _failed(fetched, fetched.outcome, rules)
+    return _seen(fetched, rules)
+
+
+def _gone(fetched: Fetched, rules: Rules) -> Visit:
+    gone = fetched.target.consecutive_gone + 1
+    confirmed = gone >= rules.gone_confirmations
+    when = rules.intervals(fetched.target).after_gone(fetched.at, confirmed=confirmed)
+    count = None if confirmed else f"{gone} of {rules.gone_confirmations} confirmations"
+    reason = "; ".join(filter(None, (fetched.reason, count))) or None
+    return Visit(fetched, Outcome.GONE, when, reason, consecutive_gone=gone, gone=confirmed)
+
+
+def _failed(fetched: Fetched, outcome: Outcome, rules: Rules) -> Visit:
+    target = fetched.target
+    errors = target.consecutive_errors + 1
+    return Visit(
+        fetched,
+        outcome,
+        rules.intervals(target).after_errors(fetched.at, errors),
+        fetched.reason,
+        consecutive_errors=errors,
+        consecutive_gone=target.consecutive_gone,
+    )
+
+
+def _seen(fetched: Fetched, rules: Rules) -> Visit:
     outcome, reason = (fetched.outcome, None) if fetched.outcome else compare(fetched)
-    when = intervals.after_seen(fetched.at)
+    intervals = rules.intervals(fetched.target)
+    when, every_hours = following.next_visit(fetched, outcome, rules.zone, intervals)
     return Visit(
         fetched,
         outcome,
@@ -94,6 +110,9 @@ def decide(fetched: Fetched, rules: Rules) -> Visit:
         reason,
         update_size=update_size(fetched, outcome),
         reread=reason == EDITED,
+        history=following.past(fetched, outcome),
+        lies=following.lies(fetched, outcome),
+        every_hours=every_hours,
     )
 
 
@@ -132,4 +151,5 @@ def rules_of(session: Session) -> Rules:
         intervals(wrapper.list_interval_hours, config.list_interval_hours),
         intervals(wrapper.item_interval_hours, config.item_interval_hours),
         config.gone_confirmations,
+        wrapper.zone,
     )

@@ -33,6 +33,12 @@ from crawler.errors import ServerError
 START_SECONDS = 60
 STOP_SECONDS = 60
 LEAST_FREE_BYTES = 300 * 1024**2
+# A replan moves a million keys of an index about: by default each of its pages would be written
+# for every fourth of them (twice the time), as only 5 % of a small cache may be unwritten.
+EVICTION = (
+    "eviction_dirty_target=40,eviction_dirty_trigger=60,"
+    "eviction_updates_target=30,eviction_updates_trigger=40"
+)
 LONGEST_SOCKET_PATH = 100  # the kernel allows 107 bytes, mongod appends nothing
 WAYS_OUT = (
     "set MONGO_URI to a running MongoDB, or install mongod on the PATH, "
@@ -154,6 +160,7 @@ class EmbeddedServer:
             "--logappend",
             "--quiet",
             "--wiredTigerCacheSizeGB", str(self.cache_gb),
+            "--wiredTigerEngineConfigString", EVICTION,
             "--setParameter", "diagnosticDataCollectionEnabled=false",
         ]  # fmt: skip
 

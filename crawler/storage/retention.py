@@ -28,9 +28,17 @@ async def forget_url(db: Database, url: str, *, really: bool) -> dict[str, int]:
 
 
 async def forget_spider(db: Database, spider: str, *, really: bool) -> dict[str, int]:
-    """Remove everything of a spider; counts by collection."""
+    """Remove everything of a spider; counts by collection.
+
+    A plan of several spiders stays for the others.
+    """
     queries: dict[str, Document] = {name: {"spider": spider} for name in OF_A_SPIDER}
-    return await _remove(db, queries, really=really)
+    queries["plans"] = {"$or": [{"spiders": [spider]}, {"learns": spider}]}
+    queries["sites"] = {"_id": spider}
+    counts = await _remove(db, queries, really=really)
+    if really:
+        await db.plans.update_many({"spiders": spider}, {"$pull": {"spiders": spider}})
+    return counts
 
 
 async def _remove(db: Database, queries: dict[str, Document], *, really: bool) -> dict[str, int]:

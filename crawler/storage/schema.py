@@ -6,6 +6,7 @@ with a lower one is brought up by the functions in MIGRATIONS, in order, each sa
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 
 from pymongo import ASCENDING, IndexModel
@@ -14,20 +15,42 @@ from pymongo.errors import CollectionInvalid, OperationFailure
 from crawler.errors import NewerDatabase, StorageError
 from crawler.items import Kind, Outcome
 from crawler.storage.client import Database, Document
+from crawler.storage.migrations import build_histories
 
-VERSION = 1
-MIGRATIONS: dict[int, Callable[[Database], Awaitable[None]]] = {}
+logger = logging.getLogger(__name__)
+VERSION = 2
+MIGRATIONS: dict[int, Callable[[Database], Awaitable[None]]] = {2: build_histories}
 ALREADY_THERE = 48
 
 _TEXT = {"bsonType": "string"}
 _TIME = {"bsonType": "date"}
 _MAYBE_TIME = {"bsonType": ["date", "null"]}
 _COUNT = {"bsonType": ["int", "long"], "minimum": 0}
+_NUMBER = {"bsonType": ["int", "long", "double"], "minimum": 0}
+
+
+def _object(required: list[str], properties: Document) -> Document:
+    return {"bsonType": "object", "required": required, "properties": properties}
 
 
 def _validator(required: list[str], properties: Document) -> Document:
-    return {"$jsonSchema": {"bsonType": "object", "required": required, "properties": properties}}
+    return {"$jsonSchema": _object(required, properties)}
 
+
+_HISTORY = _object(
+    ["since", "until", "changes"],
+    {"since": _TIME, "until": _TIME, "changes": {"bsonType": "binData"}, "lies": _COUNT},
+)
+_PLAN = _object(
+    ["plan"],
+    {
+        "weeks": {"bsonType": ["int", "long"], "minimum": 1, "maximum": 4},
+        "slots": {"bsonType": "array"},
+        "every_hours": _NUMBER,
+        "phase_hours": _NUMBER,
+        "until": _MAYBE_TIME,
+    },
+)
 
 VALIDATORS: dict[str, Document] = {
     "targets": _validator(
@@ -43,6 +66,8 @@ VALIDATORS: dict[str, Document] = {
             "requested": _COUNT,
             "refreshed": _COUNT,
             "consecutive_errors": _COUNT,
+            "history": _HISTORY,
+            "plan": _PLAN,
         },
     ),
     "visits": _validator(
@@ -70,6 +95,26 @@ VALIDATORS: dict[str, Document] = {
         ["spider", "list", "item", "shown"],
         {"spider": _TEXT, "list": _TEXT, "item": _TEXT, "shown": {"bsonType": "bool"}},
     ),
+    "plans": _validator(
+        ["at", "spiders", "state"],
+        {
+            "at": _TIME,
+            "spiders": {"bsonType": "array", "items": _TEXT},
+            "state": {"enum": ["writing", "adopting", "adopted", "undone"]},
+        },
+    ),
+    "sites": _validator(
+        ["timezone", "windows", "blackout", "weight", "weights", "cost", "at"],
+        {
+            "timezone": _TEXT,
+            "windows": {"bsonType": "array", "items": _TEXT},
+            "blackout": {"bsonType": "array", "items": _TEXT},
+            "weights": {"bsonType": "array"},
+            "weight": _NUMBER,
+            "cost": _NUMBER,
+            "at": _TIME,
+        },
+    ),
     "runs": _validator(["spider", "started"], {"spider": _TEXT, "started": _TIME}),
     "days": _validator(["spider", "target", "day"], {"spider": _TEXT, "target": _TEXT}),
     "hosts": _validator(["hold_until"], {"hold_until": _TIME}),
@@ -96,6 +141,7 @@ INDEXES: dict[str, list[IndexModel]] = {
     "posts": [_index("url"), _index("spider", "changed_at")],
     "listings": [_index("spider", "list"), _index("spider", "item"), _index("spider", "shown")],
     "runs": [_index("spider", "started")],
+    "plans": [_index("spiders", "at")],
     "days": [_index("target", "day"), _index("spider", "day")],
 }
 
@@ -120,7 +166,8 @@ async def _prepare(db: Database) -> None:
     if found == VERSION:
         return
     for version in range(found + 1, VERSION + 1):
-        if migration := MIGRATIONS.get(version):
+        if found and (migration := MIGRATIONS.get(version)):
+            logger.info("Database %r is being brought to data version %d", db.name, version)
             await migration(db)
     await _create(db)
     await db.meta.replace_one({"_id": "schema"}, {"version": VERSION}, upsert=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 
 from pymongo import UpdateOne
 
 from crawler.items import SEEN, Kind, Outcome, Target, Validators, Visit
+from crawler.storage import parts
 from crawler.storage.client import Database, Document
 from crawler.storage.visits import row_of
 from crawler.urls import host_of
+from schedules.schedule import WEEK_HOURS
 
 # A link to a page that never was there.
 DEAD_LINK: Document = {"refreshed": 0, "consecutive_gone": {"$gt": 0}}
@@ -37,6 +39,9 @@ def from_document(found: Document) -> Target:
         refreshed=found.get("refreshed", 0),
         consecutive_errors=found.get("consecutive_errors", 0),
         consecutive_gone=found.get("consecutive_gone", 0),
+        history=parts.history_of(found.get("history")),
+        lies=found.get("history", {}).get("lies", 0),
+        plan=parts.planned_of(found.get("plan")),
     )
 
 
@@ -67,6 +72,23 @@ def new_document(
     }
 
 
+def updates_of(batch: Iterable[Visit]) -> Iterator[UpdateOne]:
+    """The writes that acknowledge the visits of a batch."""
+    for visit in batch:
+        yield update_of(visit)
+        if visit.every_hours is not None:
+            yield _adapted(visit, visit.every_hours)
+
+
+def _adapted(visit: Visit, every_hours: float) -> UpdateOne:
+    """An adaptive plan's new interval, unless a replan has put another plan in its place."""
+    target = visit.fetched.target
+    of_plan = {"_id": target.key, "plan.plan": target.plan.id if target.plan else None}
+    per_week = WEEK_HOURS / every_hours
+    state = {"plan.every_hours": every_hours, "plan.visits_per_week": per_week}
+    return UpdateOne(of_plan, {"$set": state})
+
+
 def update_of(visit: Visit) -> UpdateOne:
     """The write that acknowledges a visit: the target's next state, and the visit itself with it.
 
@@ -89,9 +111,12 @@ def update_of(visit: Visit) -> UpdateOne:
     update: Document = {"$set": state}
     if visit.alias_of is not None:
         state["alias_of"] = visit.alias_of
+        update["$unset"] = {"history": "", "plan": ""}
     elif visit.outcome in SEEN:
         state |= _content_state(visit)
         update["$unset"] = {"alias_of": ""}
+        if visit.history is not None:
+            state["history"] = parts.history_document(visit.history, visit.lies)
         if fetched.final_url is not None:
             update["$addToSet"] = {"aliases": fetched.final_url}
     return UpdateOne({"_id": target.key}, update)
@@ -159,6 +184,17 @@ async def due(
         query["host"] = {"$nin": list(excluded_hosts)}
     cursor = db.targets.find(query, NOT_FOR_A_VISIT).sort("next_visit").limit(limit)
     return [from_document(found) async for found in cursor]
+
+
+async def due_of(
+    db: Database, keys: list[str], until: datetime, excluded_hosts: Sequence[str] = ()
+) -> dict[str, Target]:
+    """Those of the targets with these keys that are due, by key."""
+    query: Document = {"_id": {"$in": keys}, "next_visit": {"$lte": until}}
+    if excluded_hosts:
+        query["host"] = {"$nin": list(excluded_hosts)}
+    cursor = db.targets.find(query, NOT_FOR_A_VISIT)
+    return {found["_id"]: from_document(found) async for found in cursor}
 
 
 async def count_due(db: Database, spider: str, until: datetime) -> int:

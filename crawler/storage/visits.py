@@ -56,6 +56,11 @@ async def recover(db: Database, spider: str, since: datetime) -> None:
     await (await db.targets.aggregate(pipeline)).to_list(None)
 
 
+async def count_since(db: Database, spiders: list[str], since: datetime) -> int:
+    """How many visits these spiders have made since a time."""
+    return await db.visits.count_documents({"spider": {"$in": spiders}, "at": {"$gte": since}})
+
+
 async def of_target(db: Database, spider: str, url: str, limit: int = 0) -> list[Document]:
     """Visits of a target, oldest first; the last `limit` of them if it is not 0."""
     cursor = db.visits.find({"target": url, "spider": spider}).sort("at", DESCENDING)

@@ -104,7 +104,7 @@ class Writer:
         new = [visit.fetched for visit in batch if visit.stores_content]
         await insert_new(self._db.versions, [versions.row_of(fetched) for fetched in new])
         await posts.store(self._db, [x for x in new if x.target.kind is Kind.ITEM])
-        await self._db.targets.bulk_write([targets.update_of(v) for v in batch], ordered=False)
+        await self._db.targets.bulk_write(list(targets.updates_of(batch)), ordered=False)
         await insert_new(self._db.visits, [visits.log_row_of(visit) for visit in batch])
 
     async def _write_links(self, visit: Visit) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench import planning
 from tests.bench.crawls import ROOT, Crawl, freshet, plain
 from tests.site.running import RunningSite
 
@@ -25,7 +26,10 @@ def main() -> int:
     parser.add_argument("--items", type=int, default=4000, help="item pages (default 4000)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each (default 3)")
     parser.add_argument("--scale", action="store_true", help="memory at 50,000 and 100,000 items")
+    parser.add_argument("--planning", action="store_true", help="replans of a million targets")
     options = parser.parse_args()
+    if options.planning:
+        return planning.run()
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name, RunningSite() as site:
         folder = Path(name)
         try:

@@ -25,6 +25,19 @@ TARGETS = 1000
 PATIENCE_SECONDS = 10
 
 
+class Unbounded:
+    """An allowance without caps, always open."""
+
+    async def room(self, in_flight: int) -> None:
+        """No cap."""
+
+    def is_open(self) -> bool:
+        return True
+
+    async def take(self, in_flight: int) -> bool:
+        return True
+
+
 class Pass:
     """As much of a session as the feeder sees; a visit is stored after a moment."""
 
@@ -36,6 +49,8 @@ class Pass:
         self.db, self.chance = db, chance
         self.config = Config.load(in_flight=50)
         self.in_flight: set[str] = set()
+        self.allowance = Unbounded()
+        self.due_at_start = TARGETS
         self.handed_out: Counter[str] = Counter()
         self.patience = self
         self.releases = 0

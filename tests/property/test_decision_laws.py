@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler.items import SEEN, Fetched, Kind, Outcome, Target
+from crawler.items import SEEN, Fetched, Kind, Outcome, Target, Validators
 from pipelines.changes import Rules, decide
+from pipelines.following import EPOCH, MINUTE, said
 from schedules.first import Intervals
 from tests.unit.pages import NOON
 
@@ -79,3 +80,9 @@ def test_a_decision_depends_on_nothing_else(page: Fetched, rules: Rules) -> None
     one, other = decide(page, rules), decide(page, rules)
     other.id = one.id
     assert one == other
+
+
+@given(FETCHES, st.text())
+def test_whatever_a_server_writes_for_a_date_is_no_error(page: Fetched, written: str) -> None:
+    page.validators = Validators(last_modified=written)
+    assert 0 <= said(page) <= (NOON - EPOCH) // MINUTE

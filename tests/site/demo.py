@@ -1,8 +1,9 @@
-"""`make demo`: crawls a shop and a blog on this machine, lets days pass, crawls again.
+"""`make demo`: a shop and a blog on this machine, crawled for three simulated weeks.
 
 The site is the one of the tests; its clock and Freshet's move together, so that a week of a site's
-life passes in half a minute. Everything else is what a user runs: the same commands, the embedded
-MongoDB.
+life passes in some seconds. Everything else is what a user runs: the same commands, the embedded
+MongoDB. In the first week every page is visited daily; then `scrapy replan` plans with half as many
+requests. The site knows when its pages truly changed, so what that gave can be measured.
 """
 
 from __future__ import annotations
@@ -10,27 +11,39 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pymongo
 from rich.console import Console
 from rich.table import Table
 
+from crawler.config import Config
+from schedules.score import Totals
+from tests.site import truth
 from tests.site.running import RunningSite
 from tests.site.world import START, World
 
 ROOT = Path(__file__).resolve().parents[2]
 DATABASE = "freshet_demo"
-# The last pass is fourteen minutes after the one before: cron may run as often as it likes.
-SHOP_DAYS = (0, 1, 2, 3, 5, 7, 7.01)
-BLOG_DAYS = (0, 7)
 SHOP, BLOG = "demo-shop", "demo-blog"
+NOON = START + timedelta(hours=12)
+HOUR, DAY, WEEK = timedelta(hours=1), timedelta(days=1), timedelta(weeks=1)
+WEEKS = 3
+BUDGET = 96
+# In real life cron runs every ten minutes.
+CRON = timedelta(hours=3)
+# By then the pass at the end of a week is over.
+SOON = timedelta(minutes=10)
+COUNTS = ("visits", "new", "changed", "unchanged", "not_modified", "gone")
 
 console = Console(highlight=False, soft_wrap=True)
 
@@ -38,105 +51,211 @@ console = Console(highlight=False, soft_wrap=True)
 def main() -> int:
     """Run the demonstration; exit code 1 if a command fails."""
     console.print(
-        "[bold]Freshet[/] crawls a shop and a blog on this machine for a simulated week.\n"
+        f"[bold]Freshet[/] crawls a shop and a blog on this machine for {WEEKS} simulated weeks, "
+        "which takes about a minute."
     )
     with RunningSite() as site, tempfile.TemporaryDirectory() as folder:
         try:
-            _forget()
-            wrapper = _wrapper(Path(folder), site.url)
-            rows = [row for day in SHOP_DAYS for row in _day(site, wrapper, day)]
-            _show_passes(rows)
-            _show_truth(site, rows)
-            _show_change(_run("db", "uri").strip())
+            Demo(site, Path(folder)).run()
         except subprocess.CalledProcessError as failed:
             console.print(failed.stderr or failed.stdout, style="red", markup=False)
             return 1
     return 0
 
 
-def _day(site: RunningSite, wrapper: Path, day: float) -> list[dict[str, Any]]:
-    now = START + timedelta(days=day, hours=12)
-    site.set_clock(now)
-    rows = [_crawl(SHOP, day, now, "-a", f"wrapper={wrapper}")]
-    if day in BLOG_DAYS:
-        rows.append(
-            _crawl(
-                BLOG, day, now,
-                "-a", f"name={BLOG}",
-                "-a", f"start_urls={site.url}/blog/",
-                "-a", "list_pages=/blog/(page/|tag/(?P<category>[^/]+)/)",
-                "-a", r"item_pages=/blog/\d{4}/",
-                "-s", "AUTOTHROTTLE_ENABLED=0",
-            )
-        )  # fmt: skip
-    return rows
+class Demo:
+    """The demonstration: the site, the wrapper that describes it, Freshet's database."""
 
+    def __init__(self, site: RunningSite, folder: Path) -> None:
+        self.site, self.folder = site, folder
+        self.wrapper = _wrapper(folder, site.url)
+        self.uri = _run("db", "uri").strip()
+        client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(self.uri, tz_aware=True)
+        self.db = client.get_default_database()
 
-def _crawl(spider: str, day: float, now: datetime, *arguments: str) -> dict[str, Any]:
-    if day == 0:
-        console.print("$ scrapy crawl site " + " ".join(map(_quoted, arguments)), style="dim")
-    offset_hours = (now - datetime.now(UTC)).total_seconds() / 3600
-    os.environ["FRESHET_CLOCK_OFFSET_HOURS"] = str(offset_hours)
-    _run("crawl", "site", *arguments)
-    counts = _database(_uri()).runs.find_one({"spider": spider}, sort=[("started", -1)])
-    assert counts is not None
-    return {"spider": spider, "day": day, "visits": 0, **counts["counts"]}
+    def run(self) -> None:
+        """All weeks, and what came of them."""
+        for spider in (SHOP, BLOG):
+            if self.db.targets.find_one({"spider": spider}):
+                _run("forget", spider, "--yes")
+        self._first_week()
+        for week in range(1, WEEKS):
+            self._planned_week(week)
+        _show_passes(list(self.db.runs.find({"spider": {"$in": [SHOP, BLOG]}})))
+        self._show_freshness()
+        self._show_plan()
+        self._show_change()
 
-
-def _show_passes(rows: list[dict[str, Any]]) -> None:
-    columns = (
-        "site",
-        "day",
-        "targets",
-        "fetched",
-        "new",
-        "changed",
-        "same",
-        "304",
-        "gone",
-        "saved",
-    )
-    table = Table(*columns, title="\nWhat each pass found", title_justify="left")
-    names = ("targets", "visits", "new", "changed", "unchanged", "not_modified", "gone")
-    for row in rows:
-        counts = [row.get(name, 0) for name in names]
-        saved = max(0, row["targets"] - row["visits"])
-        table.add_row(
-            row["spider"].removeprefix("demo-"), f"{row['day']:g}", *map(str, counts), str(saved)
+    def _first_week(self) -> None:
+        why = "What is found is visited daily, whether it changes or not."
+        _headline("Week 1, no plan yet.", why)
+        self._set_clock(NOON)
+        self._crawl(f"wrapper={self.wrapper}")
+        self._crawl(
+            f"name={BLOG}",
+            f"start_urls={self.site.url}/blog/",
+            "list_pages=/blog/(page/|tag/(?P<category>[^/]+)/)",
+            r"item_pages=/blog/\d{4}/",
         )
+        with _compiling():
+            self._passes(0, DAY)
+
+    def _planned_week(self, week: int) -> None:
+        self._set_clock(NOON + week * WEEK + SOON)
+        if week == 1:
+            why = "Freshet knows by now what changes how often, and when."
+            _headline("Week 2, planned with half the requests.", why)
+        else:
+            _headline(f"Week {week + 1}, planned anew.", "The week before has taught something.")
+        command = ("replan", "--spider", SHOP, "--budget", f"{BUDGET}/day")
+        _show_command(*command)
+        with console.status("planning"):
+            said = _run(*command)
+        console.print(said if week == 1 else said[said.index("moved") :], markup=False, end="")
+        self._passes(week, CRON)
+
+    def _crawl(self, *arguments: str) -> None:
+        """A first pass, as a user makes it."""
+        options = [word for argument in arguments for word in ("-a", argument)]
+        # The demonstration's own server needs no sparing.
+        command = ("crawl", "site", *options, "-s", "AUTOTHROTTLE_ENABLED=0")
+        _show_command(*command)
+        with console.status("crawling"):
+            _run(*command)
+
+    def _passes(self, week: int, every: timedelta) -> None:
+        """The other passes of a week."""
+        begin = NOON + week * WEEK
+        words = [
+            str(self.site.clock), (begin + every).isoformat(), (begin + WEEK).isoformat(),
+            str(every / HOUR), SHOP, f"wrapper={self.wrapper}",
+        ]  # fmt: skip
+        command = [sys.executable, "-m", "tests.site.passes", *words]
+        errors = self.folder / "errors.txt"
+        with (
+            console.status("") as status,
+            errors.open("w", encoding="utf-8") as stderr,
+            subprocess.Popen(
+                command, cwd=ROOT, env=_environment(), text=True, stdout=subprocess.PIPE,
+                stderr=stderr,
+            ) as process,
+        ):  # fmt: skip
+            assert process.stdout is not None
+            for line in process.stdout:
+                now = datetime.fromisoformat(line.strip())
+                status.update(f"week {week + 1}: {now:%A %H:%M}, scrapy crawl")
+        if process.returncode:
+            said = errors.read_text(encoding="utf-8")
+            raise subprocess.CalledProcessError(process.returncode, command, stderr=said)
+
+    def _set_clock(self, now: datetime) -> None:
+        self.site.set_clock(now)
+        os.environ["FRESHET_CLOCK_OFFSET_HOURS"] = str((now - datetime.now(UTC)) / HOUR)
+
+    def _show_freshness(self) -> None:
+        """What the first week and the others cost and gave, held against what truly changed."""
+        columns = ("week", "visits", "requests a day", "freshness", "age", "a change waits")
+        title = "\nWhat it took and gave, held against when the site truly changed"
+        table = Table(*columns, title=title, title_justify="left")
+        for column in table.columns[2:]:
+            column.justify = "right"
+        table.add_row("1", "daily", *_figures(self._measured(0, 1)))
+        table.add_row("2, 3", "by plan", *_figures(self._measured(1, WEEKS - 1)), style="bold")
+        table.add_row("2, 3", "if daily", *_figures(self._measured(1, WEEKS - 1, daily=True)))
+        console.print(table)
+        console.print(
+            "Pages known when these weeks began. Freshness: share of time in which a copy equals\n"
+            "its page. Age: mean time since the oldest change not seen yet, 0 while all are seen.\n"
+        )
+
+    def _measured(self, week: int, weeks: int, *, daily: bool = False) -> Totals:
+        """The figures of some weeks: as the visits were, or as daily ones would have been."""
+        begin = NOON + week * WEEK + SOON
+        end = begin + weeks * WEEK
+        world, visits = World(), {}
+        for target in self.db.targets.find({"spider": SHOP, "first_seen": {"$lte": begin}}):
+            path = urlsplit(target["url"]).path
+            if world.content(path, begin) is not None:
+                visits[path] = [] if daily else self._visits(target["url"], begin, end)
+        if daily:
+            noons = [begin - SOON + DAY * day for day in range(1, 7 * weeks + 1)]
+            visits = dict.fromkeys(visits, noons)
+        return truth.totals(world, visits, begin, end)
+
+    def _visits(self, url: str, begin: datetime, end: datetime) -> list[datetime]:
+        query = {"spider": SHOP, "target": url, "at": {"$gt": begin, "$lte": end}}
+        return [row["at"] for row in self.db.visits.find(query, {"at": 1})]
+
+    def _show_plan(self) -> None:
+        picture = Config.load().data_dir / "demo-week.png"
+        if picture.is_relative_to(ROOT):
+            picture = picture.relative_to(ROOT)
+        command = ("plan", SHOP, "--calendar", str(picture))
+        _show_command(*command)
+        with console.status("drawing"):
+            said = _run(*command)
+        console.print(said, markup=False)
+
+    def _show_change(self) -> None:
+        changed = {"spider": SHOP, "outcome": "changed", "diff_size": {"$gt": 0}}
+        row = self.db.visits.find_one(changed | {"target": {"$regex": "/item/"}})
+        if row is None:
+            return
+        _show_command("history", row["target"], "--diff")
+        console.print(_run("history", row["target"], "--diff"), markup=False)
+        query = {"spider": SHOP, "outcome": "changed"}
+        count = self.db.visits.count_documents(query)
+        console.print("[bold]Look further:[/]")
+        for line in (
+            f"export FRESHET_DATABASE={DATABASE}",
+            f".venv/bin/scrapy explain {row['target']}",
+            'mongosh "$(.venv/bin/scrapy db uri)"',
+            f"  db.visits.find({json.dumps(query)}).sort({{at: -1}})  // {count} changes",
+            ".venv/bin/scrapy db stop  # stops the database",
+        ):
+            console.print(f"  {line}", markup=False)
+
+
+def _figures(found: Totals) -> list[str]:
+    of_pages = found.by_page
+    return [
+        f"{found.load.per_day:.0f}", f"{of_pages.freshness:.3f}",
+        f"{of_pages.age_days * 24 * 60:.0f} min", f"{of_pages.delay_all_h:.1f} h",
+    ]  # fmt: skip
+
+
+def _show_passes(runs: list[dict[str, Any]]) -> None:
+    """What the passes of each week found."""
+    columns = ("week", "site", "passes", "fetched", "new", "changed", "same", "304", "gone")
+    table = Table(*columns, title="\nWhat the passes found", title_justify="left")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for week in range(WEEKS):
+        for spider in (SHOP, BLOG):
+            own = [run for run in runs if run["spider"] == spider and _week_of(run) == week]
+            sums = (sum(run["counts"].get(name, 0) for run in own) for name in COUNTS)
+            if own:
+                name = spider.removeprefix("demo-")
+                table.add_row(str(week + 1), name, str(len(own)), *map(str, sums))
     console.print(table)
 
 
-def _show_truth(site: RunningSite, rows: list[dict[str, Any]]) -> None:
-    first, last = (START + timedelta(days=day, hours=12) for day in (SHOP_DAYS[0], SHOP_DAYS[-1]))
-    world = World()
-    truth = sum(len(world.changes(item.path, first, last)) for item in world.items)
-    passes = [row for row in rows if row["spider"] == SHOP]
-    seen = sum(row.get("changed", 0) for row in passes)
-    fetched, bodies = (
-        sum(row.get(name, 0) for row in passes) for name in ("visits", "not_modified")
-    )
-    console.print(
-        f"\nThe shop changed {truth} times in the week; the log holds {seen} changed visits "
-        f"(changes between two visits are one).\n{bodies} of {fetched} requests were answered "
-        "with 304 and cost no body; what was not due cost nothing.\n"
-    )
+def _week_of(run: dict[str, Any]) -> int:
+    """The week of a pass; the one that ends a week belongs to it."""
+    after: timedelta = run["started"] - NOON - SOON
+    return max(0, after // WEEK)
 
 
-def _show_change(uri: str) -> None:
-    changed = {"spider": SHOP, "outcome": "changed", "diff_size": {"$gt": 0}}
-    row = _database(uri).visits.find_one(changed | {"target": {"$regex": "/item/"}})
-    if row is None:
-        return
-    for arguments in (("targets", SHOP), ("history", row["target"], "--diff")):
-        console.print(f"$ scrapy {' '.join(arguments)} -s FRESHET_DATABASE={DATABASE}", style="dim")
-        console.print(_run(*arguments), markup=False)
-    query = {"spider": SHOP, "outcome": "changed"}
-    console.print("Ask MongoDB yourself:", style="bold")
-    console.print(f'  mongosh "$(.venv/bin/scrapy db uri -s FRESHET_DATABASE={DATABASE})"')
-    console.print(f"  db.visits.find({json.dumps(query)}).sort({{at: -1}})")
-    console.print(f"  → {_database(uri).visits.count_documents(query)} changed visits\n")
-    console.print("Stop the database with .venv/bin/scrapy db stop", style="dim")
+@contextmanager
+def _compiling() -> Iterator[None]:
+    """The planner's inner loops become machine code once, while the first week passes."""
+    command = [sys.executable, "-m", "scrapy", "replan", "--spider", SHOP, "--dry-run"]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as planning:
+        yield
+        with console.status("compiling the planner, which is done once"):
+            planning.wait()
 
 
 def _wrapper(folder: Path, url: str) -> Path:
@@ -146,33 +265,25 @@ def _wrapper(folder: Path, url: str) -> Path:
     return path
 
 
-def _forget() -> None:
-    for spider in (SHOP, BLOG):
-        if _database(_uri()).targets.find_one({"spider": spider}):
-            _run("forget", spider, "--yes")
-
-
-def _uri() -> str:
-    return _run("db", "uri").strip()
-
-
-def _database(uri: str) -> Any:
-    client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(uri, tz_aware=True)
-    return client.get_default_database()
-
-
 def _run(*arguments: str) -> str:
-    environment = {k: v for k, v in os.environ.items() if k != "MONGO_URI"}
-    environment |= {"FRESHET_DATABASE": DATABASE, "COLUMNS": "100"}
     command = [sys.executable, "-m", "scrapy", *arguments]
     return subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+        command, cwd=ROOT, env=_environment(), capture_output=True, text=True, check=True
     ).stdout
 
 
-def _quoted(argument: str) -> str:
-    plain: Sequence[str] = re.findall(r"[\w@%+=:,./-]+", argument)
-    return argument if plain == [argument] else f"'{argument}'"
+def _environment() -> dict[str, str]:
+    hidden = ("MONGO_URI", "FRESHET_MONGO_URI")
+    environment = {name: value for name, value in os.environ.items() if name not in hidden}
+    return environment | {"FRESHET_DATABASE": DATABASE, "COLUMNS": "100"}
+
+
+def _headline(what: str, why: str) -> None:
+    console.print(f"\n[bold]{what}[/] {why}")
+
+
+def _show_command(*words: str) -> None:
+    console.print(f"$ scrapy {shlex.join(words)}", style="dim", markup=False)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -81,6 +83,29 @@ def test_none_of_the_three_may_be_missing(key: str) -> None:
         ({"list_interval_hours": 0}, "list_interval_hours", "greater than 0"),
         ({"list_interval_hours": "often"}, "list_interval_hours", "number"),
         ({"follow_item_links": "perhaps"}, "follow_item_links", "boolean"),
+        ({"windows": "Mon 8-18"}, "windows.0", "'Mon 8-18' is no window: write days, hours or"),
+        ({"windows": ["Sat", "08:30-18:00"]}, "windows.1", "'08:30-18:00': a window begins and"),
+        ({"windows": ""}, "windows.0", "'' is no window"),
+        ({"windows": [8]}, "windows.0", "valid string"),
+        ({"blackout": "never"}, "blackout.0", "'never' is no window"),
+        ({"blackout": "Mon-Sun"}, "", "windows and blackout leave no hour of the week open"),
+        ({"windows": "Sat", "blackout": "Sat,Sun"}, "", "leave no hour of the week open"),
+        ({"requests_per_day": 0}, "requests_per_day", "greater than or equal to 1"),
+        ({"requests_per_hour": 1.5}, "requests_per_hour", "integer"),
+        ({"min_interval_hours": 0}, "min_interval_hours", "greater than 0"),
+        ({"max_interval_hours": 673}, "max_interval_hours", "less than or equal to 672"),
+        (
+            {"min_interval_hours": 24, "max_interval_hours": 6},
+            "",
+            "min_interval_hours 24 is longer than max_interval_hours 6",
+        ),
+        ({"weight": 0}, "weight", "greater than 0"),
+        ({"weight": float("nan")}, "weight", "finite number"),
+        ({"cost": float("inf")}, "cost", "finite number"),
+        ({"weights": {"/sale/": 0}}, "weights./sale/", "greater than 0"),
+        ({"weights": {"(": 2}}, "weights", "bad regular expression '('"),
+        ({"weights": {"category:": 2}}, "weights", "'category:' names no category"),
+        ({"weights": ["/sale/"]}, "weights", "dictionary"),
     ],
     ids=lambda value: repr(value) if isinstance(value, dict) else "",
 )
@@ -198,6 +223,56 @@ def test_the_scheme_does_not_change_with_the_rest(edit: dict[str, Any]) -> None:
     assert wrapper(fields={"title": "h1"}, **edit).scheme(Kind.ITEM) == before.scheme(Kind.ITEM)
 
 
+PLANNING: list[dict[str, Any]] = [
+    {"windows": "08:00-18:00", "blackout": "Sun"},
+    {"requests_per_day": 100, "requests_per_hour": 10},
+    {"min_interval_hours": 6, "max_interval_hours": 48},
+    {"weight": 2, "weights": {"/sale/": 3}, "cost": 2},
+]
+
+
+@pytest.mark.parametrize("kind", [Kind.LIST, Kind.ITEM])
+@pytest.mark.parametrize("edit", PLANNING, ids=str)
+def test_when_a_page_is_visited_is_no_part_of_the_scheme(edit: dict[str, Any], kind: Kind) -> None:
+    assert wrapper(**edit).scheme(kind) == wrapper().scheme(kind)
+
+
+def test_a_site_without_windows_is_always_open() -> None:
+    assert wrapper().open_hours.all()
+    assert wrapper(windows=[], blackout=[]).open_hours.all()
+
+
+def test_a_site_is_open_in_its_windows_but_not_in_its_blackout_by_its_own_clock() -> None:
+    shop = wrapper(windows="Mon-Fri 08:00-18:00", blackout=["12:00-13:00"], timezone="Asia/Kolkata")
+    monday = datetime(2024, 5, 6, tzinfo=ZoneInfo("Asia/Kolkata"))
+    hours = [monday + timedelta(hours=hour) for hour in range(24)]
+    assert [at.hour for at in hours if shop.open_at(at)] == [8, 9, 10, 11, 13, 14, 15, 16, 17]
+    assert shop.open_hours.sum() == 5 * 9
+    assert shop.open_at(datetime(2024, 5, 6, 2, 30, tzinfo=UTC))
+    assert not shop.open_at(datetime(2024, 5, 6, 2, 29, tzinfo=UTC))
+    assert not shop.open_at(datetime(2024, 5, 5, 5, tzinfo=UTC))
+
+
+def test_the_open_hours_cannot_be_written_to() -> None:
+    with pytest.raises(ValueError, match="read-only"):
+        wrapper().open_hours[0] = False
+
+
+def test_wrappers_whose_open_hours_were_asked_for_still_compare() -> None:
+    some, others = wrapper(windows="Sat"), wrapper(windows="Sat")
+    assert some.open_hours is others.open_hours
+    assert some == others != wrapper(windows="Sun")
+
+
+def test_the_first_weight_that_fits_a_page_counts() -> None:
+    shop = wrapper(weight=2, weights={"/sale/": 8, "category:toys": 4, r"/item/\d$": 0.5})
+    assert shop.weight_of("https://shop.example/sale/item/1", ["toys"]) == 8
+    assert shop.weight_of("https://shop.example/item/1", ["books", "toys"]) == 4
+    assert shop.weight_of("https://shop.example/item/1") == 0.5
+    assert shop.weight_of("https://shop.example/item/10", ["books"]) == 2
+    assert wrapper().weight_of("https://shop.example/sale/") == 1
+
+
 class Shop(WrapperSpider):
     """The shop as a class."""
 
@@ -214,6 +289,9 @@ class Shop(WrapperSpider):
     timezone = "Europe/London"
     delay_seconds = 0.5
     headers = {"Accept-Language": "en"}
+    windows = "Mon-Fri 08:00-18:00"
+    requests_per_day = 500
+    weights = {"category:toys": 3, r"/item/\d$": 2}
 
 
 SHOP_TOML = r"""
@@ -225,6 +303,9 @@ category = {css = "h1"}
 timezone = "Europe/London"
 delay_seconds = 0.5
 headers = {Accept-Language = "en"}
+windows = "Mon-Fri 08:00-18:00"
+requests_per_day = 500
+weights = {"category:toys" = 3, '/item/\d$' = 2}
 
 [fields]
 title = "h1"

@@ -1,0 +1,84 @@
+"""What a pass may ask for at this moment: the plan's caps, and the hours the wrapper keeps."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime, timedelta
+from math import ceil
+
+from crawler.clock import Clock
+from crawler.storage import visits
+from crawler.storage.client import Database, Document
+from crawler.storage.patience import Patience
+from crawler.wrapper import Wrapper
+from schedules.dispatch import least, room
+
+logger = logging.getLogger(__name__)
+# Visits of other crawls count too, so they are counted again after this time.
+TRUSTED_FOR = timedelta(minutes=1)
+
+
+class Allowance:
+    """Counts what is handed out against the plan's caps; hours and days are UTC."""
+
+    def __init__(self, db: Database, patience: Patience, wrapper: Wrapper, clock: Clock) -> None:
+        self._db, self._patience, self._clock = db, patience, clock
+        self._wrapper = wrapper
+        self._caps: tuple[int, int] = (0, 0)
+        self._spiders: list[str] = []
+        self._left: int | None = None
+        self._good_until: datetime | None = None
+
+    def follow(self, plan: Document, polls_per_day: float = 0) -> None:
+        """Take the caps of a plan: `daily_cap` and `hourly_cap`, requests of all its spiders.
+
+        polls_per_day: what a learning phase may spend besides, on a day and evenly in its hours
+        """
+        besides = (ceil(polls_per_day), ceil(polls_per_day / 24))
+        caps = (int(plan.get(name) or 0) for name in ("daily_cap", "hourly_cap"))
+        daily, hourly = (cap and cap + more for cap, more in zip(caps, besides, strict=True))
+        self._caps = (daily, hourly)
+        self._spiders = list(plan["spiders"])
+
+    @property
+    def caps(self) -> str:
+        """The caps in words."""
+        daily, hourly = self._caps
+        each = ((daily, "a day"), (hourly, "an hour"))
+        return ", ".join(f"{cap} requests {time}" for cap, time in each if cap)
+
+    def is_open(self) -> bool:
+        """Whether the wrapper lets anything be asked for at this hour."""
+        return self._wrapper.open_at(self._clock.now())
+
+    async def room(self, in_flight: int) -> int | None:
+        """Requests that may still be made now, besides those in flight; None: no cap."""
+        if not any(self._caps):
+            return None
+        now = self._clock.now()
+        hour = now.replace(minute=0, second=0, microsecond=0)
+        daily, hourly = self._caps
+        today = await self._spent(hour.replace(hour=0)) if daily else 0
+        this_hour = await self._spent(hour) if hourly else 0
+        return least(room(daily, today + in_flight), room(hourly, this_hour + in_flight))
+
+    async def take(self, in_flight: int) -> bool:
+        """Whether one more may be handed out; it is counted then."""
+        now = self._clock.now()
+        if not self._left or self._good_until is None or now >= self._good_until:
+            self._left = self._share(await self.room(in_flight))
+            hour_ends = now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
+            self._good_until = min(now + TRUSTED_FOR, hour_ends)
+        if self._left is None:
+            return True
+        self._left -= 1
+        return self._left >= 0
+
+    def _share(self, left: int | None) -> int | None:
+        """Other spiders of the plan draw on the same caps: only a part before the next count."""
+        if left is None or len(self._spiders) < 2:
+            return left
+        return -(-left // 4)
+
+    async def _spent(self, since: datetime) -> int:
+        return await self._patience.read(lambda: visits.count_since(self._db, self._spiders, since))

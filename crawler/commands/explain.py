@@ -1,0 +1,150 @@
+"""`scrapy explain`: why a page is visited when it is."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from rich.console import Console
+from rich.table import Table
+
+from crawler import charts
+from crawler.clock import Clock
+from crawler.command import FreshetCommand, print_json
+from crawler.config import Config
+from crawler.finding import target_of
+from crawler.storage import histories, sites, timetables
+from crawler.storage.client import Document
+from crawler.storage.store import opened
+from crawler.working import working
+from schedules.schedule import WEEK_HOURS
+
+# So many targets are read in a second or two.
+FEW = 100_000
+
+
+class Command(FreshetCommand):
+    """Rate, profile, schedule and reasons of one URL."""
+
+    arguments = ("URL",)
+    example = "scrapy explain https://books.toscrape.com/"
+
+    def short_desc(self) -> str:
+        """One line for `scrapy -h`."""
+        return "Show what is known of a page's changes, and why it is visited when it is"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Which target is meant."""
+        super().add_options(parser)
+        parser.add_argument("--spider", help="where several spiders watch the URL")
+
+    def execute(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Print what is known, what is planned, and why."""
+        with working(self.config, "opening the database") as say:
+            found = asyncio.run(_explained(self.config, args[0], opts.spider, say))
+        if opts.json:
+            print_json(found)
+        else:
+            _show(found)
+
+
+async def _explained(
+    config: Config, url: str, spider: str | None, say: Callable[[str], None]
+) -> Document:
+    async with opened(config) as db:
+        now = Clock(config.clock_offset_hours).now()
+        target = await target_of(db, config, url, spider)
+        spider = str(target["spider"])
+        say(f"reading what is known of {spider}")
+        # Slow to import: not before there is something to explain.
+        from crawler.replanning.explain import explained
+        from crawler.replanning.population import gather
+        from crawler.replanning.replan import hours_of
+
+        plan = str((target.get("plan") or {}).get("plan"))
+        whole = (await timetables.plans_of(db, [plan])).get(plan)
+        # As the replan has seen it, where that does not take long: sites lean on each other.
+        few = await db.targets.estimated_document_count() < FEW
+        beside = whole["spiders"] if whole and few else []
+        watched = await histories.read(db, now, sorted({spider, *beside}))
+        gathered = await gather(db, watched, config, hours_of(now)) if len(watched) else None
+        (site,) = await sites.of_spiders(db, [spider])
+        say("estimating")
+        waiting = await timetables.left_over(db, spider)
+        return explained(gathered, target, whole, site, waiting, now)
+
+
+def _show(found: Document) -> None:
+    console = Console(highlight=False, markup=False)
+    console.print(found["url"], style="bold", soft_wrap=True)
+    table = Table.grid(padding=(0, 2))
+    for name, text in _lines(found).items():
+        table.add_row(name, text)
+    console.print(table)
+    for sentence in found["reasons"]:
+        console.print(f"- {sentence}")
+    if "changes_by_hour" in found:
+        slots = (found["plan"] or {}).get("slots") or ()
+        console.print("\nWhen it changes, darker is more often" + (", ● a visit" if slots else ""))
+        values = [value for day in found["changes_by_hour"].values() for value in day]
+        for line in charts.week(values, {slot % WEEK_HOURS for slot in slots}):
+            console.print(line)
+
+
+def _lines(found: Document) -> dict[str, str]:
+    zone = ZoneInfo(found["timezone"])
+    lines = {"page": _page(found), "seen": _seen(found["history"], zone)}
+    if "rate" in found:
+        rate = {name: f"{value:.3g}" for name, value in found["rate"].items()}
+        lines["changes"] = (
+            f"{rate['per_week']} a week, {rate['low']} to {rate['high']} with 90 % probability"
+        )
+    if plan := found["plan"]:
+        lines["plan"] = _plan(found, plan)
+    if "freshness" in found:
+        lines["expected"] = f"freshness {found['freshness']:.3f}, age {found['age_days']:.3g} days"
+    lines["next visit"] = _both(found["next_visit"], zone)
+    if later := [moment for moment in found["ahead"] if moment > found["next_visit"]]:
+        lines["and then"] = "\n".join(_both(moment, zone) for moment in later)
+    return lines
+
+
+def _page(found: Document) -> str:
+    named = f" in {', '.join(found['categories'])}" if found["categories"] else ""
+    return f"{found['kind']} of {found['spider']}{named}"
+
+
+def _seen(past: Document, zone: ZoneInfo) -> str:
+    if "since" not in past:
+        return "never"
+    changes = f"{past['changes']:,} changes" if past["changes"] != 1 else "1 change"
+    text = f"{past['looks']:,} times since {_time(past['since'], zone)}: {changes}"
+    if (last := past["last_change"]) is not None:
+        text += f", the last between {_time(last['after'], zone)} and {_time(last['by'], zone)}"
+    return text + ("; its dates are believed" if past.get("dates_believed") else "")
+
+
+def _plan(found: Document, plan: dict[str, Any]) -> str:
+    times = "; ".join(plan.get("windows") or ())
+    per_week = plan.get("visits_per_week") or 0
+    often = "a visit a week" if per_week == 1 else f"{per_week:.3g} visits a week"
+    if 0 < per_week < 1:
+        often = f"a visit every {1 / per_week:.3g} weeks"
+    at = f", as of {found['planned_at']:%Y-%m-%d %H:%M} UTC" if found["planned_at"] else ""
+    return f"{plan.get('group')}: {often} ({times}), policy {plan.get('policy')}{at}"
+
+
+def _both(moment: datetime, zone: ZoneInfo) -> str:
+    """A time on the site's clock and in UTC."""
+    if str(zone) == "UTC":
+        return f"{moment:%a %Y-%m-%d %H:%M} UTC"
+    return f"{_time(moment, zone, day=True)} {zone}, {moment.astimezone(UTC):%H:%M} UTC"
+
+
+def _time(moment: datetime, zone: ZoneInfo, *, day: bool = False) -> str:
+    local = moment.astimezone(zone)
+    return f"{local:%a %Y-%m-%d %H:%M}" if day else f"{local:%Y-%m-%d %H:%M}"

@@ -1,0 +1,209 @@
+"""`scrapy learn`: poll some pages at a fixed grid for a few weeks, as the paper does."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import TYPE_CHECKING, TypeVar
+
+from rich.console import Console
+from rich.table import Table
+
+from crawler import units
+from crawler.clock import Clock
+from crawler.command import FreshetCommand, print_json
+from crawler.config import Config
+from crawler.errors import ConfigError
+from crawler.locks import only_one
+from crawler.storage import learnings, targets
+from crawler.storage.client import Database, Document
+from crawler.storage.store import opened
+
+if TYPE_CHECKING:
+    from crawler.learning import Asked
+
+T = TypeVar("T")
+EXAMPLE = """\
+Example: scrapy learn shop --weeks 3 --every 20m --budget 720/day
+
+Ten pages of shop, spread over its kinds and categories, are polled every 20 minutes for three
+weeks by the passes that cron runs; all others keep their schedule. Polls every 20 minutes cost 72
+requests a day and page. Few need this: on traces of real pages the daily visits that a site gets
+before its first plan anyway lost the planner almost nothing, .001 of freshness at most.
+"""
+
+
+class Command(FreshetCommand):
+    """Begin a learning phase, see how far it is, or end it."""
+
+    arguments = ("NAME",)
+    example = "scrapy learn shop --weeks 3 --every 20m --budget 720/day"
+
+    def short_desc(self) -> str:
+        """One line for `scrapy -h`."""
+        return "Poll a sample of pages at short intervals, for the planner to learn from"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """What to learn from, and for how long."""
+        super().add_options(parser)
+        parser.epilog = EXAMPLE
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.add_argument("--weeks", metavar="W", help="how long (default: 3)")
+        parser.add_argument("--every", metavar="T", help="time between two polls (default: 20m)")
+        parser.add_argument(
+            "--sample", metavar="N",
+            help="how many pages; more than the budget allows take turns "
+            "(default: as many as it allows)",
+        )  # fmt: skip
+        parser.add_argument("--budget", metavar="R", help="polls a day at most, such as 720/day")
+        parser.add_argument("--stop", action="store_true", help="end it now")
+
+    def execute(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Begin, show or end it."""
+        asked = _asked(opts)
+        name, config = args[0], self.config
+        lock = only_one(config, f"learn-{name}", f"another scrapy learn {name} is at work")
+        try:
+            done = asyncio.run(_learn(config, name, asked, stop=opts.stop))
+        finally:
+            lock.release()
+        if opts.json:
+            print_json(done)
+        else:
+            _show(done)
+
+
+def _asked(opts: argparse.Namespace) -> Asked:
+    # Slow to import: not for --help.
+    from crawler.learning import Asked
+
+    asked = Asked(
+        weeks=_read(_number, opts.weeks, "--weeks"),
+        every_hours=_read(units.hours, opts.every, "--every"),
+        sample=_read(_count, opts.sample, "--sample"),
+        requests_per_day=_read(units.per_day, opts.budget, "--budget"),
+    )
+    asked.check()
+    if opts.stop and asked != Asked():
+        raise ConfigError("--stop ends the phase; it takes no other options")
+    return asked
+
+
+def _read(unit: Callable[[str], T], text: str | None, option: str) -> T | None:
+    try:
+        return None if text is None else unit(text)
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error}") from None
+
+
+def _number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{text!r} is no number of weeks, such as 3")
+    return value
+
+
+def _count(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no number of pages") from None
+
+
+async def _learn(config: Config, spider: str, asked: Asked, *, stop: bool) -> Document:
+    from crawler.learning import Asked, choose, outcome, progress
+
+    async with opened(config) as db:
+        await _check(db, spider)
+        now = Clock(config.clock_offset_hours).now()
+        phase = await learnings.follow(db, spider, now)
+        if phase is None and stop:
+            raise ConfigError(f"{spider} is not learning")
+        if phase is None and asked == Asked() and (last := await learnings.latest(db, spider)):
+            return outcome(last)
+        if phase is None or asked.differs_from(phase):
+            choice = await choose(db, spider, asked.over(phase) if phase else asked, now)
+            if phase is not None:
+                await learnings.end(db, phase, now)
+            await learnings.begin(db, choice.phase, choice.places)
+            phase = await learnings.follow(db, spider, now) or choice.phase
+            return await progress(db, phase, now) | {"begun": True, "notes": choice.notes}
+        done = await progress(db, phase, now)
+        if stop:
+            await learnings.end(db, phase, now)
+            done |= {"learning": False, "ended": now}
+        return done
+
+
+async def _check(db: Database, spider: str) -> None:
+    known = await targets.spiders(db)
+    if spider not in known:
+        names = ", ".join(known) or "none; run scrapy crawl first"
+        raise ConfigError(f"no targets of {spider!r}; spiders with targets: {names}")
+
+
+def _show(done: Document) -> None:
+    console = Console(highlight=False, markup=False)
+    for line in _lines(done):
+        console.print(line, soft_wrap=True)
+    if "urls" in done:
+        console.print(_table(done["urls"], seen=not done["begun"]))
+    for note in done["notes"]:
+        console.print(f"note: {note}", soft_wrap=True)
+    if done["begun"]:
+        console.print(
+            f"Cron has to run scrapy crawl every {done['every']} at least. "
+            f"scrapy learn {done['spider']} shows how far it is, --stop ends it.",
+            soft_wrap=True,
+        )
+
+
+def _lines(done: Document) -> Iterator[str]:
+    name = done["spider"]
+    if done["begun"]:
+        yield f"{name} learns for {done['weeks']:g} weeks, until {_time(done['until'])}"
+    elif done["learning"]:
+        left = f"{done['days_left']:.1f} days from now"
+        yield f"{name} is learning until {_time(done['until'])}, {left}"
+    else:
+        yield f"{name} learned until {_time(done['ended'])}; its pages go their former way"
+    yield (
+        f"{done['pages']:,} pages{_turn(done)}, each every {done['every']}, "
+        f"at most {done['budget_per_day']:,g} requests a day"
+    )
+    if not done["begun"]:
+        due = f" of {done['polls_due']:,} due so far" if "polls_due" in done else ""
+        yield f"{done['polls']:,} polls{due}, {done['changes']:,} changes seen"
+
+
+def _turn(done: Document) -> str:
+    if done["turns"] == 1:
+        return ""
+    at_once = f", {-(-done['pages'] // done['turns']):,} at a time"
+    return at_once + (f": turn {done['turn'] + 1} of {done['turns']}" if done["learning"] else "")
+
+
+def _table(rows: list[Document], *, seen: bool) -> Table:
+    """Pages by kind and category, and what was seen of them."""
+    parts: dict[tuple[str, str], list[Document]] = defaultdict(list)
+    for row in rows:
+        parts[row["kind"], ", ".join(row["categories"][:1])].append(row)
+    columns = ("pages", "polls", "changes") if seen else ("pages",)
+    table = Table("kind", "category", *columns)
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for part, own in sorted(parts.items()):
+        sums = (sum(row[name] for row in own) for name in columns[1:])
+        table.add_row(*part, *(f"{n:,}" for n in (len(own), *sums)))
+    return table
+
+
+def _time(value: datetime) -> str:
+    return f"{value:%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,187 @@
+"""From what is stored to what is planned: targets and sites as the arrays of `schedules`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crawler.config import Config
+from crawler.errors import ConfigError
+from crawler.items import Kind
+from crawler.storage import sites
+from crawler.storage.client import Database
+from crawler.storage.columns import Texts
+from crawler.storage.histories import Watched
+from crawler.storage.sites import Site
+from crawler.wrapper import OF_CATEGORY
+from schedules.dates import reliable, timed
+from schedules.history import Floats, Histories, Ints
+from schedules.population import Population, walls_of
+from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS
+
+Keys = NDArray[np.uint64]
+Flags = NDArray[np.bool_]
+
+LONGEST_HOURS = LONGEST_WEEKS * WEEK_HOURS
+SHORTEST_HOURS = 1.0
+DAY_HOURS = 24
+KEY_BYTES = 8
+CHUNK = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """All that a plan is made of, for n targets of s spiders.
+
+    sites:     of `watched.spiders`, in that order
+    histories: with exact times where dates are believed
+    believed:  (s,) whether the dates of each site are
+    fixed:     (n,) visits a day that the fixed intervals make where there is no plan
+    """
+
+    watched: Watched
+    sites: tuple[Site, ...]
+    population: Population
+    histories: Histories
+    believed: Flags
+    fixed: Floats
+
+
+async def gather(db: Database, watched: Watched, config: Config, now_hours: float) -> Gathered:
+    """What is to be planned; ConfigError where a site's terms contradict each other."""
+    found = await sites.of_spiders(db, watched.spiders)
+    keys, site = keys_of(watched.ids), watched.spider.astype(np.int64)
+
+    async def in_category(spider: str, category: str) -> Keys:
+        return keys_of_texts(await sites.keys_in_category(db, spider, category))
+
+    weight = await _weights(watched, found, keys, in_category)
+    believed = reliable(watched.histories, watched.said, watched.lies, site, len(found))
+    histories = timed(watched.histories, watched.said, believed[site])
+    population = population_of(watched, found, keys, weight, config, now_hours)
+    return Gathered(watched, found, population, histories, believed, _fixed(watched, found, config))
+
+
+def population_of(
+    watched: Watched,
+    found: tuple[Site, ...],
+    keys: Keys,
+    weight: Floats,
+    config: Config,
+    now_hours: float,
+) -> Population:
+    """The targets as the planner takes them; keys and weight: (n,)."""
+    site = watched.spider.astype(np.int64)
+    group, parent = _groups(watched)
+    least, most = np.array([_interval(one, config) for one in found]).reshape(-1, 2).T
+    zones = tuple(one.zone for one in found)
+    since = min(
+        now_hours,
+        np.nanmin(watched.histories.since, initial=now_hours),
+        watched.histories.after.min(initial=now_hours),
+    )
+    return Population(
+        key=keys,
+        site=site,
+        group=group,
+        parent=parent,
+        zones=zones,
+        open_hours=np.array([one.open_hours for one in found]).reshape(-1, WEEK_HOURS),
+        weight=weight,
+        cost=np.array([one.cost for one in found])[site],
+        min_hours=least[site],
+        max_hours=most[site],
+        site_day=np.array([one.requests_per_day or np.inf for one in found]),
+        site_hour=np.array([one.requests_per_hour or np.inf for one in found]),
+        walls=walls_of(tuple(dict.fromkeys(zones)), since, now_hours),
+    )
+
+
+def _groups(watched: Watched) -> tuple[Ints, Ints]:
+    """(n,) number of each target's group: spider, category and kind; (p,) spider of each group."""
+    categories, kinds = len(watched.categories) + 1, len(watched.kinds) + 1
+    place = watched.spider.astype(np.int64) * categories + watched.category + 1
+    place = place * kinds + watched.kind + 1
+    groups, group = np.unique(place, return_inverse=True)
+    return group, groups // (categories * kinds)
+
+
+def _interval(site: Site, config: Config) -> tuple[float, float]:
+    """The shortest and the longest time between two visits, in hours."""
+    longest = min(LONGEST_HOURS, config.max_interval_hours)
+    least = site.min_interval_hours or min(SHORTEST_HOURS, longest)
+    most = min(site.max_interval_hours or longest, longest)
+    if least > most:
+        raise ConfigError(
+            f"{site.name}: min_interval_hours {least:g} is longer than the longest interval, "
+            f"{most:g} hours (FRESHET_MAX_INTERVAL_HOURS)"
+        )
+    return least, most
+
+
+def _fixed(watched: Watched, found: tuple[Site, ...], config: Config) -> Floats:
+    """(n,) visits a day at the fixed intervals."""
+    lists = np.array([one.list_interval_hours or config.list_interval_hours for one in found])
+    items = np.array([one.item_interval_hours or config.item_interval_hours for one in found])
+    is_list = watched.kind == _number(watched.kinds, str(Kind.LIST))
+    hours = np.where(is_list, lists[watched.spider], items[watched.spider])
+    result: Floats = DAY_HOURS / np.minimum(hours, config.max_interval_hours)
+    return result
+
+
+def _number(names: tuple[str, ...], name: str) -> int:
+    return names.index(name) if name in names else -2
+
+
+async def _weights(
+    watched: Watched,
+    found: tuple[Site, ...],
+    keys: Keys,
+    in_category: Callable[[str, str], Awaitable[Keys]],
+) -> Floats:
+    """(n,) importance: the first of its site's `weights` that fits a target, as in `weight_of`."""
+    weight = np.array([one.weight for one in found])[watched.spider]
+    for number, one in enumerate(found):
+        rows = np.flatnonzero(watched.spider == number) if one.weights else np.empty(0, np.int64)
+        # The first that fits counts, so it is written last.
+        for pattern, value in reversed(one.weights):
+            if pattern.startswith(OF_CATEGORY):
+                category = pattern.removeprefix(OF_CATEGORY)
+                fits = np.isin(keys[rows], await in_category(one.name, category))
+            else:
+                fits = _found(re.compile(pattern), watched.ids, rows)
+            weight[rows[fits]] = value
+    return weight
+
+
+def _found(pattern: re.Pattern[str], ids: Texts, rows: Ints) -> Flags:
+    """(m,) whether the pattern is found in the URLs of some targets."""
+    urls = (ids[row].partition(" ")[2] for row in rows.tolist())
+    return np.fromiter((pattern.search(url) is not None for url in urls), np.bool_, len(rows))
+
+
+def keys_of(texts: Texts) -> Keys:
+    """(n,) a number for each text that is the same in every run and looks random."""
+    parts = [np.empty(0, np.uint64)]
+    for begin in range(0, len(texts), CHUNK):
+        first = texts.first[begin : begin + CHUNK + 1].tolist()
+        data = texts.data[first[0] : first[-1]]
+        bounds = [place - first[0] for place in first]
+        parts.append(_digests(data[a:b] for a, b in pairwise(bounds)))
+    return np.concatenate(parts)
+
+
+def keys_of_texts(texts: list[str]) -> Keys:
+    """As `keys_of`, of single texts."""
+    return _digests(text.encode() for text in texts)
+
+
+def _digests(texts: Iterable[bytes]) -> Keys:
+    digests = b"".join(blake2b(text, digest_size=KEY_BYTES).digest() for text in texts)
+    return np.frombuffer(digests, "<u8").astype(np.uint64)

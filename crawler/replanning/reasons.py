@@ -1,0 +1,179 @@
+"""Why a target is visited when it is, in plain sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from crawler.storage.client import Document
+from crawler.storage.parts import ADAPTIVE
+from crawler.storage.sites import Site
+from crawler.words import amount, count
+from schedules.adaptive import AFTER_CHANGE, AFTER_NONE
+from schedules.schedule import WEEK_HOURS
+from schedules.windows import DAY_HOURS, describe
+
+MORE = "more than"
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """Hours of staleness that visits save, by what is known now; None where that is not known.
+
+    last: the last visit a week that it has   more: one more   price: what a visit has to save
+    """
+
+    last: float | None
+    more: float | None
+    price: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that sentences are made of.
+
+    whole: the plan that it follows, None if that is not kept; waiting: targets that the last pass
+    left over a cap; least, most: hours between two visits
+    """
+
+    target: Document
+    site: Site
+    whole: Document | None
+    worth: Worth
+    waiting: int
+    least: float
+    most: float
+    now: datetime
+
+
+def reasons(facts: Facts) -> list[str]:
+    """Sentences, what decided first."""
+    return [*_now(facts), *_bound(facts), *_windows(facts.site), *_caps(facts)]
+
+
+def _now(facts: Facts) -> Iterator[str]:
+    """What comes before the plan at present."""
+    target = facts.target
+    if target.get("alias_of"):
+        yield f"It redirects to {target['alias_of']}, which is visited in its place."
+    if target.get("gone"):
+        yield "It is gone: it is only asked for every 28 days, or when a list shows it again."
+    if errors := target.get("consecutive_errors"):
+        yield (
+            f"The last {count(errors, 'visit')} failed: it is tried again after an interval that "
+            "doubles, and follows the plan when it answers."
+        )
+    if target.get("hinted"):
+        yield "A sitemap said that it changed, so it was made due at once (a hint)."
+    if not target.get("visited_at"):
+        yield "It was never visited so far; the first visit does not wait for a plan."
+
+
+def _bound(facts: Facts) -> Iterator[str]:
+    plan = facts.target.get("plan")
+    if plan is None:
+        if not (facts.target.get("alias_of") or facts.target.get("gone")):
+            yield "No plan knows it so far: fixed intervals hold until the next replan."
+        return
+    if (until := plan.get("until")) is not None and until > facts.now:
+        yield f"It is being learned: it is visited often until {until:%Y-%m-%d %H:%M} UTC."
+        return
+    if (rule := BY_RULE.get(plan.get("policy", ""))) is not None:
+        yield rule.format(most=_days(facts.most))
+        return
+    yield from _of_market(plan.get("bound"), facts)
+
+
+def _of_market(bound: str | None, facts: Facts) -> Iterator[str]:
+    worth = facts.worth
+    if bound == "prior":
+        yield "It was never seen twice: it has what a page of its kind usually needs (prior)."
+    if bound == "kept":
+        yield (
+            "It keeps the schedule it had: a new one would save too little to be worth a move "
+            "(kept)."
+        )
+    if bound == "floor":
+        yield (
+            f"It has the least there is, a visit every {_days(facts.most)} (floor): more would not "
+            "pay, and no page is left unseen for longer (exploration)."
+        )
+    if bound == "ceiling" and worth.more is None:
+        yield f"It has the most there is, a visit every {_hours(facts.least)} (ceiling)."
+    yield from _price(worth)
+
+
+def _price(worth: Worth) -> Iterator[str]:
+    if worth.price is None:
+        return
+    price = f"the price of a request, {amount(worth.price)} hours of staleness"
+    last = f"the last visit that it has saves {amount(worth.last)}" if worth.last else ""
+    if worth.more is not None:
+        more, against = amount(worth.more), _against(worth.more, worth.price)
+        but = "; a full day, or that moves have to pay, stands against it" * (against == MORE)
+        yield (
+            f"One more visit a week would save {more}, {against} {price}{but}"
+            f"{'; ' + last if last else ''} (price)."
+        )
+    elif last:
+        against = _against(worth.last or 0.0, worth.price)
+        yield f"{last[0].upper()}{last[1:]}, {against} {price} (price)."
+
+
+def _against(value: float, price: float) -> str:
+    """Estimates move between two replans, so that a value may be over the price for a while."""
+    if value > price * 1.1:
+        return MORE
+    return "less than" if value < price * 0.9 else "about"
+
+
+def _windows(site: Site) -> Iterator[str]:
+    hours = site.open_hours
+    if not hours.all():
+        names = ", ".join(describe(hours))
+        yield (
+            f"The wrapper lets it be visited in {int(hours.sum())} of {WEEK_HOURS} hours of the "
+            f"week only (window): {names}."
+        )
+
+
+def _caps(facts: Facts) -> Iterator[str]:
+    if facts.waiting:
+        yield (
+            f"The last pass left {count(facts.waiting, 'target')} waiting, as a cap was reached "
+            "(cap): visits may come later than planned."
+        )
+
+
+def _hours(hours: float) -> str:
+    return "hour" if hours == 1 else f"{hours:g} hours"
+
+
+def _days(hours: float) -> str:
+    return _hours(hours) if hours < 2 * DAY_HOURS else f"{hours / DAY_HOURS:g} days"
+
+
+_BY_GROUP = (
+    "It has the group of the changes that were seen in a mean week (policy {}), and that group's "
+    "fixed times: midnight where more changes fall in the day, noon where they fall in the night."
+)
+_BY_CURVE = (
+    "It has an even interval: visits a week {}, at one price for all, and never less than one "
+    "every {{most}}."
+)
+BY_RULE = {
+    "groups": _BY_GROUP.format("groups"),
+    "groups6": _BY_GROUP.format("groups6"),
+    "uniform": _BY_CURVE.format("are the same for all pages"),
+    "sqrt": _BY_CURVE.format("grow with the square root of its changes"),
+    "freshness": _BY_CURVE.format(
+        "are those that are fresh most of the time, which gives up pages that change too fast"
+    ),
+    "harmonic": _BY_CURVE.format("follow the harmonic rule of LambdaCrawl"),
+    "age": _BY_CURVE.format("are those of the least mean age"),
+    ADAPTIVE: (
+        f"Each visit sets its interval: times {AFTER_CHANGE:g} after a change, times "
+        f"{AFTER_NONE:g} after none, and never over {{most}}."
+    ),
+}

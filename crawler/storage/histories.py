@@ -1,0 +1,217 @@
+"""All targets with their pasts as arrays, as a replan needs them: a million in seconds.
+
+The server cuts each document down to a row of what is wanted, with times as numbers; a batch of
+rows becomes columns at once, so that no target keeps an object of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, cast
+
+import bson
+import numpy as np
+from numpy.typing import NDArray
+
+from crawler.storage.client import Database, Document
+from crawler.storage.columns import Grown, GrownTexts, Names, Texts, offsets
+from crawler.storage.targets import DEAD_LINK
+from schedules.history import CHANGE, MINUTES, Floats, Histories, Ints
+from schedules.schedule import Schedules
+
+BATCH = 10_000
+HOUR_MILLISECONDS = 3_600_000
+HOUR_SECONDS = 3600
+# Where a spider has most of the targets, its index leads to each of them by a detour.
+MOST = 0.2
+ROW: Document = {
+    "spider": "$spider",
+    "kind": "$kind",
+    "host": "$host",
+    "category": {"$first": "$categories"},
+    "next": {"$toLong": "$next_visit"},
+    "visited": {"$toLong": "$visited_at"},
+    "refreshed": "$refreshed",
+    "errors": "$consecutive_errors",
+    "since": {"$toLong": "$history.since"},
+    "until": {"$toLong": "$history.until"},
+    "changes": "$history.changes",
+    "lies": "$history.lies",
+    "plan": {"$toString": "$plan.plan"},
+    "weeks": "$plan.weeks",
+    "slots": "$plan.slots",
+    "every": "$plan.every_hours",
+    "phase": "$plan.phase_hours",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """The n targets under watch; neither gone nor aliases nor dead links.
+
+    Times are hours since 1970 (UTC). A column of numbers such as `spider` indexes the tuple of
+    names beside it; -1 stands for none.
+
+    ids:        (n,) texts, `_id` of each target
+    spider, kind, host, category, plan: (n,) numbers of names; plan: the one it follows at present
+    next_visit: (n,)
+    visited:    (n,) the last visit, seen or not; NaN before the first
+    refreshed:  (n,) visits that saw the page
+    failing:    (n,) whether the last visit was an error: its next one is a repetition
+    lies:       (n,) visits with a new Last-Modified and the old content
+    histories:  their pasts, up to now
+    said:       (c,) when the page itself says that each change happened; NaN where it says nothing
+    schedules:  what they follow at present; no visits a week where there is no plan
+    ahead:      how many pasts reached beyond now and were cut
+    """
+
+    ids: Texts
+    spiders: tuple[str, ...]
+    spider: NDArray[np.int32]
+    kinds: tuple[str, ...]
+    kind: NDArray[np.int32]
+    hosts: tuple[str, ...]
+    host: NDArray[np.int32]
+    categories: tuple[str, ...]
+    category: NDArray[np.int32]
+    plans: tuple[str, ...]
+    plan: NDArray[np.int32]
+    next_visit: Floats
+    visited: Floats
+    refreshed: Ints
+    failing: NDArray[np.bool_]
+    lies: Ints
+    histories: Histories
+    said: Floats
+    schedules: Schedules
+    ahead: int
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+async def read(db: Database, now: datetime, spiders: Sequence[str] | None = None) -> Watched:
+    """All targets under watch of these spiders, of all if None; what lies after `now` is cut."""
+    columns = _Columns()
+    async for rows in _batches(db, spiders):
+        columns.add(rows)
+    return columns.taken(now.timestamp() / HOUR_SECONDS)
+
+
+async def _batches(db: Database, spiders: Sequence[str] | None) -> AsyncIterator[list[Document]]:
+    """Rows in batches; the server works at the next one while this one is read."""
+    query: Document = {
+        "gone": {"$ne": True}, "alias_of": {"$exists": False}, "$nor": [DEAD_LINK],
+    }  # fmt: skip
+    options: dict[str, Any] = {"batchSize": BATCH}
+    if spiders is not None:
+        query["spider"] = {"$in": list(spiders)}
+        if await _are_most(db, query["spider"]):
+            options["hint"] = {"$natural": 1}
+    pipeline: list[Document] = [{"$match": query}, {"$project": ROW}]
+    cursor = await db.targets.aggregate_raw_batches(pipeline, **options)
+    async with cursor:
+        coming = asyncio.ensure_future(anext(cursor, None))
+        while (batch := await coming) is not None:
+            coming = asyncio.ensure_future(anext(cursor, None))
+            await asyncio.sleep(0)
+            yield bson.decode_all(cast(bytes, batch))
+
+
+async def _are_most(db: Database, spiders: Document) -> bool:
+    there = await db.targets.estimated_document_count()
+    return await db.targets.count_documents({"spider": spiders}) > MOST * there
+
+
+class _Columns:
+    """What `Watched` is made of, while it grows."""
+
+    def __init__(self) -> None:
+        self.ids = GrownTexts()
+        self.names = {key: Names() for key in ("spider", "kind", "host", "category", "plan")}
+        self.times = {key: Grown(np.float64) for key in ("next", "visited", "since", "until")}
+        self.counts = {key: Grown(np.int64) for key in ("refreshed", "errors", "lies")}
+        self.changes = Grown(CHANGE)
+        self.changes_of = Grown(np.int64)
+        self.weeks = Grown(np.uint8)
+        self.slots = Grown(np.uint16)
+        self.slots_of = Grown(np.int64)
+        self.even = {key: Grown(np.float64) for key in ("every", "phase")}
+
+    def add(self, rows: list[Document]) -> None:
+        """Append a batch of rows as ROW makes them."""
+        self.ids.add([row["_id"] for row in rows])
+        for key, names in self.names.items():
+            names.add([row.get(key) for row in rows])
+        for key, times in self.times.items():
+            times.add(np.array([row.get(key) for row in rows], np.float64) / HOUR_MILLISECONDS)
+        for key, counts in self.counts.items():
+            counts.add([row.get(key) or 0 for row in rows])
+        self._add_changes([row.get("changes") or b"" for row in rows])
+        self._add_schedules(rows)
+
+    def _add_changes(self, packed: list[bytes]) -> None:
+        self.changes.add(np.frombuffer(b"".join(packed), CHANGE))
+        self.changes_of.add([len(changes) // CHANGE.itemsize for changes in packed])
+
+    def _add_schedules(self, rows: list[Document]) -> None:
+        slots = [row.get("slots") or () for row in rows]
+        self.weeks.add([row.get("weeks") or 1 for row in rows])
+        self.slots.add([slot for those in slots for slot in those])
+        self.slots_of.add([len(those) for those in slots])
+        for key, even in self.even.items():
+            even.add([row.get(key) or 0.0 for row in rows])
+
+    def taken(self, now: float) -> Watched:
+        """The arrays; now: hours since 1970, what lies after it is cut off."""
+        spiders, spider = self.names["spider"].taken()
+        kinds, kind = self.names["kind"].taken()
+        hosts, host = self.names["host"].taken()
+        categories, category = self.names["category"].taken()
+        plans, plan = self.names["plan"].taken()
+        histories, said, ahead = self._pasts(now)
+        return Watched(
+            self.ids.taken(), spiders, spider, kinds, kind, hosts, host, categories, category,
+            plans, plan, self.times["next"].taken(), self.times["visited"].taken(),
+            self.counts["refreshed"].taken(), self.counts["errors"].taken() > 0,
+            self.counts["lies"].taken(), histories, said, self._schedules(), ahead,
+        )  # fmt: skip
+
+    def _pasts(self, now: float) -> tuple[Histories, Floats, int]:
+        changes, first = self.changes.taken(), offsets(self.changes_of.taken())
+        histories = Histories(
+            self.times["since"].taken(), self.times["until"].taken(), first,
+            changes["after"] / MINUTES, changes["by"] / MINUTES,
+        )  # fmt: skip
+        said = np.where(changes["said"] > 0, changes["said"] / MINUTES, np.nan)
+        return until_now(histories, said, now)
+
+    def _schedules(self) -> Schedules:
+        return Schedules(
+            self.weeks.taken(), offsets(self.slots_of.taken()), self.slots.taken(),
+            self.even["every"].taken(), self.even["phase"].taken(),
+        )  # fmt: skip
+
+
+def until_now(histories: Histories, said: Floats, now: float) -> tuple[Histories, Floats, int]:
+    """Pasts without what a wrong clock put after `now`, and how many had such.
+
+    said: (c,) belongs to the changes   now: hours since 1970
+    """
+    ahead = int(np.count_nonzero(histories.until > now))
+    if not ahead:
+        return histories, said, 0
+    keep = histories.by <= now
+    counts = np.diff(histories.first)
+    row = np.repeat(np.arange(len(histories)), counts)
+    until = np.minimum(histories.until, now)
+    np.minimum.at(until, row[~keep], histories.after[~keep])
+    unseen = ~(histories.since <= now)
+    since = np.where(unseen, np.nan, histories.since)
+    until = np.where(unseen, np.nan, until)
+    kept = np.bincount(row[keep], minlength=len(histories)).astype(np.int64)
+    after, by = histories.after[keep], histories.by[keep]
+    return Histories(since, until, offsets(kept), after, by), said[keep], ahead

@@ -1,0 +1,242 @@
+"""`plans`: one document a replan; and how a new plan takes effect as a whole.
+
+A plan goes through states. `writing`: what it says of each target is staged in a collection of its
+own that nobody reads, and a crash leaves the old plan untouched. One write turns it to `adopting`:
+from here on it is in effect, and whoever comes next after a crash carries it on to the targets.
+`adopted`: all of it stands on the targets, the staged copy is gone. `undone`: it was cut off while
+it was being written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from bson import ObjectId
+from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
+from pymongo import DESCENDING, WriteConcern
+from pymongo.asynchronous.collection import AsyncCollection
+from pymongo.errors import OperationFailure
+
+from crawler.errors import StorageError
+from crawler.storage.client import Database, Document
+
+WRITING, ADOPTING, ADOPTED, UNDONE = "writing", "adopting", "adopted", "undone"
+IN_EFFECT = {"$in": [ADOPTING, ADOPTED]}
+Moved = tuple[str, Document, datetime]
+STAGED = "staged_"
+BATCH = 2000
+AT_ONCE = 2
+# What will be due this soon may be visited while a plan is being carried to the targets.
+MARGIN = timedelta(hours=1)
+# Journalled by the change of state that follows, which vouches for all that went before.
+UNHURRIED = WriteConcern(w=1, j=False)
+RAW: CodecOptions[Any] = CodecOptions(document_class=RawBSONDocument, tz_aware=True)
+
+
+async def adopt(
+    db: Database, plan: Document, moved: Iterable[Sequence[Moved]], longest: timedelta
+) -> int:
+    """Put a new plan into effect, all of it or nothing; the number of targets that it moves.
+
+    plan:    the document of the replan: `at` (when the targets were read), `spiders`, and what
+             else is to be known of it
+    moved:   batches of (`_id` of a target, its `plan`, its next visit); only those that change
+    longest: no next visit is later than this after `at`
+
+    Raises StorageError if another replan of these spiders has begun meanwhile.
+    """
+    plan = {"_id": ObjectId()} | plan | {"state": WRITING}
+    await recover(db, plan["at"], plan["spiders"])
+    await db.plans.insert_one(plan)
+    try:
+        count = await _stage(db, plan, moved, plan["at"] + longest)
+    except BaseException:
+        await _undo(db, plan)
+        raise
+    if not await _pass_on(db, plan, WRITING, ADOPTING, {"moved": count}):
+        await _staged(db, plan).drop()
+        raise StorageError("another replan has begun meanwhile; nothing was changed")
+    await _carry_on(db, plan, plan["at"])
+    return count
+
+
+async def finish(db: Database, now: datetime, spiders: Sequence[str] | None = None) -> int:
+    """Carry plans that are in effect on to all their targets, if a crash cut that off.
+
+    May be done by several at a time, and while the replan itself is at it.
+    """
+    unfinished = await _in_state(db, ADOPTING, spiders)
+    for plan in unfinished:
+        await _carry_on(db, plan, now)
+    return len(unfinished)
+
+
+async def recover(db: Database, now: datetime, spiders: Sequence[str] | None = None) -> int:
+    """Before a replan: finish what is in effect, undo what was only begun; how many were undone.
+
+    A replan of these spiders that is still at work will find that it was undone.
+    """
+    await finish(db, now, spiders)
+    begun = await _in_state(db, WRITING, spiders)
+    for plan in begun:
+        await _undo(db, plan)
+    await _sweep(db)
+    return len(begun)
+
+
+async def latest(db: Database, spider: str) -> Document | None:
+    """The plan that is in effect for a spider; None before the first."""
+    query: Document = {"spiders": spider, "state": IN_EFFECT}
+    return await db.plans.find_one(query, sort=[("at", DESCENDING)])
+
+
+async def _stage(
+    db: Database, plan: Document, moved: Iterable[Sequence[Moved]], until: datetime
+) -> int:
+    """Write down what the plan says of each target, where nobody reads it."""
+    staged, count = _staged(db, plan), 0
+    own = {"plan": plan["_id"]}
+    async with _AtOnce() as writes:
+        for batch in moved:
+            rows = [
+                {"_id": key, "set": {"plan": part | own, "next_visit": min(when, until)}}
+                for key, part, when in batch
+            ]
+            if rows:
+                await writes.begin(staged.insert_many(rows, ordered=False))
+            count += len(rows)
+    return count
+
+
+async def _undo(db: Database, plan: Document) -> None:
+    """A plan that never came into effect: its staged copy goes."""
+    if await _pass_on(db, plan, WRITING, UNDONE, {}):
+        await _staged(db, plan).drop()
+
+
+async def _sweep(db: Database) -> None:
+    """Staged copies that a crash left when their plan was done with."""
+    needed = await db.plans.distinct("_id", {"state": {"$in": [WRITING, ADOPTING]}})
+    there = await db.list_collection_names(filter={"name": {"$regex": f"^{STAGED}"}})
+    for name in set(there) - {f"{STAGED}{key}" for key in needed}:
+        await db.drop_collection(name)
+
+
+async def _carry_on(db: Database, plan: Document, now: datetime) -> None:
+    """Bring a plan that is in effect to its targets; harmless when done twice."""
+    try:
+        async with _AtOnce() as writes:
+            async for rows in _batches(_staged(db, plan).with_options(codec_options=RAW)):
+                await writes.begin(_apply(db, plan, rows, now))
+    except OperationFailure:
+        # Somebody else was faster, and the staged copy is gone.
+        if await db.plans.find_one({"_id": plan["_id"], "state": ADOPTING}):
+            raise
+        return
+    await _pass_on(db, plan, ADOPTING, ADOPTED, {})
+    await _staged(db, plan).drop()
+
+
+async def _apply(db: Database, plan: Document, rows: list[RawBSONDocument], now: datetime) -> None:
+    """Each target gets its plan, and its next visit unless it goes its own way at present.
+
+    The plain update is the fast one; where a crawl may be at work the server decides.
+    """
+    asked = {"_id": {"$in": [row["_id"] for row in rows]}, "$or": _maybe_own_way(plan, now)}
+    busy = {found["_id"] async for found in db.targets.find(asked, {"_id": 1})}
+    updates = [
+        {"q": {"_id": row["_id"]}, "u": _careful(plan, row["set"])}
+        if row["_id"] in busy
+        else {"q": {"_id": row["_id"]}, "u": {"$set": row["set"]}}
+        for row in rows
+    ]
+    done = await db.command(
+        "update", "targets", updates=updates, ordered=False, writeConcern=UNHURRIED.document
+    )
+    if problems := done.get("writeErrors"):
+        raise StorageError(f"a plan cannot be stored: {problems[0]['errmsg']}")
+
+
+def _maybe_own_way(plan: Document, now: datetime) -> list[Document]:
+    """Targets that a crawl may visit in this moment, or that a plan must not move at all."""
+    return [
+        {"visited_at": {"$not": {"$lte": plan["at"]}}},
+        {"next_visit": {"$lte": now + MARGIN}},
+        {"consecutive_errors": {"$gt": 0}},
+        {"consecutive_gone": {"$gt": 0}},
+        {"hinted": True},
+    ]
+
+
+def _careful(plan: Document, part: RawBSONDocument) -> list[Document]:
+    """An update that leaves the next visit as it is where something newer has set it.
+
+    That is a visit since the targets were read, the repetition after an error, a first visit
+    still to come, or a sitemap's hint.
+    """
+    own_way = {
+        "$or": [
+            {"$gt": ["$visited_at", plan["at"]]},
+            {"$lte": ["$visited_at", None]},
+            {"$gt": ["$consecutive_errors", 0]},
+            {"$gt": ["$consecutive_gone", 0]},
+            {"$eq": ["$hinted", True]},
+        ]
+    }
+    when = {"$cond": [own_way, "$next_visit", part["next_visit"]]}
+    return [{"$set": {"plan": {"$literal": part["plan"]}, "next_visit": when}}]
+
+
+async def _batches(
+    staged: AsyncCollection[Any],
+) -> AsyncIterator[list[RawBSONDocument]]:
+    cursor = staged.find(batch_size=BATCH)
+    while rows := await cursor.to_list(BATCH):
+        yield rows
+
+
+async def _pass_on(db: Database, plan: Document, old: str, new: str, more: Document) -> bool:
+    """From one state to the next; False if somebody else has done so."""
+    query = {"_id": plan["_id"], "state": old}
+    return (await db.plans.update_one(query, {"$set": {"state": new} | more})).matched_count == 1
+
+
+async def _in_state(db: Database, state: str, spiders: Sequence[str] | None) -> list[Document]:
+    query: Document = {"state": state}
+    if spiders is not None:
+        query["spiders"] = {"$in": list(spiders)}
+    return await db.plans.find(query).sort("at").to_list(None)
+
+
+def _staged(db: Database, plan: Document) -> AsyncCollection[Document]:
+    return db.get_collection(f"{STAGED}{plan['_id']}", write_concern=UNHURRIED)
+
+
+class _AtOnce:
+    """A few writes at a time: the server works while the next batch is being made."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Future[Any]] = set()
+
+    async def __aenter__(self) -> _AtOnce:
+        return self
+
+    async def begin(self, write: Any) -> None:
+        """Start a write as soon as there is room for it."""
+        while len(self._running) >= AT_ONCE:
+            await self._one()
+        self._running.add(asyncio.ensure_future(write))
+        await asyncio.sleep(0)
+
+    async def __aexit__(self, failed: object, *_: object) -> None:
+        while self._running:
+            await self._one()
+
+    async def _one(self) -> None:
+        done, self._running = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+        for write in done:
+            write.result()

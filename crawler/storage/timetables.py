@@ -1,0 +1,104 @@
+"""What the plans that are in effect say of the targets, summed up by the server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bson import ObjectId
+from bson.errors import InvalidId
+
+from crawler.storage.client import Database, Document
+from crawler.storage.targets import DEAD_LINK
+
+WEEK_DAYS = 7
+
+
+def watched(spiders: Sequence[str] | None) -> Document:
+    """A query for all targets under watch of these spiders, of all if None."""
+    query: Document = {
+        "gone": {"$ne": True}, "alias_of": {"$exists": False}, "$nor": [DEAD_LINK],
+    }  # fmt: skip
+    return query if spiders is None else query | {"spider": {"$in": list(spiders)}}
+
+
+async def plans_of(db: Database, ids: Sequence[str]) -> dict[str, Document]:
+    """Plans by their ids as text; those that are not kept any more are left out."""
+    cursor = db.plans.find({"_id": {"$in": [_id_of(text) for text in ids]}})
+    return {str(found["_id"]): found async for found in cursor}
+
+
+def _id_of(text: str) -> object:
+    try:
+        return ObjectId(text)
+    except InvalidId:
+        return text
+
+
+async def groups(db: Database, spiders: Sequence[str] | None = None) -> list[Document]:
+    """Per group (None: no plan yet): targets, requests a day, mean expected freshness and age."""
+    pipeline: list[Document] = [
+        {"$match": watched(spiders)},
+        {
+            "$group": {
+                "_id": "$plan.group",
+                "targets": {"$sum": 1},
+                "requests_per_day": {"$sum": {"$divide": ["$plan.visits_per_week", WEEK_DAYS]}},
+                "freshness": {"$avg": "$plan.freshness"},
+                "age_days": {"$avg": "$plan.age_days"},
+            }
+        },
+        {"$set": {"group": "$_id", "_id": "$$REMOVE"}},
+    ]
+    return await (await db.targets.aggregate(pipeline)).to_list(None)
+
+
+async def slots(db: Database, spiders: Sequence[str] | None = None) -> list[Document]:
+    """How many targets have each slot: rows of `spider`, `weeks`, `slot`, `targets`."""
+    pipeline: list[Document] = [
+        {"$match": watched(spiders) | {"plan.slots.0": {"$exists": True}}},
+        {"$project": {"spider": 1, "weeks": "$plan.weeks", "slot": "$plan.slots"}},
+        {"$unwind": "$slot"},
+        {
+            "$group": {
+                "_id": {"spider": "$spider", "weeks": "$weeks", "slot": "$slot"},
+                "targets": {"$sum": 1},
+            }
+        },
+        {"$replaceRoot": {"newRoot": {"$mergeObjects": ["$_id", {"targets": "$targets"}]}}},
+        {"$sort": {"spider": 1, "weeks": 1, "slot": 1}},
+    ]
+    return await (await db.targets.aggregate(pipeline)).to_list(None)
+
+
+async def even(db: Database, spiders: Sequence[str] | None = None) -> list[Document]:
+    """Targets that are visited at even intervals: rows of `spider`, `targets`, `per_week`."""
+    pipeline: list[Document] = [
+        {"$match": watched(spiders) | {"plan.every_hours": {"$gt": 0}}},
+        {
+            "$group": {
+                "_id": "$spider",
+                "targets": {"$sum": 1},
+                "per_week": {"$sum": "$plan.visits_per_week"},
+            }
+        },
+        {"$set": {"spider": "$_id", "_id": "$$REMOVE"}},
+    ]
+    return await (await db.targets.aggregate(pipeline)).to_list(None)
+
+
+async def planned(
+    db: Database, spiders: Sequence[str] | None = None, limit: int = 0
+) -> list[Document]:
+    """URL, group, windows, weeks and slots of planned targets, `limit` at most if it is not 0."""
+    query = watched(spiders) | {"plan": {"$exists": True}}
+    names = ("group", "windows", "weeks", "slots", "every_hours", "visits_per_week")
+    fields = {"_id": 0, "spider": 1, "url": 1} | {f"plan.{name}": 1 for name in names}
+    cursor = db.targets.find(query, fields).sort("_id").limit(limit)
+    return [{**found.pop("plan"), **found} async for found in cursor]
+
+
+async def left_over(db: Database, spider: str) -> int:
+    """How many targets the last pass of a spider left waiting, as a cap was reached."""
+    query: Document = {"spider": spider, "finished": {"$ne": None}}
+    found = await db.runs.find_one(query, sort=[("started", -1)])
+    return int(((found or {}).get("counts") or {}).get("over_cap", 0))

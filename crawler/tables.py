@@ -1,0 +1,172 @@
+"""The tables of `scrapy plan`, for terminals."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit, urlunsplit
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from crawler import charts, weeks
+from crawler.storage.client import Document
+from crawler.words import listed
+from schedules.history import Floats
+from schedules.windows import DAYS
+
+FIGURES = ("freshness", "age in days")
+CAPS = (("daily_cap", "a day"), ("hourly_cap", "an hour"))
+URL_SUMS = {"changes": "all", "update_size": "bytes", "diff_size": "chars"}
+SIZES = {
+    "changes": "Changes",
+    "update_size": "Sizes of changes in bytes: how much longer or shorter pages became",
+    "diff_size": "Sizes of changes in characters inserted and deleted",
+}
+
+
+def show_plan(console: Console, found: Document) -> None:
+    """Print what overview.of_plans gives."""
+    for one in found["plans"]:
+        console.print(_headline(one))
+    totals = found["totals"]
+    daily = totals["daily"]
+    table = Table("expected", "requests a day", *FIGURES)
+    table.add_row("this plan", f"{totals['requests_per_day']:,.1f}", *_figures(totals))
+    table.add_row("daily crawling", f"{daily['requests_per_day']:,}", *_figures(daily))
+    _right(table)
+    console.print(table)
+    console.print(_targets(found))
+    console.print()
+    console.print(_groups_table(found["groups"]))
+    _show_times(console, found)
+
+
+def _headline(one: Document) -> str:
+    budget = one["budget_per_day"]
+    parts = [
+        f"policy {one['policy']}",
+        f"budget {budget:,.6g} a day" if budget else "no budget",
+        *(f"at most {one[name]:,} {time}" for name, time in CAPS if one[name]),
+    ]
+    at, names = f"{one['at']:%Y-%m-%d %H:%M} UTC", listed(one["spiders"])
+    return f"plan of {at} for {names}: {', '.join(parts)}"
+
+
+def _targets(found: Document) -> str:
+    load, waiting = found["totals"]["load"], found["unplanned"]
+    of_daily = f"{load:.1%} of the requests of daily crawling" if load is not None else ""
+    rest = f"{waiting:,} wait for the next replan" if waiting else ""
+    return "; ".join(filter(None, (f"{found['targets']:,} targets", of_daily, rest)))
+
+
+def _figures(row: Document) -> tuple[str, str]:
+    fresh, age = row["freshness"], row["age_days"]
+    return (
+        "" if fresh is None else f"{fresh:.3f}",
+        "" if age is None else f"{age:.3g}",
+    )
+
+
+def _right(table: Table) -> None:
+    for column in table.columns[1:]:
+        column.justify = "right"
+
+
+def _groups_table(groups: list[Document]) -> Table:
+    table = Table("group", "targets", "requests a day", *FIGURES)
+    for row in groups:
+        per_day = f"{row['requests_per_day']:,.1f}"
+        table.add_row(row["group"], f"{row['targets']:,}", per_day, *_figures(row))
+    _right(table)
+    return table
+
+
+def _show_times(console: Console, found: Document) -> None:
+    even = found["even"]
+    if pages := found.get("pages"):
+        console.print("\nTimetable, on the site's clock")
+        console.print(_pages_table(pages))
+    elif even["targets"] < found["targets"] - found["unplanned"]:
+        week = np.array([found["timetable"][day] for day in DAYS]).ravel()
+        console.print("\nRequests by weekday and time, on the site's clock")
+        console.print(_week_table(week - even["per_week"] / len(week)))
+    if even["targets"]:
+        per_day = even["per_week"] / len(DAYS)
+        console.print(
+            f"{even['targets']:,} targets at even intervals: {per_day:,.1f} requests a day, "
+            "at any hour"
+        )
+
+
+def _week_table(week: Floats) -> Table:
+    times, sums = weeks.columns(week)
+    table = Table("", *times, "all")
+    for day, row in zip(DAYS, sums.tolist(), strict=True):
+        table.add_row(day, *map(_amount, row), _amount(sum(row)))
+    table.add_section()
+    table.add_row("all", *map(_amount, sums.sum(0).tolist()), _amount(float(sums.sum())))
+    _right(table)
+    return table
+
+
+def _amount(value: float) -> str:
+    if abs(value) < 0.005:
+        return "·"
+    return f"{value:,.0f}" if value >= 99.5 or abs(value - round(value)) < 0.005 else f"{value:.1f}"
+
+
+def _pages_table(pages: list[Document]) -> Table:
+    """The paper's table: times, and which pages are visited then."""
+    by_times: dict[tuple[str, str], list[str]] = {}
+    for page in sorted(pages, key=lambda page: -page.get("visits_per_week", 0)):
+        key = "\n".join(page.get("windows") or ["?"]), page.get("group") or "?"
+        by_times.setdefault(key, []).append(page["url"])
+    table = Table("visited at", "group", "pages")
+    table.columns[2].overflow = "fold"
+    for (times, group), urls in by_times.items():
+        table.add_row(times, group, "\n".join(urls))
+    return table
+
+
+def show_changes(console: Console, one: Document) -> None:
+    """Print what overview.of_changes gives."""
+    total = one["total"]
+    console.print(
+        f"{one['spider']}: {total['changes']:,} changes found, each at the hour of the visit that "
+        f"found it, on the clock of {one['timezone']}"
+    )
+    if total["changes"]:
+        console.print(_days_table(one["urls"]))
+        console.print(_hours_table(one["urls"]))
+    for name, what in SIZES.items():
+        if total[name]:
+            console.print(f"\n{what}")
+            console.print(_week_table(np.array([one[name][day] for day in DAYS]).ravel()))
+
+
+def _days_table(urls: list[Document]) -> Table:
+    table = Table("URL", *DAYS, *URL_SUMS.values(), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    _right(table)
+    table.columns[0].overflow = "fold"
+    for name, row in zip(_short([row["url"] for row in urls]), urls, strict=True):
+        days = [str(n) if n else "·" for n in row["weekdays"].values()]
+        table.add_row(name, *days, *(f"{row[key]:,}" for key in URL_SUMS))
+    return table
+
+
+def _hours_table(urls: list[Document]) -> Table:
+    table = Table("URL", charts.HOURS, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.columns[0].overflow = "fold"
+    table.columns[1].no_wrap = True
+    for name, row in zip(_short([row["url"] for row in urls]), urls, strict=True):
+        table.add_row(name, charts.bars(row["hours"]))
+    return table
+
+
+def _short(urls: list[str]) -> list[str]:
+    """URLs without scheme and host where these are the same for all."""
+    origins = {urlsplit(url)[:2] for url in urls}
+    if len(origins) > 1:
+        return urls
+    return [urlunsplit(("", "", *urlsplit(url)[2:])) or "/" for url in urls]

@@ -1,0 +1,187 @@
+"""Who carries plans out in a simulation: the crawl, and the desk that lets its requests go."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from schedules.adaptive import next_interval
+from schedules.calendar import next_visits
+from schedules.dispatch import most_valuable, room
+from schedules.history import Floats, Histories, Ints
+from schedules.plan import Terms, plan
+from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS, Schedules
+from schedules.score import DAY_HOURS, Times
+from schedules.world import (
+    World,
+    by_time,
+    joined,
+    placed,
+    some_of,
+    times_of,
+    visits_of,
+    while_there,
+)
+
+# Slots follow the wall clock.
+CLOCK_CHANGE_HOURS = 1.0
+LONGEST_HOURS = LONGEST_WEEKS * WEEK_HOURS
+
+
+class Desk:
+    """Lets visits go under a hard daily cap (UTC), the most valuable first."""
+
+    def __init__(self, cap: float | None) -> None:
+        self._cap = int(cap or 0)
+        self._day, self._used = -1, 0
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether there is a cap at all."""
+        return self._cap > 0
+
+    def let_go(self, hour: int, value: Floats, waited: Floats, every: Floats) -> Ints:
+        """Which of the due ones go in this hour since 1970; arguments as in `most_valuable`."""
+        if hour // DAY_HOURS != self._day:
+            self._day, self._used = hour // DAY_HOURS, 0
+        left = room(self._cap, self._used)
+        chosen = np.arange(len(value))
+        if left is not None and len(value) > left:
+            chosen = most_valuable(value, waited, every, left, LONGEST_HOURS)
+        self._used += len(chosen)
+        return chosen
+
+
+class Planned:
+    """Follows plans: slots and even intervals."""
+
+    def __init__(self, world: World, terms: Terms) -> None:
+        n = len(world)
+        self._world, self._terms, self._desk = world, terms, Desk(terms.daily_cap)
+        self._present, self._value = Schedules.none(n), np.full(n, np.nan)
+        self._waiting = np.zeros(n, np.bool_)
+
+    def replan(self, past: Histories, now: float) -> None:
+        """Plan anew for those that are there, from what they follow now."""
+        rows, n = self._world.there(now), len(self._world)
+        self._value = np.full(n, np.nan)
+        if not len(rows):
+            self._present = Schedules.none(n)
+            return
+        population, present = self._world.population.of(rows), some_of(self._present, rows)
+        made = plan(population, past.of(rows), self._terms, now, present)
+        self._present = placed(made.schedules, rows, n)
+        self._value[rows] = made.value
+
+    def visits(self, past: Histories, now: float, until: float) -> Times:
+        """The visits of a period."""
+        population = self._world.population
+        due = visits_of(self._present, population, now, until)
+        due = joined(len(past), [due, self._overdue(due, past.until, now, until)])
+        due = while_there(self._world, due)
+        return self._under_cap(due, past.until.copy(), now, until) if self._desk.is_strict else due
+
+    def _overdue(self, due: Times, last: Floats, now: float, until: float) -> Times:
+        """Visits that keep the longest interval where a plan moved a target past it.
+
+        last: (n,) the last look; NaN where there was none: such targets are due at once
+        """
+        some = np.diff(due.first) > 0
+        coming = np.full(len(last), np.inf)
+        coming[some] = due.at[due.first[:-1][some]]
+        latest = np.fmax(last + self._world.population.max_hours, now)
+        rows = self._world.there(now)
+        rows = rows[(latest[rows] < until) & (coming[rows] > latest[rows] + CLOCK_CHANGE_HOURS)]
+        return times_of(len(last), [(rows, latest[rows])])
+
+    def _under_cap(self, due: Times, last: Floats, now: float, until: float) -> Times:
+        """Hour by hour: who waits and who comes due, as many as may go."""
+        owner, at = by_time(due)
+        hours = np.arange(np.floor(now), until)
+        bounds = np.searchsorted(at, np.append(hours, np.inf))
+        went: list[tuple[Ints, Floats]] = []
+        for hour, begin, end in zip(hours, bounds[:-1], bounds[1:], strict=True):
+            self._waiting &= self._world.ends > hour
+            rows, times = self._candidates(owner[begin:end], at[begin:end], max(hour, now))
+            if not len(rows):
+                continue
+            go = self._desk.let_go(int(hour), *self._claims(rows, hour - last[rows]))
+            self._waiting[rows] = True
+            self._waiting[rows[go]] = False
+            last[rows[go]] = times[go]
+            went.append((rows[go], times[go]))
+        return times_of(len(last), went)
+
+    def _candidates(self, rows: Ints, at: Floats, now: float) -> tuple[Ints, Floats]:
+        """Those that wait, at once, and those that come due in this hour, each at its time."""
+        waiting = np.flatnonzero(self._waiting)
+        fresh = ~self._waiting[rows]
+        rows = np.concatenate([waiting, rows[fresh]])
+        at = np.concatenate([np.full(len(waiting), now), at[fresh]])
+        # Equally valuable ones go in the order of their keys.
+        order = np.argsort(self._world.population.key[rows], kind="stable")
+        return rows[order], at[order]
+
+    def _claims(self, rows: Ints, waited: Floats) -> tuple[Floats, Floats, Floats]:
+        """Value of the visits, hours waited and hours between visits by plan."""
+        often = self._present.visits_per_week[rows]
+        every = np.divide(WEEK_HOURS, often, where=often > 0, out=np.full(len(rows), np.inf))
+        return self._value[rows], np.nan_to_num(waited, nan=LONGEST_HOURS), every
+
+
+class Adaptive:
+    """Shorter intervals after a change, longer after none; every visit decides about the next."""
+
+    def __init__(self, world: World, terms: Terms) -> None:
+        n = len(world)
+        self._world, self._terms, self._desk = world, terms, Desk(terms.daily_cap)
+        self._every, self._next = np.full(n, np.nan), np.full(n, np.inf)
+        # Equally valuable ones go in the order of their keys.
+        self._by_key = np.argsort(world.population.key)
+        # Changes of each target that lie behind its last visit; -1 before the first.
+        self._known = np.full(n, -1)
+
+    def replan(self, past: Histories, now: float) -> None:
+        """First intervals for those that have none."""
+        rows = self._world.there(now)
+        rows = rows[np.isnan(self._every[rows])]
+        if not len(rows):
+            return
+        population, terms = self._world.population.of(rows), self._terms
+        begun = plan(population, past.of(rows), terms, now).schedules
+        self._every[rows] = begun.every_hours
+        self._next[rows] = next_visits(begun, population.zones[0], now)
+        looked = rows[~np.isnan(past.until[rows])]
+        self._known[looked] = [self._behind(row, past.until[row]) for row in looked]
+
+    def visits(self, past: Histories, now: float, until: float) -> Times:
+        """The visits of a period, hour by hour."""
+        last, went = past.until.copy(), list[tuple[Ints, Floats]]()
+        for hour in np.arange(np.floor(now), until):
+            self._next[self._next > self._world.ends] = np.inf
+            end = min(hour + 1, until)
+            while len(rows := self._by_key[self._next[self._by_key] < end]):
+                waited = np.nan_to_num(hour - last[rows], nan=LONGEST_HOURS)
+                value = np.full(len(rows), np.nan)
+                rows = rows[self._desk.let_go(int(hour), value, waited, self._every[rows])]
+                if not len(rows):
+                    break
+                last[rows] = np.maximum(self._next[rows], max(hour, now))
+                went.append((rows, last[rows]))
+                for row in rows.tolist():
+                    self._follow(row, float(last[row]))
+        return times_of(len(last), went)
+
+    def _follow(self, row: int, at: float) -> None:
+        """What a visit sees decides when the next one is."""
+        known, self._known[row] = self._known[row], self._behind(row, at)
+        population = self._world.population
+        bounds = population.min_hours[row], population.max_hours[row]
+        every = self._every[row]
+        if known >= 0:
+            every = next_interval(every, *bounds, changed=bool(known < self._known[row]))
+        self._every[row], self._next[row] = every, at + every
+
+    def _behind(self, row: int, at: float) -> int:
+        changes = self._world.changes
+        mine = changes.at[changes.first[row] : changes.first[row + 1]]
+        return int(np.searchsorted(mine, at, "right"))

@@ -1,0 +1,52 @@
+"""Numba with types: loops over single targets, compiled once and kept beside the module.
+
+A million targets of a few changes each are too many for Python and too ragged for numpy. The
+kernels leave the interpreter free (nogil), so chunks of targets run in threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any, ParamSpec, TypeVar
+
+from numba import njit
+from numba.core.caching import FunctionCache, IndexDataCacheFile
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Numba compares a kernel's own file only, but its code holds the kernels and constants it takes
+# from other files of this folder as well.
+SOURCES = sorted(Path(__file__).parent.glob("*.py"))
+STAMP = sha256(b"".join(source.read_bytes() for source in SOURCES)).digest()
+
+
+class _Kept(FunctionCache):
+    """Kernels on disk, valid as long as no file of this folder changes."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)  # type: ignore[no-untyped-call]
+        place = self._cache_path, self._impl.filename_base
+        self._cache_file = IndexDataCacheFile(*place, STAMP)  # type: ignore[no-untyped-call]
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The kept kernel; none if there is none or a crash left half a file."""
+        try:
+            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+        except (EOFError, UnpicklingError):
+            self.flush()  # type: ignore[no-untyped-call]
+            return None
+
+
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """The same function in machine code, made at its first call."""
+    kernel: Any = njit(nogil=True, error_model="numpy")(function)
+    # Where no folder can be written, each process compiles anew.
+    with suppress(RuntimeError):
+        kernel._cache = _Kept(function)
+    typed: Callable[P, R] = kernel
+    return typed

@@ -1,0 +1,84 @@
+"""What is known of a target's past: the span it was watched, and between which looks it changed.
+
+A visit that finds a change knows only that it happened since the visit before. Visits that find
+nothing need no record of their own: all that is watched and in no record is unchanged. Errors and
+blocks are no looks, so the interval simply goes on to the next visit that saw the page.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# Minutes since 1970, UTC. `said`: when the page itself says it changed; 0 where it says nothing.
+CHANGE = np.dtype([("after", "<u4"), ("by", "<u4"), ("said", "<u4")])
+# Older changes leave, and with them the span they stood in: 512 are five weeks of a page that
+# changes between any two of fourteen daily visits, and 6 kB.
+MOST_CHANGES = 512
+MINUTES = 60
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The past of one target, in whole minutes since 1970 (UTC).
+
+    since:   from here on `changes` is complete
+    until:   the last look
+    changes: records of CHANGE, packed, in the order of time
+    """
+
+    since: int
+    until: int
+    changes: bytes = b""
+
+    @classmethod
+    def begin(cls, at: int) -> History:
+        """The past of a target that was seen for the first time."""
+        return cls(at, at)
+
+    def seen(self, at: int, *, changed: bool, said: int = 0) -> History:
+        """The past after one more look; a look that is not later than the last tells nothing."""
+        if at <= self.until:
+            return self
+        if not changed:
+            return History(self.since, at, self.changes)
+        record = np.array([(self.until, at, said)], CHANGE).tobytes()
+        changes = self.changes + record
+        surplus = len(changes) - MOST_CHANGES * CHANGE.itemsize
+        if surplus <= 0:
+            return History(self.since, at, changes)
+        forgotten = np.frombuffer(changes[:surplus], CHANGE)
+        return History(int(forgotten["by"][-1]), at, changes[surplus:])
+
+
+@dataclass(frozen=True, slots=True)
+class Histories:
+    """The pasts of n targets with c changes in all, in hours since 1970 (UTC).
+
+    since, until: (n,) the span watched; NaN where a target was never seen
+    first:        (n + 1,) changes of target i are first[i] to first[i + 1]
+    after, by:    (c,) each change happened in (after, by]
+    """
+
+    since: Floats
+    until: Floats
+    first: Ints
+    after: Floats
+    by: Floats
+
+    def __len__(self) -> int:
+        return len(self.since)
+
+    def of(self, rows: Ints) -> Histories:
+        """The pasts of some of the targets."""
+        count = np.diff(self.first)[rows]
+        first = np.concatenate([[0], np.cumsum(count)])
+        place = np.arange(first[-1]) + np.repeat(self.first[rows] - first[:-1], count)
+        return Histories(
+            self.since[rows], self.until[rows], first, self.after[place], self.by[place]
+        )

@@ -1,0 +1,114 @@
+"""The optimal policy: one price for a request over all targets, tolls where a day is full."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedules import optimal
+from schedules.allocate import Purchase, Steps, buy, least_visits
+from schedules.caps import DAY_HOURS, Caps, day_tolls, site_days
+from schedules.draft import Draft
+from schedules.estimate import Estimate
+from schedules.history import Floats
+from schedules.phases import balanced
+from schedules.schedule import WEEK_HOURS, Schedules
+from schedules.terms import CEILING, FLOOR, KEPT, PRICE, WEEK_DAYS, BudgetTooSmall, Terms
+
+# So many targets tell the price and the tolls for all.
+ENOUGH = 4_000
+# What nobody would buy at a much lower price need not be worked out.
+WORTH_OFFERING = 0.7
+FIRST_GUESS, LOWEST = 16.0, 1e-3
+
+
+def draft(believed: Estimate, terms: Terms, now: float, present: Schedules) -> Draft:
+    """The best schedules for the budget, those of the present where others are hardly better."""
+    population = believed.population
+    toll, price = _prices(believed, terms, now)
+    offers = optimal.offers(believed, terms.aim, toll, WORTH_OFFERING * price)
+    # Whole visits: the fullest of the weeks may have one more than their mean.
+    least = least_visits(offers.steps)
+    if least > terms.budget_per_day * WEEK_DAYS * (1 + 1e-6):
+        raise BudgetTooSmall(least / WEEK_DAYS, len(population))
+    budget = max(terms.budget_per_day * WEEK_DAYS - 1, least)
+    bought = buy(offers.steps, population.key, budget, present.visits_per_week)
+    new = optimal.schedules_of(bought.chosen, offers, population.key)
+    schedules, outlook = optimal.settled(believed, terms.aim, toll, bought.price, new, present)
+    schedules = balanced(schedules, population.key)
+    value, worth, bound = _why(offers.steps, bought)
+    kept = (bound == PRICE) & schedules.same_as(present)
+    bound = np.where(kept, KEPT, bound).astype(np.uint8)
+    return Draft(schedules, outlook, value, worth, bound, bought.price)
+
+
+def _why(steps: Steps, bought: Purchase) -> tuple[Floats, Floats, NDArray[np.uint8]]:
+    """(n,) value of one more visit, worth of the last one bought, and what decided.
+
+    The ceiling decided where there is no more to be had, the floor where none but the least was
+    bought; the worth of that is not known, and at least that of the next.
+    """
+    last = bought.chosen == steps.first[1:] - 1
+    following = np.minimum(bought.chosen + 1, len(steps.value) - 1)
+    value = np.where(last, 0.0, steps.value[following])
+    # Offers end below a share of the price, so an end at a higher value is the shortest interval's.
+    ceiling = last & np.isfinite(steps.value[bought.chosen])
+    ceiling &= steps.value[bought.chosen] > bought.price / WORTH_OFFERING
+    floor = bought.chosen == steps.first[:-1]
+    worth = np.where(floor, value, steps.value[bought.chosen])
+    return value, worth, np.select([floor, ceiling], [FLOOR, CEILING], PRICE).astype(np.uint8)
+
+
+def _prices(believed: Estimate, terms: Terms, now: float) -> tuple[Floats, float]:
+    """(s, 168) tolls of the hours of the local week, inf where closed; the price of a request."""
+    population = believed.population
+    some, share = sampled(believed)
+    sample = _Sample(some, terms, now, share)
+    tolls = day_tolls(sample.loads, Caps.of(terms, population, share), population.sites)
+    return sample.toll(tolls), sample.bought(tolls)[1]
+
+
+def sampled(believed: Estimate) -> tuple[Estimate, float]:
+    """Some of the targets where there are very many, and their share of all."""
+    n = len(believed.population)
+    if n <= ENOUGH:
+        return believed, 1.0
+    return believed.of(np.argsort(believed.population.key)[:ENOUGH]), ENOUGH / n
+
+
+class _Sample:
+    """The market in small: what targets buy at given tolls."""
+
+    def __init__(self, some: Estimate, terms: Terms, now: float, share: float) -> None:
+        self.some, self.aim = some, terms.aim
+        self.budget = terms.budget_per_day * WEEK_DAYS * share
+        self.ahead = some.population.ahead(now)
+        local = np.arange(WEEK_HOURS) - self.ahead[:, None]
+        self.utc_day = local % WEEK_HOURS // DAY_HOURS
+        self.least = FIRST_GUESS
+
+    def toll(self, tolls: Floats) -> Floats:
+        """(s, 168) of the local hours, from (s, 7) of the UTC days."""
+        closed = np.where(self.some.population.open_hours, 0.0, np.inf)
+        return np.take_along_axis(tolls, self.utc_day, 1) + closed
+
+    def bought(self, tolls: Floats) -> tuple[Schedules, float]:
+        """What is bought, and the price of the last visit."""
+        key, toll = self.some.population.key, self.toll(tolls)
+        while True:
+            offers = optimal.offers(self.some, self.aim, toll, self.least)
+            purchase = buy(offers.steps, key, self.budget)
+            # All was sold: there are buyers for less.
+            if self.least <= LOWEST or not purchase.sold_out:
+                break
+            self.least = max(self.least / 4, LOWEST)
+        self.least = max(min(WORTH_OFFERING * purchase.price, self.least), LOWEST)
+        return optimal.schedules_of(purchase.chosen, offers, key), purchase.price
+
+    def loads(self, tolls: Floats) -> tuple[Floats, float]:
+        """(s, 7) visits of each site on each UTC day of the week, and the price."""
+        bought, price = self.bought(tolls)
+        toll, none = self.toll(tolls), Schedules.none(len(bought))
+        schedules, _ = optimal.settled(self.some, self.aim, toll, price, bought, none)
+        site = self.some.population.site
+        return site_days(schedules, self.ahead[site], site, self.some.population.sites), price

@@ -1,0 +1,234 @@
+"""The default policy: least expected staleness and age for the requests, slot by slot.
+
+Every target offers what it could buy (`place.options`), one price decides over all of them
+(`allocate.buy`), and the slots bought are polished. A target keeps the schedule it has as long as a
+new one would save less than a small share of a visit: so plans are stable, and moves pay.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedules.allocate import Steps
+from schedules.chunks import Part, parts, spread_over
+from schedules.compiled import compiled
+from schedules.estimate import Estimate
+from schedules.history import Floats, Ints
+from schedules.outlook import AGE, STALE, Outlook
+from schedules.phases import first_weeks
+from schedules.place import MOST_SLOTS, RARE, Limits, allows, cycle_cost, options, polish
+from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS, Schedules, chosen_of
+from schedules.staleness import MOST_RATE, Objective, curves
+
+DAY_HOURS = 24
+# Other hours for the same visits have to save so much of a visit's price to be worth a move.
+DEAD_BAND = 0.3
+# Hours of a week that differ by less than this share of a visit's price are as good.
+INDIFFERENCE = 0.05
+
+
+Columns = tuple[NDArray[Any], ...]
+
+
+class Offers(NamedTuple):
+    """What n targets could buy, and where their slots would be.
+
+    rare:  (n, 3) hour of the week of one visit in 4, 3 and 2 weeks
+    begin: (n + 1,) offsets into order   order: (k,) slots in the order in which they are put in
+    """
+
+    steps: Steps
+    rare: NDArray[np.int16]
+    begin: Ints
+    order: NDArray[np.uint8]
+
+
+class Targets(NamedTuple):
+    """What the kernels need of m targets.
+
+    profile: (m, 168)   node: (m, k) rates   worth: (m,) importance over cost
+    min_hours, max_hours, site, phase: (m,)   toll: (s, 168)   dither: (m, 7)
+    """
+
+    profile: Floats
+    node: Floats
+    worth: Floats
+    min_hours: Floats
+    max_hours: Floats
+    site: Ints
+    phase: Ints
+    toll: Floats
+    dither: Floats
+
+
+def targets(estimate: Estimate, part: Part, toll: Floats) -> Targets:
+    """The targets of a part. toll: (s, 168) price of each hour; inf where closed."""
+    population = estimate.population
+    return Targets(
+        estimate.profiles(part),
+        np.minimum(estimate.rates(part).node, MOST_RATE),
+        (population.weight / population.cost)[part],
+        population.min_hours[part],
+        population.max_hours[part],
+        population.site[part],
+        (population.key[part] % np.uint64(WEEK_HOURS)).astype(np.int64),
+        toll,
+        _dither(population.key[part]),
+    )
+
+
+def _dither(key: NDArray[np.uint64]) -> Floats:
+    """(m, 7) how a target feels the toll of each day: near 1, so that not all move at once."""
+    chance = (key[:, None] >> np.arange(0, 56, 8, dtype=np.uint64)) % np.uint64(256)
+    result: Floats = 1 + INDIFFERENCE * (chance / 255 - 0.5)
+    return result
+
+
+def offers(estimate: Estimate, aim: Objective, toll: Floats, least: float) -> Offers:
+    """All that the targets could buy for more than `least` a visit."""
+    work = partial(_offers_of, estimate, aim, toll, least)
+    pieces = spread_over(work, parts(len(estimate.population)))
+    counts, visits, value, option, rare, slots, order = (
+        np.concatenate(column) for column in zip(*pieces, strict=True)
+    )
+    steps = Steps(_offsets(counts), visits, value, option)
+    return Offers(steps, rare, _offsets(slots), order)
+
+
+def _offers_of(
+    estimate: Estimate, aim: Objective, toll: Floats, least: float, part: Part
+) -> Columns:
+    return _offers(targets(estimate, part, toll), aim, least)
+
+
+def _offsets(counts: Ints) -> Ints:
+    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+
+
+@compiled
+def _limits(t: Targets, i: int, price: float) -> Limits:
+    """The limits of one target; price: of a visit, to it."""
+    slope = INDIFFERENCE * price / WEEK_HOURS
+    toll = t.toll[t.site[i]] / t.worth[i]
+    for z in range(WEEK_HOURS):
+        toll[z] *= t.dither[i, z // DAY_HOURS]
+    return Limits(toll, t.min_hours[i], t.max_hours[i], t.phase[i], slope)
+
+
+@compiled
+def _offers(t: Targets, aim: Objective, least: float) -> Columns:
+    m = len(t.worth)
+    size = m * (RARE + MOST_SLOTS)
+    counts, slots = np.empty(m, np.int64), np.empty(m, np.int64)
+    visits, value = np.empty(size, np.float32), np.empty(size, np.float32)
+    option, order = np.empty(size, np.uint8), np.empty(size, np.uint8)
+    rare = np.empty((m, RARE), np.int16)
+    weight = np.full(t.node.shape[1], 1 / t.node.shape[1])
+    used, placed = 0, 0
+    for i in range(m):
+        limits = _limits(t, i, least / t.worth[i])
+        c = curves(t.profile[i], t.node[i], weight)
+        found = options(c, aim, limits, least / t.worth[i])
+        counts[i], slots[i], rare[i] = len(found.option), len(found.slots), found.rare
+        for j in range(counts[i]):
+            visits[used + j] = found.visits[j]
+            value[used + j] = found.value[j] * t.worth[i]
+            option[used + j] = found.option[j]
+        for j in range(slots[i]):
+            order[placed + j] = found.slots[j]
+        used, placed = used + counts[i], placed + slots[i]
+    steps = visits[:used].copy(), value[:used].copy(), option[:used].copy()
+    return counts, steps[0], steps[1], steps[2], rare, slots, order[:placed].copy()
+
+
+def schedules_of(chosen: Ints, offers: Offers, key: NDArray[np.uint64]) -> Schedules:
+    """The schedules that were bought. chosen: (n,) places in the steps; key: spreads the weeks."""
+    option = offers.steps.option[chosen].astype(np.int64)
+    rare = option < RARE
+    weeks = np.where(rare, LONGEST_WEEKS - option, 1)
+    count = np.where(rare, 1, option - RARE + 1)
+    first = _offsets(count)
+    place = np.arange(first[-1]) - np.repeat(first[:-1], count)
+    slots = offers.order[np.repeat(offers.begin[:-1], count) + place].astype(np.int64)
+    week = first_weeks(weeks, key) * WEEK_HOURS
+    slots[first[:-1][rare]] = offers.rare[rare, option[rare]] + week[rare]
+    owner = np.repeat(np.arange(len(count)), count)
+    slots = slots[np.lexsort((slots, owner))].astype(np.uint16)
+    none = np.zeros(len(count))
+    return Schedules(weeks.astype(np.uint8), first, slots, none, none)
+
+
+def settled(
+    estimate: Estimate, aim: Objective, toll: Floats, price: float, new: Schedules, old: Schedules
+) -> tuple[Schedules, Outlook]:
+    """The new schedules polished, the old ones where a new one is hardly better; the outlook."""
+    slots, kept = new.slots.astype(np.int64), np.zeros(len(new), np.bool_)
+    old_slots = old.slots.astype(np.int64)
+
+    def work(part: Part) -> tuple[Floats, Floats]:
+        t = targets(estimate, part, toll)
+        mine, before = _timetable(new, slots, part), _timetable(old, old_slots, part)
+        return _settle(t, aim, price, mine, before, kept[part])
+
+    pieces = spread_over(work, parts(len(new)))
+    stale, age = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    none = np.zeros(len(new))
+    polished = Schedules(new.weeks, new.first, slots.astype(np.uint16), none, none)
+    return chosen_of(kept, old, polished), Outlook(stale, age)
+
+
+class Timetable(NamedTuple):
+    """Schedules as the kernels take them. weeks: (m,); first: (m + 1,) offsets into slots."""
+
+    weeks: Ints
+    first: Ints
+    slots: Ints
+
+
+def _timetable(schedules: Schedules, slots: Ints, part: Part) -> Timetable:
+    first = schedules.first[part.start : part.stop + 1]
+    return Timetable(
+        schedules.weeks[part].astype(np.int64), first - first[0], slots[first[0] : first[-1]]
+    )
+
+
+@compiled
+def _settle(
+    t: Targets,
+    aim: Objective,
+    price: float,
+    new: Timetable,
+    old: Timetable,
+    kept: NDArray[np.bool_],
+) -> tuple[Floats, Floats]:
+    """Polish new slots in place, mark what is kept; stale share and age in days of each target."""
+    stale, age = np.empty(len(kept)), np.empty(len(kept))
+    weight = np.full(t.node.shape[1], 1 / t.node.shape[1])
+    for i in range(len(kept)):
+        limits = _limits(t, i, price / t.worth[i])
+        c = curves(t.profile[i], t.node[i], weight)
+        weeks, slots = new.weeks[i], new.slots[new.first[i] : new.first[i + 1]]
+        if weeks == 1 and len(slots) > 1:
+            slots[:] = polish(c, aim, limits, slots)
+        before = old.slots[old.first[i] : old.first[i + 1]]
+        if len(before) * weeks == len(slots) * old.weeks[i] and allows(limits, weeks, before):
+            was, now = cycle_cost(c, aim, weeks, before), cycle_cost(c, aim, weeks, slots)
+            tolls = _tolls(limits, before) - _tolls(limits, slots)
+            kept[i] = was - now + tolls / weeks <= DEAD_BAND * price / t.worth[i]
+        if kept[i]:
+            weeks, slots = old.weeks[i], before
+        stale[i] = cycle_cost(c, STALE, weeks, slots) / WEEK_HOURS
+        age[i] = cycle_cost(c, AGE, weeks, slots) / WEEK_HOURS
+    return stale, age
+
+
+@compiled
+def _tolls(limits: Limits, slots: Ints) -> float:
+    total = 0.0
+    for slot in slots:
+        total += limits.toll[slot % WEEK_HOURS]
+    return total

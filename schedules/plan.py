@@ -1,0 +1,121 @@
+"""From pasts to a plan: estimate, allocate, place, and say why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedules import market, rules
+from schedules.caps import levelled
+from schedules.chunks import parts
+from schedules.estimate import Estimate, estimate
+from schedules.goals import GoalTooHigh, budget_for
+from schedules.history import Floats, Histories
+from schedules.population import Population
+from schedules.schedule import Schedules
+from schedules.terms import (
+    BOUNDS,
+    POLICIES,
+    PRIOR,
+    UNBOUNDED,
+    WEEK_DAYS,
+    BudgetTooSmall,
+    Terms,
+    least_per_day,
+)
+
+__all__ = [
+    "BOUNDS",
+    "POLICIES",
+    "BudgetTooSmall",
+    "GoalTooHigh",
+    "Plan",
+    "Terms",
+    "budget_for",
+    "least_per_day",
+    "plan",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A schedule for each of n targets, and what it rests on.
+
+    believed: profiles and rates   rate, rate_low, rate_high: (n,) changes a week, with 5 % and
+    95 % quantiles   stale, age_days: (n,) expected share of time stale, mean age
+    value: (n,) what one more visit would save, to be compared with `price`; worth: (n,) what the
+    last one saves, and leaving it out would cost; NaN where the policy knows no such thing
+    bound: (n,) what decided, an index of BOUNDS   moved: (n,) not as at present
+    """
+
+    believed: Estimate
+    schedules: Schedules
+    rate: Floats
+    rate_low: Floats
+    rate_high: Floats
+    stale: Floats
+    age_days: Floats
+    value: Floats
+    worth: Floats
+    bound: NDArray[np.uint8]
+    moved: NDArray[np.bool_]
+    price: float
+
+    @property
+    def requests_per_day(self) -> float:
+        """Mean requests a day."""
+        return float(self.schedules.visits_per_week.sum() / WEEK_DAYS)
+
+
+def plan(
+    population: Population,
+    histories: Histories,
+    terms: Terms,
+    now_hours: float,
+    present: Schedules | None = None,
+) -> Plan:
+    """A plan for all targets from `now_hours` on; BudgetTooSmall if it cannot be.
+
+    present: what they follow now, no slots where that is nothing; None for all nothing
+    """
+    least = least_per_day(population)
+    if terms.policy not in UNBOUNDED and terms.budget_per_day < least * (1 - 1e-9):
+        raise BudgetTooSmall(least, len(population))
+    present = Schedules.none(len(population)) if present is None else present
+    believed = estimate(population, histories)
+    if terms.policy == "optimal":
+        draft = market.draft(believed, terms, now_hours, present)
+    else:
+        draft = rules.draft(believed, terms, present)
+    schedules = _levelled(draft.schedules, population, terms, now_hours)
+    mean, low, high = _rates(believed)
+    bound = np.where(np.isnan(histories.until), PRIOR, draft.bound).astype(np.uint8)
+    moved = ~schedules.same_as(present)
+    known = draft.value, draft.worth
+    return Plan(
+        believed, schedules, mean, low, high, *draft.outlook, *known, bound, moved, draft.price
+    )
+
+
+def _rates(believed: Estimate) -> tuple[Floats, Floats, Floats]:
+    """(n,) mean, low and high of what is believed of the rates."""
+    pieces = [believed.rates(part)[1:] for part in parts(len(believed.population))]
+    mean, low, high = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    return mean, low, high
+
+
+def _levelled(
+    schedules: Schedules, population: Population, terms: Terms, now_hours: float
+) -> Schedules:
+    """The schedules with the hours kept under their caps, of each site and of all."""
+    site, key = population.site, population.key
+    ahead, everyone = population.ahead(now_hours)[site], np.full(len(site), True)
+    for one in np.flatnonzero(np.isfinite(population.site_hour)):
+        mine, cap = site == one, float(population.site_hour[one])
+        schedules = levelled(schedules, key, ahead, site, population.open_hours, mine, cap)
+    if terms.hourly_cap:
+        cap = terms.hourly_cap
+        schedules = levelled(schedules, key, ahead, site, population.open_hours, everyone, cap)
+    return schedules

@@ -1,0 +1,97 @@
+"""The targets to be planned, without their pasts: where they belong, what they weigh."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedules.history import Floats, Ints
+from schedules.wallclock import HOUR, WallClock
+
+OF_A_TARGET = ("key", "site", "group", "weight", "cost", "min_hours", "max_hours")
+MONDAY_HOURS = 96
+
+
+Keys = NDArray[np.uint64]
+
+
+class Walls(NamedTuple):
+    """Wall clocks of z zones over h hours.
+
+    base: the first hour since 1970 (UTC)
+    hours: (z, h) wall hour since Monday 1970-01-05 at the start of each UTC hour from `base` on
+    """
+
+    base: int
+    hours: NDArray[np.int64]
+
+
+def walls_of(zones: tuple[ZoneInfo, ...], since_hours: float, until_hours: float) -> Walls:
+    """The wall clocks of zones from one moment to another (hours since 1970, UTC)."""
+    base = int(np.floor(since_hours)) - 1
+    at = (base + np.arange(int(np.ceil(until_hours)) + 2 - base)) * HOUR
+    clocks = [WallClock.of(zone, int(at[0]), int(at[-1])).wall(at) // HOUR for zone in zones]
+    return Walls(base, np.array(clocks, np.int64))
+
+
+@dataclass(frozen=True)
+class Population:
+    """n targets in p groups of s sites.
+
+    key:    (n,) a number that stays with the target, for choices that are to look random
+    site:   (n,) 0 to s - 1       group: (n,) 0 to p - 1      parent: (p,) site of each group
+    zones:  of each site          open_hours: (s, 168) hours of the local week for visits
+    weight: (n,) importance       cost: (n,) of a request
+    min_hours, max_hours: (n,) between two visits
+    site_day, site_hour: (s,) requests at most to each site on a UTC day, in an hour; inf: no cap
+    """
+
+    key: Keys
+    site: Ints
+    group: Ints
+    parent: Ints
+    zones: tuple[ZoneInfo, ...]
+    open_hours: NDArray[np.bool_]
+    weight: Floats
+    cost: Floats
+    min_hours: Floats
+    max_hours: Floats
+    site_day: Floats
+    site_hour: Floats
+    walls: Walls
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+    @property
+    def sites(self) -> int:
+        """How many sites there are."""
+        return len(self.zones)
+
+    @cached_property
+    def zone(self) -> Ints:
+        """(s,) row of each site's zone in `walls`."""
+        distinct = list(dict.fromkeys(self.zones))
+        return np.array([distinct.index(zone) for zone in self.zones], np.int64)
+
+    def ahead(self, now_hours: float) -> Ints:
+        """(s,) hours that the wall clock of each site is ahead of UTC, rounded up.
+
+        So a full local hour less this is the hour of UTC in which it is reached.
+        """
+        hour = int(np.floor(now_hours))
+        at = np.array([hour * HOUR])
+        zones = dict.fromkeys(self.zones)
+        walls = [WallClock.of(zone, int(at[0]), int(at[0])).wall(at)[0] for zone in zones]
+        ahead: Ints = -(((hour - MONDAY_HOURS) * HOUR - np.array(walls, np.int64)) // HOUR)
+        return ahead[self.zone]
+
+    def of(self, rows: Ints) -> Population:
+        """Some of the targets."""
+        own = {name: getattr(self, name)[rows] for name in OF_A_TARGET}
+        return replace(self, **own)

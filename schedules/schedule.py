@@ -1,0 +1,119 @@
+"""When a target is to be visited: slots of a cycle of weeks, or an even interval."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedules.history import Floats, Ints
+
+WEEK_HOURS = 168
+LONGEST_WEEKS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The schedule of one target.
+
+    weeks:       length of the cycle, 1 to 4; its weeks are counted from Monday 1970-01-05
+    slots:       hours of the cycle in the site's wall clock, 0 = Monday 00:00, ascending
+    every_hours: an even interval instead of slots; 0 where slots rule
+    phase_hours: of an even interval: visits are at phase + k * every hours since 1970 (UTC)
+    """
+
+    weeks: int = 1
+    slots: tuple[int, ...] = ()
+    every_hours: float = 0.0
+    phase_hours: float = 0.0
+
+    @property
+    def visits_per_week(self) -> float:
+        """Mean visits a week."""
+        if self.every_hours:
+            return WEEK_HOURS / self.every_hours
+        return len(self.slots) / self.weeks
+
+
+@dataclass(frozen=True, slots=True)
+class Schedules:
+    """The schedules of n targets with k slots in all; fields as in Schedule.
+
+    weeks: (n,)   first: (n + 1,) offsets into slots   slots: (k,)
+    every_hours, phase_hours: (n,)
+    """
+
+    weeks: NDArray[np.uint8]
+    first: Ints
+    slots: NDArray[np.uint16]
+    every_hours: Floats
+    phase_hours: Floats
+
+    def __len__(self) -> int:
+        return len(self.weeks)
+
+    def __getitem__(self, i: int) -> Schedule:
+        return Schedule(
+            int(self.weeks[i]),
+            tuple(self.slots[self.first[i] : self.first[i + 1]].tolist()),
+            float(self.every_hours[i]),
+            float(self.phase_hours[i]),
+        )
+
+    @property
+    def visits_per_week(self) -> Floats:
+        """(n,) mean visits a week."""
+        slots = np.diff(self.first) / self.weeks
+        even = np.divide(
+            WEEK_HOURS, self.every_hours, where=self.every_hours > 0, out=np.zeros(len(self))
+        )
+        return np.where(self.every_hours > 0, even, slots)
+
+    @classmethod
+    def none(cls, n: int) -> Schedules:
+        """The schedules of n targets that have none."""
+        zeros = np.zeros(n)
+        first = np.zeros(n + 1, np.int64)
+        return cls(np.ones(n, np.uint8), first, np.zeros(0, np.uint16), zeros, zeros.copy())
+
+    @classmethod
+    def even(cls, visits_per_week: Floats, phase: Floats) -> Schedules:
+        """Even intervals. phase: (n,) in [0, 1), where in its interval each target begins."""
+        every = WEEK_HOURS / visits_per_week
+        return replace(cls.none(len(every)), every_hours=every, phase_hours=every * phase)
+
+    def same_as(self, other: Schedules) -> NDArray[np.bool_]:
+        """(n,) which targets have the same schedule in both."""
+        count = np.diff(self.first)
+        same = (self.weeks == other.weeks) & (count == np.diff(other.first))
+        same &= (self.every_hours == other.every_hours) & (self.phase_hours == other.phase_hours)
+        rows = np.flatnonzero(same & (count > 0))
+        owner = np.repeat(rows, count[rows])
+        place = np.arange(len(owner)) - np.repeat(np.cumsum(count[rows]) - count[rows], count[rows])
+        equal = self.slots[self.first[owner] + place] == other.slots[other.first[owner] + place]
+        same[owner[~equal]] = False
+        result: NDArray[np.bool_] = same
+        return result
+
+
+def chosen_of(left: NDArray[np.bool_], a: Schedules, b: Schedules) -> Schedules:
+    """(n,) the schedules of `a` where `left`, else those of `b`."""
+    count = np.where(left, np.diff(a.first), np.diff(b.first))
+    first = np.concatenate([[0], np.cumsum(count)])
+    offset = np.where(left, a.first[:-1], b.first[:-1] + len(a.slots)) - first[:-1]
+    slots = np.concatenate([a.slots, b.slots])[np.arange(first[-1]) + np.repeat(offset, count)]
+    return Schedules(
+        np.where(left, a.weeks, b.weeks),
+        first,
+        slots,
+        np.where(left, a.every_hours, b.every_hours),
+        np.where(left, a.phase_hours, b.phase_hours),
+    )
+
+
+def replace_slots(schedules: Schedules, rows: Ints, slots: Ints) -> Schedules:
+    """The schedules with the one slot of each of these targets replaced."""
+    changed = schedules.slots.copy()
+    changed[schedules.first[rows]] = slots
+    return replace(schedules, slots=changed)

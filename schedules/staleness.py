@@ -1,0 +1,180 @@
+"""What an interval between two visits costs, in expectation; any interval in O(1).
+
+Changes are a Poisson process whose rate follows the profile of the local week and is known only
+as a few weighted values ("nodes"): p(stale at t | visit at a) = 1 - sum_k w_k e^(-r_k (P(t)-P(a)))
+with P the running sum of the profile. What a visit at `a` would keep fresh until for ever, F(a),
+follows backwards from hour to hour; an interval to `n` has F(a) less what is left of it at `n`,
+e^(-r(P(n)-P(a))) F(n). Sums from the start of the week would lose all digits of a fast page.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from schedules.compiled import compiled
+from schedules.history import Floats
+from schedules.schedule import WEEK_HOURS
+
+DAY_HOURS = 24.0
+# e^(2 * 300) still fits a double; a page that changes every half hour is as fast as one gets.
+MOST_RATE = 300.0
+
+
+class Objective(NamedTuple):
+    """What a plan minimises, as weights: hours of staleness, days of age, days of delay."""
+
+    stale: float = 0.95
+    age: float = 0.2
+    delay: float = 0.02
+
+
+class Curves(NamedTuple):
+    """What follows a visit at each hour of two weeks, t = 0 to 336; k nodes.
+
+    weight: (k,)        rate: (k,) changes a week, > 0
+    grow:   (k, 337)    e^(r P(t))      drop: (k, 337) e^(-r P(t))
+    kept:   (k, 337)    integral of e^(-r (P(s) - P(t))) over all s > t
+    moment: (k, 337)    the same of (s - t) e^(-r (P(s) - P(t)))
+    mass:   (337,)      expected changes up to t      lever: (337,) the same, times their hour
+    """
+
+    weight: Floats
+    rate: Floats
+    grow: Floats
+    drop: Floats
+    kept: Floats
+    moment: Floats
+    mass: Floats
+    lever: Floats
+
+
+@compiled
+def curves(profile: Floats, rate: Floats, weight: Floats) -> Curves:
+    """The curves of a target. profile: (168,) sums to 1; rate, weight: (k,) nodes."""
+    k, size = len(rate), 2 * WEEK_HOURS + 1
+    grow, drop = np.ones((k, size)), np.ones((k, size))
+    kept, moment = np.zeros((k, size)), np.zeros((k, size))
+    mass, lever = np.zeros(size), np.zeros(size)
+    mean = (rate * weight).sum()
+    for t in range(2 * WEEK_HOURS):
+        expected = mean * profile[t % WEEK_HOURS]
+        mass[t + 1] = mass[t] + expected
+        lever[t + 1] = lever[t] + expected * (t + 0.5)
+    for i in range(k):
+        _one_week(profile, rate[i], drop[i], kept[i], moment[i])
+        week = drop[i, WEEK_HOURS]
+        drop[i, WEEK_HOURS:] = week * drop[i, : WEEK_HOURS + 1]
+        kept[i, WEEK_HOURS:] = kept[i, : WEEK_HOURS + 1]
+        moment[i, WEEK_HOURS:] = moment[i, : WEEK_HOURS + 1]
+        grow[i] = 1 / drop[i]
+    return Curves(weight, rate, grow, drop, kept, moment, mass, lever)
+
+
+@compiled
+def _one_week(profile: Floats, rate: float, drop: Floats, kept: Floats, moment: Floats) -> None:
+    """Fill the first week. Every week is followed by another of its kind."""
+    fresh, late, step = np.empty(WEEK_HOURS), np.empty(WEEK_HOURS), np.empty(WEEK_HOURS)
+    for t in range(WEEK_HOURS):
+        x = rate * profile[t]
+        step[t] = np.exp(-x)
+        # Integrals of e^(-x s) and of s e^(-x s) over the hour.
+        fresh[t] = (1 - step[t]) / x if x > 1e-6 else 1 - x / 2
+        late[t] = (fresh[t] - step[t]) / x if x > 1e-3 else 0.5 - x / 3
+        drop[t + 1] = drop[t] * step[t]
+    for t in range(WEEK_HOURS - 1, -1, -1):
+        kept[t] = fresh[t] + step[t] * kept[t + 1]
+        moment[t] = late[t] + step[t] * (kept[t + 1] + moment[t + 1])
+    gone, left = -np.expm1(-rate), WEEK_HOURS * np.exp(-rate)
+    later = kept[0] / gone
+    much_later = (moment[0] + left * later) / gone
+    for t in range(WEEK_HOURS + 1):
+        left = drop[WEEK_HOURS] / drop[t]
+        kept[t] += left * later
+        moment[t] += left * (much_later + (WEEK_HOURS - t) * later)
+
+
+@compiled
+def interval_cost(c: Curves, aim: Objective, a: int, n: int) -> float:
+    """Cost of the hours from a visit at `a` to the next at `n`, 0 <= a < n <= 336."""
+    hours = float(n - a)
+    fresh, unaged = 0.0, 0.0
+    for i in range(len(c.weight)):
+        left = c.grow[i, a] * c.drop[i, n]
+        kept = c.kept[i, a] - left * c.kept[i, n]
+        fresh += c.weight[i] * kept
+        unaged += c.weight[i] * (hours * c.kept[i, a] - c.moment[i, a] + left * c.moment[i, n])
+    age = hours * hours / 2 - unaged
+    delay = n * (c.mass[n] - c.mass[a]) - (c.lever[n] - c.lever[a])
+    cost: float = aim.stale * (hours - fresh) + (aim.age * age + aim.delay * delay) / DAY_HOURS
+    return cost
+
+
+@compiled
+def long_cost(c: Curves, aim: Objective, a: int, hours: int) -> float:
+    """Cost of an interval of any length from hour `a` of the week on."""
+    weeks, n = divmod(a + hours, WEEK_HOURS)
+    fresh, unaged = 0.0, 0.0
+    for i in range(len(c.weight)):
+        left = np.exp(-c.rate[i] * weeks) * c.grow[i, a] * c.drop[i, n]
+        fresh += c.weight[i] * (c.kept[i, a] - left * c.kept[i, n])
+        unaged += c.weight[i] * (hours * c.kept[i, a] - c.moment[i, a] + left * c.moment[i, n])
+    age = hours * hours / 2.0 - unaged
+    aged = aim.age * age + aim.delay * _wait(c, a, weeks, n)
+    return aim.stale * (hours - fresh) + aged / DAY_HOURS
+
+
+@compiled
+def _wait(c: Curves, a: int, weeks: int, n: int) -> float:
+    """Hours that changes wait, in all, from a visit at `a` to one at hour `n`, `weeks` on."""
+    end, week = WEEK_HOURS * weeks, c.mass[WEEK_HOURS]
+    changes = weeks * week + c.mass[n] - c.mass[a]
+    times = weeks * c.lever[WEEK_HOURS] + WEEK_HOURS * week * weeks * (weeks - 1) / 2
+    times += c.lever[n] + end * c.mass[n] - c.lever[a]
+    wait: float = (end + n) * changes - times
+    return wait
+
+
+@compiled
+def split_costs(c: Curves, aim: Objective, a: int, n: int, begin: int, end: int) -> Floats:
+    """(end - begin + 1,) cost of the hours from `a` to `n` with a visit between, at each hour.
+
+    interval_cost(a, z) + interval_cost(z, n) for z = begin to end; with z in the inner loop, which
+    the compiler makes four at a time.
+    """
+    cost = np.empty(end - begin + 1)
+    for j in range(len(cost)):
+        z = begin + j
+        wait = z * (c.mass[z] - c.mass[a]) - (c.lever[z] - c.lever[a])
+        wait += n * (c.mass[n] - c.mass[z]) - (c.lever[n] - c.lever[z])
+        aged = aim.age * ((z - a) * (z - a) + (n - z) * (n - z)) / 2 + aim.delay * wait
+        cost[j] = aim.stale * (n - a) + aged / DAY_HOURS
+    age = aim.age / DAY_HOURS
+    for k in range(len(c.weight)):
+        kept, moment, grow, drop = c.kept[k], c.moment[k], c.grow[k], c.drop[k]
+        weight = c.weight[k]
+        for j in range(len(cost)):
+            z = begin + j
+            first, second = grow[a] * drop[z], grow[z] * drop[n]
+            fresh = kept[a] - first * kept[z] + kept[z] - second * kept[n]
+            unaged = (z - a) * kept[a] - moment[a] + first * moment[z]
+            unaged += (n - z) * kept[z] - moment[z] + second * moment[n]
+            cost[j] -= weight * (aim.stale * fresh + age * unaged)
+    return cost
+
+
+@compiled
+def weeks_costs(c: Curves, aim: Objective, weeks: int) -> Floats:
+    """(168,) cost of the `weeks` weeks between two visits at each hour of the week."""
+    hours, cost = float(weeks * WEEK_HOURS), np.empty(WEEK_HOURS)
+    for z in range(WEEK_HOURS):
+        aged = aim.age * hours * hours / 2 + aim.delay * _wait(c, z, weeks, z)
+        cost[z] = aim.stale * hours + aged / DAY_HOURS
+    age = aim.age / DAY_HOURS
+    for k in range(len(c.weight)):
+        kept, moment, gone = c.kept[k], c.moment[k], -np.expm1(-c.rate[k] * weeks)
+        for z in range(WEEK_HOURS):
+            unaged = hours * kept[z] - gone * moment[z]
+            cost[z] -= c.weight[k] * (aim.stale * gone * kept[z] + age * unaged)
+    return cost

@@ -1,0 +1,107 @@
+"""What truly happens to targets, and visits to them as arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from schedules.calendar import visits_between
+from schedules.history import Floats, Ints
+from schedules.population import Population
+from schedules.schedule import Schedules
+from schedules.score import Times
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """n targets and what truly happens to them; times in hours since 1970 (UTC).
+
+    changes:     of each target, ascending
+    began, ends: (n,) a target is there from `began` (NaN: always) to `ends` (inf: for ever)
+    """
+
+    population: Population
+    changes: Times
+    began: Floats
+    ends: Floats
+
+    def __len__(self) -> int:
+        return len(self.population)
+
+    def there(self, at: float) -> Ints:
+        """Rows of the targets that are there."""
+        return np.flatnonzero(~(self.began > at) & (self.ends > at))
+
+
+class Span(NamedTuple):
+    """When it starts, from when on it counts, when it stops; hours since 1970 (UTC)."""
+
+    start: float
+    split: float
+    stop: float
+
+
+def while_there(world: World, visits: Times) -> Times:
+    """The visits that find their targets."""
+    owner = np.repeat(np.arange(len(world)), np.diff(visits.first))
+    there = ~(visits.at < world.began[owner]) & (visits.at <= world.ends[owner])
+    return times_of(len(world), [(owner[there], visits.at[there])])
+
+
+def visits_of(schedules: Schedules, population: Population, start: float, stop: float) -> Times:
+    """The visits of all targets by the clocks of their sites."""
+    zone, went = population.zone[population.site], list[tuple[Ints, Floats]]()
+    for one in np.unique(zone):
+        rows = np.flatnonzero(zone == one)
+        site = population.site[rows[0]]
+        times = visits_between(some_of(schedules, rows), population.zones[site], start, stop)
+        went.append((np.repeat(rows, np.diff(times[0])), times[1]))
+    return times_of(len(schedules), went)
+
+
+def joined(n: int, parts: list[Times]) -> Times:
+    """The visits of several periods in one."""
+    return times_of(n, [by_time(part) for part in parts])
+
+
+def by_time(visits: Times) -> tuple[Ints, Floats]:
+    """Targets and times of visits, in the order of time."""
+    owner = np.repeat(np.arange(len(visits.first) - 1), np.diff(visits.first))
+    order = np.argsort(visits.at, kind="stable")
+    return owner[order], visits.at[order]
+
+
+def times_of(n: int, pieces: list[tuple[Ints, Floats]]) -> Times:
+    """Visits of n targets from pieces of targets and times."""
+    pieces = [(np.empty(0, np.int64), np.empty(0)), *pieces]
+    owner, at = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    order = np.lexsort((at, owner))
+    return Times(np.searchsorted(owner[order], np.arange(n + 1)), at[order])
+
+
+def some_of(schedules: Schedules, rows: Ints) -> Schedules:
+    """The schedules of some of the targets."""
+    count = np.diff(schedules.first)[rows]
+    first = np.concatenate([[0], np.cumsum(count)])
+    place = np.arange(first[-1]) + np.repeat(schedules.first[rows] - first[:-1], count)
+    return Schedules(
+        schedules.weeks[rows], first, schedules.slots[place],
+        schedules.every_hours[rows], schedules.phase_hours[rows],
+    )  # fmt: skip
+
+
+def placed(schedules: Schedules, rows: Ints, n: int) -> Schedules:
+    """The schedules of all n targets: these in their rows, none elsewhere."""
+    none = Schedules.none(1)
+    longer = replace(
+        schedules,
+        weeks=np.append(schedules.weeks, none.weeks),
+        first=np.append(schedules.first, schedules.first[-1]),
+        every_hours=np.append(schedules.every_hours, 0.0),
+        phase_hours=np.append(schedules.phase_hours, 0.0),
+    )
+    source = np.full(n, len(rows))
+    source[rows] = np.arange(len(rows))
+    return some_of(longer, source)

@@ -1,0 +1,92 @@
+"""`make bench ARGS=--planning`: what `scrapy replan` costs, from MongoDB to MongoDB.
+
+An embedded server of its own is filled with targets of 20 visits each. The first replan plans and
+writes all of them; a second one with a slightly smaller budget moves a few.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pymongo
+from rich.console import Console
+from rich.table import Table
+
+from crawler.config import Config
+from crawler.storage.embedded import EmbeddedServer
+from tests.bench.planned import NOW, insert
+
+ROOT = Path(__file__).resolve().parents[2]
+SIZES = (10_000, 100_000, 1_000_000)
+# Requests a day for each target; the second replan has to make do with a little less.
+BUDGET, LESS = 0.4, 0.985
+
+
+@dataclass(frozen=True, slots=True)
+class Replan:
+    """One run of the command, as the process saw itself and as it said."""
+
+    seconds: float
+    planning_seconds: float
+    peak_mb: float
+    moved: int
+
+
+def run(sizes: tuple[int, ...] = SIZES) -> int:
+    """Measure each size in turn and print a table."""
+    table = Table("targets", "replan", "seconds", "of that planning", "peak MB", "moved")
+    for size in sizes:
+        with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name:
+            folder = Path(name)
+            server = EmbeddedServer.of(Config.load(data_dir=folder, mongo_uri=None))
+            try:
+                for word, one in _measured(server.start(), folder, size).items():
+                    table.add_row(
+                        f"{size:,}", word, f"{one.seconds:.1f}", f"{one.planning_seconds:.1f}",
+                        f"{one.peak_mb:.0f}", f"{one.moved:,} ({one.moved / size:.1%})",
+                    )  # fmt: skip
+            finally:
+                server.stop()
+    Console().print(table)
+    return 0
+
+
+def _measured(uri: str, folder: Path, size: int) -> dict[str, Replan]:
+    insert(uri, size)
+    with pymongo.MongoClient(uri) as client:
+        # As after a crawl without a plan: the first replan moves everything.
+        client.get_default_database().targets.update_many({}, {"$unset": {"plan": ""}})
+    return {
+        "first": _replan(folder, BUDGET * size),
+        "again": _replan(folder, BUDGET * size),
+        "less": _replan(folder, BUDGET * LESS * size),
+    }
+
+
+def _replan(folder: Path, budget: float) -> Replan:
+    ahead = (NOW - datetime.now(UTC)).total_seconds() / 3600
+    environment = {name: value for name, value in os.environ.items() if name != "MONGO_URI"}
+    environment |= {"FRESHET_DATA_DIR": str(folder), "FRESHET_CLOCK_OFFSET_HOURS": str(ahead)}
+    figures, began = folder / "figures.json", time.perf_counter()
+    command = [sys.executable, "-m", "tests.bench.measured", str(figures), "replan"]
+    done = subprocess.run(
+        [*command, "--budget", str(budget), "--json"],
+        cwd=ROOT, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    seconds, said = time.perf_counter() - began, json.loads(done.stdout)
+    peak = json.loads(figures.read_text())["peak_mb"]
+    return Replan(seconds, said.get("planning_seconds", 0.0), peak, said["moved"])
+
+
+if __name__ == "__main__":
+    sys.exit(run(tuple(map(int, sys.argv[1:])) or SIZES))

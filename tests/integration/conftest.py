@@ -1,0 +1,22 @@
+"""Fixtures of the tests that run commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Databases
+from tests.integration.harness import Freshet
+from tests.integration.known_pages import clock, of_the_paper, put
+
+
+@pytest.fixture(scope="session")
+def warm(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The planner's kernels are compiled: at their first use that takes longer than any test."""
+    folder: Path = tmp_path_factory.mktemp("warm")
+    with databases() as (db, uri):
+        put(db, uri, of_the_paper())
+        with Freshet(folder, MONGO_URI=uri, FRESHET_DATA_DIR=folder / "data") as freshet:
+            for command in (("replan",), ("explain", "https://shop.example/u1")):
+                freshet.start(*command, hours=clock()).communicate()

@@ -1,0 +1,53 @@
+"""A replan of one spider that takes its time, for being killed: `… URI TARGETS PAUSE_SECONDS`.
+
+It moves every target to the plan "new"; says `adopted` at its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pymongo import AsyncMongoClient
+
+from crawler.storage import plans
+
+SPIDER = "shop"
+READ_AT = datetime(2026, 1, 5, 12, tzinfo=UTC)
+SOON = READ_AT + timedelta(hours=30)
+LONGEST = timedelta(days=28)
+BATCH = 500
+
+
+def key(i: int) -> str:
+    return f"{SPIDER} https://shop.example/item/{i}"
+
+
+def batches(targets: int, pause_seconds: float) -> Iterator[list[plans.Moved]]:
+    for start in range(0, targets, BATCH):
+        time.sleep(pause_seconds)
+        yield [(key(i), part_of(i), SOON) for i in range(start, min(start + BATCH, targets))]
+
+
+def part_of(i: int) -> dict[str, Any]:
+    return {"policy": "freshet", "weeks": 1, "slots": [i % 168], "visits_per_week": 1.0}
+
+
+def document() -> dict[str, Any]:
+    return {"_id": "new", "at": READ_AT, "spiders": [SPIDER], "policy": "freshet"}
+
+
+async def main(uri: str, targets: int, pause_seconds: float) -> None:
+    client: AsyncMongoClient[dict[str, Any]]
+    async with AsyncMongoClient(uri, tz_aware=True, w="majority", journal=True) as client:
+        db = client.get_default_database()
+        moved = batches(targets, pause_seconds)
+        print(await plans.adopt(db, document(), moved, LONGEST), "adopted", flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])))

@@ -1,0 +1,102 @@
+"""`scrapy cron`: lines for a crontab that run as they are."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from crawler.commands.cron import _command, _every
+from crawler.config import Config
+from tests.integration.harness import ROOT, Freshet
+
+SPIDERS = {"books", "quotes"}
+
+
+@pytest.fixture
+def runner(tmp_path: Path) -> Freshet:
+    """Freshet without a database: cron asks none."""
+    return Freshet(tmp_path, FRESHET_DATA_DIR=tmp_path / "data")
+
+
+def lines_of(runner: Freshet, *names: object) -> list[tuple[str, str]]:
+    done = runner("cron", "--json", *names)
+    assert (done.code, done.err) == (0, "")
+    return [(line["schedule"], line["command"]) for line in json.loads(done.out)]
+
+
+def test_every_spider_a_replan_and_a_prune(runner: Freshet) -> None:
+    lines = lines_of(runner)
+    crawls = {command.partition("scrapy crawl ")[2].split()[0] for _, command in lines[:-2]}
+    assert crawls == SPIDERS
+    assert [command.split(" -m scrapy ")[1].split()[0] for _, command in lines[-2:]] == [
+        "replan", "prune",
+    ]  # fmt: skip
+    for when, command in lines:
+        assert command.startswith(f"cd {shlex.quote(str(ROOT))} && {sys.executable} -m scrapy ")
+        minutes, hours, *days = when.split()
+        assert days == ["*"] * 3
+        assert (hours == "*") == ("crawl" in command)
+        assert minutes.endswith("/10") == ("crawl" in command)
+    minutes_of_crawls = [when for when, _ in lines[:-2]]
+    assert len(set(minutes_of_crawls)) == len(minutes_of_crawls), "not all in the same minute"
+
+
+def test_as_text_each_line_is_one_of_a_crontab(runner: Freshet) -> None:
+    done = runner("cron", "books", FRESHET_BUDGET="5")
+    remark, *lines = done.out.splitlines()
+    assert remark.startswith("# cron does not see ")
+    assert "FRESHET_BUDGET" in remark
+    assert len(lines) == 3
+    for line in lines:
+        assert line.split(maxsplit=5)[5].startswith("cd ")
+
+
+def test_a_site_with_a_file(runner: Freshet, tmp_path: Path) -> None:
+    wrapper = runner.wrapper("my shop", start_urls=["https://s.example/"], item_pages="/item")
+    text = wrapper.read_text(encoding="utf-8").replace('"my shop"', '"shop"')
+    wrapper.write_text(text, encoding="utf-8")
+    (_, crawl), *_ = lines_of(runner, wrapper)
+    assert f"crawl site -a 'wrapper={wrapper}' -L WARNING" in crawl
+
+
+def test_the_lines_run(runner: Freshet, tmp_path: Path) -> None:
+    *_, (_, prune) = lines_of(runner, "books")
+    assert "prune --keep-versions 20 --keep-days 180" in prune
+    command = prune.replace("prune --keep-versions 20 --keep-days 180", "prune --help")
+    bare = {"PATH": "/usr/bin:/bin"}
+    subprocess.run(["/bin/sh", "-c", command], check=True, env=bare, timeout=60)
+    assert "scrapy prune" in (tmp_path / "data" / "cron.log").read_text()
+
+
+def test_what_to_keep_is_left_to_the_settings_where_they_say_so(runner: Freshet) -> None:
+    done = runner("cron", "books", FRESHET_KEEP_VERSIONS="3")
+    assert "prune >>" in done.out
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("nosuch", "no spider 'nosuch'; there are: books, quotes; or name a .toml file"),
+        ("site", "no spider 'site'; there are: books, quotes; or name a .toml file"),
+        ("/nosuch.toml", "/nosuch.toml: No such file or directory"),
+    ],
+)
+def test_unknown_names_are_one_line(name: str, complaint: str, runner: Freshet) -> None:
+    done = runner("cron", name)
+    assert (done.code, done.out, done.complaint) == (1, "", f"scrapy cron: {complaint}")
+
+
+def test_a_percent_sign_would_end_the_line() -> None:
+    config = Config.load(data_dir=Path("/srv/50%"), mongo_uri=None)
+    assert r"50\%" in _command(config, "replan")
+
+
+def test_crawls_begin_in_different_minutes() -> None:
+    assert [_every(minute) for minute in (20, 21, 29)] == [
+        "*/10 * * * *", "1-59/10 * * * *", "9-59/10 * * * *",
+    ]  # fmt: skip

@@ -1,0 +1,367 @@
+"""Histories: what crawls write down of a target's past, old databases, and all of it as arrays."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+from bson import ObjectId
+from pymongo import AsyncMongoClient
+
+from crawler.config import Config
+from crawler.items import Kind
+from crawler.storage import histories, retention, schema
+from crawler.storage.client import Database
+from crawler.storage.migrations import build_histories
+from crawler.storage.store import Store
+from crawler.storage.targets import new_document
+from schedules.history import CHANGE
+from tests.integration.harness import Db, Freshet, Pages, Row, target
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+BEGIN = datetime(2026, 1, 5, 12, tzinfo=UTC)
+NOW = BEGIN + timedelta(days=10)
+HOUR = timedelta(hours=1)
+
+
+def minutes(moment: datetime) -> int:
+    return (moment - EPOCH) // timedelta(minutes=1)
+
+
+def changes_of(row: Row) -> list[tuple[datetime, datetime]]:
+    """Between which looks a target changed."""
+    packed = np.frombuffer(row["history"]["changes"], CHANGE)
+    return [(_moment(change["after"]), _moment(change["by"])) for change in packed]
+
+
+def _moment(minute: Any) -> datetime:
+    return EPOCH + timedelta(minutes=int(minute))
+
+
+def shown(row: Row) -> tuple[float, float, list[tuple[float, float]]]:
+    """A history in hours since its begin: the last look, and the changes."""
+    since = row["history"]["since"]
+    changes = [((a - since) / HOUR, (b - since) / HOUR) for a, b in changes_of(row)]
+    return 0, (row["history"]["until"] - since) / HOUR, changes
+
+
+# What crawls write.
+
+
+@pytest.fixture
+def wrapper(freshet: Freshet, pages: Pages) -> Any:
+    def make(**keys: object) -> Any:
+        given: dict[str, object] = {
+            "start_urls": [f"{pages.url}/list.html"],
+            "item_pages": r"/item-\w+\.html$",
+            "fields": {"title": "h1"},
+            "item_interval_hours": 1,
+        }
+        return freshet.wrapper("pages", **given | keys)
+
+    return make
+
+
+def test_a_history_holds_changes_and_how_long_a_page_was_watched(
+    freshet: Freshet, database: Db, pages: Pages, wrapper: Any
+) -> None:
+    pages.list("list.html", ["item-a.html"])
+    texts = ["one", "one", "two", "two", "three"]
+    for hour, text in enumerate(texts):
+        pages.item("item-a.html", text)
+        freshet.crawl(wrapper(), hours=hour * 2)
+    found = target(database, f"{pages.url}/item-a.html")
+    since, until, changes = shown(found)
+    assert (since, until) == (0, pytest.approx(8, abs=0.1))
+    assert changes == [
+        (pytest.approx(2, abs=0.1), pytest.approx(4, abs=0.1)),
+        (pytest.approx(6, abs=0.1), pytest.approx(8, abs=0.1)),
+    ]
+    assert found["history"]["lies"] == 0
+    log = list(database.visits.find({"target": found["url"], "changed": 1}).sort("at"))
+    assert [minutes(visit["at"]) for visit in log] == [minutes(b) for _, b in changes_of(found)]
+
+
+def test_errors_and_missing_pages_are_no_looks(
+    freshet: Freshet, database: Db, pages: Pages, wrapper: Any
+) -> None:
+    pages.list("list.html", ["item-a.html"])
+    pages.item("item-a.html", "one")
+    freshet.crawl(wrapper())
+    before = target(database, f"{pages.url}/item-a.html")["history"]
+    pages.remove("item-a.html")
+    freshet.crawl(wrapper(), hours=2)
+    pages.file("item-a.html", "")
+    freshet.crawl(wrapper(), hours=4)
+    assert target(database, f"{pages.url}/item-a.html")["history"] == before
+    pages.item("item-a.html", "two")
+    freshet.crawl(wrapper(), hours=6)
+    _, _, changes = shown(target(database, f"{pages.url}/item-a.html"))
+    assert changes == [(0, pytest.approx(6, abs=0.1))]
+
+
+def test_an_edit_of_the_wrapper_is_a_look_without_a_change(
+    freshet: Freshet, database: Db, pages: Pages, wrapper: Any
+) -> None:
+    pages.list("list.html", ["item-a.html"])
+    pages.item("item-a.html", "one")
+    freshet.crawl(wrapper())
+    freshet.crawl(wrapper(fields={"heading": "h1"}), hours=2)
+    found = target(database, f"{pages.url}/item-a.html")
+    assert shown(found) == (0, pytest.approx(2, abs=0.1), [])
+
+
+def test_a_page_that_became_an_alias_has_no_past_of_its_own(
+    freshet: Freshet, database: Db, pages: Pages, wrapper: Any
+) -> None:
+    pages.list("list.html", ["/item/a", "/item/a/"])
+    pages.item("item/a/index.html", "A")
+    path = wrapper(item_pages=r"/item/a/?$")
+    freshet.crawl(path)
+    alias, owner = f"{pages.url}/item/a", f"{pages.url}/item/a/"
+    assert "history" not in target(database, alias)
+    past = target(database, owner)["history"]
+    plan = {"plan": "p", "weeks": 1, "slots": [3]}
+    database.targets.update_many({}, {"$set": {"history": past, "plan": plan}})
+    freshet.crawl(path, hours=24 * 28 + 1)
+    assert target(database, alias)["alias_of"] == owner
+    assert not {"history", "plan"} & set(target(database, alias))
+    assert {"history", "plan"} <= set(target(database, owner))
+
+
+def test_pruning_visits_leaves_the_history(
+    freshet: Freshet, database: Db, pages: Pages, wrapper: Any
+) -> None:
+    pages.list("list.html", ["item-a.html"])
+    for days, text in enumerate(["one", "two", "three"]):
+        pages.item("item-a.html", text)
+        freshet.crawl(wrapper(), hours=days * 24)
+    before = target(database, f"{pages.url}/item-a.html")
+    freshet("prune", "--keep-days", "1", "--keep-versions", "1", hours=96)
+    assert database.visits.count_documents({}) < 6
+    assert target(database, f"{pages.url}/item-a.html") == before
+
+
+# Databases of version 1.
+
+
+def test_a_database_of_version_1_gets_its_histories(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    put_version_1(db, "plain", ["new", "unchanged", "changed", "not_modified", "changed"])
+    put_version_1(db, "bumpy", ["new", "error", "changed", "blocked", "gone", "unchanged"])
+    put_version_1(db, "silent", ["error", "gone"])
+    put_version_1(db, "rolled up", ["changed", "unchanged", "changed"])
+    put_version_1(db, "never", [])
+    put_version_1(db, "alias", ["new", "unchanged"], alias_of="http://x.test/plain")
+    redirected = {"reason": "redirects to http://x.test/plain"}
+    db.visits.update_one(
+        {"target": "http://x.test/bumpy", "outcome": "unchanged"}, {"$set": redirected}
+    )
+
+    open_store(uri)
+
+    found = {row["url"].rpartition("/")[2]: row for row in db.targets.find()}
+    assert shown(found["plain"]) == (0, 4, [(1, 2), (3, 4)])
+    assert shown(found["bumpy"]) == (0, 2, [(0, 2)])
+    assert shown(found["rolled up"]) == (0, 2, [(1, 2)])
+    assert found["plain"]["history"]["since"] == BEGIN
+    assert found["plain"]["history"]["lies"] == 0
+    for name in ("silent", "never", "alias"):
+        assert "history" not in found[name]
+    assert db.meta.find_one({"_id": "schema"})["version"] == schema.VERSION
+    assert "plans" in db.list_collection_names()
+
+
+def put_version_1(db: Db, name: str, outcomes: Iterable[str], **more: object) -> None:
+    """A target as version 1 left it, with an hour between its visits, and its log."""
+    db.meta.replace_one({"_id": "schema"}, {"version": 1}, upsert=True)
+    url = f"http://x.test/{name}"
+    row = new_document("x", url, Kind.ITEM, NOW, BEGIN) | more
+    log = [
+        {
+            "_id": ObjectId(), "spider": "x", "target": url, "at": BEGIN + hour * HOUR,
+            "outcome": outcome, "changed": int(outcome == "changed"), "status": 200,
+        }
+        for hour, outcome in enumerate(outcomes)
+    ]  # fmt: skip
+    if log:
+        last = {key: value for key, value in log[-1].items() if key not in ("spider", "target")}
+        row |= {"last_visit": last, "visited_at": last["at"], "requested": len(log)}
+        db.visits.insert_many(log)
+    db.targets.insert_one(row)
+
+
+def open_store(uri: str) -> None:
+    async def there_and_back() -> None:
+        await (await Store.open(Config.load(mongo_uri=uri))).close()
+
+    asyncio.run(there_and_back())
+
+
+def test_a_visit_that_a_crash_kept_out_of_the_old_log_counts(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    put_version_1(db, "a", ["new", "unchanged", "changed"])
+    db.visits.delete_one({"outcome": "changed"})
+    db.runs.insert_one({"spider": "x", "started": BEGIN, "finished": None})
+    open_store(uri)
+    assert shown(db.targets.find_one()) == (0, 2, [(1, 2)])
+
+
+def test_a_migration_that_is_repeated_undoes_nothing(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    put_version_1(db, "a", ["new", "changed"])
+    put_version_1(db, "b", ["new", "changed"])
+    open_store(uri)
+    longer = {"history.until": NOW}
+    db.targets.update_one({"url": "http://x.test/a"}, {"$set": longer})
+    db.targets.update_one({"url": "http://x.test/b"}, {"$unset": {"history": ""}})
+    on(uri, build_histories)
+    assert target(db, "http://x.test/a")["history"]["until"] == NOW
+    assert shown(target(db, "http://x.test/b")) == (0, 1, [(0, 1)])
+
+
+def test_an_old_database_is_crawled_on(
+    stored: tuple[Db, str], freshet: Freshet, pages: Pages, wrapper: Any
+) -> None:
+    db, _ = stored
+    pages.list("list.html", ["item-a.html"])
+    pages.item("item-a.html", "one")
+    freshet.crawl(wrapper())
+    db.targets.update_many({}, {"$unset": {"history": ""}})
+    db.plans.drop()
+    db.meta.update_one({}, {"$set": {"version": 1}})
+    pages.item("item-a.html", "two")
+    freshet.crawl(wrapper(), hours=2)
+    assert shown(target(db, f"{pages.url}/item-a.html"))[2] == [(0, pytest.approx(2, abs=0.1))]
+
+
+# All of it as arrays.
+
+
+def on(uri: str, call: Any) -> Any:
+    async def there() -> Any:
+        client: AsyncMongoClient[Row]
+        async with AsyncMongoClient(uri, tz_aware=True) as client:
+            db: Database = client.get_default_database()
+            await schema.prepare(db)
+            return await call(db)
+
+    return asyncio.run(there())
+
+
+def hours(moment: datetime) -> float:
+    return moment.timestamp() / 3600
+
+
+def watched_row(name: str, spider: str = "x", **more: object) -> Row:
+    row = new_document(spider, f"http://{spider}.test/{name}", Kind.ITEM, NOW + HOUR, BEGIN)
+    return row | {"visited_at": NOW - HOUR, "requested": 3, "refreshed": 3} | more
+
+
+def history(until: datetime, *changes: tuple[int, int, int], lies: int = 0) -> Row:
+    """A history from BEGIN on; changes as (after, by, said), hours since BEGIN, said 0: none."""
+    start = minutes(BEGIN)
+    packed = [
+        (start + a * 60, start + b * 60, said and start + said * 60) for a, b, said in changes
+    ]
+    return {
+        "since": BEGIN, "until": until, "lies": lies,
+        "changes": np.array(packed, CHANGE).tobytes(),
+    }  # fmt: skip
+
+
+def test_targets_are_read_as_arrays(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    past = history(NOW - HOUR, (1, 2, 0), (5, 9, 7), lies=3)
+    plan = {"plan": "p", "weeks": 2, "slots": [3, 200], "every_hours": 0.0, "visits_per_week": 1.0}
+    adaptive = {"plan": ObjectId(), "weeks": 1, "slots": [], "every_hours": 36, "phase_hours": 2.5}
+    db.targets.insert_many(
+        [
+            watched_row("a", history=past, plan=plan, categories=["tea", "new"]),
+            watched_row("ü", "y", history=history(NOW - 2 * HOUR), plan=adaptive, kind="list"),
+            watched_row("new", visited_at=None, refreshed=0, requested=0),
+            watched_row("bad", consecutive_errors=2),
+            watched_row("gone", gone=True),
+            watched_row("other name", alias_of="http://x.test/a"),
+            watched_row("dead link", refreshed=0, consecutive_gone=1),
+        ]
+    )
+    found = on(uri, lambda db: histories.read(db, NOW))
+
+    assert list(found.ids) == [
+        "x http://x.test/a",
+        "y http://y.test/ü",
+        "x http://x.test/new",
+        "x http://x.test/bad",
+    ]
+    assert [found.spiders[i] for i in found.spider] == ["x", "y", "x", "x"]
+    assert [found.kinds[i] for i in found.kind] == ["item", "list", "item", "item"]
+    assert [found.hosts[i] for i in found.host] == ["x.test", "y.test", "x.test", "x.test"]
+    assert (found.categories, found.category.tolist()) == (("tea",), [0, -1, -1, -1])
+    assert (found.plans, found.plan.tolist()) == (("p", str(adaptive["plan"])), [0, 1, -1, -1])
+    assert found.next_visit == pytest.approx([hours(NOW + HOUR)] * 4)
+    assert found.visited == pytest.approx(
+        [hours(NOW - HOUR)] * 2 + [np.nan, hours(NOW - HOUR)], nan_ok=True
+    )
+    assert found.refreshed.tolist() == [3, 3, 0, 3]
+    assert found.failing.tolist() == [False, False, False, True]
+    assert (found.lies.tolist(), found.ahead) == ([3, 0, 0, 0], 0)
+    pasts, start = found.histories, hours(BEGIN)
+    assert pasts.since == pytest.approx([start, start, np.nan, np.nan], nan_ok=True)
+    assert pasts.until[:2] == pytest.approx([hours(NOW - HOUR), hours(NOW - 2 * HOUR)])
+    assert pasts.first.tolist() == [0, 2, 2, 2, 2]
+    assert pasts.after == pytest.approx([start + 1, start + 5])
+    assert pasts.by == pytest.approx([start + 2, start + 9])
+    assert found.said == pytest.approx([np.nan, start + 7], nan_ok=True)
+    assert found.schedules[0].slots == (3, 200)
+    assert (found.schedules[1].every_hours, found.schedules[1].phase_hours) == (36, 2.5)
+    assert found.schedules.visits_per_week == pytest.approx([1, 168 / 36, 0, 0])
+
+
+def test_the_targets_of_some_spiders_are_read(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    db.targets.insert_many([watched_row(str(i), f"s{i % 9}") for i in range(90)])
+    for names in (["s1"], ["s1", "s2", "s3"], [], ["nosuch"]):
+        found = on(uri, lambda db, names=names: histories.read(db, NOW, names))
+        assert len(found) == 10 * len(set(names) - {"nosuch"})
+        assert {found.spiders[i] for i in found.spider} == set(names) - {"nosuch"}
+
+
+def test_an_empty_database_gives_empty_arrays(stored: tuple[Db, str]) -> None:
+    found = on(stored[1], lambda db: histories.read(db, NOW))
+    assert (len(found), len(found.histories), len(found.schedules), len(found.said)) == (0, 0, 0, 0)
+    assert found.histories.first.tolist() == [0]
+
+
+def test_what_a_wrong_clock_wrote_is_cut_off_and_counted(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    later = NOW + 100 * HOUR
+    now = (NOW - BEGIN) // HOUR
+    future = history(later) | {"since": NOW + HOUR}
+    db.targets.insert_many(
+        [
+            watched_row("a", history=history(NOW - HOUR, (1, 2, 0))),
+            watched_row("b", history=history(later, (1, 2, 0), (now - 5, now + 3, 0))),
+            watched_row("c", history=history(later, (1, 2, 0), (now + 5, now + 9, 0))),
+            watched_row("d", history=future),
+        ]
+    )
+    found = on(uri, lambda db: histories.read(db, NOW))
+    assert found.ahead == 3
+    assert found.histories.until == pytest.approx(
+        [hours(NOW - HOUR), hours(NOW - 5 * HOUR), hours(NOW), np.nan], nan_ok=True
+    )
+    assert np.isnan(found.histories.since).tolist() == [False, False, False, True]
+    assert found.histories.first.tolist() == [0, 1, 2, 3, 3]
+    assert found.histories.by == pytest.approx([hours(BEGIN + 2 * HOUR)] * 3)
+
+
+def test_forgetting_a_page_forgets_its_past(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    db.targets.insert_many([watched_row("a", history=history(NOW - HOUR)), watched_row("b")])
+    on(uri, lambda db: retention.forget_url(db, "http://x.test/a", really=True))
+    assert list(on(uri, lambda db: histories.read(db, NOW)).ids) == ["x http://x.test/b"]

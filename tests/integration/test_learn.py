@@ -1,0 +1,332 @@
+"""A learning phase: some pages are polled at a grid for a while, all else goes on as before."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.harness import Db, Freshet, Pages, Result, Row
+
+# A Monday at noon; everything here happens so many hours later, by Freshet's clock.
+MONDAY = datetime(2026, 1, 5, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+GRID = 1 / 3
+ITEMS = 12
+SPIDER = "pages"
+
+
+class Life:
+    """A small site with its wrapper, crawled and learned so many hours after MONDAY."""
+
+    def __init__(self, freshet: Freshet, pages: Pages, db: Db) -> None:
+        self.freshet, self.pages, self.db = freshet, pages, db
+        self.keys: dict[str, object] = {}
+        names = [f"item-{i}.html" for i in range(ITEMS)]
+        pages.list("toys/list.html", [f"../{name}" for name in names[:8]])
+        pages.list("books/list.html", [f"../{name}" for name in names[8:]])
+        for name in names:
+            pages.item(name, name)
+
+    def wrapper(self) -> Path:
+        given: dict[str, object] = {
+            "start_urls": [f"{self.pages.url}/{part}/list.html" for part in ("toys", "books")],
+            "list_pages": r"/(?P<category>\w+)/list\.html$",
+            "item_pages": r"/item-\w+\.html$",
+            "fields": {"title": "h1"},
+            "robots": False,
+        }
+        return self.freshet.wrapper(SPIDER, **given | self.keys)
+
+    def crawl(self, *hours: float, args: tuple[str, ...] = ()) -> None:
+        for hour in hours:
+            self.freshet.crawl(self.wrapper(), *args, hours=offset(hour))
+
+    def learn(self, hours: float, *args: object) -> Result:
+        return self.freshet("learn", SPIDER, *args, hours=offset(hours))
+
+    def learned(self, hours: float, *args: object) -> Row:
+        result = self.learn(hours, *args, "--json")
+        assert result.code == 0, result.err
+        found: Row = json.loads(result.out)
+        return found
+
+    def learning(self) -> set[str]:
+        found = self.db.targets.find({"plan.policy": "learn"})
+        return {target["url"] for target in found}
+
+    def polls(self, url: str, since: float, until: float) -> list[datetime]:
+        at = {"$gte": MONDAY + since * HOUR, "$lt": MONDAY + until * HOUR}
+        return [row["at"] for row in self.db.visits.find({"target": url, "at": at}).sort("at")]
+
+
+def offset(hours: float) -> float:
+    """What moves the clock to so many hours after MONDAY."""
+    return (MONDAY - datetime.now(UTC)) / HOUR + hours
+
+
+@pytest.fixture
+def life(freshet: Freshet, pages: Pages, database: Db) -> Life:
+    life = Life(freshet, pages, database)
+    life.crawl(0)
+    return life
+
+
+def test_some_pages_are_polled_at_the_grid_and_the_rest_as_before(life: Life) -> None:
+    begun = life.learned(1, "--budget", "288/day", "--weeks", "1")
+    learning = life.learning()
+    assert len(learning) == begun["pages"] == 4
+    assert {(row["kind"], *row["categories"]) for row in begun["urls"]} == {
+        ("list",), ("item", "toys"), ("item", "books"),
+    }  # fmt: skip
+    before = {row["url"]: row["next_visit"] for row in life.db.targets.find()}
+
+    for poll in range(1, 5):
+        life.pages.item("item-1.html", f"{poll}")
+        life.crawl(1 + poll * GRID)
+
+    for target in life.db.targets.find():
+        at = life.polls(target["url"], 1, 3)
+        assert len(at) == (4 if target["url"] in learning else 0)
+        if target["url"] in learning:
+            gaps = {target["next_visit"] - max(at), *(b - a for a, b in pairwise(at))}
+            assert max(gaps) <= GRID * HOUR + timedelta(seconds=5)
+        else:
+            assert target["next_visit"] == before[target["url"]]
+    planned = life.db.targets.find({"plan.policy": "learn"}).sort("plan.phase_hours")
+    phases = [target["plan"]["phase_hours"] for target in planned]
+    assert phases == pytest.approx([GRID * i / 4 for i in range(4)])
+
+
+def test_run_again_it_tells_how_far_it_is_and_changes_nothing(life: Life) -> None:
+    life.learned(1, "--budget", "144", "--every", "20m")
+    before = list(life.db.targets.find().sort("_id")), list(life.db.plans.find())
+    changing = min(life.learning()).rpartition("/")[2]
+    life.crawl(1 + GRID)
+    life.pages.item(changing, "changed")
+    life.crawl(1 + 2 * GRID, 1 + 3 * GRID)
+    assert list(life.db.plans.find()) == before[1]
+    before = list(life.db.targets.find().sort("_id")), before[1]
+
+    shown = life.learn(2.01)
+    told = life.learned(2.01, "--budget", "144/day", "--weeks", "3")
+
+    assert (told["polls"], told["polls_due"], told["changes"]) == (6, 6, 1)
+    assert told["days_left"] == pytest.approx(21 - 1.01 / 24, abs=0.01)
+    assert "6 polls of 6 due so far, 1 changes seen" in shown.out
+    assert "2 pages, each every 20 minutes, at most 144 requests a day" in shown.out
+    assert (list(life.db.targets.find().sort("_id")), list(life.db.plans.find())) == before
+
+
+def test_other_options_begin_it_anew(life: Life) -> None:
+    life.learned(1, "--budget", "288")
+    first = life.learning()
+    done = life.learned(2, "--budget", "144")
+    assert done["begun"]
+    assert done["every_hours"] == pytest.approx(GRID)
+    assert len(life.learning()) == 2
+    assert life.learning() < first, "the smaller sample is in the larger one"
+    assert life.db.plans.count_documents({"ended": None}) == 1
+    assert life.db.targets.count_documents({"learning": {"$exists": True}}) == 2
+
+
+def test_stop_gives_the_former_plans_back(life: Life) -> None:
+    former = {"plan": "p", "policy": "freshet", "weeks": 1, "slots": [5], "visits_per_week": 1.0}
+    half = life.db.targets.find({"kind": "item"})[:6]
+    life.db.targets.update_many(
+        {"_id": {"$in": [row["_id"] for row in half]}}, {"$set": {"plan": former}}
+    )
+    plans = {row["_id"]: row.get("plan") for row in life.db.targets.find()}
+    life.learned(1, "--budget", 72 * 14)
+    assert len(life.learning()) == 14
+    life.crawl(1 + GRID)
+
+    done = life.learned(1.5, "--stop")
+
+    assert done["polls"] == 14
+    assert {row["_id"]: row.get("plan") for row in life.db.targets.find()} == plans
+    assert life.db.targets.count_documents({"learning": {"$exists": True}}) == 0
+    assert life.learn(1.6, "--stop").complaint == "scrapy learn: pages is not learning"
+    assert "14 polls, 0 changes seen" in life.learn(1.6).out
+
+
+def test_it_ends_by_itself(life: Life) -> None:
+    life.learned(1, "--budget", "72", "--weeks", "0.01")
+    (url,) = life.learning()
+    life.crawl(1 + GRID, 1 + 0.01 * 168 + GRID)
+    assert life.learning() == set()
+    found = life.db.targets.find_one({"url": url})
+    assert found is not None
+    assert "plan" not in found
+    assert found["next_visit"] - found["visited_at"] in (24 * HOUR, 6 * HOUR)
+    last = life.learned(9)
+    assert (last["learning"], last["polls"]) == (False, 1)
+
+
+def test_more_pages_than_the_budget_allows_take_turns(life: Life) -> None:
+    # Two pages at a time for two and a third days.
+    begun = life.learned(0, "--budget", "48", "--every", "1h", "--weeks", "1", "--sample", "6")
+    assert (begun["pages"], begun["turns"], begun["turn"]) == (6, 3, 0)
+    turns = [{row["url"] for row in begun["urls"] if row["turn"] == turn} for turn in range(3)]
+    seen = [life.learning()]
+    for hours in (57, 113):
+        life.crawl(hours)
+        seen.append(life.learning())
+    assert seen == turns
+    assert "2 at a time: turn 3 of 3" in life.learn(113.1).out
+    assert "note: each page is polled for 2.3 days" in life.learn(114, "--weeks", "0.99").out
+
+
+def test_no_day_has_more_polls_than_the_budget(life: Life) -> None:
+    life.learned(1, "--budget", "4", "--every", "12h")
+    learning = sorted(life.learning())
+    assert len(learning) == 2
+    for hours in (2, 3, 4, 5, 11.9):
+        life.crawl(hours, args=("-a", "full=1"))
+    # The first crawl was on the same day, so two polls were left.
+    assert sum(len(life.polls(url, -12, 12)) for url in learning) == 4
+    others = life.db.visits.count_documents({"target": {"$nin": learning}})
+    assert others == 6 * (ITEMS + 2 - 2), "the others were visited in each pass"
+    life.crawl(24.1)
+    assert sum(len(life.polls(url, 12, 36)) for url in learning) == 2
+
+
+def test_what_came_in_between_is_set_right_by_the_next_pass(life: Life) -> None:
+    life.learned(1, "--budget", "144")
+    learning = life.learning()
+    other = {"plan": "new", "policy": "freshet", "weeks": 1, "slots": [5], "visits_per_week": 1.0}
+    far = MONDAY + 300 * HOUR
+    life.db.targets.update_many({}, {"$set": {"plan": other, "next_visit": far}})
+    life.crawl(1.1, 1.1 + GRID)
+    assert life.learning() == learning
+    assert all(len(life.polls(url, 1, 2)) == 1 for url in learning)
+    life.learned(1.5, "--stop")
+    assert life.db.targets.distinct("plan.plan") == ["new"]
+
+
+def test_polls_do_not_count_against_the_plan_s_cap(life: Life) -> None:
+    life.db.plans.insert_one(
+        {"at": MONDAY, "state": "adopted", "spiders": [SPIDER], "daily_cap": ITEMS + 2}
+    )
+    life.crawl(1, args=("-a", "full=1"))
+    assert life.db.visits.count_documents({}) == ITEMS + 2
+    life.learned(1, "--budget", "72")
+    (url,) = life.learning()
+    life.crawl(1 + GRID)
+    assert len(life.polls(url, 0.5, 2)) == 1
+
+
+def test_the_wrapper_s_limits_hold(life: Life) -> None:
+    life.keys = {"requests_per_hour": 7, "windows": ["08:00-20:00"]}
+    life.crawl(0.1)
+    done = life.learned(1, "--budget", "720")
+    assert done["pages"] == 2
+    assert done["notes"][0].startswith("the wrapper's requests_per_hour 7 allows 2 pages")
+    assert "close 84 hours a week" in done["notes"][-1]
+    life.keys = {"requests_per_hour": 2}
+    life.crawl(0.1)
+    refused = life.learn(2, "--budget", "719")
+    assert refused.complaint == (
+        "scrapy learn: the wrapper's requests_per_hour 2 leaves no room for a poll every 20 minutes"
+    )
+
+
+def test_slow_sites_have_fewer_pages(life: Life) -> None:
+    half_an_hour = {"started": MONDAY, "finished": MONDAY + HOUR / 2, "spider": SPIDER}
+    life.db.runs.insert_one(half_an_hour | {"counts": {"visits": 20}})
+    done = life.learned(1, "--budget", "14400")
+    assert done["pages"] == 6
+    assert done["notes"][0].startswith("politeness (passes took 90 s a page) allows 6 pages")
+
+
+def test_gone_pages_are_let_be(life: Life) -> None:
+    life.learned(1, "--budget", 72 * 14)
+    life.pages.remove("item-3.html")
+    url = f"{life.pages.url}/item-3.html"
+    for hours in (1.4, 1.8, 2.2):
+        life.crawl(hours, args=("-a", "full=1"))
+    found = life.db.targets.find_one({"url": url})
+    assert found is not None
+    assert found["gone"]
+    life.crawl(3)
+    again = life.db.targets.find_one({"url": url})
+    assert again is not None
+    assert again["next_visit"] == found["next_visit"]
+
+
+def test_forget_forgets_the_phase(life: Life) -> None:
+    life.learned(1, "--budget", "72")
+    life.freshet("forget", SPIDER, "--yes")
+    assert life.db.plans.count_documents({}) == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "complaint"),
+    [
+        ((), "say --budget R/day: polls every 20 minutes are 72 requests a day and page"),
+        (
+            ("--budget", "50/day"),
+            "budget 50/day is below one page's polls: every 20 minutes takes 72/day "
+            "(--budget 72/day or more, or --every 29m)",
+        ),
+        (
+            ("--budget", "0.5"),
+            "budget 0.5/day is below one page's polls: every 20 minutes takes 72/day "
+            "(--budget 72/day or more)",
+        ),
+        (
+            ("--budget", "72", "--sample", "10", "--weeks", "1"),
+            "--sample 10: each page's turn would be shorter than a day; 1 weeks with 1 pages at a "
+            "time have room for 7",
+        ),
+        (("--stop",), "pages is not learning"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_mistakes_are_one_line(freshet: Freshet, seen: Db, args: Any, complaint: str) -> None:
+    refused = freshet("learn", SPIDER, *args)
+    assert (refused.code, refused.complaint) == (1, f"scrapy learn: {complaint}")
+    assert seen.plans.count_documents({}) == 0
+
+
+@pytest.fixture
+def seen(freshet: Freshet, database: Db) -> Db:
+    """A database with ten pages that were seen, without a crawl."""
+    freshet("targets")
+    rows = [
+        {
+            "_id": f"{SPIDER} http://a.test/{i}", "spider": SPIDER, "url": f"http://a.test/{i}",
+            "kind": "item", "categories": [], "first_seen": MONDAY, "next_visit": MONDAY,
+            "visited_at": MONDAY, "requested": 1, "refreshed": 1, "consecutive_errors": 0,
+            "consecutive_gone": 0,
+        }
+        for i in range(10)
+    ]  # fmt: skip
+    database.targets.insert_many(rows)
+    return database
+
+
+def test_what_is_not_known_is_said(freshet: Freshet, database: Db) -> None:
+    nothing = freshet("learn", SPIDER, "--budget", "72")
+    assert nothing.complaint == (
+        "scrapy learn: no targets of 'pages'; spiders with targets: none; run scrapy crawl first"
+    )
+    row = {"first_seen": MONDAY, "next_visit": MONDAY, "refreshed": 0, "kind": "item", "url": "u"}
+    database.targets.insert_one(row | {"_id": "pages u", "spider": SPIDER})
+    unseen = freshet("learn", SPIDER, "--budget", "72")
+    assert unseen.complaint == (
+        "scrapy learn: no page of 'pages' was seen so far; run scrapy crawl first"
+    )
+    other = freshet("learn", "other", "--budget", "72")
+    assert other.complaint == ("scrapy learn: no targets of 'other'; spiders with targets: pages")
+
+
+def test_help_says_what_it_costs(freshet: Freshet) -> None:
+    said = freshet("learn", "--help").out
+    assert "Example: scrapy learn shop --weeks 3 --every 20m --budget 720/day" in said
+    assert "72\nrequests a day and page" in said
+    assert ".001 of freshness" in said

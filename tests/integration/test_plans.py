@@ -1,0 +1,349 @@
+"""A new plan takes effect as a whole, whoever is killed, and visits made meanwhile stand."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from pymongo import AsyncMongoClient
+
+from crawler.errors import StorageError
+from crawler.items import Fetched, Kind, Outcome, Visit
+from crawler.storage import plans, retention
+from crawler.storage.client import Database
+from crawler.storage.schema import prepare
+from crawler.storage.targets import from_document, new_document, updates_of
+from tests.integration.harness import ROOT, Db, Freshet, Pages, Row
+from tests.integration.replanning import LONGEST, READ_AT, SOON, SPIDER, document, key, part_of
+
+LATER = READ_AT + timedelta(days=3)
+MANY = 20_000
+MINUTE = timedelta(minutes=1)
+
+
+def run(uri: str, call: Callable[[Database], Awaitable[Any]]) -> Any:
+    """The result of a coroutine on the database."""
+
+    async def there() -> Any:
+        client: AsyncMongoClient[Row]
+        async with AsyncMongoClient(uri, tz_aware=True) as client:
+            return await call(client.get_default_database())
+
+    return asyncio.run(there())
+
+
+def put_targets(db: Db, uri: str, n: int, **state: object) -> None:
+    """Targets of a prepared database that follow the plan "old"."""
+    run(uri, prepare)
+    usual = {
+        "visited_at": READ_AT - timedelta(days=1),
+        "next_visit": LATER,
+        "requested": 4,
+        "refreshed": 4,
+        "plan": part_of(3) | {"plan": "old", "note": "only the old plan has one"},
+    }
+    rows = []
+    for i in range(n):
+        url = key(i).partition(" ")[2]
+        row = new_document(SPIDER, url, Kind.ITEM, LATER, READ_AT)
+        rows.append(row | usual | state)
+    db.targets.insert_many(rows)
+    db.plans.insert_one(
+        {"_id": "old", "at": READ_AT - timedelta(days=7), "spiders": [SPIDER], "state": "adopted"}
+    )
+
+
+def moved(n: int) -> Iterator[list[plans.Moved]]:
+    yield [(key(i), part_of(i), SOON) for i in range(n)]
+
+
+def in_effect(db: Db) -> Counter[tuple[str, datetime]]:
+    """How many targets follow which plan with which next visit."""
+    planned = db.targets.find({"plan": {"$exists": True}})
+    return Counter((row["plan"]["plan"], row["next_visit"]) for row in planned)
+
+
+def staged(db: Db) -> list[str]:
+    return [name for name in db.list_collection_names() if name.startswith("staged")]
+
+
+@contextmanager
+def replanning(uri: str, targets: int, pause_seconds: float) -> Iterator[subprocess.Popen[str]]:
+    """A replan at work, in a process of its own."""
+    command = [sys.executable, "-m", "tests.integration.replanning"]
+    process = subprocess.Popen(
+        [*command, uri, str(targets), str(pause_seconds)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def wait_until(condition: Callable[[], object], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.002)
+
+
+def test_a_plan_is_adopted_and_the_newest_one_counts(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    put_targets(db, uri, 5000)
+
+    count = run(uri, lambda db: plans.adopt(db, document(), moved(3000), LONGEST))
+
+    assert count == 3000
+    assert in_effect(db) == {("new", SOON): 3000, ("old", LATER): 2000}
+    assert db.targets.find_one({"_id": key(7)})["plan"] == part_of(7) | {"plan": "new"}
+    found = run(uri, lambda db: plans.latest(db, SPIDER))
+    assert (found["_id"], found["state"], found["moved"]) == ("new", "adopted", 3000)
+    assert run(uri, lambda db: plans.latest(db, "nosuch")) is None
+    assert staged(db) == []
+
+
+def test_a_plan_that_moves_nothing_is_a_plan(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    put_targets(db, uri, 3)
+    assert run(uri, lambda db: plans.adopt(db, document(), [[]], LONGEST)) == 0
+    assert run(uri, lambda db: plans.latest(db, SPIDER))["_id"] == "new"
+    assert in_effect(db) == {("old", LATER): 3}
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ({}, SOON),
+        ({"next_visit": READ_AT - MINUTE}, SOON),
+        ({"visited_at": READ_AT + MINUTE}, LATER),
+        ({"visited_at": READ_AT + MINUTE, "next_visit": READ_AT + MINUTE}, READ_AT + MINUTE),
+        ({"visited_at": None, "next_visit": READ_AT - MINUTE}, READ_AT - MINUTE),
+        ({"consecutive_errors": 2}, LATER),
+        ({"consecutive_gone": 1}, LATER),
+        ({"hinted": True, "next_visit": READ_AT - MINUTE}, READ_AT - MINUTE),
+    ],
+    ids=["at rest", "due", "visited since", "visited and due", "new", "failing", "gone", "hinted"],
+)
+def test_the_next_visit_stays_where_something_newer_has_set_it(
+    stored: tuple[Db, str], state: dict[str, object], expected: datetime
+) -> None:
+    db, uri = stored
+    put_targets(db, uri, 3, **state)
+    run(uri, lambda db: plans.adopt(db, document(), moved(3), LONGEST))
+    assert in_effect(db) == {("new", expected): 3}
+    assert all("note" not in row["plan"] for row in db.targets.find())
+
+
+def test_no_next_visit_is_later_than_the_longest_interval(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    put_targets(db, uri, 3)
+    run(uri, lambda db: plans.adopt(db, document(), moved(3), timedelta(hours=5)))
+    assert in_effect(db) == {("new", READ_AT + timedelta(hours=5)): 3}
+
+
+def test_what_is_no_target_any_more_does_not_become_one_again(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    put_targets(db, uri, 3)
+    run(uri, lambda db: plans.adopt(db, document(), moved(5), LONGEST))
+    assert db.targets.count_documents({}) == 3
+
+
+def test_a_kill_before_the_plan_is_whole_leaves_the_old_one(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    put_targets(db, uri, 3000)
+    with replanning(uri, 3000, pause_seconds=0.2) as process:
+        wait_until(lambda: staged(db) and db.staged_new.count_documents({}) >= 1000)
+        process.kill()
+        process.wait()
+
+    assert in_effect(db) == {("old", LATER): 3000}
+    assert run(uri, lambda db: plans.finish(db, READ_AT)) == 0
+    assert run(uri, lambda db: plans.latest(db, SPIDER))["_id"] == "old"
+
+    assert run(uri, lambda db: plans.recover(db, READ_AT, [SPIDER])) == 1
+    assert in_effect(db) == {("old", LATER): 3000}
+    assert db.plans.find_one({"_id": "new"})["state"] == "undone"
+    assert run(uri, lambda db: plans.latest(db, SPIDER))["_id"] == "old"
+    assert staged(db) == []
+
+
+def test_a_kill_while_the_targets_get_the_plan_is_made_good(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    put_targets(db, uri, MANY)
+    kill_while_adopting(db, uri)
+    visited = READ_AT + timedelta(hours=5)
+    db.targets.update_one({"_id": key(MANY - 1)}, {"$set": {"visited_at": visited}})
+
+    assert run(uri, lambda db: plans.latest(db, SPIDER))["_id"] == "new"
+    assert run(uri, lambda db: plans.finish(db, visited, ["another"])) == 0
+    assert run(uri, lambda db: plans.finish(db, visited, [SPIDER])) == 1
+    assert in_effect(db) == {("new", SOON): MANY - 1, ("new", LATER): 1}
+    assert db.plans.find_one({"_id": "new"})["state"] == "adopted"
+    assert staged(db) == []
+    assert run(uri, lambda db: plans.finish(db, visited)) == 0
+
+
+def kill_while_adopting(db: Db, uri: str) -> None:
+    """Kill a replan when the first targets have its plan, and the last have not."""
+    with replanning(uri, MANY, pause_seconds=0) as process:
+        wait_until(lambda: db.targets.count_documents({"plan.plan": "new"}, limit=1))
+        process.kill()
+        process.wait()
+    assert set(in_effect(db)) == {("new", SOON), ("old", LATER)}
+
+
+def test_the_next_crawl_makes_a_plan_whole_that_a_kill_cut_off(
+    stored: tuple[Db, str], freshet: Freshet, pages: Pages
+) -> None:
+    db, uri = stored
+    put_targets(db, uri, MANY)
+    kill_while_adopting(db, uri)
+    pages.list("list.html", [])
+    wrapper = freshet.wrapper(
+        SPIDER, start_urls=[f"{pages.url}/list.html"], item_pages="/item", fields={"title": "h1"}
+    )
+    back = (READ_AT - datetime.now(READ_AT.tzinfo)) / timedelta(hours=1)
+    freshet.crawl(wrapper, hours=back)
+    assert in_effect(db)[("new", SOON)] == MANY
+    assert db.plans.find_one({"_id": "new"})["state"] == "adopted"
+
+
+def test_two_may_finish_a_plan_at_once(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    put_targets(db, uri, MANY)
+    kill_while_adopting(db, uri)
+
+    async def twice(db: Database) -> None:
+        await asyncio.gather(plans.finish(db, READ_AT), plans.finish(db, READ_AT))
+
+    run(uri, twice)
+    assert in_effect(db) == {("new", SOON): MANY}
+    assert db.plans.find_one({"_id": "new"})["state"] == "adopted"
+    assert staged(db) == []
+
+
+def test_what_a_crash_left_beside_a_plan_is_swept_up(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    put_targets(db, uri, 3)
+    db.staged_old.insert_one({"_id": key(0)})
+    db.staged_forgotten.insert_one({"_id": key(0)})
+    db.plans.insert_one({"_id": "mine", "at": READ_AT, "spiders": ["blog"], "state": "writing"})
+    db.staged_mine.insert_one({"_id": "blog http://blog.example/"})
+    run(uri, lambda db: plans.adopt(db, document(), moved(3), LONGEST))
+    assert staged(db) == ["staged_mine"]
+    assert in_effect(db) == {("new", SOON): 3}
+
+
+def test_a_replan_finishes_the_one_before_it(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    put_targets(db, uri, MANY)
+    kill_while_adopting(db, uri)
+    newer = document() | {"_id": "newer", "at": READ_AT + MINUTE}
+    run(uri, lambda db: plans.adopt(db, newer, moved(10), LONGEST))
+    assert in_effect(db) == {("newer", SOON): 10, ("new", SOON): MANY - 10}
+    assert {row["state"] for row in db.plans.find()} == {"adopted"}
+
+
+def test_a_replan_that_another_one_overtook_changes_nothing(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    put_targets(db, uri, 10)
+
+    async def overtaken(adb: Database) -> None:
+        def slow() -> Iterator[list[plans.Moved]]:
+            yield from moved(10)
+            db.plans.update_one({"_id": "new"}, {"$set": {"state": "undone"}})
+
+        with pytest.raises(StorageError, match="another replan"):
+            await plans.adopt(adb, document(), slow(), LONGEST)
+
+    run(uri, overtaken)
+    assert in_effect(db) == {("old", LATER): 10}
+    assert staged(db) == []
+
+
+def test_a_plan_that_cannot_be_made_leaves_the_old_one(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    put_targets(db, uri, 10)
+
+    def broken() -> Iterator[list[plans.Moved]]:
+        yield from moved(5)
+        raise ValueError("no such policy")
+
+    with pytest.raises(ValueError, match="no such policy"):
+        run(uri, lambda db: plans.adopt(db, document(), broken(), LONGEST))
+    assert in_effect(db) == {("old", LATER): 10}
+    assert db.plans.find_one({"_id": "new"})["state"] == "undone"
+    assert staged(db) == []
+    assert run(uri, lambda db: plans.latest(db, SPIDER))["_id"] == "old"
+
+
+def test_forgetting_a_spider_takes_its_plans_and_leaves_those_of_others(
+    stored: tuple[Db, str],
+) -> None:
+    db, uri = stored
+    put_targets(db, uri, 1)
+    db.plans.insert_one(
+        {"_id": "both", "at": READ_AT, "spiders": [SPIDER, "blog"], "state": "adopted"}
+    )
+    counts = run(uri, lambda db: retention.forget_spider(db, SPIDER, really=False))
+    assert counts["plans"] == 1
+    assert db.plans.count_documents({}) == 2
+    run(uri, lambda db: retention.forget_spider(db, SPIDER, really=True))
+    (left,) = db.plans.find()
+    assert (left["_id"], left["spiders"]) == ("both", ["blog"])
+    assert db.targets.count_documents({}) == 0
+
+
+def test_an_adaptive_visit_does_not_touch_the_plan_of_a_replan_meanwhile(
+    stored: tuple[Db, str],
+) -> None:
+    db, uri = stored
+    put_targets(db, uri, 2)
+    db.targets.update_many({}, {"$set": {"plan.every_hours": 9.0, "plan.policy": "adaptive"}})
+    before = [from_document(row) for row in db.targets.find().sort("_id")]
+    run(uri, lambda db: plans.adopt(db, document(), [list(next(moved(2)))[:1]], LONGEST))
+
+    seen = [
+        Visit(Fetched(target, SOON, "s"), Outcome.UNCHANGED, LATER, every_hours=4.0)
+        for target in before
+    ]
+    db.targets.bulk_write(list(updates_of(seen)))
+
+    first, second = db.targets.find().sort("_id")
+    assert first["plan"] == part_of(0) | {"plan": "new"}
+    assert (second["plan"]["every_hours"], second["plan"]["visits_per_week"]) == (4, 42)
+
+
+def test_visits_made_while_a_plan_is_adopted_stand(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    due = READ_AT - MINUTE
+    put_targets(db, uri, MANY, next_visit=due)
+
+    async def visit_all(adb: Database) -> int:
+        """Visits of every seventh target, as fast as the server takes them."""
+        for i in range(0, MANY, 7):
+            at = READ_AT + timedelta(seconds=i + 1)
+            state = {"visited_at": at, "next_visit": at + timedelta(days=9)}
+            await adb.targets.update_one({"_id": key(i)}, {"$set": state})
+        return -(-MANY // 7)
+
+    async def both(adb: Database) -> tuple[int, int]:
+        adopting = plans.adopt(adb, document(), moved(MANY), LONGEST)
+        return await asyncio.gather(adopting, visit_all(adb))
+
+    _, visited = run(uri, both)
+    assert db.targets.count_documents({"plan.plan": "new"}) == MANY
+    assert db.targets.count_documents({"next_visit": SOON}) == MANY - visited
+    assert db.targets.count_documents({"next_visit": {"$gt": SOON}}) == visited

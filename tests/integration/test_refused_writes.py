@@ -1,0 +1,68 @@
+"""Writes that the server refuses: one page's cost that page, what is no page's ends the pass."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.harness import Db, Freshet, Pages, outcomes
+
+BAD = "item-3.html"
+
+
+@pytest.fixture
+def words(freshet: Freshet, pages: Pages, database: Db) -> tuple[str, ...]:
+    """A crawl of ten items that have been seen, each of which has changed since."""
+    names = [f"item-{i}.html" for i in range(10)]
+    pages.list("list.html", names)
+    for name in names:
+        pages.item(name, "before")
+    path = freshet.wrapper(
+        "pages",
+        start_urls=[f"{pages.url}/list.html"],
+        item_pages=r"/item-\d\.html$",
+        fields={"title": "h1"},
+    )
+    freshet.crawl(path)
+    for name in names:
+        pages.item(name, "after")
+    return ("crawl", "site", "-a", f"wrapper={path}", "-a", "full=1")
+
+
+def refuse(db: Db, collection: str, **query: object) -> None:
+    """From now on the collection takes only documents that match."""
+    db.command("collMod", collection, validator=query, validationAction="error")
+
+
+def test_a_page_that_cannot_be_stored_is_an_error_and_the_rest_goes_on(
+    freshet: Freshet, database: Db, pages: Pages, words: tuple[str, ...]
+) -> None:
+    refuse(database, "versions", target={"$ne": f"{pages.url}/{BAD}"})
+    result = freshet(*words, hours=1)
+    assert result.code == 0, result.err
+    (error,) = database.visits.find({"outcome": "error"})
+    assert error["target"] == f"{pages.url}/{BAD}"
+    assert error["reason"].startswith("cannot be stored: BulkWriteError")
+    assert outcomes(database)["changed"] == 9
+
+
+def test_an_error_that_cannot_be_stored_either_ends_the_pass(
+    freshet: Freshet, database: Db, pages: Pages, words: tuple[str, ...]
+) -> None:
+    refuse(database, "visits", target={"$ne": f"{pages.url}/{BAD}"})
+    before = database.targets.find_one({"url": f"{pages.url}/{BAD}"})
+
+    result = freshet(*words, hours=1)
+
+    assert result.code == 1
+    said = [
+        line for line in result.err.splitlines() if f"{pages.url}/{BAD}: BulkWriteError" in line
+    ]
+    assert said, result.err
+    assert "Spider closed (storage)" in result.err
+    assert database.runs.count_documents({"finished": None}) == 1
+    assert before is not None
+
+    database.command("collMod", "visits", validator={})
+    assert freshet(*words, hours=2).code == 0
+    assert database.visits.count_documents({"outcome": "error"}) <= 1
+    assert outcomes(database)["new"] == 11

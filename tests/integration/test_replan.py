@@ -1,0 +1,284 @@
+"""`scrapy replan`: from what is known in the database to a plan on each target."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from filelock import FileLock
+
+from tests.integration.harness import Db, Freshet, Pages, Result, Row
+from tests.integration.known_pages import (
+    HOUR,
+    NOW,
+    clock,
+    never_seen,
+    of_the_paper,
+    page,
+    put,
+    spread,
+)
+
+SHOP = "https://shop.example"
+Stored = tuple[Db, str]
+pytestmark = pytest.mark.usefixtures("warm")
+
+
+def replan(freshet: Freshet, *args: object, **env: object) -> Result:
+    """Replan at NOW."""
+    return freshet("replan", *args, hours=clock(), **env)
+
+
+def planned(freshet: Freshet, *args: object, **env: object) -> Row:
+    """The document of a replan that ends well."""
+    done = replan(freshet, "--json", *args, **env)
+    assert (done.code, done.err) == (0, ""), done.err
+    found: Row = json.loads(done.out)
+    return found
+
+
+def groups(db: Db) -> dict[str, tuple[str, list[str]]]:
+    """Group and windows of each page."""
+    return {
+        row["url"].rpartition("/")[2]: (row["plan"]["group"], row["plan"]["windows"])
+        for row in db.targets.find({"plan": {"$exists": True}})
+    }
+
+
+def some_pages(n: int, **own: Any) -> list[Row]:
+    """Pages of one site, some of which changed."""
+    return [page(f"{SHOP}/item/{i}", spread(i % 7, 8 + i % 9), **own) for i in range(n)]
+
+
+def test_the_first_plan_spends_what_the_fixed_intervals_do_and_the_second_moves_nothing(
+    stored: Stored, freshet: Freshet
+) -> None:
+    db, uri = stored
+    put(db, uri, some_pages(40))
+    first = replan(freshet)
+    assert (first.code, first.err) == (0, "")
+    assert "of 40 (what the fixed intervals spend)" in first.out
+    assert "40 of 40 (100.0%)" in first.out
+
+    (plan,) = db.plans.find()
+    assert (plan["state"], plan["policy"], plan["targets"]) == ("adopted", "optimal", 40)
+    assert (plan["moved"], plan["daily_cap"], plan["spiders"]) == (40, 60, ["shop"])
+    rows = list(db.targets.find())
+    per_day = sum(row["plan"]["visits_per_week"] for row in rows) / 7
+    assert per_day == pytest.approx(plan["totals"]["requests_per_day"], abs=1e-3)
+    assert per_day <= 40
+    assert {row["plan"]["plan"] for row in rows} == {plan["_id"]}
+    assert all(NOW < row["next_visit"] <= NOW + timedelta(days=28) for row in rows)
+
+    again = planned(freshet)
+    assert (again["moved"], again["budget_per_day"], again["budget_kept"]) == (0, 40, True)
+    assert list(db.targets.find()) == rows
+    assert db.plans.count_documents({"state": "adopted"}) == 2
+
+
+def test_the_pages_of_the_paper_have_its_groups_and_times(stored: Stored, freshet: Freshet) -> None:
+    db, uri = stored
+    put(db, uri, of_the_paper())
+    found = planned(freshet, "--policy", "groups", "--budget", "1")
+    assert (found["budget_per_day"], found["daily_cap"]) == (None, 0)
+    assert groups(db) == {
+        "u1": ("G5", ["Mon-Wed,Fri,Sat 00:00"]),
+        "u2": ("G3", ["Mon,Wed,Fri 00:00"]), "u3": ("G3", ["Mon,Wed,Fri 00:00"]),
+        "u4": ("G2", ["Mon,Fri 00:00"]), "u5": ("G3", ["Mon,Wed,Fri 00:00"]),
+        "u6": ("G1", ["Sat 12:00"]), "u7": ("G1", ["Sat 12:00"]), "u8": ("G1", ["Sat 12:00"]),
+        "u9": ("G1", ["Sat 12:00"]), "u10": ("G2", ["Mon,Fri 00:00"]),
+        "u11": ("G2", ["Mon,Fri 00:00"]), "u12": ("G1", ["Sat 12:00"]),
+        "u13": ("2G1", ["2nd and 4th Sat 00:00"]), "u14": ("4G1", ["3rd Sat 00:00"]),
+        "u15": ("G1", ["Sat 12:00"]),
+    }  # fmt: skip
+    planned(freshet, "--policy", "groups6")
+    of_six = groups(db)
+    assert of_six["u1"] == ("G7", ["daily 00:00"])
+    together = {name for name, of in of_six.items() if of == ("G3", ["Mon,Wed,Fri 00:00"])}
+    assert together == {"u2", "u3", "u4", "u5", "u10", "u11"}
+    assert Counter(group for group, _ in of_six.values()) == {
+        "G7": 1, "G3": 6, "G1": 6, "2G1": 1, "4G1": 1,
+    }  # fmt: skip
+
+
+def test_a_dry_run_plans_and_writes_nothing(stored: Stored, freshet: Freshet) -> None:
+    db, uri = stored
+    put(db, uri, some_pages(5))
+    before = list(db.targets.find())
+    assert planned(freshet, "--dry-run")["moved"] == 5
+    assert "nothing was written" in replan(freshet, "--dry-run").out
+    assert list(db.targets.find()) == before
+    assert db.plans.count_documents({}) == 0
+
+
+def test_mistakes_are_one_line_and_nothing_is_written(stored: Stored, freshet: Freshet) -> None:
+    db, uri = stored
+    put(db, uri, some_pages(916))
+    for args, complaint in MISTAKES.items():
+        done = replan(freshet, *args.split())
+        assert (done.code, done.out, done.complaint) == (1, "", f"scrapy replan: {complaint}")
+    bad = replan(freshet, FRESHET_BUDGET="lots")
+    assert (bad.code, "FRESHET_BUDGET: 'lots' is no number" in bad.complaint) == (1, True)
+    bad = replan(freshet, FRESHET_POLICY="x")
+    assert (bad.code, bad.complaint[:29]) == (1, "scrapy replan: no policy 'x';")
+    assert db.plans.count_documents({}) == 0
+    assert db.targets.count_documents({"plan": {"$exists": True}}) == 0
+
+
+MISTAKES = {
+    "--budget 20": "budget 20/day is below the least possible: 916 targets every 28 days need "
+    "33/day (--budget 33/day or more)",
+    "--spider nosuch": "no targets of 'nosuch'; spiders with targets: shop",
+    "--budget 50 --daily-cap 40": "the daily cap 40 is too low for 50 requests a day "
+    "(--daily-cap 50 or more)",
+}
+
+
+def test_settings_are_taken_and_options_go_before_them(stored: Stored, freshet: Freshet) -> None:
+    put(*stored, some_pages(5))
+    env = {"FRESHET_BUDGET": "3/day", "FRESHET_POLICY": "sqrt", "FRESHET_DAILY_CAP": "4"}
+    found = planned(freshet, "--dry-run", **env)
+    assert (found["policy"], found["budget_per_day"], found["daily_cap"]) == ("sqrt", 3, 4)
+    found = planned(freshet, "--dry-run", "--budget", "2", "--policy", "optimal", **env)
+    assert (found["policy"], found["budget_per_day"], found["daily_cap"]) == ("optimal", 2, 4)
+
+
+def test_no_targets_is_one_line(stored: Stored, freshet: Freshet) -> None:
+    done = replan(freshet)
+    assert (done.code, done.complaint) == (
+        1, "scrapy replan: no targets to plan for (scrapy crawl finds them)",
+    )  # fmt: skip
+
+
+def test_without_a_past_the_plan_rests_on_priors_and_says_so(
+    stored: Stored, freshet: Freshet
+) -> None:
+    db, uri = stored
+    put(db, uri, [never_seen(f"{SHOP}/item/{i}") for i in range(3)])
+    done = replan(freshet)
+    assert done.code == 0
+    assert "no page was seen twice so far: rates and hours are guesses" in " ".join(
+        done.out.split()
+    )
+    assert {row["plan"]["bound"] for row in db.targets.find()} == {"prior"}
+    assert {row["next_visit"] for row in db.targets.find()} == {NOW}, "a first visit does not wait"
+
+
+def test_visits_in_the_future_are_ignored_and_counted(stored: Stored, freshet: Freshet) -> None:
+    db, uri = stored
+    ahead = page(f"{SHOP}/ahead", spread(5, 10))
+    ahead["history"]["until"] = NOW + 30 * HOUR
+    put(db, uri, [ahead, *some_pages(3)])
+    found = planned(freshet)
+    assert found["ignored"] == {"future": 1}
+    assert "1 target had visits in the future, which were ignored" in found["warnings"]
+
+
+def test_two_replans_exclude_each_other(stored: Stored, freshet: Freshet, tmp_path: Path) -> None:
+    db, uri = stored
+    put(db, uri, some_pages(3))
+    planned(freshet)
+    (lock,) = (tmp_path / "data" / "locks").glob("replan-*.lock")
+    with FileLock(lock):
+        second = replan(freshet)
+        assert (second.code, second.out) == (0, "")
+        assert second.complaint == "scrapy replan: another replan is at work, nothing to do"
+        assert planned(freshet, "--dry-run")["moved"] == 0, "a dry run disturbs nobody"
+    assert db.plans.count_documents({}) == 1
+
+
+def test_a_spider_may_be_planned_alone(stored: Stored, freshet: Freshet) -> None:
+    db, uri = stored
+    put(db, uri, [*some_pages(4), *some_pages(4, spider="blog")])
+    found = planned(freshet, "--spider", "blog", "--budget", "2")
+    assert (found["spiders"], found["targets"]) == (["blog"], 4)
+    with_plan = {row["spider"] for row in db.targets.find({"plan": {"$exists": True}})}
+    assert with_plan == {"blog"}
+    everything = planned(freshet)
+    assert everything["budget_per_day"] == 6, "two of blog's plan, four of fixed intervals"
+    assert everything["unplanned"] == 4
+
+
+def test_without_options_all_stays_as_it_is(stored: Stored, freshet: Freshet) -> None:
+    put(*stored, some_pages(5))
+    planned(freshet, "--policy", "sqrt", "--budget", "2", "--daily-cap", "2")
+    same = planned(freshet)
+    assert (same["policy"], same["budget_per_day"], same["daily_cap"]) == ("sqrt", 2, 2)
+    assert same["moved"] == 0
+    asked = planned(freshet, "--budget", "3")
+    assert (asked["policy"], asked["budget_per_day"], asked["daily_cap"]) == ("optimal", 3, 5)
+
+
+def test_what_does_not_move_is_not_written(stored: Stored, freshet: Freshet) -> None:
+    db, uri = stored
+    put(db, uri, some_pages(40))
+    first = planned(freshet, "--budget", "10")
+    second = planned(freshet, "--budget", "12")
+    plans = Counter(str(row["plan"]["plan"]) for row in db.targets.find())
+    assert 0 < second["moved"] < 40
+    newest = str(db.plans.find_one(sort=[("_id", -1)])["_id"])
+    assert plans[newest] == second["moved"]
+    assert first["moved"] == 40
+
+
+def test_a_crawl_notes_its_wrapper_and_the_plan_keeps_to_it(
+    stored: Stored, freshet: Freshet, pages: Pages
+) -> None:
+    db, _ = stored
+    pages.list("list.html", ["item-a.html", "item-b.html", "sale-c.html"], "toys")
+    for name in ("item-a", "item-b", "sale-c"):
+        pages.item(f"{name}.html", name)
+    wrapper = freshet.wrapper(
+        "pages", start_urls=[f"{pages.url}/list.html"], item_pages=r"/\w+-\w\.html$",
+        fields={"title": "h1"}, category={"css": "h2"}, timezone="Asia/Kolkata",
+        windows=["Mon-Fri 09:00-11:00"], blackout="Wed", requests_per_day=50, weight=2.0,
+        max_interval_hours=168,
+    )  # fmt: skip
+    with wrapper.open("a", encoding="utf-8") as file:
+        file.write('\n[weights]\n"/sale-" = 7.5\n"category:toys" = 3.0\n')
+    freshet.crawl(wrapper, hours=clock() + 4)  # Monday 09:35 there
+    (site,) = db.sites.find()
+    assert (site["_id"], site["timezone"], site["requests_per_day"]) == (
+        "pages", "Asia/Kolkata", 50,
+    )  # fmt: skip
+    assert site["weights"] == [
+        {"of": "/sale-", "weight": 7.5}, {"of": "category:toys", "weight": 3.0},
+    ]  # fmt: skip
+    done = freshet("replan", "--json", "--budget", "1", hours=clock() + 6)
+    assert done.code == 0, done.err
+    for row in db.targets.find():
+        slots = row["plan"]["slots"]
+        assert row["plan"]["weeks"] == 1, "no longer than max_interval_hours"
+        assert {(slot // 24 in (0, 1, 3, 4), slot % 24 in (9, 10)) for slot in slots} == {
+            (True, True)
+        }
+        local = row["next_visit"].astimezone(ZoneInfo("Asia/Kolkata"))
+        assert (local.minute, local.weekday() * 24 + local.hour in slots) == (0, True)
+
+    assert freshet("forget", "pages", "--yes").code == 0
+    assert db.sites.count_documents({}) == 0
+
+
+def test_a_plan_that_follows_the_pages_says_between_which_intervals(
+    stored: Stored, freshet: Freshet
+) -> None:
+    db, uri = stored
+    put(db, uri, some_pages(3))
+    found = planned(freshet, "--policy", "adaptive", FRESHET_MAX_INTERVAL_HOURS=100)
+    assert found["limits"] == [{"spider": "shop", "min_hours": 1, "max_hours": 100}]
+    for row in db.targets.find():
+        part = row["plan"]
+        assert (part["every_hours"], part["min_hours"], part["max_hours"]) == (24, 1, 100)
+        assert part["windows"] == ["every 24 hours"]
+        since: datetime = row["next_visit"]
+        assert NOW < since <= NOW + timedelta(days=1)
+
+
+def test_help_has_an_example(freshet: Freshet) -> None:
+    shown = freshet("replan", "--help").out
+    assert "Example: scrapy replan --budget 265/day --dry-run" in shown

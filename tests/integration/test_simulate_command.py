@@ -1,0 +1,385 @@
+"""`scrapy simulate`: what it prints, writes and refuses, and how well the policies do."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crawler.traces import read_trace
+from schedules.score import Times, score
+from tests.integration.harness import Freshet, Pages, Result
+
+# A folder with pages/changes.csv.gz and pages/pages.csv, the trace of a real population.
+EVAL_DATA = os.environ.get("EVAL_DATA")
+needs_eval = pytest.mark.skipif(
+    not EVAL_DATA, reason="EVAL_DATA names no folder with the trace of real pages"
+)
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+SPLIT, STOP = START + timedelta(weeks=3), START + timedelta(weeks=6)
+SPAN = ("--from", "2024-01-01", "--split", "2024-01-22T00:00:00Z", "--to", "2024-02-12")
+B, HALF = 265, 132.5
+# Of the polls' changes and the paper's rules, less what ended pages leave unspent.
+GROUPS_SPEND = (250, 273)
+
+
+def hours(moment: datetime) -> float:
+    return moment.timestamp() / 3600
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """A small trace: 24 pages of three sources that change at nine, from seldom to daily."""
+    chance = random.Random(7)
+    changes, pages = [], []
+    for i in range(24):
+        ends = SPLIT + timedelta(days=11) if i == 22 else STOP
+        pages.append((f"p{i}", f"s{i % 3}", "" if i % 2 else ends.isoformat()))
+        days = [day for day in range(6 * 7) if chance.random() < (i / 24) ** 2]
+        at = [START + timedelta(days=day, hours=9, seconds=chance.randrange(3600)) for day in days]
+        for when in (START - timedelta(hours=1), *at):
+            changes.append((f"p{i}", when.isoformat(), f"{len(changes):x}"))
+    write(tmp_path / "changes.csv", ("page_id", "commit_time_utc", "content_sha1_12"), changes)
+    write(tmp_path / "pages.csv", ("page_id", "source_id", "until_utc"), pages)
+    return tmp_path
+
+
+def write(path: Path, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([header, *rows])
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Iterator[Freshet]:
+    """Commands where no server is: a trace needs no database."""
+    with Freshet(tmp_path, MONGO_URI="mongodb://127.0.0.1:1", FRESHET_DATA_DIR=tmp_path) as runner:
+        yield runner
+
+
+def simulated(freshet: Freshet, folder: Path, *args: object) -> dict[str, Any]:
+    """What it finds, as JSON."""
+    files = ("--changes", folder / "changes.csv", "--pages", folder / "pages.csv")
+    result = freshet("simulate", "pages", *files, *SPAN, "--json", *args)
+    assert (result.code, result.err) == (0, "")
+    found: dict[str, Any] = json.loads(result.out)
+    return found
+
+
+def visits_in(path: Path, ids: tuple[str, ...]) -> Times:
+    """The visits of a file."""
+    at: dict[str, list[float]] = {name: [] for name in ids}
+    with gzip.open(path, "rt", newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            assert row["at"].endswith("Z")
+            at[row["target"]].append(hours(datetime.fromisoformat(row["at"])))
+    first = np.cumsum([0, *map(len, at.values())])
+    return Times(first, np.array([one for times in at.values() for one in times]))
+
+
+def same_figures(folder: Path, changes: Path, split: datetime, stop: datetime, row: Any) -> None:
+    """Check that a row's figures are those of the visits it wrote."""
+    trace = read_trace(changes)
+    visits = visits_in(folder / f"{row['policy']}_{row['budget']:.12g}.csv.gz", trace.ids)
+    scored = score(trace.changes, visits, trace.source, trace.ends, hours(split), hours(stop))
+    totals = scored.totals()
+    assert row["requests_per_day"] == pytest.approx(totals.load.per_day, abs=1e-9)
+    assert row["never_visited"] == totals.never_visited
+    for name in ("freshness", "age_days", "delay_h", "delay_all_h", "lost_share"):
+        assert row[name] == pytest.approx(getattr(totals.by_page, name), abs=1e-6)
+        assert row["by_source"][name] == pytest.approx(getattr(totals.by_source, name), abs=1e-6)
+
+
+def test_each_pair_of_policy_and_budget_is_tried_and_its_visits_are_written(
+    bare: Freshet, trace: Path
+) -> None:
+    out = trace / "new" / "visits"
+    found = simulated(
+        bare, trace, "--policy", "optimal", "--policy", "age", "--policy", "adaptive",
+        "--budget", "12", "--budget", "6.5/day", "--visits-out", out,
+    )  # fmt: skip
+    rows = found["results"]
+    pairs = [(row["policy"], row["budget"]) for row in rows]
+    assert pairs == [(p, b) for p in ("optimal", "age", "adaptive") for b in (12, 6.5)]
+    assert sorted(path.name for path in out.iterdir()) == sorted(
+        f"{policy}_{budget:g}.csv.gz" for policy, budget in pairs
+    )
+    for row in rows:
+        same_figures(out, trace / "changes.csv", SPLIT, STOP, row)
+        assert sum(row["visits_by_week"]) == row["visits"]
+    assert rows[4] | {"budget": 6.5} == rows[5]
+    assert (found["pages"], found["sources"], found["closed_loop"]) == (24, 3, False)
+    assert found["from"] == "2024-01-01T00:00:00Z"
+
+
+def test_policies_spend_their_budget_and_optimal_is_worth_it(bare: Freshet, trace: Path) -> None:
+    found = simulated(bare, trace, "--policy", "optimal", "--policy", "uniform", "--budget", "12")
+    optimal, uniform = found["results"]
+    assert 11 < uniform["requests_per_day"] <= 12.1
+    assert 11 < optimal["requests_per_day"] <= 12.1
+    assert optimal["freshness"] > uniform["freshness"] + 0.1
+    (daily,) = found["references"]
+    assert daily["policy"] == "daily"
+    assert daily["budget"] is None
+    assert 23 < daily["requests_per_day"] <= 24
+
+
+def test_a_closed_loop_begins_with_a_week_of_daily_visits(bare: Freshet, trace: Path) -> None:
+    found = simulated(
+        bare, trace, "--closed-loop", "--budget", "12", "--visits-out", trace / "v",
+        "--replan-every", "3.5",
+    )  # fmt: skip
+    (row,) = found["results"]
+    assert found["closed_loop"]
+    assert found["replan_every_days"] == 3.5
+    assert row["visits_by_week"][0] == 24 * 7
+    assert max(row["visits_by_week"][1:]) < 12 * 7 * 1.05
+    same_figures(trace / "v", trace / "changes.csv", SPLIT, STOP, row)
+    visits = visits_in(trace / "v" / "optimal_12.csv.gz", read_trace(trace / "changes.csv").ids)
+    assert visits.at.min() < hours(START) + 24
+
+
+def test_a_daily_cap_holds(bare: Freshet, trace: Path) -> None:
+    found = simulated(
+        bare, trace, "--policy", "optimal", "--policy", "adaptive", "--budget", "12",
+        "--daily-cap", "13",
+    )  # fmt: skip
+    assert [row["busiest_day"] for row in found["results"]] == [13, 13]
+
+
+def test_what_is_printed_has_a_line_for_each_pair(bare: Freshet, trace: Path) -> None:
+    result = bare(
+        "simulate", "pages", "--changes", trace / "changes.csv", *SPAN,
+        "--policy", "groups", "--policy", "uniform", "--budget", 12, "--budget", 6,
+    )  # fmt: skip
+    assert (result.code, result.err) == (0, "")
+    lines = [line.rstrip() for line in result.out.splitlines()]
+    assert lines[0].startswith("24 pages of 3 sources, ")
+    assert max(map(len, lines)) <= 80
+    for policy, budget in (("groups", "12"), ("groups", "6"), ("uniform", "12"), ("uniform", "6")):
+        rows = [line.split() for line in lines if line.split()[:2] == [policy, budget]]
+        assert [len(row) for row in rows] == [11, 8]
+    assert "groups: whatever the budget is" in lines
+
+
+@pytest.mark.parametrize(("name", "begins"), [("p.png", b"\x89PNG"), ("new/p.svg", b"<?xml")])
+def test_a_picture_is_drawn(bare: Freshet, trace: Path, name: str, begins: bytes) -> None:
+    args = ("--policy", "uniform", "--budget", 12, "--budget", 6, "--plot", trace / name)
+    found = simulated(bare, trace, *args)
+    drawn = (trace / name).read_bytes()
+    assert drawn.startswith(begins)
+    assert [row["policy"] for row in found["references"]] == ["daily", "groups"]
+    assert sorted(path.name for path in (trace / name).parent.glob(".p*")) == []
+    simulated(bare, trace, *args)
+    assert (trace / name).read_bytes() == drawn
+
+
+def test_without_times_all_that_is_known_counts(bare: Freshet, trace: Path) -> None:
+    files = ("--changes", trace / "changes.csv")
+    result = bare("simulate", "pages", *files, "--budget", 12, "--json")
+    found = json.loads(result.out)
+    assert found["from"] == "2023-12-31T23:00:00Z"
+    assert found["to"] == "2024-02-12T00:00:00Z"
+    assert found["split"] == "2024-01-14T23:20:00Z"
+
+
+def test_what_is_not_known_is_null(bare: Freshet, trace: Path) -> None:
+    write(trace / "changes.csv", ("page_id", "commit_time_utc"), [("p0", START.isoformat())])
+    found = simulated(bare, trace, "--budget", "12")
+    (row,) = found["results"]
+    assert row["freshness"] == 1
+    assert (row["delay_h"], row["lost_share"], row["by_source"]["delay_h"]) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--budget", "0.5"],
+         "budget 0.5/day is below the least possible: 24 targets every 28 days need 0.86/day "
+         "(--budget 0.86/day or more)"),
+        (["--budget", "12", "--budget", "0.5"], "budget 0.5/day is below the least possible"),
+        (["--budget", "0"], "--budget 0: a policy without requests sees nothing"),
+        (["--budget=-3"], "--budget: '-3' is no number of requests a day"),
+        (["--budget", "much"], "--budget: 'much' is no number of requests a day"),
+        (["--budget", "nan"], "--budget: 'nan' is no number of requests a day"),
+        (["--budget", "12", "--policy", "best"],
+         "--policy best: no such policy; there are optimal, groups, groups6, uniform, sqrt, "
+         "freshness, harmonic, age, adaptive"),
+        (["--budget", "12", "--daily-cap", "7"],
+         "the daily cap 7 is too low for 12 requests a day (--daily-cap 12 or more)"),
+        (["--budget", "12", "--daily-cap", "0"], "--daily-cap 0: "),
+        (["--budget", "12", "--replan-every", "0"], "--replan-every 0: give days, 1/24 to 365"),
+        (["--budget", "12", "--replan-every", "week"], "--replan-every week: give days"),
+        (["--budget", "12", "--split", "2024-01-01"],
+         "--from 2024-01-01T00:00:00Z has to be before --split 2024-01-01T00:00:00Z"),
+        (["--budget", "12", "--to", "2024-01-22T00:00:00+00:00"],
+         "--split 2024-01-22T00:00:00Z has to be before --to 2024-01-22T00:00:00Z"),
+        (["--budget", "12", "--from", "2024-01-01T00:00"],
+         "--from 2024-01-01T00:00: has no time zone (append Z if it is UTC)"),
+        (["--budget", "12", "--to", "tomorrow"],
+         "--to tomorrow: no time such as 2024-01-31T08:00:00Z"),
+        (["--budget", "12", "--plot", "p.pdf"],
+         "--plot p.pdf: the name has to end in .png or .svg"),
+        (["--budget", "12", "--plot", "changes.csv/p.png"], "--plot changes.csv: "),
+        (["--budget", "12", "--visits-out", "changes.csv/v"],
+         "--visits-out changes.csv/v: changes.csv is no folder that can be written to"),
+        (["--budget", "12", "--changes", "none.csv"], "none.csv: No such file or directory"),
+        (["--budget", "12", "--changes", "pages.csv"],
+         "pages.csv, line 1: no column commit_time_utc"),
+    ],
+)  # fmt: skip
+def test_wrong_input_is_one_line_and_nothing_is_written(
+    bare: Freshet, trace: Path, args: list[str], said: str
+) -> None:
+    before = {path.name for path in trace.iterdir()}
+    files = ("--changes", trace / "changes.csv", "--visits-out", trace / "visits")
+    args = [str(trace / arg) if "csv" in arg else arg for arg in args]
+    result = bare("simulate", "pages", *files, *SPAN, *args)
+    complaint = result.complaint.replace(f"{trace}/", "")
+    assert (result.code, result.out) == (1, "")
+    assert complaint.startswith(f"scrapy simulate: {said}")
+    assert {path.name for path in trace.iterdir()} == before
+
+
+def test_a_budget_that_becomes_too_small_is_one_line(bare: Freshet, trace: Path) -> None:
+    changes = [(f"p{i}", (SPLIT + timedelta(hours=9 * i)).isoformat()) for i in range(24)]
+    write(trace / "changes.csv", ("page_id", "commit_time_utc"), changes)
+    result = bare("simulate", "pages", "--changes", trace / "changes.csv", *SPAN, "--budget", 0.5)
+    assert (result.code, result.out) == (1, "")
+    assert "targets every 28 days need 0." in result.complaint
+
+
+def test_pages_that_have_all_ended_have_no_figures(bare: Freshet, trace: Path) -> None:
+    write(trace / "pages.csv", ("page_id", "source_id", "until_utc"),
+        [(f"p{i}", "s", SPLIT.isoformat()) for i in range(24)])  # fmt: skip
+    (row,) = simulated(bare, trace, "--budget", "5")["results"]
+    assert (row["visits"], row["freshness"], row["hour_peak"]) == (0, None, None)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["pages", "--budget", "12"], "--changes FILE or --history is missing"),
+        (["pages", "--changes", "c.csv"], "--budget N (requests a day) is missing"),
+        (["pages", "--history", "--changes", "c.csv", "--budget", "1"], "--history takes no files"),
+        (["posts", "--changes", "c.csv", "--budget", "12"], "'posts' is none of pages"),
+    ],
+)
+def test_wrong_usage_is_said(bare: Freshet, args: list[str], said: str) -> None:
+    result = bare("simulate", *args)
+    assert result.code == 2
+    assert said in result.out + result.err
+
+
+# The own past.
+
+
+def crawled(freshet: Freshet, pages: Pages) -> None:
+    """Passes over four items every other day, and one of them has changed each time."""
+    items = [f"/item/{i}.html" for i in range(4)]
+    pages.list("list.html", items)
+    wrapper = freshet.wrapper(
+        "shop", start_urls=[f"{pages.url}/list.html"], item_pages="/item/", list_interval_hours=24,
+    )  # fmt: skip
+    for number in range(8):
+        for i, path in enumerate(items):
+            pages.item(path, f"{i} {number if i == 3 else 0}")
+        freshet.crawl(wrapper, hours=48.5 * number)
+
+
+@pytest.mark.slow
+def test_the_own_past_is_simulated(freshet: Freshet, pages: Pages) -> None:
+    nothing = freshet("simulate", "pages", "--history", "--budget", 5)
+    assert "nothing is known of any change" in nothing.complaint
+    crawled(freshet, pages)
+    found = json.loads(past(freshet, "--policy", "uniform", "--json").out)
+    assert found["pages"] == 5
+    assert found["changes"] == 5
+    (row,) = found["results"]
+    assert row["requests_per_day"] == pytest.approx(5, abs=0.5)
+    assert 0.7 < row["freshness"] < 1
+    of_one = json.loads(past(freshet, "shop", "--policy", "uniform", "--json").out)
+    assert of_one == found
+    assert "no targets of 'shoe'" in past(freshet, "shoe", code=1).complaint
+
+
+def past(freshet: Freshet, *args: object, code: int = 0) -> Result:
+    result = freshet("simulate", "pages", "--budget", 5, "--history", *args, hours=48.5 * 8)
+    assert result.code == code, result.err
+    return result
+
+
+# Real pages.
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Simulates real pages: learned from three weeks, judged by six more."""
+    folder = tmp_path_factory.mktemp("real")
+    changes = Path(str(EVAL_DATA)) / "pages" / "changes.csv.gz"
+
+    def simulate(*args: object) -> list[Any]:
+        with Freshet(folder) as freshet:
+            result = freshet(
+                "simulate", "pages", "--changes", changes, "--visits-out", folder, "--json",
+                "--from", "2024-01-01", "--split", "2024-01-22", "--to", "2024-03-04", *args,
+            )  # fmt: skip
+        assert result.code == 0, result.err
+        rows: list[Any] = json.loads(result.out)["results"]
+        for row in rows:
+            same_figures(folder, changes, SPLIT, datetime(2024, 3, 4, tzinfo=UTC), row)
+        return rows
+
+    return simulate
+
+
+@needs_eval
+@pytest.mark.slow
+def test_real_pages_are_as_fresh_as_they_should_be(real: Any) -> None:
+    budgets = [word for budget in (HALF, B, 2 * B) for word in ("--budget", budget)]
+    half, one, two = real("--policy", "optimal", *budgets)
+    assert one["freshness"] >= 0.855
+    assert one["by_source"]["freshness"] >= 0.70
+    assert one["age_days"] <= 0.20
+    assert one["delay_all_h"] <= 27
+    assert half["freshness"] >= 0.76
+    assert two["freshness"] >= 0.91
+    assert [row["never_visited"] for row in (half, one, two)] == [0, 0, 0]
+    assert [row["requests_per_day"] <= row["budget"] for row in (half, one, two)] == [True] * 3
+
+
+@needs_eval
+@pytest.mark.slow
+def test_real_pages_under_a_daily_cap(real: Any) -> None:
+    (row,) = real("--budget", B, "--daily-cap", B)
+    assert row["busiest_day"] <= B
+    assert row["freshness"] >= 0.845
+
+
+@needs_eval
+@pytest.mark.slow
+def test_what_others_reach_on_real_pages(real: Any) -> None:
+    (groups,) = real("--policy", "groups", "--budget", B)
+    assert GROUPS_SPEND[0] <= groups["requests_per_day"] <= GROUPS_SPEND[1]
+    assert groups["freshness"] == pytest.approx(0.777, abs=0.004)
+    # The freshness of the paper's groups for 57 % of their requests.
+    (less,) = real("--budget", 0.57 * groups["requests_per_day"])
+    assert less["freshness"] >= groups["freshness"]
+
+
+@needs_eval
+@pytest.mark.slow
+def test_a_cold_start_on_real_pages(real: Any) -> None:
+    (row,) = real("--budget", B, "--closed-loop")
+    assert row["freshness"] >= 0.83
+    assert row["age_days"] <= 0.18
+    assert max(row["visits_by_week"][1:]) <= B * 7

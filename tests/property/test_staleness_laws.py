@@ -1,0 +1,285 @@
+"""Laws of the cost of an interval, and of slots put where that cost is least."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from schedules.history import Floats
+from schedules.place import (
+    LONGEST_WEEKS,
+    RARE,
+    Limits,
+    allows,
+    best_single,
+    best_split,
+    cycle_cost,
+    insert,
+    options,
+    polish,
+)
+from schedules.schedule import WEEK_HOURS
+from schedules.staleness import (
+    Curves,
+    Objective,
+    curves,
+    interval_cost,
+    long_cost,
+    split_costs,
+    weeks_costs,
+)
+
+STALE, AGE, DELAY = Objective(1.0, 0.0, 0.0), Objective(0.0, 1.0, 0.0), Objective(0.0, 0.0, 1.0)
+AIMS = st.sampled_from([Objective(), STALE, AGE, Objective(0.5, 0.5, 0.5)])
+RATES = st.one_of(st.sampled_from([0.005, 1.0, 36.0, 168.0, 300.0]), st.floats(0.005, 300.0))
+FREE = np.zeros(WEEK_HOURS)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A target by few numbers: the sharper, the fewer hours of the week it changes in."""
+
+    seed: int
+    sharp: float
+    rate: tuple[float, ...]
+
+    @property
+    def parts(self) -> tuple[Floats, Floats, Floats]:
+        """Profile, rates and their weights."""
+        rng = np.random.default_rng(self.seed)
+        profile = rng.gamma(1 / self.sharp, 1.0, WEEK_HOURS) + 1e-4
+        weight = rng.random(len(self.rate)) + 0.1
+        return profile / profile.sum(), np.array(self.rate), weight / weight.sum()
+
+    @property
+    def curves(self) -> Curves:
+        return curves(*self.parts)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Limits by few numbers: closed hours a day from one on, tolls by chance."""
+
+    seed: int
+    closed: int
+    begin: int
+    least: float
+    most: float
+    slope: float
+
+    @property
+    def limits(self) -> Limits:
+        toll = np.random.default_rng(self.seed).choice([0.0, 0.1, 2.0], WEEK_HOURS)
+        toll[(np.arange(WEEK_HOURS) - self.begin) % 24 < self.closed] = np.inf
+        return Limits(toll, self.least, self.most, self.seed % WEEK_HOURS, self.slope)
+
+
+TARGETS = st.builds(
+    Target,
+    st.integers(0, 1000),
+    st.sampled_from([0.01, 2.0, 20.0]),
+    st.lists(RATES, min_size=1, max_size=3).map(tuple),
+)
+# All of them can be kept: the longest interval is longer than a night.
+BOUNDS = st.builds(
+    Bound,
+    st.integers(0, 1000),
+    st.integers(0, 10),
+    st.integers(0, 23),
+    st.sampled_from([1.0, 1.5, 3.0, 12.0]),
+    st.sampled_from([36.0, 60.5, 168.0, 400.0, 672.0]),
+    st.sampled_from([0.0, 1e-4]),
+)
+
+
+@st.composite
+def bounds(draw: st.DrawFn) -> tuple[int, int]:
+    a = draw(st.integers(0, 2 * WEEK_HOURS - 1))
+    return a, draw(st.integers(a + 1, 2 * WEEK_HOURS))
+
+
+def integrated(target: Target, a: int, n: int) -> tuple[float, float]:
+    """Hours of staleness and days of age from `a` to `n`, by Gauss's rule in each hour."""
+    profile, rate, weight = target.parts
+    point, share = np.polynomial.legendre.leggauss(24)
+    within, share = (point + 1) / 2, share / 2
+    hours = np.arange(a, n)
+    mass = np.concatenate([[0.0], np.cumsum(profile[hours % WEEK_HOURS])])
+    passed = mass[:-1, None] + within * profile[hours % WEEK_HOURS, None]
+    stale = -np.expm1(-rate * passed[..., None]) @ weight
+    left = n - (hours[:, None] + within)
+    return float((stale @ share).sum()), float(((left * stale) @ share).sum() / 24)
+
+
+@given(TARGETS, bounds())
+def test_cost_is_what_integration_says(target: Target, bounds: tuple[int, int]) -> None:
+    c = target.curves
+    c, (a, n) = target.curves, bounds
+    stale, age = integrated(target, a, n)
+    assert interval_cost(c, STALE, a, n) == pytest.approx(stale, rel=1e-5, abs=1e-9)
+    assert interval_cost(c, AGE, a, n) == pytest.approx(age, rel=1e-4, abs=1e-6)
+
+
+@given(TARGETS, st.integers(0, 167), st.integers(1, LONGEST_WEEKS * WEEK_HOURS))
+def test_long_cost_is_what_integration_says(target: Target, a: int, hours: int) -> None:
+    c = target.curves
+    stale, age = integrated(target, a, a + hours)
+    assert long_cost(c, STALE, a, hours) == pytest.approx(stale, rel=1e-5, abs=1e-9)
+    assert long_cost(c, AGE, a, hours) == pytest.approx(age, rel=1e-4, abs=1e-6)
+
+
+@given(TARGETS, st.integers(0, 167), st.integers(1, LONGEST_WEEKS * WEEK_HOURS))
+def test_delay_is_what_each_hour_s_changes_wait(target: Target, a: int, hours: int) -> None:
+    profile, rate, weight = target.parts
+    at = np.arange(a, a + hours)
+    expected = (rate @ weight) * profile[at % WEEK_HOURS] @ (a + hours - at - 0.5) / 24
+    c = target.curves
+    assert long_cost(c, DELAY, a, hours) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+    if a + hours <= 2 * WEEK_HOURS:
+        assert interval_cost(c, DELAY, a, a + hours) == pytest.approx(expected, rel=1e-6, abs=1e-9)
+
+
+@given(TARGETS, AIMS, st.integers(0, 167), st.integers(1, 168))
+def test_both_ways_of_reckoning_agree(target: Target, aim: Objective, a: int, hours: int) -> None:
+    c = target.curves
+    cost = interval_cost(c, aim, a, a + hours)
+    assert long_cost(c, aim, a, hours) == pytest.approx(cost, rel=1e-6, abs=1e-6)
+
+
+@given(st.floats(0.005, 300.0), bounds())
+def test_an_even_profile_has_the_known_formula(rate: float, bounds: tuple[int, int]) -> None:
+    """Cho and Garcia-Molina 2003: freshness of an interval is (1 - e^-x) / x."""
+    a, n = bounds
+    x = rate * (n - a) / WEEK_HOURS
+    c = curves(np.full(WEEK_HOURS, 1 / WEEK_HOURS), np.array([rate]), np.ones(1))
+    fresh = 1 - interval_cost(c, STALE, a, n) / (n - a)
+    assert fresh == pytest.approx(-np.expm1(-x) / x, abs=1e-7)
+
+
+@given(TARGETS, AIMS, bounds(), st.data())
+def test_one_more_visit_never_costs_more(
+    target: Target, aim: Objective, bounds: tuple[int, int], data: Any
+) -> None:
+    c = target.curves
+    a, n = bounds
+    assume(n - a > 1)
+    z = data.draw(st.integers(a + 1, n - 1))
+    whole = interval_cost(c, aim, a, n)
+    parted = interval_cost(c, aim, a, z) + interval_cost(c, aim, z, n)
+    assert parted <= whole + 1e-6
+    assert split_costs(c, aim, a, n, z, z)[0] == pytest.approx(parted, rel=1e-6, abs=1e-6)
+
+
+@given(TARGETS, bounds())
+def test_no_interval_is_stale_for_longer_than_it_lasts(
+    target: Target, bounds: tuple[int, int]
+) -> None:
+    c = target.curves
+    a, n = bounds
+    assert -1e-6 <= interval_cost(c, STALE, a, n) <= n - a + 1e-6
+    assert -1e-6 <= interval_cost(c, AGE, a, n) <= (n - a) ** 2 / 48 + 1e-6
+
+
+@given(TARGETS, AIMS, st.integers(1, LONGEST_WEEKS))
+def test_whole_weeks_cost_what_long_intervals_do(
+    target: Target, aim: Objective, weeks: int
+) -> None:
+    c = target.curves
+    expected = [long_cost(c, aim, z, weeks * WEEK_HOURS) for z in range(WEEK_HOURS)]
+    np.testing.assert_allclose(weeks_costs(c, aim, weeks), expected, rtol=1e-6, atol=1e-6)
+
+
+@given(TARGETS, AIMS, BOUNDS, st.integers(1, LONGEST_WEEKS))
+def test_a_single_visit_is_at_its_best_hour(
+    target: Target, aim: Objective, bound: Bound, weeks: int
+) -> None:
+    c = target.curves
+    limits = bound.limits._replace(slope=0.0)
+    cost = (weeks_costs(c, aim, weeks) + limits.toll) / weeks
+    found, where = best_single(c, aim, limits, weeks)
+    assert found == cost[where] == cost.min()
+
+
+@given(TARGETS, AIMS, BOUNDS, bounds())
+def test_the_best_split_is_the_best_of_all(
+    target: Target, aim: Objective, bound: Bound, bounds: tuple[int, int]
+) -> None:
+    c = target.curves
+    a, n = bounds
+    limits = bound.limits._replace(slope=0.0, max_hours=672.0)
+    least = int(np.ceil(limits.min_hours))
+    saved = {
+        z: interval_cost(c, aim, a, n) - split_costs(c, aim, a, n, z, z)[0] - limits.toll[z % 168]
+        for z in range(a + least, n - least + 1)
+        if np.isfinite(limits.toll[z % 168])
+    }
+    found, where = best_split(c, aim, limits, a, n)
+    if not saved:
+        assert where == -1
+    else:
+        assert found == pytest.approx(max(saved.values()), abs=1e-6)
+        assert saved[where] == pytest.approx(found, abs=1e-6)
+
+
+@given(TARGETS, AIMS, BOUNDS, st.sampled_from([0.05, 1.0, 10.0]))
+def test_slots_put_in_are_open_and_neither_too_near_nor_too_far(
+    target: Target, aim: Objective, bound: Bound, least: float
+) -> None:
+    c = target.curves
+    limits = bound.limits
+    _, first = best_single(c, aim, limits, 1)
+    saved, order, needed = insert(c, aim, limits, first, least)
+    slots = np.sort(order)
+    assert len(set(order.tolist())) == len(order) == len(saved) + 1
+    assert np.all(np.isfinite(limits.toll[slots]))
+    wait = np.diff([*slots, slots[0] + WEEK_HOURS])
+    assert wait.max() <= limits.max_hours
+    assert len(slots) == 1 or wait.min() >= limits.min_hours
+    assert np.all(saved[needed - 1 :] > least)
+
+
+@given(TARGETS, AIMS, BOUNDS, st.sampled_from([0.05, 1.0, 10.0]))
+def test_options_are_convex_and_worth_what_they_say(
+    target: Target, aim: Objective, bound: Bound, least: float
+) -> None:
+    c = target.curves
+    limits = bound.limits
+    limits = limits._replace(toll=np.where(np.isfinite(limits.toll), 0.0, np.inf))
+    choice = options(c, aim, limits, least)
+    assert np.all(np.diff(choice.visits) > 0)
+    assert choice.value[0] == np.inf
+    assert np.all(np.diff(choice.value[1:]) <= 0)
+    assert np.all(choice.value > 0)
+    cost = []
+    for option in choice.option:
+        rare = option < RARE
+        weeks = LONGEST_WEEKS - int(option) if rare else 1
+        slots = choice.rare[option : option + 1] if rare else choice.slots[: option - RARE + 1]
+        assert allows(limits, weeks, np.sort(slots))
+        cost.append(cycle_cost(c, aim, weeks, np.sort(slots)))
+    saved = -np.diff(cost) / np.diff(choice.visits)
+    np.testing.assert_allclose(saved, choice.value[1:], rtol=1e-4, atol=1e-4)
+
+
+@given(TARGETS, AIMS, BOUNDS, st.sampled_from([0.3, 3.0]))
+def test_polishing_never_makes_it_worse(
+    target: Target, aim: Objective, bound: Bound, least: float
+) -> None:
+    c = target.curves
+    limits = bound.limits
+    _, first = best_single(c, aim, limits, 1)
+    order = insert(c, aim, limits, first, least)[1]
+    before = np.sort(order)
+    after = polish(c, aim, limits, order)
+    assert len(set(after.tolist())) == len(before)
+    assert np.all(np.diff(after) > 0)
+    if len(after) > 1:
+        assert allows(limits, 1, after) or not allows(limits, 1, before)
+    was, now = (cycle_cost(c, aim, 1, s) + limits.toll[s].sum() for s in (before, after))
+    tilts = len(before) * WEEK_HOURS * limits.slope
+    assert now <= was + tilts + 1e-6

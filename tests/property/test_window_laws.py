@@ -1,0 +1,32 @@
+"""Laws of windows: what is written down is read as it was."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from numpy.typing import NDArray
+
+from schedules.windows import describe, open_hours
+
+HOURS = arrays(bool, 168)
+WHOLE_DAYS = arrays(bool, 7).map(lambda days: np.repeat(days, 24))
+EVERY_DAY = arrays(bool, 24).map(lambda hours: np.tile(hours, 7))
+WEEKS = st.one_of(HOURS, WHOLE_DAYS, EVERY_DAY).filter(np.any)
+
+
+@given(WEEKS)
+def test_a_description_opens_the_same_hours(hours: NDArray[np.bool_]) -> None:
+    assert (open_hours(describe(hours)) == hours).all()
+
+
+@given(WEEKS, WEEKS)
+def test_more_windows_open_more_and_a_blackout_closes_its_hours(
+    some: NDArray[np.bool_], others: NDArray[np.bool_]
+) -> None:
+    windows = [*describe(some), *describe(others)]
+    if describe(some) and describe(others):
+        assert (open_hours(windows) == some | others).all()
+    if (some & ~others).any() and describe(others):
+        assert (open_hours(describe(some), describe(others)) == some & ~others).all()

@@ -1,0 +1,42 @@
+"""How fresh a copy of the demo site was: visits held against what truly changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+
+import numpy as np
+
+from schedules.score import Times, Totals, score
+from tests.site.world import World
+
+HOUR_SECONDS = 3600
+Visits = Mapping[str, Iterable[datetime]]
+
+
+def totals(world: World, visits: Visits, start: datetime, stop: datetime) -> Totals:
+    """The figures of some paths, whose copies are fresh at `start`.
+
+    visits: when each path was visited; what lies before `start` or after `stop` does not count
+    """
+    paths = list(visits)
+    changes = [world.changes(path, start, stop) for path in paths]
+    looks = [list(visits[path]) for path in paths]
+    ends = {item.path: item.ends for item in world.items if item.ends is not None}
+    return score(
+        _times(changes),
+        _times(looks),
+        np.zeros(len(paths), np.int64),
+        np.array([_hours(ends[path]) if path in ends else np.inf for path in paths]),
+        _hours(start),
+        _hours(stop),
+    ).totals()
+
+
+def _times(rows: list[list[datetime]]) -> Times:
+    first = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    return Times(first, np.array([_hours(at) for row in rows for at in row], np.float64))
+
+
+def _hours(moment: datetime) -> float:
+    return moment.timestamp() / HOUR_SECONDS

@@ -1,0 +1,268 @@
+"""What is learnt from pasts: rates, profiles and rhythms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pytest
+
+from schedules import rhythms
+from schedules.estimate import LOW, NODES, Estimate, Rates, estimate
+from schedules.evidence import Past, Wall, exposure, hour_counts, log_likelihood, running
+from schedules.history import Floats, Histories
+from schedules.looks import never, seen
+from schedules.population import Population, walls_of
+from schedules.prior import RATES, fit, sample
+from schedules.profile import pooled, smoothed, target_profile
+from schedules.schedule import WEEK_HOURS
+from schedules.score import Times
+from tests.unit.populations import (
+    HOUR,
+    NOW,
+    OFFICE,
+    UNIFORM,
+    ZONES,
+    changes,
+    population,
+    rates,
+    watched,
+)
+
+UTC = (ZoneInfo("UTC"),)
+NIGHT: Floats = np.where(HOUR % 24 == 2, 1 / 7, 0.0)
+
+
+def wall(zone: str, since: float, until: float) -> Wall:
+    walls = walls_of((ZoneInfo(zone),), since, until)
+    return Wall(walls.base, walls.hours[0])
+
+
+def believed(some: Population, past: Histories) -> tuple[Estimate, Rates]:
+    found = estimate(some, past)
+    return found, found.rates(slice(0, len(some)))
+
+
+def test_likelihood_is_that_of_a_poisson_process() -> None:
+    """A daily look from a Monday on; spans of a day that changed or did not."""
+    since = NOW - WEEK_HOURS * 3
+    by = since + 24.0 * np.array([1, 4, 5, 12])
+    past = Past(since, since + 20 * 24, by - 24, by)
+    mass = running(UNIFORM)
+    found = log_likelihood(past, mass, wall("UTC", since, NOW), RATES)
+    expected = 4 * np.log(-np.expm1(-RATES / 7)) - RATES * 16 / 7
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_a_day_of_many_changes_counts_as_one() -> None:
+    since = NOW - WEEK_HOURS
+    by = since + 24 + np.arange(1, 13) / 2
+    past = Past(since, NOW, by - 0.5, by)
+    walls, mass = wall("UTC", since, NOW), running(UNIFORM)
+    found = log_likelihood(past, mass, walls, RATES)
+    np.testing.assert_allclose(found, np.log(-np.expm1(-RATES / 7)) - RATES * 6 / 7, rtol=1e-9)
+    assert hour_counts(past, walls, UNIFORM).sum() == pytest.approx(1, abs=0.01)
+
+
+def test_exposure_follows_the_profile() -> None:
+    walls, mass = wall("UTC", NOW - 1000, NOW + 1000), running(OFFICE)
+    monday = NOW - WEEK_HOURS
+    assert exposure(mass, walls, monday, monday + 8) == 0
+    assert exposure(mass, walls, monday + 8, monday + 9.5) == pytest.approx(1.5 / 50)
+    assert exposure(mass, walls, monday + 9, monday + 9 + 2 * WEEK_HOURS) == pytest.approx(2)
+
+
+def test_a_change_is_shared_out_over_the_hours_it_may_have_been_in() -> None:
+    walls, monday = wall("Asia/Tokyo", NOW - 1000, NOW), NOW - WEEK_HOURS
+    past = Past(monday, NOW, np.array([monday + 0.5]), np.array([monday + 3.0]))
+    counts = hour_counts(past, walls, UNIFORM)
+    assert np.flatnonzero(counts).tolist() == [9, 10, 11]
+    np.testing.assert_allclose(counts[9:12] / counts.sum(), [0.2, 0.4, 0.4])
+    week = past._replace(after=np.array([monday]), by=np.array([monday + WEEK_HOURS]))
+    assert hour_counts(week, walls, UNIFORM).sum() == 0
+
+
+@pytest.mark.parametrize(("zone", "day"), [("America/New_York", 21), ("Europe/Berlin", 0)])
+def test_a_day_of_23_hours_is_a_day(zone: str, day: int) -> None:
+    """From local midnight to local midnight each hour counts once, the skipped one not at all."""
+    jump = NOW - 8 * 24 if zone == "Europe/Berlin" else NOW - 29 * 24
+    ahead = 1 if zone == "Europe/Berlin" else -5
+    past = Past(jump - 100, NOW, np.array([jump - ahead]), np.array([jump - ahead + 23.0]))
+    counts = hour_counts(past, wall(zone, jump - 200, NOW), UNIFORM)[6 * 24 :]
+    assert np.flatnonzero(counts == 0).tolist() == [2]
+    assert np.ptp(counts[counts > 0]) < 1e-12
+
+
+def test_the_posterior_is_prior_times_likelihood() -> None:
+    n = 60
+    some = population(n, UTC)
+    found, told = believed(some, watched(some, changes(some, rates(n)), every=6))
+    part = slice(0, n)
+    mass = running(np.full(WEEK_HOURS, 1 / WEEK_HOURS))
+    posterior = found.likelihood.astype(float) * found.prior[some.group]
+    posterior /= posterior.sum(1, keepdims=True)
+    np.testing.assert_allclose(told.mean, posterior @ RATES, rtol=1e-5)
+    np.testing.assert_allclose(told.node.mean(1), told.mean, rtol=1e-5)
+    below = np.cumsum(posterior, 1)
+    for i in range(n):
+        assert below[i, np.searchsorted(RATES, told.low[i])] >= LOW
+        # The grid is as fine as 15 %.
+        assert told.low[i] * 0.85 <= told.mean[i] <= told.high[i] * 1.15
+    assert np.all(np.diff(told.node, axis=1) >= -1e-9)
+    assert told.node.shape == (n, NODES)
+    assert len(mass) == WEEK_HOURS + 1
+    np.testing.assert_allclose(found.profiles(part).sum(1), 1)
+
+
+@pytest.mark.parametrize("every", [1.0, 24.0, 36.0, 60.0])
+def test_rates_cover_the_truth_and_are_not_biased(every: float) -> None:
+    n = 1500
+    some = population(n, UTC)
+    true = np.random.default_rng(1).gamma(1.5, 1.0, n).clip(0.05, 4)
+    told = believed(some, watched(some, changes(some, true, weeks=10), every, 10))[1]
+    assert told.mean.sum() == pytest.approx(true.sum(), rel=0.05)
+    covered = np.mean((true >= told.low * 0.93) & (true <= told.high * 1.07))
+    assert 0.85 < covered < 0.97
+
+
+def test_visits_at_odd_times_are_as_good() -> None:
+    n = 1500
+    some, rng = population(n, UTC), np.random.default_rng(2)
+    true = np.full(n, 2.0)
+    happened = changes(some, true, weeks=10)
+    at = [np.sort(rng.uniform(NOW - 10 * WEEK_HOURS, NOW, 25)) for _ in range(n)]
+    visits = Times(np.arange(n + 1) * 25, np.concatenate(at))
+    told = believed(some, seen(never(n), visits, happened))[1]
+    assert told.mean.mean() == pytest.approx(2, rel=0.06)
+
+
+def test_silent_targets_keep_a_rate() -> None:
+    n = 200
+    some = population(n, UTC)
+    true = np.where(np.arange(n) < 100, 3.0, 0.0)
+    told = believed(some, watched(some, changes(some, true, weeks=10), every=24, weeks=10))[1]
+    assert (told.mean[100:] > 0).all()
+    assert told.mean[100:].max() < 0.3
+    assert told.low.min() >= RATES[0]
+
+
+def test_a_new_target_begins_as_its_neighbours() -> None:
+    """As its group where that has members, else as its site."""
+    n = 300
+    some = population(n, (*UTC, *UTC))
+    group = np.where(some.site == 0, 0, np.where(np.arange(n) % 4 == 1, 1, 2))
+    some = replace(some, group=group, parent=np.array([0, 1, 1, 1]))
+    true = np.choose(group, [0.1, 2.0, 6.0])
+    past = watched(some, changes(some, true, weeks=10), every=6, weeks=10)
+    twice = np.concatenate([np.arange(n), [0, 1, 3, 1]])
+    more, pasts = some.of(twice), past.of(twice)
+    more.group[-1] = 3
+    silent = never(4)
+    pasts = replace(
+        pasts,
+        since=np.concatenate([past.since, silent.since]),
+        until=np.concatenate([past.until, silent.until]),
+        first=np.concatenate([past.first, np.full(4, past.first[-1])]),
+        after=past.after,
+        by=past.by,
+    )
+    told = believed(more, pasts)[1]
+    assert told.mean[n] == pytest.approx(0.1, abs=0.1)
+    assert told.mean[n + 1] == pytest.approx(2, rel=0.3)
+    assert told.mean[n + 2] == pytest.approx(6, rel=0.3)
+    assert 1.5 < told.mean[n + 3] < 6.5
+
+
+def test_nothing_known_at_all_is_a_wide_guess() -> None:
+    some = population(12)
+    found, told = believed(some, never(12))
+    assert (told.low <= 0.02).all()
+    assert (told.high >= 20).all()
+    np.testing.assert_allclose(found.profiles(slice(0, 12)), 1 / WEEK_HOURS)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_profiles_are_even_until_the_data_speak(count: int) -> None:
+    """A few changes of a whole site say little about its hours."""
+    some = population(5, UTC)
+    at = np.sort(np.random.default_rng(count).uniform(NOW - 800, NOW, count))
+    first = np.array([0, count, count, count, count, count])
+    found = estimate(some, watched(some, Times(first, at), every=1))
+    others = found.profiles(slice(1, 5))
+    assert others.max() < 10 / WEEK_HOURS
+    assert others.min() > 0.2 / WEEK_HOURS
+
+
+def test_a_site_s_targets_share_its_hours() -> None:
+    n = 60
+    some = population(n, ZONES[:2])
+    past = watched(some, changes(some, np.full(n, 6.0), OFFICE), every=1)
+    profile = estimate(some, past).profiles(slice(0, n))
+    assert profile[:, OFFICE > 0].sum(1).min() > 0.75
+
+
+def test_two_rhythms_of_a_site_are_told_apart() -> None:
+    n = 120
+    some = population(n, UTC)
+    profile = np.where(np.arange(n)[:, None] % 2, OFFICE, NIGHT)
+    past = watched(some, changes(some, np.full(n, 4.0), profile), every=1)
+    found = estimate(some, past)
+    told = found.profiles(slice(0, n))
+    assert told[1::2, OFFICE > 0].sum(1).mean() > 0.8
+    assert told[::2][:, np.roll(NIGHT > 0, 0)].sum(1).mean() > 0.4
+    used = found.rhythms.share[0] > 0
+    nightly = found.rhythms.profile[0][used][:, NIGHT > 0].sum(1)
+    assert nightly.max() > 0.5
+    assert nightly.min() < 0.05
+
+
+def test_rhythms_are_profiles() -> None:
+    counts = np.random.default_rng(0).poisson(0.05, (50, WEEK_HOURS)).astype(float)
+    found = rhythms.fit(counts)
+    np.testing.assert_allclose(found.profile.sum(2), 1)
+    assert found.share.sum() == pytest.approx(1)
+    of = rhythms.belonging(counts, found.profile[0], found.share[0])
+    np.testing.assert_allclose(of.sum(1), 1)
+
+
+def test_profiles_sum_to_one_and_leave_no_hour_out() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        counts = rng.poisson(rng.choice([0.02, 0.2]), WEEK_HOURS).astype(float)
+        counts[rng.integers(WEEK_HOURS)] += 1
+        rhythm = smoothed(pooled(counts))
+        assert rhythm.sum() == pytest.approx(1)
+        mine = target_profile(counts, np.array([rhythm]), np.ones(1))
+        assert mine.sum() == pytest.approx(1)
+        assert mine.min() > 0
+
+
+def test_the_prior_is_a_distribution_for_each_group() -> None:
+    rng = np.random.default_rng(0)
+    likelihood = rng.random((50, len(RATES))).astype(np.float32)
+    prior = fit(likelihood, rng.integers(0, 3, 50), np.array([0, 0, 1, 1]))
+    assert prior.shape == (4, len(RATES))
+    np.testing.assert_allclose(prior.sum(1), 1)
+    assert (prior > 0).all()
+
+
+def test_a_sample_is_the_same_in_any_order() -> None:
+    rng = np.random.default_rng(0)
+    group, key = rng.integers(0, 4, 30_000), rng.integers(0, 2**64, 30_000, dtype=np.uint64)
+    order = rng.permutation(30_000)
+    here, there = set(key[sample(group, key)]), set(key[order][sample(group[order], key[order])])
+    assert here == there
+    assert len(here) < 30_000
+
+
+def test_estimates_do_not_depend_on_the_order() -> None:
+    n = 60
+    some = population(n)
+    past = watched(some, changes(some, rates(n), OFFICE), every=2)
+    order = np.random.default_rng(0).permutation(n)
+    here, there = believed(some, past), believed(some.of(order), past.of(order))
+    np.testing.assert_allclose(there[1].mean, here[1].mean[order], rtol=1e-4)
+    np.testing.assert_allclose(
+        there[0].profiles(slice(0, n)), here[0].profiles(slice(0, n))[order], rtol=1e-4, atol=1e-9
+    )

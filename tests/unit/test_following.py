@@ -1,0 +1,214 @@
+"""What a look at a page means for its past and for its next visit."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from crawler.items import Fetched, Outcome, Planned, Target, Validators, Visit
+from crawler.storage.parts import in_minutes, planned_of
+from pipelines import following
+from pipelines.changes import Rules, decide
+from schedules.first import Intervals
+from schedules.history import History
+from schedules.schedule import Schedule
+from tests.unit.pages import NOON, fetched, target
+
+AT = in_minutes(NOON)
+INTERVALS = Intervals(usual_hours=24, error_hours=1, longest_hours=100)
+RULES = Rules(INTERVALS, INTERVALS, gone_confirmations=3)
+HOUR = timedelta(hours=1)
+YESTERDAY = format_datetime(NOON - 24 * HOUR, usegmt=True)
+TODAY = format_datetime(NOON - HOUR, usegmt=True)
+WATCHED = History(AT - 600, AT - 60)
+
+
+def known(**state: object) -> Target:
+    """An item that was seen before."""
+    usual = {"content_hash": "h1", "raw_hash": "r1", "scheme": "s1", "history": WATCHED}
+    return target(**(usual | state))
+
+
+def look(before: str | None, now: str | None, outcome: Outcome = Outcome.CHANGED) -> Fetched:
+    """A fetch with one Last-Modified before and another, or the same, now."""
+    content = "h1" if outcome is Outcome.UNCHANGED else "h2"
+    of = known(validators=Validators(last_modified=before), lies=4)
+    return fetched(of, content_hash=content, validators=Validators(last_modified=now))
+
+
+# The past.
+
+
+@pytest.mark.parametrize(
+    ("page", "history"),
+    [
+        (fetched(content_hash="h1"), History.begin(AT)),
+        (fetched(known(), content_hash="h1"), History(AT - 600, AT)),
+        (fetched(known(), content_hash="h2"), WATCHED.seen(AT, changed=True)),
+        (fetched(known(), outcome=Outcome.NOT_MODIFIED), History(AT - 600, AT)),
+        (fetched(known(), content_hash="h2", scheme="s2", raw_hash="r1"), History(AT - 600, AT)),
+        (fetched(known(history=None), content_hash="h2"), History.begin(AT)),
+        (fetched(known(), outcome=Outcome.GONE), None),
+        (fetched(known(), outcome=Outcome.ERROR), None),
+        (fetched(known(), outcome=Outcome.BLOCKED), None),
+    ],
+    ids=["new", "same", "changed", "304", "edited wrapper", "no past", "gone", "error", "blocked"],
+)
+def test_each_look_extends_the_past(page: Fetched, history: History | None) -> None:
+    assert decide(page, RULES).history == history
+
+
+def test_an_alias_has_no_past() -> None:
+    visit = decide(fetched(known(), content_hash="h2"), RULES)
+    visit.become_alias("https://shop.example/item/2")
+    assert (visit.history, visit.every_hours) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "hours"),
+    [
+        (YESTERDAY, TODAY, -1),
+        (None, TODAY, -1),
+        (YESTERDAY, "Wed, 01 May 2024 13:00:00 +0200", -1),
+        (YESTERDAY, "Wed, 01 May 2024 11:00:00 -0000", -1),
+        (TODAY, YESTERDAY, -24),
+        (TODAY, TODAY, None),
+        (YESTERDAY, None, None),
+        (YESTERDAY, format_datetime(NOON + timedelta(minutes=1)), None),
+        (YESTERDAY, "yesterday", None),
+        (YESTERDAY, "", None),
+        (YESTERDAY, "Wed, 99 May 2024 11:00:00 GMT", None),
+        (YESTERDAY, "Mon, 01 Jan 2024 00:00:00 +9959", None),
+        (YESTERDAY, "Thu, 01 Jan 1970 00:00:00 GMT", None),
+        (YESTERDAY, "Mon, 03 Feb 1930 00:00:00 GMT", None),
+        (YESTERDAY, "\x00" * 50, None),
+    ],
+)
+def test_what_the_page_says_of_its_change(
+    before: str | None, now: str | None, hours: float | None
+) -> None:
+    expected = 0 if hours is None else AT + hours * 60
+    assert following.said(look(before, now)) == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "outcome", "lied"),
+    [
+        (YESTERDAY, TODAY, Outcome.UNCHANGED, True),
+        (YESTERDAY, YESTERDAY, Outcome.UNCHANGED, False),
+        (None, TODAY, Outcome.UNCHANGED, False),
+        (YESTERDAY, None, Outcome.UNCHANGED, False),
+        (YESTERDAY, TODAY, Outcome.CHANGED, False),
+        (YESTERDAY, TODAY, Outcome.NOT_MODIFIED, False),
+    ],
+)
+def test_a_new_date_on_the_old_content_is_a_lie(
+    before: str | None, now: str | None, outcome: Outcome, lied: bool
+) -> None:
+    page = look(before, now, outcome)
+    if outcome is Outcome.NOT_MODIFIED:
+        page.outcome = outcome
+    assert decide(page, RULES).lies == 4 + lied
+
+
+# The next visit.
+
+
+def next_visit(plan: Planned | None, zone: str = "UTC", **page: object) -> Visit:
+    rules = Rules(INTERVALS, INTERVALS, 3, ZoneInfo(zone))
+    return decide(fetched(known(plan=plan), **({"content_hash": "h1"} | page)), rules)
+
+
+def hours(moment: datetime) -> float:
+    return (moment - NOON) / HOUR
+
+
+# NOON is a Wednesday, hour 60 of the week.
+@pytest.mark.parametrize(
+    ("plan", "zone", "due"),
+    [
+        (None, "UTC", 24),
+        (Planned("p", Schedule(1, (10, 61))), "UTC", 1),
+        (Planned("p", Schedule(1, (10, 60))), "UTC", 100),
+        (Planned("p", Schedule(1, (64,))), "Europe/Paris", 2),
+        (Planned("p", Schedule(4, (61,))), "UTC", 100),
+        (Planned("p", Schedule(every_hours=7)), "UTC", None),
+        (Planned("p", Schedule(1, (61,)), until=NOON), "UTC", 24),
+        (Planned("p", Schedule(1, (61,)), until=NOON + HOUR), "UTC", 1),
+    ],
+)
+def test_a_plan_decides_about_the_next_visit(
+    plan: Planned | None, zone: str, due: float | None
+) -> None:
+    visit = next_visit(plan, zone)
+    assert visit.every_hours is None
+    if due is None:
+        assert 0 < hours(visit.next_visit) <= 7
+    else:
+        assert hours(visit.next_visit) == due
+
+
+@pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.BLOCKED, Outcome.GONE])
+def test_a_failure_is_not_planned(outcome: Outcome) -> None:
+    plan = Planned("p", Schedule(1, (61,)))
+    page: dict[str, object] = {"outcome": outcome}
+    assert next_visit(plan, **page).next_visit == next_visit(None, **page).next_visit
+
+
+@pytest.mark.parametrize(
+    ("page", "every", "expected"),
+    [
+        ({"content_hash": "h2"}, 10, 5),
+        ({"content_hash": "h1"}, 10, 12),
+        ({"outcome": Outcome.NOT_MODIFIED}, 10, 12),
+        ({"content_hash": "h2"}, 5, 4),
+        ({"content_hash": "h1"}, 29, 30),
+    ],
+)
+def test_an_adaptive_interval_goes_with_the_page(
+    page: dict[str, object], every: float, expected: float
+) -> None:
+    plan = Planned("p", Schedule(every_hours=every), None, True, 4, 30)
+    visit = next_visit(plan, **page)
+    assert visit.every_hours == expected
+    assert hours(visit.next_visit) == expected
+
+
+def test_an_adaptive_interval_never_shrinks_to_nothing() -> None:
+    plan = Planned("p", Schedule(every_hours=1e-9), None, True)
+    assert next_visit(plan, content_hash="h2").next_visit == NOON + timedelta(minutes=1)
+
+
+# How it stands in the document.
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (None, None),
+        ({}, None),
+        ({"plan": "p"}, None),
+        ({"plan": "p", "slots": [], "every_hours": 0.0}, None),
+        ({"plan": "p", "weeks": 2, "slots": [3, 170]}, Planned("p", Schedule(2, (3, 170)))),
+        (
+            {"plan": "p", "policy": "adaptive", "every_hours": 6.0, "min_hours": 1, "max_hours": 9},
+            Planned("p", Schedule(1, (), 6.0, 0.0), None, True, 1, 9),
+        ),
+        ({"plan": "p", "policy": "adaptive", "slots": [1]}, Planned("p", Schedule(1, (1,)))),
+        (
+            {"plan": "p", "every_hours": 6.0, "phase_hours": 2.0, "until": NOON},
+            Planned("p", Schedule(1, (), 6.0, 2.0), NOON),
+        ),
+    ],
+)
+def test_a_plan_is_read_as_far_as_a_visit_needs_it(
+    found: dict[str, object] | None, expected: Planned | None
+) -> None:
+    assert planned_of(found) == expected
+
+
+def test_minutes_are_whole() -> None:
+    assert in_minutes(datetime(1970, 1, 1, 0, 2, 59, 999, UTC)) == 2

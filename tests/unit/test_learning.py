@@ -1,0 +1,51 @@
+"""What is asked of a learning phase: mistakes are one line, before anything is opened."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+import pytest
+
+from crawler.commands.learn import Command
+from crawler.learning import span
+
+NOTHING = {"weeks": None, "every": None, "sample": None, "budget": None, "stop": False}
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"every": "20"}, "--every: '20' is no time such as 90m, 6h, 2d or 1w"),
+        ({"every": "0.5m"}, "--every 30 seconds: from a minute to a day"),
+        ({"every": "25h"}, "--every 25 hours: from a minute to a day"),
+        ({"weeks": "53"}, "--weeks 53: more than 0 and 52 at most"),
+        ({"weeks": "0"}, "--weeks 0: more than 0 and 52 at most"),
+        ({"weeks": "three"}, "--weeks: 'three' is no number of weeks, such as 3"),
+        ({"weeks": "nan"}, "--weeks: 'nan' is no number of weeks, such as 3"),
+        ({"sample": "0"}, "--sample 0: one page at least"),
+        ({"sample": "few"}, "--sample: 'few' is no number of pages"),
+        (
+            {"budget": "many"},
+            "--budget: 'many' is no number of requests a day, such as 265, 265/day or 0.5",
+        ),
+        ({"weeks": "3", "stop": True}, "--stop ends the phase; it takes no other options"),
+    ],
+    ids=str,
+)
+def test_mistakes_are_one_line(
+    given: dict[str, object], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = Command()
+    command.run(["pages"], Namespace(**NOTHING | given))
+    assert (command.exitcode, capsys.readouterr().err) == (1, f"scrapy learn: {complaint}\n")
+
+
+@pytest.mark.parametrize(
+    ("hours", "words"),
+    [
+        (1 / 120, "30 seconds"), (1 / 60, "1 minute"), (1 / 3, "20 minutes"), (1, "1 hour"),
+        (1.5, "1.5 hours"), (24, "24 hours"), (48, "48 hours"), (60, "2.5 days"), (168, "7 days"),
+    ],
+)  # fmt: skip
+def test_spans_in_words(hours: float, words: str) -> None:
+    assert span(hours) == words

@@ -1,0 +1,103 @@
+"""Histories: look by look, and from true changes and visits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schedules.history import CHANGE, MOST_CHANGES, Histories, History
+from schedules.looks import never, polls, seen
+from schedules.score import Times
+
+
+def changes_of(history: History) -> list[tuple[int, int, int]]:
+    return [tuple(record) for record in np.frombuffer(history.changes, CHANGE).tolist()]
+
+
+def test_a_look_that_finds_a_change_knows_the_look_before() -> None:
+    past = History.begin(100).seen(160, changed=False).seen(220, changed=True, said=190)
+    assert past == History(100, 220, past.changes)
+    assert changes_of(past) == [(160, 220, 190)]
+
+
+@pytest.mark.parametrize("at", [0, 99, 100])
+def test_a_look_that_is_not_later_tells_nothing(at: int) -> None:
+    past = History.begin(40).seen(100, changed=True)
+    assert past.seen(at, changed=True) == past
+    assert past.seen(at, changed=False) == past
+
+
+def test_old_changes_leave_with_the_span_they_stood_in() -> None:
+    past = History.begin(0)
+    for at in range(1, MOST_CHANGES + 11):
+        past = past.seen(at, changed=True)
+    records = changes_of(past)
+    assert len(records) == MOST_CHANGES
+    assert past.since == records[0][0] == 10
+    assert past.until == records[-1][1] == MOST_CHANGES + 10
+
+
+def test_some_of_many_histories() -> None:
+    many = Histories(
+        np.array([1.0, 2.0, 3.0]), np.array([9.0, 9.0, 9.0]), np.array([0, 2, 2, 3]),
+        np.array([1.0, 4.0, 5.0]), np.array([2.0, 5.0, 6.0]),
+    )  # fmt: skip
+    some = many.of(np.array([2, 0, 1]))
+    assert some.since.tolist() == [3, 1, 2]
+    assert some.first.tolist() == [0, 1, 3, 3]
+    assert some.by.tolist() == [6, 2, 5]
+    assert len(many.of(np.array([], int))) == 0
+
+
+def times(*rows: list[float]) -> Times:
+    first = np.cumsum([0, *(len(row) for row in rows)])
+    return Times(first, np.array([at for row in rows for at in row], float))
+
+
+def test_a_visit_sees_that_something_changed_not_when_or_how_often() -> None:
+    past = seen(never(2), times([10, 20, 30], []), times([5, 12, 13, 30], [15]))
+    assert past.since[0] == 10
+    assert past.until[0] == 30
+    assert np.isnan(past.since[1])
+    assert list(zip(past.after, past.by, strict=True)) == [(10, 20), (20, 30)]
+
+
+def test_a_history_goes_on_where_it_was() -> None:
+    happened = times([12, 25], [3])
+    whole = seen(never(2), times([10, 20, 30], [1, 5]), happened)
+    first = seen(never(2), times([10], []), happened)
+    parts = seen(seen(first, times([20], [1]), happened), times([30], [5]), happened)
+    for name in ("since", "until", "first", "after", "by"):
+        np.testing.assert_array_equal(getattr(parts, name), getattr(whole, name))
+
+
+def test_polls_are_on_one_grid_with_both_ends() -> None:
+    grid = polls(2, 100.0, 101.0, 1 / 3)
+    np.testing.assert_allclose(grid.at, [100, 100 + 1 / 3, 100 + 2 / 3, 101] * 2)
+    assert grid.first.tolist() == [0, 4, 8]
+
+
+MINUTES = st.lists(st.integers(0, 300), max_size=12, unique=True).map(sorted)
+
+
+@given(st.lists(st.tuples(MINUTES, MINUTES), min_size=1, max_size=4))
+def test_visits_see_what_looking_one_by_one_sees(rows: list[tuple[list[int], list[int]]]) -> None:
+    visits, changes = (times(*([at / 60 for at in row[k]] for row in rows)) for k in (0, 1))
+    past = seen(never(len(rows)), visits, changes)
+    for i, (looks, happened) in enumerate(rows):
+        one: History | None = None
+        for at in looks:
+            if one is None:
+                one = History.begin(at)
+            else:
+                one = one.seen(at, changed=any(one.until < change <= at for change in happened))
+        mine = slice(past.first[i], past.first[i + 1])
+        if one is None:
+            assert np.isnan(past.since[i])
+            assert past.first[i] == past.first[i + 1]
+            continue
+        assert (round(past.since[i] * 60), round(past.until[i] * 60)) == (one.since, one.until)
+        spans = np.rint(np.column_stack([past.after[mine], past.by[mine]]) * 60).astype(int)
+        assert [tuple(span) for span in spans.tolist()] == [c[:2] for c in changes_of(one)]

@@ -1,0 +1,134 @@
+"""Why a page is visited when it is, in sentences."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from crawler.replanning.reasons import Facts, Worth, reasons
+from crawler.storage.sites import Site
+from tests.unit.watching import NOW
+
+WORTH = Worth(last=21.2, more=9.53, price=14.5)
+
+
+def facts(plan: dict[str, Any] | None = None, **own: Any) -> Facts:
+    target = {"visited_at": NOW, "plan": plan or {"policy": "optimal", "bound": "price"}}
+    usual = Facts(target, Site("shop", at=NOW), {}, WORTH, 0, 6.0, 672.0, NOW)
+    return replace(usual, **own)
+
+
+def target(**own: Any) -> Facts:
+    """Facts of a target without a plan."""
+    return replace(facts(), target={"visited_at": NOW, **own})
+
+
+def test_the_price_decides_as_a_rule() -> None:
+    assert reasons(facts()) == [
+        "One more visit a week would save 9.53, less than the price of a request, 14.5 hours of "
+        "staleness; the last visit that it has saves 21.2 (price)."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("worth", "sentence"),
+    [
+        (Worth(None, 14.0, 14.5), "One more visit a week would save 14, about the price of a "
+         "request, 14.5 hours of staleness (price)."),
+        (Worth(30, 20.0, 14.5), "One more visit a week would save 20, more than the price of a "
+         "request, 14.5 hours of staleness; a full day, or that moves have to pay, stands against "
+         "it; the last visit that it has saves 30 (price)."),
+        (Worth(30, None, 14.5), "The last visit that it has saves 30, more than the price of a "
+         "request, 14.5 hours of staleness (price)."),
+    ],
+    ids=["about", "more", "no more to be had"],
+)  # fmt: skip
+def test_one_more_visit_is_held_against_the_price(worth: Worth, sentence: str) -> None:
+    assert reasons(facts(worth=worth)) == [sentence]
+
+
+def test_without_a_price_nothing_is_held_against_it() -> None:
+    assert reasons(facts(worth=Worth(1, 1, None))) == []
+
+
+@pytest.mark.parametrize(
+    ("bound", "words"),
+    [
+        ("prior", "It was never seen twice: it has what a page of its kind usually needs (prior)."),
+        ("kept", "It keeps the schedule it had: a new one would save too little to be worth a move "
+         "(kept)."),
+        ("floor", "It has the least there is, a visit every 28 days (floor): more would not pay, "
+         "and no page is left unseen for longer (exploration)."),
+    ],
+)  # fmt: skip
+def test_what_bound_the_result_comes_first(bound: str, words: str) -> None:
+    first, second = reasons(facts({"policy": "optimal", "bound": bound}))
+    assert first == words
+    assert second.endswith("(price).")
+
+
+def test_the_ceiling_is_said_only_where_there_is_no_more() -> None:
+    plan = {"policy": "optimal", "bound": "ceiling"}
+    words = "It has the most there is, a visit every 6 hours (ceiling)."
+    assert reasons(facts(plan, worth=Worth(30, None, 14.5)))[0] == words
+    assert words not in reasons(facts(plan))
+    hourly = reasons(facts(plan, worth=Worth(30, None, 14.5), least=1.0))[0]
+    assert hourly == "It has the most there is, a visit every hour (ceiling)."
+
+
+@pytest.mark.parametrize(
+    ("policy", "words"),
+    [
+        ("groups", "the group of the changes that were seen in a mean week (policy groups)"),
+        ("groups6", "(policy groups6)"),
+        ("uniform", "visits a week are the same for all pages, at one price for all, and never "
+         "less than one every 20 hours"),
+        ("sqrt", "the square root"), ("freshness", "fresh most of the time"),
+        ("harmonic", "LambdaCrawl"), ("age", "least mean age"),
+        ("adaptive", "times 0.5 after a change, times 1.2 after none, and never over 20 hours"),
+    ],
+)  # fmt: skip
+def test_other_policies_have_a_rule(policy: str, words: str) -> None:
+    (sentence,) = reasons(facts({"policy": policy, "bound": "rule"}, most=20.0))
+    assert words in sentence
+    assert "{" not in sentence
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        ({"alias_of": "https://x.test/"}, "It redirects to https://x.test/, which is visited in"),
+        ({"gone": True}, "It is gone: it is only asked for every 28 days"),
+        ({"consecutive_errors": 1}, "The last 1 visit failed"),
+        ({"consecutive_errors": 3}, "The last 3 visits failed"),
+        ({"hinted": True}, "A sitemap said that it changed, so it was made due at once (a hint)"),
+        ({"visited_at": None}, "It was never visited so far"),
+        ({}, "No plan knows it so far: fixed intervals hold until the next replan."),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_comes_before_the_plan(own: dict[str, Any], words: str) -> None:
+    assert reasons(target(**own))[0].startswith(words)
+
+
+def test_a_learning_phase_is_said_while_it_lasts() -> None:
+    plan = {"policy": "learn", "until": NOW + timedelta(hours=25)}
+    (sentence,) = reasons(facts(plan))
+    assert sentence == "It is being learned: it is visited often until 2026-03-03 01:00 UTC."
+    assert "learned" not in reasons(facts(plan | {"until": NOW}))[0]
+
+
+def test_windows_and_caps_hold_visits_back() -> None:
+    site = Site("shop", windows=("Mon-Fri 08:00-18:00",), blackout=("Wed",), at=NOW)
+    *_, window, cap = reasons(facts(site=site, waiting=7))
+    assert window == (
+        "The wrapper lets it be visited in 40 of 168 hours of the week only (window): "
+        "Mon,Tue,Thu,Fri 08:00-18:00."
+    )
+    assert cap == (
+        "The last pass left 7 targets waiting, as a cap was reached (cap): visits may come later "
+        "than planned."
+    )

@@ -1,0 +1,151 @@
+"""The score of a schedule, by examples."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import astuple
+
+import numpy as np
+import pytest
+
+from schedules.score import Score, Times, score
+
+NEVER = math.inf
+MONDAY = 24 * (7 * 2822 + 4)
+
+
+def ragged(*pages: list[float]) -> Times:
+    """Moments of pages in hours since Monday."""
+    flat = np.array([hour for page in pages for hour in page], np.float64)
+    return Times(np.cumsum([0, *map(len, pages)]), MONDAY + flat)
+
+
+def scored(
+    changes: list[list[float]],
+    visits: list[list[float]],
+    *,
+    sources: list[int] | None = None,
+    ends: list[float] | None = None,
+    hours: float = 100,
+) -> Score:
+    """The score of the hours from Monday on."""
+    n = len(changes)
+    return score(
+        ragged(*changes),
+        ragged(*visits),
+        np.array(sources or [0] * n, np.int64),
+        np.array([math.inf if end is NEVER else MONDAY + end for end in ends or [NEVER] * n]),
+        MONDAY,
+        MONDAY + hours,
+    )
+
+
+def test_a_copy_is_stale_from_a_change_to_the_next_visit() -> None:
+    found = scored([[10, 50]], [[20, 60]])
+    assert found.stale_h.tolist() == [20]
+    assert found.freshness.tolist() == [0.8]
+    assert found.delay_h.tolist() == [20]
+    assert found.captured.tolist() == [2]
+
+
+def test_age_is_that_of_the_oldest_change_not_yet_seen() -> None:
+    found = scored([[10, 15]], [[20]])
+    assert found.age_h2.tolist() == [10 * 10 / 2]
+    assert found.age_days.tolist() == [50 / 100 / 24]
+
+
+def test_of_several_changes_a_visit_gets_the_newest() -> None:
+    found = scored([[10, 12, 15]], [[20]])
+    assert found.lost.tolist() == [2]
+    assert found.captured.tolist() == [1]
+    assert found.delay_h.tolist() == [5]
+    assert found.delay_all_h.tolist() == [10 + 8 + 5]
+
+
+def test_what_no_visit_sees_waits_until_the_end_and_the_newest_is_not_lost() -> None:
+    found = scored([[90, 95]], [[20]])
+    assert found.lost.tolist() == [1]
+    assert found.captured.tolist() == [0]
+    assert found.stale_h.tolist() == [10]
+    assert found.delay_all_h.tolist() == [10 + 5]
+    assert math.isnan(found.totals().by_page.delay_h)
+
+
+def test_a_visit_at_the_moment_of_a_change_sees_it() -> None:
+    assert scored([[10]], [[10]]).stale_h.tolist() == [0]
+
+
+def test_a_rounding_error_is_no_delay() -> None:
+    rounded = 10 + 1e-10
+    assert MONDAY + rounded > MONDAY + 10
+    assert scored([[rounded]], [[10]]).stale_h.tolist() == [0]
+
+
+def test_a_change_belongs_to_the_window_that_ends_with_it() -> None:
+    found = scored([[0, 100]], [[]])
+    assert found.changes.tolist() == [1]
+    assert found.stale_h.tolist() == [0]
+
+
+def test_visits_count_at_both_ends_of_the_window_and_not_beyond() -> None:
+    assert scored([[]], [[-1, 0, 100, 101]]).visits.tolist() == [2]
+
+
+def test_a_page_may_end_early() -> None:
+    found = scored([[10, 60]], [[20, 70]], ends=[50])
+    assert found.watched_h.tolist() == [50]
+    assert found.changes.tolist() == found.visits.tolist() == [1]
+    assert found.freshness.tolist() == [0.8]
+
+
+def test_a_page_that_ended_before_the_window_is_in_no_total() -> None:
+    found = scored([[10], [10]], [[0, 20], [20]], ends=[0, NEVER], sources=[5, 1])
+    assert math.isnan(found.freshness[0])
+    totals = found.totals()
+    assert (totals.pages, totals.sources, totals.visits) == (1, 1, 1)
+    assert totals.by_page.freshness == totals.by_source.freshness == 0.9
+
+
+def test_pages_do_not_see_with_the_visits_of_others() -> None:
+    found = scored([[10], [10], []], [[], [20], [10]])
+    assert found.stale_h.tolist() == [90, 10, 0]
+    assert found.totals().never_visited == 1
+
+
+def test_pages_weigh_the_same_or_sources_do() -> None:
+    found = scored([[50], [], []], [[], [60], []], sources=[1, 0, 0]).totals()
+    assert found.by_page.freshness == pytest.approx((0.5 + 1 + 1) / 3)
+    assert found.by_source.freshness == pytest.approx((0.5 + 1) / 2)
+
+
+def test_a_source_without_changes_is_in_no_mean_over_changes() -> None:
+    found = scored([[10, 15], []], [[20], [5]], sources=[0, 1]).totals()
+    assert found.by_source.lost_share == 0.5
+    assert found.by_source.delay_h == 5
+
+
+def test_the_load_is_told_by_clock_hour_and_utc_day() -> None:
+    load = scored([[], []], [[1, 1.5, 30], [1.9, 2]], hours=50).load
+    assert load.per_day == 5 / 50 * 24
+    assert load.busiest_hour == 3
+    assert load.busiest_day == 4
+    assert load.hour_peak == 3 / (5 / 50)
+
+
+def test_without_visits_there_is_no_load() -> None:
+    load = scored([[10]], [[]]).load
+    assert (load.per_day, load.busiest_hour, load.busiest_day) == (0, 0, 0)
+    assert math.isnan(load.hour_peak)
+
+
+def test_without_pages_there_are_no_figures() -> None:
+    totals = scored([], []).totals()
+    assert totals.pages == totals.sources == totals.visits == 0
+    assert all(math.isnan(value) for value in astuple(totals.by_page))
+    assert all(math.isnan(value) for value in astuple(totals.by_source))
+
+
+@pytest.mark.parametrize("hours", [0, -1])
+def test_a_window_has_to_hold_time(hours: float) -> None:
+    with pytest.raises(ValueError, match="holds no time"):
+        scored([[]], [[]], hours=hours)

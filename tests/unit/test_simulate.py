@@ -1,0 +1,303 @@
+"""Simulations: what a policy may know, when it visits, what a cap and an end do to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pytest
+
+from schedules.actors import Desk
+from schedules.history import Floats, Histories
+from schedules.looks import never, polls, seen
+from schedules.plan import POLICIES, BudgetTooSmall, Terms
+from schedules.population import Population, walls_of
+from schedules.score import Times
+from schedules.simulate import daily, polled, simulate
+from schedules.world import Span, World, while_there
+
+MONDAY = 2820 * 168 + 96.0  # 2024-01-22 00:00 UTC, where a cycle of weeks begins
+WEEK, DAY = 168.0, 24.0
+SPAN = Span(MONDAY - 3 * WEEK, MONDAY, MONDAY + 4 * WEEK)
+UTC = ZoneInfo("UTC")
+
+
+def population_of(n: int, zone: ZoneInfo = UTC, longest: float = 672.0) -> Population:
+    """Targets of two sites in turn."""
+    return Population(
+        key=np.frombuffer(np.random.default_rng(n).bytes(8 * n), np.uint64),
+        site=np.arange(n) % 2,
+        group=np.arange(n) % 2,
+        parent=np.arange(2),
+        zones=(zone, UTC),
+        open_hours=np.ones((2, 168), np.bool_),
+        weight=np.ones(n),
+        cost=np.ones(n),
+        min_hours=np.ones(n),
+        max_hours=np.full(n, longest),
+        site_day=np.full(2, np.inf),
+        site_hour=np.full(2, np.inf),
+        walls=walls_of(tuple(dict.fromkeys((zone, UTC))), SPAN.start, MONDAY + 60 * WEEK),
+    )
+
+
+def world_of(changes: list[list[float]]) -> World:
+    """Targets that change at these hours after the split."""
+    n = len(changes)
+    first = np.cumsum([0, *map(len, changes)])
+    at = MONDAY + np.array([hour for hours in changes for hour in hours], float)
+    nan, inf = np.full(n, np.nan), np.full(n, np.inf)
+    return World(population_of(n), Times(first, at), nan, inf)
+
+
+def lively(n: int = 30, seed: int = 5) -> World:
+    """Targets of very different rates, from none to many changes a day."""
+    random = np.random.default_rng(seed)
+    means = np.geomspace(0.5, 300, n)
+    changes = [
+        np.sort(np.round(random.uniform(-3 * WEEK, 4 * WEEK, random.poisson(mean)) * 60) / 60)
+        for mean in means
+    ]
+    return world_of([list(hours) for hours in changes])
+
+
+def visits_of(visits: Times, i: int) -> Floats:
+    """The visits of a target in hours after the split."""
+    return visits.at[visits.first[i] : visits.first[i + 1]] - MONDAY
+
+
+def by_day(visits: Times) -> Floats:
+    """Visits on each UTC day."""
+    return np.bincount(((visits.at - SPAN.start) // DAY).astype(int))
+
+
+def owners(visits: Times) -> Floats:
+    return np.repeat(np.arange(len(visits.first) - 1), np.diff(visits.first))
+
+
+# What polls see.
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_polls_see_what_looks_at_each_of_them_would_see(seed: int) -> None:
+    world = lively(12, seed)
+    random = np.random.default_rng(seed)
+    world = replace(
+        world,
+        began=np.where(random.random(12) < 0.5, MONDAY - random.uniform(0, 4 * WEEK, 12), np.nan),
+        ends=np.where(random.random(12) < 0.5, MONDAY - random.uniform(0, 3 * WEEK, 12), np.inf),
+    )
+    looks = while_there(world, polls(12, SPAN.start, SPAN.split, 1 / 3))
+    expected = seen(never(12), looks, world.changes)
+    found = polled(world, SPAN.start, SPAN.split)
+    for name in Histories.__dataclass_fields__:
+        assert getattr(found, name) == pytest.approx(getattr(expected, name), nan_ok=True), name
+
+
+def test_a_change_at_a_poll_is_seen_by_it() -> None:
+    world = world_of([[-1.0, -1 / 3, -1e-9, 0.0]])
+    found = polled(world, SPAN.start, SPAN.split)
+    assert found.by - MONDAY == pytest.approx([-1, -1 / 3, 0])
+    assert found.after - MONDAY == pytest.approx([-4 / 3, -2 / 3, -1 / 3])
+
+
+# What a policy may know.
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("closed_loop", [False, True], ids=["open", "closed"])
+def test_what_is_still_to_come_moves_no_visit(policy: str, closed_loop: bool) -> None:
+    world = lively()
+    until = MONDAY + WEEK
+    past = world.changes.at <= until
+    first = np.concatenate([[0], np.cumsum(past)])[world.changes.first]
+    other = replace(world, changes=Times(first, world.changes.at[past]))
+    visits = [
+        simulate(one, Terms(policy, 20), SPAN, closed_loop=closed_loop) for one in (world, other)
+    ]
+    before = [one.at[one.at <= until].tolist() for one in visits]
+    assert before[0] == before[1]
+    assert len(before[0]) > 50
+
+
+def test_visits_decide_what_comes_after_them() -> None:
+    world = lively()
+    still = replace(world, changes=Times(np.zeros(31, np.int64), np.empty(0)))
+    counts = [
+        np.diff(simulate(one, Terms("optimal", 20), SPAN, closed_loop=True).first)
+        for one in (world, still)
+    ]
+    assert counts[0][-10:].sum() > 2 * counts[0][:10].sum()
+    assert counts[1][-10:].sum() < 1.2 * counts[1][:10].sum()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_order_of_the_targets_does_not_matter(policy: str) -> None:
+    world, order = lively(), np.random.default_rng(1).permutation(30)
+    pieces = [world.changes.at[world.changes.first[i] : world.changes.first[i + 1]] for i in order]
+    other = replace(
+        world,
+        population=world.population.of(order),
+        changes=Times(np.cumsum([0, *map(len, pieces)]), np.concatenate(pieces)),
+    )
+    terms = Terms(policy, 20, daily_cap=25)
+    one, two = simulate(world, terms, SPAN), simulate(other, terms, SPAN)
+    for place, i in enumerate(order):
+        assert visits_of(two, place).tolist() == visits_of(one, i).tolist()
+
+
+# When it visits.
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_in_an_open_loop_visits_are_from_the_split_to_the_end(policy: str) -> None:
+    visits = simulate(lively(), Terms(policy, 20), SPAN)
+    assert visits.at.min() >= SPAN.split
+    assert visits.at.max() <= SPAN.stop
+    assert all((np.diff(visits_of(visits, i)) > 0).all() for i in range(30))
+    assert (np.diff(visits.first) > 0).all()
+
+
+@pytest.mark.parametrize("policy", [name for name in POLICIES if name != "adaptive"])
+def test_a_closed_loop_begins_with_a_week_of_daily_visits(policy: str) -> None:
+    visits = simulate(lively(), Terms(policy, 20, daily_cap=25), SPAN, closed_loop=True)
+    for i in range(30):
+        week = visits_of(visits, i) + 3 * WEEK
+        week = week[week < WEEK]
+        assert (week // DAY).tolist() == [0, 1, 2, 3, 4, 5, 6]
+        assert len(set(week % DAY)) > 2
+    hours = np.bincount((visits.at[visits.at < SPAN.start + WEEK] % DAY).astype(int), minlength=24)
+    assert hours.min() > 0
+
+
+def test_groups_of_an_open_loop_stay_as_the_polls_made_them() -> None:
+    world = lively()
+    shifted = Span(SPAN.start, SPAN.split, SPAN.split + 8 * WEEK)
+    visits = simulate(world, Terms("groups"), shifted)
+    for i in range(30):
+        mine = visits_of(visits, i)
+        early, late = mine[mine < 4 * WEEK], mine[mine >= 4 * WEEK]
+        assert (late - 4 * WEEK).tolist() == early.tolist()
+
+
+def test_adaptive_intervals_halve_after_a_change_and_grow_by_a_fifth_after_none() -> None:
+    visits = visits_of(simulate(world_of([[]]), Terms("adaptive"), SPAN), 0)
+    gaps = np.diff(visits)
+    assert gaps[0] == pytest.approx(24 * 1.2)
+    assert gaps[1:] / gaps[:-1] == pytest.approx([1.2] * (len(gaps) - 1))
+    restless = world_of([[hour / 2 for hour in range(-1000, 1300)]])
+    gaps = np.diff(visits_of(simulate(restless, Terms("adaptive"), SPAN), 0))
+    assert gaps[:6] == pytest.approx([12, 6, 3, 1.5, 1, 1])
+
+
+def test_adaptive_intervals_are_four_weeks_at_most() -> None:
+    long = Span(SPAN.start, SPAN.split, SPAN.split + 50 * WEEK)
+    gaps = np.diff(visits_of(simulate(world_of([[]]), Terms("adaptive"), long), 0))
+    assert gaps.max() == pytest.approx(28 * DAY)
+
+
+@pytest.mark.parametrize("policy", ["optimal", "freshness", "age"])
+def test_no_plan_moves_a_target_past_its_longest_interval(policy: str) -> None:
+    world = lively()
+    world = replace(world, population=population_of(30, longest=14 * DAY))
+    visits = simulate(world, Terms(policy, 6), SPAN, replan_hours=2 * DAY)
+    for i in range(30):
+        looks = np.concatenate([[0.0], visits_of(visits, i), [4 * WEEK]])
+        assert np.diff(looks).max() <= 14 * DAY + 1
+
+
+def test_slots_follow_the_clock_of_their_site() -> None:
+    world = world_of([[hour + 0.5 for hour in range(-480, 640, 24)]] * 2)
+    tokyo = replace(world, population=population_of(2, ZoneInfo("Asia/Tokyo")))
+    visits = simulate(tokyo, Terms("groups"), SPAN)
+    assert set((visits_of(visits, 0) + 9) % 24) <= {0, 12}
+    assert set(visits_of(visits, 1) % 24) <= {0, 12}
+
+
+# Pages that come and go.
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_an_ended_page_is_not_visited_again(policy: str) -> None:
+    world = lively()
+    ends = np.full(30, np.inf)
+    ends[-10:] = MONDAY + 1.4 * WEEK
+    visits = simulate(replace(world, ends=ends), Terms(policy, 20), SPAN)
+    for i in range(20, 30):
+        assert visits_of(visits, i).max(initial=0) <= 1.4 * WEEK
+
+
+def test_the_others_get_the_budget_of_an_ended_page() -> None:
+    world = lively()
+    ends = np.full(30, np.inf)
+    ends[-10:] = MONDAY + 0.9 * WEEK
+    visits = simulate(replace(world, ends=ends), Terms("uniform", 20), SPAN)
+    weeks = np.bincount(((visits.at - MONDAY) // WEEK).astype(int))
+    assert weeks[2:] == pytest.approx([140, 140], abs=6)
+    assert (owners(visits)[visits.at > MONDAY + WEEK] < 20).all()
+
+
+def test_a_new_page_is_visited_when_the_next_plan_finds_it() -> None:
+    world = lively()
+    began = np.full(30, np.nan)
+    began[0] = MONDAY + 10
+    visits = visits_of(simulate(replace(world, began=began), Terms("optimal", 20), SPAN), 0)
+    assert visits[0] == WEEK
+
+
+def test_a_world_that_ends_is_left_alone() -> None:
+    world = replace(lively(), ends=np.full(30, MONDAY + WEEK))
+    visits = simulate(world, Terms("optimal", 20), SPAN)
+    assert visits.at.max() <= MONDAY + WEEK
+
+
+def test_daily_visits_are_one_a_day_at_a_page_s_own_hour() -> None:
+    visits = daily(lively(), SPAN.split, SPAN.stop)
+    assert (np.diff(visits.first) == 28).all()
+    assert len(np.unique(visits.at % DAY)) > 5
+
+
+# Budgets and caps.
+
+
+def test_a_budget_below_the_floor_is_an_error() -> None:
+    with pytest.raises(BudgetTooSmall) as caught:
+        simulate(lively(), Terms("optimal", 1), SPAN)
+    assert caught.value.least_per_day == pytest.approx(30 / 28)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_no_day_has_more_requests_than_its_cap(policy: str) -> None:
+    visits = simulate(lively(), Terms(policy, 20, daily_cap=20), SPAN)
+    assert by_day(visits).max() == 20
+    assert (np.diff(visits.first) > 0).all()
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_cap_that_is_never_reached_changes_nothing(policy: str) -> None:
+    world = lively()
+    free, capped = (
+        simulate(world, Terms(policy, 20, daily_cap=cap), SPAN) for cap in (None, 10_000)
+    )
+    assert capped.at.tolist() == free.at.tolist()
+
+
+def test_a_refused_visit_stays_due_and_goes_first_on_the_next_day() -> None:
+    # Groups visit these by night: on Mondays, Wednesdays and Fridays at noon.
+    world = world_of([list(range(-500, 600, 56))] * 5)
+    visits = simulate(world, Terms("groups", daily_cap=3), SPAN)
+    assert by_day(visits)[21:26].tolist() == [3, 2, 3, 2, 3]
+    first = visits.at < MONDAY + 2 * DAY
+    assert sorted(visits.at[first] - MONDAY) == [12, 12, 12, 24, 24]
+    assert sorted(owners(visits)[first]) == [0, 1, 2, 3, 4]
+
+
+def test_a_desk_lets_the_most_valuable_go_and_counts_by_the_day() -> None:
+    desk = Desk(3)
+    ones = np.ones(2)
+    assert desk.let_go(0, ones, ones, ones).tolist() == [0, 1]
+    value = np.array([1.0, 3.0, 2.0])
+    assert desk.let_go(5, value, np.ones(3), np.ones(3)).tolist() == [1]
+    assert desk.let_go(23, value, np.ones(3), np.ones(3)).tolist() == []
+    assert desk.let_go(24, value, np.ones(3), np.ones(3)).tolist() == [0, 1, 2]

@@ -1,0 +1,53 @@
+"""Visits held against what truly changed on the demo site."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from tests.site.truth import totals
+from tests.site.world import START, World
+
+WEEK, HOUR = timedelta(weeks=1), timedelta(hours=1)
+STOP = START + WEEK
+
+
+def lasting(world: World) -> list[str]:
+    """Paths of items that are there in all of the week."""
+    return [item.path for item in world.items if item.live(START) and item.live(STOP)]
+
+
+def test_who_looks_at_each_change_is_always_fresh() -> None:
+    world = World()
+    found = totals(world, {p: world.changes(p, START, STOP) for p in lasting(world)}, START, STOP)
+    assert (found.by_page.freshness, found.by_page.age_days) == (1, 0)
+    assert found.changes == found.visits > 50
+
+
+def test_what_is_stale_is_what_the_content_says() -> None:
+    """Against the pages themselves, hour by hour."""
+    world = World()
+    changing = [path for path in lasting(world) if world.changes(path, START, STOP)][:12]
+    looks = [START + 12 * HOUR + day * 24 * HOUR for day in range(7)]
+    found = totals(world, dict.fromkeys(changing, looks), START, STOP)
+    stale = sum(is_stale(world, path, looks, hour) for path in changing for hour in range(168))
+    assert 1 - found.by_page.freshness == pytest.approx(stale / 168 / len(changing), abs=0.01)
+    assert found.load.per_day == len(changing)
+
+
+def is_stale(world: World, path: str, looks: list[datetime], hour: int) -> bool:
+    now = START + (hour + 0.5) * HOUR
+    seen = max((look for look in looks if look <= now), default=START)
+    return world.content(path, seen) != world.content(path, now)
+
+
+def test_a_page_counts_until_its_end() -> None:
+    """Never visited: stale from its first change on, and only as long as it is there."""
+    world = World()
+    item = next(i for i in world.items if i.ends and i.live(START) and i.per_week > 1)
+    assert item.ends is not None
+    found = totals(world, {item.path: []}, START, item.ends + WEEK)
+    first = world.changes(item.path, START, item.ends)[0]
+    assert found.by_page.freshness == pytest.approx((first - START) / (item.ends - START))
+    assert (found.pages, found.never_visited) == (1, 1)

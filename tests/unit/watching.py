@@ -1,0 +1,78 @@
+"""What a replan reads, made up: targets of spiders as `storage.histories` gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from crawler.config import Config
+from crawler.replanning.population import Gathered, keys_of, population_of
+from crawler.storage.columns import GrownTexts, Names, offsets
+from crawler.storage.histories import Watched
+from crawler.storage.sites import Site
+from schedules.history import Histories
+from schedules.schedule import Schedules
+
+NOW = datetime(2026, 3, 2, tzinfo=UTC)  # a Monday
+NOW_HOURS = NOW.timestamp() / 3600
+DAY = 24.0
+SITE = Site("shop", at=NOW)
+
+
+def page(path: str = "item/1", **own: Any) -> dict[str, Any]:
+    """A target; times in hours before now, changes as (after, by, said) in such hours."""
+    usual = {
+        "spider": "shop", "kind": "item", "category": None, "plan": None, "next": -20.0,
+        "visited": 1.0, "since": 21 * DAY, "until": 1.0, "changes": (), "lies": 0,
+        "every": 0.0, "refreshed": 20,
+    }  # fmt: skip
+    return usual | {"url": f"https://shop.example/{path}"} | own
+
+
+def watched(pages: Sequence[dict[str, Any]], ahead: int = 0) -> Watched:
+    """Targets as they are read."""
+
+    def names(key: str) -> tuple[tuple[str, ...], Any]:
+        column = Names()
+        column.add([one[key] for one in pages])
+        return column.taken()
+
+    def ago(key: str) -> Any:
+        return NOW_HOURS - np.array([one[key] for one in pages], float)
+
+    ids = GrownTexts()
+    ids.add(f"{one['spider']} {one['url']}" for one in pages)
+    changes = [change for one in pages for change in one["changes"]]
+    after, by, said = (
+        NOW_HOURS - np.array([change[i] for change in changes], float) for i in range(3)
+    )
+    first = offsets(np.array([len(one["changes"]) for one in pages], np.int64))
+    every = np.array([one["every"] for one in pages], float)
+    none = Schedules.none(len(pages))
+    return Watched(
+        ids.taken(), *names("spider"), *names("kind"), (), np.full(len(pages), -1, np.int32),
+        *names("category"), *names("plan"), ago("next"), ago("visited"),
+        np.array([one["refreshed"] for one in pages]), np.zeros(len(pages), np.bool_),
+        np.array([one["lies"] for one in pages]),
+        Histories(ago("since"), ago("until"), first, after, by), said,
+        Schedules(none.weeks, none.first, none.slots, every, none.phase_hours), ahead,
+    )  # fmt: skip
+
+
+def gathered(
+    pages: Sequence[dict[str, Any]], *found: Site, config: Config | None = None, ahead: int = 0
+) -> Gathered:
+    """All that a plan is made of. found: sites that are not as usual."""
+    config = config or Config.load(mongo_uri=None)
+    seen = watched(pages, ahead)
+    known = {one.name: one for one in found}
+    of_spiders = tuple(known.get(name) or Site(name, at=NOW) for name in seen.spiders)
+    weight = np.ones(len(pages))
+    population = population_of(seen, of_spiders, keys_of(seen.ids), weight, config, NOW_HOURS)
+    fixed = np.array([4.0 if one["kind"] == "list" else 1.0 for one in pages])
+    return Gathered(
+        seen, of_spiders, population, seen.histories, np.zeros(len(of_spiders), np.bool_), fixed
+    )

@@ -16,7 +16,6 @@ from schedules.world import (
     by_time,
     joined,
     placed,
-    some_of,
     times_of,
     visits_of,
     while_there,
@@ -67,7 +66,7 @@ class Planned:
         if not len(rows):
             self._present = Schedules.none(n)
             return
-        population, present = self._world.population.of(rows), some_of(self._present, rows)
+        population, present = self._world.population.of(rows), self._present.of(rows)
         made = plan(population, past.of(rows), self._terms, now, present)
         self._present = placed(made.schedules, rows, n)
         self._value[rows] = made.value

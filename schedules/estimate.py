@@ -141,7 +141,8 @@ def _counts_of(population: Population, past: Histories, found: Rhythms, part: Pa
 
 def _profiles(population: Population, past: Histories, found: Rhythms, part: Part) -> Floats:
     counts = _counts_of(population, past, found, part)
-    return _shrunk(counts, found.profile, found.share, population.site[part])
+    log_profile = np.log(found.profile + rhythms.LEAST)
+    return _shrunk(counts, found.profile, log_profile, found.share, population.site[part])
 
 
 @compiled
@@ -161,10 +162,13 @@ def _counts(pasts: Pasts, walls: Walls, zone: Ints, site: Ints, spread: Floats) 
 
 
 @compiled
-def _shrunk(counts: Floats, rhythm: Floats, share: Floats, site: Ints) -> Floats:
+def _shrunk(
+    counts: Floats, rhythm: Floats, log_rhythm: Floats, share: Floats, site: Ints
+) -> Floats:
     profiles = np.empty_like(counts)
     for i in range(len(counts)):
-        profiles[i] = target_profile(counts[i], rhythm[site[i]], share[site[i]])
+        s = site[i]
+        profiles[i] = target_profile(counts[i], rhythm[s], log_rhythm[s], share[s])
     return profiles
 
 

@@ -71,12 +71,7 @@ def timetable(groups: Codes, night: Flags) -> Schedules:
 
     groups: (n,) codes   night: (n,) whether they change by night
     """
-    row = groups.astype(np.int64) * 2 + night
-    count = np.diff(_TABLE.first)[row]
-    first = np.concatenate([[0], np.cumsum(count)])
-    place = np.arange(first[-1]) + np.repeat(_TABLE.first[row] - first[:-1], count)
-    none = np.zeros(len(row))
-    return Schedules(_TABLE.weeks[row], first, _TABLE.slots[place], none, none)
+    return _TABLE.of(groups.astype(np.int64) * 2 + night)
 
 
 def load(groups: Codes) -> float:

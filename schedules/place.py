@@ -64,8 +64,9 @@ class Choice(NamedTuple):
 
 @compiled
 def tilt(limits: Limits, z: int) -> float:
-    """How much less an hour is preferred for coming late after the target's phase."""
-    return limits.slope * ((z - limits.phase) % WEEK_HOURS)
+    """How much less an hour of the week is preferred for coming late after the target's phase."""
+    late = z - limits.phase
+    return limits.slope * (late if late >= 0 else late + WEEK_HOURS)
 
 
 @compiled
@@ -75,9 +76,11 @@ def best_split(c: Curves, aim: Objective, limits: Limits, a: int, n: int) -> tup
     cost = split_costs(c, aim, a, n, begin, max(begin - 1, end))
     preferred, best, where = np.inf, np.inf, -1
     for z in range(begin, end + 1):
-        paid = cost[z - begin] + limits.toll[z % WEEK_HOURS]
-        if paid + tilt(limits, z) < preferred:
-            preferred, best, where = paid + tilt(limits, z), paid, z
+        # A division for each hour would cost as much as all the rest.
+        hour = z if z < WEEK_HOURS else z - WEEK_HOURS
+        paid = cost[z - begin] + limits.toll[hour]
+        if paid + tilt(limits, hour) < preferred:
+            preferred, best, where = paid + tilt(limits, hour), paid, z
     if where < 0 and n - a > limits.max_hours:
         where = _latest_open(limits, a, n)
         best = np.inf if where < 0 else split_costs(c, aim, a, n, where, where)[0]

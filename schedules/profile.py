@@ -56,21 +56,24 @@ def smoothed(profiles: Floats) -> Floats:
 
 
 @compiled
-def target_profile(counts: Floats, rhythm: Floats, share: Floats) -> Floats:
+def target_profile(counts: Floats, rhythm: Floats, log_rhythm: Floats, share: Floats) -> Floats:
     """(168,) profile of a target from its own counts and its site's rhythms; sums to 1.
 
-    counts: (168,)   rhythm: (k, 168)   share: (k,) of the site's targets, 0 for those unused
+    counts: (168,)   rhythm, log_rhythm: (k, 168)   share: (k,) of the site's targets that follow
+    each rhythm, 0 for those unused
     """
-    belongs = np.zeros(len(share))
-    for k in range(len(share)):
-        belongs[k] = np.log(max(share[k], 1e-300))
-        for h in range(WEEK_HOURS):
-            if counts[h] > 0:
-                belongs[k] += counts[h] * np.log(rhythm[k, h] + 1e-7)
+    belongs, profile = np.log(np.maximum(share, 1e-300)), counts.copy()
+    for h in range(WEEK_HOURS):
+        if counts[h] > 0:
+            for k in range(len(share)):
+                belongs[k] += counts[h] * log_rhythm[k, h]
     belongs = np.exp(belongs - belongs.max())
     belongs /= belongs.sum()
-    profile = counts.copy()
     for k in range(len(share)):
-        profile += SITE_WEIGHT * belongs[k] * rhythm[k]
-    profile /= profile.sum()
-    return (1 - FLOOR) * profile + FLOOR / WEEK_HOURS
+        weight = SITE_WEIGHT * belongs[k]
+        for h in range(WEEK_HOURS):
+            profile[h] += weight * rhythm[k, h]
+    scale, least = (1 - FLOOR) / profile.sum(), FLOOR / WEEK_HOURS
+    for h in range(WEEK_HOURS):
+        profile[h] = scale * profile[h] + least
+    return profile

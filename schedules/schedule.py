@@ -61,6 +61,16 @@ class Schedules:
             float(self.phase_hours[i]),
         )
 
+    def of(self, rows: Ints) -> Schedules:
+        """The schedules of some of the targets."""
+        count = np.diff(self.first)[rows]
+        first = np.concatenate([[0], np.cumsum(count)])
+        place = np.arange(first[-1]) + np.repeat(self.first[rows] - first[:-1], count)
+        return Schedules(
+            self.weeks[rows], first, self.slots[place],
+            self.every_hours[rows], self.phase_hours[rows],
+        )  # fmt: skip
+
     @property
     def visits_per_week(self) -> Floats:
         """(n,) mean visits a week."""

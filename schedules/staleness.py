@@ -54,35 +54,45 @@ class Curves(NamedTuple):
 def curves(profile: Floats, rate: Floats, weight: Floats) -> Curves:
     """The curves of a target. profile: (168,) sums to 1; rate, weight: (k,) nodes."""
     k, size = len(rate), 2 * WEEK_HOURS + 1
-    grow, drop = np.ones((k, size)), np.ones((k, size))
-    kept, moment = np.zeros((k, size)), np.zeros((k, size))
+    grow, drop = np.empty((k, size)), np.empty((k, size))
+    kept, moment = np.empty((k, size)), np.empty((k, size))
     mass, lever = np.zeros(size), np.zeros(size)
     mean = (rate * weight).sum()
-    for t in range(2 * WEEK_HOURS):
-        expected = mean * profile[t % WEEK_HOURS]
+    for t in range(WEEK_HOURS):
+        expected = mean * profile[t]
         mass[t + 1] = mass[t] + expected
         lever[t + 1] = lever[t] + expected * (t + 0.5)
+    mass[WEEK_HOURS:] = mass[WEEK_HOURS] + mass[: WEEK_HOURS + 1]
+    lever[WEEK_HOURS:] = (
+        lever[WEEK_HOURS] + lever[: WEEK_HOURS + 1] + WEEK_HOURS * mass[: WEEK_HOURS + 1]
+    )
     for i in range(k):
-        _one_week(profile, rate[i], drop[i], kept[i], moment[i])
-        week = drop[i, WEEK_HOURS]
-        drop[i, WEEK_HOURS:] = week * drop[i, : WEEK_HOURS + 1]
+        _one_week(profile, rate[i], grow[i], drop[i], kept[i], moment[i])
+        grow[i, WEEK_HOURS:] = grow[i, WEEK_HOURS] * grow[i, : WEEK_HOURS + 1]
+        drop[i, WEEK_HOURS:] = drop[i, WEEK_HOURS] * drop[i, : WEEK_HOURS + 1]
         kept[i, WEEK_HOURS:] = kept[i, : WEEK_HOURS + 1]
         moment[i, WEEK_HOURS:] = moment[i, : WEEK_HOURS + 1]
-        grow[i] = 1 / drop[i]
     return Curves(weight, rate, grow, drop, kept, moment, mass, lever)
 
 
 @compiled
-def _one_week(profile: Floats, rate: float, drop: Floats, kept: Floats, moment: Floats) -> None:
+def _one_week(
+    profile: Floats, rate: float, grow: Floats, drop: Floats, kept: Floats, moment: Floats
+) -> None:
     """Fill the first week. Every week is followed by another of its kind."""
     fresh, late, step = np.empty(WEEK_HOURS), np.empty(WEEK_HOURS), np.empty(WEEK_HOURS)
     for t in range(WEEK_HOURS):
+        step[t] = np.exp(-rate * profile[t])
+    for t in range(WEEK_HOURS):
         x = rate * profile[t]
-        step[t] = np.exp(-x)
         # Integrals of e^(-x s) and of s e^(-x s) over the hour.
         fresh[t] = (1 - step[t]) / x if x > 1e-6 else 1 - x / 2
         late[t] = (fresh[t] - step[t]) / x if x > 1e-3 else 0.5 - x / 3
+    drop[0], kept[WEEK_HOURS], moment[WEEK_HOURS] = 1.0, 0.0, 0.0
+    for t in range(WEEK_HOURS):
         drop[t + 1] = drop[t] * step[t]
+    for t in range(WEEK_HOURS + 1):
+        grow[t] = 1 / drop[t]
     for t in range(WEEK_HOURS - 1, -1, -1):
         kept[t] = fresh[t] + step[t] * kept[t + 1]
         moment[t] = late[t] + step[t] * (kept[t + 1] + moment[t + 1])
@@ -90,7 +100,7 @@ def _one_week(profile: Floats, rate: float, drop: Floats, kept: Floats, moment: 
     later = kept[0] / gone
     much_later = (moment[0] + left * later) / gone
     for t in range(WEEK_HOURS + 1):
-        left = drop[WEEK_HOURS] / drop[t]
+        left = drop[WEEK_HOURS] * grow[t]
         kept[t] += left * later
         moment[t] += left * (much_later + (WEEK_HOURS - t) * later)
 

@@ -56,7 +56,7 @@ def visits_of(schedules: Schedules, population: Population, start: float, stop: 
     for one in np.unique(zone):
         rows = np.flatnonzero(zone == one)
         site = population.site[rows[0]]
-        times = visits_between(some_of(schedules, rows), population.zones[site], start, stop)
+        times = visits_between(schedules.of(rows), population.zones[site], start, stop)
         went.append((np.repeat(rows, np.diff(times[0])), times[1]))
     return times_of(len(schedules), went)
 
@@ -81,17 +81,6 @@ def times_of(n: int, pieces: list[tuple[Ints, Floats]]) -> Times:
     return Times(np.searchsorted(owner[order], np.arange(n + 1)), at[order])
 
 
-def some_of(schedules: Schedules, rows: Ints) -> Schedules:
-    """The schedules of some of the targets."""
-    count = np.diff(schedules.first)[rows]
-    first = np.concatenate([[0], np.cumsum(count)])
-    place = np.arange(first[-1]) + np.repeat(schedules.first[rows] - first[:-1], count)
-    return Schedules(
-        schedules.weeks[rows], first, schedules.slots[place],
-        schedules.every_hours[rows], schedules.phase_hours[rows],
-    )  # fmt: skip
-
-
 def placed(schedules: Schedules, rows: Ints, n: int) -> Schedules:
     """The schedules of all n targets: these in their rows, none elsewhere."""
     none = Schedules.none(1)
@@ -104,4 +93,4 @@ def placed(schedules: Schedules, rows: Ints, n: int) -> Schedules:
     )
     source = np.full(n, len(rows))
     source[rows] = np.arange(len(rows))
-    return some_of(longer, source)
+    return longer.of(source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -144,16 +145,22 @@ async def _replan(config: Config, order: Order, say: Say) -> dict[str, Any]:
         now = Clock(config.clock_offset_hours).now()
         if not order.dry_run:
             await plans.recover(db, now, order.spiders)
-        replan = await _make(db, config, order, say)
+        began = time.perf_counter()
+        replan, planning_seconds = await _make(db, config, order, say)
         moved = replan.moved
         if not order.dry_run:
             say(f"writing {moved:,} of {replan.document['targets']:,} plans")
             longest = min(LONGEST, timedelta(hours=config.max_interval_hours))
             await plans.adopt(db, replan.document, replan.rows(), longest)
-        return replan.document | {"moved": moved, "dry_run": order.dry_run}
+        seconds = {
+            "seconds": round(time.perf_counter() - began, 3),
+            "planning_seconds": round(planning_seconds, 3),
+        }
+        return replan.document | {"moved": moved, "dry_run": order.dry_run} | seconds
 
 
-async def _make(db: Database, config: Config, order: Order, say: Say) -> Replan:
+async def _make(db: Database, config: Config, order: Order, say: Say) -> tuple[Replan, float]:
+    """The new plan, and how many seconds the planning alone took."""
     # Slow to import: not before there is something to plan.
     from crawler.replanning.expectations import gathered_of
     from crawler.replanning.replan import effect_of, replanned
@@ -164,7 +171,8 @@ async def _make(db: Database, config: Config, order: Order, say: Say) -> Replan:
     effect = await effect_of(db, gathered.watched, everything=order.spiders is None)
     say(f"planning {len(gathered.watched):,} targets")
     wish = order.wish.over(effect.wish) if order.as_it_is else order.wish
-    return replanned(gathered, wish, effect, now)
+    began = time.perf_counter()
+    return replanned(gathered, wish, effect, now), time.perf_counter() - began
 
 
 async def _check(db: Database, spiders: list[str] | None) -> None:

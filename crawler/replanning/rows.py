@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from datetime import timedelta
-from functools import cache, lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from crawler.replanning.population import Gathered
+from crawler.replanning.times import in_words
 from crawler.storage.parts import ADAPTIVE, EPOCH
 from crawler.storage.plans import Moved
 from schedules import calendar, groups
 from schedules.history import Floats, Ints
 from schedules.plan import BOUNDS, Plan
-from schedules.schedule import Schedule, Schedules
-from schedules.windows import DAY_HOURS, day_names
+from schedules.schedule import Schedules
 
 HOUR_MILLISECONDS = 3_600_000
 MILLISECOND = timedelta(milliseconds=1)
@@ -34,7 +33,7 @@ def next_visits(gathered: Gathered, schedules: Schedules, rows: Ints, now_hours:
     for name in np.unique(zone):
         here = np.flatnonzero(zone == name)
         own = population.zones[population.site[rows[here[0]]]]
-        when[here] = calendar.next_visits(_some(schedules, rows[here]), own, now_hours)
+        when[here] = calendar.next_visits(schedules.of(rows[here]), own, now_hours)
     latest = watched.visited[rows] + population.max_hours[rows]
     when = np.maximum(np.fmin(when, latest), now_hours)
     due: Floats = watched.next_visit[rows]
@@ -42,21 +41,10 @@ def next_visits(gathered: Gathered, schedules: Schedules, rows: Ints, now_hours:
     return result
 
 
-def _some(schedules: Schedules, rows: Ints) -> Schedules:
-    """The schedules of some targets."""
-    count = np.diff(schedules.first)[rows]
-    first = np.concatenate([[0], np.cumsum(count)])
-    place = np.arange(first[-1]) + np.repeat(schedules.first[rows] - first[:-1], count)
-    return Schedules(
-        schedules.weeks[rows], first, schedules.slots[place],
-        schedules.every_hours[rows], schedules.phase_hours[rows],
-    )  # fmt: skip
-
-
 def batch(gathered: Gathered, made: Plan, policy: str, rows: Ints, when: Floats) -> list[Moved]:
     """`_id`, plan and next visit of some targets. when: (m,) hours since 1970 (UTC)."""
-    ids, shared = gathered.watched.ids, {"policy": policy}
-    columns = _columns(made, rows)
+    ids = gathered.watched.ids
+    columns = {"policy": [policy] * len(rows), **_columns(made, rows)}
     if policy == ADAPTIVE:
         population = gathered.population
         columns["min_hours"] = population.min_hours[rows].tolist()
@@ -64,22 +52,21 @@ def batch(gathered: Gathered, made: Plan, policy: str, rows: Ints, when: Floats)
     times = np.rint(when * HOUR_MILLISECONDS).astype(np.int64).tolist()
     values = zip(*columns.values(), strict=True)
     return [
-        (ids[row], shared | dict(zip(columns, part, strict=True)), EPOCH + at * MILLISECOND)
+        (ids[row], dict(zip(columns, part, strict=True)), EPOCH + at * MILLISECOND)
         for row, at, part in zip(rows.tolist(), times, values, strict=True)
     ]
 
 
 def _columns(made: Plan, rows: Ints) -> dict[str, list[Any]]:
     """What is written of some targets, column by column."""
-    some = _some(made.schedules, rows)
-    schedules = [some[i] for i in range(len(rows))]
-    codes = groups.nearest_group(some.visits_per_week).tolist()
+    some = made.schedules.of(rows)
+    slots, codes = some.slots.tolist(), groups.nearest_group(some.visits_per_week).tolist()
     return {
         "group": [groups.NAMES[code] for code in codes],
-        "windows": [windows_of(schedule) for schedule in schedules],
+        "windows": in_words(some),
         "visits_per_week": _numbers(some.visits_per_week),
         "weeks": some.weeks.tolist(),
-        "slots": [list(schedule.slots) for schedule in schedules],
+        "slots": [slots[begin:end] for begin, end in pairwise(some.first.tolist())],
         "every_hours": some.every_hours.tolist(),
         "phase_hours": some.phase_hours.tolist(),
         "rate_per_week": _numbers(made.rate[rows]),
@@ -96,29 +83,7 @@ def _columns(made: Plan, rows: Ints) -> dict[str, list[Any]]:
 
 def _numbers(column: Floats) -> list[float | None]:
     """Rounded; what cannot be known is null, as JSON knows no NaN."""
-    values: list[float] = np.round(column, DIGITS).tolist()
-    return [value if math.isfinite(value) else None for value in values]
-
-
-def windows_of(schedule: Schedule) -> list[str]:
-    """The times of a schedule in words, such as `Mon,Wed,Fri 00:00`; not to be written to."""
-    if schedule.every_hours:
-        return [f"every {schedule.every_hours:.3g} hours"]
-    if schedule.weeks > 1:
-        return _rare_windows(schedule)
-    # As groups.times_of, and fast: most targets have times of their own.
-    days_at: dict[int, tuple[int, ...]] = {}
-    for slot in schedule.slots:
-        day, hour = divmod(slot, DAY_HOURS)
-        days_at[hour] = (*days_at.get(hour, ()), day)
-    return [f"{_day_names(days)} {hour:02}:00" for hour, days in sorted(days_at.items())]
-
-
-@lru_cache(maxsize=10_000)
-def _rare_windows(schedule: Schedule) -> list[str]:
-    return [" ".join(time) for time in groups.times_of(schedule)]
-
-
-@cache
-def _day_names(days: tuple[int, ...]) -> str:
-    return day_names(list(days)) or "daily"
+    values: list[float | None] = np.round(column, DIGITS).tolist()
+    for unknown in np.flatnonzero(~np.isfinite(column)).tolist():
+        values[unknown] = None
+    return values

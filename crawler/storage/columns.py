@@ -89,6 +89,22 @@ class Names:
         """The names, and for each row the number of its own, -1 for none."""
         return tuple(self._numbers), self._rows.taken()
 
+    def taken_apart(
+        self, between: str, count: int
+    ) -> list[tuple[tuple[str, ...], NDArray[np.int32]]]:
+        """As `taken`, of each of the `count` names that every name is made of; -1 for empty ones.
+
+        Without any name there is nothing to take apart, and each has none.
+        """
+        texts, row = self.taken()
+        parts = zip(*(text.split(between, count - 1) for text in texts), strict=True)
+        columns = []
+        for part in list(parts) or [()] * count:
+            names = {name: number for number, name in enumerate(dict.fromkeys(filter(None, part)))}
+            numbers = np.array([names.get(name, -1) for name in part], np.int32)
+            columns.append((tuple(names), numbers[row]))
+        return columns
+
 
 def offsets(lengths: Ints) -> Ints:
     """(n,) lengths as (n + 1,) places where each begins and the last ends."""

@@ -27,24 +27,33 @@ HOUR_MILLISECONDS = 3_600_000
 HOUR_SECONDS = 3600
 # Where a spider has most of the targets, its index leads to each of them by a detour.
 MOST = 0.2
+# One text for all four is read much faster; a category may hold anything, so it comes last.
+NAMES = ("$spider", "$kind", {"$toString": "$plan.plan"}, {"$first": "$categories"})
+BETWEEN = "\0"
+
+
+def _unless(field: str, usual: float) -> Document:
+    """A field that is left out where it is missing or as usual."""
+    given = {"$ifNull": [field, usual]}
+    return {"$cond": [{"$eq": [given, usual]}, "$$REMOVE", field]}
+
+
 ROW: Document = {
-    "spider": "$spider",
-    "kind": "$kind",
-    "host": "$host",
-    "category": {"$first": "$categories"},
+    "names": {
+        "$concat": [{"$ifNull": [NAMES[0], ""]}]
+        + [part for name in NAMES[1:] for part in (BETWEEN, {"$ifNull": [name, ""]})]
+    },
     "next": {"$toLong": "$next_visit"},
     "visited": {"$toLong": "$visited_at"},
     "refreshed": "$refreshed",
-    "errors": "$consecutive_errors",
     "since": {"$toLong": "$history.since"},
     "until": {"$toLong": "$history.until"},
     "changes": "$history.changes",
-    "lies": "$history.lies",
-    "plan": {"$toString": "$plan.plan"},
-    "weeks": "$plan.weeks",
+    "lies": _unless("$history.lies", 0),
+    "weeks": _unless("$plan.weeks", 1),
     "slots": "$plan.slots",
-    "every": "$plan.every_hours",
-    "phase": "$plan.phase_hours",
+    "every": _unless("$plan.every_hours", 0),
+    "phase": _unless("$plan.phase_hours", 0),
 }
 
 
@@ -56,11 +65,10 @@ class Watched:
     names beside it; -1 stands for none.
 
     ids:        (n,) texts, `_id` of each target
-    spider, kind, host, category, plan: (n,) numbers of names; plan: the one it follows at present
+    spider, kind, category, plan: (n,) numbers of names; plan: the one it follows at present
     next_visit: (n,)
     visited:    (n,) the last visit, seen or not; NaN before the first
     refreshed:  (n,) visits that saw the page
-    failing:    (n,) whether the last visit was an error: its next one is a repetition
     lies:       (n,) visits with a new Last-Modified and the old content
     histories:  their pasts, up to now
     said:       (c,) when the page itself says that each change happened; NaN where it says nothing
@@ -73,8 +81,6 @@ class Watched:
     spider: NDArray[np.int32]
     kinds: tuple[str, ...]
     kind: NDArray[np.int32]
-    hosts: tuple[str, ...]
-    host: NDArray[np.int32]
     categories: tuple[str, ...]
     category: NDArray[np.int32]
     plans: tuple[str, ...]
@@ -82,7 +88,6 @@ class Watched:
     next_visit: Floats
     visited: Floats
     refreshed: Ints
-    failing: NDArray[np.bool_]
     lies: Ints
     histories: Histories
     said: Floats
@@ -131,9 +136,9 @@ class _Columns:
 
     def __init__(self) -> None:
         self.ids = GrownTexts()
-        self.names = {key: Names() for key in ("spider", "kind", "host", "category", "plan")}
+        self.names = Names()
         self.times = {key: Grown(np.float64) for key in ("next", "visited", "since", "until")}
-        self.counts = {key: Grown(np.int64) for key in ("refreshed", "errors", "lies")}
+        self.counts = {key: Grown(np.int64) for key in ("refreshed", "lies")}
         self.changes = Grown(CHANGE)
         self.changes_of = Grown(np.int64)
         self.weeks = Grown(np.uint8)
@@ -144,8 +149,7 @@ class _Columns:
     def add(self, rows: list[Document]) -> None:
         """Append a batch of rows as ROW makes them."""
         self.ids.add([row["_id"] for row in rows])
-        for key, names in self.names.items():
-            names.add([row.get(key) for row in rows])
+        self.names.add([row["names"] for row in rows])
         for key, times in self.times.items():
             times.add(np.array([row.get(key) for row in rows], np.float64) / HOUR_MILLISECONDS)
         for key, counts in self.counts.items():
@@ -167,17 +171,12 @@ class _Columns:
 
     def taken(self, now: float) -> Watched:
         """The arrays; now: hours since 1970, what lies after it is cut off."""
-        spiders, spider = self.names["spider"].taken()
-        kinds, kind = self.names["kind"].taken()
-        hosts, host = self.names["host"].taken()
-        categories, category = self.names["category"].taken()
-        plans, plan = self.names["plan"].taken()
+        spiders, kinds, plans, categories = self.names.taken_apart(BETWEEN, len(NAMES))
         histories, said, ahead = self._pasts(now)
         return Watched(
-            self.ids.taken(), spiders, spider, kinds, kind, hosts, host, categories, category,
-            plans, plan, self.times["next"].taken(), self.times["visited"].taken(),
-            self.counts["refreshed"].taken(), self.counts["errors"].taken() > 0,
-            self.counts["lies"].taken(), histories, said, self._schedules(), ahead,
+            self.ids.taken(), *spiders, *kinds, *categories, *plans, self.times["next"].taken(), self.times["visited"].taken(),
+            self.counts["refreshed"].taken(), self.counts["lies"].taken(),
+            histories, said, self._schedules(), ahead,
         )  # fmt: skip
 
     def _pasts(self, now: float) -> tuple[Histories, Floats, int]:

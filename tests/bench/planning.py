@@ -85,7 +85,7 @@ def _replan(folder: Path, budget: float) -> Replan:
         raise RuntimeError(done.stderr)
     seconds, said = time.perf_counter() - began, json.loads(done.stdout)
     peak = json.loads(figures.read_text())["peak_mb"]
-    return Replan(seconds, said.get("planning_seconds", 0.0), peak, said["moved"])
+    return Replan(seconds, said["planning_seconds"], peak, said["moved"])
 
 
 if __name__ == "__main__":

@@ -300,7 +300,6 @@ def test_targets_are_read_as_arrays(stored: tuple[Db, str]) -> None:
     ]
     assert [found.spiders[i] for i in found.spider] == ["x", "y", "x", "x"]
     assert [found.kinds[i] for i in found.kind] == ["item", "list", "item", "item"]
-    assert [found.hosts[i] for i in found.host] == ["x.test", "y.test", "x.test", "x.test"]
     assert (found.categories, found.category.tolist()) == (("tea",), [0, -1, -1, -1])
     assert (found.plans, found.plan.tolist()) == (("p", str(adaptive["plan"])), [0, 1, -1, -1])
     assert found.next_visit == pytest.approx([hours(NOW + HOUR)] * 4)
@@ -308,7 +307,6 @@ def test_targets_are_read_as_arrays(stored: tuple[Db, str]) -> None:
         [hours(NOW - HOUR)] * 2 + [np.nan, hours(NOW - HOUR)], nan_ok=True
     )
     assert found.refreshed.tolist() == [3, 3, 0, 3]
-    assert found.failing.tolist() == [False, False, False, True]
     assert (found.lies.tolist(), found.ahead) == ([3, 0, 0, 0], 0)
     pasts, start = found.histories, hours(BEGIN)
     assert pasts.since == pytest.approx([start, start, np.nan, np.nan], nan_ok=True)

@@ -233,7 +233,7 @@ def test_profiles_sum_to_one_and_leave_no_hour_out() -> None:
         counts[rng.integers(WEEK_HOURS)] += 1
         rhythm = smoothed(pooled(counts))
         assert rhythm.sum() == pytest.approx(1)
-        mine = target_profile(counts, np.array([rhythm]), np.ones(1))
+        mine = target_profile(counts, rhythm[None], np.log(rhythm[None]), np.ones(1))
         assert mine.sum() == pytest.approx(1)
         assert mine.min() > 0
 

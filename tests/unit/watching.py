@@ -53,9 +53,9 @@ def watched(pages: Sequence[dict[str, Any]], ahead: int = 0) -> Watched:
     every = np.array([one["every"] for one in pages], float)
     none = Schedules.none(len(pages))
     return Watched(
-        ids.taken(), *names("spider"), *names("kind"), (), np.full(len(pages), -1, np.int32),
+        ids.taken(), *names("spider"), *names("kind"),
         *names("category"), *names("plan"), ago("next"), ago("visited"),
-        np.array([one["refreshed"] for one in pages]), np.zeros(len(pages), np.bool_),
+        np.array([one["refreshed"] for one in pages]),
         np.array([one["lies"] for one in pages]),
         Histories(ago("since"), ago("until"), first, after, by), said,
         Schedules(none.weeks, none.first, none.slots, every, none.phase_hours), ahead,

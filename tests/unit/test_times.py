@@ -1,0 +1,48 @@
+"""The times of many schedules in words."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crawler.replanning.times import in_words
+from schedules.groups import times_of
+from schedules.schedule import Schedule, Schedules
+
+
+def together(*ones: Schedule) -> Schedules:
+    return Schedules(
+        np.array([one.weeks for one in ones], np.uint8),
+        np.cumsum([0, *(len(one.slots) for one in ones)]),
+        np.array([slot for one in ones for slot in one.slots], np.uint16),
+        np.array([one.every_hours for one in ones]),
+        np.zeros(len(ones)),
+    )
+
+
+def test_times_read_like_a_timetable() -> None:
+    ones = {
+        Schedule(1, (0, 48, 96)): ["Mon,Wed,Fri 00:00"],
+        Schedule(2, (132 + 168,)): ["2nd and 4th Sat 12:00"],
+        Schedule(1, tuple(range(0, 168, 24))): ["daily 00:00"],
+        Schedule(every_hours=33.333): ["every 33.3 hours"],
+        Schedule(1, (9, 33, 57, 18)): ["Mon-Wed 09:00", "Mon 18:00"],
+        Schedule(): [],
+    }
+    assert in_words(together(*ones)) == list(ones.values())
+    assert in_words(together()) == []
+
+
+SCHEDULES = st.integers(1, 4).flatmap(
+    lambda weeks: st.builds(
+        lambda slots: Schedule(weeks, tuple(sorted(slots))),
+        st.sets(st.integers(0, weeks * 168 - 1), min_size=1, max_size=20),
+    )
+)
+
+
+@given(st.lists(SCHEDULES, max_size=5))
+def test_many_at_once_read_like_each_alone(ones: list[Schedule]) -> None:
+    expected = [[" ".join(time) for time in times_of(one)] for one in ones]
+    assert in_words(together(*ones)) == expected

@@ -174,7 +174,8 @@ class _Columns:
         spiders, kinds, plans, categories = self.names.taken_apart(BETWEEN, len(NAMES))
         histories, said, ahead = self._pasts(now)
         return Watched(
-            self.ids.taken(), *spiders, *kinds, *categories, *plans, self.times["next"].taken(), self.times["visited"].taken(),
+            self.ids.taken(), *spiders, *kinds, *categories, *plans,
+            self.times["next"].taken(), self.times["visited"].taken(),
             self.counts["refreshed"].taken(), self.counts["lies"].taken(),
             histories, said, self._schedules(), ahead,
         )  # fmt: skip

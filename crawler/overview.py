@@ -29,11 +29,13 @@ async def of_plans(db: Database, names: list[str], documents: list[Document]) ->
         key=lambda row: -NAMES.index(row["group"]),
     )
     count = sum(row["targets"] for row in groups)
+    learning = sum(row["targets"] for row in groups if row.get("group") == timetables.LEARNING)
     found = {
         "spiders": names,
         "plans": [_brief(one) for one in documents],
         "targets": count,
-        "unplanned": count - sum(row["targets"] for row in planned),
+        "unplanned": count - learning - sum(row["targets"] for row in planned),
+        "learning": learning,
         "groups": planned,
         "totals": _totals(planned, documents),
         "timetable": weeks.matrix(week),

@@ -156,7 +156,7 @@ class Session:
         if full:
             await targets.make_all_due(self.db, self.spider, self.started)
         await learnings.follow(self.db, self.spider, self.started)
-        if plan := await plans.latest(self.db, self.spider):
+        if plan := await plans.latest(self.db, self.spider, self.started):
             polls = await learnings.requests_per_day(self.db, plan["spiders"], self.started)
             self.allowance.follow(plan, polls)
         self.limits.holds |= await hosts.holds(self.db, self.started)

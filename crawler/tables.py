@@ -57,7 +57,8 @@ def _targets(found: Document) -> str:
     load, waiting = found["totals"]["load"], found["unplanned"]
     of_daily = f"{load:.1%} of the requests of daily crawling" if load is not None else ""
     rest = f"{waiting:,} wait for the next replan" if waiting else ""
-    return "; ".join(filter(None, (f"{found['targets']:,} targets", of_daily, rest)))
+    learning = f"{found['learning']:,} in a learning phase" if found["learning"] else ""
+    return "; ".join(filter(None, (f"{found['targets']:,} targets", of_daily, rest, learning)))
 
 
 def _figures(row: Document) -> tuple[str, str]:

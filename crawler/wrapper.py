@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, lru_cache
@@ -265,14 +265,6 @@ class Wrapper(BaseModel):
         local = moment.astimezone(self.zone)
         return bool(self.open_hours[local.weekday() * DAY_HOURS + local.hour])
 
-    def weight_of(self, url: str, categories: Iterable[str] = ()) -> float:
-        """Importance of a page: the first of `weights` that is found in its URL or categories."""
-        named = frozenset(categories)
-        for pattern, category, weight in self._weight_rules:
-            if pattern.search(url) if pattern else category in named:
-                return weight
-        return self.weight
-
     @cached_property
     def hosts(self) -> frozenset[str]:
         """Hosts of the start URLs, with and without `www.`; their subdomains are other sites."""
@@ -337,16 +329,6 @@ class Wrapper(BaseModel):
             rule = self.category.pattern
             return _group(re.search(rule, url), or_first=True) if rule else None
         return _group(_search(self._list_patterns, url))
-
-    @cached_property
-    def _weight_rules(self) -> tuple[tuple[re.Pattern[str] | None, str, float], ...]:
-        """A pattern, or else a category, and the weight of both."""
-        return tuple(
-            (None, key.removeprefix(OF_CATEGORY), weight)
-            if key.startswith(OF_CATEGORY)
-            else (re.compile(key), "", weight)
-            for key, weight in self.weights.items()
-        )
 
     @cached_property
     def _list_patterns(self) -> tuple[re.Pattern[str], ...]:

@@ -13,7 +13,6 @@ from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import numpy as np
-from numpy.typing import NDArray
 
 from schedules.history import Floats, Ints
 from schedules.schedule import WEEK_HOURS, Schedule, Schedules
@@ -83,44 +82,6 @@ def visits_between(
     order = np.argsort(target, kind="stable")
     first = np.searchsorted(target[order], np.arange(len(schedules) + 1))
     return first, at[order] / HOUR
-
-
-def local_hours(zone: ZoneInfo, first_hour: int, count: int) -> NDArray[np.int16]:
-    """(count,) hour of the local week, 0 to 167, at the start of each hour since 1970 (UTC)."""
-    at = (first_hour + np.arange(count)) * HOUR
-    wall = WallClock.of(zone, first_hour * HOUR, (first_hour + count) * HOUR).wall(at)
-    return (wall // HOUR % WEEK_HOURS).astype(np.int16)
-
-
-def exposure(zone: ZoneInfo, since_hours: Floats | float, until_hours: Floats | float) -> Floats:
-    """(168,) real hours from `since` to `until` that fall in each hour of the local week.
-
-    since_hours, until_hours: hours since 1970 (UTC), or (n,) of them: then the sum over all n.
-    Spans that are NaN or end before they begin count nothing.
-    """
-    since, until = np.broadcast_arrays(np.atleast_1d(since_hours), until_hours)
-    watched = since < until
-    since, until = since[watched], until[watched]
-    total = np.zeros(WEEK_HOURS)
-    if not len(since):
-        return total
-    clock = WallClock.of(zone, since.min() * HOUR, until.max() * HOUR)
-    bounds = np.append(clock.starts, FAR) / HOUR
-    for start, end, offset in zip(bounds[:-1], bounds[1:], clock.offsets / HOUR, strict=True):
-        here = (since < end) & (until > start)
-        total += _passed(until[here].clip(max=end) + offset)
-        total -= _passed(since[here].clip(min=start) + offset)
-    return total
-
-
-def _passed(wall: Floats) -> Floats:
-    """(168,) how much of each hour of the week is over at each of these times, summed."""
-    weeks, inside = np.divmod(wall, WEEK_HOURS)
-    hour = inside.astype(np.int64)
-    begun = np.bincount(hour, inside - hour, WEEK_HOURS)
-    over = len(wall) - np.cumsum(np.bincount(hour, minlength=WEEK_HOURS))
-    passed: Floats = weeks.sum() + over + begun
-    return passed
 
 
 def _milliseconds(hours: float) -> int:

@@ -11,12 +11,12 @@ import numpy as np
 from schedules import rhythms
 from schedules.chunks import Part, parts, spread_over
 from schedules.compiled import compiled
-from schedules.evidence import Past, Wall, hour_counts, log_likelihood, running
+from schedules.evidence import Past, Wall, even_counts, hour_counts, log_likelihood, running
 from schedules.history import Floats, Histories, Ints
 from schedules.population import Population, Walls
 from schedules.prior import RATES, Likelihood, fit, sample
 from schedules.profile import target_profile
-from schedules.rhythms import Rhythms
+from schedules.rhythms import Counts, Rhythms
 from schedules.schedule import WEEK_HOURS
 
 # Values that stand for the posterior of a rate; each has the same weight.
@@ -110,7 +110,7 @@ def rhythms_of(population: Population, histories: Histories) -> Rhythms:
     found = rhythms.alike(population.sites)
     for _ in range(POOLING_ROUNDS):
         counts = _counts_of(telling, pasts, found, slice(0, len(rows)))
-        ones = [rhythms.fit(counts[begin:end]) for begin, end in pairwise(begins)]
+        ones = [rhythms.fit(counts.of(slice(begin, end))) for begin, end in pairwise(begins)]
         found = Rhythms(*(np.concatenate(column) for column in zip(*ones, strict=True)))
     return found
 
@@ -131,18 +131,18 @@ def _pasts(histories: Histories, part: Part) -> Pasts:
     return Pasts(histories.since[part], histories.until[part], first - first[0], after, by)
 
 
-def _counts_of(population: Population, past: Histories, found: Rhythms, part: Part) -> Floats:
-    """(m, 168) changes by hour of the local week."""
+def _counts_of(population: Population, past: Histories, found: Rhythms, part: Part) -> Counts:
     sharp = found.profile**SHARPENED
     sharp /= sharp.sum(-1, keepdims=True)
     site, spread = population.site[part], (sharp * found.share[:, :, None]).sum(1)
-    return _counts(_pasts(past, part), population.walls, population.zone[site], site, spread)
+    pasts, zone = _pasts(past, part), population.zone[site]
+    return Counts(*_counts(pasts, population.walls, zone, site, spread))
 
 
 def _profiles(population: Population, past: Histories, found: Rhythms, part: Part) -> Floats:
     counts = _counts_of(population, past, found, part)
     log_profile = np.log(found.profile + rhythms.LEAST)
-    return _shrunk(counts, found.profile, log_profile, found.share, population.site[part])
+    return _shrunk(*counts, found.profile, log_profile, found.share, population.site[part])
 
 
 @compiled
@@ -152,23 +152,26 @@ def _past(pasts: Pasts, i: int) -> Past:
 
 
 @compiled
-def _counts(pasts: Pasts, walls: Walls, zone: Ints, site: Ints, spread: Floats) -> Floats:
-    counts = np.zeros((len(zone), WEEK_HOURS))
+def _counts(
+    pasts: Pasts, walls: Walls, zone: Ints, site: Ints, spread: Floats
+) -> tuple[Floats, Floats]:
+    seen, even = np.zeros((len(zone), WEEK_HOURS)), np.zeros((len(zone), WEEK_HOURS))
     for i in range(len(zone)):
         if pasts.first[i + 1] > pasts.first[i]:
             wall = Wall(walls.base, walls.hours[zone[i]])
-            counts[i] = hour_counts(_past(pasts, i), wall, spread[site[i]])
-    return counts
+            seen[i] = hour_counts(_past(pasts, i), wall, spread[site[i]])
+            even[i] = even_counts(_past(pasts, i), wall, seen[i].sum())
+    return seen, even
 
 
 @compiled
 def _shrunk(
-    counts: Floats, rhythm: Floats, log_rhythm: Floats, share: Floats, site: Ints
+    seen: Floats, even: Floats, rhythm: Floats, log_rhythm: Floats, share: Floats, site: Ints
 ) -> Floats:
-    profiles = np.empty_like(counts)
-    for i in range(len(counts)):
+    profiles = np.empty_like(seen)
+    for i in range(len(seen)):
         s = site[i]
-        profiles[i] = target_profile(counts[i], rhythm[s], log_rhythm[s], share[s])
+        profiles[i] = target_profile(seen[i], even[i], rhythm[s], log_rhythm[s], share[s])
     return profiles
 
 
@@ -209,4 +212,6 @@ def _rates(
                 node[i, k] += share * NODES * rates[g]
             below = above
         mean[i] = (posterior * rates).sum()
+        # The grid may be coarser than the rate is known.
+        low[i], high[i] = min(low[i], mean[i]), max(high[i], mean[i])
     return node, mean, low, high

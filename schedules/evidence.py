@@ -80,6 +80,29 @@ def _share_out(
 
 
 @compiled
+def even_counts(past: Past, wall: Wall, total: float) -> Floats:
+    """(168,) what `total` changes would be like if they came evenly while the target was watched.
+
+    A past of ten days has seen three weekdays twice. An hour counts as it was on the wall clock,
+    so that a day of 23 or 25 hours is one of 23 or 25.
+    """
+    seen = np.zeros(WEEK_HOURS)
+    first, last = int(np.floor(past.since)) - wall.base, int(np.floor(past.until)) - wall.base
+    whole = (last - first) // WEEK_HOURS
+    if whole > 0 and wall.hours[first + whole * WEEK_HOURS] - wall.hours[first] == (
+        whole * WEEK_HOURS
+    ):
+        seen += whole
+        first += whole * WEEK_HOURS
+    for t in range(first, last):
+        seen[wall.hours[t] % WEEK_HOURS] += 1
+    if last <= first and whole <= 0:
+        seen += 1
+    even: Floats = seen * (total / seen.sum())
+    return even
+
+
+@compiled
 def running(profile: Floats) -> Floats:
     """(169,) running sum of a profile."""
     mass = np.zeros(WEEK_HOURS + 1)

@@ -6,14 +6,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules import optimal
-from schedules.allocate import Purchase, Steps, buy, least_visits
+from schedules.allocate import Purchase, buy, least_visits
 from schedules.caps import DAY_HOURS, Caps, day_tolls, site_days
 from schedules.draft import Draft
 from schedules.estimate import Estimate
+from schedules.explore import exploring
 from schedules.history import Floats
+from schedules.optimal import Offers
 from schedules.phases import balanced
 from schedules.schedule import WEEK_HOURS, Schedules
-from schedules.terms import CEILING, FLOOR, KEPT, PRICE, WEEK_DAYS, BudgetTooSmall, Terms
+from schedules.terms import (
+    CEILING,
+    EXPLORATION,
+    FLOOR,
+    KEPT,
+    PRICE,
+    WEEK_DAYS,
+    BudgetTooSmall,
+    Terms,
+)
 
 # So many targets tell the price and the tolls for all.
 ENOUGH = 4_000
@@ -35,25 +46,25 @@ def draft(believed: Estimate, terms: Terms, now: float, present: Schedules) -> D
     bought = buy(offers.steps, population.key, budget, present.visits_per_week)
     new = optimal.schedules_of(bought.chosen, offers, population.key)
     schedules, outlook = optimal.settled(believed, terms.aim, toll, bought.price, new, present)
+    schedules, outlook, explored = exploring(believed, schedules, outlook)
     schedules = balanced(schedules, population.key)
-    value, worth, bound = _why(offers.steps, bought)
+    value, worth, bound = _why(offers, bought)
     kept = (bound == PRICE) & schedules.same_as(present)
-    bound = np.where(kept, KEPT, bound).astype(np.uint8)
+    bound = np.where(explored, EXPLORATION, np.where(kept, KEPT, bound)).astype(np.uint8)
     return Draft(schedules, outlook, value, worth, bound, bought.price)
 
 
-def _why(steps: Steps, bought: Purchase) -> tuple[Floats, Floats, NDArray[np.uint8]]:
+def _why(offers: Offers, bought: Purchase) -> tuple[Floats, Floats, NDArray[np.uint8]]:
     """(n,) value of one more visit, worth of the last one bought, and what decided.
 
     The ceiling decided where there is no more to be had, the floor where none but the least was
     bought; the worth of that is not known, and at least that of the next.
     """
+    steps = offers.steps
     last = bought.chosen == steps.first[1:] - 1
     following = np.minimum(bought.chosen + 1, len(steps.value) - 1)
     value = np.where(last, 0.0, steps.value[following])
-    # Offers end below a share of the price, so an end at a higher value is the shortest interval's.
-    ceiling = last & np.isfinite(steps.value[bought.chosen])
-    ceiling &= steps.value[bought.chosen] > bought.price / WORTH_OFFERING
+    ceiling = last & offers.full & np.isfinite(steps.value[bought.chosen])
     floor = bought.chosen == steps.first[:-1]
     worth = np.where(floor, value, steps.value[bought.chosen])
     return value, worth, np.select([floor, ceiling], [FLOOR, CEILING], PRICE).astype(np.uint8)

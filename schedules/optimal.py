@@ -39,12 +39,14 @@ class Offers(NamedTuple):
 
     rare:  (n, 3) hour of the week of one visit in 4, 3 and 2 weeks
     begin: (n + 1,) offsets into order   order: (k,) slots in the order in which they are put in
+    full:  (n,) whether there is no room for more
     """
 
     steps: Steps
     rare: NDArray[np.int16]
     begin: Ints
     order: NDArray[np.uint8]
+    full: NDArray[np.bool_]
 
 
 class Targets(NamedTuple):
@@ -92,11 +94,11 @@ def offers(estimate: Estimate, aim: Objective, toll: Floats, least: float) -> Of
     """All that the targets could buy for more than `least` a visit."""
     work = partial(_offers_of, estimate, aim, toll, least)
     pieces = spread_over(work, parts(len(estimate.population)))
-    counts, visits, value, option, rare, slots, order = (
+    counts, visits, value, option, rare, slots, order, full = (
         np.concatenate(column) for column in zip(*pieces, strict=True)
     )
     steps = Steps(_offsets(counts), visits, value, option)
-    return Offers(steps, rare, _offsets(slots), order)
+    return Offers(steps, rare, _offsets(slots), order, full)
 
 
 def _offers_of(
@@ -126,14 +128,15 @@ def _offers(t: Targets, aim: Objective, least: float) -> Columns:
     counts, slots = np.empty(m, np.int64), np.empty(m, np.int64)
     visits, value = np.empty(size, np.float32), np.empty(size, np.float32)
     option, order = np.empty(size, np.uint8), np.empty(size, np.uint8)
-    rare = np.empty((m, RARE), np.int16)
+    rare, full = np.empty((m, RARE), np.int16), np.empty(m, np.bool_)
     weight = np.full(t.node.shape[1], 1 / t.node.shape[1])
     used, placed = 0, 0
     for i in range(m):
         limits = _limits(t, i, least / t.worth[i])
         c = curves(t.profile[i], t.node[i], weight)
         found = options(c, aim, limits, least / t.worth[i])
-        counts[i], slots[i], rare[i] = len(found.option), len(found.slots), found.rare
+        counts[i], slots[i] = len(found.option), len(found.slots)
+        rare[i], full[i] = found.rare, found.full
         for j in range(counts[i]):
             visits[used + j] = found.visits[j]
             value[used + j] = found.value[j] * t.worth[i]
@@ -142,7 +145,7 @@ def _offers(t: Targets, aim: Objective, least: float) -> Columns:
             order[placed + j] = found.slots[j]
         used, placed = used + counts[i], placed + slots[i]
     steps = visits[:used].copy(), value[:used].copy(), option[:used].copy()
-    return counts, steps[0], steps[1], steps[2], rare, slots, order[:placed].copy()
+    return counts, steps[0], steps[1], steps[2], rare, slots, order[:placed].copy(), full
 
 
 def schedules_of(chosen: Ints, offers: Offers, key: NDArray[np.uint64]) -> Schedules:

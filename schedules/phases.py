@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from schedules.history import Ints
+from schedules.history import Floats, Ints
 from schedules.population import Keys
 from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS, Schedules, replace_slots
 
@@ -21,6 +21,11 @@ def first_weeks(weeks: Ints, key: Keys) -> Ints:
     result = np.empty(len(weeks), np.int64)
     result[order] = (np.arange(len(weeks)) - begins) % weeks[order]
     return result
+
+
+def even_phase(key: Keys) -> Floats:
+    """(n,) in [0, 1), where in its even interval a target begins: looks random, stays with it."""
+    return key.astype(np.float64) / 2.0**64
 
 
 def balanced(schedules: Schedules, key: Keys) -> Schedules:

@@ -53,6 +53,7 @@ class Choice(NamedTuple):
             from the one before; the first is the least that the limits allow
     option: (m,) numbers of options
     hours:  rare ones: (3,) hour of the week; slots: in the order they were put in
+    full:   there is no room for one visit more
     """
 
     visits: Floats
@@ -60,6 +61,7 @@ class Choice(NamedTuple):
     option: Ints
     rare: Ints
     slots: Ints
+    full: bool
 
 
 @compiled
@@ -127,11 +129,11 @@ def best_single(c: Curves, aim: Objective, limits: Limits, weeks: int) -> tuple[
 @compiled
 def insert(
     c: Curves, aim: Objective, limits: Limits, first: int, least: float
-) -> tuple[Floats, Ints, int]:
+) -> tuple[Floats, Ints, int, bool]:
     """Put slots into the week from `first` on while one saves more than `least`.
 
     returns what each slot after the first saved, the hours of all slots in the order they were
-    put in, and how many slots the longest interval needs at least
+    put in, how many slots the longest interval needs at least, and whether the week is full
     """
     at = np.empty(MOST_SLOTS + 1, np.int64)
     gain, where = np.empty(MOST_SLOTS + 1), np.empty(MOST_SLOTS + 1, np.int64)
@@ -139,10 +141,8 @@ def insert(
     at[0], at[1], order[0] = first, first + WEEK_HOURS, first
     gain[0], where[0] = best_split(c, aim, limits, at[0], at[1])
     slots, needed = 1, 1
-    while slots < MOST_SLOTS:
-        i = _next_gap(at, gain, where, slots, limits.max_hours)
-        if i < 0:
-            break
+    i = _next_gap(at, gain, where, slots, limits.max_hours)
+    while i >= 0:
         forced = at[i + 1] - at[i] > limits.max_hours
         if not forced and gain[i] <= least:
             break
@@ -157,7 +157,8 @@ def insert(
         at[i + 1] = where[i]
         gain[i], where[i] = best_split(c, aim, limits, at[i], at[i + 1])
         gain[i + 1], where[i + 1] = best_split(c, aim, limits, at[i + 1], at[i + 2])
-    return saved[: slots - 1], order[:slots], needed
+        i = _next_gap(at, gain, where, slots, limits.max_hours)
+    return saved[: slots - 1], order[:slots], needed, i < 0
 
 
 @compiled
@@ -187,14 +188,14 @@ def options(c: Curves, aim: Objective, limits: Limits, least: float) -> Choice:
         if limits.min_hours <= weeks * WEEK_HOURS <= limits.max_hours:
             cost[i], rare[i] = best_single(c, aim, limits, weeks)
     weekly, first = best_single(c, aim, limits, 1)
-    saved, slots, needed = insert(c, aim, limits, first, least)
+    saved, slots, needed, full = insert(c, aim, limits, first, least)
     for n in range(len(slots)):
         weekly -= saved[n - 1] if n else 0.0
         visits[RARE + n] = n + 1.0
         if n + 1 >= needed and (n or limits.min_hours <= WEEK_HOURS):
             cost[RARE + n] = weekly
     option, value = _hull(visits[: RARE + len(slots)], cost[: RARE + len(slots)])
-    return Choice(visits[option], value, option, rare, slots)
+    return Choice(visits[option], value, option, rare, slots, full)
 
 
 @compiled

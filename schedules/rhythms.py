@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from schedules.history import Floats
 from schedules.profile import pooled, smoothed
@@ -42,14 +43,25 @@ def alike(sites: int) -> Rhythms:
     return Rhythms(profile, share)
 
 
-def fit(counts: Floats) -> Rhythms:
-    """The rhythms of one site (s = 1).
+class Counts(NamedTuple):
+    """Changes of m targets by hour of the local week.
 
-    counts: (m, 168) changes by hour of its targets
+    seen: (m, 168)   even: (m, 168) what as many would be without any rhythm, see `even_counts`
     """
-    whole = smoothed(pooled(counts.sum(0)))
-    telling = counts[counts.sum(1) > TELLING_CHANGES]
-    k = min(MOST_RHYTHMS, max(1, len(telling) // TARGETS_OF_A_RHYTHM))
+
+    seen: Floats
+    even: Floats
+
+    def of(self, rows: slice | NDArray[np.bool_]) -> Counts:
+        """Those of some targets."""
+        return Counts(self.seen[rows], self.even[rows])
+
+
+def fit(counts: Counts) -> Rhythms:
+    """The rhythms of one site (s = 1), from the counts of its targets."""
+    whole = smoothed(pooled(counts.seen.sum(0), counts.even.sum(0)))
+    telling = counts.of(counts.seen.sum(1) > TELLING_CHANGES)
+    k = min(MOST_RHYTHMS, max(1, len(telling.seen) // TARGETS_OF_A_RHYTHM))
     found = alike(1)
     found.profile[0, :] = whole
     if k == 1:
@@ -58,31 +70,43 @@ def fit(counts: Floats) -> Rhythms:
     for _ in range(ROUNDS):
         of = belonging(telling, profile, share)
         share = (of.sum(0) + 1) / (of.sum() + k)
-        profile = np.array([_rhythm(row, whole) for row in of.T @ telling])
+        own = zip(of.T @ telling.seen, of.T @ telling.even, strict=True)
+        profile = np.array([_rhythm(seen, even, whole) for seen, even in own])
     found.profile[0, :k], found.share[0] = profile, 0
     found.share[0, :k] = share
     return found
 
 
-def belonging(counts: Floats, profile: Floats, share: Floats) -> Floats:
+def belonging(counts: Counts, profile: Floats, share: Floats) -> Floats:
     """(m, k) how probably each target follows each rhythm. profile: (k, 168); share: (k,)."""
-    log = counts @ np.log(profile + LEAST).T + np.log(np.maximum(share, 1e-300))
+    log = _likelihood(counts, profile) + np.log(np.maximum(share, 1e-300))
     of = np.exp(log - log.max(1, keepdims=True))
     result: Floats = of / of.sum(1, keepdims=True)
     return result
 
 
-def _rhythm(counts: Floats, whole: Floats) -> Floats:
-    own = counts.sum()
-    return smoothed((own * pooled(counts) + SITE_WEIGHT * whole) / (own + SITE_WEIGHT))
+def _likelihood(counts: Counts, profile: Floats) -> Floats:
+    """(m, k) log likelihood, up to a constant of each target, of its hours among those watched."""
+    total = counts.seen.sum(1, keepdims=True)
+    among = np.log(counts.even @ profile.T + LEAST)
+    result: Floats = counts.seen @ np.log(profile + LEAST).T - total * among
+    return result
 
 
-def _begin(counts: Floats, whole: Floats, k: int) -> Floats:
+def _rhythm(seen: Floats, even: Floats, whole: Floats) -> Floats:
+    own = seen.sum()
+    return smoothed((own * pooled(seen, even) + SITE_WEIGHT * whole) / (own + SITE_WEIGHT))
+
+
+def _begin(counts: Counts, whole: Floats, k: int) -> Floats:
     """(k, 168) profiles to begin with: the site's, and targets that those before explain worst."""
-    own = smoothed((counts + START_WEIGHT * whole) / (counts.sum(1) + START_WEIGHT)[:, None])
-    best = (counts * np.log(own + LEAST)).sum(1)
+    own = (counts.seen + START_WEIGHT * whole) / (WEEK_HOURS * counts.even + START_WEIGHT)
+    own = smoothed(own / own.sum(1, keepdims=True))
+    best = (counts.seen * np.log(own + LEAST)).sum(1) - counts.seen.sum(1) * np.log(
+        (counts.even * own).sum(1) + LEAST
+    )
     chosen = [whole]
     for _ in range(k - 1):
-        explained = (counts @ np.log(np.array(chosen) + LEAST).T).max(1)
+        explained = _likelihood(counts, np.array(chosen)).max(1)
         chosen.append(own[np.argmax(best - explained)])
     return np.array(chosen)

@@ -9,8 +9,9 @@ from schedules.chunks import parts
 from schedules.draft import Draft
 from schedules.estimate import Estimate
 from schedules.groups import Flags
-from schedules.history import Floats, Histories
+from schedules.history import Histories
 from schedules.outlook import outlook
+from schedules.phases import even_phase
 from schedules.population import Population
 from schedules.schedule import WEEK_HOURS, Schedules, chosen_of
 from schedules.terms import GROUPED, RULE, WEEK_DAYS, Terms, least_visits
@@ -75,15 +76,12 @@ def _even(believed: Estimate, terms: Terms, present: Schedules) -> Schedules:
     else:
         kept = np.zeros(len(visits), np.bool_)
         visits = even.visits_per_week(terms.policy, rate, weight, budget, least, most)
-    return chosen_of(kept, present, Schedules.even(visits, _phase(population)))
-
-
-def _phase(population: Population) -> Floats:
-    """(n,) in [0, 1): looks random, stays with the target."""
-    return population.key.astype(np.float64) / 2.0**64
+    return chosen_of(kept, present, Schedules.even(visits, even_phase(population.key)))
 
 
 def _adaptive(population: Population, present: Schedules) -> Schedules:
     """A daily visit to begin with; what follows is decided visit by visit."""
     daily = np.full(len(population), WEEK_HOURS / ADAPTIVE_HOURS)
-    return chosen_of(present.every_hours > 0, present, Schedules.even(daily, _phase(population)))
+    return chosen_of(
+        present.every_hours > 0, present, Schedules.even(daily, even_phase(population.key))
+    )

@@ -19,9 +19,10 @@ POLICIES = ("optimal", *GROUPED, *EVEN, "adaptive")
 # These spend what they spend, whatever the budget.
 UNBOUNDED = (*GROUPED, "adaptive")
 # What decided how often a target is visited: the price of a request, its longest or shortest
-# interval, the prior alone as it was never seen, the schedule it had, the policy's rule.
-BOUNDS = ("price", "floor", "ceiling", "prior", "kept", "rule")
-PRICE, FLOOR, CEILING, PRIOR, KEPT, RULE = range(len(BOUNDS))
+# interval, the prior alone as it was never seen, the schedule it had, that its hours have to be
+# explored first, the policy's rule.
+BOUNDS = ("price", "floor", "ceiling", "prior", "kept", "exploration", "rule")
+PRICE, FLOOR, CEILING, PRIOR, KEPT, EXPLORATION, RULE = range(len(BOUNDS))
 
 
 class BudgetTooSmall(ValueError):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import hashlib
 import sys
 
-from filelock import FileLock, Timeout
 from scrapy import Spider
 from scrapy.commands import crawl
 from scrapy.crawler import Crawler
@@ -15,7 +13,8 @@ from scrapy.spiderloader import get_spider_loader
 
 from crawler.command import complain, refuse_left_over
 from crawler.config import Config
-from crawler.errors import ConfigError, FreshetError, ServerError
+from crawler.errors import ConfigError, FreshetError
+from crawler.locks import Busy, only_one
 from crawler.session import Session
 from crawler.storage.store import Store
 from spiders.wrapper import WrapperSpider
@@ -48,7 +47,7 @@ class Command(crawl.Command):
             self.settings.set("LOG_LEVEL", "WARNING", priority="cmdline")
         try:
             self._check(self._spider(args[0]), opts)
-        except AlreadyRunning as running:
+        except Busy as running:
             print(f"scrapy crawl: {running}", file=sys.stderr)
             sys.exit(0)
         except FreshetError as error:
@@ -70,7 +69,8 @@ class Command(crawl.Command):
         if issubclass(spider, WrapperSpider):
             name = _check_arguments(spider, opts.spargs)
             asyncio.run(_check_storage(config))
-            self._lock = _only_one(config, name)
+            busy = f"{name} is being crawled already, nothing to do"
+            self._lock = only_one(config, f"crawl-{name}", busy)
 
     def _spider(self, name: str) -> type[Spider]:
         assert self.settings is not None
@@ -82,10 +82,6 @@ class Command(crawl.Command):
             raise ConfigError(f"no spider {name!r}; there are: {known}") from None
 
 
-class AlreadyRunning(FreshetError):
-    """Another crawl of the same spider is at work."""
-
-
 def _check_arguments(spider: type[WrapperSpider], spargs: dict[str, str]) -> str:
     """The name that the spider has in the database; raises ConfigError or WrapperError."""
     return spider.read_wrapper(spider.read_arguments(spargs)).name
@@ -94,20 +90,6 @@ def _check_arguments(spider: type[WrapperSpider], spargs: dict[str, str]) -> str
 async def _check_storage(config: Config) -> None:
     """Reach and prepare the database."""
     await (await Store.open(config)).close()
-
-
-def _only_one(config: Config, name: str) -> FileLock:
-    folder = config.data_dir / "locks"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        database = hashlib.sha256(f"{config.mongo_uri} {config.database}".encode()).hexdigest()
-        lock = FileLock(folder / f"{name}-{database[:12]}.lock", timeout=0)
-        lock.acquire()
-    except Timeout:
-        raise AlreadyRunning(f"{name} is being crawled already, nothing to do") from None
-    except OSError as error:
-        raise ServerError(f"data folder {config.data_dir}: {error.strerror or error}") from None
-    return lock
 
 
 def _failed(crawler: Crawler) -> bool:

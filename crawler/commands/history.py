@@ -13,10 +13,10 @@ from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.differences import unified
 from crawler.errors import ConfigError
-from crawler.storage import targets, versions, visits
+from crawler.finding import target_of
+from crawler.storage import versions, visits
 from crawler.storage.client import Document
 from crawler.storage.store import opened
-from crawler.urls import canonical
 
 SHOWN_HASH = 8
 
@@ -54,7 +54,7 @@ class Command(FreshetCommand):
 
 async def _history(config: Config, url: str, spider: str | None, last: int) -> Document:
     async with opened(config) as db:
-        target = _only(await targets.of_url(db, _names(url, config), spider), url)
+        target = await target_of(db, config, url, spider)
         name, known_as = target["spider"], target["url"]
         return {
             "url": known_as,
@@ -63,24 +63,6 @@ async def _history(config: Config, url: str, spider: str | None, last: int) -> D
             "visits": await visits.of_target(db, name, known_as, last),
             "versions": await versions.of_target(db, name, known_as),
         }
-
-
-def _names(url: str, config: Config) -> list[str]:
-    """The canonical forms that a URL may be known by, as wrappers strip different parameters."""
-    strip = config.strip_parameters
-    try:
-        return [canonical(url), canonical(url, ()), *([canonical(url, strip)] if strip else [])]
-    except ValueError as error:
-        raise ConfigError(f"{url}: {error}") from None
-
-
-def _only(found: list[Document], url: str) -> Document:
-    if not found:
-        raise ConfigError(f"{url} is not watched (scrapy targets shows what is)")
-    if len(found) > 1:
-        names = ", ".join(target["spider"] for target in found)
-        raise ConfigError(f"several spiders watch {url}: {names} (--spider NAME)")
-    return found[0]
 
 
 def _pair(given: list[str], n: int) -> tuple[int, int]:

@@ -88,7 +88,8 @@ async def _plan(config: Config, name: str | None, picture: Path | None, say: Say
 
     async with opened(config) as db:
         names = await _names(db, name)
-        latest = [await plans.latest(db, each) for each in names]
+        now = Clock(config.clock_offset_hours).now()
+        latest = [await plans.latest(db, each, now) for each in names]
         documents = {str(one["_id"]): one for one in latest if one is not None}
         if not documents:
             raise ConfigError(NO_PLAN)

@@ -168,7 +168,7 @@ async def _make(db: Database, config: Config, order: Order, say: Say) -> tuple[R
     now = Clock(config.clock_offset_hours).now()
     say("reading what is known")
     gathered = await gathered_of(db, config, now, order.spiders)
-    effect = await effect_of(db, gathered.watched, everything=order.spiders is None)
+    effect = await effect_of(db, gathered.watched, now, everything=order.spiders is None)
     say(f"planning {len(gathered.watched):,} targets")
     wish = order.wish.over(effect.wish) if order.as_it_is else order.wish
     began = time.perf_counter()

@@ -13,6 +13,11 @@ from crawler.items import SEEN, Outcome
 from crawler.session import Session
 
 logger = logging.getLogger(__name__)
+# Why a pass left what was due: counts by name, in words.
+LEFT = {
+    "over_cap": "as the plan's cap is reached",
+    "closed": "as the wrapper's windows are closed at this hour",
+}
 
 
 class Summary:
@@ -50,6 +55,7 @@ def figures(session: Session) -> dict[str, float]:
 
     accuracy: wanted pages of all pages fetched (the paper's equation 1)
     due:      still due at the end (a limit, a host's cap)
+    over_cap, closed: of these, left as the plan's cap was reached, or the wrapper's hours were over
     saved:    requests less than fetching every target
     """
     counts = session.counts
@@ -62,6 +68,7 @@ def figures(session: Session) -> dict[str, float]:
         "unlisted": counts["unlisted"],
         "targets": session.targets_at_end,
         "due": counts["due"],
+        **{name: counts[name] for name in LEFT},
         "saved": max(0, session.targets_at_end - visits - counts["due"]),
         "accuracy": wanted / visits if visits else 1.0,
     }
@@ -80,4 +87,5 @@ def sentence(spider: str, counts: dict[str, float]) -> str:
         f"accuracy {counts['accuracy']:.2%}; "
         f"{counts['saved']:.0f} requests saved of {targets:.0f} ({saved})"
         + (f"; {counts['due']:.0f} still due" if counts["due"] else "")
+        + "".join(f", {why}" for name, why in LEFT.items() if counts[name])
     )

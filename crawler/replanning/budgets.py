@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crawler.errors import ConfigError
-from crawler.replanning.population import Gathered
+from crawler.replanning.population import Flags, Gathered
 from crawler.replanning.wishes import BALANCED, OBJECTIVES, Wish
 from crawler.storage.client import Document
 from crawler.storage.histories import Watched
@@ -132,8 +132,8 @@ def _kept(gathered: Gathered, effect: Effect) -> Budget:
     the user has chosen the number, new targets have to make do with it too.
     """
     watched, whole = gathered.watched, effect.whole
-    planned = watched.plan >= 0
-    kept = sum(_spending(one) for one in whole) + _spent_apart(gathered, whole)
+    planned = _planned(watched, effect)
+    kept = sum(_spending(one) for one in whole) + _spent_apart(gathered, whole, planned)
     sources = {one["_id"]: one.get("budget_from", INTERVALS) for one in whole}
     chosen = [one for one in whole if sources[one["_id"]] in (ASKED, GOAL)]
     growing = ~planned & ~np.isin(watched.spider, _numbers(watched, chosen))
@@ -157,10 +157,17 @@ def _spending(one: Document) -> float:
     return float(one.get("budget_per_day") or one["totals"]["requests_per_day"])
 
 
-def _spent_apart(gathered: Gathered, whole: list[Document]) -> float:
-    """Visits a day of those targets whose plan is for other spiders too, or for learning."""
+def _planned(watched: Watched, effect: Effect) -> Flags:
+    """(n,) targets whose plan says what to spend; the polls of a learning phase come on top."""
+    plans = map(effect.older.get, watched.plans)
+    lasting = [one is None or one.get("until") is None for one in plans]
+    return np.array([*lasting, False])[watched.plan]
+
+
+def _spent_apart(gathered: Gathered, whole: list[Document], planned: Flags) -> float:
+    """Visits a day of those planned targets whose plan is for other spiders too."""
     watched = gathered.watched
-    apart = (watched.plan >= 0) & ~np.isin(watched.spider, _numbers(watched, whole))
+    apart = planned & ~np.isin(watched.spider, _numbers(watched, whole))
     return float(watched.schedules.visits_per_week[apart].sum() / WEEK_DAYS)
 
 

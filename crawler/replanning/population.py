@@ -115,8 +115,13 @@ def _groups(watched: Watched) -> tuple[Ints, Ints]:
 def _interval(site: Site, config: Config) -> tuple[float, float]:
     """The shortest and the longest time between two visits, in hours."""
     longest = min(LONGEST_HOURS, config.max_interval_hours)
-    least = site.min_interval_hours or min(SHORTEST_HOURS, longest)
+    least = site.min_interval_hours or SHORTEST_HOURS
     most = min(site.max_interval_hours or longest, longest)
+    if most < SHORTEST_HOURS:
+        raise ConfigError(
+            f"{site.name}: the longest interval, {most:g} hours, is shorter than the hour "
+            "that plans are made of (max_interval_hours, FRESHET_MAX_INTERVAL_HOURS)"
+        )
     if least > most:
         raise ConfigError(
             f"{site.name}: min_interval_hours {least:g} is longer than the longest interval, "
@@ -145,7 +150,7 @@ async def _weights(
     keys: Keys,
     in_category: Callable[[str, str], Awaitable[Keys]],
 ) -> Floats:
-    """(n,) importance: the first of its site's `weights` that fits a target, as in `weight_of`."""
+    """(n,) importance: the first of its site's `weights` that fits a target."""
     weight = np.array([one.weight for one in found])[watched.spider]
     for number, one in enumerate(found):
         rows = np.flatnonzero(watched.spider == number) if one.weights else np.empty(0, np.int64)

@@ -94,10 +94,15 @@ def _of_market(bound: str | None, facts: Facts) -> Iterator[str]:
             "It keeps the schedule it had: a new one would save too little to be worth a move "
             "(kept)."
         )
+    if bound == "exploration":
+        yield (
+            "It is hardly known: in its first ten days it has even intervals, as many visits as its "
+            "price allows, to see the whole week (exploration)."
+        )
     if bound == "floor":
         yield (
             f"It has the least there is, a visit every {_days(facts.most)} (floor): more would not "
-            "pay, and no page is left unseen for longer (exploration)."
+            "pay, and no page is left unseen for longer."
         )
     if bound == "ceiling" and worth.more is None:
         yield f"It has the most there is, a visit every {_hours(facts.least)} (ceiling)."

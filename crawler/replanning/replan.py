@@ -66,9 +66,9 @@ def hours_of(moment: datetime) -> float:
     return (moment - EPOCH) / timedelta(hours=1)
 
 
-async def effect_of(db: Database, watched: Watched, *, everything: bool) -> Effect:
+async def effect_of(db: Database, watched: Watched, now: datetime, *, everything: bool) -> Effect:
     """What is in effect for these targets. everything: whether they are all there are."""
-    latest = {name: await plans.latest(db, name) for name in watched.spiders}
+    latest = {name: await plans.latest(db, name, now) for name in watched.spiders}
     return Effect(latest, await timetables.plans_of(db, watched.plans), everything)
 
 

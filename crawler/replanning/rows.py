@@ -70,9 +70,8 @@ def _columns(made: Plan, rows: Ints) -> dict[str, list[Any]]:
         "every_hours": some.every_hours.tolist(),
         "phase_hours": some.phase_hours.tolist(),
         "rate_per_week": _numbers(made.rate[rows]),
-        # Quantiles stand on a grid, which may be coarser than the rate is known.
-        "rate_low": _numbers(np.minimum(made.rate_low[rows], made.rate[rows])),
-        "rate_high": _numbers(np.maximum(made.rate_high[rows], made.rate[rows])),
+        "rate_low": _numbers(made.rate_low[rows]),
+        "rate_high": _numbers(made.rate_high[rows]),
         "freshness": _numbers(1 - made.stale[rows]),
         "age_days": _numbers(made.age_days[rows]),
         "value": _numbers(made.value[rows]),

@@ -88,9 +88,12 @@ async def recover(db: Database, now: datetime, spiders: Sequence[str] | None = N
     return len(begun)
 
 
-async def latest(db: Database, spider: str) -> Document | None:
-    """The plan that is in effect for a spider; None before the first."""
-    query: Document = {"spiders": spider, "state": IN_EFFECT}
+async def latest(db: Database, spider: str, now: datetime) -> Document | None:
+    """The plan that is in effect for a spider; None before the first.
+
+    A plan from the future was made while a clock was wrong.
+    """
+    query: Document = {"spiders": spider, "state": IN_EFFECT, "at": {"$lte": now}}
     return await db.plans.find_one(query, sort=[("at", DESCENDING)])
 
 

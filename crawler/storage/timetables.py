@@ -11,6 +11,7 @@ from crawler.storage.client import Database, Document
 from crawler.storage.targets import DEAD_LINK
 
 WEEK_DAYS = 7
+LEARNING = "learning"
 
 
 def watched(spiders: Sequence[str] | None) -> Document:
@@ -35,12 +36,16 @@ def _id_of(text: str) -> object:
 
 
 async def groups(db: Database, spiders: Sequence[str] | None = None) -> list[Document]:
-    """Per group (None: no plan yet): targets, requests a day, mean expected freshness and age."""
+    """Per group: targets, requests a day, mean expected freshness and age.
+
+    The group of those without a plan is None, of those in a learning phase LEARNING.
+    """
+    learns = {"$gt": ["$plan.until", None]}
     pipeline: list[Document] = [
         {"$match": watched(spiders)},
         {
             "$group": {
-                "_id": "$plan.group",
+                "_id": {"$cond": [learns, LEARNING, "$plan.group"]},
                 "targets": {"$sum": 1},
                 "requests_per_day": {"$sum": {"$divide": ["$plan.visits_per_week", WEEK_DAYS]}},
                 "freshness": {"$avg": "$plan.freshness"},

@@ -108,17 +108,27 @@ def test_a_plan_is_adopted_and_the_newest_one_counts(stored: tuple[Db, str]) -> 
     assert count == 3000
     assert in_effect(db) == {("new", SOON): 3000, ("old", LATER): 2000}
     assert db.targets.find_one({"_id": key(7)})["plan"] == part_of(7) | {"plan": "new"}
-    found = run(uri, lambda db: plans.latest(db, SPIDER))
+    found = run(uri, lambda db: plans.latest(db, SPIDER, LATER))
     assert (found["_id"], found["state"], found["moved"]) == ("new", "adopted", 3000)
-    assert run(uri, lambda db: plans.latest(db, "nosuch")) is None
+    assert run(uri, lambda db: plans.latest(db, "nosuch", LATER)) is None
     assert staged(db) == []
+
+
+def test_a_plan_from_the_future_does_not_count(stored: tuple[Db, str]) -> None:
+    """A clock was wrong while it was made."""
+    db, uri = stored
+    put_targets(db, uri, 3)
+    run(uri, lambda db: plans.adopt(db, document(), moved(3), LONGEST))
+    before = READ_AT - MINUTE
+    assert run(uri, lambda db: plans.latest(db, SPIDER, before))["_id"] == "old"
+    assert run(uri, lambda db: plans.latest(db, SPIDER, READ_AT))["_id"] == "new"
 
 
 def test_a_plan_that_moves_nothing_is_a_plan(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_targets(db, uri, 3)
     assert run(uri, lambda db: plans.adopt(db, document(), [[]], LONGEST)) == 0
-    assert run(uri, lambda db: plans.latest(db, SPIDER))["_id"] == "new"
+    assert run(uri, lambda db: plans.latest(db, SPIDER, LATER))["_id"] == "new"
     assert in_effect(db) == {("old", LATER): 3}
 
 
@@ -170,12 +180,12 @@ def test_a_kill_before_the_plan_is_whole_leaves_the_old_one(stored: tuple[Db, st
 
     assert in_effect(db) == {("old", LATER): 3000}
     assert run(uri, lambda db: plans.finish(db, READ_AT)) == 0
-    assert run(uri, lambda db: plans.latest(db, SPIDER))["_id"] == "old"
+    assert run(uri, lambda db: plans.latest(db, SPIDER, LATER))["_id"] == "old"
 
     assert run(uri, lambda db: plans.recover(db, READ_AT, [SPIDER])) == 1
     assert in_effect(db) == {("old", LATER): 3000}
     assert db.plans.find_one({"_id": "new"})["state"] == "undone"
-    assert run(uri, lambda db: plans.latest(db, SPIDER))["_id"] == "old"
+    assert run(uri, lambda db: plans.latest(db, SPIDER, LATER))["_id"] == "old"
     assert staged(db) == []
 
 
@@ -186,7 +196,7 @@ def test_a_kill_while_the_targets_get_the_plan_is_made_good(stored: tuple[Db, st
     visited = READ_AT + timedelta(hours=5)
     db.targets.update_one({"_id": key(MANY - 1)}, {"$set": {"visited_at": visited}})
 
-    assert run(uri, lambda db: plans.latest(db, SPIDER))["_id"] == "new"
+    assert run(uri, lambda db: plans.latest(db, SPIDER, LATER))["_id"] == "new"
     assert run(uri, lambda db: plans.finish(db, visited, ["another"])) == 0
     assert run(uri, lambda db: plans.finish(db, visited, [SPIDER])) == 1
     assert in_effect(db) == {("new", SOON): MANY - 1, ("new", LATER): 1}
@@ -286,7 +296,7 @@ def test_a_plan_that_cannot_be_made_leaves_the_old_one(stored: tuple[Db, str]) -
     assert in_effect(db) == {("old", LATER): 10}
     assert db.plans.find_one({"_id": "new"})["state"] == "undone"
     assert staged(db) == []
-    assert run(uri, lambda db: plans.latest(db, SPIDER))["_id"] == "old"
+    assert run(uri, lambda db: plans.latest(db, SPIDER, LATER))["_id"] == "old"
 
 
 def test_forgetting_a_spider_takes_its_plans_and_leaves_those_of_others(

@@ -6,13 +6,10 @@ from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import numpy as np
-import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from schedules.calendar import (
-    exposure,
-    local_hours,
     next_visit,
     next_visits,
     upcoming,
@@ -234,41 +231,3 @@ def test_even_visits_are_whole_intervals_from_the_phase(
     turns = (visit - schedule.phase_hours) / schedule.every_hours
     assert abs(turns - round(turns)) * schedule.every_hours * 3_600_000 < 1
     assert visit - hours(after) <= schedule.every_hours + 1 / 3_600_000
-
-
-@given(PLACES, st.integers(0, 500))
-def test_local_hours_are_those_of_the_wall_clock(
-    place: tuple[ZoneInfo, datetime], count: int
-) -> None:
-    zone, begin = place
-    first = int(hours(begin))
-    local = [(EPOCH + (first + k) * HOUR).astimezone(zone) for k in range(count)]
-    expected = [24 * clock.weekday() + clock.hour for clock in local]
-    assert local_hours(zone, first, count).tolist() == expected
-
-
-@given(PLACES, st.integers(0, 4000))
-def test_exposure_counts_each_minute_in_its_hour_of_the_wall_clock(
-    place: tuple[ZoneInfo, datetime], minutes: int
-) -> None:
-    zone, begin = place
-    begin = begin.replace(second=0, microsecond=0)
-    local = [(begin + k * MINUTE).astimezone(zone) for k in range(minutes)]
-    expected = np.bincount([24 * clock.weekday() + clock.hour for clock in local], minlength=168)
-    watched = exposure(zone, hours(begin), hours(begin + minutes * MINUTE))
-    assert watched == pytest.approx(expected / 60, abs=1e-6)
-
-
-SPANS = st.lists(st.tuples(st.floats(20_000, 1_000_000), st.floats(20_000, 1_000_000)))
-
-
-@given(ZONES, SPANS)
-def test_exposure_of_many_spans_is_the_sum_and_all_of_their_time(
-    zone: ZoneInfo, spans: list[tuple[float, float]]
-) -> None:
-    since, until = np.array(spans, float).reshape(-1, 2).T
-    total = exposure(zone, since, until)
-    each = sum((exposure(zone, *span) for span in spans), np.zeros(168))
-    assert total == pytest.approx(each, abs=1e-5)
-    assert total.sum() == pytest.approx((until - since).clip(0).sum(), abs=1e-4)
-    assert (total >= -1e-6).all()

@@ -233,7 +233,7 @@ def test_slots_put_in_are_open_and_neither_too_near_nor_too_far(
     c = target.curves
     limits = bound.limits
     _, first = best_single(c, aim, limits, 1)
-    saved, order, needed = insert(c, aim, limits, first, least)
+    saved, order, needed, _ = insert(c, aim, limits, first, least)
     slots = np.sort(order)
     assert len(set(order.tolist())) == len(order) == len(saved) + 1
     assert np.all(np.isfinite(limits.toll[slots]))

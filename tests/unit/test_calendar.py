@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 from schedules.calendar import (
-    exposure,
-    local_hours,
     next_visit,
     next_visits,
     upcoming,
@@ -153,39 +151,3 @@ def test_a_span_begins_with_its_start_and_ends_before_its_end() -> None:
     assert visits_between(one, zone, due + 1e-3, due + 168)[1].tolist() == []
     assert visits_between(one, zone, due, due)[1].tolist() == []
     assert visits_between(one, zone, due, due - 500)[1].tolist() == []
-
-
-def test_hours_of_the_local_week() -> None:
-    monday = int(hours(utc(2024, 5, 6)))
-    assert local_hours(ZoneInfo("UTC"), monday, 2).tolist() == [0, 1]
-    assert local_hours(KOLKATA, monday, 2).tolist() == [5, 6]
-    assert local_hours(NEW_YORK, monday, 5).tolist() == [164, 165, 166, 167, 0]
-    assert local_hours(NEW_YORK, monday, 5).dtype == np.int16
-
-
-@pytest.mark.parametrize(
-    ("zone", "day", "expected"),
-    [
-        (NEW_YORK, (2024, 3, 10), {2: 0.0}),
-        (NEW_YORK, (2024, 11, 3), {1: 2.0}),
-        (LORD_HOWE, (2024, 4, 7), {1: 1.5}),
-        (LORD_HOWE, (2024, 10, 6), {2: 0.5}),
-        (KOLKATA, (2024, 5, 5), {}),
-    ],
-    ids=["23 hours", "25 hours", "24 hours and a half", "23 hours and a half", "24 hours"],
-)
-def test_exposure_of_a_sunday_counts_real_hours(
-    zone: ZoneInfo, day: tuple[int, int, int], expected: dict[int, float]
-) -> None:
-    start = datetime(*day, tzinfo=zone)
-    end = start + timedelta(days=1)
-    watched = exposure(zone, hours(start.astimezone(UTC)), hours(end.astimezone(UTC)))
-    assert not watched[: 6 * 24].any()
-    assert watched[6 * 24 :].tolist() == pytest.approx([expected.get(k, 1.0) for k in range(24)])
-
-
-def test_exposure_leaves_out_what_was_never_watched() -> None:
-    since = np.array([np.nan, 480_000.0, 480_010.0, 480_005.0])
-    until = np.array([np.nan, 480_001.5, 480_001.0, 480_005.0])
-    assert exposure(KOLKATA, since, until).sum() == pytest.approx(1.5)
-    assert not exposure(KOLKATA, np.zeros(0), np.zeros(0)).any()

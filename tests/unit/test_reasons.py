@@ -61,7 +61,7 @@ def test_without_a_price_nothing_is_held_against_it() -> None:
         ("kept", "It keeps the schedule it had: a new one would save too little to be worth a move "
          "(kept)."),
         ("floor", "It has the least there is, a visit every 28 days (floor): more would not pay, "
-         "and no page is left unseen for longer (exploration)."),
+         "and no page is left unseen for longer."),
     ],
 )  # fmt: skip
 def test_what_bound_the_result_comes_first(bound: str, words: str) -> None:

@@ -264,15 +264,6 @@ def test_wrappers_whose_open_hours_were_asked_for_still_compare() -> None:
     assert some == others != wrapper(windows="Sun")
 
 
-def test_the_first_weight_that_fits_a_page_counts() -> None:
-    shop = wrapper(weight=2, weights={"/sale/": 8, "category:toys": 4, r"/item/\d$": 0.5})
-    assert shop.weight_of("https://shop.example/sale/item/1", ["toys"]) == 8
-    assert shop.weight_of("https://shop.example/item/1", ["books", "toys"]) == 4
-    assert shop.weight_of("https://shop.example/item/1") == 0.5
-    assert shop.weight_of("https://shop.example/item/10", ["books"]) == 2
-    assert wrapper().weight_of("https://shop.example/sale/") == 1
-
-
 class Shop(WrapperSpider):
     """The shop as a class."""
 

@@ -2,16 +2,15 @@
 
 A toll on each UTC day rises while its load is over the cap and falls again when it is under, as a
 price does; slots then move to cheaper days by themselves, those first that lose least. Hours are
-levelled afterwards: a slot loses little by coming an hour later.
+levelled afterwards (`hours`): a slot loses little by coming an hour later.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from schedules.history import Floats, Ints
 from schedules.population import Population
@@ -27,7 +26,6 @@ BOLDER, CALMER = 1.2, 0.5
 # Nearer than this to a toll's price, or farther, a day is not moved in one step.
 LARGEST_RATIO = 20.0
 TOLERANCE = 0.01
-Flags = NDArray[np.bool_]
 Loads = Callable[[Floats], tuple[Floats, float]]
 
 
@@ -51,6 +49,11 @@ class Caps:
     def by_day(self) -> bool:
         """Whether any day is capped."""
         return bool(np.isfinite(self.day) or np.isfinite(self.site_day).any())
+
+    @property
+    def by_hour(self) -> bool:
+        """Whether any hour is capped."""
+        return bool(np.isfinite(self.hour) or np.isfinite(self.site_hour).any())
 
 
 def day_tolls(loads: Loads, caps: Caps, sites: int) -> Floats:
@@ -108,34 +111,3 @@ def site_days(schedules: Schedules, offset: Ints, site: Ints, sites: int) -> Flo
     weight = np.repeat(1 / schedules.weeks, count)
     visits = np.bincount(place, weight, sites * DAYS).astype(np.float64)
     return visits.reshape(sites, DAYS)
-
-
-def levelled(
-    schedules: Schedules,
-    key: NDArray[np.uint64],
-    ahead: Ints,
-    site: Ints,
-    open_hours: Flags,
-    counted: Flags,
-    cap: float,
-) -> Schedules:
-    """The schedules with no UTC hour of the week over `cap`, as far as open hours have room.
-
-    key: (n,) decides who goes on   ahead: (n,) hours that the local clock is ahead of UTC
-    site: (n,)   open_hours: (s, 168) of the local week   counted: (n,) whose visits are capped
-    """
-    owner = np.repeat(np.arange(len(schedules)), np.diff(schedules.first))
-    weight, late = counted[owner] / schedules.weeks[owner], np.zeros(len(owner), np.int64)
-    begin, hour = schedules.slots.astype(np.int64), shifted(schedules, ahead)
-    for turn in range(2 * WEEK_HOURS):
-        here = np.flatnonzero((hour == turn % WEEK_HOURS) & (weight > 0))
-        # Who has waited longest stays.
-        here = here[np.lexsort((key[owner[here]], -late[here]))]
-        surplus = here[np.cumsum(weight[here]) > cap * (1 + 1e-9)]
-        local = (begin[surplus] + late[surplus] + 1) % WEEK_HOURS
-        going = surplus[open_hours[site[owner[surplus]], local]]
-        late[going] += 1
-        hour[going] = (turn + 1) % WEEK_HOURS
-    cycle = schedules.weeks[owner].astype(np.int64) * WEEK_HOURS
-    slots = (begin + late) % cycle
-    return replace(schedules, slots=slots[np.lexsort((slots, owner))].astype(np.uint16))

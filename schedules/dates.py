@@ -10,11 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from schedules.history import Floats, Histories, Ints
-
-Flags = NDArray[np.bool_]
+from schedules.history import Flags, Floats, Histories, Ints
 
 LEAST_DATED = 20
 LEAST_RIGHT = 0.9

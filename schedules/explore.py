@@ -2,7 +2,7 @@
 
 Slots crowd together where the first few changes point to, and then see little else. Even intervals
 look at the whole week for the same requests: over six weeks from a cold start they raised freshness
-from .8402 to .842 and brought the age from .176 to .172 days (means of 6 and 8 draws of the phases).
+from .8402 to .842 and brought the age from .176 to .172 days (means of 6 and 8 draws of phases).
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from schedules.estimate import Estimate
-from schedules.groups import Flags
-from schedules.history import Ints
+from schedules.history import Flags, Ints
 from schedules.outlook import Outlook, outlook
 from schedules.phases import even_phase
 from schedules.schedule import WEEK_HOURS, Schedules, chosen_of

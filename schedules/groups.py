@@ -12,12 +12,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from schedules.history import Floats
+from schedules.history import Flags, Floats
 from schedules.schedule import WEEK_HOURS, Schedule, Schedules
 from schedules.windows import DAY_HOURS, day_names
 
 Codes = NDArray[np.uint8]
-Flags = NDArray[np.bool_]
 
 NAMES = ("4G1", "2G1", *(f"G{visits}" for visits in range(1, 15)))
 # (16,) visits a week of each group.

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 # Minutes since 1970, UTC. `said`: when the page itself says it changed; 0 where it says nothing.
 CHANGE = np.dtype([("after", "<u4"), ("by", "<u4"), ("said", "<u4")])

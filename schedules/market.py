@@ -13,13 +13,12 @@ from schedules.estimate import Estimate
 from schedules.explore import exploring
 from schedules.history import Floats
 from schedules.optimal import Offers
-from schedules.phases import balanced
+from schedules.phases import balanced, fullest_week, in_time
 from schedules.schedule import WEEK_HOURS, Schedules
 from schedules.terms import (
     CEILING,
     EXPLORATION,
     FLOOR,
-    KEPT,
     PRICE,
     WEEK_DAYS,
     BudgetTooSmall,
@@ -31,6 +30,8 @@ ENOUGH = 4_000
 # What nobody would buy at a much lower price need not be worked out.
 WORTH_OFFERING = 0.7
 FIRST_GUESS, LOWEST = 16.0, 1e-3
+# Rare visits that may not wait can fill one week more than others; the next try spends less.
+TRIES = 3
 
 
 def draft(believed: Estimate, terms: Terms, now: float, present: Schedules) -> Draft:
@@ -38,19 +39,39 @@ def draft(believed: Estimate, terms: Terms, now: float, present: Schedules) -> D
     population = believed.population
     toll, price = _prices(believed, terms, now)
     offers = optimal.offers(believed, terms.aim, toll, WORTH_OFFERING * price)
-    # Whole visits: the fullest of the weeks may have one more than their mean.
-    least = least_visits(offers.steps)
-    if least > terms.budget_per_day * WEEK_DAYS * (1 + 1e-6):
+    whole, least = terms.budget_per_day * WEEK_DAYS, least_visits(offers.steps)
+    if least > whole * (1 + 1e-6):
         raise BudgetTooSmall(least / WEEK_DAYS, len(population))
-    budget = max(terms.budget_per_day * WEEK_DAYS - 1, least)
-    bought = buy(offers.steps, population.key, budget, present.visits_per_week)
+    # Whole visits: the fullest of the weeks may have one more than their mean.
+    budget = max(whole - 1, least)
+    for _ in range(TRIES):
+        bought = buy(offers.steps, population.key, budget, present.visits_per_week)
+        made = _made(believed, terms, now, present, toll, offers, bought)
+        over = fullest_week(made.schedules) - whole
+        if over <= 1e-6:
+            break
+        budget = max(budget - over, least)
+    return made
+
+
+def _made(
+    believed: Estimate,
+    terms: Terms,
+    now: float,
+    present: Schedules,
+    toll: Floats,
+    offers: Offers,
+    bought: Purchase,
+) -> Draft:
+    """What was bought, as schedules that keep the present ones where these are as good."""
+    population, last = believed.population, believed.histories.until
     new = optimal.schedules_of(bought.chosen, offers, population.key)
     schedules, outlook = optimal.settled(believed, terms.aim, toll, bought.price, new, present)
+    schedules = in_time(schedules, ~schedules.same_as(present), population, last, now)
     schedules, outlook, explored = exploring(believed, schedules, outlook)
-    schedules = balanced(schedules, population.key)
+    schedules = balanced(schedules, population, last, now)
     value, worth, bound = _why(offers, bought)
-    kept = (bound == PRICE) & schedules.same_as(present)
-    bound = np.where(explored, EXPLORATION, np.where(kept, KEPT, bound)).astype(np.uint8)
+    bound = np.where(explored, EXPLORATION, bound).astype(np.uint8)
     return Draft(schedules, outlook, value, worth, bound, bought.price)
 
 

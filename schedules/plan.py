@@ -8,16 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules import market, rules
-from schedules.caps import levelled
+from schedules.caps import Caps
 from schedules.chunks import parts
+from schedules.draft import Draft
 from schedules.estimate import Estimate, estimate
 from schedules.goals import GoalTooHigh, budget_for
 from schedules.history import Floats, Histories
+from schedules.hours import levelled
+from schedules.outlook import outlook
 from schedules.population import Population
 from schedules.schedule import Schedules
 from schedules.terms import (
     BOUNDS,
+    KEPT,
     POLICIES,
+    PRICE,
     PRIOR,
     UNBOUNDED,
     WEEK_DAYS,
@@ -89,13 +94,23 @@ def plan(
         draft = market.draft(believed, terms, now_hours, present)
     else:
         draft = rules.draft(believed, terms, present)
-    schedules = _levelled(draft.schedules, population, terms, now_hours)
+    draft = _within_hours(draft, believed, present, terms, now_hours)
     mean, low, high = _rates(believed)
-    bound = np.where(np.isnan(histories.until), PRIOR, draft.bound).astype(np.uint8)
-    moved = ~schedules.same_as(present)
+    moved, bound = ~draft.schedules.same_as(present), draft.bound
+    bound = np.where((bound == PRICE) & ~moved, KEPT, bound)
+    bound = np.where(np.isnan(histories.until), PRIOR, bound).astype(np.uint8)
     known = draft.value, draft.worth
     return Plan(
-        believed, schedules, mean, low, high, *draft.outlook, *known, bound, moved, draft.price
+        believed,
+        draft.schedules,
+        mean,
+        low,
+        high,
+        *draft.outlook,
+        *known,
+        bound,
+        moved,
+        draft.price,
     )
 
 
@@ -106,16 +121,14 @@ def _rates(believed: Estimate) -> tuple[Floats, Floats, Floats]:
     return mean, low, high
 
 
-def _levelled(
-    schedules: Schedules, population: Population, terms: Terms, now_hours: float
-) -> Schedules:
-    """The schedules with the hours kept under their caps, of each site and of all."""
-    site, key = population.site, population.key
-    ahead, everyone = population.ahead(now_hours)[site], np.full(len(site), True)
-    for one in np.flatnonzero(np.isfinite(population.site_hour)):
-        mine, cap = site == one, float(population.site_hour[one])
-        schedules = levelled(schedules, key, ahead, site, population.open_hours, mine, cap)
-    if terms.hourly_cap:
-        cap = terms.hourly_cap
-        schedules = levelled(schedules, key, ahead, site, population.open_hours, everyone, cap)
-    return schedules
+def _within_hours(
+    draft: Draft, believed: Estimate, present: Schedules, terms: Terms, now_hours: float
+) -> Draft:
+    """The draft with the hours kept under their caps, of each site and of all."""
+    population = believed.population
+    caps = Caps.of(terms, population)
+    if not caps.by_hour:
+        return draft
+    ahead = population.ahead(now_hours)
+    schedules = levelled(draft.schedules, present, population, caps, ahead)
+    return draft._replace(schedules=schedules, outlook=outlook(believed, schedules))

@@ -8,8 +8,7 @@ from schedules import even, groups
 from schedules.chunks import parts
 from schedules.draft import Draft
 from schedules.estimate import Estimate
-from schedules.groups import Flags
-from schedules.history import Histories
+from schedules.history import Flags, Histories
 from schedules.outlook import outlook
 from schedules.phases import even_phase
 from schedules.population import Population

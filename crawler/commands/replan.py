@@ -97,11 +97,13 @@ class Command(FreshetCommand):
         except Busy as busy:
             print(f"scrapy replan: {busy}", file=sys.stderr)
             return
-        with working(self.config, "opening the database") as say:
-            order = Order(wish, opts.spider, as_it_is=not asked.asks, dry_run=opts.dry_run)
-            done = asyncio.run(_replan(self.config, order, say))
-        if lock is not None:
-            lock.release()
+        order = Order(wish, opts.spider, as_it_is=not asked.asks, dry_run=opts.dry_run)
+        try:
+            with working(self.config, "opening the database") as say:
+                done = asyncio.run(_replan(self.config, order, say))
+        finally:
+            if lock is not None:
+                lock.release()
         if opts.json:
             print_json(done)
         else:

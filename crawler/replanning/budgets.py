@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from crawler.errors import ConfigError
-from crawler.replanning.population import Flags, Gathered
+from crawler.replanning.population import Gathered
 from crawler.replanning.wishes import BALANCED, OBJECTIVES, Wish
 from crawler.storage.client import Document
 from crawler.storage.histories import Watched
 from crawler.words import amount, count, rounded_up
 from schedules.goals import GoalTooHigh, budget_for
+from schedules.history import Flags
 from schedules.plan import BudgetTooSmall, Terms
 from schedules.terms import POLICIES, UNBOUNDED, WEEK_DAYS, least_per_day
 

@@ -21,12 +21,11 @@ from crawler.storage.histories import Watched
 from crawler.storage.sites import Site
 from crawler.wrapper import OF_CATEGORY
 from schedules.dates import reliable, timed
-from schedules.history import Floats, Histories, Ints
+from schedules.history import Flags, Floats, Histories, Ints
 from schedules.population import Population, walls_of
 from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS
 
 Keys = NDArray[np.uint64]
-Flags = NDArray[np.bool_]
 
 LONGEST_HOURS = LONGEST_WEEKS * WEEK_HOURS
 SHORTEST_HOURS = 1.0

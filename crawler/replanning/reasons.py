@@ -96,8 +96,8 @@ def _of_market(bound: str | None, facts: Facts) -> Iterator[str]:
         )
     if bound == "exploration":
         yield (
-            "It is hardly known: in its first ten days it has even intervals, as many visits as its "
-            "price allows, to see the whole week (exploration)."
+            "It is hardly known: in its first ten days it has even intervals, as many visits as "
+            "its price allows, to see the whole week (exploration)."
         )
     if bound == "floor":
         yield (

@@ -17,7 +17,7 @@ from crawler.replanning.budgets import (
     terms_within,
     too_small,
 )
-from crawler.replanning.population import Flags, Gathered
+from crawler.replanning.population import Gathered
 from crawler.replanning.rows import batch, next_visits
 from crawler.replanning.summary import document_of, limits_of
 from crawler.replanning.wishes import Wish
@@ -26,6 +26,7 @@ from crawler.storage.client import Database, Document
 from crawler.storage.histories import Watched
 from crawler.storage.parts import ADAPTIVE, EPOCH
 from crawler.storage.plans import Moved
+from schedules.history import Flags
 from schedules.plan import BudgetTooSmall, Plan, Terms, plan
 
 BATCH = 2000

@@ -8,6 +8,7 @@ import pytest
 
 from tests.conftest import Databases
 from tests.integration.harness import Freshet
+from tests.integration.inside import run
 from tests.integration.known_pages import clock, of_the_paper, put
 
 
@@ -19,4 +20,4 @@ def warm(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> None
         put(db, uri, of_the_paper())
         with Freshet(folder, MONGO_URI=uri, FRESHET_DATA_DIR=folder / "data") as freshet:
             for command in (("replan",), ("explain", "https://shop.example/u1")):
-                freshet.start(*command, hours=clock()).communicate()
+                run(freshet, *command, hours=clock())

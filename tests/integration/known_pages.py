@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,9 +24,23 @@ DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
 POLL = 20 * MINUTE
 
 
+@dataclass
+class Since:
+    """When, by the machine's clock, it was NOW."""
+
+    real: datetime
+
+
+_since = Since(datetime.now(UTC))
+
+
 def clock() -> float:
-    """FRESHET_CLOCK_OFFSET_HOURS that makes it NOW, for `hours=` of a command."""
-    return (NOW - datetime.now(UTC)) / HOUR
+    """FRESHET_CLOCK_OFFSET_HOURS for `hours=` of a command: it was NOW when pages were put.
+
+    From then on time goes by: a command that began before the last one ended its work would take
+    that one's plan for one from the future.
+    """
+    return (NOW - _since.real) / HOUR
 
 
 def on(uri: str, call: Callable[[Database], Awaitable[Any]]) -> Any:
@@ -65,9 +80,10 @@ def never_seen(url: str, **own: object) -> Row:
 
 
 def put(db: Db, uri: str, rows: Sequence[Row]) -> None:
-    """Store targets in a prepared database."""
+    """Store targets in a prepared database; it is NOW."""
     on(uri, prepare)
     db.targets.insert_many(list(rows))
+    _since.real = datetime.now(UTC)
 
 
 def spread(n: int, hour: int) -> list[datetime]:

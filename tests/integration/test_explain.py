@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from tests.integration.harness import Db, Freshet, Result, Row
+from tests.integration.inside import in_json, run
 from tests.integration.known_pages import (
     BEGIN,
     DAY,
@@ -30,14 +30,13 @@ Stored = tuple[Db, str]
 
 def scrapy(freshet: Freshet, *args: object, **env: object) -> Result:
     """A command at NOW that ends well."""
-    done = freshet(*args, hours=clock(), COLUMNS=200, **env)
+    done = run(freshet, *args, hours=clock(), COLUMNS=200, **env)
     assert (done.code, done.err) == (0, ""), done.err
     return done
 
 
 def explained(freshet: Freshet, page: str, *args: object) -> Row:
-    found: Row = json.loads(scrapy(freshet, "explain", f"{SHOP}/{page}", "--json", *args).out)
-    return found
+    return in_json(freshet, "explain", f"{SHOP}/{page}", *args, hours=clock())
 
 
 def test_a_page_at_the_price(stored: Stored, freshet: Freshet) -> None:
@@ -125,7 +124,7 @@ def test_unknown_pages_are_one_line(
     url: str, complaint: str, stored: Stored, freshet: Freshet
 ) -> None:
     put(*stored, [page(f"{SHOP}/1")])
-    done = freshet("explain", url)
+    done = run(freshet, "explain", url)
     assert (done.code, done.out, done.complaint) == (1, "", f"scrapy explain: {complaint}")
 
 

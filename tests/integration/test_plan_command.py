@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from bson import ObjectId
 
 from tests.integration.harness import Db, Freshet, Result, Row
+from tests.integration.inside import in_json, run
 from tests.integration.known_pages import NOW, clock, of_the_paper, on, page, put, spread
 
 pytestmark = pytest.mark.usefixtures("warm")
@@ -22,14 +22,13 @@ Stored = tuple[Db, str]
 
 def scrapy(freshet: Freshet, *args: object, **env: object) -> Result:
     """A command at NOW that ends well."""
-    done = freshet(*args, hours=clock(), COLUMNS=100, **env)
+    done = run(freshet, *args, hours=clock(), COLUMNS=100, **env)
     assert (done.code, done.err) == (0, ""), done.err
     return done
 
 
 def plan_of(freshet: Freshet, *args: object) -> Row:
-    found: Row = json.loads(scrapy(freshet, "plan", *args, "--json").out)
-    return found
+    return in_json(freshet, "plan", *args, hours=clock())
 
 
 def test_the_paper_s_table(stored: Stored, freshet: Freshet) -> None:
@@ -92,7 +91,7 @@ def test_many_pages_are_counted_by_weekday_and_time(stored: Stored, freshet: Fre
 )
 def test_mistakes_are_one_line(args: str, complaint: str, stored: Stored, freshet: Freshet) -> None:
     put(*stored, [page(f"{SHOP}/1")])
-    done = freshet("plan", *args.split())
+    done = run(freshet, "plan", *args.split())
     assert (done.code, done.out, done.complaint) == (1, "", f"scrapy plan: {complaint}")
 
 
@@ -168,7 +167,9 @@ def test_a_zone_that_the_server_does_not_know_is_told_by_its_distance(
 
 def test_nothing_changed_so_far(stored: Stored, freshet: Freshet) -> None:
     put(*stored, [page(f"{SHOP}/1")])
-    assert "shop: 0 changes found" in scrapy(freshet, "plan", "--changes").out
+    done = freshet("plan", "--changes", hours=clock())
+    assert (done.code, done.err) == (0, "")
+    assert "shop: 0 changes found" in done.out
 
 
 def test_a_picture_of_the_week(stored: Stored, freshet: Freshet, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 from filelock import FileLock
 
 from tests.integration.harness import Db, Freshet, Pages, Result, Row
+from tests.integration.inside import in_json, run
 from tests.integration.known_pages import (
     HOUR,
     NOW,
@@ -31,15 +31,12 @@ pytestmark = pytest.mark.usefixtures("warm")
 
 def replan(freshet: Freshet, *args: object, **env: object) -> Result:
     """Replan at NOW."""
-    return freshet("replan", *args, hours=clock(), **env)
+    return run(freshet, "replan", *args, hours=clock(), **env)
 
 
 def planned(freshet: Freshet, *args: object, **env: object) -> Row:
     """The document of a replan that ends well."""
-    done = replan(freshet, "--json", *args, **env)
-    assert (done.code, done.err) == (0, ""), done.err
-    found: Row = json.loads(done.out)
-    return found
+    return in_json(freshet, "replan", *args, hours=clock(), **env)
 
 
 def groups(db: Db) -> dict[str, tuple[str, list[str]]]:
@@ -185,7 +182,7 @@ def test_two_replans_exclude_each_other(stored: Stored, freshet: Freshet, tmp_pa
     planned(freshet)
     (lock,) = (tmp_path / "data" / "locks").glob("replan-*.lock")
     with FileLock(lock):
-        second = replan(freshet)
+        second = freshet("replan", hours=clock())
         assert (second.code, second.out) == (0, "")
         assert second.complaint == "scrapy replan: another replan is at work, nothing to do"
         assert planned(freshet, "--dry-run")["moved"] == 0, "a dry run disturbs nobody"
@@ -260,7 +257,7 @@ def test_a_crawl_notes_its_wrapper_and_the_plan_keeps_to_it(
         local = row["next_visit"].astimezone(ZoneInfo("Asia/Kolkata"))
         assert (local.minute, local.weekday() * 24 + local.hour in slots) == (0, True)
 
-    assert freshet("forget", "pages", "--yes").code == 0
+    assert run(freshet, "forget", "pages", "--yes").code == 0
     assert db.sites.count_documents({}) == 0
 
 
@@ -280,5 +277,5 @@ def test_a_plan_that_follows_the_pages_says_between_which_intervals(
 
 
 def test_help_has_an_example(freshet: Freshet) -> None:
-    shown = freshet("replan", "--help").out
+    shown = run(freshet, "replan", "--help").out
     assert "Example: scrapy replan --budget 265/day --dry-run" in shown

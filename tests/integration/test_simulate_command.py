@@ -17,7 +17,9 @@ import pytest
 
 from crawler.traces import read_trace
 from schedules.score import Times, score
-from tests.integration.harness import Freshet, Pages, Result
+from tests.integration.harness import Db, Freshet, Result
+from tests.integration.inside import run
+from tests.integration.known_pages import clock, page, put, spread
 
 # A folder with pages/changes.csv.gz and pages/pages.csv, the trace of a real population.
 EVAL_DATA = os.environ.get("EVAL_DATA")
@@ -69,7 +71,7 @@ def bare(tmp_path: Path) -> Iterator[Freshet]:
 def simulated(freshet: Freshet, folder: Path, *args: object) -> dict[str, Any]:
     """What it finds, as JSON."""
     files = ("--changes", folder / "changes.csv", "--pages", folder / "pages.csv")
-    result = freshet("simulate", "pages", *files, *SPAN, "--json", *args)
+    result = run(freshet, "simulate", "pages", *files, *SPAN, "--json", *args)
     assert (result.code, result.err) == (0, "")
     found: dict[str, Any] = json.loads(result.out)
     return found
@@ -185,7 +187,7 @@ def test_a_picture_is_drawn(bare: Freshet, trace: Path, name: str, begins: bytes
 
 def test_without_times_all_that_is_known_counts(bare: Freshet, trace: Path) -> None:
     files = ("--changes", trace / "changes.csv")
-    result = bare("simulate", "pages", *files, "--budget", 12, "--json")
+    result = run(bare, "simulate", "pages", *files, "--budget", 12, "--json")
     found = json.loads(result.out)
     assert found["from"] == "2023-12-31T23:00:00Z"
     assert found["to"] == "2024-02-12T00:00:00Z"
@@ -243,7 +245,7 @@ def test_wrong_input_is_one_line_and_nothing_is_written(
     before = {path.name for path in trace.iterdir()}
     files = ("--changes", trace / "changes.csv", "--visits-out", trace / "visits")
     args = [str(trace / arg) if "csv" in arg else arg for arg in args]
-    result = bare("simulate", "pages", *files, *SPAN, *args)
+    result = run(bare, "simulate", "pages", *files, *SPAN, *args)
     complaint = result.complaint.replace(f"{trace}/", "")
     assert (result.code, result.out) == (1, "")
     assert complaint.startswith(f"scrapy simulate: {said}")
@@ -253,7 +255,8 @@ def test_wrong_input_is_one_line_and_nothing_is_written(
 def test_a_budget_that_becomes_too_small_is_one_line(bare: Freshet, trace: Path) -> None:
     changes = [(f"p{i}", (SPLIT + timedelta(hours=9 * i)).isoformat()) for i in range(24)]
     write(trace / "changes.csv", ("page_id", "commit_time_utc"), changes)
-    result = bare("simulate", "pages", "--changes", trace / "changes.csv", *SPAN, "--budget", 0.5)
+    files = ("--changes", trace / "changes.csv")
+    result = run(bare, "simulate", "pages", *files, *SPAN, "--budget", 0.5)
     assert (result.code, result.out) == (1, "")
     assert "targets every 28 days need 0." in result.complaint
 
@@ -275,7 +278,7 @@ def test_pages_that_have_all_ended_have_no_figures(bare: Freshet, trace: Path) -
     ],
 )
 def test_wrong_usage_is_said(bare: Freshet, args: list[str], said: str) -> None:
-    result = bare("simulate", *args)
+    result = run(bare, "simulate", *args)
     assert result.code == 2
     assert said in result.out + result.err
 
@@ -283,27 +286,14 @@ def test_wrong_usage_is_said(bare: Freshet, args: list[str], said: str) -> None:
 # The own past.
 
 
-def crawled(freshet: Freshet, pages: Pages) -> None:
-    """Passes over four items every other day, and one of them has changed each time."""
-    items = [f"/item/{i}.html" for i in range(4)]
-    pages.list("list.html", items)
-    wrapper = freshet.wrapper(
-        "shop", start_urls=[f"{pages.url}/list.html"], item_pages="/item/", list_interval_hours=24,
-    )  # fmt: skip
-    for number in range(8):
-        for i, path in enumerate(items):
-            pages.item(path, f"{i} {number if i == 3 else 0}")
-        freshet.crawl(wrapper, hours=48.5 * number)
-
-
-@pytest.mark.slow
-def test_the_own_past_is_simulated(freshet: Freshet, pages: Pages) -> None:
-    nothing = freshet("simulate", "pages", "--history", "--budget", 5)
+def test_the_own_past_is_simulated(stored: tuple[Db, str], freshet: Freshet) -> None:
+    nothing = run(freshet, "simulate", "pages", "--history", "--budget", 5)
     assert "nothing is known of any change" in nothing.complaint
-    crawled(freshet, pages)
+    changes = (0, 0, 0, 2, 14)
+    put(*stored, [page(f"https://shop.example/{i}", spread(n, 9)) for i, n in enumerate(changes)])
     found = json.loads(past(freshet, "--policy", "uniform", "--json").out)
     assert found["pages"] == 5
-    assert found["changes"] == 5
+    assert found["changes"] == 10, "of the two weeks that are judged, after one to learn from"
     (row,) = found["results"]
     assert row["requests_per_day"] == pytest.approx(5, abs=0.5)
     assert 0.7 < row["freshness"] < 1
@@ -313,7 +303,8 @@ def test_the_own_past_is_simulated(freshet: Freshet, pages: Pages) -> None:
 
 
 def past(freshet: Freshet, *args: object, code: int = 0) -> Result:
-    result = freshet("simulate", "pages", "--budget", 5, "--history", *args, hours=48.5 * 8)
+    words = ("simulate", "pages", "--budget", 5, "--history", *args)
+    result = run(freshet, *words, hours=clock())
     assert result.code == code, result.err
     return result
 

@@ -144,12 +144,15 @@ def test_replanning_on_the_same_past_moves_almost_nobody(policy: str, later: int
     assert first.moved.all()
 
 
-@pytest.mark.xfail(reason="levelled hours are not those that the next plan would choose")
-def test_replanning_with_full_hours_moves_almost_nobody() -> None:
+@pytest.mark.parametrize("cap", [11, 15])
+def test_replanning_with_full_hours_moves_almost_nobody(cap: int) -> None:
     some, past = alike()
-    terms = Terms(budget_per_day=2.0 * len(some), hourly_cap=15)
+    terms = Terms(budget_per_day=2.0 * len(some), hourly_cap=cap)
     first = plan(some, past, terms, NOW)
+    free = plan(some, past, replace(terms, hourly_cap=None), NOW)
+    assert (~first.schedules.same_as(free.schedules)).mean() > 0.4
     assert plan(some, past, terms, NOW, first.schedules).moved.mean() < 0.02
+    assert plan(some, past, terms, NOW + 168, first.schedules).moved.mean() < 0.02
 
 
 @pytest.mark.parametrize("seed", range(4))

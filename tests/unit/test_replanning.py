@@ -2,296 +2,37 @@
 
 from __future__ import annotations
 
-import asyncio
-from argparse import Namespace
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import numpy as np
 import pytest
-from bson import ObjectId
 
-from crawler.commands.replan import Command
-from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.replanning import population
-from crawler.replanning.budgets import ASKED, INTERVALS, Effect, terms_of
-from crawler.replanning.population import keys_of, keys_of_texts
+from crawler.replanning.budgets import Effect
 from crawler.replanning.replan import Replan, replanned
 from crawler.replanning.rows import next_visits
 from crawler.replanning.wishes import Wish
 from crawler.storage.client import Document
 from crawler.storage.sites import Site
-from crawler.words import amount, count, listed, rounded_up
 from schedules.groups import times_of
 from schedules.schedule import Schedule, Schedules
-from tests.unit.watching import DAY, NOW, NOW_HOURS, gathered, page, watched
-
-NOTHING = Effect({"shop": None}, {})
-Pages = list[dict[str, Any]]
-
-
-def pages(n: int, **own: Any) -> Pages:
-    return [page(f"item/{i}", **own) for i in range(n)]
+from tests.unit.watching import (
+    DAY,
+    NOTHING,
+    NOW,
+    NOW_HOURS,
+    Pages,
+    gathered,
+    page,
+    pages,
+    plan_document,
+)
 
 
 def daily(found: set[int]) -> tuple[tuple[float, float, float], ...]:
     """Changes that the daily visits of these days ago found; no dates."""
     return tuple((DAY * (day + 1), DAY * day, np.nan) for day in sorted(found, reverse=True))
-
-
-def plan_document(**own: Any) -> Document:
-    usual = {
-        "_id": ObjectId(), "at": NOW - timedelta(days=1), "spiders": ["shop"], "policy": "optimal",
-        "budget_per_day": 5.0, "budget_from": "asked", "totals": {"requests_per_day": 4.5},
-    }  # fmt: skip
-    return usual | own
-
-
-def in_effect(one: Document) -> Effect:
-    return Effect({"shop": one}, {str(one["_id"]): one})
-
-
-# Keys and groups.
-
-
-def test_a_target_has_the_same_key_in_every_run_whatever_stands_beside_it() -> None:
-    texts = [f"shop https://shop.example/ä/{i}" for i in range(120_000)]
-    seen = watched([page()])
-    many = replace(seen, ids=_texts(texts)).ids
-    keys = keys_of(many)
-    assert len(set(keys.tolist())) == len(texts)
-    some = [0, 49_999, 50_000, 119_999]
-    assert keys[some].tolist() == keys_of_texts([texts[i] for i in some]).tolist()
-    assert keys_of_texts(["shop https://shop.example/"]).tolist() == [933909131648509738]
-
-
-def _texts(texts: list[str]) -> Any:
-    from crawler.storage.columns import GrownTexts
-
-    grown = GrownTexts()
-    grown.add(texts)
-    return grown.taken()
-
-
-def test_neighbours_are_those_of_spider_category_and_kind() -> None:
-    seen = [
-        page("a", category="toys"), page("b", category="toys"), page("c", category="books"),
-        page("d"), page("e", kind="list"), page("f", spider="blog"), page("g", category="toys"),
-    ]  # fmt: skip
-    made = gathered(seen).population
-    a, b, c, d, e, f, g = made.group.tolist()
-    assert a == b == g
-    assert len({a, c, d, e, f}) == 5
-    assert made.parent[made.group].tolist() == made.site.tolist() == [0, 0, 0, 0, 0, 1, 0]
-
-
-# Weights.
-
-
-def weights_of(seen: Pages, *rules: tuple[str, float], **categories: list[str]) -> list[float]:
-    """The weights of targets; categories: the paths in each."""
-
-    async def in_category(spider: str, category: str) -> Any:
-        urls = [f"{spider} https://shop.example/{path}" for path in categories.get(category, [])]
-        return keys_of_texts(urls)
-
-    one, sites = watched(seen), (Site("shop", weight=0.5, weights=rules),)
-    keys = keys_of(one.ids)
-    return asyncio.run(population._weights(one, sites, keys, in_category)).tolist()
-
-
-def test_the_first_weight_that_fits_counts() -> None:
-    seen = [page("sale/1"), page("item/2"), page("item/3"), page("item/4")]
-    rules = (("/sale/", 5), ("category:toys", 2), (r"item/\d$", 3))
-    toys = ["sale/1", "item/2"]
-    assert weights_of(seen, *rules, toys=toys) == [5, 2, 3, 3]
-    assert weights_of(seen, *rules[::-1], toys=toys) == [2, 3, 3, 3]
-    assert weights_of(seen) == [0.5] * 4
-
-
-def test_a_pattern_is_looked_for_in_the_url_alone() -> None:
-    assert weights_of([page("item/1")], ("^shop", 9), ("^https://", 7)) == [7]
-
-
-# Sites.
-
-
-def test_a_site_says_when_and_how_often_it_may_be_visited() -> None:
-    site = Site(
-        "shop", timezone="Asia/Kolkata", windows=("Mon 08:00-10:00",), cost=2.0, at=NOW,
-        min_interval_hours=3, max_interval_hours=48, requests_per_day=40, requests_per_hour=6,
-    )  # fmt: skip
-    made = gathered([page(), page("b", spider="blog")], site).population
-    assert np.flatnonzero(made.open_hours[0]).tolist() == [8, 9]
-    assert made.open_hours[1].all()
-    assert (made.min_hours.tolist(), made.max_hours.tolist()) == ([3, 1], [48, 672])
-    assert (made.site_day.tolist(), made.site_hour.tolist()) == ([40, np.inf], [6, np.inf])
-    assert made.cost.tolist() == [2, 1]
-    assert [str(zone) for zone in made.zones] == ["Asia/Kolkata", "UTC"]
-
-
-def test_no_interval_is_longer_than_the_setting_or_four_weeks() -> None:
-    config = Config.load(mongo_uri=None, max_interval_hours=100)
-    assert gathered([page()], config=config).population.max_hours.tolist() == [100]
-    config = Config.load(mongo_uri=None, max_interval_hours=24 * 365)
-    assert gathered([page()], config=config).population.max_hours.tolist() == [672]
-
-
-@pytest.mark.parametrize(
-    ("site", "message"),
-    [
-        (
-            Site("shop", min_interval_hours=48),
-            "shop: min_interval_hours 48 is longer than the longest interval, 24 hours "
-            "(FRESHET_MAX_INTERVAL_HOURS)",
-        ),
-        (Site("shop", timezone="Mars/Base"), "shop: no time zone 'Mars/Base' is known here"),
-        (
-            Site("shop", windows=("Mon",), blackout=("Mon",)),
-            "shop: windows and blackout leave no hour of the week open",
-        ),
-    ],
-    ids=["intervals", "zone", "windows"],
-)
-def test_terms_that_contradict_each_other_are_one_line(site: Site, message: str) -> None:
-    config = Config.load(mongo_uri=None, max_interval_hours=24)
-    with pytest.raises(ConfigError) as caught:
-        gathered([page()], site, config=config)
-    assert str(caught.value) == message
-
-
-# Wishes and budgets.
-
-
-OPTIONS = (
-    "policy", "objective", "budget", "freshness", "max_age", "daily_cap", "hourly_cap", "dry_run",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ({"policy": "best"},
-         "no policy 'best'; there are: optimal, groups, groups6, uniform, sqrt, freshness, "
-         "harmonic, age, adaptive"),
-        ({"objective": "speed"},
-         "no objective 'speed'; there are: balanced, freshness, age, delay"),
-        ({"budget": "many"},
-         "--budget: 'many' is no number of requests a day, such as 265, 265/day or 0.5"),
-        ({"budget": "0"}, "--budget has to be more than 0"),
-        ({"max_age": "soon"}, "--max-age: 'soon' is no time such as 90m, 6h, 2d or 1w"),
-        ({"freshness": "2"}, "--freshness: '2' is no share between 0 and 1, such as 0.95 or 95%"),
-        ({"daily_cap": "-1"},
-         "--daily-cap: '-1' is no number of requests a day, such as 265, 265/day or 0.5"),
-        ({"hourly_cap": "9/day"},
-         "--hourly-cap: '9/day' is no number of requests an hour, such as 40 or 40/hour"),
-        ({"budget": "40", "max_age": "6h"},
-         "--budget and --max-age exclude each other: give one of them"),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_mistakes_are_one_line(
-    options: dict[str, str], complaint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = Command()
-    command.run([], Namespace(**dict.fromkeys(OPTIONS) | options))
-    assert (command.exitcode, capsys.readouterr().err) == (1, f"scrapy replan: {complaint}\n")
-
-
-def test_what_is_said_now_goes_before_the_settings_and_there_is_one_goal() -> None:
-    settings = Wish(policy="groups", budget=5, daily_cap=9)
-    assert Wish(freshness=0.9, daily_cap=0).over(settings) == Wish(
-        policy="groups", freshness=0.9, daily_cap=0
-    )
-    assert Wish(policy="sqrt").over(settings) == Wish(policy="sqrt", budget=5, daily_cap=9)
-
-
-def budget_of(seen: Pages, wish: Wish = Wish(), effect: Effect = NOTHING) -> tuple[Any, ...]:  # noqa: B008
-    terms, budget = terms_of(gathered(seen), wish, effect, NOW_HOURS)
-    return (budget.per_day, budget.source, budget.kept, terms.daily_cap)
-
-
-def test_without_a_budget_the_fixed_intervals_go_on() -> None:
-    seen = [*pages(3), page("list", kind="list")]
-    assert budget_of(seen) == (7, INTERVALS, False, 11)
-
-
-def test_without_a_budget_the_present_plan_goes_on() -> None:
-    present, of = plan_document(budget_per_day=5.0), {"plan": "p", "every": 48.0}
-    asked = in_effect(present)
-    assert budget_of(pages(4, **of), effect=asked) == (5, ASKED, True, 8)
-    assert budget_of([*pages(4, **of), page("new")], effect=asked) == (5, ASKED, True, 8)
-    grown = in_effect(plan_document(budget_from="intervals"))
-    assert budget_of([*pages(4, **of), page("new")], effect=grown) == (6, INTERVALS, True, 9)
-
-
-def test_what_was_asked_of_the_present_plan_is_known() -> None:
-    usual = plan_document(policy="sqrt", objective="age", daily_cap=8, hourly_cap=0)
-    assert in_effect(usual).wish == Wish(policy="sqrt", objective="age", hourly_cap=0)
-    capped = usual | {"daily_cap": 6, "hourly_cap": 2}
-    assert in_effect(capped).wish == Wish(policy="sqrt", objective="age", daily_cap=6, hourly_cap=2)
-    assert in_effect(usual | {"daily_cap": 0}).wish.daily_cap == 0
-    assert in_effect(usual | {"daily_cap": 0, "budget_per_day": None}).wish.daily_cap is None
-    assert in_effect(plan_document(spiders=["shop", "blog"])).wish == Wish(), "of others, too"
-    assert NOTHING.wish == Wish()
-
-
-def test_a_policy_that_takes_no_budget_leaves_what_it_spent() -> None:
-    present = in_effect(plan_document(budget_per_day=None, budget_from="policy"))
-    of = {"plan": "p", "every": 48.0}
-    assert budget_of(pages(4, **of), effect=present)[0] == 4.5
-    assert budget_of(pages(4), Wish(policy="groups")) == (np.inf, "policy", False, None)
-
-
-def test_a_part_of_a_plan_keeps_its_part_of_the_budget() -> None:
-    present = in_effect(plan_document(spiders=["shop", "blog"]))
-    seen = pages(4, plan="p", every=48.0)
-    assert budget_of(seen, effect=present)[0] == 2
-    assert budget_of(seen, effect=replace(present, everything=True))[0] == 5
-
-
-def test_a_budget_that_is_kept_is_never_below_the_least() -> None:
-    present = in_effect(plan_document(budget_per_day=0.01))
-    assert budget_of(pages(28, plan="p", every=48.0), effect=present)[0] == 1
-
-
-@pytest.mark.parametrize(
-    ("wish", "cap"),
-    [
-        (Wish(budget=10), 15), (Wish(budget=0.3), 1), (Wish(budget=10, daily_cap=0), None),
-        (Wish(budget=10, daily_cap=10), 10), (Wish(budget=10, daily_cap=12.7), 12),
-        (Wish(policy="groups", daily_cap=3), 3),
-    ],
-)  # fmt: skip
-def test_the_cap_of_a_day_is_half_as_much_again_unless_given(wish: Wish, cap: float | None) -> None:
-    assert budget_of(pages(4), wish)[3] == cap
-
-
-@pytest.mark.parametrize(
-    ("wish", "message"),
-    [
-        (Wish(budget=265, daily_cap=200),
-         "the daily cap 200 is too low for 265 requests a day (--daily-cap 265 or more)"),
-        (Wish(budget=48, hourly_cap=1),
-         "the hourly cap 1 is too low for 48 requests a day (--hourly-cap 2 or more)"),
-    ],
-    ids=["day", "hour"],
-)  # fmt: skip
-def test_a_cap_below_the_budget_is_one_line(wish: Wish, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        budget_of(pages(4), wish)
-    assert str(caught.value) == message
-
-
-def test_numbers_are_short_and_the_least_is_rounded_up() -> None:
-    amounts = (1234.5, 265, 26.54, 0.125, 3)
-    assert [amount(n) for n in amounts] == ["1,234", "265", "26.5", "0.125", "3"]
-    assert [rounded_up(n) for n in (32.71, 33.0, 0.142, 10.001)] == ["33", "33", "0.15", "11"]
-    assert [count(n, "target") for n in (1, 1200)] == ["1 target", "1,200 targets"]
-    assert listed(list("abcde")) == "a, b, c, d, e"
-    assert listed(list("abcdefg")) == "a, b, c, d, e and 2 more"
 
 
 # Plans.

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
+from bson import ObjectId
 
 from crawler.config import Config
+from crawler.replanning.budgets import Effect
 from crawler.replanning.population import Gathered, keys_of, population_of
+from crawler.storage.client import Document
 from crawler.storage.columns import GrownTexts, Names, offsets
 from crawler.storage.histories import Watched
 from crawler.storage.sites import Site
@@ -19,7 +22,8 @@ from schedules.schedule import Schedules
 NOW = datetime(2026, 3, 2, tzinfo=UTC)  # a Monday
 NOW_HOURS = NOW.timestamp() / 3600
 DAY = 24.0
-SITE = Site("shop", at=NOW)
+NOTHING = Effect({"shop": None}, {})
+Pages = list[dict[str, Any]]
 
 
 def page(path: str = "item/1", **own: Any) -> dict[str, Any]:
@@ -30,6 +34,11 @@ def page(path: str = "item/1", **own: Any) -> dict[str, Any]:
         "every": 0.0, "refreshed": 20,
     }  # fmt: skip
     return usual | {"url": f"https://shop.example/{path}"} | own
+
+
+def pages(n: int, **own: Any) -> Pages:
+    """So many targets that are alike."""
+    return [page(f"item/{i}", **own) for i in range(n)]
 
 
 def watched(pages: Sequence[dict[str, Any]], ahead: int = 0) -> Watched:
@@ -76,3 +85,17 @@ def gathered(
     return Gathered(
         seen, of_spiders, population, seen.histories, np.zeros(len(of_spiders), np.bool_), fixed
     )
+
+
+def plan_document(**own: Any) -> Document:
+    """A plan of yesterday, as it is stored."""
+    usual = {
+        "_id": ObjectId(), "at": NOW - timedelta(days=1), "spiders": ["shop"], "policy": "optimal",
+        "budget_per_day": 5.0, "budget_from": "asked", "totals": {"requests_per_day": 4.5},
+    }  # fmt: skip
+    return usual | own
+
+
+def in_effect(one: Document) -> Effect:
+    """Only this plan is in effect."""
+    return Effect({"shop": one}, {str(one["_id"]): one})

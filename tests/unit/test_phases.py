@@ -1,0 +1,110 @@
+"""Rare visits: as many in each week as in any other, and none too late."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pytest
+
+from schedules.calendar import visits_between
+from schedules.history import Floats, Histories
+from schedules.looks import never, seen
+from schedules.phases import balanced, first_weeks, fullest_week, in_time
+from schedules.plan import Terms, plan
+from schedules.schedule import WEEK_HOURS, Schedules
+from schedules.score import Times
+from tests.unit.populations import NOW, ZONES, changes, population, rates, watched
+
+UTC = (ZoneInfo("UTC"),)
+
+
+def rare(*pairs: tuple[int, int]) -> Schedules:
+    """One visit in so many weeks, at this hour of the cycle, for each target."""
+    weeks = np.array([weeks for weeks, _ in pairs], np.uint8)
+    slots = np.array([slot for _, slot in pairs], np.uint16)
+    return replace(
+        Schedules.none(len(pairs)), weeks=weeks, first=np.arange(len(pairs) + 1), slots=slots
+    )
+
+
+def waits(schedules: Schedules, last: Floats) -> Floats:
+    """Weeks from the last look to the next visit."""
+    _, at = visits_between(schedules, UTC[0], NOW, NOW + 5 * WEEK_HOURS)
+    first = visits_between(schedules, UTC[0], NOW, NOW + 5 * WEEK_HOURS)[0]
+    return (at[first[:-1]] - last) / WEEK_HOURS
+
+
+def test_weeks_are_filled_evenly() -> None:
+    key = np.random.default_rng(0).integers(0, 2**60, 100).astype(np.uint64)
+    assert np.bincount(first_weeks(np.full(100, 4), key)).tolist() == [25] * 4
+
+
+def test_the_fullest_week_counts_all_cycles() -> None:
+    assert fullest_week(rare((4, 5), (4, 9), (4, 200), (2, 170), (2, 3))) == 3
+    assert fullest_week(Schedules.even(np.full(3, 2.0), np.zeros(3))) == 6
+
+
+@pytest.mark.parametrize("weeks", [2, 3, 4])
+def test_a_moved_visit_comes_within_a_cycle_of_the_last_look(weeks: int) -> None:
+    """Whatever week it had been given."""
+    n = 40
+    some = population(n, UTC)
+    drawn = rare(*((weeks, 168 * (i % weeks) + 4 * i) for i in range(n)))
+    last = NOW - np.linspace(0, weeks * WEEK_HOURS - 169, n)
+    moved = np.full(n, True)
+    assert waits(drawn, last).max() > weeks
+    assert waits(in_time(drawn, moved, some, last, NOW), last).max() <= weeks
+    assert in_time(drawn, ~moved, some, last, NOW).same_as(drawn).all()
+
+
+def test_a_visit_that_cannot_wait_for_its_hour_keeps_that_of_the_last() -> None:
+    some, last = population(1, UTC), np.array([NOW - 27 * 24.0])
+    after = in_time(rare((4, 5 * 24)), np.array([True]), some, last, NOW)
+    assert waits(after, last).tolist() == [4]
+
+
+def test_weeks_that_differ_by_two_are_evened_by_those_that_were_just_visited() -> None:
+    some = population(6, UTC)
+    last = NOW - np.array([0, 1, 1, 2, 2, 2]) * WEEK_HOURS - 5.0
+    next_week = (int(NOW - 96) // WEEK_HOURS + 1) % 4
+    drawn = rare(*[(4, next_week * WEEK_HOURS + 9)] * 6)
+    after = balanced(drawn, some, last, NOW)
+    assert fullest_week(after) == 2
+    assert waits(after, last).max() <= 4
+
+
+def weekly(budget: float, weeks: int, zone: str) -> tuple[list[int], Floats]:
+    """Visits in each week of weekly replans, and the longest wait of any target, in weeks."""
+    n, zones = 60, (ZoneInfo(zone),)
+    some = population(n, zones)
+    happened = changes(some, rates(n) / 2, weeks=weeks + 4, seed=1)
+    happened = happened._replace(at=happened.at + weeks * WEEK_HOURS)
+    past: Histories = watched(some, happened, every=24)
+    present, counts, longest = Schedules.none(n), [], np.zeros(n)
+    monday = NOW - (5.5 if zone == "Asia/Kolkata" else 0)
+    for week in range(weeks):
+        now, before = monday + week * WEEK_HOURS, past.until.copy()
+        present = plan(some, past, Terms(budget_per_day=budget), now, present).schedules
+        first, at = visits_between(present, zones[0], now, now + WEEK_HOURS)
+        past = seen(past, Times(first, at), happened)
+        longest = np.maximum(longest, (np.maximum(past.until, now + WEEK_HOURS) - before))
+        counts.append(len(at))
+    return counts, longest / WEEK_HOURS
+
+
+@pytest.mark.parametrize("budget", [4.0, 6.0, 12.0])
+@pytest.mark.parametrize("zone", ["UTC", str(ZONES[3])])
+def test_no_week_spends_more_than_the_budget_and_nobody_is_passed_over(
+    budget: float, zone: str
+) -> None:
+    counts, longest = weekly(budget, 10, zone)
+    assert max(counts) <= 7 * budget
+    assert longest.max() <= 5
+
+
+def test_those_never_seen_are_no_hurry() -> None:
+    some, none = population(8, UTC), never(8)
+    drawn = rare(*((4, 168 * (i % 4) + 9) for i in range(8)))
+    assert in_time(drawn, np.full(8, True), some, none.until, NOW).same_as(drawn).all()

@@ -1,0 +1,154 @@
+"""What is asked of a replan, and what it may spend."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crawler.commands.replan import Command
+from crawler.errors import ConfigError
+from crawler.replanning.budgets import ASKED, INTERVALS, Effect, terms_of
+from crawler.replanning.wishes import Wish
+from crawler.words import amount, count, listed, rounded_up
+from tests.unit.watching import (
+    NOTHING,
+    NOW_HOURS,
+    Pages,
+    gathered,
+    in_effect,
+    page,
+    pages,
+    plan_document,
+)
+
+OPTIONS = (
+    "policy", "objective", "budget", "freshness", "max_age", "daily_cap", "hourly_cap", "dry_run",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"policy": "best"},
+         "no policy 'best'; there are: optimal, groups, groups6, uniform, sqrt, freshness, "
+         "harmonic, age, adaptive"),
+        ({"objective": "speed"},
+         "no objective 'speed'; there are: balanced, freshness, age, delay"),
+        ({"budget": "many"},
+         "--budget: 'many' is no number of requests a day, such as 265, 265/day or 0.5"),
+        ({"budget": "0"}, "--budget has to be more than 0"),
+        ({"max_age": "soon"}, "--max-age: 'soon' is no time such as 90m, 6h, 2d or 1w"),
+        ({"freshness": "2"}, "--freshness: '2' is no share between 0 and 1, such as 0.95 or 95%"),
+        ({"daily_cap": "-1"},
+         "--daily-cap: '-1' is no number of requests a day, such as 265, 265/day or 0.5"),
+        ({"hourly_cap": "9/day"},
+         "--hourly-cap: '9/day' is no number of requests an hour, such as 40 or 40/hour"),
+        ({"budget": "40", "max_age": "6h"},
+         "--budget and --max-age exclude each other: give one of them"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_mistakes_are_one_line(
+    options: dict[str, str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = Command()
+    command.run([], Namespace(**dict.fromkeys(OPTIONS) | options))
+    assert (command.exitcode, capsys.readouterr().err) == (1, f"scrapy replan: {complaint}\n")
+
+
+def test_what_is_said_now_goes_before_the_settings_and_there_is_one_goal() -> None:
+    settings = Wish(policy="groups", budget=5, daily_cap=9)
+    assert Wish(freshness=0.9, daily_cap=0).over(settings) == Wish(
+        policy="groups", freshness=0.9, daily_cap=0
+    )
+    assert Wish(policy="sqrt").over(settings) == Wish(policy="sqrt", budget=5, daily_cap=9)
+
+
+def budget_of(seen: Pages, wish: Wish = Wish(), effect: Effect = NOTHING) -> tuple[Any, ...]:  # noqa: B008
+    terms, budget = terms_of(gathered(seen), wish, effect, NOW_HOURS)
+    return (budget.per_day, budget.source, budget.kept, terms.daily_cap)
+
+
+def test_without_a_budget_the_fixed_intervals_go_on() -> None:
+    seen = [*pages(3), page("list", kind="list")]
+    assert budget_of(seen) == (7, INTERVALS, False, 11)
+
+
+def test_without_a_budget_the_present_plan_goes_on() -> None:
+    present, of = plan_document(budget_per_day=5.0), {"plan": "p", "every": 48.0}
+    asked = in_effect(present)
+    assert budget_of(pages(4, **of), effect=asked) == (5, ASKED, True, 8)
+    assert budget_of([*pages(4, **of), page("new")], effect=asked) == (5, ASKED, True, 8)
+    grown = in_effect(plan_document(budget_from="intervals"))
+    assert budget_of([*pages(4, **of), page("new")], effect=grown) == (6, INTERVALS, True, 9)
+
+
+def test_what_was_asked_of_the_present_plan_is_known() -> None:
+    usual = plan_document(policy="sqrt", objective="age", daily_cap=8, hourly_cap=0)
+    assert in_effect(usual).wish == Wish(policy="sqrt", objective="age", hourly_cap=0)
+    capped = usual | {"daily_cap": 6, "hourly_cap": 2}
+    assert in_effect(capped).wish == Wish(policy="sqrt", objective="age", daily_cap=6, hourly_cap=2)
+    assert in_effect(usual | {"daily_cap": 0}).wish.daily_cap == 0
+    assert in_effect(usual | {"daily_cap": 0, "budget_per_day": None}).wish.daily_cap is None
+    assert in_effect(plan_document(spiders=["shop", "blog"])).wish == Wish(), "of others, too"
+    assert NOTHING.wish == Wish()
+
+
+def test_a_policy_that_takes_no_budget_leaves_what_it_spent() -> None:
+    present = in_effect(plan_document(budget_per_day=None, budget_from="policy"))
+    of = {"plan": "p", "every": 48.0}
+    assert budget_of(pages(4, **of), effect=present)[0] == 4.5
+    assert budget_of(pages(4), Wish(policy="groups")) == (np.inf, "policy", False, None)
+
+
+def test_a_part_of_a_plan_keeps_its_part_of_the_budget() -> None:
+    present = in_effect(plan_document(spiders=["shop", "blog"]))
+    seen = pages(4, plan="p", every=48.0)
+    assert budget_of(seen, effect=present)[0] == 2
+    assert budget_of(seen, effect=replace(present, everything=True))[0] == 5
+
+
+def test_a_budget_that_is_kept_is_never_below_the_least() -> None:
+    present = in_effect(plan_document(budget_per_day=0.01))
+    assert budget_of(pages(28, plan="p", every=48.0), effect=present)[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("wish", "cap"),
+    [
+        (Wish(budget=10), 15), (Wish(budget=0.3), 1), (Wish(budget=10, daily_cap=0), None),
+        (Wish(budget=10, daily_cap=10), 10), (Wish(budget=10, daily_cap=12.7), 12),
+        (Wish(policy="groups", daily_cap=3), 3),
+    ],
+)  # fmt: skip
+def test_the_cap_of_a_day_is_half_as_much_again_unless_given(wish: Wish, cap: float | None) -> None:
+    assert budget_of(pages(4), wish)[3] == cap
+
+
+@pytest.mark.parametrize(
+    ("wish", "message"),
+    [
+        (Wish(budget=265, daily_cap=200),
+         "the daily cap 200 is too low for 265 requests a day (--daily-cap 265 or more)"),
+        (Wish(budget=48, hourly_cap=1),
+         "the hourly cap 1 is too low for 48 requests a day (--hourly-cap 2 or more)"),
+    ],
+    ids=["day", "hour"],
+)  # fmt: skip
+def test_a_cap_below_the_budget_is_one_line(wish: Wish, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        budget_of(pages(4), wish)
+    assert str(caught.value) == message
+
+
+def test_numbers_are_short_and_the_least_is_rounded_up() -> None:
+    amounts = (1234.5, 265, 26.54, 0.125, 3)
+    assert [amount(n) for n in amounts] == ["1,234", "265", "26.5", "0.125", "3"]
+    assert [rounded_up(n) for n in (32.71, 33.0, 0.142, 10.001)] == ["33", "33", "0.15", "11"]
+    assert [count(n, "target") for n in (1, 1200)] == ["1 target", "1,200 targets"]
+    assert listed(list("abcde")) == "a, b, c, d, e"
+    assert listed(list("abcdefg")) == "a, b, c, d, e and 2 more"

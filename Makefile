@@ -23,7 +23,7 @@ demo: $(RUNTIME) ## Crawl the local demo site and show what changed
 	@$(PY) -m tests.site.demo $(ARGS)
 
 test: $(DEV) ## Run the tests
-	@$(PY) -m pytest -n auto $(ARGS)
+	@$(PY) -m pytest -n auto --dist worksteal $(ARGS)
 
 lint: $(DEV) ## Check style, format, types and import directions; all four always run
 	@failed=0; \

@@ -65,7 +65,7 @@ def buy(
     optional = np.isfinite(value)
     left = budget * (1 + 1e-9) - least_visits(steps)
     order = np.flatnonzero(optional)
-    order = order[np.argsort(-value[order], kind="stable")]
+    order = order[np.argsort(-value[order])]
     count = int(np.searchsorted(np.cumsum(more[order], dtype=np.float64), left, "right"))
     sold_out = count == len(order)
     # Of those that are worth just this much, some may be left out: the key says which.

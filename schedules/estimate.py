@@ -131,18 +131,34 @@ def _pasts(histories: Histories, part: Part) -> Pasts:
     return Pasts(histories.since[part], histories.until[part], first - first[0], after, by)
 
 
-def _counts_of(population: Population, past: Histories, found: Rhythms, part: Part) -> Counts:
+class Sites(NamedTuple):
+    """What the kernels need of s sites with k rhythms each.
+
+    spread: (s, 168) how a change is shared out over an interval   rhythm, log_rhythm: (s, k, 168)
+    share: (s, k)
+    """
+
+    spread: Floats
+    rhythm: Floats
+    log_rhythm: Floats
+    share: Floats
+
+
+def _sites(found: Rhythms) -> Sites:
     sharp = found.profile**SHARPENED
     sharp /= sharp.sum(-1, keepdims=True)
-    site, spread = population.site[part], (sharp * found.share[:, :, None]).sum(1)
-    pasts, zone = _pasts(past, part), population.zone[site]
-    return Counts(*_counts(pasts, population.walls, zone, site, spread))
+    spread = (sharp * found.share[:, :, None]).sum(1)
+    return Sites(spread, found.profile, np.log(found.profile + rhythms.LEAST), found.share)
+
+
+def _counts_of(population: Population, past: Histories, found: Rhythms, part: Part) -> Counts:
+    site, pasts = population.site[part], _pasts(past, part)
+    return Counts(*_counts(pasts, population.walls, population.zone[site], site, _sites(found)))
 
 
 def _profiles(population: Population, past: Histories, found: Rhythms, part: Part) -> Floats:
-    counts = _counts_of(population, past, found, part)
-    log_profile = np.log(found.profile + rhythms.LEAST)
-    return _shrunk(*counts, found.profile, log_profile, found.share, population.site[part])
+    site, pasts = population.site[part], _pasts(past, part)
+    return _shrunk(pasts, population.walls, population.zone[site], site, _sites(found))
 
 
 @compiled
@@ -152,26 +168,35 @@ def _past(pasts: Pasts, i: int) -> Past:
 
 
 @compiled
+def _counted(pasts: Pasts, i: int, wall: Wall, spread: Floats) -> tuple[Floats, Floats]:
+    """(168,) counts of one target, as in Counts."""
+    if pasts.first[i + 1] == pasts.first[i]:
+        return np.zeros(WEEK_HOURS), np.zeros(WEEK_HOURS)
+    past = _past(pasts, i)
+    seen = hour_counts(past, wall, spread)
+    return seen, even_counts(past, wall, seen.sum())
+
+
+@compiled
 def _counts(
-    pasts: Pasts, walls: Walls, zone: Ints, site: Ints, spread: Floats
+    pasts: Pasts, walls: Walls, zone: Ints, site: Ints, sites: Sites
 ) -> tuple[Floats, Floats]:
-    seen, even = np.zeros((len(zone), WEEK_HOURS)), np.zeros((len(zone), WEEK_HOURS))
+    seen, even = np.empty((len(zone), WEEK_HOURS)), np.empty((len(zone), WEEK_HOURS))
     for i in range(len(zone)):
-        if pasts.first[i + 1] > pasts.first[i]:
-            wall = Wall(walls.base, walls.hours[zone[i]])
-            seen[i] = hour_counts(_past(pasts, i), wall, spread[site[i]])
-            even[i] = even_counts(_past(pasts, i), wall, seen[i].sum())
+        wall = Wall(walls.base, walls.hours[zone[i]])
+        seen[i], even[i] = _counted(pasts, i, wall, sites.spread[site[i]])
     return seen, even
 
 
 @compiled
-def _shrunk(
-    seen: Floats, even: Floats, rhythm: Floats, log_rhythm: Floats, share: Floats, site: Ints
-) -> Floats:
-    profiles = np.empty_like(seen)
-    for i in range(len(seen)):
+def _shrunk(pasts: Pasts, walls: Walls, zone: Ints, site: Ints, sites: Sites) -> Floats:
+    profiles = np.empty((len(zone), WEEK_HOURS))
+    for i in range(len(zone)):
         s = site[i]
-        profiles[i] = target_profile(seen[i], even[i], rhythm[s], log_rhythm[s], share[s])
+        wall = Wall(walls.base, walls.hours[zone[i]])
+        seen, even = _counted(pasts, i, wall, sites.spread[s])
+        rhythm, log_rhythm, share = sites.rhythm[s], sites.log_rhythm[s], sites.share[s]
+        profiles[i] = target_profile(seen, even, rhythm, log_rhythm, share)
     return profiles
 
 

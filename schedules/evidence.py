@@ -88,18 +88,20 @@ def even_counts(past: Past, wall: Wall, total: float) -> Floats:
     """
     seen = np.zeros(WEEK_HOURS)
     first, last = int(np.floor(past.since)) - wall.base, int(np.floor(past.until)) - wall.base
-    whole = (last - first) // WEEK_HOURS
-    if whole > 0 and wall.hours[first + whole * WEEK_HOURS] - wall.hours[first] == (
-        whole * WEEK_HOURS
-    ):
-        seen += whole
+    if last <= first:
+        return seen + total / WEEK_HOURS
+    share, whole = total / (last - first), (last - first) // WEEK_HOURS
+    # Whole weeks without a change of the clock hold each hour as often as any other.
+    if wall.hours[first + whole * WEEK_HOURS] - wall.hours[first] == whole * WEEK_HOURS:
+        seen += whole * share
         first += whole * WEEK_HOURS
+    hour = wall.hours[first] % WEEK_HOURS
     for t in range(first, last):
-        seen[wall.hours[t] % WEEK_HOURS] += 1
-    if last <= first and whole <= 0:
-        seen += 1
-    even: Floats = seen * (total / seen.sum())
-    return even
+        seen[hour] += share
+        hour += wall.hours[t + 1] - wall.hours[t]
+        if hour < 0 or hour >= WEEK_HOURS:
+            hour %= WEEK_HOURS
+    return seen
 
 
 @compiled

@@ -159,8 +159,9 @@ def schedules_of(chosen: Ints, offers: Offers, key: NDArray[np.uint64]) -> Sched
     slots = offers.order[np.repeat(offers.begin[:-1], count) + place].astype(np.int64)
     week = first_weeks(weeks, key) * WEEK_HOURS
     slots[first[:-1][rare]] = offers.rare[rare, option[rare]] + week[rare]
-    owner = np.repeat(np.arange(len(count)), count)
-    slots = slots[np.lexsort((slots, owner))].astype(np.uint16)
+    # One axis for all targets, each with a stretch of its own.
+    stretch = np.repeat(np.arange(len(count)) * LONGEST_WEEKS * WEEK_HOURS, count)
+    slots = (np.sort(stretch + slots) - stretch).astype(np.uint16)
     none = np.zeros(len(count))
     return Schedules(weeks.astype(np.uint8), first, slots, none, none)
 

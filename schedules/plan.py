@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from schedules import market, rules
 from schedules.caps import Caps
-from schedules.chunks import parts
+from schedules.chunks import parts, spread_over
 from schedules.draft import Draft
 from schedules.estimate import Estimate, estimate
 from schedules.goals import GoalTooHigh, budget_for
@@ -116,7 +116,7 @@ def plan(
 
 def _rates(believed: Estimate) -> tuple[Floats, Floats, Floats]:
     """(n,) mean, low and high of what is believed of the rates."""
-    pieces = [believed.rates(part)[1:] for part in parts(len(believed.population))]
+    pieces = spread_over(lambda part: believed.rates(part)[1:], parts(len(believed.population)))
     mean, low, high = (np.concatenate(column) for column in zip(*pieces, strict=True))
     return mean, low, high
 

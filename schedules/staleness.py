@@ -66,8 +66,8 @@ def curves(profile: Floats, rate: Floats, weight: Floats) -> Curves:
     lever[WEEK_HOURS:] = (
         lever[WEEK_HOURS] + lever[: WEEK_HOURS + 1] + WEEK_HOURS * mass[: WEEK_HOURS + 1]
     )
+    _one_week(profile, rate, grow, drop, kept, moment)
     for i in range(k):
-        _one_week(profile, rate[i], grow[i], drop[i], kept[i], moment[i])
         grow[i, WEEK_HOURS:] = grow[i, WEEK_HOURS] * grow[i, : WEEK_HOURS + 1]
         drop[i, WEEK_HOURS:] = drop[i, WEEK_HOURS] * drop[i, : WEEK_HOURS + 1]
         kept[i, WEEK_HOURS:] = kept[i, : WEEK_HOURS + 1]
@@ -77,32 +77,40 @@ def curves(profile: Floats, rate: Floats, weight: Floats) -> Curves:
 
 @compiled
 def _one_week(
-    profile: Floats, rate: float, grow: Floats, drop: Floats, kept: Floats, moment: Floats
+    profile: Floats, rate: Floats, grow: Floats, drop: Floats, kept: Floats, moment: Floats
 ) -> None:
-    """Fill the first week. Every week is followed by another of its kind."""
-    fresh, late, step = np.empty(WEEK_HOURS), np.empty(WEEK_HOURS), np.empty(WEEK_HOURS)
+    """Fill the first week, all nodes at a time. Every week is followed by another of its kind."""
+    k = len(rate)
+    fresh, late, step = (
+        np.empty((k, WEEK_HOURS)),
+        np.empty((k, WEEK_HOURS)),
+        np.empty((k, WEEK_HOURS)),
+    )
+    for i in range(k):
+        for t in range(WEEK_HOURS):
+            step[i, t] = np.exp(-rate[i] * profile[t])
+        for t in range(WEEK_HOURS):
+            x = rate[i] * profile[t]
+            # Integrals of e^(-x s) and of s e^(-x s) over the hour.
+            fresh[i, t] = (1 - step[i, t]) / x if x > 1e-6 else 1 - x / 2
+            late[i, t] = (fresh[i, t] - step[i, t]) / x if x > 1e-3 else 0.5 - x / 3
+        drop[i, 0], kept[i, WEEK_HOURS], moment[i, WEEK_HOURS] = 1.0, 0.0, 0.0
     for t in range(WEEK_HOURS):
-        step[t] = np.exp(-rate * profile[t])
-    for t in range(WEEK_HOURS):
-        x = rate * profile[t]
-        # Integrals of e^(-x s) and of s e^(-x s) over the hour.
-        fresh[t] = (1 - step[t]) / x if x > 1e-6 else 1 - x / 2
-        late[t] = (fresh[t] - step[t]) / x if x > 1e-3 else 0.5 - x / 3
-    drop[0], kept[WEEK_HOURS], moment[WEEK_HOURS] = 1.0, 0.0, 0.0
-    for t in range(WEEK_HOURS):
-        drop[t + 1] = drop[t] * step[t]
-    for t in range(WEEK_HOURS + 1):
-        grow[t] = 1 / drop[t]
+        for i in range(k):
+            drop[i, t + 1] = drop[i, t] * step[i, t]
     for t in range(WEEK_HOURS - 1, -1, -1):
-        kept[t] = fresh[t] + step[t] * kept[t + 1]
-        moment[t] = late[t] + step[t] * (kept[t + 1] + moment[t + 1])
-    gone, left = -np.expm1(-rate), WEEK_HOURS * np.exp(-rate)
-    later = kept[0] / gone
-    much_later = (moment[0] + left * later) / gone
-    for t in range(WEEK_HOURS + 1):
-        left = drop[WEEK_HOURS] * grow[t]
-        kept[t] += left * later
-        moment[t] += left * (much_later + (WEEK_HOURS - t) * later)
+        for i in range(k):
+            kept[i, t] = fresh[i, t] + step[i, t] * kept[i, t + 1]
+            moment[i, t] = late[i, t] + step[i, t] * (kept[i, t + 1] + moment[i, t + 1])
+    for i in range(k):
+        gone, left = -np.expm1(-rate[i]), WEEK_HOURS * np.exp(-rate[i])
+        later = kept[i, 0] / gone
+        much_later = (moment[i, 0] + left * later) / gone
+        for t in range(WEEK_HOURS + 1):
+            grow[i, t] = 1 / drop[i, t]
+            left = drop[i, WEEK_HOURS] * grow[i, t]
+            kept[i, t] += left * later
+            moment[i, t] += left * (much_later + (WEEK_HOURS - t) * later)
 
 
 @compiled

@@ -79,6 +79,7 @@ class Target:
     scheme: str | None = None
     final_url: str | None = None
     hinted: bool = False
+    hint: str = "lastmod"
     visits: int = 0
     refreshed: int = 0
     consecutive_errors: int = 0
@@ -95,12 +96,13 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A wanted URL found on a page."""
+    """A wanted URL found on a page. card: digest of what the page says of an item around it."""
 
     url: str
     kind: Kind
     category: str | None = None
     lastmod: datetime | None = None
+    card: str | None = None
 
 
 @dataclass(slots=True)

@@ -8,15 +8,17 @@ import logging
 import re
 import zlib
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import lru_cache
-from urllib.parse import urljoin
+from urllib.parse import urldefrag, urljoin
 
 from scrapy.http import TextResponse
 from scrapy.link import Link as Anchor
 from scrapy.linkextractors import LinkExtractor
 from scrapy.utils.sitemap import Sitemap
 
+from crawler.cards import cards_of
 from crawler.fields import node_text
 from crawler.items import Kind, Link
 from crawler.urls import is_http
@@ -52,11 +54,15 @@ def wanted_links(
 ) -> tuple[Link, ...]:
     """Links of an HTML page that the wrapper wants, each once; `category` is the page's own."""
     found: dict[str, Link] = {}
+    items: dict[str, str] = {}
     for anchor in _anchors_of(response):
         link = _wanted(anchor.url, wrapper, category, None, longest)
         if link:
             found.setdefault(link.url, link)
-    return tuple(found.values())
+            if link.kind is Kind.ITEM:
+                items[urldefrag(anchor.url)[0]] = link.url
+    cards = cards_of(response, items)
+    return tuple(replace(link, card=cards.get(link.url)) for link in found.values())
 
 
 def _anchors_of(response: TextResponse) -> list[Anchor]:

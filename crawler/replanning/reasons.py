@@ -15,6 +15,10 @@ from schedules.schedule import WEEK_HOURS
 from schedules.windows import DAY_HOURS, describe
 
 MORE = "more than"
+HINTS = {
+    "lastmod": "A sitemap said that it changed",
+    "list": "A list page says other things of it than before",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,7 @@ def _now(facts: Facts) -> Iterator[str]:
             "doubles, and follows the plan when it answers."
         )
     if target.get("hinted"):
-        yield "A sitemap said that it changed, so it was made due at once (a hint)."
+        yield f"{HINTS[target.get('hint', 'lastmod')]}, so it was made due at once (a hint)."
     if not target.get("visited_at"):
         yield "It was never visited so far; the first visit does not wait for a plan."
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 
 from pymongo import UpdateMany, UpdateOne
@@ -53,9 +54,7 @@ async def _resolve_aliases(db: Database, spider: str, links: Iterable[Link]) -> 
     async for owner in db.targets.find(query, {"url": 1, "aliases": 1}):
         for alias in owner["aliases"]:
             if (link := by_url.pop(alias, None)) and alias != owner["url"]:
-                by_url.setdefault(
-                    owner["url"], Link(owner["url"], link.kind, link.category, link.lastmod)
-                )
+                by_url.setdefault(owner["url"], replace(link, url=owner["url"]))
     return list(by_url.values())
 
 
@@ -119,6 +118,7 @@ def _edge(page: Target, link: Link) -> Document:
         "list": page.url,
         "item": link.url,
         "category": link.category,
+        "card": link.card,
         "shown": True,
     }
 

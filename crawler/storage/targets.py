@@ -35,6 +35,7 @@ def from_document(found: Document) -> Target:
         scheme=found.get("scheme"),
         final_url=found.get("final_url"),
         hinted=found.get("hinted", False),
+        hint=found.get("hint", "lastmod"),
         visits=found.get("requested", 0),
         refreshed=found.get("refreshed", 0),
         consecutive_errors=found.get("consecutive_errors", 0),

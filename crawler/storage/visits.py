@@ -28,7 +28,7 @@ def row_of(visit: Visit) -> Document:
     if visit.reason:
         row["reason"] = visit.reason
     if fetched.target.hinted:
-        row["hint"] = "lastmod"
+        row["hint"] = fetched.target.hint
     if fetched.final_url:
         row["final_url"] = fetched.final_url
     return row

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from crawler.config import Config
 from crawler.errors import Unreachable
 from crawler.items import Kind, Outcome, Visit
-from crawler.storage import aliases, listings, posts, targets, versions, visits
+from crawler.storage import aliases, cards, listings, posts, targets, versions, visits
 from crawler.storage.bulk import insert_new
 from crawler.storage.client import Database
 from crawler.storage.patience import Patience
@@ -110,7 +110,9 @@ class Writer:
     async def _write_links(self, visit: Visit) -> None:
         if visit.has_new_links:
             self.discovered += await listings.record(self._db, visit.fetched, self._due)
-        elif visit.gone and visit.outcome is Outcome.GONE:
+        if visit.fetched.target.kind is Kind.LIST and visit.alias_of is None:
+            await cards.record(self._db, visit.fetched, self._due)
+        if visit.gone and visit.outcome is Outcome.GONE:
             await listings.drop_all(self._db, visit.fetched.target)
 
 

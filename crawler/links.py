@@ -55,21 +55,24 @@ def wanted_links(
     """Links of an HTML page that the wrapper wants, each once; `category` is the page's own."""
     found: dict[str, Link] = {}
     items: dict[str, str] = {}
-    for anchor in _anchors_of(response):
+    page, anchors = _anchors_of(response)
+    for anchor in anchors:
         link = _wanted(anchor.url, wrapper, category, None, longest)
         if link:
             found.setdefault(link.url, link)
             if link.kind is Kind.ITEM:
                 items[urldefrag(anchor.url)[0]] = link.url
-    cards = cards_of(response, items)
+    cards = cards_of(page, items)
     return tuple(replace(link, card=cards.get(link.url)) for link in found.values())
 
 
-def _anchors_of(response: TextResponse) -> list[Anchor]:
+def _anchors_of(response: TextResponse) -> tuple[TextResponse, list[Anchor]]:
+    """The page as it can be read, and its anchors."""
     try:
-        return _anchors.extract_links(response)
+        return response, _anchors.extract_links(response)
     except ValueError:  # a base that is no URL is no base
-        return _anchors.extract_links(response.replace(body=BASE_TAG.sub(b"", response.body)))
+        bare = response.replace(body=BASE_TAG.sub(b"", response.body))
+        return bare, _anchors.extract_links(bare)
 
 
 def sitemap_links(sitemap: Sitemap, base: str, wrapper: Wrapper, longest: int) -> tuple[Link, ...]:

@@ -37,6 +37,7 @@ class Rare(NamedTuple):
     def of(cls, schedules: Schedules, population: Population, last: Floats, now: float) -> Rare:
         """Those of n targets. last: (n,) hours since 1970 (UTC), NaN before the first look."""
         rows = np.flatnonzero((schedules.weeks > 1) & (np.diff(schedules.first) == 1))
+        last = _looked(population, last, now)
         weeks = schedules.weeks[rows].astype(np.int64)
         week, hour = np.divmod(schedules.slots[schedules.first[rows]].astype(np.int64), WEEK_HOURS)
         clock = population.ahead(now)[population.site[rows]] - MONDAY_HOURS - hour
@@ -53,6 +54,12 @@ class Rare(NamedTuple):
     def put(self, schedules: Schedules, at: Ints) -> Schedules:
         """The schedules with these hours, counted like the weeks."""
         return replace_slots(schedules, self.rows, at % (self.weeks * WEEK_HOURS))
+
+
+def _looked(population: Population, last: Floats, now: float) -> Floats:
+    """(n,) the last look; now for those overdue, as they are visited at once."""
+    looked: Floats = np.where(last + population.max_hours < now, now, last)
+    return looked
 
 
 def even_phase(key: Keys) -> Floats:
@@ -86,7 +93,7 @@ def in_time(
     at = np.where(week > rare.latest, rare.soonest + rare.week % room, week)
     at = at * WEEK_HOURS + rare.hour
     clock = population.ahead(now)[population.site[rare.rows]] - MONDAY_HOURS
-    limit = last[rare.rows] + population.max_hours[rare.rows] + clock
+    limit = _looked(population, last, now)[rare.rows] + population.max_hours[rare.rows] + clock
     limit = np.floor(np.nan_to_num(limit, nan=NEVER)).astype(np.int64)
     opened = population.open_hours[population.site[rare.rows], limit % WEEK_HOURS]
     at = np.where((at > limit) & (limit > now + clock) & opened, limit, at)

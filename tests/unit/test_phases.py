@@ -75,6 +75,15 @@ def test_weeks_that_differ_by_two_are_evened_by_those_that_were_just_visited() -
     assert waits(after, last).max() <= 4
 
 
+def test_after_a_long_pause_weeks_are_even_again() -> None:
+    """All are overdue, and visited at once."""
+    n = 40
+    some, last = population(n, UTC), np.full(n, NOW - 6 * WEEK_HOURS)
+    drawn = rare(*((4, 168 * (i % 4) + 9) for i in range(n)))
+    after = in_time(drawn, np.full(n, True), some, last, NOW)
+    assert fullest_week(balanced(after, some, last, NOW)) == 10
+
+
 def weekly(budget: float, weeks: int, zone: str) -> tuple[list[int], Floats]:
     """Visits in each week of weekly replans, and the longest wait of any target, in weeks."""
     n, zones = 60, (ZoneInfo(zone),)

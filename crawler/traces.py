@@ -10,6 +10,7 @@ pages:   page_id, source_id, until_utc (optional; empty: the page's trace goes o
 from __future__ import annotations
 
 import csv
+import errno
 import gzip
 import io
 import os
@@ -61,6 +62,8 @@ def read_trace(changes: Path, pages: Path | None = None) -> Trace:
 
     Raises TraceError.
     """
+    if not changes.exists():
+        raise TraceError(f"{changes}: {os.strerror(errno.ENOENT)}")
     listed = _read_pages(pages or changes.with_name("pages.csv"))
     page, at = _read_changes(changes, listed)
     order = np.argsort(page, kind="stable")

@@ -201,11 +201,12 @@ def test_files_that_are_no_text_are_refused(tmp_path: Path) -> None:
 
 
 def test_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=re.escape(f"{tmp_path}/changes.csv: No such file")):
+        read_trace(tmp_path / "changes.csv")
+    (tmp_path / "changes.csv").write_text(CHANGES)
     with pytest.raises(TraceError, match=re.escape(f"{tmp_path}/pages.csv: No such file")):
         read_trace(tmp_path / "changes.csv")
     (tmp_path / "pages.csv").write_text(PAGES)
-    with pytest.raises(TraceError, match=re.escape(f"{tmp_path}/changes.csv: No such file")):
-        read_trace(tmp_path / "changes.csv")
     with pytest.raises(TraceError, match=re.escape(f"{tmp_path}: Is a directory")):
         read_trace(tmp_path, tmp_path / "pages.csv")
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from crawler.storage.client import Database, Document
 from crawler.storage.columns import Grown, GrownTexts, Names, Texts, offsets
-from crawler.storage.targets import DEAD_LINK
+from crawler.storage.targets import watched
 from schedules.history import CHANGE, MINUTES, Floats, Histories, Ints
 from schedules.schedule import Schedules
 
@@ -108,14 +108,9 @@ async def read(db: Database, now: datetime, spiders: Sequence[str] | None = None
 
 async def _batches(db: Database, spiders: Sequence[str] | None) -> AsyncIterator[list[Document]]:
     """Rows in batches; the server works at the next one while this one is read."""
-    query: Document = {
-        "gone": {"$ne": True}, "alias_of": {"$exists": False}, "$nor": [DEAD_LINK],
-    }  # fmt: skip
-    options: dict[str, Any] = {"batchSize": BATCH}
-    if spiders is not None:
-        query["spider"] = {"$in": list(spiders)}
-        if await _are_most(db, query["spider"]):
-            options["hint"] = {"$natural": 1}
+    query, options = watched(spiders), dict[str, Any](batchSize=BATCH)
+    if spiders is not None and await _are_most(db, query["spider"]):
+        options["hint"] = {"$natural": 1}
     pipeline: list[Document] = [{"$match": query}, {"$project": ROW}]
     cursor = await db.targets.aggregate_raw_batches(pipeline, **options)
     async with cursor:

@@ -209,16 +209,17 @@ async def lists_are_due(db: Database, spider: str, until: datetime) -> bool:
     return await db.targets.find_one(query, {"_id": 1}) is not None
 
 
+def watched(spiders: Sequence[str] | None = None) -> Document:
+    """A query for all targets under watch of these spiders, of all if None."""
+    query: Document = {
+        "gone": {"$ne": True}, "alias_of": {"$exists": False}, "$nor": [DEAD_LINK],
+    }  # fmt: skip
+    return query if spiders is None else query | {"spider": {"$in": list(spiders)}}
+
+
 async def count(db: Database, spider: str) -> int:
     """How many targets a spider has that are neither gone nor aliases."""
-    return await db.targets.count_documents(
-        {
-            "spider": spider,
-            "gone": {"$ne": True},
-            "alias_of": {"$exists": False},
-            "$nor": [DEAD_LINK],
-        }
-    )
+    return await db.targets.count_documents(watched([spider]))
 
 
 async def make_all_due(db: Database, spider: str, at: datetime) -> None:

@@ -8,18 +8,10 @@ from bson import ObjectId
 from bson.errors import InvalidId
 
 from crawler.storage.client import Database, Document
-from crawler.storage.targets import DEAD_LINK
+from crawler.storage.targets import watched
 
 WEEK_DAYS = 7
 LEARNING = "learning"
-
-
-def watched(spiders: Sequence[str] | None) -> Document:
-    """A query for all targets under watch of these spiders, of all if None."""
-    query: Document = {
-        "gone": {"$ne": True}, "alias_of": {"$exists": False}, "$nor": [DEAD_LINK],
-    }  # fmt: skip
-    return query if spiders is None else query | {"spider": {"$in": list(spiders)}}
 
 
 async def plans_of(db: Database, ids: Sequence[str]) -> dict[str, Document]:

@@ -13,10 +13,13 @@ from crawler.config import Config
 COMPONENTS: dict[str, dict[Any, int | None]] = {
     "ITEM_PIPELINES": {
         "pipelines.content.ContentPipeline": 100,
+        "pipelines.feeds.FeedsPipeline": 150,
         "pipelines.changes.ChangesPipeline": 200,
         "pipelines.storage.StoragePipeline": 900,
     },
     "DOWNLOADER_MIDDLEWARES": {
+        "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware": None,
+        "crawler.middlewares.robots.RobotsMiddleware": 100,
         # Nearer to the network than Scrapy's retries (550) and redirects (600), so that both
         # are counted and wait like any other request.
         "crawler.middlewares.conditional.ConditionalGetMiddleware": 650,

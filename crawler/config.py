@@ -69,9 +69,12 @@ class Config(BaseSettings):
     # When a target is visited again, until a plan says otherwise.
     list_interval_hours: Hours = Field(6.0, description="first interval of list pages")
     item_interval_hours: Hours = Field(24.0, description="first interval of items")
+    feed_interval_hours: Hours = Field(6.0, description="first interval of feeds")
     max_interval_hours: Hours = Field(24.0 * 28, description="no target waits longer")
     error_interval_hours: Hours = Field(1.0, description="after an error; doubles with each")
     gone_confirmations: Count = Field(3, description="404 or 410 in a row until a page is gone")
+
+    push_poll_hours: Hours = Field(72.0, description="between polls of a feed that is pushed to us")
 
     # What `scrapy replan` is to do.
     policy: str | None = Field(None, description="how visits are shared out; unset: optimal")
@@ -83,6 +86,14 @@ class Config(BaseSettings):
         None, ge=0, description="requests a day at most; unset: 1.5 times the budget; 0: no cap"
     )
     hourly_cap: PerHour | None = Field(None, ge=0, description="requests an hour at most")
+    feed_policy: str | None = Field(None, description="as policy, of feeds; unset: optimal")
+    feed_budget: PerDay | None = Field(None, gt=0, description="as budget, of feeds")
+    shared_budget: bool = Field(
+        False, description="pages and feeds share the budget; feed_budget has no meaning then"
+    )
+    post_hours: float = Field(
+        24.0, gt=0, le=1e6, description="a lost post is as bad as a page stale for so many hours"
+    )
 
     # Manners.
     contact: str = Field("", max_length=200, description="URL or address in the user agent")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
 from bson import ObjectId
 
+from crawler.documents import FeedDocument
+from crawler.posts import Collected, Post
 from schedules.history import History
 from schedules.schedule import Schedule
 
@@ -18,6 +20,7 @@ class Kind(StrEnum):
 
     LIST = "list"
     ITEM = "item"
+    FEED = "feed"
 
 
 class Outcome(StrEnum):
@@ -32,6 +35,8 @@ class Outcome(StrEnum):
     BLOCKED = "blocked"
 
 
+# So long after a post its hub has had its time.
+HUB_PATIENCE = timedelta(hours=1)
 SEEN = frozenset({Outcome.NEW, Outcome.CHANGED, Outcome.UNCHANGED, Outcome.NOT_MODIFIED})
 
 
@@ -65,7 +70,11 @@ class Planned:
 
 @dataclass(slots=True)
 class Target:
-    """A URL under watch, as the database knew it when it was handed to the spider."""
+    """A URL under watch, as the database knew it when it was handed to the spider.
+
+    post:     `_id` of the feed's post whose page this is; such a page is fetched once
+    moved_to: where a feed has said so many times (`moves`) in a row that it now is
+    """
 
     spider: str
     url: str
@@ -87,6 +96,10 @@ class Target:
     history: History | None = None
     lies: int = 0
     plan: Planned | None = None
+    post: str | None = None
+    moved_to: str | None = None
+    moves: int = 0
+    next_visit: datetime | None = None
 
     @property
     def key(self) -> str:
@@ -113,6 +126,12 @@ class Fetched:
              blocked); None where the content has to be compared
     content: the wrapper's fields, or title and main text; None for list pages
     links:   wanted URLs on a list page (and on an item page that is followed)
+    document, posts: a feed's, as it was read and in normal form
+    moved_to: final URL where all redirects on the way were permanent
+    at_least_hours: how long the answer is good by its own account (Cache-Control)
+    push:    `_id` of the delivery that brought it; None where it was asked for. A hub may leave
+             out old posts, so a delivery tells nothing of those that are not in it
+    follow:  the pages of new posts are wanted too
     """
 
     target: Target
@@ -128,6 +147,12 @@ class Fetched:
     final_url: str | None = None
     content: dict[str, Any] | None = None
     links: tuple[Link, ...] | None = None
+    document: FeedDocument | None = None
+    posts: tuple[Post, ...] = ()
+    moved_to: str | None = None
+    at_least_hours: float | None = None
+    push: str | None = None
+    follow: bool = False
     content_hash: str | None = None
 
 
@@ -151,6 +176,7 @@ class Visit:
     history:     the target's past with this visit; None where the visit is no look at the page
     lies:        visits so far whose Last-Modified was new and whose content was not
     every_hours: the interval that an adaptive plan has from here on; None where nothing adapts
+    collected:   what came of a feed's document; None for pages, and where there was none to read
     """
 
     fetched: Fetched
@@ -167,15 +193,16 @@ class Visit:
     history: History | None = None
     lies: int = 0
     every_hours: float | None = None
+    collected: Collected | None = None
     id: ObjectId = field(default_factory=ObjectId)
 
-    def become_alias(self, of: str) -> None:
-        """The URL redirects to another target: that one holds the content."""
+    def become_alias(self, of: str, why: str = "redirects to") -> None:
+        """The URL redirects to another target, or shows the same: that one holds the content."""
         self.alias_of = of
         self.outcome = Outcome.UNCHANGED
-        self.reason = f"redirects to {of}"
+        self.reason = f"{why} {of}"
         self.update_size = self.diff_size = 0
-        self.history = self.every_hours = None
+        self.history = self.every_hours = self.collected = None
 
     @property
     def has_new_content(self) -> bool:
@@ -192,7 +219,20 @@ class Visit:
     @property
     def stores_content(self) -> bool:
         """Whether version and item have to be written: new content, or an old one read anew."""
+        if self.fetched.target.kind is Kind.FEED:
+            return False
         return self.has_new_content or (self.reread and self.alias_of is None)
+
+    @property
+    def doubts_push(self) -> bool:
+        """Whether a poll found posts that a hub should have delivered long before."""
+        found, at = self.collected, self.fetched.at
+        if found is None or self.fetched.push is not None or not found.monitor.push:
+            return False
+        return any(
+            post.published is not None and post.published < at - HUB_PATIENCE
+            for _, post in found.new
+        )
 
     @property
     def changed(self) -> bool:

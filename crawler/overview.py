@@ -31,6 +31,7 @@ async def of_plans(db: Database, names: list[str], documents: list[Document]) ->
     count = sum(row["targets"] for row in groups)
     learning = sum(row["targets"] for row in groups if row.get("group") == timetables.LEARNING)
     found = {
+        "kind": "feeds" if {one.get("kind") for one in documents} == {"feeds"} else "pages",
         "spiders": names,
         "plans": [_brief(one) for one in documents],
         "targets": count,
@@ -58,6 +59,8 @@ def _totals(groups: list[Document], documents: list[Document]) -> Document:
     per_day = sum(row["requests_per_day"] for row in groups)
     of_groups = [row["targets"] for row in groups]
     return {
+        "missed_per_week": round(sum(row["missed_per_week"] for row in groups), 3),
+        "delay_hours": _mean([row["delay_hours"] for row in groups], of_groups),
         "requests_per_day": round(per_day, 3),
         "load": round(per_day / n, 5) if n else None,
         "freshness": _mean([row["freshness"] for row in groups], of_groups),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import hashlib
+import re
 
 from scrapy.http import Response, TextResponse
 
@@ -15,6 +16,8 @@ SNIFFED_BYTES = 2048
 GUESSED_BYTES = 65_536
 # Encodings that pages without a declaration still have; the rest is read like a browser does.
 LIKELY = ("cp949", "cp932", "gb18030", "big5", "euc_jp", "cp1251", "koi8_r", "cp1252")
+PERMANENT = frozenset({301, 308})
+MAX_AGE = re.compile(r"max-age\s*=\s*\"?(\d{1,9})")
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # Every other status reaches the spider, which turns it into an outcome.
 HANDLED = frozenset(range(100, 600)) - REDIRECTS
@@ -66,6 +69,22 @@ def _guess(head: bytes) -> str | None:
 
     best = from_bytes(head, cp_isolation=list(LIKELY)).best()
     return best.encoding if best else None
+
+
+def moved_to(response: Response, final_url: str | None) -> str | None:
+    """The final URL where every redirect on the way was permanent."""
+    reasons = response.meta.get("redirect_reasons") or ()
+    return final_url if reasons and PERMANENT.issuperset(reasons) else None
+
+
+def at_least_hours(response: Response) -> float | None:
+    """For how many hours the answer is good by its Cache-Control; None where it does not say."""
+    said = (response.headers.get("Cache-Control") or b"").decode("latin-1").lower()
+    if "no-cache" in said or "no-store" in said or not (found := MAX_AGE.search(said)):
+        return None
+    age = (response.headers.get("Age") or b"").decode("latin-1").strip()
+    passed = int(age[:9]) if age.isascii() and age.isdigit() else 0
+    return max(0, int(found[1]) - passed) / 3600
 
 
 def validators_of(response: Response) -> Validators:

@@ -18,7 +18,17 @@ from crawler.config import Config
 from crawler.errors import FreshetError
 from crawler.hosts import HostLimits
 from crawler.items import Target, Visit
-from crawler.storage import hosts, learnings, listings, plans, runs, sites, targets, visits
+from crawler.storage import (
+    hosts,
+    learnings,
+    listings,
+    moves,
+    plans,
+    runs,
+    sites,
+    targets,
+    visits,
+)
 from crawler.storage.client import Database
 from crawler.storage.patience import Patience
 from crawler.storage.store import Store
@@ -52,6 +62,7 @@ class Session:
         self.error: FreshetError | None = None
         self.due_at_start = 0
         self.targets_at_end = 0
+        self.missed_posts = 0.0
         self.ended = asyncio.Event()
         self._released = asyncio.Event()
         self._store: Store | None = None
@@ -109,6 +120,10 @@ class Session:
         self.counts[visit.outcome] += 1
         self.counts[f"{visit.fetched.target.kind} pages"] += 1
         self.counts["bytes"] += visit.fetched.size
+        if visit.collected is not None:
+            self.counts["posts"] += len(visit.collected.new)
+            self.counts["edited posts"] += len(visit.collected.edited)
+            self.missed_posts += visit.collected.missed
 
     def closed_hosts(self) -> list[str]:
         """Hosts that get no more requests in this pass."""
@@ -153,6 +168,9 @@ class Session:
         self.run = await runs.begin(self.db, self.spider, self.started)
         starts = self.wrapper.starts
         await targets.ensure_starts(self.db, self.spider, starts, self.started, self.started)
+        confirmations = self.config.gone_confirmations
+        for old, new in await moves.rename_moved(self.db, self.spider, confirmations):
+            logger.info("%s has moved for good to %s", old, new)
         if full:
             await targets.make_all_due(self.db, self.spider, self.started)
         await learnings.follow(self.db, self.spider, self.started)
@@ -185,6 +203,7 @@ class Session:
             now = self.clock.now()
             self.counts["unlisted"] = await listings.settle(self.db, self.spider, now)
         self.targets_at_end = await targets.count(self.db, self.spider)
+        self.counts["missed posts"] = round(self.missed_posts)
         self.counts["targets"] = self.targets_at_end
         self.counts["due"] = await targets.count_due(self.db, self.spider, self.started)
         counts = {name.replace(" ", "_"): n for name, n in self.counts.items()}

@@ -15,7 +15,10 @@ from crawler.words import listed
 from schedules.history import Floats
 from schedules.windows import DAYS
 
-FIGURES = ("freshness", "age in days")
+FIGURES = {
+    "pages": ("freshness", "age in days"),
+    "feeds": ("posts missed a week", "delay in hours"),
+}
 CAPS = (("daily_cap", "a day"), ("hourly_cap", "an hour"))
 URL_SUMS = {"changes": "all", "update_size": "bytes", "diff_size": "chars"}
 SIZES = {
@@ -29,16 +32,17 @@ def show_plan(console: Console, found: Document) -> None:
     """Print what overview.of_plans gives."""
     for one in found["plans"]:
         console.print(_headline(one))
-    totals = found["totals"]
+    totals, kind = found["totals"], found["kind"]
     daily = totals["daily"]
-    table = Table("expected", "requests a day", *FIGURES)
-    table.add_row("this plan", f"{totals['requests_per_day']:,.1f}", *_figures(totals))
-    table.add_row("daily crawling", f"{daily['requests_per_day']:,}", *_figures(daily))
+    table = Table("expected", "requests a day", *FIGURES[kind])
+    table.add_row("this plan", f"{totals['requests_per_day']:,.1f}", *_figures(totals, kind))
+    if kind == "pages":
+        table.add_row("daily crawling", f"{daily['requests_per_day']:,}", *_figures(daily, kind))
     _right(table)
     console.print(table)
     console.print(_targets(found))
     console.print()
-    console.print(_groups_table(found["groups"]))
+    console.print(_groups_table(found["groups"], kind))
     _show_times(console, found)
 
 
@@ -61,7 +65,10 @@ def _targets(found: Document) -> str:
     return "; ".join(filter(None, (f"{found['targets']:,} targets", of_daily, rest, learning)))
 
 
-def _figures(row: Document) -> tuple[str, str]:
+def _figures(row: Document, kind: str) -> tuple[str, str]:
+    if kind == "feeds":
+        missed, delay = row["missed_per_week"], row["delay_hours"]
+        return f"{missed:.3g}", "" if delay is None else f"{delay:.3g}"
     fresh, age = row["freshness"], row["age_days"]
     return (
         "" if fresh is None else f"{fresh:.3f}",
@@ -74,11 +81,11 @@ def _right(table: Table) -> None:
         column.justify = "right"
 
 
-def _groups_table(groups: list[Document]) -> Table:
-    table = Table("group", "targets", "requests a day", *FIGURES)
+def _groups_table(groups: list[Document], kind: str) -> Table:
+    table = Table("group", "targets", "requests a day", *FIGURES[kind])
     for row in groups:
         per_day = f"{row['requests_per_day']:,.1f}"
-        table.add_row(row["group"], f"{row['targets']:,}", per_day, *_figures(row))
+        table.add_row(row["group"], f"{row['targets']:,}", per_day, *_figures(row, kind))
     _right(table)
     return table
 
@@ -123,7 +130,7 @@ def _pages_table(pages: list[Document]) -> Table:
     for page in sorted(pages, key=lambda page: -page.get("visits_per_week", 0)):
         key = "\n".join(page.get("windows") or ["?"]), page.get("group") or "?"
         by_times.setdefault(key, []).append(page["url"])
-    table = Table("visited at", "group", "pages")
+    table = Table("visited at", "group", "URLs")
     table.columns[2].overflow = "fold"
     for (times, group), urls in by_times.items():
         table.add_row(times, group, "\n".join(urls))

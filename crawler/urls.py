@@ -51,7 +51,7 @@ def _name(parameter: str) -> str:
 
 def _matches(name: str, strip: tuple[str, ...]) -> bool:
     lowered = name.lower()
-    return any(fnmatchcase(lowered, pattern.lower()) for pattern in strip)
+    return bool(name) and any(fnmatchcase(lowered, pattern.lower()) for pattern in strip)
 
 
 def host_of(url: str) -> str:

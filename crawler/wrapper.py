@@ -293,14 +293,14 @@ class Wrapper(BaseModel):
     @cached_property
     def _list_scheme(self) -> str:
         hosts = self.allowed_domains or sorted(self.hosts)
-        return _digest(
+        return digest_of(
             self.list_pages, self.item_pages, self.category, hosts, self.strip_parameters
         )
 
     @cached_property
     def _item_scheme(self) -> str:
         links = self._list_scheme if self.follow_item_links else None
-        return _digest(self.fields, self.wants_main_text, self.timezone, links)
+        return digest_of(self.fields, self.wants_main_text, self.timezone, links)
 
     def canonical(self, url: str) -> str:
         """The canonical form of an absolute URL under this wrapper's rules."""
@@ -341,13 +341,17 @@ class Wrapper(BaseModel):
 
 def load_toml(path: Path) -> Wrapper:
     """The wrapper in a TOML file; WrapperError names the file, the key and the cause."""
+    return Wrapper.of(read_toml(path), str(path))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The keys of a TOML file; WrapperError where it cannot be read."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise WrapperError(f"{path}: {error.strerror or error}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise WrapperError(f"{path}: not valid TOML: {error}") from None
-    return Wrapper.of(values, str(path))
 
 
 @lru_cache
@@ -358,7 +362,8 @@ def _open_hours(windows: tuple[str, ...], blackout: tuple[str, ...]) -> Week:
     return hours
 
 
-def _digest(*parts: object) -> str:
+def digest_of(*parts: object) -> str:
+    """A short digest of values that have a plain text."""
     return hashlib.blake2b(repr(parts).encode(), digest_size=6).hexdigest()
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Self
 from zoneinfo import ZoneInfo
 
 from scrapy.crawler import Crawler
 
 from crawler.differences import diff_size
-from crawler.items import Fetched, Kind, Outcome, Target, Visit
+from crawler.items import SEEN, Fetched, Kind, Outcome, Target, Visit
 from crawler.session import Session
 from crawler.storage import versions
 from pipelines import following
@@ -18,6 +19,8 @@ from schedules.first import Intervals
 
 LONG_DIFF_CHARACTERS = 20_000
 UTC = ZoneInfo("UTC")
+NEVER = datetime(9999, 1, 1, tzinfo=UTC)
+FEEDS = Intervals(6.0, 1.0, 672.0)
 EDITED = "the wrapper was edited"
 
 
@@ -29,9 +32,14 @@ class Rules:
     items: Intervals
     gone_confirmations: int
     zone: ZoneInfo = UTC
+    feeds: Intervals = FEEDS
+    push_poll_hours: float = 72.0
+    once_tries: int = 5
 
     def intervals(self, target: Target) -> Intervals:
         """The intervals of a target's kind."""
+        if target.kind is Kind.FEED:
+            return self.feeds
         return self.list_pages if target.kind is Kind.LIST else self.items
 
 
@@ -71,10 +79,19 @@ class ChangesPipeline:
 def decide(fetched: Fetched, rules: Rules) -> Visit:
     """The outcome of a fetch and its target's next state; pure."""
     if fetched.outcome is Outcome.GONE:
-        return _gone(fetched, rules)
-    if fetched.outcome in (Outcome.ERROR, Outcome.BLOCKED):
-        return _failed(fetched, fetched.outcome, rules)
-    return _seen(fetched, rules)
+        visit = _gone(fetched, rules)
+    elif fetched.outcome in (Outcome.ERROR, Outcome.BLOCKED):
+        visit = _failed(fetched, fetched.outcome, rules)
+    else:
+        visit = _seen(fetched, rules)
+    if fetched.target.post and _done(visit, rules):
+        visit.next_visit = NEVER
+    return visit
+
+
+def _done(visit: Visit, rules: Rules) -> bool:
+    """Whether the page of a feed's post need not be asked for again."""
+    return visit.gone or visit.outcome in SEEN or visit.consecutive_errors >= rules.once_tries
 
 
 def _gone(fetched: Fetched, rules: Rules) -> Visit:
@@ -152,4 +169,6 @@ def rules_of(session: Session) -> Rules:
         intervals(wrapper.item_interval_hours, config.item_interval_hours),
         config.gone_confirmations,
         wrapper.zone,
+        intervals(None, config.feed_interval_hours),
+        config.push_poll_hours,
     )

@@ -8,7 +8,9 @@ import unicodedata
 from datetime import UTC, datetime
 from typing import Any
 
+from crawler.documents import Entry
 from crawler.items import Fetched, Kind, Link
+from crawler.posts import Post
 
 # The largest whole number that MongoDB stores, and one.
 INT64 = 2**63
@@ -21,6 +23,8 @@ class ContentPipeline:
     def process_item(self, item: Any) -> Any:
         """Fill `content` and `content_hash` of a Fetched."""
         if isinstance(item, Fetched) and item.outcome is None:
+            if item.document is not None:
+                item.posts = tuple(map(post_of, item.document.entries))
             if item.content is not None:
                 item.content = {name: normal(value) for name, value in item.content.items()}
             item.content_hash = content_hash(item)
@@ -28,10 +32,19 @@ class ContentPipeline:
 
 
 def content_hash(fetched: Fetched) -> str:
-    """Hash of what counts: an item's fields and text; a list page's links."""
+    """Hash of what counts: an item's fields and text; a list page's links; a feed's posts."""
+    if fetched.document is not None:
+        return digest(sorted([post.id, post.content_hash] for post in fetched.posts))
     if fetched.target.kind is Kind.LIST:
         return digest(sorted(_identity(link) for link in fetched.links or ()))
     return digest(fetched.content)
+
+
+def post_of(entry: Entry) -> Post:
+    """A feed's entry in its normal form."""
+    content = {name: normal(value) for name, value in entry.content.items()}
+    published = normal(entry.published) if entry.published else None
+    return Post(normal(entry.id), entry.url, published, content, digest([entry.url, content]))
 
 
 def _identity(link: Link) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self
 
+from scrapy import signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import DropItem
 
@@ -44,9 +45,19 @@ class StoragePipeline:
         finally:
             self.session.release(item.fetched.target)
         self.session.count(visit)
+        for post in exported_posts(visit):
+            await self._export(post)
         if visit.has_new_content and visit.fetched.target.kind is Kind.ITEM:
             return exported(visit)
         raise Stored(visit.outcome)
+
+    async def _export(self, post: dict[str, Any]) -> None:
+        """Let a feed's post out to Scrapy's exports: one visit brings many, an item is but one."""
+        crawler = self.session.crawler
+        assert crawler.spider is not None
+        await crawler.signals.send_catch_log_async(
+            signals.item_scraped, item=post, response=None, spider=crawler.spider
+        )
 
     async def _store(self, visit: Visit) -> Visit:
         try:
@@ -83,6 +94,27 @@ class StoragePipeline:
             fetched.size,
         )
         return decide(bare, self.rules)
+
+
+def exported_posts(visit: Visit) -> list[dict[str, Any]]:
+    """New and edited posts of a feed as Scrapy's exports write them."""
+    if visit.collected is None:
+        return []
+    outcomes = ((Outcome.NEW, visit.collected.new), (Outcome.CHANGED, visit.collected.edited))
+    return [
+        {
+            "url": post.url,
+            "feed": visit.fetched.target.url,
+            "guid": post.id,
+            "categories": list(visit.fetched.target.categories),
+            "outcome": str(outcome),
+            "at": visit.fetched.at.isoformat(),
+            "published": post.published.isoformat() if post.published else None,
+            **post.content,
+        }
+        for outcome, posts in outcomes
+        for _, post in posts
+    ]
 
 
 def exported(visit: Visit) -> dict[str, Any]:

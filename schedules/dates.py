@@ -50,15 +50,21 @@ def reliable(histories: Histories, said: Floats, lies: Ints, site: Ints, sites: 
     return result & (lied <= MOST_LIES * dated)
 
 
-def timed(histories: Histories, said: Floats, believed: Flags) -> Histories:
+def timed(
+    histories: Histories, said: Floats, believed: Flags, each_dated: Flags | None = None
+) -> Histories:
     """The histories with changes at the minute that the page says, where it is believed.
 
-    believed: (n,) whose dates are
+    believed:   (n,) whose dates are
+    each_dated: (n,) targets that date every change and not only the last, such as feeds
     """
     if not believed.any():
         return histories
     exact = right(histories, said) & np.repeat(believed, np.diff(histories.first))
-    exact &= histories.by - histories.after <= LONGEST_GAP_HOURS
+    short = histories.by - histories.after <= LONGEST_GAP_HOURS
+    if each_dated is not None:
+        short |= np.repeat(each_dated, np.diff(histories.first))
+    exact &= short
     after = np.where(exact, np.maximum(said, histories.after), histories.after)
     by = np.where(exact, after + MINUTE, histories.by)
     return replace(histories, after=after, by=by)

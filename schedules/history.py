@@ -7,6 +7,7 @@ blocks are no looks, so the interval simply goes on to the next visit that saw t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,15 +47,17 @@ class History:
         """The past after one more look; a look that is not later than the last tells nothing."""
         if at <= self.until:
             return self
-        if not changed:
-            return History(self.since, at, self.changes)
-        record = np.array([(self.until, at, said)], CHANGE).tobytes()
-        changes = self.changes + record
+        records = [(self.until, at, said)] if changed else []
+        return self.extended(at, records)
+
+    def extended(self, until: int, records: Sequence[tuple[int, int, int]]) -> History:
+        """The past up to a later look, with records (after, by, said) in the order of `by`."""
+        changes = self.changes + np.array(records, CHANGE).tobytes()
         surplus = len(changes) - MOST_CHANGES * CHANGE.itemsize
         if surplus <= 0:
-            return History(self.since, at, changes)
+            return History(self.since, until, changes)
         forgotten = np.frombuffer(changes[:surplus], CHANGE)
-        return History(int(forgotten["by"][-1]), at, changes[surplus:])
+        return History(int(forgotten["by"][-1]), until, changes[surplus:])
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,12 +70,12 @@ def _made(
     schedules = in_time(schedules, ~schedules.same_as(present), population, last, now)
     schedules, outlook, explored = exploring(believed, schedules, outlook)
     schedules = balanced(schedules, population, last, now)
-    value, worth, bound = _why(offers, bought)
+    value, worth, bound = why(offers, bought)
     bound = np.where(explored, EXPLORATION, bound).astype(np.uint8)
     return Draft(schedules, outlook, value, worth, bound, bought.price)
 
 
-def _why(offers: Offers, bought: Purchase) -> tuple[Floats, Floats, NDArray[np.uint8]]:
+def why(offers: Offers, bought: Purchase) -> tuple[Floats, Floats, NDArray[np.uint8]]:
     """(n,) value of one more visit, worth of the last one bought, and what decided.
 
     The ceiling decided where there is no more to be had, the floor where none but the least was

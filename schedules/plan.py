@@ -13,7 +13,7 @@ from schedules.chunks import parts, spread_over
 from schedules.draft import Draft
 from schedules.estimate import Estimate, estimate
 from schedules.goals import GoalTooHigh, budget_for
-from schedules.history import Floats, Histories
+from schedules.history import Floats, Histories, Ints
 from schedules.hours import levelled
 from schedules.outlook import outlook
 from schedules.population import Population
@@ -67,6 +67,16 @@ class Plan:
     bound: NDArray[np.uint8]
     moved: NDArray[np.bool_]
     price: float
+
+    def figures(self, rows: Ints) -> dict[str, Floats]:
+        """What is expected of some targets, by name: changes a week, freshness, age."""
+        return {
+            "rate_per_week": self.rate[rows],
+            "rate_low": self.rate_low[rows],
+            "rate_high": self.rate_high[rows],
+            "freshness": 1 - self.stale[rows],
+            "age_days": self.age_days[rows],
+        }
 
     @property
     def requests_per_day(self) -> float:

@@ -17,9 +17,10 @@ from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.finding import target_of
-from crawler.storage import histories, sites, timetables
+from crawler.storage import feeds, histories, sites, timetables
 from crawler.storage.client import Document
 from crawler.storage.store import opened
+from crawler.words import count
 from crawler.working import working
 from schedules.schedule import WEEK_HOURS
 
@@ -75,7 +76,8 @@ async def _explained(
         (site,) = await sites.of_spiders(db, [spider])
         say("estimating")
         waiting = await timetables.left_over(db, spider)
-        return explained(gathered, target, whole, site, waiting, now)
+        feed = await feeds.of_key(db, target["_id"]) if target["kind"] == "feed" else None
+        return explained(gathered, target, whole, site, waiting, now, feed)
 
 
 def _show(found: Document) -> None:
@@ -89,7 +91,8 @@ def _show(found: Document) -> None:
         console.print(f"- {sentence}")
     if "changes_by_hour" in found:
         slots = (found["plan"] or {}).get("slots") or ()
-        console.print("\nWhen it changes, darker is more often" + (", ● a visit" if slots else ""))
+        when = "When it posts" if found.get("feed") else "When it changes"
+        console.print(f"\n{when}, darker is more often" + (", ● a visit" if slots else ""))
         values = [value for day in found["changes_by_hour"].values() for value in day]
         for line in charts.week(values, {slot % WEEK_HOURS for slot in slots}):
             console.print(line)
@@ -97,10 +100,14 @@ def _show(found: Document) -> None:
 
 def _lines(found: Document) -> dict[str, str]:
     zone = ZoneInfo(found["timezone"])
-    lines = {"page": _page(found), "seen": _seen(found["history"], zone)}
+    feed = found.get("feed")
+    kind, events = ("feed", "posts") if feed else ("page", "changes")
+    lines = {kind: _page(found), "seen": _seen(found["history"], zone, events[:-1])}
+    if feed:
+        lines |= _of_feed(feed)
     if "rate" in found:
         rate = {name: f"{value:.3g}" for name, value in found["rate"].items()}
-        lines["changes"] = (
+        lines[events] = (
             f"{rate['per_week']} a week, {rate['low']} to {rate['high']} with 90 % probability"
         )
     if plan := found["plan"]:
@@ -118,14 +125,32 @@ def _page(found: Document) -> str:
     return f"{found['kind']} of {found['spider']}{named}"
 
 
-def _seen(past: Document, zone: ZoneInfo) -> str:
+def _of_feed(feed: Document) -> dict[str, str]:
+    if not feed["format"]:
+        return {"trouble": feed["error"]} if feed["error"] else {}
+    lines = {
+        "called": feed["title"] or "",
+        "document": f"{feed['format']}, {feed['window']} posts{'' if feed['full'] else ' or more'}",
+        "collected": f"{feed['posts']:,} posts, about {feed['missed']:,.0f} missed",
+        "trouble": feed["error"] or "; ".join(feed["problems"] or ()),
+    }
+    return {name: text for name, text in lines.items() if text}
+
+
+def _seen(past: Document, zone: ZoneInfo, event: str) -> str:
     if "since" not in past:
         return "never"
-    changes = f"{past['changes']:,} changes" if past["changes"] != 1 else "1 change"
-    text = f"{past['looks']:,} times since {_time(past['since'], zone)}: {changes}"
+    changes = count(past["changes"], event)
+    text = f"{count(past['looks'], 'time')}, known since {_time(past['since'], zone)}: {changes}"
     if (last := past["last_change"]) is not None:
-        text += f", the last between {_time(last['after'], zone)} and {_time(last['by'], zone)}"
+        text += f", the last {_between(last['after'], last['by'], zone)}"
     return text + ("; its dates are believed" if past.get("dates_believed") else "")
+
+
+def _between(after: datetime, by: datetime, zone: ZoneInfo) -> str:
+    if after == by:
+        return f"at {_time(by, zone)}"
+    return f"between {_time(after, zone)} and {_time(by, zone)}"
 
 
 def _plan(found: Document, plan: dict[str, Any]) -> str:

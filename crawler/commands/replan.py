@@ -5,53 +5,26 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING, TypeVar
 
 from crawler import units
-from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.locks import Busy, only_one
-from crawler.storage import plans, targets
-from crawler.storage.client import Database, Document
+from crawler.replanlines import show
+from crawler.storage.client import Document
 from crawler.storage.store import opened
-from crawler.words import listed
 from crawler.working import working
 
 if TYPE_CHECKING:
-    from crawler.replanning.replan import Replan
+    from crawler.replanning.orders import Order
     from crawler.replanning.wishes import Wish
 
 T = TypeVar("T")
 Say = Callable[[str], None]
 BUSY = "another replan is at work, nothing to do"
-LONGEST = timedelta(weeks=4)
-SOURCES = {
-    "goal": "what the goal needs",
-    "intervals": "what the fixed intervals spend",
-    "plans": "what the present plans spend",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What is to be done.
-
-    spiders: None: all   as_it_is: no option asks for anything, so policy and caps stay
-    """
-
-    wish: Wish
-    spiders: list[str] | None
-    as_it_is: bool
-    dry_run: bool
 
 
 class Command(FreshetCommand):
@@ -68,6 +41,9 @@ class Command(FreshetCommand):
         super().add_options(parser)
         parser.add_argument(
             "--spider", action="append", metavar="NAME", help="only this one (may be repeated)"
+        )
+        parser.add_argument(
+            "--kind", choices=("pages", "feeds"), help="only these; they are planned apart"
         )
         parser.add_argument("--policy", metavar="P", help="how visits are shared out: optimal, …")
         parser.add_argument(
@@ -86,18 +62,20 @@ class Command(FreshetCommand):
             help="requests a day at most (default: 1.5 times the budget)",
         )
         parser.add_argument("--hourly-cap", metavar="N", help="requests an hour at most")
+        parser.add_argument(
+            "--shared-budget", action="store_true",
+            help="pages and feeds share the budget (default: FRESHET_SHARED_BUDGET)",
+        )  # fmt: skip
         parser.add_argument("--dry-run", action="store_true", help="plan, and write nothing")
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Plan, carry it out, and say what it is."""
-        asked = _wish(opts)
-        wish = _within(asked, self.config)
+        order = _order(_wish(opts), opts, self.config)
         try:
             lock = None if opts.dry_run else only_one(self.config, "replan", BUSY)
         except Busy as busy:
             print(f"scrapy replan: {busy}", file=sys.stderr)
             return
-        order = Order(wish, opts.spider, as_it_is=not asked.asks, dry_run=opts.dry_run)
         try:
             with working(self.config, "opening the database") as say:
                 done = asyncio.run(_replan(self.config, order, say))
@@ -105,9 +83,15 @@ class Command(FreshetCommand):
             if lock is not None:
                 lock.release()
         if opts.json:
-            print_json(done)
+            print_json(_in_one(done))
         else:
-            _show(done)
+            show(done)
+
+
+def _in_one(done: list[Document]) -> Document:
+    """One document; where pages and feeds were planned, the feeds' stands in that of the pages."""
+    first, *rest = done
+    return first | {one["kind"]: one for one in rest}
 
 
 def _wish(opts: argparse.Namespace) -> Wish:
@@ -127,11 +111,12 @@ def _wish(opts: argparse.Namespace) -> Wish:
     return wish
 
 
-def _within(wish: Wish, config: Config) -> Wish:
-    """What is asked for, and what the settings say of the rest."""
-    wish = wish.over(type(wish).of_config(config))
-    wish.check()
-    return wish
+def _order(wish: Wish, opts: argparse.Namespace, config: Config) -> Order:
+    """All that is asked for."""
+    from crawler.replanning.orders import Order
+
+    shared = opts.shared_budget or config.shared_budget
+    return Order(wish, opts.spider, opts.kind, shared, opts.dry_run)
 
 
 def _read(unit: Callable[[str], T], text: str | None, option: str) -> T | None:
@@ -141,109 +126,9 @@ def _read(unit: Callable[[str], T], text: str | None, option: str) -> T | None:
         raise ConfigError(f"{option}: {error}") from None
 
 
-async def _replan(config: Config, order: Order, say: Say) -> dict[str, Any]:
-    async with opened(config) as db:
-        await _check(db, order.spiders)
-        now = Clock(config.clock_offset_hours).now()
-        if not order.dry_run:
-            await plans.recover(db, now, order.spiders)
-        began = time.perf_counter()
-        replan, planning_seconds = await _make(db, config, order, say)
-        moved = replan.moved
-        if not order.dry_run:
-            say(f"writing {moved:,} of {replan.document['targets']:,} plans")
-            longest = min(LONGEST, timedelta(hours=config.max_interval_hours))
-            await plans.adopt(db, replan.document, replan.rows(), longest)
-        seconds = {
-            "seconds": round(time.perf_counter() - began, 3),
-            "planning_seconds": round(planning_seconds, 3),
-        }
-        return replan.document | {"moved": moved, "dry_run": order.dry_run} | seconds
-
-
-async def _make(db: Database, config: Config, order: Order, say: Say) -> tuple[Replan, float]:
-    """The new plan, and how many seconds the planning alone took."""
+async def _replan(config: Config, order: Order, say: Say) -> list[Document]:
     # Slow to import: not before there is something to plan.
-    from crawler.replanning.expectations import gathered_of
-    from crawler.replanning.replan import effect_of, replanned
+    from crawler.replanning.work import replan_parts
 
-    now = Clock(config.clock_offset_hours).now()
-    say("reading what is known")
-    gathered = await gathered_of(db, config, now, order.spiders)
-    effect = await effect_of(db, gathered.watched, now, everything=order.spiders is None)
-    say(f"planning {len(gathered.watched):,} targets")
-    wish = order.wish.over(effect.wish) if order.as_it_is else order.wish
-    began = time.perf_counter()
-    return replanned(gathered, wish, effect, now), time.perf_counter() - began
-
-
-async def _check(db: Database, spiders: list[str] | None) -> None:
-    known = await targets.spiders(db)
-    if unknown := sorted(set(spiders or ()) - set(known)):
-        names = ", ".join(known) or "none; run scrapy crawl first"
-        raise ConfigError(f"no targets of {unknown[0]!r}; spiders with targets: {names}")
-
-
-def _show(done: Document) -> None:
-    console = Console(highlight=False, markup=False)
-    table = Table.grid(padding=(0, 2))
-    for name, text in _lines(done).items():
-        table.add_row(name, text)
-    console.print(table)
-    for warning in done["warnings"]:
-        console.print(f"note: {warning}")
-    if done["dry_run"]:
-        console.print("dry run: nothing was written")
-
-
-def _lines(done: Document) -> dict[str, str]:
-    totals, daily = done["totals"], done["totals"]["daily"]
-    new = f", {done['unplanned']:,} without a plan so far" if done["unplanned"] else ""
-    lines = {
-        "targets": f"{done['targets']:,} of {listed(done['spiders'])}{new}",
-        "policy": _policy(done),
-        "requests": f"{totals['requests_per_day']:,.1f} a day{_budget(done)}",
-        "freshness": f"{_number(totals['freshness'])} expected, age {_days(totals['age_days'])}",
-        "daily crawl": f"{daily['requests_per_day']:,} a day would give "
-        f"{_number(daily['freshness'])}, age {_days(daily['age_days'])}; "
-        f"this is {totals['load']:.1%} of its requests",
-    }
-    if done["price"] is not None:
-        lines["price"] = (
-            f"a visit is made where it saves {done['price']:.3g} hours of staleness or more"
-        )
-    if done["dated"]:
-        lines["dates"] = f"believed: {listed(done['dated'])}"
-    share = done["moved"] / done["targets"]
-    return lines | {"moved": f"{done['moved']:,} of {done['targets']:,} ({share:.1%})"}
-
-
-def _policy(done: Document) -> str:
-    if done["policy"] == "optimal":
-        return f"optimal, objective {done['objective']}"
-    return f"{done['policy']}"
-
-
-def _budget(done: Document) -> str:
-    caps = [
-        f"at most {done[name]:,} {time}"
-        for name, time in (("daily_cap", "on one day"), ("hourly_cap", "in an hour"))
-        if done[name]
-    ]
-    if done["budget_per_day"] is None:
-        parts = ["what the policy spends; it takes no budget"]
-    else:
-        why = "as so far" if done["budget_kept"] else SOURCES.get(done["budget_from"])
-        if done["budget_kept"] and done["budget_added"]:
-            why = f"as so far, and {done['budget_added']:,.4g} for new targets"
-        of = f"of {done['budget_per_day']:,.6g}"
-        parts = [f"{of} ({why})" if why else of]
-    return ", ".join(["", *parts, *caps])
-
-
-def _number(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.3f}"
-
-
-def _days(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.3g} days"
+    async with opened(config) as db:
+        return await replan_parts(db, config, order, say)

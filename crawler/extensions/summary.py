@@ -19,6 +19,8 @@ LEFT = {
     "closed": "as the wrapper's windows are closed at this hour",
 }
 
+POSTS = ("posts", "edited posts", "missed posts")
+
 
 class Summary:
     """Prints the summary on a terminal, logs it elsewhere, and puts it into Scrapy's stats."""
@@ -55,6 +57,7 @@ def figures(session: Session) -> dict[str, float]:
 
     accuracy: wanted pages of all pages fetched (the paper's equation 1)
     due:      still due at the end (a limit, a host's cap)
+    posts, edited_posts, missed_posts: of feeds; the last is an estimate
     over_cap, closed: of these, left as the plan's cap was reached, or the wrapper's hours were over
     saved:    requests less than fetching every target
     """
@@ -69,6 +72,7 @@ def figures(session: Session) -> dict[str, float]:
         "targets": session.targets_at_end,
         "due": counts["due"],
         **{name: counts[name] for name in LEFT},
+        **{name.replace(" ", "_"): counts[name] for name in POSTS},
         "saved": max(0, session.targets_at_end - visits - counts["due"]),
         "accuracy": wanted / visits if visits else 1.0,
     }
@@ -86,6 +90,17 @@ def sentence(spider: str, counts: dict[str, float]) -> str:
         f"{counts['discovered']:.0f} discovered, {counts['unlisted']:.0f} unlisted; "
         f"accuracy {counts['accuracy']:.2%}; "
         f"{counts['saved']:.0f} requests saved of {targets:.0f} ({saved})"
+        + _of_posts(counts)
         + (f"; {counts['due']:.0f} still due" if counts["due"] else "")
         + "".join(f", {why}" for name, why in LEFT.items() if counts[name])
+    )
+
+
+def _of_posts(counts: dict[str, float]) -> str:
+    """What feeds brought; nothing where there are none."""
+    if not any(counts[name.replace(" ", "_")] for name in POSTS):
+        return ""
+    return (
+        f"; {counts['posts']:.0f} new posts, {counts['edited_posts']:.0f} edited, "
+        f"about {counts['missed_posts']:.0f} missed"
     )

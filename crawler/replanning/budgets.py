@@ -14,6 +14,7 @@ from crawler.replanning.wishes import BALANCED, OBJECTIVES, Wish
 from crawler.storage.client import Document
 from crawler.storage.histories import Watched
 from crawler.words import amount, count, rounded_up
+from schedules.feedplans import FEED_POLICIES
 from schedules.goals import GoalTooHigh, budget_for
 from schedules.history import Flags
 from schedules.plan import BudgetTooSmall, Terms
@@ -65,7 +66,7 @@ class Effect:
         return [
             one
             for one in found.values()
-            if one.get("policy") in POLICIES
+            if one.get("policy") in (*POLICIES, *FEED_POLICIES)
             and (self.everything or set(one["spiders"]) <= set(self.latest))
         ]
 

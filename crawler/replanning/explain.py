@@ -8,6 +8,7 @@ from datetime import datetime
 import numpy as np
 
 from crawler import weeks
+from crawler.items import Kind
 from crawler.replanning.population import Gathered, keys_of_texts
 from crawler.replanning.reasons import Facts, Worth, reasons
 from crawler.replanning.wishes import BALANCED, OBJECTIVES
@@ -27,6 +28,10 @@ ENOUGH = 50_000
 # What a visit has to save to be looked at, far below any price.
 LEAST_WORTH = 1e-3
 FIRST = slice(0, 1)
+OF_FEED = (
+    "title", "site", "format", "window", "full", "posts", "missed", "lapses", "lapsed_at",
+    "newest", "bounds", "hubs", "problems", "error",
+)  # fmt: skip
 UNKNOWN = Worth(None, None, None)
 
 
@@ -37,12 +42,14 @@ def explained(
     site: Site,
     waiting: int,
     now: datetime,
+    feed: Document | None = None,
 ) -> Document:
     """What is known and planned of a target, with reasons.
 
     gathered: what is under watch of its spider and those it is planned with, None if nothing is
     whole:    the plan that it follows, None if that is not kept
     waiting:  targets that the last pass left over a cap
+    feed:     what is known of a feed as such, None for pages
     """
     planned = parts.planned_of(target.get("plan"))
     schedule = planned.schedule if planned else Schedule()
@@ -50,19 +57,28 @@ def explained(
     worth, limits = UNKNOWN, (0.0, 0.0)
     if gathered is not None and len(row := _row(gathered, target)):
         one = _estimate_of(gathered, row)
-        worth, limits = worth_of(one, schedule, whole), _limits(one)
-        document |= _expected(one, schedule) | {"worth": asdict(worth)}
+        limits = _limits(one)
+        if feed is None:
+            worth = worth_of(one, schedule, whole)
+            document |= _expected(one, schedule) | {"worth": asdict(worth)}
+        else:
+            document |= _expected(one, Schedule())
         believed = gathered.believed[gathered.watched.spider[row]]
-        document["history"]["dates_believed"] = bool(believed[0])
-    facts = Facts(target, site, whole, worth, waiting, *limits, now)
-    return document | {
-        "plan": target.get("plan"),
-        "policy": (target.get("plan") or {}).get("policy"),
-        "planned_at": (whole or {}).get("at"),
-        "reasons": reasons(facts),
-        "next_visit": target["next_visit"],
-        "ahead": calendar.upcoming(schedule, site.zone, now, AHEAD_HOURS) if planned else [],
-    }
+        document["history"]["dates_believed"] = bool(believed[0]) or feed is not None
+    facts = Facts(target, site, whole, worth, waiting, *limits, now, feed)
+    of_feed = {} if feed is None else {"feed": {name: feed.get(name) for name in OF_FEED}}
+    return (
+        document
+        | of_feed
+        | {
+            "plan": target.get("plan"),
+            "policy": (target.get("plan") or {}).get("policy"),
+            "planned_at": (whole or {}).get("at"),
+            "reasons": reasons(facts),
+            "next_visit": target["next_visit"],
+            "ahead": calendar.upcoming(schedule, site.zone, now, AHEAD_HOURS) if planned else [],
+        }
+    )
 
 
 def _identity(target: Document, site: Site) -> Document:
@@ -76,7 +92,9 @@ def _history(target: Document) -> Document:
     if not found:
         return {"looks": target.get("refreshed", 0), "changes": 0}
     changes = np.frombuffer(bytes(found["changes"]), CHANGE)
-    last = changes[-1:]
+    last = changes[-1:].copy()
+    if target.get("kind") == str(Kind.FEED) and last["said"].any():
+        last["after"] = last["by"] = last["said"]
     return {
         "since": found["since"],
         "until": found["until"],

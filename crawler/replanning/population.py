@@ -62,7 +62,9 @@ async def gather(db: Database, watched: Watched, config: Config, now_hours: floa
 
     weight = await _weights(watched, found, keys, in_category)
     believed = reliable(watched.histories, watched.said, watched.lies, site, len(found))
-    histories = timed(watched.histories, watched.said, believed[site])
+    is_feed = watched.window > 0
+    believed_of = believed[site] | is_feed
+    histories = timed(watched.histories, watched.said, believed_of, is_feed)
     population = population_of(watched, found, keys, weight, config, now_hours)
     return Gathered(watched, found, population, histories, believed, _fixed(watched, found, config))
 
@@ -134,7 +136,9 @@ def _fixed(watched: Watched, found: tuple[Site, ...], config: Config) -> Floats:
     lists = np.array([one.list_interval_hours or config.list_interval_hours for one in found])
     items = np.array([one.item_interval_hours or config.item_interval_hours for one in found])
     is_list = watched.kind == _number(watched.kinds, str(Kind.LIST))
+    is_feed = watched.kind == _number(watched.kinds, str(Kind.FEED))
     hours = np.where(is_list, lists[watched.spider], items[watched.spider])
+    hours = np.where(is_feed, config.feed_interval_hours, hours)
     result: Floats = DAY_HOURS / np.minimum(hours, config.max_interval_hours)
     return result
 

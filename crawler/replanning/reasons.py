@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from crawler.replanning.feedreasons import reasons_of_feed
+from crawler.replanning.spans import days, hours_text
 from crawler.storage.client import Document
 from crawler.storage.parts import ADAPTIVE
 from crawler.storage.sites import Site
 from crawler.words import amount, count
 from schedules.adaptive import AFTER_CHANGE, AFTER_NONE
 from schedules.schedule import WEEK_HOURS
-from schedules.windows import DAY_HOURS, describe
+from schedules.windows import describe
 
 MORE = "more than"
 HINTS = {
@@ -38,7 +40,8 @@ class Facts:
     """All that sentences are made of.
 
     whole: the plan that it follows, None if that is not kept; waiting: targets that the last pass
-    left over a cap; least, most: hours between two visits
+    left over a cap; least, most: hours between two visits; feed: what is known of a feed as such,
+    None for pages
     """
 
     target: Document
@@ -49,10 +52,16 @@ class Facts:
     least: float
     most: float
     now: datetime
+    feed: Document | None = None
 
 
 def reasons(facts: Facts) -> list[str]:
     """Sentences, what decided first."""
+    if facts.feed is not None:
+        price = (facts.whole or {}).get("price")
+        of_feed = reasons_of_feed(facts.target, facts.feed, price, facts.most, facts.now)
+        unplanned = [] if facts.target.get("plan") else [*_bound(facts)]
+        return [*_now(facts), *unplanned, *of_feed, *_windows(facts.site), *_caps(facts)]
     return [*_now(facts), *_bound(facts), *_windows(facts.site), *_caps(facts)]
 
 
@@ -60,7 +69,8 @@ def _now(facts: Facts) -> Iterator[str]:
     """What comes before the plan at present."""
     target = facts.target
     if target.get("alias_of"):
-        yield f"It redirects to {target['alias_of']}, which is visited in its place."
+        shows = "It has the same posts as" if target.get("kind") == "feed" else "It redirects to"
+        yield f"{shows} {target['alias_of']}, which is visited in its place."
     if target.get("gone"):
         yield "It is gone: it is only asked for every 28 days, or when a list shows it again."
     if errors := target.get("consecutive_errors"):
@@ -84,7 +94,7 @@ def _bound(facts: Facts) -> Iterator[str]:
         yield f"It is being learned: it is visited often until {until:%Y-%m-%d %H:%M} UTC."
         return
     if (rule := BY_RULE.get(plan.get("policy", ""))) is not None:
-        yield rule.format(most=_days(facts.most))
+        yield rule.format(most=days(facts.most))
         return
     yield from _of_market(plan.get("bound"), facts)
 
@@ -105,11 +115,11 @@ def _of_market(bound: str | None, facts: Facts) -> Iterator[str]:
         )
     if bound == "floor":
         yield (
-            f"It has the least there is, a visit every {_days(facts.most)} (floor): more would not "
+            f"It has the least there is, a visit every {days(facts.most)} (floor): more would not "
             "pay, and no page is left unseen for longer."
         )
     if bound == "ceiling" and worth.more is None:
-        yield f"It has the most there is, a visit every {_hours(facts.least)} (ceiling)."
+        yield f"It has the most there is, a visit every {hours_text(facts.least)} (ceiling)."
     yield from _price(worth)
 
 
@@ -153,14 +163,6 @@ def _caps(facts: Facts) -> Iterator[str]:
             f"The last pass left {count(facts.waiting, 'target')} waiting, as a cap was reached "
             "(cap): visits may come later than planned."
         )
-
-
-def _hours(hours: float) -> str:
-    return "hour" if hours == 1 else f"{hours:g} hours"
-
-
-def _days(hours: float) -> str:
-    return _hours(hours) if hours < 2 * DAY_HOURS else f"{hours / DAY_HOURS:g} days"
 
 
 _BY_GROUP = (

@@ -26,6 +26,7 @@ from crawler.storage.client import Database, Document
 from crawler.storage.histories import Watched
 from crawler.storage.parts import ADAPTIVE, EPOCH
 from crawler.storage.plans import Moved
+from schedules.feedplan import FeedsPlan
 from schedules.history import Flags
 from schedules.plan import BudgetTooSmall, Plan, Terms, plan
 
@@ -42,7 +43,7 @@ class Replan:
     """
 
     gathered: Gathered
-    plan: Plan
+    plan: Plan | FeedsPlan
     terms: Terms
     document: Document
     written: Flags
@@ -85,8 +86,8 @@ def replanned(gathered: Gathered, wish: Wish, effect: Effect, now: datetime) -> 
         budget = replace(budget, per_day=budget.per_day * MORE)
         terms = terms_within(wish, budget)
         made = _made(gathered, terms, budget, hours)
-    learning = _learning(gathered, effect, now)
-    written = (made.moved | _followed_otherwise(gathered, terms.policy, effect)) & ~learning
+    learning = learned(gathered, effect, now)
+    written = (made.moved | followed_otherwise(gathered, terms.policy, effect)) & ~learning
     count = int(np.count_nonzero(learning))
     document = document_of(gathered, wish, terms, budget, made, count) | {"at": now}
     return Replan(gathered, made, terms, document, written, hours)
@@ -107,7 +108,7 @@ def _reaches(made: Plan, wish: Wish) -> bool:
     return float(made.age_days.mean()) * DAY_HOURS <= (wish.max_age_hours or 0.0)
 
 
-def _followed_otherwise(gathered: Gathered, policy: str, effect: Effect) -> Flags:
+def followed_otherwise(gathered: Gathered, policy: str, effect: Effect) -> Flags:
     """(n,) targets that follow a plan of another policy, or adapt within other limits.
 
     Otherwise only moved targets are written. The figures of the others stay those of the plan that
@@ -121,7 +122,7 @@ def _followed_otherwise(gathered: Gathered, policy: str, effect: Effect) -> Flag
     return np.array([*other, True])[watched.plan]
 
 
-def _learning(gathered: Gathered, effect: Effect, now: datetime) -> Flags:
+def learned(gathered: Gathered, effect: Effect, now: datetime) -> Flags:
     """(n,) targets that follow a plan which ends by itself, and has not ended."""
     plans = map(effect.older.get, gathered.watched.plans)
     goes_on = [one is not None and one.get("until", now) > now for one in plans]

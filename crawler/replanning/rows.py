@@ -13,6 +13,7 @@ from crawler.replanning.times import in_words
 from crawler.storage.parts import ADAPTIVE, EPOCH
 from crawler.storage.plans import Moved
 from schedules import calendar, groups
+from schedules.feedplan import FeedsPlan
 from schedules.history import Floats, Ints
 from schedules.plan import BOUNDS, Plan
 from schedules.schedule import Schedules
@@ -41,7 +42,9 @@ def next_visits(gathered: Gathered, schedules: Schedules, rows: Ints, now_hours:
     return result
 
 
-def batch(gathered: Gathered, made: Plan, policy: str, rows: Ints, when: Floats) -> list[Moved]:
+def batch(
+    gathered: Gathered, made: Plan | FeedsPlan, policy: str, rows: Ints, when: Floats
+) -> list[Moved]:
     """`_id`, plan and next visit of some targets. when: (m,) hours since 1970 (UTC)."""
     ids = gathered.watched.ids
     columns = {"policy": [policy] * len(rows), **_columns(made, rows)}
@@ -57,7 +60,7 @@ def batch(gathered: Gathered, made: Plan, policy: str, rows: Ints, when: Floats)
     ]
 
 
-def _columns(made: Plan, rows: Ints) -> dict[str, list[Any]]:
+def _columns(made: Plan | FeedsPlan, rows: Ints) -> dict[str, list[Any]]:
     """What is written of some targets, column by column."""
     some = made.schedules.of(rows)
     slots, codes = some.slots.tolist(), groups.nearest_group(some.visits_per_week).tolist()
@@ -69,11 +72,7 @@ def _columns(made: Plan, rows: Ints) -> dict[str, list[Any]]:
         "slots": [slots[begin:end] for begin, end in pairwise(some.first.tolist())],
         "every_hours": some.every_hours.tolist(),
         "phase_hours": some.phase_hours.tolist(),
-        "rate_per_week": _numbers(made.rate[rows]),
-        "rate_low": _numbers(made.rate_low[rows]),
-        "rate_high": _numbers(made.rate_high[rows]),
-        "freshness": _numbers(1 - made.stale[rows]),
-        "age_days": _numbers(made.age_days[rows]),
+        **{name: _numbers(column) for name, column in made.figures(rows).items()},
         "value": _numbers(made.value[rows]),
         "worth": _numbers(made.worth[rows]),
         "bound": [BOUNDS[code] for code in made.bound[rows].tolist()],

@@ -36,6 +36,7 @@ def document_of(
     """
     watched = gathered.watched
     document: Document = {
+        "kind": "pages",
         "spiders": sorted(watched.spiders),
         "policy": terms.policy,
         "objective": wish.objective or BALANCED,

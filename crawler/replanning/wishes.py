@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from crawler.config import Config
 from crawler.errors import ConfigError
+from schedules.feedplans import FEED_POLICIES
 from schedules.staleness import Objective
 from schedules.terms import POLICIES
 
@@ -20,6 +21,13 @@ OBJECTIVES = {
 }
 GOALS = ("budget", "freshness", "max_age_hours")
 OPTIONS = {"budget": "--budget", "freshness": "--freshness", "max_age_hours": "--max-age"}
+
+OF_PAGES = ("objective", "freshness", "max_age_hours")
+POLICIES_OF = {
+    False: POLICIES,
+    True: FEED_POLICIES,
+    None: tuple(dict.fromkeys((*POLICIES, *FEED_POLICIES))),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +47,10 @@ class Wish:
     hourly_cap: float | None = None
 
     @classmethod
-    def of_config(cls, config: Config) -> Self:
-        """The wish that settings hold."""
+    def of_config(cls, config: Config, *, feeds: bool = False) -> Self:
+        """The wish that settings hold for pages, or for feeds."""
+        if feeds:
+            return cls(config.feed_policy, budget=config.feed_budget)
         return cls(
             config.policy, config.objective, config.budget,
             daily_cap=config.daily_cap, hourly_cap=config.hourly_cap,
@@ -63,10 +73,16 @@ class Wish:
             rest = {name: value for name, value in rest.items() if name not in GOALS}
         return Wish(**(rest | mine))
 
-    def check(self) -> None:
-        """Raise ConfigError for unknown names, several goals, or amounts that make no sense."""
-        _known("policy", self.policy, POLICIES)
+    def check(self, *, feeds: bool | None = None) -> None:
+        """Raise ConfigError for unknown names, several goals, or amounts that make no sense.
+
+        feeds: whether it is for feeds; None where that is not known yet
+        """
+        _known("policy", self.policy, POLICIES_OF[feeds])
         _known("objective", self.objective, tuple(OBJECTIVES))
+        if feeds and (asked := [name for name in OF_PAGES if getattr(self, name) is not None]):
+            option = OPTIONS.get(asked[0], "--objective")
+            raise ConfigError(f"{option} is for pages; feeds take --budget and --policy")
         goals = [OPTIONS[name] for name in GOALS if getattr(self, name) is not None]
         if len(goals) > 1:
             raise ConfigError(f"{' and '.join(goals)} exclude each other: give one of them")

@@ -1,89 +1,22 @@
-"""What is asked of a simulation: options of the command line, checked."""
+"""What is asked of any simulation: options of the command line, checked."""
 
 from __future__ import annotations
 
-import argparse
-import math
 import os
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from crawler import units
 from crawler.errors import ConfigError
-from crawler.simulation import curves
-from crawler.simulation.runs import Manner, Pair
-from crawler.traces import HOUR_SECONDS
-from schedules.score import DAY_HOURS
-from schedules.terms import POLICIES
+from crawler.simulation import pictures
+from crawler.simulation.moments import Moments
+from crawler.traces.files import HOUR_SECONDS
 
-LONGEST_DAYS = 365.0
 DATE_LENGTH = len("2024-01-31")
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Pairs of policy and budget, how to try them, from when to when, and what to write.
-
-    start, split, stop: hours since 1970 (UTC); None where nothing was asked
-    """
-
-    pairs: tuple[Pair, ...]
-    manner: Manner
-    start: float | None
-    split: float | None
-    stop: float | None
-    visits_out: Path | None
-    plot: Path | None
-
-    @classmethod
-    def of(cls, opts: argparse.Namespace) -> Asked:
-        """The options; ConfigError names the one that is wrong."""
-        return cls(
-            _pairs(opts.policy or POLICIES[:1], opts.budget),
-            Manner(_period(opts.replan_every), _cap(opts.daily_cap), opts.closed_loop),
-            _moment("--from", opts.start),
-            _moment("--split", opts.split),
-            _moment("--to", opts.stop),
-            _folder("--visits-out", opts.visits_out),
-            _picture(opts.plot),
-        )
-
-
-def _pairs(policies: list[str] | tuple[str, ...], budgets: list[str]) -> tuple[Pair, ...]:
-    """Each policy with each budget, once."""
-    for policy in policies:
-        if policy not in POLICIES:
-            raise ConfigError(f"--policy {policy}: no such policy; there are {', '.join(POLICIES)}")
-    amounts = [_amount("--budget", text) for text in budgets]
-    return tuple((p, b) for p in dict.fromkeys(policies) for b in dict.fromkeys(amounts))
-
-
-def _amount(option: str, text: str) -> float:
-    """Requests a day, more than none."""
-    try:
-        amount = units.per_day(text)
-    except ValueError as error:
-        raise ConfigError(f"{option}: {error}") from None
-    if not amount:
-        raise ConfigError(f"{option} {text}: a policy without requests sees nothing")
-    return amount
-
-
-def _cap(text: str | None) -> int | None:
-    """Requests at most on a day."""
-    return None if text is None else max(1, math.floor(_amount("--daily-cap", text)))
-
-
-def _period(text: str) -> float:
-    """Days between replans, in hours."""
-    try:
-        days = float(text)
-    except ValueError:
-        days = 0.0
-    if not 1 / DAY_HOURS <= days <= LONGEST_DAYS:
-        raise ConfigError(f"--replan-every {text}: give days, 1/24 to {LONGEST_DAYS:g}")
-    return days * DAY_HOURS
+def moments(start: str | None, split: str | None, stop: str | None) -> Moments:
+    """The times of `--from`, `--split` and `--to`; ConfigError names the one that is wrong."""
+    return _moment("--from", start), _moment("--split", split), _moment("--to", stop)
 
 
 def _moment(option: str, text: str | None) -> float | None:
@@ -99,19 +32,32 @@ def _moment(option: str, text: str | None) -> float | None:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() / HOUR_SECONDS
 
 
-def _picture(path: Path | None) -> Path | None:
+def policies(
+    named: list[str] | None, there_are: tuple[str, ...], kind: str = ""
+) -> tuple[str, ...]:
+    """Each policy once, the first there is by default; ConfigError for what is none."""
+    for policy in named or ():
+        if policy not in there_are:
+            raise ConfigError(
+                f"--policy {policy}: no such policy{kind}; there are {', '.join(there_are)}"
+            )
+    return tuple(dict.fromkeys(named or there_are[:1]))
+
+
+def picture(path: Path | None) -> Path | None:
+    """The file of `--plot`, if it has a name that can be drawn to."""
     if path is not None:
-        curves.check_name(path)
+        pictures.check_name(path)
         if path.is_dir():
             raise ConfigError(f"--plot {path}: is a folder")
-        _folder("--plot", path.parent)
+        folder("--plot", path.parent)
     return path
 
 
-def _folder(option: str, folder: Path | None) -> Path | None:
+def folder(option: str, path: Path | None) -> Path | None:
     """A folder that can be written to or made; nothing is made before the work is done."""
-    if folder is not None:
-        there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if path is not None:
+        there = next(one for one in (path, *path.absolute().parents) if one.exists())
         if not there.is_dir() or not os.access(there, os.W_OK):
-            raise ConfigError(f"{option} {folder}: {there} is no folder that can be written to")
-    return folder
+            raise ConfigError(f"{option} {path}: {there} is no folder that can be written to")
+    return path

@@ -15,15 +15,18 @@ from crawler.storage.client import Database, Document
 
 
 async def settle(db: Database, batch: list[Visit], longest: timedelta) -> None:
-    """Turn those visits of a batch into aliases that were redirected to a target.
+    """Turn those visits of a batch into aliases that were redirected to a target, or were one.
 
-    longest: an alias is looked at again after this time, in case it redirects no more
+    longest: an alias is looked at again after this time, in case it is none any more
     """
+    twins = [visit for visit in batch if visit.alias_of is not None]
     redirected = [v for v in batch if v.fetched.final_url is not None and v.outcome in SEEN]
-    if not redirected:
+    # The page of a feed's post is fetched once, wherever it is.
+    redirected = [v for v in redirected if v.alias_of is None and v.fetched.target.post is None]
+    if not redirected and not twins:
         return
-    owners = await _owners(db, redirected)
-    aliases = [visit for visit in redirected if _find_owner(visit, owners)]
+    owners = await _owners(db, redirected) if redirected else {}
+    aliases = [*twins, *(visit for visit in redirected if _find_owner(visit, owners))]
     for visit in aliases:
         visit.next_visit = visit.fetched.at + longest
     if aliases:

@@ -46,6 +46,7 @@ ROW: Document = {
     "next": {"$toLong": "$next_visit"},
     "visited": {"$toLong": "$visited_at"},
     "refreshed": "$refreshed",
+    "window": _unless("$window", 0),
     "since": {"$toLong": "$history.since"},
     "until": {"$toLong": "$history.until"},
     "changes": "$history.changes",
@@ -69,6 +70,7 @@ class Watched:
     next_visit: (n,)
     visited:    (n,) the last visit, seen or not; NaN before the first
     refreshed:  (n,) visits that saw the page
+    window:     (n,) posts that a feed's document holds; 0 for pages
     lies:       (n,) visits with a new Last-Modified and the old content
     histories:  their pasts, up to now
     said:       (c,) when the page itself says that each change happened; NaN where it says nothing
@@ -88,6 +90,7 @@ class Watched:
     next_visit: Floats
     visited: Floats
     refreshed: Ints
+    window: Ints
     lies: Ints
     histories: Histories
     said: Floats
@@ -133,7 +136,7 @@ class _Columns:
         self.ids = GrownTexts()
         self.names = Names()
         self.times = {key: Grown(np.float64) for key in ("next", "visited", "since", "until")}
-        self.counts = {key: Grown(np.int64) for key in ("refreshed", "lies")}
+        self.counts = {key: Grown(np.int64) for key in ("refreshed", "window", "lies")}
         self.changes = Grown(CHANGE)
         self.changes_of = Grown(np.int64)
         self.weeks = Grown(np.uint8)
@@ -171,7 +174,8 @@ class _Columns:
         return Watched(
             self.ids.taken(), *spiders, *kinds, *categories, *plans,
             self.times["next"].taken(), self.times["visited"].taken(),
-            self.counts["refreshed"].taken(), self.counts["lies"].taken(),
+            self.counts["refreshed"].taken(), self.counts["window"].taken(),
+            self.counts["lies"].taken(),
             histories, said, self._schedules(), ahead,
         )  # fmt: skip
 

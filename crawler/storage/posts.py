@@ -15,8 +15,24 @@ async def store(db: Database, items: list[Fetched]) -> None:
     query = {"_id": {"$in": [item.target.key for item in items]}}
     found = db.targets.find(query, {"categories": 1})
     categories = {target["_id"]: target["categories"] async for target in found}
-    updates = [_update_of(item, categories.get(item.target.key, [])) for item in items]
+    updates = [
+        _page_of_post(item)
+        if item.target.post
+        else _update_of(item, categories.get(item.target.key, []))
+        for item in items
+    ]
     await db.posts.bulk_write(updates, ordered=False)
+
+
+def _page_of_post(fetched: Fetched) -> UpdateOne:
+    """The text of a feed's post is that of its page; what the feed said of it stays."""
+    content = fetched.content or {}
+    page = {"url": fetched.target.url, "at": fetched.at, "content_hash": fetched.content_hash}
+    fields = {name: value for name, value in content.items() if name != "main_text"}
+    current: Document = {"page": page | {"fields": fields}}
+    if content.get("main_text"):
+        current["text"] = content["main_text"]
+    return UpdateOne({"_id": fetched.target.post}, {"$set": current})
 
 
 def _update_of(fetched: Fetched, categories: list[str]) -> UpdateOne:

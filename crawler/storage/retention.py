@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime, timedelta
 
+from crawler.items import Kind
+from crawler.storage import subscriptions
 from crawler.storage.client import Database, Document
 
 OF_A_URL = {
@@ -13,18 +16,31 @@ OF_A_URL = {
     "posts": "url",
     "days": "target",
 }
-OF_A_SPIDER = (*OF_A_URL, "listings", "runs")
+OF_A_SPIDER = (*OF_A_URL, "listings", "runs", "feeds", "pushes")
 SUMMED = ("changed", "get_size", "update_size", "diff_size")
 
 
 async def forget_url(db: Database, url: str, *, really: bool) -> dict[str, int]:
     """Remove a URL in all spiders, aliases included; counts by collection."""
-    owners = await db.targets.distinct("url", {"$or": [{"url": url}, {"aliases": url}]})
+    named: Document = {"$or": [{"url": url}, {"aliases": url}]}
+    found = await db.targets.find(named, {"spider": 1, "url": 1, "kind": 1}).to_list(None)
+    counts: Counter[str] = Counter()
+    for feed in found:
+        if feed["kind"] == Kind.FEED:
+            counts += await _forget_feed(db, feed, really=really)
+    owners = sorted({row["url"] for row in found if row["kind"] != Kind.FEED})
     queries: dict[str, Document] = {
         name: {field: {"$in": owners}} for name, field in OF_A_URL.items()
     }
     queries["listings"] = {"$or": [{"item": {"$in": owners}}, {"list": {"$in": owners}}]}
-    return await _remove(db, queries, really=really)
+    rest = await _remove(db, queries, really=really)
+    return {name: rest.get(name, 0) + counts[name] for name in dict.fromkeys((*rest, *counts))}
+
+
+async def _forget_feed(db: Database, feed: Document, *, really: bool) -> Counter[str]:
+    """All that a feed has brought goes with it."""
+    urls = [feed["url"]]
+    return Counter(await subscriptions.remove(db, feed["spider"], urls, really=really))
 
 
 async def forget_spider(db: Database, spider: str, *, really: bool) -> dict[str, int]:

@@ -18,7 +18,7 @@ from crawler.storage.client import Database, Document
 from crawler.storage.migrations import build_histories
 
 logger = logging.getLogger(__name__)
-VERSION = 2
+VERSION = 3
 MIGRATIONS: dict[int, Callable[[Database], Awaitable[None]]] = {2: build_histories}
 ALREADY_THERE = 48
 
@@ -65,6 +65,7 @@ VALIDATORS: dict[str, Document] = {
             "visited_at": _MAYBE_TIME,
             "requested": _COUNT,
             "refreshed": _COUNT,
+            "window": _COUNT,
             "consecutive_errors": _COUNT,
             "history": _HISTORY,
             "plan": _PLAN,
@@ -89,7 +90,38 @@ VALIDATORS: dict[str, Document] = {
     ),
     "posts": _validator(
         ["spider", "url", "first_seen", "content_hash"],
-        {"spider": _TEXT, "url": _TEXT, "first_seen": _TIME, "content_hash": _TEXT},
+        {
+            "spider": _TEXT,
+            "url": {"bsonType": ["string", "null"]},
+            "feed": _TEXT,
+            "guid": _TEXT,
+            "published": _MAYBE_TIME,
+            "first_seen": _TIME,
+            "content_hash": _TEXT,
+        },
+    ),
+    "feeds": _validator(
+        ["spider", "url"],
+        {
+            "spider": _TEXT,
+            "url": _TEXT,
+            "window": _COUNT,
+            "posts": _COUNT,
+            "missed": _NUMBER,
+            "lapses": _COUNT,
+            "seen_at": _MAYBE_TIME,
+        },
+    ),
+    "pushes": _validator(
+        ["spider", "url", "at", "content_type", "size", "body"],
+        {
+            "spider": _TEXT,
+            "url": _TEXT,
+            "at": _TIME,
+            "content_type": _TEXT,
+            "size": _COUNT,
+            "body": {"bsonType": "binData"},
+        },
     ),
     "listings": _validator(
         ["spider", "list", "item", "shown"],
@@ -121,6 +153,10 @@ VALIDATORS: dict[str, Document] = {
 }
 
 
+_THERE: Document = {"$exists": True}
+COMPRESSED = ("versions", "pushes")
+
+
 def _index(*keys: str, **options: object) -> IndexModel:
     return IndexModel([(key, ASCENDING) for key in keys], **options)
 
@@ -131,14 +167,26 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("url"),
         _index("spider", "categories"),
         _index("spider", "aliases", partialFilterExpression={"aliases": {"$exists": True}}),
+        _index("kind", "spider", "content_hash", partialFilterExpression={"kind": "feed"}),
     ],
     "visits": [
         _index("target", "at"),
         _index("spider", "at"),
         _index("spider", "hint", "at", partialFilterExpression={"hint": {"$exists": True}}),
+        _index("pushed", "spider", "at", partialFilterExpression={"pushed": True}),
     ],
     "versions": [_index("target", "at"), _index("spider", "at")],
-    "posts": [_index("url"), _index("spider", "changed_at")],
+    "posts": [
+        _index("url"),
+        _index("spider", "changed_at"),
+        _index("spider", "feed", "guid", partialFilterExpression={"guid": {"$exists": True}}),
+    ],
+    "feeds": [
+        _index("push.token", unique=True, partialFilterExpression={"push.token": _THERE}),
+        _index("push.next_ask", partialFilterExpression={"hubs.0": _THERE}),
+        _index("push.leaving", partialFilterExpression={"push.leaving": _THERE}),
+    ],
+    "pushes": [_index("spider", "at"), _index("spider", "url", "at")],
     "listings": [_index("spider", "list"), _index("spider", "item"), _index("spider", "shown")],
     "runs": [_index("spider", "started")],
     "plans": [_index("spiders", "at")],
@@ -176,7 +224,7 @@ async def _prepare(db: Database) -> None:
 async def _create(db: Database) -> None:
     for name, validator in VALIDATORS.items():
         options: Document = {"validator": validator}
-        if name == "versions":
+        if name in COMPRESSED:
             engine = {"wiredTiger": {"configString": "block_compressor=zstd"}}
             options["storageEngine"] = engine
         await _create_collection(db, name, options)

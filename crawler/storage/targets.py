@@ -7,7 +7,8 @@ from datetime import datetime
 
 from pymongo import UpdateOne
 
-from crawler.items import SEEN, Kind, Outcome, Target, Validators, Visit
+from crawler.items import SEEN, Fetched, Kind, Outcome, Target, Validators, Visit
+from crawler.posts import planned_window
 from crawler.storage import parts
 from crawler.storage.client import Database, Document
 from crawler.storage.visits import row_of
@@ -16,6 +17,8 @@ from schedules.schedule import WEEK_HOURS
 
 # A link to a page that never was there.
 DEAD_LINK: Document = {"refreshed": 0, "consecutive_gone": {"$gt": 0}}
+# The page of a feed's post is fetched once, and planned never.
+ONCE: Document = {"post": {"$exists": True}}
 # What a visit needs not know of its target.
 NOT_FOR_A_VISIT = {"last_visit": 0, "aliases": 0}
 
@@ -43,6 +46,10 @@ def from_document(found: Document) -> Target:
         history=parts.history_of(found.get("history")),
         lies=found.get("history", {}).get("lies", 0),
         plan=parts.planned_of(found.get("plan")),
+        post=found.get("post"),
+        moved_to=found.get("moved_to"),
+        moves=found.get("moves", 0),
+        next_visit=found["next_visit"],
     )
 
 
@@ -97,6 +104,8 @@ def update_of(visit: Visit) -> UpdateOne:
     that a crash kept from the log.
     """
     fetched, target = visit.fetched, visit.fetched.target
+    if fetched.push is not None:
+        return _delivered(visit)
     state: Document = {
         "visited_at": fetched.at,
         "next_visit": visit.next_visit,
@@ -110,6 +119,8 @@ def update_of(visit: Visit) -> UpdateOne:
         "last_visit": row_of(visit),
     }
     update: Document = {"$set": state}
+    if target.kind is Kind.FEED and visit.outcome in SEEN:
+        state |= _moved(fetched)
     if visit.alias_of is not None:
         state["alias_of"] = visit.alias_of
         update["$unset"] = {"history": "", "plan": ""}
@@ -118,9 +129,28 @@ def update_of(visit: Visit) -> UpdateOne:
         update["$unset"] = {"alias_of": ""}
         if visit.history is not None:
             state["history"] = parts.history_document(visit.history, visit.lies)
+        if visit.collected is not None:
+            state["window"] = planned_window(visit.collected.monitor)
         if fetched.final_url is not None:
             update["$addToSet"] = {"aliases": fetched.final_url}
     return UpdateOne({"_id": target.key}, update)
+
+
+def _delivered(visit: Visit) -> UpdateOne:
+    """A delivery is no visit: it changes what is known of the feed's posts, and no more."""
+    state: Document = {"last_visit": row_of(visit)}
+    if visit.history is not None:
+        state["history"] = parts.history_document(visit.history, visit.lies)
+    if visit.has_new_content:
+        state["changed_at"] = visit.fetched.at
+    return UpdateOne({"_id": visit.fetched.target.key}, {"$set": state})
+
+
+def _moved(fetched: Fetched) -> Document:
+    """Where a feed says that it is now, and how often in a row it said so."""
+    again = fetched.moved_to is not None and fetched.moved_to == fetched.target.moved_to
+    moves = fetched.target.moves + 1 if again else int(fetched.moved_to is not None)
+    return {"moved_to": fetched.moved_to, "moves": moves}
 
 
 def _content_state(visit: Visit) -> Document:
@@ -198,6 +228,13 @@ async def due_of(
     return {found["_id"]: from_document(found) async for found in cursor}
 
 
+async def of_key(db: Database, key: str) -> Target | None:
+    """The target with this `_id`, unless it is an alias."""
+    query: Document = {"_id": key, "alias_of": {"$exists": False}}
+    found = await db.targets.find_one(query, NOT_FOR_A_VISIT)
+    return from_document(found) if found else None
+
+
 async def count_due(db: Database, spider: str, until: datetime) -> int:
     """How many targets of a spider are due."""
     return await db.targets.count_documents({"spider": spider, "next_visit": {"$lte": until}})
@@ -212,7 +249,7 @@ async def lists_are_due(db: Database, spider: str, until: datetime) -> bool:
 def watched(spiders: Sequence[str] | None = None) -> Document:
     """A query for all targets under watch of these spiders, of all if None."""
     query: Document = {
-        "gone": {"$ne": True}, "alias_of": {"$exists": False}, "$nor": [DEAD_LINK],
+        "gone": {"$ne": True}, "alias_of": {"$exists": False}, "$nor": [DEAD_LINK, ONCE],
     }  # fmt: skip
     return query if spiders is None else query | {"spider": {"$in": list(spiders)}}
 
@@ -239,6 +276,11 @@ async def of_url(db: Database, urls: list[str], spider: str | None = None) -> li
 async def spiders(db: Database) -> list[str]:
     """Names of all spiders that have targets."""
     return sorted(await db.targets.distinct("spider"))
+
+
+async def feed_spiders(db: Database) -> list[str]:
+    """Names of all spiders that have feeds."""
+    return sorted(await db.targets.distinct("spider", {"kind": str(Kind.FEED)}))
 
 
 async def summary(db: Database, spider: str | None, now: datetime) -> Document:

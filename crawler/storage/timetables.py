@@ -28,7 +28,8 @@ def _id_of(text: str) -> object:
 
 
 async def groups(db: Database, spiders: Sequence[str] | None = None) -> list[Document]:
-    """Per group: targets, requests a day, mean expected freshness and age.
+    """Per group: targets, requests a day, mean expected freshness and age; of feeds posts missed
+    in a week and mean delay.
 
     The group of those without a plan is None, of those in a learning phase LEARNING.
     """
@@ -42,6 +43,8 @@ async def groups(db: Database, spiders: Sequence[str] | None = None) -> list[Doc
                 "requests_per_day": {"$sum": {"$divide": ["$plan.visits_per_week", WEEK_DAYS]}},
                 "freshness": {"$avg": "$plan.freshness"},
                 "age_days": {"$avg": "$plan.age_days"},
+                "missed_per_week": {"$sum": "$plan.missed_per_week"},
+                "delay_hours": {"$avg": "$plan.delay_hours"},
             }
         },
         {"$set": {"group": "$_id", "_id": "$$REMOVE"}},

@@ -7,6 +7,7 @@ from datetime import datetime
 from pymongo import DESCENDING
 
 from crawler.items import Visit
+from crawler.posts import Collected
 from crawler.storage.client import Database, Document
 
 
@@ -25,6 +26,10 @@ def row_of(visit: Visit) -> Document:
         "content_hash": fetched.content_hash or fetched.target.content_hash,
         "elapsed_ms": fetched.elapsed_ms,
     }
+    if visit.collected is not None:
+        row |= _posts_of(visit.collected)
+    if fetched.push is not None:
+        row["pushed"] = True
     if visit.reason:
         row["reason"] = visit.reason
     if fetched.target.hinted:
@@ -32,6 +37,11 @@ def row_of(visit: Visit) -> Document:
     if fetched.final_url:
         row["final_url"] = fetched.final_url
     return row
+
+
+def _posts_of(collected: Collected) -> Document:
+    row: Document = {"posts_new": len(collected.new), "posts_edited": len(collected.edited)}
+    return row | {"missed": collected.missed} if collected.missed else row
 
 
 def log_row_of(visit: Visit) -> Document:
@@ -57,8 +67,10 @@ async def recover(db: Database, spider: str, since: datetime) -> None:
 
 
 async def count_since(db: Database, spiders: list[str], since: datetime) -> int:
-    """How many visits these spiders have made since a time."""
-    return await db.visits.count_documents({"spider": {"$in": spiders}, "at": {"$gte": since}})
+    """How many visits these spiders have made since a time; what was pushed is no request."""
+    query: Document = {"spider": {"$in": spiders}, "at": {"$gte": since}}
+    pushed = await db.visits.count_documents(query | {"pushed": True})
+    return await db.visits.count_documents(query) - pushed
 
 
 async def of_target(db: Database, spider: str, url: str, limit: int = 0) -> list[Document]:

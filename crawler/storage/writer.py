@@ -16,7 +16,18 @@ from datetime import datetime, timedelta
 from crawler.config import Config
 from crawler.errors import Unreachable
 from crawler.items import Kind, Outcome, Visit
-from crawler.storage import aliases, cards, listings, posts, targets, versions, visits
+from crawler.storage import (
+    aliases,
+    cards,
+    feedposts,
+    feeds,
+    listings,
+    posts,
+    pushes,
+    targets,
+    versions,
+    visits,
+)
 from crawler.storage.bulk import insert_new
 from crawler.storage.client import Database
 from crawler.storage.patience import Patience
@@ -104,8 +115,14 @@ class Writer:
         new = [visit.fetched for visit in batch if visit.stores_content]
         await insert_new(self._db.versions, [versions.row_of(fetched) for fetched in new])
         await posts.store(self._db, [x for x in new if x.target.kind is Kind.ITEM])
+        await feedposts.store(self._db, batch)
+        await feeds.note(self._db, batch)
+        for visit in batch:
+            self.discovered += await feedposts.follow(self._db, visit, self._due)
         await self._db.targets.bulk_write(list(targets.updates_of(batch)), ordered=False)
         await insert_new(self._db.visits, [visits.log_row_of(visit) for visit in batch])
+        await pushes.doubt(self._db, [v.fetched.target.key for v in batch if v.doubts_push])
+        await pushes.done(self._db, [v.fetched.push for v in batch if v.fetched.push is not None])
 
     async def _write_links(self, visit: Visit) -> None:
         if visit.has_new_links:

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import planning
+from tests.bench import feedloop, feedplans, planning
 from tests.bench.crawls import ROOT, Crawl, freshet, plain
 from tests.site.running import RunningSite
 
@@ -27,9 +27,19 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each (default 3)")
     parser.add_argument("--scale", action="store_true", help="memory at 50,000 and 100,000 items")
     parser.add_argument("--planning", action="store_true", help="replans of a million targets")
+    parser.add_argument("--feeds", action="store_true", help="a day of crawls of 1,000 feeds")
+    parser.add_argument("--feed-plans", action="store_true", help="plans of a million feeds")
+    parser.add_argument("--days", type=int, default=1, help="with --feeds: days (default 1)")
+    parser.add_argument(
+        "--trace", type=Path, help="with --feeds: folder with posts.csv.gz and feeds.csv"
+    )
     options = parser.parse_args()
     if options.planning:
         return planning.run()
+    if options.feeds:
+        return feedloop.run(options.days, trace=options.trace)
+    if options.feed_plans:
+        return feedplans.run()
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name, RunningSite() as site:
         folder = Path(name)
         try:

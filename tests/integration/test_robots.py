@@ -34,6 +34,19 @@ def test_a_disallowed_page_is_never_asked_for_and_logged_as_blocked(
     assert "robots.txt" in visit["reason"]
 
 
+def test_it_holds_for_all_requests_that_wait_for_it_at_once(
+    freshet: Freshet, database: Db, guarded: Pages
+) -> None:
+    links = [f"/private/item-{i}.html" for i in range(5)]
+    guarded.list("list.html", links)
+    freshet.crawl(wrapper(freshet, guarded))
+    later = ("-a", "full=1")
+    guarded.clear_log()
+    freshet.crawl(wrapper(freshet, guarded), *later, hours=200)
+    assert set(asked(guarded)) == {"/list.html"}
+    assert outcomes(database)["blocked"] == 10
+
+
 def test_robots_txt_is_asked_for_once_a_pass(freshet: Freshet, guarded: Pages) -> None:
     freshet.crawl(wrapper(freshet, guarded))
     robots = [request for request in guarded.requests() if request["path"] == "/robots.txt"]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crawler.traces import read_trace
+from crawler.traces.pages import read_trace
 from schedules.score import Times, score
 from tests.integration.harness import Db, Freshet, Result
 from tests.integration.inside import run

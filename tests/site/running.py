@@ -124,6 +124,20 @@ class RunningFolder(RunningServer):
         super().__init__("tests.site.folder", options)
 
 
+class RunningFeeds(RunningServer):
+    """Feeds by a trace of posts; their clock stands at `start` until `set_clock`."""
+
+    def __init__(self, posts: Path, feeds: Path, start: datetime) -> None:
+        super().__init__("tests.site.feeds", ["--posts", str(posts), "--feeds", str(feeds)])
+        self.clock = self.folder / "clock.txt"
+        self._command += ["--clock", str(self.clock)]
+        self.set_clock(start)
+
+    def set_clock(self, moment: datetime) -> None:
+        """Set the site's clock; the next request sees it."""
+        clock.write(self.clock, moment)
+
+
 def _first_line(stream: IO[str]) -> str:
     """Return the first line without its end; empty when none comes in time."""
     with selectors.DefaultSelector() as selector:

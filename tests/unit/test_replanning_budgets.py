@@ -35,7 +35,7 @@ OPTIONS = (
     [
         ({"policy": "best"},
          "no policy 'best'; there are: optimal, groups, groups6, uniform, sqrt, freshness, "
-         "harmonic, age, adaptive"),
+         "harmonic, age, adaptive, min-delay, min-missing"),
         ({"objective": "speed"},
          "no objective 'speed'; there are: balanced, freshness, age, delay"),
         ({"budget": "many"},

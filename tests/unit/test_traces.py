@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from crawler.errors import TraceError
-from crawler.traces import Trace, read_trace, whole_seconds, write_visits
+from crawler.traces.pages import Trace, read_trace
+from crawler.traces.visits import whole_seconds, write_visits
 from schedules.score import Times, score
 
 # A folder with pages/changes.csv.gz and pages/pages.csv, the trace of a real population.

@@ -1,4 +1,4 @@
-"""Policies tried: the visits of each, and how good they were."""
+"""Policies tried on pages: the visits of each, and how good they were."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from crawler.errors import ConfigError
-from crawler.simulation.stages import Stage
-from crawler.traces import whole_seconds
+from crawler.simulation.pages.stages import Stage
+from crawler.traces.visits import whole_seconds
 from crawler.words import amount, rounded_up
 from schedules.plan import BudgetTooSmall, Terms, least_per_day
 from schedules.population import Population

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
-from crawler.simulation.runs import Manner, Outcome
-from crawler.simulation.stages import Stage, iso
+from crawler.simulation.figures import number, table, text
+from crawler.simulation.moments import days
+from crawler.simulation.pages.runs import Manner, Outcome
+from crawler.simulation.pages.stages import Stage
+from crawler.traces.files import iso
 from schedules.score import DAY_HOURS, Figures
 from schedules.terms import UNBOUNDED
 
-NOTHING = "-"
+HEADS = ("budget", "a day", "fresh", "age\ndays", "delay\nhours", "of all\nhours", "lost")
 
 
 def in_json(
@@ -43,13 +44,13 @@ def _row(outcome: Outcome) -> dict[str, Any]:
     totals, load = outcome.totals, outcome.totals.load
     return {
         "policy": outcome.policy,
-        "budget": _number(outcome.budget),
+        "budget": number(outcome.budget),
         "requests_per_day": load.per_day,
         "visits": totals.visits,
         **_means(totals.by_page),
         "never_visited": totals.never_visited,
         "by_source": _means(totals.by_source),
-        "hour_peak": _number(load.hour_peak),
+        "hour_peak": number(load.hour_peak),
         "busiest_hour": load.busiest_hour,
         "busiest_day": load.busiest_day,
         "visits_by_week": list(outcome.weeks),
@@ -57,69 +58,51 @@ def _row(outcome: Outcome) -> dict[str, Any]:
 
 
 def _means(figures: Figures) -> dict[str, float | None]:
-    return {name: _number(value) for name, value in asdict(figures).items()}
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+    return {name: number(value) for name, value in asdict(figures).items()}
 
 
 def by_page(outcomes: Sequence[Outcome]) -> Table:
     """Load and figures, a row for each outcome; every page counts the same."""
-    table = _table("every page counts the same")
-    for head in ("never\nseen", "peak\nhour", "peak\nday"):
-        table.add_column(head, justify="right", no_wrap=True)
+    loads = "never\nseen", "peak\nhour", "peak\nday"
+    made = table("every page counts the same", "policy", *HEADS, *loads)
     for one in outcomes:
         load = one.totals.load
-        table.add_row(
+        made.add_row(
             *_begin(one), *_in_words(one.totals.by_page), f"{one.totals.never_visited:,}",
-            _text(load.hour_peak, "{:.1f}x"), f"{load.busiest_day:,}",
+            text(load.hour_peak, "{:.1f}x"), f"{load.busiest_day:,}",
         )  # fmt: skip
-    return table
+    return made
 
 
 def by_source(outcomes: Sequence[Outcome]) -> Table:
     """Figures, a row for each outcome; every source counts the same."""
-    table = _table("every source counts the same")
+    made = table("every source counts the same", "policy", *HEADS)
     for one in outcomes:
-        table.add_row(*_begin(one), *_in_words(one.totals.by_source))
-    return table
-
-
-def _table(title: str) -> Table:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
-    table.add_column("policy", no_wrap=True)
-    heads = ("budget", "a day", "fresh", "age\ndays", "delay\nhours", "of all\nhours", "lost")
-    for head in heads:
-        table.add_column(head, justify="right", no_wrap=True)
-    return table
+        made.add_row(*_begin(one), *_in_words(one.totals.by_source))
+    return made
 
 
 def _begin(outcome: Outcome) -> tuple[str, str, str]:
-    budget = _text(outcome.budget, "{:.6g}")
+    budget = text(outcome.budget, "{:.6g}")
     return outcome.policy, budget, f"{outcome.totals.load.per_day:,.1f}"
 
 
 def _in_words(figures: Figures) -> tuple[str, ...]:
     return (
-        _text(figures.freshness, "{:.3f}"),
-        _text(figures.age_days, "{:.3f}"),
-        _text(figures.delay_h, "{:.1f}"),
-        _text(figures.delay_all_h, "{:.1f}"),
-        _text(figures.lost_share, "{:.0%}"),
+        text(figures.freshness, "{:.3f}"),
+        text(figures.age_days, "{:.3f}"),
+        text(figures.delay_h, "{:.1f}"),
+        text(figures.delay_all_h, "{:.1f}"),
+        text(figures.lost_share, "{:.0%}"),
     )
-
-
-def _text(value: float, form: str) -> str:
-    return form.format(value) if math.isfinite(value) else NOTHING
 
 
 def in_words(stage: Stage, outcome: Outcome) -> str:
     """What was played on, in a line."""
-    totals, span = outcome.totals, stage.span
-    days = f"{iso(span.split)[:10]} to {iso(span.stop)[:10]}"
+    totals = outcome.totals
     return (
-        f"{totals.pages:,} pages of {totals.sources:,} sources, {totals.changes:,} changes, {days}"
+        f"{totals.pages:,} pages of {totals.sources:,} sources, {totals.changes:,} changes, "
+        f"{days(stage.span)}"
     )
 
 

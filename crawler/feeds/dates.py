@@ -1,0 +1,171 @@
+"""Dates of posts: read in whatever form, believed where they can be true."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, timezone
+from email.utils import parsedate_tz
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from crawler.fields import read_date
+from crawler.words import count
+
+UTC_ZONE = ZoneInfo("UTC")
+EARLIEST = datetime(1995, 1, 1, tzinfo=UTC)
+MOST_AHEAD = timedelta(hours=1)
+# A leap second is the end of the one before.
+LAST = 59
+MINUTE = timedelta(minutes=1)
+# Fewer than these may well be of one moment.
+LEAST_ALIKE = 3
+LONGEST_DATE = 100
+SHOWN_CHARACTERS = 40
+# dateparser tries hundreds of languages: a hundredth of a second each.
+MOST_ASKED = 200
+MOST_FAILED = 5
+NUMBERS = re.compile(
+    r"(?:(?P<year>\d{4})[-/](?P<month>\d\d?)[-/](?P<day>\d\d?)"
+    r"|(?P<d>\d\d?)\.(?P<m>\d\d?)\.(?P<y>\d{4}))"
+    r"(?:(?:T|,?\s+)(?P<hour>\d\d?):(?P<minute>\d\d)(?::(?P<second>\d\d)(?:[.,]\d+)?)?"
+    r"\s*(?P<zone>Z|UTC|GMT|[+-]\d\d(?::?\d\d)?)?)?",
+    re.I,
+)
+# What only feedparser reads of numbers: a year, a month, an offset that is cut off.
+PARTS = re.compile(r"\d{4}(?:-\d\d(?:-\d\dT\d\d:\d\d.*)?)?")
+MAIL = re.compile(r"(?:[A-Za-z]+[.,]*\s+)?\d{1,2}[\s-]+[A-Za-z]{3}")
+OFFSET = re.compile(r"\b(?:GMT|UTC|UT)\s*([+-]\d\d):?(\d\d)\b", re.I)
+# Names of zones that mean one thing, and that neither mail nor feedparser knows.
+ZONES = {
+    "WEST": "+0100", "CET": "+0100", "MEZ": "+0100", "BST": "+0100", "CEST": "+0200",
+    "MESZ": "+0200", "EET": "+0200", "SAST": "+0200", "EEST": "+0300", "MSK": "+0300",
+    "HKT": "+0800", "SGT": "+0800", "AWST": "+0800", "JST": "+0900", "KST": "+0900",
+    "AEST": "+1000", "AEDT": "+1100", "NZST": "+1200", "NZDT": "+1300",
+}  # fmt: skip
+NAMED_ZONE = re.compile(rf"\b(?:{'|'.join(ZONES)})$")
+
+
+@dataclass(slots=True)
+class DateReader:
+    """Reads the dates of one document; what takes long is done a bounded number of times.
+
+    unread: dates that could not be read
+    """
+
+    unread: list[str] = field(default_factory=list)
+    asked: int = 0
+    failed: int = 0
+
+    def read(self, raw: object, parsed: Any = None) -> datetime | None:
+        """A date in UTC, also where it has no zone; None where there is none or nobody reads it.
+
+        parsed: feedparser's reading, nine numbers; it takes 2024/01/05 for the first of November,
+                so it is the last resort
+        """
+        text = " ".join(raw[: 10 * LONGEST_DATE].split()) if isinstance(raw, str) else ""
+        if not text:
+            return None
+        found = self._found(text, parsed) if len(text) <= LONGEST_DATE else None
+        if found is None:
+            self.unread.append(text[:SHOWN_CHARACTERS])
+        return found
+
+    def _found(self, text: str, parsed: Any) -> datetime | None:
+        if numbers := NUMBERS.fullmatch(text):
+            return _numbers(numbers)
+        return _mail(text) or self._in_words(text) or _other(text, parsed)
+
+    def _in_words(self, text: str) -> datetime | None:
+        if self.asked >= MOST_ASKED or self.failed >= MOST_FAILED or text.isdigit():
+            return None
+        self.asked += 1
+        try:
+            found = read_date(text, UTC_ZONE)
+        except (ValueError, OverflowError, AttributeError, TypeError, RecursionError):
+            found = None  # dateparser, over a date that nobody has thought of
+        self.failed += found is None
+        return found
+
+
+def _numbers(found: re.Match[str]) -> datetime | None:
+    """Years first, or days first with points between them."""
+    names = ("year", "month", "day") if found["year"] else ("y", "m", "d")
+    year, month, day = (int(found[name]) for name in names)
+    hour, minute, second = (int(found[name] or 0) for name in ("hour", "minute", "second"))
+    try:
+        zone = _zone(found["zone"])
+        local = datetime(year, month, day, hour, minute, min(second, LAST), tzinfo=zone)
+        return local.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _zone(said: str | None) -> timezone:
+    if not said or said[0] not in "+-":
+        return UTC
+    size = timedelta(hours=int(said[1:3]), minutes=int(said[3:].strip(":") or 0))
+    return timezone(-size if said[0] == "-" else size)
+
+
+def _mail(text: str) -> datetime | None:
+    """Dates as mails have them, RFC 822 and what is near it."""
+    if not MAIL.match(text):
+        return None
+    text = NAMED_ZONE.sub(lambda zone: ZONES[zone[0]], OFFSET.sub(r"\1\2", text))
+    try:
+        if (read := parsedate_tz(text)) is None:
+            return None
+        year, month, day, hour, minute, second = read[:6]
+        local = datetime(year, month, day, hour, minute, min(second, LAST), tzinfo=UTC)
+        return local - timedelta(seconds=read[9] or 0)
+    except (ValueError, OverflowError, IndexError, TypeError):
+        return None
+
+
+def _other(text: str, parsed: Any) -> datetime | None:
+    """Parts of dates, and what feedparser knows of Greek, Hungarian and Korean."""
+    if parsed is None or (text.isascii() and not PARTS.fullmatch(text)):
+        return None
+    try:
+        year, month, day, hour, minute, second = parsed[:6]
+        return datetime(year, month, day, hour, minute, min(second, LAST), tzinfo=UTC)
+    except (ValueError, TypeError, OverflowError):
+        return None
+
+
+def made_up(dates: Sequence[datetime], built: datetime | None, now: datetime) -> str | None:
+    """Why no date of a document is believed: they were made with it. None where they may be true.
+
+    dates: of all posts that have one       built: what the document says of itself
+    """
+    if len(dates) < LEAST_ALIKE:
+        return None
+    first, last = min(dates), max(dates)
+    if first == last:
+        return f"all {len(dates):,} dates are the same: not believed"
+    for moment, name in ((now, "the visit"), (built, "the document")):
+        if moment and moment - MINUTE <= first and last <= moment + MINUTE:
+            return f"all {len(dates):,} dates are those of {name}: not believed"
+    return None
+
+
+def believed(stated: datetime | None, now: datetime) -> datetime | None:
+    """The date where it can be true; a clock that is a little fast reads as `now`."""
+    if stated is None or not EARLIEST <= stated <= now + MOST_AHEAD:
+        return None
+    return min(stated, now)
+
+
+def problems_of(reader: DateReader, stated: Sequence[datetime], now: datetime) -> list[str]:
+    """What is wrong with a document's dates, one line each."""
+    found = []
+    if reader.unread:
+        found.append(f"{count(len(reader.unread), 'date')} not read, such as {reader.unread[0]!r}")
+    if wrong := [date for date in stated if believed(date, now) is None]:
+        found.append(
+            f"{count(len(wrong), 'date')} before 1995 or in the future: not believed,"
+            f" such as {wrong[0]:%Y-%m-%d %H:%M}"
+        )
+    return found

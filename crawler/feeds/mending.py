@@ -1,0 +1,86 @@
+"""Small repairs that make XML of what is nearly XML, so that it is read like the rest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from html.entities import name2codepoint
+from xml.parsers.expat import errors
+
+XML_NAMES = frozenset({"amp", "lt", "gt", "quot", "apos"})
+HTML_NAMES = {name: chr(code) for name, code in name2codepoint.items() if name not in XML_NAMES}
+MOST_EXPANDED = 1_000_000
+REFERENCE = re.compile(r"&([A-Za-z_][\w.-]*);")
+# Numbers of characters that XML does not know: most control characters, halves of pairs.
+NO_CHARACTER = re.compile(
+    r"&#(?:0*(?:[0-8]|1[124-9]|2[0-9]|3[01]|6553[45]|5529[6-9]|55[3-9]\d\d|56\d{3}|57[0-2]\d\d"
+    r"|573[0-3]\d|5734[0-3]|[2-9]\d{6}|\d{8,})"
+    r"|x0*(?:[0-8bcef]|1[0-9a-f]|fff[ef]|d[89a-f][0-9a-f]{2}|[2-9a-f][0-9a-f]{5}|[0-9a-f]{7,}));",
+    re.I,
+)
+# An ampersand that begins no reference, and what is to be stepped over to find one.
+AMPERSAND = re.compile(r"<!\[CDATA\[.*?\]\]>|&(?!(?:#\d+|#x[0-9a-f]+|[a-z_][\w.-]*);)", re.S | re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A document about to be parsed: its markup from the root on, and the names it may use."""
+
+    markup: str
+    names: dict[str, str]
+
+    @property
+    def head(self) -> str:
+        """XML declaration and DOCTYPE."""
+        names = ((name, _referred(self.names[name])) for name in self.used())
+        declared = "".join(f'<!ENTITY {name} "{value}">' for name, value in names)
+        doctype = f"<!DOCTYPE feed [{declared}]>" if declared else ""
+        return f"<?xml version='1.0' encoding='utf-8'?>{doctype}\n"
+
+    def used(self) -> list[str]:
+        """The names that occur; none where they would make the document grow beyond measure."""
+        if not self.names or "&" not in self.markup:
+            return []
+        used = [name for name in REFERENCE.findall(self.markup) if name in self.names]
+        grown = sum(len(self.names[name]) for name in used)
+        return sorted(set(used)) if grown <= MOST_EXPANDED else []
+
+
+def mended(draft: Draft, message: str) -> Draft | None:
+    """The draft without what the message of expat complains of; None where that is not known."""
+    mend = MENDS.get(message)
+    better = mend(draft) if mend else draft
+    return None if better == draft else better
+
+
+def _with_names_of_html(draft: Draft) -> Draft:
+    return Draft(draft.markup, HTML_NAMES | draft.names)
+
+
+def _without_impossible_references(draft: Draft) -> Draft:
+    return Draft(NO_CHARACTER.sub("", draft.markup), draft.names)
+
+
+def _with_escaped_ampersands(draft: Draft) -> Draft:
+    """What follows the last end of a CDATA section is searched apart: no search goes twice."""
+    end = draft.markup.rfind("]]>") + 3 if "]]>" in draft.markup else 0
+    head, tail = draft.markup[:end], draft.markup[end:]
+    rest = "&amp;".join(re.split(AMPERSAND.pattern.partition("|")[2], tail, flags=re.I))
+    return Draft(AMPERSAND.sub(lambda found: _escaped(found[0]), head) + rest, draft.names)
+
+
+def _escaped(found: str) -> str:
+    return "&amp;" if found == "&" else found
+
+
+def _referred(text: str) -> str:
+    """A text as an entity's value: two characters would be markup again."""
+    return "".join(f"&#38;#{ord(c)};" if c in "<&" else f"&#{ord(c)};" for c in text)
+
+
+MENDS: dict[str, Callable[[Draft], Draft]] = {
+    errors.XML_ERROR_UNDEFINED_ENTITY: _with_names_of_html,
+    errors.XML_ERROR_BAD_CHAR_REF: _without_impossible_references,
+    errors.XML_ERROR_INVALID_TOKEN: _with_escaped_ampersands,
+}

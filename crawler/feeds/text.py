@@ -1,0 +1,103 @@
+"""Plain text out of markup, in time that grows with its length whatever is in it.
+
+A page is worth a parser; the few hundred bytes of a summary are not, and a parser's tree of a
+hostile one costs minutes (attributes by the thousand) or loses its text (deep nesting).
+"""
+
+from __future__ import annotations
+
+import html
+import re
+
+LONGEST_CHARACTERS = 1_000_000
+# What XML forbids and databases refuse; half of a pair of surrogates among it.
+FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+BLOCKS = frozenset({
+    "address", "article", "aside", "blockquote", "body", "br", "caption", "center", "dd",
+    "details", "dialog", "dir", "div", "dl", "dt", "fieldset", "figcaption", "figure",
+    "footer", "form", "h1", "h2", "h3", "h4", "h5", "h6", "header", "hr", "legend", "li",
+    "main", "menu", "nav", "ol", "optgroup", "option", "p", "pre", "section", "summary",
+    "table", "tbody", "tfoot", "thead", "title", "tr", "ul",
+})  # fmt: skip
+CELLS = frozenset({"td", "th"})
+# A tag with its quoted values, one whose quotes are not closed, one that is cut off at the end,
+# and what else begins with `<!` or `<?`.
+TAG = re.compile(
+    r"""</?([A-Za-z][^\s<>/"']*+)(?:[^<>"']|"[^"]*"|'[^']*')*+>"""
+    r"""|</?([A-Za-z][^\s<>/"']*+)[^<>]*(?:>|\Z)"""
+    r"""|<[!?][^<>]*(?:>|\Z)"""
+)
+UNSEEN = re.compile(r"<(script|style|template|iframe|object)(?=[\s/>])", re.I)
+ENDS = {
+    name: re.compile(rf"</{name}(?=[\s/>])[^>]*>?", re.I)
+    for name in ("script", "style", "template", "iframe", "object")
+}
+PRE = re.compile(r"<pre(?=[\s/>])", re.I)
+END_OF_PRE = re.compile(r"</pre", re.I)
+# html.unescape would refuse such numbers; no character has one.
+ENDLESS_REFERENCE = re.compile(r"&#[0-9]{9,};?")
+
+
+def plain(markup: str, longest: int = LONGEST_CHARACTERS) -> str:
+    """The text of a piece of HTML: a line for each block, entities decoded once."""
+    if "<" in markup:
+        markup = _without_unseen(_without_comments(markup))
+        markup = " ".join(_with_lines_of_pre(markup).split())
+        markup = TAG.sub(_instead, markup)
+    else:
+        markup = " ".join(markup.split())
+    if "&" in markup:
+        markup = html.unescape(ENDLESS_REFERENCE.sub("", markup))
+    return lines(markup, longest)
+
+
+def lines(text: str, longest: int = LONGEST_CHARACTERS) -> str:
+    """Text without empty lines, control characters and white space at the ends of its lines."""
+    squeezed = (" ".join(line.split()) for line in FORBIDDEN.sub("", text).splitlines())
+    return "\n".join(filter(None, squeezed))[:longest].rstrip()
+
+
+def line(text: str, longest: int) -> str:
+    """Text as one line."""
+    return " ".join(FORBIDDEN.sub("", text).split())[:longest].rstrip()
+
+
+def _instead(tag: re.Match[str]) -> str:
+    name = (tag[1] or tag[2] or "").lower()
+    if name in BLOCKS:
+        return "\n"
+    return " " if name in CELLS else ""
+
+
+def _without_comments(markup: str) -> str:
+    """No search looks for an end that is not there: that is done once, from behind."""
+    if "<!--" not in markup:
+        return markup
+    last = markup.rfind("-->") + 3
+    unclosed = markup.find("<!--", last if last >= 3 else 0)
+    whole = markup if unclosed < 0 else markup[:unclosed]
+    return re.sub(r"<!--.*?-->", "", whole, flags=re.S)
+
+
+def _without_unseen(markup: str) -> str:
+    """Without scripts, styles and the like; one that is not closed ends the text."""
+    kept, at = [], 0
+    while start := UNSEEN.search(markup, at):
+        kept.append(markup[at : start.start()])
+        end = ENDS[start[1].lower()].search(markup, start.end())
+        at = end.end() if end else len(markup)
+    return "".join([*kept, markup[at:]]) if kept else markup
+
+
+def _with_lines_of_pre(markup: str) -> str:
+    """With the line ends of preformatted text as tags, as white space is folded next."""
+    before, *rest = PRE.split(markup)
+    if not rest:
+        return markup
+    return "<pre".join([before, *map(_lines_as_tags, rest)])
+
+
+def _lines_as_tags(part: str) -> str:
+    end = END_OF_PRE.search(part)
+    inside = part[: end.start()] if end else part
+    return inside.replace("\n", "<br>") + part[len(inside) :]

@@ -1,0 +1,100 @@
+"""What `scrapy feeds push` is told."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+from crawler.errors import ConfigError
+from crawler.urls import is_http
+
+MOST_CHARACTERS = 500
+LEASE_DAYS = (1 / 24, 30.0)
+EXAMPLE = "https://public.example/push"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What subscriptions are to be like.
+
+    callback:     public address of this server, without a slash at its end
+    lease:        for how long they are asked for
+    look_seconds: time between two looks for feeds whose hub is to be asked
+    """
+
+    callback: str
+    lease: timedelta
+    look_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is asked for, checked. seconds: None is until it is stopped."""
+
+    wanted: Wanted
+    bind: str
+    port: int
+    seconds: float | None
+    unsubscribe: bool
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of `scrapy feeds push`."""
+    parser.add_argument("--callback", metavar="URL", help=f"public address, such as {EXAMPLE}")
+    parser.add_argument(
+        "--bind", metavar="ADDRESS", default="127.0.0.1", help="address to listen at (127.0.0.1)"
+    )
+    parser.add_argument("--port", metavar="N", default="8075", help="port to listen at (8075)")
+    parser.add_argument(
+        "--lease-days", metavar="D", default="10", help="leases to ask for; hubs decide (10)"
+    )
+    parser.add_argument(
+        "--look-seconds", metavar="S", default="60", help="time between two looks for feeds (60)"
+    )
+    parser.add_argument("--for", dest="for_seconds", metavar="S", help="end after so many seconds")
+    parser.add_argument(
+        "--unsubscribe", action="store_true", help="at the end, give all subscriptions up"
+    )
+
+
+def order_of(opts: argparse.Namespace) -> Order:
+    """The options, checked; raises ConfigError."""
+    days = _number(opts.lease_days, "--lease-days", *LEASE_DAYS)
+    look = _number(opts.look_seconds, "--look-seconds", 1, 3600)
+    seconds = opts.for_seconds
+    return Order(
+        wanted=Wanted(_callback(opts.callback), timedelta(days=days), look),
+        bind=opts.bind,
+        port=int(_number(opts.port, "--port", 0, 65_535)),
+        seconds=None if seconds is None else _number(seconds, "--for", 0, 1e8),
+        unsubscribe=opts.unsubscribe,
+    )
+
+
+def _callback(url: str | None) -> str:
+    if not url:
+        raise ConfigError(f"--callback is missing: this server's public address, such as {EXAMPLE}")
+    try:
+        parts = urlsplit(url)
+        bad = not is_http(url) or not url.isascii() or "@" in parts.netloc or " " in url
+        bad = bad or bool(parts.query or parts.fragment) or parts.port == 0
+    except ValueError:
+        bad = True
+    if bad or len(url) > MOST_CHARACTERS:
+        raise ConfigError(
+            f"--callback: {url[:MOST_CHARACTERS]!r} is no plain http or https URL such as {EXAMPLE}"
+        )
+    return url.rstrip("/")
+
+
+def _number(text: str, option: str, least: float, most: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value <= most:
+        raise ConfigError(f"{option}: {text!r} is no number from {least:.3g} to {most:,.10g}")
+    return value

@@ -1,0 +1,51 @@
+"""`scrapy feeds push`: stays at work, asks hubs and takes what they deliver."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from crawler.command import print_json
+from crawler.config import Config
+from crawler.locks import Busy, only_one
+from crawler.push.options import add_options, order_of
+from crawler.words import count
+
+__all__ = ["add_options", "serve"]
+BUSY = "another one is at work, nothing to do"
+
+
+def serve(config: Config, opts: argparse.Namespace) -> None:
+    """Serve until SIGTERM, SIGINT or the end of `--for`; raises FreshetError.
+
+    What happens is logged on stderr; a summary goes to stdout at the end. While another one is at
+    work for the same database, that is said and nothing is done.
+    """
+    order = order_of(opts)
+    try:
+        lock = only_one(config, "feeds-push", BUSY)
+    except Busy as busy:
+        print(f"scrapy feeds push: {busy}", file=sys.stderr)
+        return
+    # Twisted's web parts are slow to import: not for --help.
+    from crawler.push.running import run
+
+    try:
+        done = run(config, order)
+    finally:
+        lock.release()
+    if opts.json:
+        print_json(done)
+    else:
+        _show(done)
+
+
+def _show(done: dict[str, Any]) -> None:
+    counts = _listed(done["counts"]) or "nothing happened"
+    print(f"{counts}; {count(round(done['seconds']), 'second')}")
+    print(f"subscriptions: {_listed(done['subscriptions']) or 'none'}")
+
+
+def _listed(amounts: dict[str, int]) -> str:
+    return ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in amounts.items())

@@ -1,0 +1,1 @@
+"""Policies tried on pages: requests a day, and how fresh the copies were."""

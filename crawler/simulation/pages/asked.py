@@ -1,0 +1,76 @@
+"""What is asked of a simulation of pages: options of the command line, checked."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from crawler import units
+from crawler.errors import ConfigError
+from crawler.simulation import asked
+from crawler.simulation.moments import Moments
+from crawler.simulation.pages.runs import Manner, Pair
+from schedules.schedule import WEEK_HOURS
+from schedules.score import DAY_HOURS
+from schedules.terms import POLICIES
+
+LONGEST_DAYS = 365.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Pairs of policy and budget, how to try them, from when to when, and what to write."""
+
+    pairs: tuple[Pair, ...]
+    manner: Manner
+    moments: Moments
+    visits_out: Path | None
+    plot: Path | None
+
+    @classmethod
+    def of(cls, opts: argparse.Namespace) -> Asked:
+        """The options; ConfigError names the one that is wrong."""
+        return cls(
+            _pairs(asked.policies(opts.policy, POLICIES), opts.budget),
+            Manner(_period(opts.replan_every), _cap(opts.daily_cap), opts.closed_loop),
+            asked.moments(opts.start, opts.split, opts.stop),
+            asked.folder("--visits-out", opts.visits_out),
+            asked.picture(opts.plot),
+        )
+
+
+def _pairs(policies: tuple[str, ...], budgets: list[str]) -> tuple[Pair, ...]:
+    """Each policy with each budget, once."""
+    amounts = [_amount("--budget", text) for text in budgets]
+    return tuple((p, b) for p in policies for b in dict.fromkeys(amounts))
+
+
+def _amount(option: str, text: str) -> float:
+    """Requests a day, more than none."""
+    try:
+        amount = units.per_day(text)
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error}") from None
+    if not amount:
+        raise ConfigError(f"{option} {text}: a policy without requests sees nothing")
+    return amount
+
+
+def _cap(text: str | None) -> int | None:
+    """Requests at most on a day."""
+    return None if text is None else max(1, math.floor(_amount("--daily-cap", text)))
+
+
+def _period(text: str | None) -> float:
+    """Days between replans, in hours; a week if nothing is asked."""
+    if text is None:
+        return float(WEEK_HOURS)
+    try:
+        days = float(text)
+    except ValueError:
+        days = 0.0
+    if not 1 / DAY_HOURS <= days <= LONGEST_DAYS:
+        raise ConfigError(f"--replan-every {text}: give days, 1/24 to {LONGEST_DAYS:g}")
+    return days * DAY_HOURS

@@ -1,0 +1,94 @@
+"""`feeds`: what is known of a feed besides its target: window, losses, hubs, the last trouble."""
+
+from __future__ import annotations
+
+from pymongo import UpdateOne
+
+from crawler.documents import Bounds, FeedDocument
+from crawler.items import SEEN, Kind, Target, Visit
+from crawler.posts import Collected, Monitor
+from crawler.storage.client import Database, Document
+
+COUNTED = ("window", "full", "posts", "missed", "lapses", "lapsed_at", "newest")
+
+
+async def monitor(db: Database, target: Target) -> Monitor:
+    """What is known of a feed; nothing before its first visit."""
+    found = await db.feeds.find_one({"_id": target.key})
+    return of_document(found or {})
+
+
+def of_document(found: Document) -> Monitor:
+    """What a document of the collection says."""
+    bounds = found.get("bounds") or {}
+    return Monitor(
+        **{name: found[name] for name in COUNTED if name in found},
+        ids=bytes(found.get("ids") or b""),
+        bounds=Bounds(
+            bounds.get("every_hours"),
+            tuple(bounds.get("skip_hours") or ()),
+            tuple(bounds.get("skip_days") or ()),
+        ),
+        push=found.get("push") or {},
+    )
+
+
+async def of_key(db: Database, key: str) -> Document:
+    """The document of a feed; empty before its first visit."""
+    return await db.feeds.find_one({"_id": key}) or {}
+
+
+async def twin(db: Database, target: Target, content_hash: str | None) -> str | None:
+    """URL of another feed of this spider whose document was the same at its last visit."""
+    query: Document = {
+        "spider": target.spider,
+        "kind": str(Kind.FEED),
+        "content_hash": content_hash,
+        "url": {"$ne": target.url},
+        "alias_of": {"$exists": False},
+        "gone": {"$ne": True},
+    }
+    found = await db.targets.find_one(query, {"url": 1}, sort=[("first_seen", 1)])
+    return found["url"] if found else None
+
+
+async def note(db: Database, batch: list[Visit]) -> None:
+    """Write down what visits of feeds found; safe to repeat."""
+    updates = [_update_of(visit) for visit in batch if visit.fetched.target.kind is Kind.FEED]
+    if updates:
+        await db.feeds.bulk_write(updates, ordered=False)
+
+
+def _update_of(visit: Visit) -> UpdateOne:
+    fetched, target = visit.fetched, visit.fetched.target
+    state: Document = {"spider": target.spider, "url": target.url, "error": None}
+    if visit.outcome not in SEEN:
+        state["error"] = visit.reason or str(visit.outcome)
+    else:
+        state["seen_at"] = fetched.at
+    if fetched.document is not None and visit.collected is not None:
+        state |= _of_feed(fetched.document) | _counted(visit.collected)
+    return UpdateOne({"_id": target.key}, {"$set": state}, upsert=True)
+
+
+def _of_feed(document: FeedDocument) -> Document:
+    """What the document says of the feed itself."""
+    bounds = document.bounds
+    return {
+        "title": document.title,
+        "site": document.site,
+        "format": document.format,
+        "bounds": {
+            "every_hours": bounds.every_hours,
+            "skip_hours": list(bounds.skip_hours),
+            "skip_days": list(bounds.skip_days),
+        },
+        "hubs": list(document.hubs),
+        "topic": document.topic,
+        "problems": list(document.problems),
+    }
+
+
+def _counted(collected: Collected) -> Document:
+    after = collected.monitor
+    return {name: getattr(after, name) for name in COUNTED} | {"ids": after.ids}

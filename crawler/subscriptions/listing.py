@@ -1,0 +1,169 @@
+"""`scrapy feeds list`: how each feed is doing."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from textwrap import shorten
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from crawler.clock import Clock
+from crawler.config import Config
+from crawler.feeds.lists import TITLE_CHARACTERS, tidy
+from crawler.storage import subscriptions
+from crawler.storage.client import Database, Document
+from crawler.storage.store import opened
+from crawler.subscriptions.common import category, owned, spider_option
+from crawler.subscriptions.states import row_of
+from crawler.words import amount, count
+
+USUAL_LIMIT = 1000
+# From so many columns on, the URL stands beside the title.
+WIDE = 110
+STATE_CHARACTERS = 80
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Which feeds, and how many."""
+    parser.add_argument("urls", metavar="URL", nargs="*", help="only these")
+    parser.add_argument("--errors", action="store_true", help="only those with trouble")
+    parser.add_argument(
+        "--category", metavar="NAME", type=category, help="only those in it or below it"
+    )
+    parser.add_argument(
+        "--limit", metavar="N", type=_positive, default=USUAL_LIMIT,
+        help="rows of the table at most (default: 1000); --json shows all",
+    )  # fmt: skip
+    spider_option(parser)
+
+
+def _positive(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of rows, such as 100")
+    return number
+
+
+def run(config: Config, opts: argparse.Namespace) -> int:
+    """Print a table, or all there is as JSON."""
+    asyncio.run(_list(config, opts))
+    return 0
+
+
+async def _list(config: Config, opts: argparse.Namespace) -> None:
+    now = Clock(config.clock_offset_hours).now()
+    async with opened(config) as db:
+        rows = _rows(db, await _query(db, config, opts), now, errors=opts.errors)
+        if opts.json:
+            await _print_json(rows)
+        else:
+            await _print_table(rows, opts, now)
+
+
+async def _query(db: Database, config: Config, opts: argparse.Namespace) -> Document:
+    if opts.urls:
+        urls = await owned(db, config, opts.spider, opts.urls)
+        query = subscriptions.of_urls(opts.spider, urls)
+    else:
+        query = subscriptions.all_of(opts.spider)
+    return query | (subscriptions.within(opts.category) if opts.category else {})
+
+
+async def _rows(
+    db: Database, query: Document, now: datetime, *, errors: bool
+) -> AsyncIterator[Document]:
+    async for target, monitor in subscriptions.shown(db, query):
+        row = row_of(target, monitor)
+        if row["trouble"] or not errors:
+            yield row
+
+
+async def _print_json(rows: AsyncIterator[Document]) -> None:
+    """A list, row by row: it may be a long one."""
+    print("[", end="")
+    before = "\n"
+    async for row in rows:
+        print(before + json.dumps(row, ensure_ascii=False, default=_plain), end="")
+        before = ",\n"
+    print("\n]")
+
+
+def _plain(value: Any) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+async def _print_table(
+    rows: AsyncIterator[Document], opts: argparse.Namespace, now: datetime
+) -> None:
+    console = Console(highlight=False, markup=False)
+    table = _empty(wide := console.width >= WIDE)
+    async for row in rows:
+        if table.row_count == opts.limit:
+            break
+        table.add_row(*_cells(row, now, wide=wide))
+        more = False
+    else:
+        more = True
+    if not table.row_count:
+        console.print(_nothing(opts), soft_wrap=True)
+        return
+    console.print(table)
+    shown = count(table.row_count, "feed")
+    console.print(shown if more else f"the first {shown}; --limit N shows more, --json all")
+
+
+def _nothing(opts: argparse.Namespace) -> str:
+    if opts.errors or opts.category:
+        return "no such feeds"
+    return "no feeds; scrapy feeds import FILE or scrapy feeds add URL brings some"
+
+
+def _empty(wide: bool) -> Table:
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("feed", overflow="fold", ratio=3)
+    if wide:
+        table.add_column("URL", overflow="fold", ratio=3)
+    for name in ("a week", "S", "fetched", "next", "missed"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("state", overflow="fold", ratio=2, min_width=12)
+    return table
+
+
+def _cells(row: Document, now: datetime, *, wide: bool) -> list[str]:
+    rate, window, missed = row["rate_per_week"], row["window"], row["missed"]
+    title = tidy(row["title"] or "", TITLE_CHARACTERS)
+    return [
+        *([title, row["url"]] if wide else [title or row["url"]]),
+        "" if rate is None else amount(rate),
+        "" if window is None else f"{window}{'' if row['window_full'] else '+'}",
+        _ago(now - row["last_visit"]) if row["last_visit"] else "",
+        _ahead(row["next_visit"] - now) if row["next_visit"] else "",
+        amount(round(missed)) if missed else "",
+        shorten(row["state"], width=STATE_CHARACTERS, placeholder="…"),
+    ]
+
+
+def _ago(span: timedelta) -> str:
+    return f"{_span(max(span, timedelta()))} ago"
+
+
+def _ahead(span: timedelta) -> str:
+    return f"in {_span(span)}" if span > timedelta() else "due"
+
+
+def _span(span: timedelta) -> str:
+    """Such as 5m, 3h or 12d."""
+    minutes = span.total_seconds() / 60
+    if minutes < 90:
+        return f"{minutes:.0f}m"
+    return f"{minutes / 60:.0f}h" if minutes < 48 * 60 else f"{minutes / 1440:.0f}d"

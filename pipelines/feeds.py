@@ -1,0 +1,94 @@
+"""Feeds: what a fetched document means for its feed, decided with what is known of its posts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, Self
+
+from scrapy.crawler import Crawler
+
+from crawler.feeds.polite import not_before
+from crawler.feeds.pushing import poll_hours
+from crawler.items import SEEN, Fetched, Kind, Visit
+from crawler.posts import KnownPost, Monitor
+from crawler.session import Session
+from crawler.storage import feedposts, feeds
+from pipelines import changes, following
+from pipelines.changes import Rules, rules_of
+from pipelines.collecting import HOUR, collect, outcome_of, past
+
+
+class FeedsPipeline:
+    """Turns a feed's Fetched into a Visit; all else passes untouched."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.rules = rules_of(session)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """The pipeline of a crawl."""
+        return cls(Session.of(crawler))
+
+    async def process_item(self, item: Any) -> Any:
+        """Decide about a feed."""
+        if not isinstance(item, Fetched) or item.target.kind is not Kind.FEED:
+            return item
+        read, db, target = self.session.patience.read, self.session.db, item.target
+        monitor = await read(lambda: feeds.monitor(db, target))
+        known: Mapping[str, KnownPost] | None = None
+        if item.push is not None or item.content_hash != target.content_hash:
+            ids = [post.id for post in item.posts]
+            known = await read(lambda: feedposts.known(db, target, ids))
+        visit = decide(item, self.rules, monitor, known)
+        if visit.has_new_content and item.posts and item.push is None:
+            other = await read(lambda: feeds.twin(db, target, item.content_hash))
+            if other is not None:
+                visit.become_alias(other, "the same posts as")
+        return visit
+
+
+def decide(
+    fetched: Fetched, rules: Rules, monitor: Monitor, known: Mapping[str, KnownPost] | None
+) -> Visit:
+    """The outcome of a fetch of a feed, and what it brought; pure."""
+    if fetched.outcome is not None and fetched.outcome not in SEEN:
+        return changes.decide(fetched, rules)
+    if fetched.document is None:
+        visit = changes.decide(fetched, rules)
+    else:
+        visit = _read(fetched, rules, monitor, known)
+    after = visit.collected.monitor if visit.collected else monitor
+    visit.next_visit = _politely(visit, rules, after)
+    # Else a feed that is pushed to us often would never be asked again.
+    if fetched.push is not None and fetched.target.next_visit is not None:
+        visit.next_visit = fetched.target.next_visit
+    return visit
+
+
+def _read(
+    fetched: Fetched, rules: Rules, monitor: Monitor, known: Mapping[str, KnownPost] | None
+) -> Visit:
+    collected = collect(fetched, monitor, known)
+    outcome = outcome_of(fetched, collected)
+    intervals = rules.intervals(fetched.target)
+    when, _ = following.next_visit(fetched, outcome, rules.zone, intervals)
+    return Visit(
+        fetched,
+        outcome,
+        when,
+        update_size=changes.update_size(fetched, outcome),
+        history=past(fetched, collected),
+        collected=collected,
+    )
+
+
+def _politely(visit: Visit, rules: Rules, monitor: Monitor) -> datetime:
+    """The next visit: as planned, rarely where posts are pushed to us, when the feed allows it."""
+    fetched, longest = visit.fetched, timedelta(hours=rules.feeds.longest_hours)
+    planned_hours = (visit.next_visit - fetched.at) / HOUR
+    hours = poll_hours(planned_hours, monitor.push, fetched.at, rules.push_poll_hours)
+    when = fetched.at + timedelta(hours=hours)
+    asked = not_before(when, fetched.at, monitor.bounds, fetched.at_least_hours)
+    return min(asked, max(fetched.at + longest, visit.next_visit))

@@ -1,0 +1,187 @@
+"""How feeds post: how many posts, in what batches, at what hours of the week.
+
+All is shrunk to what other feeds do, as three weeks of a feed are few posts: a rate to that of a
+typical feed, batches to typical ones, hours to the feed's own weekdays and hours of the day and
+those of all feeds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedules.chunks import Part
+from schedules.compiled import compiled
+from schedules.history import Floats, Ints
+from schedules.schedule import WEEK_HOURS
+from schedules.score import DAY_HOURS, Times
+
+MONDAY_HOURS = 96
+# What is believed of a feed before it is watched counts as much as one post at the
+# mean rate of all feeds.
+PRIOR_POSTS = 1.0
+# Feeds post once a week, where not one of them has been watched.
+UNKNOWN_HOURS = 168.0
+# Variance over mean of a day's posts, less one; the posts that this belief counts for.
+TYPICAL_BATCH, MOST_BATCH, BATCH_POSTS = 3.0, 10.0, 10.0
+# Hours with posts that the feed's own weekdays and hours of the day count for, and all feeds'.
+OWN_CELLS, COMMON_CELLS, EVEN_CELLS = 8.0, 30.0, 14.0
+NEIGHBOURS = 0.25
+# So many feeds tell the hours of all; a feed tells as much as a few of its hours do, at most.
+TELLING_FEEDS, TELLING_CELLS = 20_000, 5.0
+
+Hours = NDArray[np.uint8]
+
+
+class Cells(NamedTuple):
+    """Hours of the week of feeds in which posts came, once for each clock hour that had any.
+
+    first: (n + 1,) offsets   hour: (c,) 0 = Monday 00:00
+    A burst of posts in an hour is one event: it tells the hour once.
+    """
+
+    first: Ints
+    hour: Hours
+
+
+@dataclass(frozen=True, slots=True)
+class Posting:
+    """What is believed of how n feeds post.
+
+    posts, hours: (n,) posts seen in so many hours, those believed before among them
+    batch:        (n,) variance of a day's posts over their mean, less one
+    cells:        hours in which posts came               common: (168,) those of all feeds
+    """
+
+    posts: Floats
+    hours: Floats
+    batch: Floats
+    cells: Cells
+    common: Floats
+
+    def __len__(self) -> int:
+        return len(self.posts)
+
+    @property
+    def per_week(self) -> Floats:
+        """(n,) posts expected in a week; more than 0."""
+        return WEEK_HOURS * self.posts / self.hours
+
+    def with_evidence(self, posts: Floats, hours: Floats) -> Posting:
+        """The same feeds, with other posts seen in other hours."""
+        return replace(self, posts=posts, hours=hours)
+
+    def of(self, rows: Ints) -> Posting:
+        """Some of the feeds."""
+        count = np.diff(self.cells.first)[rows]
+        first = np.concatenate([[0], np.cumsum(count)])
+        place = np.arange(first[-1]) + np.repeat(self.cells.first[rows] - first[:-1], count)
+        return replace(
+            self,
+            posts=self.posts[rows],
+            hours=self.hours[rows],
+            batch=self.batch[rows],
+            cells=Cells(first, self.cells.hour[place]),
+        )
+
+    def cells_of(self, part: Part) -> Cells:
+        """The hours of the feeds of a part."""
+        first = self.cells.first[part.start : part.stop + 1]
+        return Cells(first - first[0], self.cells.hour[first[0] : first[-1]])
+
+
+def posting(posts: Times, since: Floats, until: Floats) -> Posting:
+    """What is believed of n feeds from their posts after `since` up to `until`.
+
+    posts: in hours since 1970 on the clock that their fetches go by, ascending for each feed
+    since, until: (n,) where each feed's posts are known, on that clock; equal where they are not
+    """
+    n = len(since)
+    feed = np.repeat(np.arange(n), np.diff(posts.first))
+    known = (posts.at > since[feed]) & (posts.at <= until[feed])
+    feed, at = feed[known], posts.at[known]
+    number = np.bincount(feed, minlength=n).astype(np.float64)
+    hours = np.maximum(until - since, 0.0)
+    cells = _cells(n, feed, at)
+    return Posting(
+        number + PRIOR_POSTS,
+        hours + _prior_hours(number, hours),
+        _batch(feed, at, since, hours),
+        cells,
+        _common(cells),
+    )
+
+
+def _prior_hours(posts: Floats, hours: Floats) -> float:
+    """Hours in which feeds have posted that much, in the mean of all."""
+    return float(PRIOR_POSTS * (hours.sum() + UNKNOWN_HOURS) / (posts.sum() + 1))
+
+
+def _batch(feed: Ints, at: Floats, since: Floats, hours: Floats) -> Floats:
+    """(n,) from the posts of each day."""
+    n, days = len(since), np.maximum(np.ceil(hours / DAY_HOURS), 1)
+    longest = int(days.max(initial=1)) + 1
+    code = feed * longest + ((at - since[feed]) // DAY_HOURS).astype(np.int64)
+    place = np.flatnonzero(np.diff(code, prepend=-1))
+    of_day = np.diff(np.append(place, len(code))).astype(np.float64)
+    squares = np.bincount(feed[place], of_day**2, n)
+    posts = np.bincount(feed, minlength=n)
+    spread = (squares - posts**2 / days) * days / np.maximum(days - 1, 1)
+    shrunk = (spread + BATCH_POSTS * (TYPICAL_BATCH + 1)) / (posts + BATCH_POSTS) - 1
+    result: Floats = np.clip(shrunk, 0.0, MOST_BATCH)
+    return result
+
+
+def _cells(n: int, feed: Ints, at: Floats) -> Cells:
+    hour = np.floor(at).astype(np.int64) - MONDAY_HOURS
+    new = (np.diff(feed, prepend=-1) > 0) | (np.diff(hour, prepend=-1) != 0)
+    first = np.concatenate([[0], np.cumsum(np.bincount(feed[new], minlength=n))])
+    return Cells(first, (hour[new] % WEEK_HOURS).astype(np.uint8))
+
+
+def _common(cells: Cells) -> Floats:
+    """(168,) the hours of all feeds; half of it is the product of weekday and hour of the day."""
+    n = len(cells.first) - 1
+    step = max(1, n // TELLING_FEEDS)
+    count = np.diff(cells.first)
+    feed = np.repeat(np.arange(n), count)
+    telling = feed % step == 0
+    weight = 1 / (count[feed[telling]] + TELLING_CELLS)
+    sums = np.bincount(cells.hour[telling], weight, WEEK_HOURS) + 1 / WEEK_HOURS
+    whole = _smoothed(sums / sums.sum())
+    table = whole.reshape(7, DAY_HOURS)
+    product: Floats = np.outer(table.sum(1), table.sum(0)).ravel()
+    return (whole + product) / 2
+
+
+@compiled
+def _smoothed(profile: Floats) -> Floats:
+    result = np.empty(WEEK_HOURS)
+    for h in range(WEEK_HOURS):
+        beside = profile[h - 1] + profile[h + 1 - WEEK_HOURS]
+        result[h] = (1 - 2 * NEIGHBOURS) * profile[h] + NEIGHBOURS * beside
+    return result
+
+
+@compiled
+def profile_of(hours: Hours, common: Floats) -> Floats:
+    """(168,) share of a feed's posts in each hour of the week; sums to 1, nowhere 0.
+
+    hours: hours of the week in which posts came     common: (168,) those of all feeds
+    """
+    own = np.zeros(WEEK_HOURS)
+    for hour in hours:
+        own[hour] += 1
+    own = _smoothed(own)
+    days, times = np.zeros(7), np.zeros(DAY_HOURS)
+    for h in range(WEEK_HOURS):
+        days[h // DAY_HOURS] += own[h] + EVEN_CELLS * common[h]
+        times[h % DAY_HOURS] += own[h] + EVEN_CELLS * common[h]
+    scale = OWN_CELLS / days.sum() ** 2
+    for h in range(WEEK_HOURS):
+        own[h] += scale * days[h // DAY_HOURS] * times[h % DAY_HOURS] + COMMON_CELLS * common[h]
+    result: Floats = own / own.sum()
+    return result

@@ -1,0 +1,140 @@
+"""All imported feeds: RSS, Atom and JSON Feed. `scrapy feeds import FILE`, then `crawl feeds`.
+
+Weights, hours and manners stand here as class attributes, or in a file: -a wrapper=feeds.toml.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import urljoin
+
+from pydantic import Field
+from scrapy import Request
+from scrapy.http import Response, TextResponse
+
+from crawler.documents import FeedDocument, NoFeed
+from crawler.errors import StorageError
+from crawler.feeds.linkheaders import hubs_of_headers
+from crawler.feeds.reading import read
+from crawler.feeds.wrapper import FeedsWrapper
+from crawler.items import Fetched, Kind, Outcome, Target
+from crawler.pushed import pushed_documents
+from crawler.responses import at_least_hours, moved_to, status_outcome
+from crawler.storage.pushes import Push
+from crawler.wrapper import Wrapper, read_toml
+from spiders.readers import reader_of, readers
+from spiders.wrapper import Arguments, WrapperSpider
+
+# What takes longer to read than a turn of the reactor may take goes to a thread.
+BIG_BYTES = 100_000
+
+
+class FeedsArguments(Arguments):
+    """What `-a` may say."""
+
+    follow: bool = Field(False, description="fetch the page of each new post too")
+    wrapper: Path | None = Field(None, description="TOML file with manners, hours, weights")
+
+
+class FeedsSpider(WrapperSpider):
+    """Visits feeds that are due, and what hubs have delivered."""
+
+    name = "feeds"
+    arguments_model: ClassVar[type[Arguments]] = FeedsArguments
+
+    @classmethod
+    def read_wrapper(cls, arguments: Arguments) -> Wrapper:
+        """The wrapper of the file, or of the class; raises WrapperError."""
+        if isinstance(arguments, FeedsArguments) and arguments.wrapper is not None:
+            return FeedsWrapper.of(read_toml(arguments.wrapper), str(arguments.wrapper))
+        values = {
+            key: value
+            for key in FeedsWrapper.model_fields
+            if (value := getattr(cls, key, None)) is not None
+        }
+        return FeedsWrapper.of(values, inspect.getsourcefile(cls) or cls.__name__)
+
+    @property
+    def follow(self) -> bool:
+        """Whether pages of posts are wanted."""
+        return isinstance(self.arguments, FeedsArguments) and self.arguments.follow
+
+    @cached_property
+    def readers(self) -> list[WrapperSpider]:
+        """The project's wrappers, which know how to read the pages of their sites."""
+        return readers(self.crawler.settings)
+
+    async def start(self) -> AsyncIterator[Any]:
+        """What was delivered, then requests for what is due."""
+        try:
+            async for target, push in pushed_documents(self.session):
+                yield await self._delivered(target, push)
+        except StorageError as error:
+            self.session.fail(error)
+            return
+        async for request in super().start():
+            yield request
+
+    def request(self, target: Target) -> Request:
+        """The request for a feed, or for the page of a post."""
+        request = super().request(target)
+        return request.replace(callback=self.parse_feed) if target.kind is Kind.FEED else request
+
+    async def parse_feed(self, response: Response) -> AsyncIterator[Fetched]:
+        """Turn a response into a Fetched; a failure here is this feed's outcome, no more."""
+        fetched = self._fetched(response)
+        fetched.at_least_hours = at_least_hours(response)
+        fetched.moved_to = moved_to(response, fetched.final_url)
+        if decided := status_outcome(response):
+            fetched.outcome, fetched.reason = decided
+        else:
+            kind = (response.headers.get("Content-Type") or b"").decode("latin-1")
+            await self._read_feed(fetched, response.body, response.url, kind)
+            links = [value.decode("latin-1") for value in response.headers.getlist("Link")]
+            _add_hubs(fetched, links, response.url)
+        yield fetched
+
+    async def _delivered(self, target: Target, push: Push) -> Fetched:
+        fetched = Fetched(target, self.clock.now(), self.wrapper.scheme(target.kind))
+        fetched.push, fetched.size = push.id, len(push.body)
+        await self._read_feed(fetched, push.body, target.url, push.content_type)
+        return fetched
+
+    async def _read_feed(self, fetched: Fetched, body: bytes, url: str, kind: str) -> None:
+        fetched.follow = self.follow
+        try:
+            fetched.document = await _read(body, url, kind, fetched)
+        except NoFeed as problem:
+            fetched.outcome, fetched.reason = Outcome.ERROR, f"no feed: {problem}"
+        except Exception as error:
+            self.logger.exception("Reading %s failed", url)
+            fetched.outcome = Outcome.ERROR
+            fetched.reason = f"{type(error).__name__}: {error}"[:300]
+
+    def read_item(self, response: TextResponse) -> dict[str, Any]:
+        """The page of a post: as a wrapper of its site reads it, else its main text."""
+        reader = reader_of(response.url, self.readers)
+        return reader.read_item(response) if reader else super().read_item(response)
+
+
+async def _read(body: bytes, url: str, kind: str, fetched: Fetched) -> FeedDocument:
+    if len(body) < BIG_BYTES:
+        return read(body, url, kind, fetched.at)
+    return await asyncio.to_thread(read, body, url, kind, fetched.at)
+
+
+def _add_hubs(fetched: Fetched, links: list[str], url: str) -> None:
+    """Hubs may be named by Link headers too; these go before the document's own."""
+    if fetched.document is None or not links:
+        return
+    hubs, topic = hubs_of_headers(links)
+    document = fetched.document
+    hubs = tuple(dict.fromkeys((*(urljoin(url, hub) for hub in hubs), *document.hubs)))
+    topic = urljoin(url, topic) if topic else document.topic
+    fetched.document = replace(document, hubs=hubs, topic=topic)

@@ -1,0 +1,215 @@
+"""`make bench ARGS=--feeds`: feeds that live by a trace, crawled and planned as cron would do it.
+
+A server replays when posts were truly posted; its clock and Freshet's move together. The feeds are
+imported, visited once and planned; then passes follow at even distances, with a replan a day. What
+was collected is held against the trace, and against what the plan's own times would have collected
+and `scrapy simulate feeds` foretold.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pymongo
+from rich.console import Console
+from rich.table import Table
+
+from crawler.config import Config
+from crawler.storage.embedded import EmbeddedServer
+from schedules.collected import CollectedTotals, collected
+from schedules.score import Times
+from tests.site import feeds as site
+from tests.site.running import RunningFeeds
+
+ROOT = Path(__file__).resolve().parents[2]
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+LEARNED = timedelta(days=21)
+SPLIT = datetime(2024, 1, 22, tzinfo=UTC)
+FEEDS, FETCHES_A_DAY = 1000, 0.5
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """What is measured. every: between two passes; per_day: fetches of all feeds together."""
+
+    posts: Path
+    feeds: Path
+    days: int
+    every: timedelta
+    per_day: int
+
+    @property
+    def stop(self) -> datetime:
+        """The end."""
+        return SPLIT + self.days * DAY
+
+
+def run(days: int = 1, every_minutes: int = 30, trace: Path | None = None) -> int:
+    """Run the loop and print what came of it. trace: a folder with posts.csv.gz and feeds.csv."""
+    with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name:
+        folder = Path(name)
+        if trace is None:
+            trace = folder
+            write_trace(folder, np.random.default_rng(7))
+        posts, feeds = trace / "posts.csv.gz", trace / "feeds.csv"
+        count = sum(1 for _ in site.rows(feeds))
+        every, per_day = timedelta(minutes=every_minutes), round(count * FETCHES_A_DAY)
+        loop = Loop(posts, feeds, days, every, per_day)
+        server = EmbeddedServer.of(Config.load(data_dir=folder / "data", mongo_uri=None))
+        try:
+            with RunningFeeds(posts, feeds, SPLIT) as running:
+                _show(loop, Played(loop, running, folder, server.start()).played())
+        finally:
+            server.stop()
+    return 0
+
+
+class Played:
+    """The loop, with a site and a database of its own."""
+
+    def __init__(self, loop: Loop, running: RunningFeeds, folder: Path, uri: str) -> None:
+        self.loop, self.running, self.folder = loop, running, folder
+        client: pymongo.MongoClient[Row] = pymongo.MongoClient(uri, tz_aware=True)
+        self.db = client.get_default_database()
+        self.env = os.environ | {
+            "MONGO_URI": uri, "FRESHET_DATA_DIR": str(folder / "data"),
+            "FRESHET_THROTTLE_START_SECONDS": "0", "FRESHET_PROGRESS": "0",
+        }  # fmt: skip
+        self.planned: list[tuple[datetime, list[Row]]] = []
+
+    def played(self) -> dict[str, CollectedTotals]:
+        """Figures by name."""
+        self._begin()
+        moment = SPLIT
+        while moment < self.loop.stop:
+            if (moment - SPLIT) % DAY == timedelta(0):
+                self._replan(moment)
+            moment += self.loop.every
+            self.running.set_clock(moment)
+            self._scrapy(moment, "crawl", "feeds", *QUICK)
+        return {
+            "collected by the crawl": self._scored(self._visits()),
+            "foretold: times of the plans": self._scored(self._foretold()),
+        }
+
+    def _begin(self) -> None:
+        count = sum(1 for _ in site.rows(self.loop.feeds))
+        listed = self.folder / "feeds.txt"
+        listed.write_text("".join(f"{self.running.url}/feed/{k}.xml\n" for k in range(count)))
+        self._scrapy(SPLIT, "feeds", "import", str(listed))
+        self._scrapy(SPLIT, "crawl", "feeds", *QUICK)
+
+    def _replan(self, moment: datetime) -> None:
+        budget = f"--budget={self.loop.per_day}/day"
+        self._scrapy(moment, "replan", budget, "--daily-cap=0")
+        fields = {"url": 1, "plan": 1, "next_visit": 1}
+        self.planned.append((moment, list(self.db.targets.find({"kind": "feed"}, fields))))
+
+    def _scrapy(self, moment: datetime, *words: str) -> None:
+        hours = (moment - datetime.now(UTC)) / HOUR
+        env = self.env | {"FRESHET_CLOCK_OFFSET_HOURS": str(hours)}
+        command = [sys.executable, "-m", "scrapy", *words]
+        subprocess.run(command, cwd=ROOT, env=env, check=True, capture_output=True)
+
+    def _visits(self) -> dict[int, list[datetime]]:
+        """When each feed was truly visited after the first pass."""
+        found: dict[int, list[datetime]] = {}
+        for visit in self.db.visits.find({"at": {"$gt": SPLIT + self.loop.every / 2}}):
+            found.setdefault(_number(visit["target"]), []).append(visit["at"])
+        return found
+
+    def _foretold(self) -> dict[int, list[datetime]]:
+        """When the plans say; each holds until the next."""
+        from crawler.storage.parts import planned_of
+        from schedules.calendar import next_visit
+        from zoneinfo import ZoneInfo
+
+        found: dict[int, list[datetime]] = {}
+        ends = [moment for moment, _ in self.planned[1:]] + [self.loop.stop]
+        for (begin, targets), end in zip(self.planned, ends, strict=True):
+            for target in targets:
+                if (plan := planned_of(target.get("plan"))) is None:
+                    continue
+                at = next_visit(plan.schedule, ZoneInfo("UTC"), begin)
+                while at <= end:
+                    found.setdefault(_number(target["url"]), []).append(at)
+                    at = next_visit(plan.schedule, ZoneInfo("UTC"), at)
+        return found
+
+    def _scored(self, visits: dict[int, list[datetime]]) -> CollectedTotals:
+        posts, windows = site.read(self.loop.posts, self.loop.feeds)
+        times = dict(enumerate(posts))
+        n = len(posts)
+        window = np.array(windows)
+        return collected(
+            _times(times, n), _times(visits, n), window, _hours(SPLIT), _hours(self.loop.stop)
+        ).totals()
+
+
+QUICK = ("-s", "AUTOTHROTTLE_ENABLED=0", "-s", "CONCURRENT_REQUESTS_PER_DOMAIN=16")
+
+
+def _number(url: str) -> int:
+    return int(url.rpartition("/")[2].removesuffix(".xml"))
+
+
+def _hours(moment: datetime) -> float:
+    return moment.timestamp() / 3600
+
+
+def _times(of: dict[int, list[datetime]], n: int) -> Times:
+    rows = [sorted(map(_hours, of.get(k, ()))) for k in range(n)]
+    first = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
+    return Times(first, np.array([at for row in rows for at in row]))
+
+
+def _show(loop: Loop, figures: dict[str, CollectedTotals]) -> None:
+    table = Table("", "visits", "posts", "collected", "missed %", "uncollected %", "delay h")
+    for name, one in figures.items():
+        table.add_row(
+            name, f"{one.visits:,}", f"{one.posts:,}", f"{one.got:,}", f"{one.missed_pct:.1f}",
+            f"{one.uncollected_pct:.1f}", f"{one.delay_h:.1f}",
+        )  # fmt: skip
+    Console().print(table)
+
+
+def write_trace(folder: Path, rng: np.random.Generator) -> None:
+    """Write a made-up trace: feeds post in bursts, by day more than by night."""
+    begin, hours = SPLIT - LEARNED, 42 * 24
+    with (
+        (folder / "feeds.csv").open("w", newline="") as feeds,
+        gzip.open(folder / "posts.csv.gz", "wt", newline="") as posts,
+    ):
+        feed_rows, post_rows = csv.writer(feeds), csv.writer(posts)
+        feed_rows.writerow(["feed_id", "window_size_S"])
+        post_rows.writerow(["feed_id", "posted_at_utc"])
+        for k in range(FEEDS):
+            feed_rows.writerow([k, int(rng.choice([10, 15, 20]))])
+            for at in posts_of(rng, hours):
+                post_rows.writerow([k, (begin + at * HOUR).isoformat()])
+
+
+def posts_of(rng: np.random.Generator, hours: int) -> list[float]:
+    """Hours at which one feed posts."""
+    per_hour = rng.lognormal(-0.8, 1.2) / 24
+    bursts = rng.poisson(per_hour * hours / 2)
+    days = rng.integers(0, hours // 24, bursts) * 24.0
+    at = days + rng.normal(rng.uniform(8, 20), 3, bursts) % 24
+    found = [a + rng.exponential(0.5) * j for a in at for j in range(1 + rng.geometric(0.5))]
+    return sorted(a for a in found if a < hours)
+
+
+if __name__ == "__main__":
+    print(json.dumps({"exit": run()}))

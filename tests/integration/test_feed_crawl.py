@@ -1,0 +1,236 @@
+"""`scrapy crawl feeds`: posts collected, edits, losses, bad documents, moves and twins."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from crawler.items import Kind
+from crawler.storage.schema import prepare
+from crawler.storage.targets import new_document
+from tests.integration.harness import Db, Freshet, Pages, Result, Row, asked, target, visits
+from tests.integration.known_pages import on
+
+pytestmark = pytest.mark.mongo
+BEGIN = datetime(2026, 1, 5, tzinfo=UTC)
+
+
+def subscribe(db: Db, uri: str, *urls: str, **more: object) -> None:
+    """Put feeds under watch, due at once."""
+    on(uri, prepare)
+    for url in urls:
+        db.targets.insert_one(new_document("feeds", url, Kind.FEED, BEGIN, BEGIN) | more)
+
+
+def crawl(freshet: Freshet, *args: str, hours: float = 0, **env: object) -> Result:
+    """One pass over the feeds that ends well."""
+    words = ("-s", "AUTOTHROTTLE_ENABLED=0", "-s", "DOWNLOAD_DELAY=0", *args)
+    result = freshet("crawl", "feeds", *words, hours=hours, **env)
+    assert result.code == 0, result.err
+    return result
+
+
+def rss(*items: str, channel: str = "") -> str:
+    return (
+        "<?xml version='1.0'?><rss version='2.0' xmlns:atom='http://www.w3.org/2005/Atom'>"
+        f"<channel><title>A blog</title>{channel}{''.join(items)}</channel></rss>"
+    )
+
+
+def post(name: str, text: str = "text", link: str | None = None, ago_hours: float = 1) -> str:
+    moment = datetime.now(UTC) - timedelta(hours=ago_hours)
+    return (
+        f"<item><guid isPermaLink='false'>{name}</guid><title>{name}</title>"
+        f"<link>{link or 'https://blog.test/' + name}</link><description>{text}</description>"
+        f"<pubDate>{moment:%a, %d %b %Y %H:%M:%S} GMT</pubDate></item>"
+    )
+
+
+def collected(db: Db) -> dict[str, Row]:
+    return {found["guid"]: found for found in db.posts.find()}
+
+
+def test_new_posts_are_stored_once_and_edits_are_versions(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    url = f"{pages.url}/feed.xml"
+    pages.file("/feed.xml", rss(post("b"), post("a")))
+    subscribe(db, uri, url, categories=["tea"])
+    out = freshet.folder / "posts.jsonl"
+    result = crawl(freshet, "-O", str(out))
+
+    assert set(collected(db)) == {"a", "b"}
+    stored = collected(db)["a"]
+    assert (stored["title"], stored["text"], stored["url"]) == ("a", "text", "https://blog.test/a")
+    assert (stored["feed"], stored["categories"]) == (url, ["tea"])
+    assert [json.loads(line)["guid"] for line in out.read_text().splitlines()] == ["b", "a"]
+    assert "2 new posts" in result.err
+
+    crawl(freshet, hours=12)
+    assert visits(db)[-1]["outcome"] == "not_modified"
+
+    pages.file("/feed.xml", rss(post("c"), post("b", "corrected")))
+    crawl(freshet, hours=24)
+    (seen,) = visits(db, outcome="changed")
+    assert (seen["posts_new"], seen["posts_edited"]) == (1, 1)
+    assert collected(db)["b"]["text"] == "corrected"
+    assert db.versions.count_documents({"target": {"$regex": " b$"}}) == 2
+    known = db.feeds.find_one({"url": url})
+    assert (known["window"], known["full"], known["posts"]) == (2, True, 3)
+    assert target(db, url)["window"] == 2
+
+
+def test_posts_that_left_between_two_visits_are_counted_as_missed(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    url = f"{pages.url}/feed.xml"
+    old = [post(f"old {i}", ago_hours=1 + i * 12) for i in range(10)]
+    pages.file("/feed.xml", rss(*old))
+    subscribe(db, uri, url)
+    crawl(freshet)
+    pages.file("/feed.xml", rss(*(post(f"new {i}", ago_hours=-99 - i / 60) for i in range(10))))
+    result = crawl(freshet, hours=100)
+    (seen,) = visits(db, outcome="changed")
+    assert 5 < seen["missed"] < 20
+    assert db.feeds.find_one()["lapses"] == 1
+    assert "missed" in result.err
+
+
+BAD = {
+    "empty": ("", "no feed: empty"),
+    "page": ("<!DOCTYPE html><title>Just a moment</title><p>hi", "no feed: an HTML page"),
+    "bomb": (
+        '<?xml version="1.0"?><!DOCTYPE b [<!ENTITY a "aaaaaaaaaa">'
+        + "".join(f'<!ENTITY {chr(98 + i)} "{("&" + chr(97 + i) + ";") * 10}">' for i in range(9))
+        + "]><rss version='2.0'><channel><title>&j;</title></channel></rss>",
+        "",
+    ),
+}
+
+
+def test_what_is_no_feed_costs_that_feed_only_and_keeps_its_posts(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    good = [f"{pages.url}/{name}.xml" for name in BAD]
+    for name in BAD:
+        pages.file(f"/{name}.xml", rss(post(name)))
+    pages.file("/fine.xml", rss(post("fine")))
+    subscribe(db, uri, *good, f"{pages.url}/fine.xml")
+    crawl(freshet)
+    assert set(collected(db)) == {*BAD, "fine"}
+    for name, (body, _) in BAD.items():
+        pages.file(f"/{name}.xml", body)
+    pages.file("/fine.xml", rss(post("finer"), post("fine")))
+    crawl(freshet, hours=12)
+    assert set(collected(db)) == {*BAD, "fine", "finer"}
+    for name, (_, reason) in BAD.items():
+        if reason:
+            assert db.feeds.find_one({"url": f"{pages.url}/{name}.xml"})["error"].startswith(reason)
+
+
+def test_two_urls_with_the_same_posts_are_one_feed(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    for name in ("one", "two"):
+        pages.file(f"/{name}.xml", rss(post("a"), post("b")))
+    subscribe(db, uri, f"{pages.url}/one.xml")
+    crawl(freshet)
+    subscribe(db, uri, f"{pages.url}/two.xml")
+    crawl(freshet, hours=1)
+    assert target(db, f"{pages.url}/two.xml")["alias_of"] == f"{pages.url}/one.xml"
+    assert db.posts.count_documents({}) == 2
+
+
+def test_pages_of_new_posts_are_fetched_once_where_that_is_wanted(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    link = f"{pages.url}/posts/a.html"
+    pages.item("/posts/a.html", "The whole story of tea, as it was told in the house by the river.")
+    pages.file("/feed.xml", rss(post("a", "short", link)))
+    subscribe(db, uri, f"{pages.url}/feed.xml")
+    crawl(freshet, "-a", "follow=1")
+    assert "whole story" in collected(db)["a"]["text"]
+    assert collected(db)["a"]["page"]["url"] == link
+    crawl(freshet, "-a", "follow=1", hours=24 * 40)
+    assert asked(pages)["/posts/a.html"] == 1
+    assert collected(db)["a"]["title"] == "a"
+
+
+def test_a_feed_that_asks_for_time_is_given_it(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    pages.file("/feed.xml", rss(post("a"), channel="<ttl>1440</ttl>"))
+    subscribe(db, uri, f"{pages.url}/feed.xml")
+    crawl(freshet)
+    found = target(db, f"{pages.url}/feed.xml")
+    assert found["next_visit"] - found["visited_at"] >= timedelta(hours=24)
+
+
+def test_the_name_of_the_wrapper_file_must_exist(freshet: Freshet, tmp_path: Path) -> None:
+    result = freshet("crawl", "feeds", "-a", f"wrapper={tmp_path / 'none.toml'}")
+    assert result.code == 1
+    assert "none.toml" in result.complaint
+
+
+def test_a_feed_that_moved_for_good_is_renamed_once_it_has_said_so_three_times(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    pages.file("/feed/index.html", rss(post("a"), post("b")))
+    old, new = f"{pages.url}/feed", f"{pages.url}/feed/"
+    subscribe(db, uri, old, categories=["tea"])
+    for hours in (0, 12, 24):
+        crawl(freshet, hours=hours)
+        assert target(db, old)["moved_to"] == new
+    pages.file("/feed/index.html", rss(post("c"), post("a"), post("b")))
+    crawl(freshet, hours=36)
+
+    assert db.targets.count_documents({}) == 1
+    found = target(db, new)
+    assert (found["aliases"], found["categories"], found["requested"]) == ([old], ["tea"], 4)
+    assert {name: row["feed"] for name, row in collected(db).items()} == dict.fromkeys("abc", new)
+    assert db.feeds.find_one()["posts"] == 3
+    assert len(visits(db, target=new)) == 4
+
+
+def test_what_a_hub_delivered_is_taken_first_and_costs_no_request(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    url = f"{pages.url}/feed.xml"
+    pages.file("/feed.xml", rss(post("b"), post("a")))
+    subscribe(db, uri, url)
+    crawl(freshet)
+    planned = target(db, url)["next_visit"]
+    for number in (1, 2):
+        body = rss(post(f"pushed {number}")).encode()
+        db.pushes.insert_one(
+            {
+                "_id": f"feeds {url} {number}", "spider": "feeds", "url": url, "body": body,
+                "at": datetime.now(UTC), "content_type": "application/rss+xml", "size": len(body),
+            }
+        )  # fmt: skip
+    crawl(freshet, hours=1)
+
+    assert set(collected(db)) == {"a", "b", "pushed 1", "pushed 2"}
+    assert db.pushes.count_documents({}) == 0
+    assert asked(pages)["/feed.xml"] == 1
+    found = target(db, url)
+    assert (found["next_visit"], found["requested"], found["window"]) == (planned, 1, 10)
+    assert [row.get("pushed", False) for row in visits(db)] == [False, True, True]
+    assert db.feeds.find_one()["posts"] == 4
+
+    # The poll that follows knows the pushed posts, and misses nothing.
+    pages.file("/feed.xml", rss(post("pushed 2"), post("pushed 1")))
+    crawl(freshet, hours=12)
+    (row,) = visits(db, target=url, posts_new=0)
+    assert "missed" not in row

@@ -1,0 +1,464 @@
+"""`scrapy simulate feeds`: what it prints, writes and refuses, and how well the policies do."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import os
+import random
+import runpy
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from crawler.items import Kind
+from crawler.simulation.feeds.runs import check
+from crawler.storage.parts import history_document, in_minutes
+from schedules.history import History
+from schedules.score import Times
+from schedules.world import Span
+from tests.integration.harness import Db, Freshet, Row
+from tests.integration.inside import in_json, run
+from tests.integration.known_pages import BEGIN, DAY, HOUR, NOW, clock, page, put, spread
+
+# A folder with feeds/busy/posts.csv.gz and feeds.csv, the trace of real feeds, and beside it the
+# program that scores files of visits against it, if there is one.
+EVAL_DATA, REFEREE = os.environ.get("EVAL_DATA"), os.environ.get("REFEREE")
+needs_eval = pytest.mark.skipif(
+    not EVAL_DATA, reason="EVAL_DATA names no folder with the trace of real feeds"
+)
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+SPLIT, STOP = START + timedelta(weeks=3), START + timedelta(weeks=6)
+SPAN = ("--from", "2024-01-01", "--split", "2024-01-22T00:00:00Z", "--to", "2024-02-12")
+POLICIES = ("optimal", "uniform", "min-delay", "min-missing")
+FIGURES = ("missed_pct", "uncollected_pct", "lost_pct", "delay_h")
+Moments = dict[str, list[float]]
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """A small trace: 20 feeds of five posts each, that post from never to ten times a day."""
+    chance, posts = random.Random(7), []
+    for i in range(20):
+        for day in range(6 * 7):
+            n = sum(chance.random() < (i / 20) ** 2 for _ in range(10))
+            seconds = sorted(chance.randrange(8 * 3600, 20 * 3600) for _ in range(n))
+            posts += [(f"f{i}", START + timedelta(days=day, seconds=at)) for at in seconds]
+    write(tmp_path / "posts.csv", ("feed_id", "posted_at_utc"),
+          [(feed, at.isoformat()) for feed, at in posts])  # fmt: skip
+    write(tmp_path / "feeds.csv", ("feed_id", "window_size_S"), [(f"f{i}", "5") for i in range(20)])
+    return tmp_path
+
+
+def write(path: Path, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerows([header, *rows])
+
+
+def append(path: Path, *lines: str) -> None:
+    path.write_text(path.read_text() + "".join(f"{line}\n" for line in lines))
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Iterator[Freshet]:
+    """Commands where no server is: a trace needs no database."""
+    with Freshet(tmp_path, MONGO_URI="mongodb://127.0.0.1:1", FRESHET_DATA_DIR=tmp_path) as runner:
+        yield runner
+
+
+def words(folder: Path, *args: object) -> tuple[object, ...]:
+    """The command on the trace in a folder."""
+    return ("simulate", "feeds", "--posts", folder / "posts.csv", *SPAN, *args)
+
+
+def simulated(freshet: Freshet, folder: Path, *args: object) -> dict[str, Any]:
+    """What it finds, as JSON."""
+    return in_json(freshet, *words(folder, *args))
+
+
+def option(name: str, *values: object) -> list[object]:
+    """An option that is repeated for each value."""
+    return [word for value in values for word in (name, value)]
+
+
+# What a file of visits collects, counted post by post.
+
+
+def moments_in(path: Path, name: str, at: str) -> Moments:
+    """Times in seconds since 1970, by target, ascending."""
+    found: Moments = defaultdict(list)
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            found[row[name]].append(datetime.fromisoformat(row[at]).timestamp())
+    return {target: sorted(times) for target, times in found.items()}
+
+
+def until(moments: Moments, end: float) -> Moments:
+    return {target: [at for at in times if at <= end] for target, times in moments.items()}
+
+
+def windows_in(path: Path) -> dict[str, int]:
+    with path.open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["window_size_S"]]
+    return {row["feed_id"]: int(row["window_size_S"]) for row in rows}
+
+
+def counted(posts: Moments, visits: Moments, windows: dict[str, int]) -> dict[str, Any]:
+    """The figures of visits."""
+    start, stop = SPLIT.timestamp(), STOP.timestamp()
+    fates: dict[str, int] = {"missed": 0, "uncollected": 0, "collected": 0}
+    waited = never = spent = 0.0
+    for feed, window in windows.items():
+        inside = [at for at in posts.get(feed, ()) if start < at <= stop]
+        looks = [at for at in visits.get(feed, ()) if start <= at <= stop]
+        never, spent = never + (not looks), spent + len(looks)
+        for place, at in enumerate(inside):
+            look = bisect_left(looks, at)
+            until = looks[look] if look < len(looks) else stop
+            if bisect_right(inside, until) - 1 - place >= window:
+                fates["missed"] += 1
+            elif look < len(looks):
+                fates["collected"] += 1
+                waited += until - at
+            else:
+                fates["uncollected"] += 1
+    total = sum(fates.values())
+    shares = {f"{fate}_pct": 100 * fates[fate] / total for fate in ("missed", "uncollected")}
+    return shares | {
+        "lost_pct": sum(shares.values()),
+        "delay_h": waited / fates["collected"] / 3600 if fates["collected"] else None,
+        "never_visited": never,
+        "spent": spent,
+        "posts": total,
+        "collected": fates["collected"],
+    }
+
+
+def same_figures(trace: Path, out: Path, found: dict[str, Any], posts: str = "posts.csv") -> None:
+    """Check that the figures of all rows are those of the visits they wrote."""
+    posted = moments_in(trace / posts, "feed_id", "posted_at_utc")
+    windows = windows_in(trace / "feeds.csv")
+    for row in found["results"]:
+        path = out / f"{row['policy']}_{row['visits']}.csv.gz"
+        truth = counted(posted, moments_in(path, "target", "at"), windows)
+        assert {name: row[name] for name in truth} == pytest.approx(truth, abs=1e-6)
+
+
+def test_each_policy_is_tried_with_each_number_and_its_visits_are_written(
+    bare: Freshet, trace: Path
+) -> None:
+    out = trace / "new" / "visits"
+    asked = [*option("--policy", *POLICIES), *option("--visits", 40, 7, "5x", "5N", 100)]
+    found = simulated(bare, trace, *asked, "--visits-out", out)
+    pairs = [(row["policy"], row["visits"]) for row in found["results"]]
+    assert pairs == [(policy, visits) for policy in POLICIES for visits in (40, 7, 100)]
+    assert {path.name for path in out.iterdir()} == {f"{p}_{v}.csv.gz" for p, v in pairs}
+    same_figures(trace, out, found)
+    assert all(row["spent"] <= row["visits"] for row in found["results"])
+    assert [row["policy"] for row in found["means"]] == list(POLICIES)
+    assert (found["kind"], found["feeds"]) == ("feeds", 20)
+    assert [found[name] for name in ("from", "split", "to")] == [
+        "2024-01-01T00:00:00Z", "2024-01-22T00:00:00Z", "2024-02-12T00:00:00Z",
+    ]  # fmt: skip
+
+
+def test_means_are_those_over_all_numbers_of_visits(bare: Freshet, trace: Path) -> None:
+    found = simulated(bare, trace, *option("--visits", 20, 100, 400), "--policy", "uniform")
+    (mean,) = found["means"]
+    for name in FIGURES:
+        values = [row[name] for row in found["results"]]
+        assert mean[name] == pytest.approx(sum(values) / 3)
+
+
+def test_fewer_posts_are_missed_by_who_knows_how_many_come(bare: Freshet, trace: Path) -> None:
+    found = simulated(bare, trace, *option("--policy", *POLICIES), "--visits", 120)
+    optimal, uniform, *others = (row["missed_pct"] for row in found["results"])
+    assert max(optimal, *others) < uniform
+
+
+def test_a_policy_does_not_know_what_comes(bare: Freshet, trace: Path) -> None:
+    asked = [*option("--policy", *POLICIES), "--visits", 200, "--visits-out"]
+    simulated(bare, trace, *asked, trace / "one")
+    append(trace / "posts.csv", *(f"f3,2024-02-0{day}T{hour:02}:10:00Z"
+                                  for day in (2, 3, 4) for hour in range(24)))  # fmt: skip
+    simulated(bare, trace, *asked, trace / "other")
+    surprise = datetime(2024, 2, 2, tzinfo=UTC).timestamp()
+    for policy in POLICIES:
+        one, other = (
+            moments_in(trace / out / f"{policy}_200.csv.gz", "target", "at")
+            for out in ("one", "other")
+        )
+        assert until(one, surprise) == until(other, surprise)
+        assert one == other or policy == "optimal", "it alone learns from its visits"
+
+
+def test_what_is_left_out_is_said(bare: Freshet, trace: Path) -> None:
+    before = simulated(bare, trace, "--visits", 40)
+    append(trace / "feeds.csv", "silent,3", "unknown,")
+    append(trace / "posts.csv", "unknown,2024-01-25T00:00:00Z", "other,2024-01-25T00:00:00Z")
+    found = simulated(bare, trace, "--visits", 40)
+    assert found["feeds"] == before["feeds"] + 1
+    assert found["posts"] == before["posts"]
+    assert before["left_out"] == {"feeds": 0, "posts": 0}
+    assert found["left_out"] == {"feeds": 1, "posts": 1}
+    shown = run(bare, *words(trace, "--visits", 40)).out.splitlines()
+    assert shown[-2:] == [
+        "left out: 1 post of feeds that are not listed",
+        "left out: 1 feed whose window is not known",
+    ]
+
+
+def test_what_is_printed_has_a_line_for_each_and_the_means(bare: Freshet, trace: Path) -> None:
+    asked = [*option("--policy", "min-missing", "uniform"), *option("--visits", "2x", 100)]
+    result = run(bare, *words(trace, *asked))
+    assert (result.code, result.err) == (0, "")
+    lines = [line.rstrip() for line in result.out.splitlines()]
+    assert lines[0].startswith("20 feeds, ")
+    assert lines[0].endswith(" posts, 2024-01-22 to 2024-02-12")
+    assert max(map(len, lines)) <= 80
+    for policy in ("min-missing", "uniform"):
+        rows = [line.split() for line in lines if line.split()[:1] == [policy]]
+        assert [len(row) for row in rows] == [8, 8, 5]
+        assert [row[1:3] for row in rows[:2]] == [["40", "2"], ["100", "5"]]
+    single = run(bare, *words(trace, "--visits", 40)).out
+    assert "mean over" not in single
+
+
+@pytest.mark.parametrize(("name", "begins"), [("p.png", b"\x89PNG"), ("new/p.svg", b"<?xml")])
+def test_a_picture_is_drawn(bare: Freshet, trace: Path, name: str, begins: bytes) -> None:
+    asked = [*option("--policy", *POLICIES), *option("--visits", 20, 60, 200)]
+    simulated(bare, trace, *asked, "--plot", trace / name)
+    drawn = (trace / name).read_bytes()
+    assert drawn.startswith(begins)
+    assert sorted(path.name for path in (trace / name).parent.glob(".p*")) == []
+    simulated(bare, trace, *asked, "--plot", trace / name)
+    assert (trace / name).read_bytes() == drawn
+
+
+def test_what_is_not_known_is_null(bare: Freshet, trace: Path) -> None:
+    write(trace / "posts.csv", ("feed_id", "posted_at_utc"), [("f0", "2024-01-03T00:00:00Z")])
+    found = simulated(bare, trace, "--visits", 20, "--plot", trace / "p.svg")
+    (row,), (mean,) = found["results"], found["means"]
+    assert (row["posts"], row["collected"]) == (0, 0)
+    assert {row[name] for name in FIGURES} == {mean[name] for name in FIGURES} == {None}
+
+
+def test_without_times_all_that_is_known_counts(bare: Freshet, trace: Path) -> None:
+    write(trace / "posts.csv", ("feed_id", "posted_at_utc"),
+          [("f0", f"2024-01-0{day}T00:00:00Z") for day in (4, 1, 8)])  # fmt: skip
+    found = in_json(bare, "simulate", "feeds", "--posts", trace / "posts.csv", "--visits", 20)
+    assert found["from"] == "2024-01-01T00:00:00Z"
+    assert found["split"] == "2024-01-03T08:00:00Z"
+    assert found["to"] == "2024-01-08T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--visits", "0"], "--visits 0: a policy without visits collects nothing"),
+        (["--visits", "40", "--visits", "0x"], "--visits 0x: a policy without visits collects"),
+        *(
+            ([f"--visits={text}"],
+             f"--visits {text}: give a whole number of fetches for all feeds, such as 20000, or "
+             "for each, such as 3x")
+            for text in ("-3", "2.5", "many", "3y", "nan", "1,000", "١")
+        ),
+        (["--visits", "999999999"], "--visits 999999999: more than 100,000,000 in all"),
+        (["--visits", "9999999x"], "--visits 9999999x: more than 100,000,000 in all"),
+        (["--visits", "40", "--policy", "age"],
+         "--policy age: no such policy for feeds; there are optimal, uniform, min-delay, "
+         "min-missing"),
+        (["--visits", "40", "--split", "2024-01-01"],
+         "--from 2024-01-01T00:00:00Z has to be before --split 2024-01-01T00:00:00Z"),
+        (["--visits", "40", "--split", "2024-01-01T00:00:00.1Z"],
+         "--from, --split and --to have to be a second apart or more"),
+        (["--visits", "40", "--from", "0001-01-01T00:00:00+14:00"],
+         "from 0000-12-31T10:00:00Z to 2024-02-12T00:00:00Z are more than 100 years (--from, "
+         "--to)"),
+        (["--visits", "40", "--to", "tomorrow"],
+         "--to tomorrow: no time such as 2024-01-31T08:00:00Z"),
+        (["--visits", "40", "--plot", "p.pdf"],
+         "--plot p.pdf: the name has to end in .png or .svg"),
+        (["--visits", "40", "--visits-out", "posts.csv/v"],
+         "--visits-out posts.csv/v: posts.csv is no folder that can be written to"),
+        (["--visits", "40", "--posts", "none.csv"], "none.csv: No such file or directory"),
+        (["--visits", "40", "--feeds", "none.csv"], "none.csv: No such file or directory"),
+        (["--visits", "40", "--posts", "feeds.csv"],
+         "feeds.csv, line 1: no column posted_at_utc"),
+    ],
+)  # fmt: skip
+def test_wrong_input_is_one_line_and_nothing_is_written(
+    bare: Freshet, trace: Path, args: list[str], said: str
+) -> None:
+    before = {path.name for path in trace.iterdir()}
+    args = [str(trace / arg) if "csv" in arg else arg for arg in args]
+    result = run(bare, *words(trace, "--visits-out", trace / "visits", *args))
+    assert (result.code, result.out) == (1, "")
+    assert result.complaint.replace(f"{trace}/", "").startswith(f"scrapy simulate: {said}")
+    assert {path.name for path in trace.iterdir()} == before
+
+
+def test_a_trace_without_posts_of_its_feeds_is_one_line(bare: Freshet, trace: Path) -> None:
+    write(trace / "posts.csv", ("feed_id", "posted_at_utc"), [("x", "2024-01-03T00:00:00Z")])
+    result = run(bare, *words(trace, "--visits", 40))
+    assert result.complaint == (
+        "scrapy simulate: no feed that is listed with a window has any post"
+    )
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["feeds", "--visits", "12"], "--posts FILE or --history is missing"),
+        (["feeds", "--posts", "p.csv"], "--visits N (fetches in all) is missing"),
+        (["feeds", "--history", "--posts", "p.csv", "--visits", "1"], "--history takes no files"),
+        (["feeds", "--history", "--feeds", "f.csv", "--visits", "1"], "--history takes no files"),
+        *(
+            (["feeds", "--posts", "p.csv", "--visits", "1", *args],
+             f"{args[0]} is for simulate pages, not for feeds")
+            for args in (["--budget", "12"], ["--changes", "c.csv"], ["--pages", "p.csv"],
+                         ["--closed-loop"], ["--replan-every", "7"], ["--daily-cap", "12"])
+        ),
+        *(
+            (["pages", "--changes", "c.csv", "--budget", "1", *args],
+             f"{args[0]} is for simulate feeds, not for pages")
+            for args in (["--visits", "12"], ["--posts", "p.csv"], ["--feeds", "f.csv"])
+        ),
+    ],
+)  # fmt: skip
+def test_wrong_usage_is_said(bare: Freshet, args: list[str], said: str) -> None:
+    result = run(bare, "simulate", *args)
+    assert result.code == 2
+    assert said in result.out + result.err
+
+
+def test_the_help_has_the_options_of_each_kind_and_an_example(bare: Freshet) -> None:
+    shown = run(bare, "simulate", "--help").out
+    both, _, rest = shown.partition("\nPages\n")
+    pages, _, feeds = rest.partition("\nFeeds\n")
+    assert "--policy P" in both
+    assert "--budget N" in pages
+    assert "--visits N" in feeds
+    for kind in ("pages --changes", "feeds --posts"):
+        assert f"\nExample: scrapy simulate {kind}" in shown
+
+
+def test_a_policy_that_spends_too_much_is_a_mistake_of_ours() -> None:
+    span = Span(0, 10, 20)
+    check("uniform", 2, Times(np.array([0, 2]), np.array([10.0, 20.0])), span)
+    with pytest.raises(RuntimeError, match="uniform spends 2 of 1 visits"):
+        check("uniform", 1, Times(np.array([0, 2]), np.array([11.0, 12.0])), span)
+    with pytest.raises(RuntimeError, match="uniform makes 1 visits before or after the period"):
+        check("uniform", 2, Times(np.array([0, 2]), np.array([9.0, 12.0])), span)
+
+
+# The own past.
+
+
+def feed(url: str, posts: Iterable[datetime], window: int = 5, **own: object) -> Row:
+    """A feed that was polled every 20 minutes for three weeks."""
+    return page(url, posts, spider="feeds", kind=Kind.FEED, window=window, **own)
+
+
+def test_the_own_past_is_simulated(stored: tuple[Db, str], freshet: Freshet) -> None:
+    command = ("simulate", "feeds", "--visits", "7x", "--policy", "uniform", "--history")
+    nothing = run(freshet, *command)
+    assert nothing.complaint == (
+        "scrapy simulate: no feed has been read yet (scrapy crawl reads them)"
+    )
+    daily = [feed(f"https://feeds.example/{n}", spread(n, 9)) for n in (0, 3, 21)]
+    unread = feed("https://feeds.example/new", (), window=0)
+    put(*stored, [*daily, unread, page("https://shop.example/1", spread(14, 9))])
+    found = in_json(freshet, *command, "--visits-out", freshet.folder, hours=clock())
+    assert (found["feeds"], found["left_out"]) == (3, {"feeds": 1, "posts": 0})
+    assert found["posts"] == 16, "of the two weeks that are judged, after one to learn from"
+    (row,) = found["results"]
+    assert (row["spent"], row["missed_pct"], row["collected"]) == (21, 0, 16)
+    assert 15 < row["delay_h"] < 40
+    assert set(moments_in(freshet.folder / "uniform_21.csv.gz", "target", "at")) == {
+        one["_id"] for one in daily
+    }
+    assert in_json(freshet, *command, "feeds", hours=clock()) == found
+    assert "no targets of 'feed'" in run(freshet, *command, "feed", hours=clock()).complaint
+
+
+def test_a_post_appeared_when_it_says_so(stored: tuple[Db, str], freshet: Freshet) -> None:
+    began, seen = in_minutes(BEGIN), in_minutes(BEGIN + 14 * DAY)
+    saying = [seen - 6 * 60, 0, seen + 60]
+    past = History.begin(began).extended(seen, [(began, seen, said) for said in saying])
+    past = past.seen(in_minutes(NOW - HOUR), changed=False)
+    put(*stored, [feed("https://feeds.example/", (), history=history_document(past))])
+    split = BEGIN + 14 * DAY - 7 * HOUR
+    command = ("simulate", "feeds", "--history", "--visits", 1, "--policy", "uniform")
+    times = ("--split", split.isoformat(), "--to", (split + 7 * HOUR).isoformat())
+    (row,) = in_json(freshet, *command, *times, hours=clock())["results"]
+    assert row["posts"] == 3
+    assert row["delay_h"] == pytest.approx(6 / 3), "six hours of one, none of the others"
+
+
+def test_feeds_are_no_pages(stored: tuple[Db, str], freshet: Freshet) -> None:
+    put(*stored, [feed("https://feeds.example/", spread(21, 9)), page("https://shop.example/1")])
+    found = in_json(freshet, "simulate", "pages", "--history", "--budget", 1, hours=clock())
+    assert (found["pages"], found["changes"]) == (1, 0)
+
+
+# Real feeds.
+
+NUMBERS = (1_000, 2_000, 3_000, 5_000, 10_000, 20_000)
+# Missed % and delay in hours, as means over all numbers of visits.
+KNOWN = {"uniform": (48.8, 79), "min-delay": (23.9, 48), "min-missing": (15.9, 43.1)}
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
+    """All policies on real feeds: learned from three weeks, judged by three more."""
+    out, busy = tmp_path_factory.mktemp("real"), Path(str(EVAL_DATA)) / "feeds" / "busy"
+    files = "--posts", busy / "posts.csv.gz", "--feeds", busy / "feeds.csv"
+    asked = [*option("--policy", *POLICIES), *option("--visits", *NUMBERS)]
+    with Freshet(out) as freshet:
+        found = in_json(freshet, "simulate", "feeds", *files, *SPAN, *asked, "--visits-out", out)
+    return found, out
+
+
+@needs_eval
+@pytest.mark.slow
+def test_figures_of_real_feeds_are_those_of_their_visits(real: tuple[dict[str, Any], Path]) -> None:
+    found, out = real
+    same_figures(Path(str(EVAL_DATA)) / "feeds" / "busy", out, found, "posts.csv.gz")
+    assert (found["feeds"], found["posts"]) == (1_000, 23_607)
+
+
+@needs_eval
+@pytest.mark.slow
+@pytest.mark.skipif(not REFEREE, reason="REFEREE names no program that scores visits")
+def test_the_referee_gives_real_feeds_the_same_figures(real: tuple[dict[str, Any], Path]) -> None:
+    (found, out), referee = real, runpy.run_path(str(REFEREE))
+    busy = Path(str(EVAL_DATA)) / "feeds" / "busy"
+    posts = referee["grouped"](busy / "posts.csv.gz", "feed_id", "posted_at_utc")
+    for row in found["results"]:
+        path = out / f"{row['policy']}_{row['visits']}.csv.gz"
+        visits = referee["grouped"](path, "target", "at")
+        moments = SPLIT.timestamp(), STOP.timestamp()
+        truth = referee["score_feeds"](posts, visits, windows_in(busy / "feeds.csv"), *moments)
+        for name in (*FIGURES, "never_visited", "posts"):
+            assert row[name] == pytest.approx(truth[name], abs=1e-6)
+
+
+@needs_eval
+@pytest.mark.slow
+def test_real_feeds_lose_as_few_posts_as_they_should(real: tuple[dict[str, Any], Path]) -> None:
+    means = {row["policy"]: row for row in real[0]["means"]}
+    for policy, (missed, delay) in KNOWN.items():
+        assert means[policy]["missed_pct"] == pytest.approx(missed, abs=0.3)
+        assert means[policy]["delay_h"] == pytest.approx(delay, abs=0.5)
+    optimal = means["optimal"]
+    assert optimal["missed_pct"] <= 15.2
+    assert optimal["delay_h"] <= 35.3
+    assert optimal["lost_pct"] <= 18.2

@@ -1,0 +1,251 @@
+"""Laws of fetching feeds: of the score, of the plans of a period, of standing schedules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schedules.collected import collected
+from schedules.feedmarket import DELAY_PER_DAY, FOR_EVER, Fetches, Period, bought
+from schedules.feedplans import FEED_POLICIES, Feeds, feed_visits
+from schedules.feedschedules import FeedLimits, optimal_schedules
+from schedules.fetches import Course, Room, course, interval_cost
+from schedules.overflow import table
+from schedules.posting import posting, profile_of
+from schedules.schedule import WEEK_HOURS, Schedules
+from schedules.score import Times
+from schedules.terms import BudgetTooSmall
+
+MONDAY = 24.0 * (7 * 2822 + 4)
+LENGTH = 40
+SPLIT, STOP = MONDAY + WEEK_HOURS, MONDAY + 2 * WEEK_HOURS
+MOMENTS = st.lists(st.integers(-5, LENGTH + 5), max_size=12).map(sorted)
+WINDOWS = st.integers(1, 6)
+
+
+@dataclass(frozen=True)
+class Walked:
+    """What a document did in the minutes of the walk."""
+
+    got: int = 0
+    missed: int = 0
+    uncollected: int = 0
+    delay: int = 0
+
+
+def walk(posts: list[int], visits: list[int], window: int) -> Walked:
+    """Keep the document of a feed minute by minute, and take from it what is new at each visit."""
+    document: list[tuple[int, bool]] = []
+    got = delay = missed = 0
+    for minute in range(LENGTH + 1):
+        new = [(at, False) for at in posts if at == minute and at > 0]
+        document += new
+        gone, document = document[: max(len(document) - window, 0)], document[-window:]
+        missed += sum(not taken for _, taken in gone)
+        if minute in visits:
+            fresh = [minute - at for at, taken in document if not taken]
+            got, delay = got + len(fresh), delay + sum(fresh)
+            document = [(at, True) for at, _ in document]
+    return Walked(got, missed, sum(not taken for _, taken in document), delay)
+
+
+def times(feeds: list[list[int]], scale: float = 1 / 60) -> Times:
+    flat = np.array([at for some in feeds for at in some], np.float64)
+    return Times(np.cumsum([0, *map(len, feeds)]), MONDAY + flat * scale)
+
+
+@given(st.lists(st.tuples(MOMENTS, MOMENTS, WINDOWS), max_size=6))
+def test_each_feed_fares_as_its_document_in_a_walk(
+    feeds: list[tuple[list[int], list[int], int]],
+) -> None:
+    posts, visits = [feed[0] for feed in feeds], [feed[1] for feed in feeds]
+    window = [feed[2] for feed in feeds]
+    of = collected(
+        times(posts), times(visits), np.array(window, np.int64), MONDAY, MONDAY + LENGTH / 60
+    )
+    walked = [walk(*feed) for feed in feeds]
+    assert of.got.tolist() == [one.got for one in walked]
+    assert of.missed.tolist() == [one.missed for one in walked]
+    assert of.uncollected.tolist() == [one.uncollected for one in walked]
+    assert of.delay_h == pytest.approx([one.delay / 60 for one in walked], abs=1e-9)
+    assert (of.posts == of.got + of.missed + of.uncollected).all()
+
+
+@given(MOMENTS, MOMENTS, WINDOWS, st.integers(0, LENGTH))
+def test_one_more_fetch_never_loses_more(
+    posts: list[int], visits: list[int], window: int, at: int
+) -> None:
+    span = MONDAY, MONDAY + LENGTH / 60
+    few, many = (
+        collected(times([posts]), times([some]), np.array([window]), *span)
+        for some in (visits, sorted([*visits, at]))
+    )
+    assert (many.missed <= few.missed).all()
+    assert (many.got >= few.got).all()
+
+
+HOURS = st.lists(st.integers(1, 2 * WEEK_HOURS), max_size=25).map(sorted)
+FEEDS = st.lists(st.tuples(HOURS, st.integers(1, 10)), min_size=1, max_size=5)
+
+
+def world(feeds: list[tuple[list[int], int]]) -> tuple[Feeds, Times]:
+    n = len(feeds)
+    window = np.array([of for _, of in feeds], np.int64)
+    known = Feeds(np.arange(n, dtype=np.uint64) * np.uint64(977), window, np.ones(n))
+    return known, times([posts for posts, _ in feeds], 1.0)
+
+
+@settings(max_examples=30)
+@given(FEEDS, st.integers(0, 40), st.sampled_from(FEED_POLICIES), st.booleans())
+def test_no_policy_takes_more_fetches_than_it_has_or_leaves_the_period(
+    feeds: list[tuple[list[int], int]], visits: int, policy: str, learns: bool
+) -> None:
+    known, posts = world(feeds)
+    found = feed_visits(
+        policy, known, posts, visits, MONDAY, SPLIT, STOP, posts=posts if learns else None
+    )
+    assert len(found.at) == found.first[-1] <= visits
+    assert len(found.first) == len(feeds) + 1
+    assert ((found.at > SPLIT) & (found.at <= STOP)).all()
+    for begin, end in zip(found.first[:-1], found.first[1:], strict=True):
+        assert (np.diff(found.at[begin:end]) > 0).all()
+
+
+@settings(max_examples=30)
+@given(FEEDS, st.integers(0, 40), st.sampled_from(FEED_POLICIES))
+def test_a_plan_made_at_the_split_does_not_know_what_comes(
+    feeds: list[tuple[list[int], int]], visits: int, policy: str
+) -> None:
+    known, whole = world(feeds)
+    past = times([[at for at in of if at <= WEEK_HOURS] for of, _ in feeds], 1.0)
+    one, other = (
+        feed_visits(policy, known, some, visits, MONDAY, SPLIT, STOP) for some in (whole, past)
+    )
+    assert one.at.tolist() == other.at.tolist()
+
+
+@settings(max_examples=30)
+@given(FEEDS, st.integers(0, 40))
+def test_a_plan_learns_only_what_its_fetches_have_seen(
+    feeds: list[tuple[list[int], int]], visits: int
+) -> None:
+    known, whole = world(feeds)
+    found = feed_visits("optimal", known, whole, visits, MONDAY, SPLIT, STOP, posts=whole)
+    # What is posted after a feed's last fetch may as well not be.
+    last = [
+        max(found.at[begin:end], default=SPLIT)
+        for begin, end in zip(found.first[:-1], found.first[1:], strict=True)
+    ]
+    ends = [round(at - MONDAY) for at in last]
+    seen = [[at for at in of if at <= end] for (of, _), end in zip(feeds, ends, strict=True)]
+    again = feed_visits(
+        "optimal", known, whole, visits, MONDAY, SPLIT, STOP, posts=times(seen, 1.0)
+    )
+    assert again.at.tolist() == found.at.tolist()
+
+
+@settings(max_examples=20)
+@given(st.integers(1, 12), st.integers(1, 5))
+def test_feeds_that_are_alike_are_served_alike(visits_of_each: int, n: int) -> None:
+    posts = list(range(5, WEEK_HOURS, 9))
+    known, past = world([(posts, 5)] * n)
+    found = feed_visits("min-delay", known, past, visits_of_each * n + 1, MONDAY, SPLIT, STOP)
+    count = np.diff(found.first)
+    assert count.max() - count.min() <= 1
+    assert (np.diff(count) <= 0).all()
+
+
+def limits_of(known: Feeds, least: float = 1, most: float = 672) -> FeedLimits:
+    n = len(known)
+    is_open = np.ones((1, WEEK_HOURS), np.bool_)
+    is_open[0, :8] = False
+    zero, one = np.zeros(n, np.int64), np.ones(n)
+    return FeedLimits(known.key, known.window, one, one, least * one, most * one, zero, is_open)
+
+
+@settings(max_examples=30)
+@given(FEEDS, st.floats(0.25, 40), st.integers(1, 12), st.sampled_from([24, 100, 168, 400, 672]))
+def test_standing_schedules_keep_to_budget_hours_and_distances(
+    feeds: list[tuple[list[int], int]], visits: float, least: int, most: int
+) -> None:
+    known, posts = world(feeds)
+    n = len(feeds)
+    believed = posting(posts, np.full(n, MONDAY), np.full(n, STOP))
+    limits, none = limits_of(known, least, most), Schedules.none(n)
+    try:
+        plan = optimal_schedules(believed, limits, none, visits_per_week=visits)
+    except BudgetTooSmall:
+        assert visits < n * WEEK_HOURS / most * 2
+        return
+    assert plan.schedules.visits_per_week.sum() <= visits * (1 + 1e-6)
+    for i in range(n):
+        one = plan.schedules[i]
+        slots = np.array(one.slots)
+        gaps = np.diff(np.append(slots, slots[0] + one.weeks * WEEK_HOURS))
+        assert (slots % WEEK_HOURS >= 8).all()
+        assert (gaps >= least).all()
+        assert (gaps <= most).all()
+
+
+@settings(max_examples=20)
+@given(FEEDS, st.floats(1, 40))
+def test_a_schedule_that_is_as_good_stays(
+    feeds: list[tuple[list[int], int]], visits: float
+) -> None:
+    known, posts = world(feeds)
+    n = len(feeds)
+    believed = posting(posts, np.full(n, MONDAY), np.full(n, STOP))
+    limits = limits_of(known)
+    try:
+        first = optimal_schedules(believed, limits, Schedules.none(n), visits_per_week=visits)
+    except BudgetTooSmall:
+        return
+    again = optimal_schedules(believed, limits, first.schedules, price=first.price)
+    same = again.schedules.visits_per_week == first.schedules.visits_per_week
+    assert again.schedules.same_as(first.schedules)[same].all()
+
+
+@settings(max_examples=30)
+@given(FEEDS, st.integers(0, 20), st.integers(1, 20))
+def test_more_fetches_are_never_expected_to_lose_more(
+    feeds: list[tuple[list[int], int]], few: int, more: int
+) -> None:
+    known, posts = world(feeds)
+    n = len(feeds)
+    believed = posting(posts, np.full(n, MONDAY), np.full(n, SPLIT))
+    period = Period(believed, known, np.zeros(n, np.int64), SPLIT, WEEK_HOURS, 1)
+    costs = [
+        sum(_expected(period, i, bought(period, visits, WEEK_HOURS)[0]) for i in range(n))
+        for visits in (few, few + more)
+    ]
+    assert costs[1] <= costs[0] * (1 + 0.02) + 1e-6
+
+
+def _expected(period: Period, i: int, plan: Fetches) -> float:
+    """Posts that one feed's fetches are expected to lose, and the wait of the others."""
+    posting = period.posting
+    profile = profile_of(posting.cells_of(slice(i, i + 1)).hour, posting.common)
+    mass, lever = course(profile, float(posting.per_week[i]), WEEK_HOURS + 1, 0)
+    loses = table(float(mass[-1]), float(posting.batch[i]), float(period.feeds.window[i]))
+    c = Course(mass, lever, loses, DELAY_PER_DAY / 24)
+    room = Room(0, WEEK_HOURS + 1, True, 1, 0, np.ones(WEEK_HOURS, np.bool_), 1.0, FOR_EVER)
+    stops = [0, *plan.hour[plan.first[i] : plan.first[i + 1]].tolist(), room.end]
+    return sum(interval_cost(c, room, a, z) for a, z in pairwise(stops))
+
+
+@settings(max_examples=30)
+@given(FEEDS, st.integers(1, 20), st.sampled_from([0.25, 4.0, 16.0]))
+def test_the_unit_of_weights_does_not_matter(
+    feeds: list[tuple[list[int], int]], visits: int, unit: float
+) -> None:
+    known, posts = world(feeds)
+    scaled = Feeds(known.key, known.window, known.weight * unit)
+    one, other = (
+        feed_visits("optimal", some, posts, visits, MONDAY, SPLIT, STOP) for some in (known, scaled)
+    )
+    assert one.first[-1] == other.first[-1]

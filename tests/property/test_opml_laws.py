@@ -1,0 +1,96 @@
+"""Laws of OPML: what is written is read again, and whatever is read does no harm."""
+
+from __future__ import annotations
+
+import io
+from datetime import UTC, datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crawler.config import Config
+from crawler.errors import ConfigError
+from crawler.feeds import opml
+from crawler.feeds.listfile import read_list
+from crawler.feeds.lists import (
+    CATEGORY_CHARACTERS,
+    TITLE_CHARACTERS,
+    FeedList,
+    Subscription,
+    category_of,
+    feed_url,
+    tidy,
+)
+
+CONFIG = Config.load()
+AT = datetime(2026, 1, 5, tzinfo=UTC)
+paths = st.text(max_size=20)
+urls = st.builds(
+    lambda scheme, host, path: feed_url(f"{scheme}://{host}.example/{path}", CONFIG),
+    st.sampled_from(["http", "https"]),
+    st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True),
+    st.text(st.characters(exclude_characters="#", codec="utf-8"), max_size=20),
+)
+titles = st.none() | st.text(max_size=30).map(lambda text: tidy(text, TITLE_CHARACTERS) or None)
+categories = st.lists(paths.map(category_of).filter(bool), max_size=4, unique=True)
+lists_of_feeds = st.dictionaries(urls, st.tuples(titles, categories), min_size=1, max_size=8)
+
+
+def read(body: bytes) -> FeedList:
+    return read_list(io.BytesIO(body), "list", CONFIG)
+
+
+@given(lists_of_feeds)
+def test_import_of_an_export_is_the_identity(
+    kept: dict[str, tuple[str | None, list[str]]],
+) -> None:
+    feeds = [Subscription(url, title, None, tuple(said)) for url, (title, said) in kept.items()]
+    found = read("".join(opml.written(feeds, "Mine", AT)).encode())
+    assert (found.refused, found.problems) == ((), ())
+    assert {feed.url: (feed.title, sorted(feed.categories)) for feed in found.feeds} == {
+        url: (None if title == url else title, sorted(named))
+        for url, (title, named) in kept.items()
+    }
+
+
+@given(st.binary(max_size=300) | st.binary(max_size=200).map(lambda body: b"<opml>" + body))
+def test_whatever_the_bytes_it_is_a_list_or_one_line(body: bytes) -> None:
+    said, found = "", FeedList(())
+    try:
+        found = read(body)
+    except ConfigError as error:
+        said = str(error)
+    assert bool(said) != bool(found.feeds or found.refused)
+    assert len(said.splitlines()) <= 1
+
+
+@given(
+    st.lists(
+        st.sampled_from([
+            '<outline text="N">', '<outline xmlUrl="http://a.b/"/>', "</outline>", "<body>", "<!--",
+            "-->", "&", "<![CDATA[", "]]>", '"', "<outline", ">", "</opml>", "<html>", "é", "<?x",
+        ]),
+        max_size=15,
+    )
+)  # fmt: skip
+def test_whatever_is_broken_only_feeds_that_are_there_are_found(parts: list[str]) -> None:
+    try:
+        found = read(f"<opml>{''.join(parts)}".encode())
+    except ConfigError:
+        return
+    assert {feed.url for feed in found.feeds} <= {"http://a.b/"}
+    assert {name for feed in found.feeds for name in feed.categories} <= {
+        "/".join("N" * depth) for depth in range(1, 16)
+    }
+
+
+@given(st.text(max_size=400))
+def test_a_category_in_its_normal_form_stays(path: str) -> None:
+    kept = category_of(path)
+    assert category_of(kept) == kept
+    assert len(kept) <= CATEGORY_CHARACTERS
+
+
+@given(urls)
+def test_a_feeds_url_stays(url: str) -> None:
+    assert feed_url(url, CONFIG) == url

@@ -1,0 +1,75 @@
+"""What fetches collect and miss, by examples."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from schedules.collected import Collected, collected
+from schedules.score import Times
+
+MONDAY = 24 * (7 * 2822 + 4)
+
+
+def ragged(*feeds: list[float]) -> Times:
+    """Moments of feeds in hours since Monday."""
+    flat = np.array([hour for feed in feeds for hour in feed], np.float64)
+    return Times(np.cumsum([0, *map(len, feeds)]), MONDAY + flat)
+
+
+def found(posts: list[float], visits: list[float], window: int, hours: float = 100) -> Collected:
+    """What becomes of the posts of one feed in the hours from Monday on."""
+    return collected(ragged(posts), ragged(visits), np.array([window]), MONDAY, MONDAY + hours)
+
+
+def test_example_1_of_the_paper_the_delay_of_five_posts() -> None:
+    of = found([2, 4, 6, 8, 9], [5, 10], 10)
+    assert of.delay_h.tolist() == [3 + 1 + 4 + 2 + 1]
+    assert of.got.tolist() == [5]
+
+
+def test_example_3_of_the_paper_one_fetch_of_ten_posts_collects_the_newest_five() -> None:
+    of = found([*range(1, 11)], [10], 5)
+    assert (of.missed.tolist(), of.got.tolist()) == ([5], [5])
+    assert of.delay_h.tolist() == [4 + 3 + 2 + 1 + 0]
+
+
+def test_posts_of_one_moment_push_each_other_out() -> None:
+    assert found([3, 3, 3], [4], 2).missed.tolist() == [1]
+
+
+def test_what_no_fetch_saw_is_missed_if_it_left_and_uncollected_if_it_stands() -> None:
+    of = found([10, 60, 70, 80], [20], 2)
+    assert (of.got.tolist(), of.missed.tolist(), of.uncollected.tolist()) == ([1], [1], [2])
+    assert of.totals().lost_pct == 75
+
+
+def test_a_fetch_at_the_moment_of_a_post_collects_it() -> None:
+    assert found([10], [10], 1).delay_h.tolist() == [0]
+    assert found([10 + 1e-10], [10], 1).delay_h.tolist() == [0]
+
+
+def test_posts_count_after_the_start_and_up_to_the_end_fetches_at_both() -> None:
+    of = found([0, 100], [-1, 0, 100, 101], 5)
+    assert (of.posts.tolist(), of.visits.tolist(), of.got.tolist()) == ([1], [2], [1])
+
+
+def test_feeds_do_not_see_with_the_fetches_of_others() -> None:
+    posts, visits = ragged([10], [20], []), ragged([], [30], [40])
+    of = collected(posts, visits, np.array([5, 5, 5]), MONDAY, MONDAY + 100)
+    assert of.got.tolist() == [0, 1, 0]
+    assert of.never_visited.tolist() == [True, False, False]
+    assert of.totals().never_visited == 1
+
+
+def test_without_posts_there_are_no_means() -> None:
+    totals = found([], [10], 5).totals()
+    assert math.isnan(totals.missed_pct)
+    assert math.isnan(totals.delay_h)
+
+
+def test_a_window_has_to_hold_time() -> None:
+    with pytest.raises(ValueError, match="holds no time"):
+        found([], [], 5, hours=0)

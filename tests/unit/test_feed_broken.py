@@ -1,0 +1,210 @@
+"""Broken and hostile documents: what can be read of them, and that they end."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+
+from crawler.documents import NoFeed
+from tests.unit.feeding import atom, item, json_feed, reading, rss
+
+UMLAUT = item("<description>Bücher, жизнь</description>")
+UNDECLARED = rss(UMLAUT, head="")
+
+
+def told(document: str | bytes, content_type: str | None = None) -> tuple[list[str], str]:
+    """The texts and the problems of a document."""
+    found = reading(document, content_type)
+    texts = [
+        entry.content.get("main_text", entry.content.get("title", "")) for entry in found.entries
+    ]
+    return texts, "; ".join(found.problems)
+
+
+@pytest.mark.parametrize(
+    ("inside", "text", "problem"),
+    [
+        ("a & b", "a & b", "malformed XML: not well-formed (invalid token), line 1"),
+        ("a&nbsp;b", "a b", "malformed XML: undefined entity, line 1"),
+        ("a&#8; b", "a b", "malformed XML: reference to invalid character number, line 1"),
+        ("a <br> b", "a", "malformed XML: mismatched tag, line 1"),
+        ("a\x08b", "ab", "malformed XML: 1 character that XML forbids"),
+        ("a <![CDATA[<p>b & c</p>]]> & d", "a\nb & c\n& d", "malformed XML: not well-formed"),
+    ],
+)
+def test_nearly_xml_is_read_and_what_is_wrong_is_told(inside: str, text: str, problem: str) -> None:
+    texts, problems = told(rss(item(f"<description>{inside}</description>"), item(n=2)))
+    assert texts[0].startswith(text)
+    assert len(texts) == 2
+    assert problems.startswith(problem)
+
+
+def test_a_broken_document_gives_the_ids_and_contents_of_a_whole_one() -> None:
+    good = item("<link>https://a.example/?a=1&amp;b=2</link><guid>a&amp;b</guid>", n=1)
+    named = item("<author>A &amp; B</author><category>c &amp; d</category>", n=2)
+    whole = reading(rss(good, named)).entries
+    broken = reading(rss(good, named, "<item><title>3 <b> 4</title></item>")).entries
+    assert broken[:2] == whole
+
+
+@pytest.mark.parametrize(
+    ("before", "problem"),
+    [
+        ("\n\n", "text before the XML declaration"),
+        ("<!-- made by hand -->\n", "text before the XML declaration"),
+        ("Warning: cannot connect\n", "text before the feed"),
+        ("<br />\n<b>Warning</b>: in <i>x.php</i>", "text before the feed"),
+    ],
+)
+def test_what_servers_write_before_a_feed_is_stepped_over(before: str, problem: str) -> None:
+    texts, problems = told(before + rss(item(), item(n=2)))
+    assert texts == ["Post 1", "Post 2"]
+    assert problems == f"malformed XML: {problem}"
+
+
+def test_what_servers_write_behind_a_feed_is_left_out() -> None:
+    texts, problems = told(rss(item()) + "\n<script>track()</script>")
+    assert texts == ["Post 1"]
+    assert problems == "malformed XML: junk after document element, line 2"
+
+
+@pytest.mark.parametrize(
+    "rest", ["<item><guid>tag:2</guid><link>https://a.exa", "<item>", "<item><ti"]
+)
+def test_of_a_document_that_is_cut_off_the_last_post_is_left_out(rest: str) -> None:
+    cut = rss(item()).partition("</channel>")[0] + rest
+    texts, problems = told(cut)
+    assert texts == ["Post 1"]
+    assert problems.endswith("the document ends within its last entry, which is left out")
+
+
+def test_a_document_that_only_lacks_its_end_has_all_posts() -> None:
+    texts, problems = told(rss(item(), item(n=2)).partition("</channel>")[0])
+    assert texts == ["Post 1", "Post 2"]
+    assert problems == "malformed XML: its end is missing, line 1"
+
+
+def test_lines_are_counted_as_in_the_document() -> None:
+    document = "<?xml version='1.0'?>\n<!-- a\n b -->\n" + rss(item("\n<x>&</x>"), head="")
+    assert told(document)[1].endswith("invalid token), line 5")
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type"),
+    [
+        (rss(UMLAUT).encode(), None),
+        (UNDECLARED.encode(), None),
+        (UNDECLARED.encode("utf-8-sig"), None),
+        (UNDECLARED.encode("utf-16"), None),
+        (rss(UMLAUT).encode("utf-16-le"), None),
+        (rss(UMLAUT).encode("utf-16-be"), "text/xml; charset=utf-8"),
+        (UNDECLARED.encode("utf-32"), None),
+        (UNDECLARED.encode(), "text/xml; charset=iso-8859-1"),
+        (rss(UMLAUT, head="<?xml version='1.0' encoding='iso-8859-1'?>").encode(), None),
+        (rss(UMLAUT, head="<?xml version='1.0' encoding='gb18030'?>").encode("gb18030"), None),
+        (UNDECLARED.encode("gb18030"), "text/xml; charset=gb2312"),
+        (
+            rss(UMLAUT, head="<?xml version='1.0' encoding='gb18030'?>").encode("gb18030"),
+            "text/xml; charset=ISO-8859-1",
+        ),
+        (json_feed({"id": "1", "content_text": "Bücher, жизнь"}).encode("utf-8-sig"), None),
+        (rss(UMLAUT).encode(), "text/xml; charset=punycode"),
+    ],
+)
+def test_a_document_is_read_in_the_encoding_it_is_in(body: bytes, content_type: str | None) -> None:
+    assert told(body, content_type) == (["Bücher, жизнь"], "")
+
+
+def test_an_encoding_that_does_not_fit_is_told() -> None:
+    latin = rss(item("<description>Bücher für alle</description>")).encode("latin-1")
+    assert told(latin) == (
+        ["Bücher für alle"],
+        "no encoding declared that fits: read as cp1252",
+    )
+    unknown = rss(UMLAUT, head="<?xml version='1.0' encoding='bogus'?>")
+    assert told(unknown) == (["Bücher, жизнь"], "unknown encoding 'bogus'")
+
+
+def test_a_few_broken_bytes_do_not_change_the_encoding() -> None:
+    body = rss(item("<description>жизнь как она есть</description>")).encode()
+    texts, problems = told(body.replace("есть".encode(), b"\xd0" + "есть".encode()))
+    assert texts == ["жизнь как она \N{REPLACEMENT CHARACTER}есть"]
+    assert problems == "1 character not in utf-8: replaced"
+
+
+def test_entities_of_the_document_are_read_and_bombs_are_not() -> None:
+    head = '<!DOCTYPE rss [<!ENTITY me "Ada &#38; Bob"><!ENTITY bomb "&me;&me;">]>'
+    assert told(rss(item("<description>by &me;</description>"), head=head))[0] == ["by Ada & Bob"]
+    _, problems = told(rss(item("<description>&bomb;</description>"), head=head))
+    assert problems.startswith("malformed XML: undefined entity")
+
+
+def test_nothing_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise AssertionError("a connection")
+
+    monkeypatch.setattr(socket.socket, "connect", refused)
+    head = (
+        '<?xml version="1.0"?><?xml-stylesheet href="http://127.0.0.1:9/x.xsl"?>'
+        '<!DOCTYPE rss SYSTEM "http://127.0.0.1:9/x.dtd" [<!ENTITY file SYSTEM "file:///etc/passwd">]>'
+    )
+    texts, _ = told(rss(item("<description>a &file; b</description>"), head=head))
+    assert "root" not in texts[0]
+
+
+HALF = 250_000
+HOSTILE = {
+    "laughs": rss(
+        item("<description>&l9;</description>"),
+        head="<!DOCTYPE rss [<!ENTITY l0 'ha'>"
+        + "".join(f"<!ENTITY l{n} '{f'&l{n - 1};' * 10}'>" for n in range(1, 10))
+        + "]>",
+    ),
+    "long entity": rss(
+        item(f"<description>{'&e;' * (HALF // 3)}</description>"),
+        head=f"<!DOCTYPE rss [<!ENTITY e '{'a' * 200}'>]>",
+    ),
+    "blank lines": "\n" * HALF + rss(item()),
+    "doctypes": "\n<!DOCTYPE" * (HALF // 10) + rss(item()),
+    "deep": rss("<x>" * (HALF // 7), "</x>" * (HALF // 7)),
+    "attributes": rss("<x " + " ".join(f"a{n}='1'" for n in range(HALF // 9)) + "/>"),
+    "namespaces": rss("<u:x xmlns:u='u'/>" * 5_000).replace(
+        "<rss ", "<rss " + " ".join(f"xmlns:n{n}='{n}'" for n in range(5_000)) + " "
+    ),
+    "categories": rss(item("".join(f"<category>{n}</category>" for n in range(HALF // 25)))),
+    "an author": rss(item(f"<author>{'a' * HALF}</author>")),
+    "empty pieces": atom(
+        f"<entry><content type='xhtml'>{'<?a?> ' * (HALF // 6)}</content></entry>"
+    ),
+    "unclosed comments": rss("<b " + "<!--" * (HALF // 4)),
+    "unclosed sections": rss("& " + "<![CDATA[" * (HALF // 9)),
+    "unclosed tags": rss("<b " + "<a b='" * (HALF // 6)),
+    "less thans": rss("<" * HALF),
+    "markup in a text": rss(item(f"<description>{'&lt;a b=&quot;' * (HALF // 13)}</description>")),
+    "empty posts": rss("<item/>" * (HALF // 7)),
+    "one guid": rss(*(f"<item><guid>1</guid><title>{n}</title></item>" for n in range(5_000))),
+    "impossible characters": rss(item("<b " + "&#xd800;&#99999999999;" * (HALF // 22))),
+    "a long number": json_feed().replace("[]", f"[{'1' * HALF}]"),
+    "deep JSON": '{"a":' * (HALF // 5),
+}
+# Each takes about one second; ten are a hang.
+MOST_SECONDS = 10
+
+
+@pytest.mark.parametrize("document", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_documents_end_as_soon_as_others(document: str) -> None:
+    start = time.monotonic()
+    try:
+        found = reading(document)
+    except NoFeed:
+        found = None
+    assert time.monotonic() - start < MOST_SECONDS
+    if found is not None:
+        assert sum(len(str(entry.content)) for entry in found.entries) < 8 * len(document)
+
+
+def test_a_malformed_document_of_any_size_is_not_guessed_at() -> None:
+    with pytest.raises(NoFeed, match="too long to guess"):
+        reading(rss(item("<b>") * 60_000))

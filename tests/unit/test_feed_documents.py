@@ -1,0 +1,125 @@
+"""525 real feed documents and those of other readers' tests, many of them malformed.
+
+Needs a folder with them in `feeds.tar.xz` and feedparser's own reading of each in `index.csv`,
+named by the variable REAL_FEEDS; their texts belong to their publishers and are not part of this
+project.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from crawler.documents import FeedDocument, NoFeed
+from tests.unit.feeding import reading
+
+REAL_FEEDS = os.environ.get("REAL_FEEDS")
+pytestmark = pytest.mark.skipif(
+    not REAL_FEEDS, reason="REAL_FEEDS names no folder with the 525 feed documents"
+)
+# What the problems say where the document's encoding or its XML is wrong.
+WRONG = ("malformed XML", "no encoding declared", "unknown encoding", "character")
+LEFT_OUT = ("are the same", "left out")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A document, and what feedparser says of it; found: ours, or why it is no feed."""
+
+    name: str
+    body: bytes
+    entries: int
+    malformed: bool
+    version: str
+    found: FeedDocument | str
+
+
+@cache
+def cases() -> tuple[Case, ...]:
+    folder = Path(str(REAL_FEEDS))
+    with (folder / "index.csv").open(newline="") as index:
+        rows = {row["file"]: row for row in csv.DictReader(index)}
+    return tuple(_case(rows[name], body) for name, body in _bodies(folder / "feeds.tar.xz"))
+
+
+def _bodies(archive: Path) -> Iterator[tuple[str, bytes]]:
+    with tarfile.open(archive, "r:xz") as files:
+        for member in files:
+            if (file := files.extractfile(member)) is not None:
+                yield PurePosixPath(member.name).name, file.read()
+
+
+def _case(row: dict[str, str], body: bytes) -> Case:
+    try:
+        found: FeedDocument | str = reading(body)
+    except NoFeed as why:
+        found = str(why)
+    entries, malformed = int(row["feedparser_items"]), row["feedparser_bozo"] == "1"
+    return Case(row["file"], body, entries, malformed, row["feedparser_version"], found)
+
+
+def feeds() -> Iterator[tuple[Case, FeedDocument]]:
+    for case in cases():
+        if isinstance(case.found, FeedDocument):
+            yield case, case.found
+
+
+def test_all_documents_are_read_and_the_feeds_among_them_are_told_from_the_others() -> None:
+    others = {case.name: case.found for case in cases() if isinstance(case.found, str)}
+    assert len(cases()) == 525
+    assert [case.name for case in cases() if case.name in others and case.entries] == []
+    assert {case.version for case in cases() if case.name in others} == {""}
+    assert all(others.values())
+
+
+def test_entries_are_those_that_feedparser_finds_or_a_problem_says_why() -> None:
+    missing = [
+        case.name
+        for case, found in feeds()
+        if len(found.entries) != case.entries
+        and not any(word in problem for problem in found.problems for word in LEFT_OUT)
+    ]
+    assert missing == []
+
+
+def test_formats_are_those_that_feedparser_finds() -> None:
+    ours = {"unknown": "", "cdf": ""}
+    others = [c.name for c, found in feeds() if ours.get(found.format, found.format) != c.version]
+    assert others == []
+
+
+def test_what_feedparser_finds_malformed_is_told_and_nothing_else() -> None:
+    told = {
+        case.name
+        for case, found in feeds()
+        if any(
+            problem.startswith("malformed XML") or "encod" in problem for problem in found.problems
+        )
+    }
+    assert told == {case.name for case, _ in feeds() if case.malformed}
+
+
+def test_a_document_that_is_cut_off_gives_the_first_posts_of_the_whole_one() -> None:
+    """Each real document of some length, cut in the middle."""
+    for case, whole in feeds():
+        if len(case.body) < 5_000 or case.malformed or _is_special(whole):
+            continue
+        try:
+            part = reading(case.body[: len(case.body) // 2])
+        except NoFeed:
+            part = replace(whole, entries=())
+        assert len(part.entries) < len(whole.entries), case.name
+        firsts = {entry.id: entry.content for entry in whole.entries[: len(part.entries)]}
+        assert {entry.id: entry.content for entry in part.entries} == firsts, case.name
+
+
+def _is_special(document: FeedDocument) -> bool:
+    """Its ids or its dates depend on all of its posts."""
+    return any("share the id" in problem or "dates" in problem for problem in document.problems)

@@ -1,0 +1,126 @@
+"""Ids of posts: the same ones from fetch to fetch, whatever comes and goes around a post."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.feeding import FEED_URL, atom, item, json_feed, reading, rss
+
+
+def ids(*items: str) -> list[str]:
+    return [entry.id for entry in reading(rss(*items)).entries]
+
+
+def post(n: int, *, guid: str | None = None, link: str | None = None, more: str = "") -> str:
+    named = "" if guid is None else f"<guid isPermaLink='false'>{guid}</guid>"
+    linked = "" if link is None else f"<link>{link}</link>"
+    return f"<item><title>Post {n}</title>{named}{linked}{more}</item>"
+
+
+def test_a_guid_is_the_id() -> None:
+    assert ids(item(n=1), item(n=2)) == ["tag:1", "tag:2"]
+    assert ids(post(1, guid=" a\n b ")) == ["a b"]
+
+
+def test_without_a_guid_it_is_the_canonical_link() -> None:
+    assert ids(post(1, link="https://A.example/1?utm_source=rss#top")) == ["https://a.example/1"]
+
+
+@pytest.mark.parametrize("edit", ["<description>Edited</description>", "<author>Ada</author>"])
+def test_without_both_it_is_a_digest_of_title_and_date(edit: str) -> None:
+    date = "<pubDate>Mon, 01 Apr 2024 10:00:00 GMT</pubDate>"
+    (before,), (after,) = ids(post(1, more=date)), ids(post(1, more=date + edit))
+    assert before == after
+    assert ids(post(2, more=date)) != [before]
+    assert ids(post(1, more=date.replace("10:00", "11:00"))) != [before]
+
+
+def test_without_a_date_it_is_a_digest_of_title_and_text() -> None:
+    (one,), (other,) = (ids(post(1, more=f"<description>{n}</description>")) for n in (1, 2))
+    assert one != other
+    assert ids(post(1, more="<description>1</description><author>Ada</author>")) == [one]
+
+
+def test_copies_of_a_post_are_one_and_that_is_told() -> None:
+    document = reading(rss(item(n=1), item(n=2), item(n=1)))
+    assert [entry.id for entry in document.entries] == ["tag:1", "tag:2"]
+    assert document.problems == ("2 entries share the id 'tag:1' and are the same",)
+
+
+def test_one_guid_for_all_posts_loses_none_and_that_is_told() -> None:
+    document = reading(rss(*(post(n, guid="same", link=f"/{n}") for n in (1, 2, 3))))
+    assert [entry.id for entry in document.entries] == [
+        f"same https://a.example/{n}" for n in (1, 2, 3)
+    ]
+    assert document.problems == (
+        "3 entries share the id 'same': told apart by link, title and date",
+    )
+
+
+@pytest.mark.parametrize("link", [None, "https://a.example/status"])
+def test_one_guid_and_one_link_for_all_posts_lose_none(link: str | None) -> None:
+    found = ids(*(post(n, guid="same", link=link) for n in (1, 2, 3)))
+    assert len(set(found)) == 3
+    # The same ones in another order and in other company.
+    assert set(ids(*(post(n, guid="same", link=link) for n in (4, 3, 2)))) & set(found) == set(
+        found[1:]
+    )
+
+
+def test_posts_that_differ_in_their_text_alone_are_told_apart() -> None:
+    texts = (f"<description>{n}</description>" for n in (1, 2))
+    found = ids(*(post(1, guid="same", more=text) for text in texts))
+    assert len(set(found)) == 2
+
+
+def test_a_shared_guid_names_no_post_that_does_not_share_it() -> None:
+    found = ids(post(1, guid="a"), post(2, guid="same", link="/2"), post(3, guid="same", link="/3"))
+    assert found == ["a", "same https://a.example/2", "same https://a.example/3"]
+
+
+@pytest.mark.parametrize("guid", ["https://a.example/blog/", FEED_URL, "A blog", "None", "-"])
+def test_a_guid_that_is_the_feed_s_own_is_none_even_of_a_single_post(guid: str) -> None:
+    assert ids(post(1, guid=guid, link="/1")) == ["https://a.example/1"]
+
+
+def test_a_link_that_is_the_feed_s_own_is_none_unless_it_names_a_part_of_the_page() -> None:
+    (one,) = ids(post(1, link="https://a.example/blog/"))
+    assert one in ids(
+        post(2, link="https://a.example/blog/"), post(1, link="https://a.example/blog/")
+    )
+    assert ids(post(1, link="https://a.example/blog/#v1.2")) == ["https://a.example/blog/#v1.2"]
+
+
+def test_posts_on_one_page_are_told_apart_by_their_places_on_it() -> None:
+    found = ids(post(1, link="/changes#v1"), post(2, link="/changes#v2"))
+    assert found == ["https://a.example/changes#v1", "https://a.example/changes#v2"]
+
+
+def test_an_endless_guid_is_cut_and_stays_itself() -> None:
+    one, other = ids(post(1, guid="a" * 1900 + "1"), post(2, guid="a" * 1900 + "2"))
+    assert one != other
+    assert len(one) < 500
+    assert ids(post(1, guid="a" * 1900 + "1")) == [one]
+
+
+def test_ids_of_atom_and_json_are_taken_as_they_are() -> None:
+    assert [e.id for e in reading(atom("<entry><id>urn:uuid:1</id></entry>")).entries] == [
+        "urn:uuid:1"
+    ]
+    found = reading(json_feed({"id": 5}, {"id": "https://a.example/ü"})).entries
+    assert [entry.id for entry in found] == ["5", "https://a.example/ü"]
+
+
+def test_an_edit_leaves_the_id_and_changes_the_content() -> None:
+    before, after = (
+        reading(rss(item(f"<description>{text}</description>"))).entries[0] for text in ("a", "b")
+    )
+    assert before.id == after.id
+    assert before.content != after.content
+
+
+def test_dates_and_counts_of_comments_are_no_content() -> None:
+    entry = reading(
+        rss(item("<pubDate>Mon, 01 Apr 2024 10:00:00 GMT</pubDate><comments>/c</comments>"))
+    ).entries[0]
+    assert entry.content == {"title": "Post 1"}

@@ -1,0 +1,297 @@
+"""Feed documents of every format, and what is none."""
+
+from __future__ import annotations
+
+import gzip
+from datetime import UTC, datetime
+
+import pytest
+
+from crawler.documents import Bounds, NoFeed
+from crawler.feeds.reading import read
+from tests.unit.feeding import FEED_URL, NOW, atom, item, json_feed, only, reading, rss
+
+CDF = """<CHANNEL HREF="https://a.example/"><TITLE>A channel</TITLE>
+<ITEM HREF="https://a.example/1"><TITLE>One</TITLE><ABSTRACT>Said</ABSTRACT></ITEM></CHANNEL>"""
+RDF = """<rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#"
+ xmlns="http://purl.org/rss/1.0/" xmlns:dc="http://purl.org/dc/elements/1.1/">
+<channel rdf:about="https://a.example/"><title>A channel</title><link>https://a.example/</link>
+</channel><item rdf:about="https://a.example/1"><title>One</title>
+<link>https://a.example/1</link><dc:date>2024-04-01T10:00:00Z</dc:date></item></rdf:RDF>"""
+ATOM_03 = """<feed version="0.3" xmlns="http://purl.org/atom/ns#"><title>Old</title>
+<link rel="alternate" type="text/html" href="https://a.example/"/><entry><title>One</title>
+<link rel="alternate" type="text/html" href="https://a.example/1"/><id>tag:1</id>
+<issued>2024-04-01T10:00:00Z</issued><modified>2024-04-02T10:00:00Z</modified></entry></feed>"""
+
+
+def test_an_rss_document_is_read() -> None:
+    document = reading(
+        rss(
+            item(
+                "<pubDate>Mon, 01 Apr 2024 10:00:00 +0200</pubDate><description>Short</description>"
+                "<content:encoded><![CDATA[<p>Long &amp; <b>bold</b></p>]]></content:encoded>"
+                "<dc:creator>Ada</dc:creator><category>news</category><category>sea</category>"
+                '<enclosure url="https://a.example/1.mp3" type="audio/mpeg" length="5"/>'
+            )
+        )
+    )
+    (entry,) = document.entries
+    assert (document.format, document.title, document.problems) == ("rss20", "A blog", ())
+    assert document.site == "https://a.example/blog/"
+    assert (entry.id, entry.url) == ("tag:1", "https://a.example/blog/1")
+    assert entry.published == datetime(2024, 4, 1, 8, tzinfo=UTC)
+    assert entry.content == {
+        "title": "Post 1",
+        "main_text": "Long & bold",
+        "author": "Ada",
+        "tags": ["news", "sea"],
+        "enclosures": ["https://a.example/1.mp3"],
+    }
+
+
+def test_an_atom_document_is_read() -> None:
+    entry = only(
+        atom(
+            "<entry><id>tag:1</id><title>One</title><summary>Short</summary>"
+            '<link rel="edit" href="https://a.example/edit/1"/>'
+            '<link rel="alternate" type="application/json" href="https://a.example/1.json"/>'
+            '<link href="https://a.example/1"/>'
+            '<link rel="enclosure" href="https://a.example/1.mp3"/>'
+            "<author><name>Ada</name></author><author><name>Bob</name></author>"
+            '<category term="sea"/><published>2024-04-01T10:00:00Z</published>'
+            "<updated>2024-04-20T10:00:00Z</updated>"
+            '<content type="html">&lt;p&gt;Long&lt;/p&gt;</content></entry>'
+        )
+    )
+    assert (entry.id, entry.url) == ("tag:1", "https://a.example/1")
+    assert entry.published == datetime(2024, 4, 1, 10, tzinfo=UTC)
+    assert entry.content == {
+        "title": "One",
+        "main_text": "Long",
+        "author": "Ada, Bob",
+        "tags": ["sea"],
+        "enclosures": ["https://a.example/1.mp3"],
+    }
+
+
+def test_a_json_feed_is_read() -> None:
+    document = reading(
+        json_feed(
+            {
+                "id": 1,
+                "url": "/1",
+                "title": "One & <one>",
+                "content_html": "<p>Long</p>",
+                "summary": "Short",
+                "date_published": "2024-04-01T10:00:00+02:00",
+                "authors": [{"name": "Ada"}, {"url": "https://a.example/bob"}],
+                "tags": ["sea", 5],
+                "attachments": [{"url": "https://a.example/1.mp3", "mime_type": "audio/mpeg"}],
+            },
+            home_page_url="https://a.example/",
+            feed_url="https://a.example/feed.json",
+            hubs=[{"type": "WebSub", "url": "https://hub.example/"}],
+        )
+    )
+    (entry,) = document.entries
+    assert (document.format, document.title, document.problems) == ("json11", "A blog", ())
+    assert (document.site, document.topic) == ("https://a.example/", "https://a.example/feed.json")
+    assert document.hubs == ("https://hub.example/",)
+    assert (entry.id, entry.url) == ("1", "https://a.example/1")
+    assert entry.published == datetime(2024, 4, 1, 8, tzinfo=UTC)
+    assert entry.content == {
+        "title": "One & <one>",
+        "main_text": "Long",
+        "author": "Ada",
+        "tags": ["sea"],
+        "enclosures": ["https://a.example/1.mp3"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("document", "version"),
+    [
+        (RDF, "rss10"),
+        (CDF, "cdf"),
+        (ATOM_03, "atom03"),
+        ('<rss version="0.91"><channel><item><title>One</title></item></channel></rss>', "rss091u"),
+        ("<rss><channel><item><title>One</title></item></channel></rss>", "rss"),
+        ('{"version": "https://jsonfeed.org/version/1", "items": [{"title": "One"}]}', "json1"),
+    ],
+)
+def test_older_formats_are_read(document: str, version: str) -> None:
+    found = reading(document)
+    assert (found.format, found.problems) == (version, ())
+    assert [entry.content["title"] for entry in found.entries] == ["One"]
+
+
+@pytest.mark.parametrize("document", [rss(), atom(), json_feed()])
+def test_a_feed_without_posts_is_a_feed(document: str) -> None:
+    found = reading(document)
+    assert (found.entries, found.problems, found.title) == ((), (), "A blog")
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"", "empty"),
+        (b" \n\0 ", "empty"),
+        (b"\xef\xbb\xbf", "empty"),
+        (
+            b"<!DOCTYPE html><html><head><title>Just a\nmoment...</title></head>",
+            "an HTML page: 'Just a moment...'",
+        ),
+        (b"<html><body>Not found</body></html>", "an HTML page"),
+        (b"<!doctype html><title>&Eacute;t&eacute;</title><p>x", "an HTML page: 'Été'"),
+        (b"<opml version='2.0'><body/></opml>", "a list of feeds in OPML"),
+        (b"<urlset><url><loc>https://a.example/</loc></url></urlset>", "a sitemap"),
+        (b"<note><to>Ada</to></note>", "a document of <note>"),
+        (b"<note><to>Ada", "a document of <note>, malformed: its end is missing, line 1"),
+        (b"User-agent: *", "text without markup"),
+        (gzip.compress(rss(item()).encode()), "binary data"),
+        (bytes(range(256)) * 20, "binary data"),
+        (b'{"posts": []}', "JSON, but no JSON Feed"),
+        (b"[1, 2]", "JSON, but no JSON Feed"),
+        (b'{"version": "https://jsonfeed.org/version/1", ', "malformed JSON"),
+        (b"[" * 100_000, "JSON, nested too deeply"),
+    ],
+)
+def test_what_is_no_feed_says_what_it_is_instead(body: bytes, reason: str) -> None:
+    with pytest.raises(NoFeed) as refused:
+        reading(body)
+    assert str(refused.value).startswith(reason)
+
+
+def test_entries_of_an_unknown_format_are_read_and_that_is_told() -> None:
+    found = reading("<news><item><title>One</title></item></news>")
+    assert (found.format, len(found.entries)) == ("unknown", 1)
+    assert found.problems == ("entries in a format that is none of a feed",)
+
+
+def test_the_type_that_a_server_gives_does_not_matter() -> None:
+    assert reading(rss(item()), "text/html").problems == ()
+
+
+def test_relative_links_are_resolved() -> None:
+    document = reading(
+        atom(
+            '<entry><id>1</id><link href="../one"/></entry>'
+            '<entry xml:base="https://b.example/x/"><id>2</id><link href="two"/></entry>',
+            attributes='xml:base="https://a.example/y/z/"',
+        )
+    )
+    assert [e.url for e in document.entries] == [
+        "https://a.example/y/one",
+        "https://b.example/x/two",
+    ]
+    assert only(rss("<item><link>/one</link></item>")).url == "https://a.example/one"
+
+
+@pytest.mark.parametrize(
+    ("inside", "url"),
+    [
+        ("<link>javascript:alert(1)</link>", None),
+        ("<link>mailto:a@a.example</link>", None),
+        ("<link>http://[::1</link>", None),
+        ("<link></link>", None),
+        ("", None),
+        ("<link> https://a.example/a\n\tb </link>", "https://a.example/ab"),
+        ("<link>https://a.example/?a=1&amp;b=2</link>", "https://a.example/?a=1&b=2"),
+        (
+            "<link>https://proxy.example/1</link>"
+            "<feedburner:origLink>https://a.example/1</feedburner:origLink>",
+            "https://a.example/1",
+        ),
+        ("<guid>https://a.example/1</guid>", "https://a.example/1"),
+        ("<guid>/1</guid>", "https://a.example/1"),
+        ('<guid isPermaLink="false">https://a.example/1</guid>', None),
+        ("<guid>4711</guid>", None),
+    ],
+)
+def test_a_post_has_the_link_it_gives_or_none(inside: str, url: str | None) -> None:
+    entry = only(rss(f"<item><title>One</title>{inside}</item>"))
+    assert (entry.url, entry.content["title"]) == (url, "One")
+
+
+def test_a_guid_stays_the_same_when_the_feed_moves() -> None:
+    document = rss("<item><guid>4711</guid></item>").encode()
+    ids = {read(document, url, None, NOW).entries[0].id for url in (FEED_URL, "http://b.example/")}
+    assert ids == {"4711"}
+
+
+@pytest.mark.parametrize(
+    ("channel", "bounds"),
+    [
+        ("", Bounds()),
+        ("<ttl>90</ttl>", Bounds(every_hours=1.5)),
+        ("<ttl>0</ttl>", Bounds()),
+        ("<ttl>-5</ttl>", Bounds()),
+        ("<ttl>soon</ttl>", Bounds()),
+        ("<ttl>nan</ttl>", Bounds()),
+        ("<ttl>20000</ttl>", Bounds(every_hours=168)),
+        ("<ttl>50000</ttl>", Bounds()),
+        ("<sy:updatePeriod>daily</sy:updatePeriod>", Bounds(every_hours=24)),
+        (
+            "<sy:updatePeriod> hourly </sy:updatePeriod><sy:updateFrequency>2</sy:updateFrequency>",
+            Bounds(every_hours=0.5),
+        ),
+        (
+            "<sy:updatePeriod>daily</sy:updatePeriod><sy:updateFrequency>0</sy:updateFrequency>",
+            Bounds(),
+        ),
+        ("<sy:updatePeriod>yearly</sy:updatePeriod>", Bounds()),
+        ("<ttl>60</ttl><sy:updatePeriod>daily</sy:updatePeriod>", Bounds(every_hours=24)),
+        (
+            "<skipHours><hour>5</hour><hour>24</hour><hour>25</hour><hour>x</hour></skipHours>",
+            Bounds(skip_hours=(0, 5)),
+        ),
+        (
+            f"<skipHours>{''.join(f'<hour>{n}</hour>' for n in range(1, 25))}</skipHours>",
+            Bounds(),
+        ),
+        (
+            "<skipDays><day>Sunday</day><day> saturday</day><day>Someday</day></skipDays>",
+            Bounds(skip_days=(5, 6)),
+        ),
+    ],
+)
+def test_a_feed_says_when_not_to_come(channel: str, bounds: Bounds) -> None:
+    assert reading(rss(item(), channel=channel)).bounds == bounds
+
+
+@pytest.mark.parametrize("place", ["before", "behind"])
+def test_hubs_and_topic_stand_anywhere_in_the_feed(place: str) -> None:
+    links = (
+        '<atom:link rel="hub" href="https://hub.example/"/>'
+        '<atom:link rel="hub" href="https://hub2.example/"/>'
+        '<atom:link rel="hub" href="https://hub.example/"/>'
+        '<atom:link rel="self" href="/feed"/>'
+    )
+    parts = (links, item()) if place == "before" else (item(), links)
+    document = reading(rss(*parts))
+    assert document.hubs == ("https://hub.example/", "https://hub2.example/")
+    assert document.topic == "https://a.example/feed"
+    assert document.site == "https://a.example/blog/"
+
+
+def test_links_of_posts_are_no_links_of_the_feed() -> None:
+    document = reading(
+        atom('<entry><id>1</id><link rel="hub" href="https://hub.example/"/></entry>')
+    )
+    assert document.hubs == ()
+
+
+def test_more_posts_than_wanted_are_left_out_and_that_is_told() -> None:
+    for document in (
+        rss(*(item(n=n) for n in range(9))),
+        json_feed(*({"id": n} for n in range(9))),
+    ):
+        found = read(document.encode(), FEED_URL, None, NOW, most_entries=3)
+        assert len(found.entries) == 3
+        assert found.problems == ("more than 3 entries: the rest is left out",)
+
+
+def test_fields_of_wrong_types_are_as_if_not_there() -> None:
+    wrong = {"id": [1], "url": 5, "title": {}, "tags": "sea", "authors": [1], "attachments": {}}
+    entry = only(json_feed({**wrong, "content_text": "Said", "author": "Ada"}))
+    assert (entry.url, entry.content) == (None, {"main_text": "Said"})

@@ -1,0 +1,159 @@
+"""Traces of feeds: what is read, what is left out, what is refused and with which words."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from crawler.errors import TraceError
+from crawler.traces.feeds import FeedTrace, read_feed_trace
+
+POSTS = """\
+feed_id,posted_at_utc,title
+b,2024-01-02T00:00:00Z,second
+b,2024-01-01T06:00:01Z,first
+a,2024-01-01T12:00:00+02:00,
+b,2024-01-01T06:00:01Z,at once
+x,2024-01-01T00:00:00Z,of a feed without a window
+y,2024-01-01T00:00:00Z,of a feed that is not listed
+"""
+FEEDS = """\
+feed_id,kind,window_size_S,weight
+a,blog,15,
+b,news,20.0,2.5
+c,silent,1,1
+x,blog,,
+"""
+NEW_YEAR = datetime(2024, 1, 1, tzinfo=UTC).timestamp() / 3600
+
+
+def trace_of(folder: Path, posts: str | bytes = POSTS, feeds: str | bytes = FEEDS) -> FeedTrace:
+    """The trace of files with these contents."""
+    for name, content in (("posts.csv", posts), ("feeds.csv", feeds)):
+        data = content.encode() if isinstance(content, str) else content
+        (folder / name).write_bytes(data)
+    return read_feed_trace(folder / "posts.csv")
+
+
+def error_of(folder: Path, posts: str | bytes = POSTS, feeds: str | bytes = FEEDS) -> str:
+    """What files with these contents are refused with, without their folder."""
+    with pytest.raises(TraceError) as caught:
+        trace_of(folder, posts, feeds)
+    assert "\n" not in str(caught.value)
+    return str(caught.value).replace(f"{folder}/", "")
+
+
+def hours_of(trace: FeedTrace, feed: str) -> list[float]:
+    """A feed's posts in hours of the new year."""
+    i = trace.ids.index(feed)
+    of_feed = slice(trace.posts.first[i], trace.posts.first[i + 1])
+    return [float(at) - NEW_YEAR for at in trace.posts.at[of_feed]]
+
+
+def test_posts_may_stand_in_any_order_and_appear_in_one_second(tmp_path: Path) -> None:
+    trace = trace_of(tmp_path)
+    second = 1 / 3600
+    assert hours_of(trace, "b") == pytest.approx([6 + second, 6 + second, 24], abs=1e-9)
+    assert hours_of(trace, "a") == [10]
+
+
+def test_feeds_without_posts_count_and_those_without_a_window_do_not(tmp_path: Path) -> None:
+    trace = trace_of(tmp_path)
+    assert trace.ids == ("a", "b", "c")
+    assert hours_of(trace, "c") == []
+    assert (trace.windowless, trace.unlisted) == (1, 1)
+
+
+def test_windows_are_whole_and_weights_are_1_where_none_is_given(tmp_path: Path) -> None:
+    trace = trace_of(tmp_path)
+    assert trace.window.tolist() == [15, 20, 1]
+    assert trace.weight.tolist() == [1, 2.5, 1]
+    plain = trace_of(tmp_path, feeds="window_size_S,feed_id\n3,b\n")
+    assert (plain.window.tolist(), plain.weight.tolist()) == ([3], [1])
+    assert plain.unlisted == 3
+
+
+def test_files_may_be_gzip_and_elsewhere(tmp_path: Path) -> None:
+    plain = trace_of(tmp_path)
+    for name, content in (("posts.csv.gz", POSTS), ("others.csv.gz", FEEDS)):
+        (tmp_path / name).write_bytes(gzip.compress(content.encode()))
+    (tmp_path / "feeds.csv").unlink()
+    trace = read_feed_trace(tmp_path / "posts.csv.gz", tmp_path / "others.csv.gz")
+    assert trace.posts.at.tolist() == plain.posts.at.tolist()
+
+
+def with_post(row: str) -> str:
+    """The posts with another second one."""
+    rows = POSTS.splitlines()
+    rows[2] = row
+    return "\n".join(rows)
+
+
+@pytest.mark.parametrize(
+    ("posts", "said"),
+    [
+        ("", "posts.csv: empty (it needs the columns feed_id, posted_at_utc)"),
+        ("feed_id,posted_at_utc\n", "posts.csv: no rows below the column names"),
+        ("feed,posted_at_utc\nb,2024-01-01T00:00:00Z\n",
+         "posts.csv, line 1: no column feed_id (rename one of 'feed, posted_at_utc')"),
+        (with_post("b,2024-01-01T06:00:01,"),
+         "posts.csv, line 3: posted_at_utc '2024-01-01T06:00:01' has no time zone "
+         "(append Z if it is UTC)"),
+        (with_post("b,yesterday,"), "posts.csv, line 3: posted_at_utc 'yesterday' is no time"),
+        (with_post("y,yesterday,"), "posts.csv, line 3: posted_at_utc 'yesterday' is no time"),
+        (with_post(",2024-01-01T06:00:01Z,"), "posts.csv, line 3: feed_id is empty"),
+        (with_post("b,2024-01-01T06:00:01Z"), "posts.csv, line 3: 2 values under 3 columns"),
+        (with_post('b,"2024'), "posts.csv, after line 2: not CSV"),
+    ],
+)  # fmt: skip
+def test_wrong_posts_are_refused(tmp_path: Path, posts: str, said: str) -> None:
+    assert said in error_of(tmp_path, posts)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ("b,news,10,", "feeds.csv, line 6: feed 'b' is listed twice (remove one)"),
+        ("x,news,10,", "feeds.csv, line 6: feed 'x' is listed twice (remove one)"),
+        (",news,10,", "feeds.csv, line 6: feed_id is empty"),
+        *(
+            (f"d,news,{window},",
+             f"feeds.csv, line 6: window_size_S '{window}' is no number of posts "
+             "(write a whole number from 1 on, or leave it empty)")
+            for window in ("0", "-3", "2.5", "many", "nan", "inf", "1e12")
+        ),
+        *(
+            (f"d,news,10,{weight}",
+             f"feeds.csv, line 6: weight '{weight}' is no number from 0 to 1,000,000, without 0 "
+             "(or leave it empty)")
+            for weight in ("0", "-1", "much", "nan", "inf")
+        ),
+    ],
+)  # fmt: skip
+def test_wrong_feeds_are_refused(tmp_path: Path, row: str, said: str) -> None:
+    assert error_of(tmp_path, feeds=f"{FEEDS}{row}\n") == said
+
+
+@pytest.mark.parametrize(
+    ("feeds", "said"),
+    [
+        ("", "feeds.csv: empty (it needs the columns feed_id, window_size_S)"),
+        ("feed_id\nb\n", "feeds.csv, line 1: no column window_size_S (rename one of 'feed_id')"),
+        ("feed_id,window_size_S\nb,\n",
+         "feeds.csv: no feed has a window (fill in window_size_S)"),
+    ],
+)  # fmt: skip
+def test_feeds_that_are_none_are_refused(tmp_path: Path, feeds: str, said: str) -> None:
+    assert error_of(tmp_path, feeds=feeds) == said
+
+
+def test_files_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=re.escape(f"{tmp_path}/posts.csv: No such file")):
+        read_feed_trace(tmp_path / "posts.csv")
+    (tmp_path / "posts.csv").write_text(POSTS)
+    with pytest.raises(TraceError, match=re.escape(f"{tmp_path}/feeds.csv: No such file")):
+        read_feed_trace(tmp_path / "posts.csv")

@@ -1,0 +1,91 @@
+"""The standing schedules of feeds, by examples."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from schedules.feedschedules import FeedLimits, optimal_schedules
+from schedules.posting import Posting, posting
+from schedules.schedule import WEEK_HOURS, Schedule, Schedules
+from schedules.score import Times
+from schedules.terms import BudgetTooSmall
+
+MONDAY = 24.0 * (7 * 2822 + 4)
+
+
+def believed(*feeds: list[float]) -> Posting:
+    """Of feeds with posts at these hours of the three weeks since a Monday."""
+    flat = np.array([hour for feed in feeds for hour in feed], np.float64)
+    posts = Times(np.cumsum([0, *map(len, feeds)]), MONDAY + flat)
+    since = np.full(len(feeds), MONDAY)
+    return posting(posts, since, since + 3 * WEEK_HOURS)
+
+
+def limits(n: int, least: float = 1, most: float = 672) -> FeedLimits:
+    one, zero = np.ones(n), np.zeros(n, np.int64)
+    is_open = np.ones((1, WEEK_HOURS), np.bool_)
+    key = np.arange(n, dtype=np.uint64) * np.uint64(131)
+    return FeedLimits(key, zero + 10, one, one, least * one, most * one, zero, is_open)
+
+
+DAILY = [24 * day + 9.5 + j / 60 for day in range(21) for j in range(6)]
+
+
+def test_a_feed_that_posts_each_morning_is_fetched_soon_after() -> None:
+    plan = optimal_schedules(believed(DAILY), limits(1), Schedules.none(1), visits_per_week=7)
+    slots = np.array(plan.schedules[0].slots)
+    assert len(slots) == 7
+    assert set(slots % 24) <= {10, 11, 12}
+
+
+def test_a_silent_feed_gets_the_floor_where_visits_are_dear() -> None:
+    plan = optimal_schedules(believed([], DAILY), limits(2), Schedules.none(2), price=2.0)
+    assert plan.schedules[0].visits_per_week == 0.25
+    assert plan.schedules[1].visits_per_week >= 1
+
+
+@pytest.mark.parametrize(("most", "visits"), [(672, 0.25), (504, 1 / 3), (168, 1), (24, 7)])
+def test_the_longest_interval_is_kept_at_any_price(most: float, visits: float) -> None:
+    plan = optimal_schedules(believed([]), limits(1, most=most), Schedules.none(1), price=1e6)
+    assert plan.schedules[0].visits_per_week == pytest.approx(visits)
+
+
+def test_no_more_visits_than_the_shortest_interval_allows() -> None:
+    plan = optimal_schedules(believed(DAILY), limits(1, least=48), Schedules.none(1), price=1e-9)
+    slots = np.array(plan.schedules[0].slots)
+    assert np.diff(np.append(slots, slots[0] + WEEK_HOURS)).min() >= 48
+
+
+def test_too_few_visits_for_all_floors_are_refused() -> None:
+    with pytest.raises(BudgetTooSmall):
+        optimal_schedules(
+            believed([], []), limits(2, most=168), Schedules.none(2), visits_per_week=1
+        )
+
+
+def test_a_present_schedule_that_is_hardly_worse_stays() -> None:
+    feeds, bounds = believed(DAILY), limits(1)
+    first = optimal_schedules(feeds, bounds, Schedules.none(1), visits_per_week=7)
+    moved = Schedules(
+        first.schedules.weeks, first.schedules.first, first.schedules.slots.copy(),
+        first.schedules.every_hours, first.schedules.phase_hours,
+    )  # fmt: skip
+    moved.slots[-1] += 1
+    again = optimal_schedules(feeds, bounds, moved, visits_per_week=7)
+    assert again.schedules[0] == moved[0]
+
+
+def test_a_present_schedule_in_a_closed_hour_goes() -> None:
+    feeds, bounds = believed(DAILY), limits(1)
+    bounds.open_hours[0, :10] = False
+    slot, none = np.array([3], np.uint16), np.zeros(1)
+    night = Schedules(np.ones(1, np.uint8), np.array([0, 1]), slot, none, none)
+    again = optimal_schedules(feeds, bounds, night, visits_per_week=1)
+    assert again.schedules[0] != Schedule(1, (3,))
+
+
+def test_without_feeds_there_is_no_plan() -> None:
+    assert (
+        len(optimal_schedules(believed(), limits(0), Schedules.none(0), price=1.0).schedules) == 0
+    )

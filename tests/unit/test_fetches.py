@@ -1,0 +1,108 @@
+"""Where fetches are put, held against all places there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schedules.fetches import Course, Room, best_split, course, hull, insert, interval_cost, polish
+from schedules.overflow import table
+from schedules.schedule import WEEK_HOURS
+
+ALWAYS = np.ones(WEEK_HOURS, np.bool_)
+FOR_EVER = 1e9
+
+
+@dataclass(frozen=True)
+class Feed:
+    """A feed of the examples."""
+
+    per_week: float
+    window: int
+    peak: int
+    hours: int = 14
+
+    def course(self) -> Course:
+        profile = np.full(WEEK_HOURS, 0.5 / WEEK_HOURS)
+        profile[self.peak] += 0.5
+        mass, lever = course(profile, self.per_week, self.hours + 1, 0)
+        t = table(float(mass[-1]), 2.0, float(self.window))
+        return Course(mass, lever, t, 0.002)
+
+    def room(self, **other: float) -> Room:
+        """The period of these hours and one more, which is its end."""
+        least, most = other.get("least", 1.0), other.get("most", FOR_EVER)
+        return Room(0, self.hours + 1, True, 1, 0, ALWAYS, least, most)
+
+
+def cost(c: Course, room: Room, fetches: tuple[int, ...]) -> float:
+    stops = [room.begin, *fetches, room.end]
+    return sum(interval_cost(c, room, a, n) for a, n in pairwise(stops))
+
+
+FEEDS = st.builds(Feed, st.floats(1, 2000), st.integers(1, 20), st.integers(0, 13))
+
+
+@settings(deadline=None)
+@given(FEEDS)
+def test_the_first_fetch_is_the_best_there_is(feed: Feed) -> None:
+    c, room = feed.course(), feed.room()
+    saved, where = best_split(c, room, room.begin, room.end)
+    best = min(cost(c, room, (z,)) for z in range(1, room.end))
+    assert cost(c, room, (where,)) == pytest.approx(best)
+    assert saved == pytest.approx(cost(c, room, ()) - best)
+
+
+@settings(deadline=None)
+@given(FEEDS, st.integers(2, 3))
+def test_polished_fetches_save_nearly_what_the_best_do(feed: Feed, count: int) -> None:
+    c, room = feed.course(), feed.room()
+    saved, order, _, _ = insert(c, room, 0.0, count)
+    at = polish(c, room, order)
+    found = cost(c, room, tuple(at))
+    best = min(cost(c, room, some) for some in combinations(range(1, room.end), len(at)))
+    whole = cost(c, room, ())
+    assert found <= whole - saved.sum() + 1e-9
+    assert whole - found >= 0.8 * (whole - best)
+
+
+@settings(deadline=None)
+@given(FEEDS)
+def test_what_each_fetch_saves_sums_to_what_all_save(feed: Feed) -> None:
+    c, room = feed.course(), feed.room()
+    saved, order, _, _ = insert(c, room, 0.0, 6)
+    after = cost(c, room, tuple(sorted(order)))
+    assert saved.sum() == pytest.approx(cost(c, room, ()) - after, abs=1e-9)
+    assert (saved > 0).all()
+
+
+@settings(deadline=None)
+@given(FEEDS, st.integers(2, 4), st.integers(6, 9))
+def test_fetches_keep_their_distances(feed: Feed, least: int, most: int) -> None:
+    c, room = feed.course(), feed.room(least=least, most=most)
+    _, order, needed, _ = insert(c, room, 1e9, 14)
+    at = [0, *sorted(order[:needed])]
+    assert all(least <= n - a <= most for a, n in pairwise(at))
+    assert room.end - at[-1] <= most
+
+
+def test_a_period_ends_without_a_fetch_and_what_is_left_is_lost() -> None:
+    feed = Feed(168, 20, 0)
+    c, room = feed.course(), feed.room()
+    assert interval_cost(c, room, 5, room.end) == pytest.approx(c.mass[-1] - c.mass[5])
+
+
+def test_steps_fall_in_worth_and_keep_what_all_save() -> None:
+    more, saved = np.array([1.0, 1, 1, 1]), np.array([2.0, 5, 1, 0.5])
+    count, value, last = hull(more, saved, 0)
+    assert (count.tolist(), value.tolist(), last.tolist()) == ([2, 1, 1], [3.5, 1, 0.5], [1, 2, 3])
+
+
+def test_what_is_needed_is_one_step_of_infinite_worth() -> None:
+    count, value, _ = hull(np.ones(4), np.array([2.0, 5, 1, 0.5]), 2)
+    assert (count.tolist(), value.tolist()) == ([2, 1, 1], [np.inf, 1, 0.5])

@@ -1,0 +1,348 @@
+"""Lists of feeds: OPML and plain text, whole and broken, and what is refused of them."""
+
+from __future__ import annotations
+
+import io
+import time
+from datetime import UTC, datetime
+
+import pytest
+
+from crawler.config import Config
+from crawler.errors import ConfigError
+from crawler.feeds import lists, opml
+from crawler.feeds.listfile import encoding_of, read_list
+from crawler.feeds.lists import FeedList, Refused, Subscription, category_of, feed_url, tidy
+
+NAME = "my.opml"
+BOMB_LEVELS = 9
+FEED = '<outline text="A" xmlUrl="https://a.example/feed"/>'
+
+
+def read(text: str | bytes, **knobs: object) -> FeedList:
+    """What a file with this content lists."""
+    body = text.encode() if isinstance(text, str) else text
+    return read_list(io.BytesIO(body), NAME, Config.load(**knobs))
+
+
+def outlines(inner: str) -> FeedList:
+    """What an OPML document with these outlines lists."""
+    return read(f'<?xml version="1.0"?><opml version="2.0"><body>{inner}</body></opml>')
+
+
+def urls(found: FeedList) -> list[str]:
+    return [feed.url for feed in found.feeds]
+
+
+def test_an_outline_with_xml_url_is_a_feed() -> None:
+    found = outlines(
+        '<outline type="rss" text="A &amp; B" title="other" xmlUrl="https://A.example/feed"'
+        ' htmlUrl="https://a.example/"/>'
+    )
+    assert found == FeedList(
+        (Subscription("https://a.example/feed", "A & B", "https://a.example/"),)
+    )
+
+
+def test_nested_outlines_are_categories() -> None:
+    found = outlines(
+        f'<outline text="News"><outline title=" Local  news ">{FEED}</outline></outline>'
+    )
+    assert found.feeds[0].categories == ("News/Local news",)
+
+
+@pytest.mark.parametrize(
+    ("inner", "categories"),
+    [
+        (FEED, ()),
+        (f"<outline>{FEED}</outline>", ()),
+        (f'<outline text="AC/DC">{FEED}</outline>', ("AC/DC",)),
+        (f'<outline text="N">{FEED}</outline>{FEED}', ("N",)),
+        (f'<outline text="N">{FEED}{FEED}</outline><outline text="M">{FEED}</outline>', ("N", "M")),
+        ('<outline xmlUrl="https://a.example/feed" category="/News/Local, Sport,,"/>',
+         ("News/Local", "Sport")),
+        (f'<outline text="N" xmlUrl="https://b.example/">{FEED}</outline>', ()),
+    ],
+    ids=["none", "nameless", "slash", "twice", "two", "attribute", "in a feed"],
+)  # fmt: skip
+def test_categories(inner: str, categories: tuple[str, ...]) -> None:
+    feeds = {feed.url: feed for feed in outlines(inner).feeds}
+    assert feeds["https://a.example/feed"].categories == categories
+
+
+def test_a_feed_that_stands_twice_is_one_and_keeps_its_first_title() -> None:
+    found = outlines(
+        '<outline text="N"><outline xmlUrl="https://a.example/feed?utm_source=x"/></outline>'
+        '<outline text="M"><outline text="Second" xmlUrl="HTTPS://A.example:443/feed#top"/></outline>'
+        '<outline text="Third" htmlUrl="https://a.example/" xmlUrl="https://a.example/feed"/>'
+    )
+    assert found.feeds == (
+        Subscription("https://a.example/feed", "Second", "https://a.example/", ("N", "M")),
+    )
+
+
+def test_a_url_is_no_title() -> None:
+    found = outlines('<outline text="https://a.example/feed" xmlUrl="https://a.example/feed"/>')
+    assert found.feeds[0].title is None
+
+
+@pytest.mark.parametrize(
+    ("written", "url"),
+    [
+        ("feed://a.example/x", "http://a.example/x"),
+        ("feed:https://a.example/x", "https://a.example/x"),
+        ("feed://https://a.example/x", "https://a.example/x"),
+        ("FEED:http://a.example/x", "http://a.example/x"),
+        (" https://a.example/x\n", "https://a.example/x"),
+        ("https://a.example", "https://a.example/"),
+        ("https://a.example/a b", "https://a.example/a%20b"),
+    ],
+)
+def test_schemes_of_feed_readers_and_ways_to_write_a_url(written: str, url: str) -> None:
+    assert feed_url(written, Config.load()) == url
+
+
+@pytest.mark.parametrize(
+    ("written", "reason"),
+    [
+        ("", "no URL"),
+        ("a.example/feed", "no http or https URL"),
+        ("ftp://a.example/feed", "no http or https URL"),
+        ("feed:", "no http or https URL"),
+        ("javascript:alert(1)", "no http or https URL"),
+        ("http://", "no http or https URL"),
+        ("http://[::1/", "no http or https URL"),
+        ("http://a b/", "no http or https URL"),
+        ("https://a.example/" + "x" * 2000, "longer than 2000 characters"),
+    ],
+)
+def test_what_is_no_url_is_refused_with_its_reason(written: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        feed_url(written, Config.load())
+
+
+def test_only_the_bad_line_of_an_opml_file_is_refused() -> None:
+    found = outlines(
+        f'\n\n<outline text="Bad one" xmlUrl="ftp://a.example/"/>{FEED}\n<outline xmlUrl=""/>'
+        '<outline text="More" type="include" url="https://a.example/more.opml"/>'
+    )
+    assert urls(found) == ["https://a.example/feed"]
+    assert found.refused == (
+        Refused("line 3, Bad one", "ftp://a.example/", "no http or https URL"),
+        Refused("line 4", "", "no URL"),
+        Refused("line 4, More", "https://a.example/more.opml", "a link or another list, no feed"),
+    )
+
+
+def test_a_plain_list_has_a_url_a_line_and_comments() -> None:
+    found = read(
+        "# mine\r\nhttps://a.example/feed # good\r\n\r\n  feed://b.example/#part\n"
+        "https://a.example/feed\nc.example\nhttps://d.example/ x\nhttps://e.example/"
+    )
+    assert urls(found) == ["https://a.example/feed", "http://b.example/", "https://e.example/"]
+    assert [(one.where, one.url) for one in found.refused] == [
+        ("line 6", "c.example"), ("line 7", "https://d.example/ x"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        '<opml><body><outline text="Q & A" xmlUrl="https://a.example/?a=1&b=2"/></body></opml>',
+        "<opml><body><outline text=Q xmlUrl=https://a.example/?a=1&b=2 /></body></opml>",
+        '<opml><body></outline><outline xmlUrl="https://a.example/?a=1&amp;b=2"/></outline></opml>',
+        '<opml><body><outline xmlUrl="https://a.example/?a=1&amp;b=2"/><outline text="x" xml',
+        '<opml><body><x:outline xmlUrl="https://a.example/?a=1&amp;b=2"/>&nbsp;</body></opml>',
+        '<opml><outline text="\x03<b>" xmlUrl="https://a.example/?a=1&amp;b=2"/></opml>',
+    ],
+    ids=["ampersands", "no quotes", "stray ends", "cut off", "prefix and entity", "control"],
+)
+def test_of_a_broken_list_what_can_be_read_is_read_and_said(body: str) -> None:
+    found = read(body)
+    assert urls(found) == ["https://a.example/?a=1&b=2"]
+    (problem,) = found.problems
+    assert problem.startswith("broken XML (")
+    assert ", line 1, " in problem
+
+
+def test_capitals_and_namespaces_do_not_matter() -> None:
+    assert urls(read('<OPML><BODY><OUTLINE XMLURL="https://a.example/"/></BODY></OPML>')) == [
+        "https://a.example/"
+    ]
+    spaced = (
+        '<opml xmlns="http://opml.org/spec2"><body><outline type="rss" url="https://a.example/"/>'
+    )
+    assert urls(read(spaced + "</body></opml>")) == ["https://a.example/"]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "declared"),
+    [
+        ("utf-8", ""),
+        ("utf-8-sig", ""),
+        ("utf-16", ' encoding="UTF-16"'),
+        ("utf-32", ""),
+        ("iso-8859-1", ' encoding="ISO-8859-1"'),
+        ("utf-8", ' encoding="ISO-8859-1"'),
+        ("utf-8", ' encoding="nonsense"'),
+        ("iso2022_jp", ' encoding="ISO-2022-JP"'),
+    ],
+)
+def test_encodings_declared_rightly_and_wrongly(encoding: str, declared: str) -> None:
+    title = "新聞" if encoding == "iso2022_jp" else "Élan où ça"
+    text = f'<?xml version="1.0"{declared}?><opml><outline text="{title}" xmlUrl="http://a.b/"/></opml>'
+    found = read(text.encode(encoding))
+    assert (found.feeds[0].title, found.problems) == (title, ())
+
+
+@pytest.mark.parametrize(
+    ("encoding", "title"), [("cp1252", "L’été où ça va déjà"), ("cp1251", "Новости культуры")]
+)
+def test_an_undeclared_encoding_is_guessed_and_said(encoding: str, title: str) -> None:
+    text = f'<opml><outline text="{title}" xmlUrl="http://a.b/"/></opml>'
+    found = read(text.encode(encoding))
+    assert found.feeds[0].title == title
+    assert found.problems == (f"not in utf-8 as it should be: read as {encoding}",)
+
+
+def test_a_plain_list_from_a_windows_editor() -> None:
+    assert urls(read("http://a.b/\r\nhttp://c.d/\r\n".encode("utf-16"))) == [
+        "http://a.b/", "http://c.d/",
+    ]  # fmt: skip
+    assert encoding_of(io.BytesIO(b"")) == ("utf-8", None)
+
+
+@pytest.mark.parametrize(
+    ("body", "complaint"),
+    [
+        ("", "no feeds in it"),
+        ("# none\n\n", "no feeds in it"),
+        ("<opml><body/></opml>", "OPML without a feed in it"),
+        ('<opml><body><outline text="x"/></body></opml>', "no feeds in it"),
+        ("<!DOCTYPE html><html><body><a href='/opml'>x</a></body></html>", "an HTML page, no OPML"),
+        ("<?xml version='1.0'?><rss><channel/></rss>", r"a feed, no list \(scrapy feeds add URL\)"),
+        ("<kml/>", "neither OPML nor a list of URLs"),
+        ('{"version": 1}', "neither OPML nor a list of URLs"),
+        ("\x89PNG\0\0", "neither OPML nor a list of URLs"),
+    ],
+)
+def test_what_is_no_list_is_one_line(body: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=f"^my.opml: {complaint}$"):
+        read(body)
+
+
+def _bomb() -> str:
+    levels = "".join(f'<!ENTITY e{i} "{f"&e{i - 1};" * 10}">' for i in range(1, BOMB_LEVELS))
+    return f'<!DOCTYPE opml [<!ENTITY e0 "lol lol lol">{levels}]>'
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f'{_bomb()}<opml><outline text="&e{BOMB_LEVELS - 1};" xmlUrl="http://a.b/"/></opml>',
+        f'{_bomb()}<opml>&e{BOMB_LEVELS - 1};<outline xmlUrl="http://a.b/"/></opml>',
+        '<!DOCTYPE opml [<!ENTITY x SYSTEM "file:///etc/passwd">]>'
+        '<opml>&x;<outline text="&x;" xmlUrl="http://a.b/"/></opml>',
+        '<!DOCTYPE opml SYSTEM "http://127.0.0.1:9/x.dtd"><opml><outline xmlUrl="http://a.b/"/></opml>',
+    ],
+    ids=["in a title", "in the text", "a file", "a DTD"],
+)  # fmt: skip
+def test_entities_do_no_harm(body: str) -> None:
+    begun = time.process_time()
+    (feed,) = read('<?xml version="1.0"?>' + body).feeds
+    assert feed.url == "http://a.b/"
+    assert "root:" not in (feed.title or "")
+    assert len(feed.title or "") <= lists.TITLE_CHARACTERS
+    assert time.process_time() - begun < 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "<opml>" + '<outline text="a"><outline xmlUrl="http://a.b/"/>' * 20_000,
+        "<opml>" + f'<outline text="{"long " * 100}">' * 200 + '<outline xmlUrl="http://a.b/"/>',
+        "<opml>" + "".join(
+            f'<outline text="{i}"><outline xmlUrl="http://a.b/"/></outline>' for i in range(20_000)
+        ) + "</opml>",
+        "http://a.b/\n" + "x" * 5_000_000,
+    ],
+    ids=["deep", "long", "many folders", "one line"],
+)  # fmt: skip
+def test_time_and_memory_do_not_grow_with_the_square_of_a_hostile_list(body: str) -> None:
+    begun = time.process_time()
+    found = read(body)
+    assert urls(found) == ["http://a.b/"]
+    assert len(found.feeds[0].categories) <= lists.MOST_CATEGORIES
+    assert all(len(name) <= lists.CATEGORY_CHARACTERS for name in found.feeds[0].categories)
+    assert time.process_time() - begun < 5
+
+
+def test_sizes_have_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crawler.feeds.lists.MOST_FEEDS", 2)
+    monkeypatch.setattr("crawler.feeds.lists.MOST_REFUSED", 2)
+    with pytest.raises(ConfigError, match=r"^my.opml: more than 2 feeds; import it in parts$"):
+        read("http://a.b/1\nhttp://a.b/2\nhttp://a.b/3\n")
+    with pytest.raises(ConfigError, match=r"^my.opml: more than 2 lines that name no feed$"):
+        read("a\nb\nc\n")
+    monkeypatch.setattr("crawler.feeds.listfile.LARGEST_MB", 1)
+    with pytest.raises(ConfigError, match=r"^my.opml: larger than 1 MB; import it in parts$"):
+        read("#" * 1_048_577)
+
+
+@pytest.mark.parametrize(
+    ("path", "kept"),
+    [
+        ("News", "News"),
+        (" News / Local\tnews ", "News/Local news"),
+        ("//News//", "News"),
+        (" / ", ""),
+        ("a\0\ud800b", "a b"),
+        ("x" * 199 + "/y", "x" * 199),
+    ],
+)
+def test_categories_in_their_normal_form(path: str, kept: str) -> None:
+    assert category_of(path) == kept
+    assert category_of(kept) == kept
+
+
+def test_tidy_text_is_one_line() -> None:
+    assert tidy("  a\r\n b\x00\u2028c ", 100) == "a b c"
+    assert tidy("ab cd", 3) == "ab"
+
+
+def test_a_feed_is_written_in_the_folder_of_each_category() -> None:
+    feeds = [
+        Subscription(
+            "https://a.example/?x=1&y=2", 'A "quoted" <b>', "https://a.example/", ("N/L", "S")
+        ),
+        Subscription("https://b.example/", None, None, ("N",)),
+        Subscription("https://c.example/", "C"),
+    ]
+    written = "".join(opml.written(feeds, "Mine & yours", datetime(2026, 1, 5, 12, tzinfo=UTC)))
+    assert (
+        written
+        == """\
+<?xml version="1.0" encoding="UTF-8"?>
+<opml version="2.0">
+  <head>
+    <title>Mine &amp; yours</title>
+    <dateCreated>Mon, 05 Jan 2026 12:00:00 GMT</dateCreated>
+  </head>
+  <body>
+    <outline type="rss" text="C" title="C" xmlUrl="https://c.example/"/>
+    <outline text="N">
+      <outline type="rss" text="https://b.example/" xmlUrl="https://b.example/"/>
+      <outline text="L">
+        <outline type="rss" text='A "quoted" &lt;b&gt;' title='A "quoted" &lt;b&gt;'\
+ xmlUrl="https://a.example/?x=1&amp;y=2" htmlUrl="https://a.example/"/>
+      </outline>
+    </outline>
+    <outline text="S">
+      <outline type="rss" text='A "quoted" &lt;b&gt;' title='A "quoted" &lt;b&gt;'\
+ xmlUrl="https://a.example/?x=1&amp;y=2" htmlUrl="https://a.example/"/>
+    </outline>
+  </body>
+</opml>
+"""
+    )
+    assert sorted(read(written).feeds, key=lambda feed: feed.url) == feeds

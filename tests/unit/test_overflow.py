@@ -1,0 +1,62 @@
+"""Expected posts that leave a document, held against sums over the negative binomial."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from schedules.overflow import expected, looked_up, table
+
+MEANS, BATCHES, WINDOWS = st.floats(0.01, 400), st.floats(0.0, 12), st.integers(1, 120)
+
+
+def summed(mean: float, batch: float, window: int) -> float:
+    """E(N - window)+ term by term."""
+    n = np.arange(40_000)
+    if batch < 1e-9:
+        chance = stats.poisson.pmf(n, mean)
+    else:
+        chance = stats.nbinom.pmf(n, mean / batch, 1 / (1 + batch))
+    return float((np.maximum(n - window, 0) * chance).sum())
+
+
+@settings(deadline=None)
+@given(MEANS, BATCHES, WINDOWS)
+def test_lost_posts_are_those_of_the_sum(mean: float, batch: float, window: int) -> None:
+    lost, wait = expected(mean, batch, float(window))
+    assert lost == pytest.approx(summed(mean, batch, window), rel=1e-4, abs=1e-6)
+    assert 0 <= wait <= 1
+
+
+def test_chances_too_small_for_a_number_do_not_spoil_the_sum() -> None:
+    assert expected(3000.0, 0.0, 2990.0)[0] == pytest.approx(summed(3000.0, 0.0, 2990), rel=1e-6)
+
+
+def test_one_post_each_time_waits_for_half_of_the_interval_and_none_of_none_is_lost() -> None:
+    assert expected(0.0, 3.0, 5.0) == (0.0, 1.0)
+    lost, wait = expected(1e-6, 0.0, 5.0)
+    assert lost == pytest.approx(0, abs=1e-9)
+    assert wait == pytest.approx(1)
+
+
+@settings(deadline=None)
+@given(MEANS, BATCHES, WINDOWS)
+def test_the_table_says_about_the_same(mean: float, batch: float, window: int) -> None:
+    t = table(500.0, batch, float(window))
+    lost, wait = looked_up(t.lost, t.wait, t.top, mean)
+    exact, share = expected(mean, batch, float(window))
+    assert lost == pytest.approx(exact, rel=0.03, abs=0.03 * (1 + np.sqrt(window)))
+    assert wait == pytest.approx(share, abs=0.1)
+
+
+@settings(deadline=None)
+@given(BATCHES, WINDOWS, MEANS, MEANS)
+def test_more_posts_never_lose_less(batch: float, window: int, one: float, other: float) -> None:
+    t = table(500.0, batch, float(window))
+    low, high = sorted((one, other))
+    assert looked_up(t.lost, t.wait, t.top, low)[0] <= (
+        looked_up(t.lost, t.wait, t.top, high)[0] + 1e-9
+    )

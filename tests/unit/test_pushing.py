@@ -1,0 +1,312 @@
+"""Push: what a subscription is worth, its secrets, its times, whom it may ask."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import ipaddress
+import random
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crawler.errors import ConfigError, StorageError
+from crawler.feeds.pushing import is_active, poll_hours
+from crawler.push import guard, times
+from crawler.push.guard import NotAllowed, addresses_for, is_public
+from crawler.push.holds import Holds
+from crawler.push.lanes import AT_ONCE, AT_ONCE_OF_HOST, MOST_WAITING_OF_HOST, Lanes
+from crawler.push.options import add_options, order_of
+from crawler.push.tokens import Tokens, is_signed, new_secret
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
+RARE = 72.0
+
+
+def push(**fields: Any) -> dict[str, Any]:
+    """A subscription confirmed two days ago for ten, that delivered yesterday."""
+    return {
+        "state": "active", "asked_at": NOON - 2 * DAY, "leased_at": NOON - 2 * DAY,
+        "lease_until": NOON + 8 * DAY, "delivered_at": NOON - DAY,
+    } | fields  # fmt: skip
+
+
+def test_a_hub_that_delivers_makes_polls_rare() -> None:
+    assert is_active(push(), NOON)
+    assert poll_hours(2, push(), NOON, RARE) == RARE
+
+
+def test_a_plan_that_is_rarer_stands() -> None:
+    assert poll_hours(100, push(), NOON, RARE) == 100
+
+
+@pytest.mark.parametrize(
+    "subscription",
+    [
+        None, {}, push(state="asked"), push(state="refused"), push(state="ended"),
+        push(lease_until=NOON), push(lease_until=None), push(delivered_at=None),
+        push(delivered_at=NOON - 11 * DAY),
+    ],
+    ids=["none", "empty", "asked", "refused", "ended", "lease over", "no lease",
+         "never delivered", "not for longer than a lease"],
+)  # fmt: skip
+def test_otherwise_the_plan_stands(subscription: dict[str, Any] | None) -> None:
+    assert poll_hours(2, subscription, NOON, RARE) == 2
+
+
+def test_a_renewed_lease_keeps_what_was_proven_before() -> None:
+    renewed = push(leased_at=NOON, lease_until=NOON + 10 * DAY, delivered_at=NOON - 5 * DAY)
+    assert poll_hours(2, renewed, NOON, RARE) == RARE
+
+
+@given(st.floats(0.1, 1e4), st.floats(0.1, 1e4), st.integers(-400, 400))
+def test_polls_never_end_and_never_come_sooner_than_planned(
+    planned: float, rare: float, hours: int
+) -> None:
+    every = poll_hours(planned, push(), NOON + hours * HOUR, rare)
+    assert every in (planned, max(planned, rare))
+
+
+@pytest.mark.parametrize("method", ["sha1", "sha256", "sha384", "sha512", "SHA256"])
+def test_a_signature_of_the_standard_s_methods_counts(method: str) -> None:
+    body, secret = b"<rss>\xff</rss>", new_secret()
+    digest = hmac.new(secret.encode(), body, getattr(hashlib, method.lower())).hexdigest()
+    assert is_signed(f"{method}={digest}", body, secret)
+    assert is_signed(f" {method}={digest.upper()} ", body, secret)
+    assert not is_signed(f"{method}={digest}", body + b" ", secret)
+    assert not is_signed(f"{method}={digest}", body, new_secret())
+    assert not is_signed(f"{method}={digest[:-1]}", body, secret)
+
+
+@pytest.mark.parametrize("header", [None, "", "=", "sha256", "sha256=", "sha256=\xfc", "a" * 9999])
+def test_what_is_no_signature(header: str | None) -> None:
+    assert not is_signed(header, b"", "secret")
+
+
+def test_md5_counts_for_nothing() -> None:
+    digest = hmac.new(b"secret", b"body", hashlib.md5).hexdigest()
+    assert not is_signed(f"md5={digest}", b"body", "secret")
+
+
+def test_a_token_is_known_by_the_key_that_made_it_alone() -> None:
+    tokens, others = Tokens(b"k" * 32), Tokens(b"o" * 32)
+    token = tokens.new()
+    assert tokens.knows(token)
+    assert not others.knows(token)
+    assert token != tokens.new()
+
+
+@given(st.text(max_size=60))
+def test_no_other_text_is_a_token(text: str) -> None:
+    assert not Tokens(b"k" * 32).knows(text)
+
+
+def test_a_changed_letter_spoils_a_token() -> None:
+    tokens = Tokens(b"k" * 32)
+    token = tokens.new()
+    spoiled = [token[:i] + ("A" if token[i] != "A" else "B") + token[i + 1 :] for i in range(48)]
+    assert not any(tokens.knows(other) for other in spoiled)
+
+
+def test_pauses_double_from_ten_minutes_to_a_day() -> None:
+    pauses = [times.pause(attempts, 0.5) for attempts in (1, 2, 3, 8, 9, 1000)]
+    assert pauses == [10 * MINUTE, 20 * MINUTE, 40 * MINUTE, 1280 * MINUTE, DAY, DAY]
+
+
+@given(st.integers(1, 50), st.floats(0, 1, exclude_max=True))
+def test_chance_spreads_a_pause_over_a_fifth(attempts: int, chance: float) -> None:
+    middle = times.pause(attempts, 0.5)
+    assert 0.9 * middle <= times.pause(attempts, chance) <= 1.1 * middle
+
+
+@pytest.mark.parametrize(
+    ("named", "length"),
+    [("86400", DAY), (None, 10 * DAY), ("", 10 * DAY), ("soon", 10 * DAY), ("-5", 10 * DAY),
+     ("1e9", 10 * DAY), ("1", MINUTE), ("9" * 5000, 30 * DAY), ("٣", 10 * DAY)],
+)  # fmt: skip
+def test_a_lease_is_what_the_hub_says_within_bounds(named: str | None, length: timedelta) -> None:
+    assert times.lease(named, 10 * DAY) == length
+
+
+@given(st.floats(0, 1, exclude_max=True))
+def test_a_lease_is_renewed_before_two_thirds_are_over(chance: float) -> None:
+    assert 0.6 * 9 * DAY <= times.renewal(9 * DAY, chance) <= 6 * DAY
+
+
+def test_a_hub_that_goes_on_failing_is_left_alone_for_longer() -> None:
+    holds, now, pauses = Holds(random.Random(1)), NOON, []
+    for _ in range(12):
+        holds.failed("hub", now)
+        holds.failed("hub", now)  # At the same time: the same failure.
+        end = holds.first_end(["hub"])
+        pauses.append(end - now)
+        assert holds.are_on("hub", end - MINUTE)
+        assert not holds.are_on("hub", end)
+        now = end
+    assert pauses[0] <= 2.2 * MINUTE
+    assert pauses[-1] >= 5 * HOUR
+    holds.answered("hub")
+    holds.failed("hub", now)
+    assert holds.first_end(["hub"]) - now <= 2.2 * MINUTE
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("93.184.216.34", True), ("2606:2800:220:1::1", True), ("127.0.0.1", False),
+        ("10.1.2.3", False), ("192.168.0.1", False), ("172.16.0.1", False),
+        ("169.254.169.254", False), ("100.64.0.1", False), ("0.0.0.0", False),
+        ("224.0.0.1", False), ("255.255.255.255", False), ("::1", False), ("fe80::1", False),
+        ("fd00::1", False), ("::ffff:127.0.0.1", False), ("::ffff:93.184.216.34", True),
+        ("64:ff9b::7f00:1", False), ("64:ff9b::5db8:d822", True), ("2002:7f00:1::", False),
+    ],
+)  # fmt: skip
+def test_public_addresses(address: str, public: bool) -> None:
+    assert is_public(ipaddress.ip_address(address)) == public
+
+
+def allowed(hub: str, feed: str) -> list[str]:
+    return asyncio.run(addresses_for(hub, 80, feed))
+
+
+def test_a_private_hub_is_asked_for_a_private_feed_alone() -> None:
+    assert allowed("127.0.0.1", "http://127.0.0.1:8000/feed") == ["127.0.0.1"]
+    with pytest.raises(NotAllowed, match="private network and its feed is not"):
+        allowed("127.0.0.1", "http://93.184.216.34/feed")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "2130706433", "0x7f.1", "::1", "localhost"])
+def test_other_ways_to_write_this_machine_are_seen_through(host: str) -> None:
+    with pytest.raises(NotAllowed):
+        allowed(host, "http://93.184.216.34/feed")
+
+
+@pytest.mark.parametrize("host", ["169.254.169.254", "0.0.0.0", "224.0.0.1", "fe80::1"])
+def test_some_addresses_are_asked_for_nobody(host: str) -> None:
+    with pytest.raises(NotAllowed, match="no usable address"):
+        allowed(host, "http://127.0.0.1/feed")
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 300, "\udc80"])
+def test_a_host_without_an_address_is_said(host: str) -> None:
+    with pytest.raises(NotAllowed):
+        allowed(host, "http://127.0.0.1/feed")
+
+
+def test_a_name_of_both_kinds_is_asked_at_its_public_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def both(host: str, port: int) -> list[guard.Address]:
+        return [ipaddress.ip_address(text) for text in ("10.0.0.1", "93.184.216.34")]
+
+    monkeypatch.setattr(guard, "resolved", both)
+    assert allowed("hub.example", "http://127.0.0.1/feed") == ["93.184.216.34"]
+
+
+async def crowd(lanes: Lanes, works: int, hosts: int) -> tuple[int, int]:
+    """The most pieces of work at once, of all hosts and of one."""
+    running: list[str] = []
+    most = [0, 0]
+
+    async def work(host: str) -> None:
+        running.append(host)
+        most[0] = max(most[0], len(running))
+        most[1] = max(most[1], running.count(host))
+        await asyncio.sleep(0.001)
+        running.remove(host)
+
+    for n in range(works):
+        host = f"h{n % hosts}"
+        await lanes.put(f"k{n}", host, lambda host=host: work(host))
+    await lanes.drain(10)
+    return most[0], most[1]
+
+
+def test_a_hub_gets_few_requests_at_once() -> None:
+    assert asyncio.run(crowd(Lanes(), 300, 100))[0] == AT_ONCE
+    assert asyncio.run(crowd(Lanes(), 100, 3))[1] == AT_ONCE_OF_HOST
+
+
+def test_what_waits_is_bounded_and_late_work_is_cancelled() -> None:
+    async def never_ends() -> None:
+        await asyncio.sleep(1000)
+
+    async def run() -> None:
+        lanes = Lanes()
+        taken = [lanes.offer(f"k{n}", "slow", never_ends) for n in range(1000)]
+        assert sum(taken) == MOST_WAITING_OF_HOST
+        assert not lanes.offer("k0", "other", never_ends), "a feed is asked for once at a time"
+        assert lanes.offer("other", "other", never_ends)
+        await asyncio.wait_for(lanes.drain(0.01), 5)
+        assert lanes.offer("k0", "slow", never_ends), "all is free again"
+        await lanes.drain(0)
+
+    asyncio.run(run())
+
+
+def test_work_that_fails_leaves_the_rest_alone() -> None:
+    done: list[int] = []
+
+    async def fails() -> None:
+        raise StorageError("no database")
+
+    async def works() -> None:
+        done.append(1)
+
+    async def run() -> None:
+        lanes = Lanes()
+        lanes.offer("a", "hub", fails)
+        lanes.offer("b", "hub", works)
+        await lanes.drain(5)
+
+    asyncio.run(run())
+    assert done == [1]
+
+
+def order(*words: str) -> Any:
+    import argparse
+
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    return order_of(parser.parse_args(words))
+
+
+def test_options_as_they_are_meant() -> None:
+    asked = order("--callback", "https://public.example/push/", "--for", "5", "--port", "0")
+    assert asked.wanted.callback == "https://public.example/push"
+    assert (asked.bind, asked.port, asked.seconds, asked.unsubscribe) == ("127.0.0.1", 0, 5, False)
+    assert asked.wanted.lease == 10 * DAY
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ([], "--callback is missing"),
+        (["--callback", "public.example"], "--callback: 'public.example' is no plain"),
+        (["--callback", "https://a.example/?x=1"], "--callback"),
+        (["--callback", "https://u:p@a.example/"], "--callback"),
+        (["--callback", "https://[bad/"], "--callback"),
+        (["--callback", "https://a.example/", "--port", "x"], "--port: 'x' is no number from 0"),
+        (["--callback", "https://a.example/", "--port", "70000"], "--port"),
+        (["--callback", "https://a.example/", "--lease-days", "nan"], "--lease-days"),
+        (["--callback", "https://a.example/", "--for", "-1"], "--for"),
+    ],
+)
+def test_wrong_options_are_one_line(words: list[str], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint) as raised:
+        order(*words)
+    assert "\n" not in str(raised.value)
+
+
+def test_help_installs_no_reactor() -> None:
+    import subprocess
+
+    code = "import sys, crawler.push.serve; print('twisted.web.server' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -34,7 +34,7 @@ def collect(fetched: Fetched, monitor: Monitor, known: Mapping[str, KnownPost] |
             new.append((stored.key if stored else key_of(fetched, post), post))
         elif stored.content_hash != post.content_hash:
             edited.append((stored.key, post))
-    missed = lost(fetched, monitor, len(new)) if new else 0.0
+    missed = lost(fetched, monitor, len(new)) if new and not known else 0.0
     return Collected(tuple(new), tuple(edited), missed, _after(fetched, monitor, len(new), missed))
 
 
@@ -58,7 +58,7 @@ def outcome_of(fetched: Fetched, collected: Collected) -> Outcome:
 def lost(fetched: Fetched, monitor: Monitor, new: int) -> float:
     """Posts that left the document between two looks, estimated; 0 where none did.
 
-    Posts were lost when none of the last document is in this one. How many: the mean rate outside
+    Posts were lost when this document has nothing that is known. How many: the mean rate outside
     of the time between the last look and the oldest post that is left, over that time. Where the
     posts have no dates, that time is all since the last look, less the new posts.
     """

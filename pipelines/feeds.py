@@ -41,6 +41,8 @@ class FeedsPipeline:
         if item.push is not None or item.content_hash != target.content_hash:
             ids = [post.id for post in item.posts]
             known = await read(lambda: feedposts.known(db, target, ids))
+            if not known and monitor.posts:
+                known = await read(lambda: feedposts.known_by_link(db, target, item.posts))
         visit = decide(item, self.rules, monitor, known)
         if visit.has_new_content and item.posts and item.push is None:
             other = await read(lambda: feeds.twin(db, target, item.content_hash))

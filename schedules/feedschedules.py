@@ -6,7 +6,7 @@ a feed keeps the schedule it has where another would hardly be better.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +28,9 @@ from schedules.terms import WEEK_DAYS, BudgetTooSmall
 
 # Options 0 to 2 are one visit every 4, 3 and 2 weeks; option 2 + n is n visits a week.
 RARE = LONGEST_WEEKS - 1
+OF_A_FEED = ("key", "window", "weight", "cost", "min_hours", "max_hours", "site")
+# So many feeds tell the price for all.
+ENOUGH = 4_000
 AXIS_HOURS = (LONGEST_WEEKS + 1) * WEEK_HOURS
 
 
@@ -51,6 +54,11 @@ class FeedLimits:
 
     def __len__(self) -> int:
         return len(self.key)
+
+    def of(self, rows: Ints) -> FeedLimits:
+        """Some of the feeds."""
+        own = {name: getattr(self, name)[rows] for name in OF_A_FEED}
+        return replace(self, **own)
 
 
 class FeedPlan(NamedTuple):
@@ -101,6 +109,8 @@ def optimal_schedules(
         found, purchase = _bought(posting, limits, present, np.inf, price)
     else:
         found, purchase = _within(posting, limits, present, visits_per_week)
+    if (needed := least_visits(found.steps)) > visits_per_week * (1 + 1e-6):
+        raise BudgetTooSmall(needed / WEEK_DAYS, len(limits))
     last = purchase.price if price is None else price
     new = schedules_of(purchase.chosen, found, limits.key)
     return FeedPlan(_settled(posting, limits, last, new, present), *why(found, purchase), last)
@@ -111,16 +121,21 @@ def _bought(
 ) -> tuple[Offers, Purchase]:
     found = offers(posting, limits, least)
     needed = least_visits(found.steps)
-    if needed > visits * (1 + 1e-6):
-        raise BudgetTooSmall(needed / WEEK_DAYS, len(limits))
-    return found, buy(found.steps, limits.key, visits, present.visits_per_week)
+    return found, buy(found.steps, limits.key, max(visits, needed), present.visits_per_week)
 
 
 def _within(
     posting: Posting, limits: FeedLimits, present: Schedules, visits: float
 ) -> tuple[Offers, Purchase]:
-    """What so many visits buy: offers that are made cheaper until there are enough."""
-    least = FIRST_GUESS * WORTH_OFFERING
+    """What so many visits buy: offers that are made cheaper until there are enough.
+
+    Some of the feeds tell the price where there are very many.
+    """
+    least, n = FIRST_GUESS * WORTH_OFFERING, len(limits)
+    if n > ENOUGH:
+        rows = np.argsort(limits.key)[:ENOUGH]
+        some = posting.of(rows), limits.of(rows), present.of(rows)
+        least = max(_within(*some, visits * ENOUGH / n)[1].price * WORTH_OFFERING, LOWEST)
     while True:
         found, purchase = _bought(posting, limits, present, visits, least)
         if not purchase.sold_out or least <= LOWEST:

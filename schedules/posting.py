@@ -33,6 +33,9 @@ NEIGHBOURS = 0.25
 # So many feeds tell the hours of all; a feed tells as much as a few of its hours do, at most.
 TELLING_FEEDS, TELLING_CELLS = 20_000, 5.0
 
+# Sums of hours are not exact.
+TOUCH = 1e-6
+
 Hours = NDArray[np.uint8]
 
 
@@ -105,7 +108,10 @@ def posting(posts: Times, since: Floats, until: Floats) -> Posting:
     feed, at = feed[known], posts.at[known]
     number = np.bincount(feed, minlength=n).astype(np.float64)
     hours = np.maximum(until - since, 0.0)
-    cells = _cells(n, feed, at)
+    weeks = np.floor(hours / WEEK_HOURS + TOUCH)
+    # Some days more than whole weeks would pass for the busiest ones.
+    even = at > (until - weeks * WEEK_HOURS)[feed] - TOUCH
+    cells = _cells(n, feed[even], at[even])
     return Posting(
         number + PRIOR_POSTS,
         hours + _prior_hours(number, hours),

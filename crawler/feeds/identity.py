@@ -63,8 +63,8 @@ def _without_copies(drafts: Sequence[Draft]) -> tuple[list[Draft], list[str]]:
         named_by_itself = draft.guid or link
         key = _digest(draft.guid, link, draft.content(), named_by_itself or _moment(draft))
         if kept.setdefault(key, draft) is not draft:
-            copies[named_by_itself or draft.title] += 1
-    shown = [f"{n + 1:,} entries share the id {_short(name)}" for name, n in copies.items()]
+            copies[named_by_itself] += 1
+    shown = [f"{n + 1:,} entries {_shared(name)}" for name, n in copies.items()]
     return list(kept.values()), [f"{listed(shown)} and are the same"] if shown else []
 
 
@@ -129,6 +129,10 @@ def _bounded(name: str) -> str:
     if len(name) <= LONGEST_NAME:
         return name
     return f"{name[: LONGEST_NAME // 2]} {_digest(name)}"
+
+
+def _shared(name: str) -> str:
+    return f"share the id {_short(name)}" if name else "without guid and link"
 
 
 def _short(name: str) -> str:

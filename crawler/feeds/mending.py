@@ -19,15 +19,18 @@ NO_CHARACTER = re.compile(
     r"|x0*(?:[0-8bcef]|1[0-9a-f]|fff[ef]|d[89a-f][0-9a-f]{2}|[2-9a-f][0-9a-f]{5}|[0-9a-f]{7,}));",
     re.I,
 )
-# An ampersand that begins no reference, and what is to be stepped over to find one.
-AMPERSAND = re.compile(r"<!\[CDATA\[.*?\]\]>|&(?!(?:#\d+|#x[0-9a-f]+|[a-z_][\w.-]*);)", re.S | re.I)
+# An ampersand that begins no reference.
+BARE = r"&(?!(?:#\d+|#x[0-9a-f]+|[a-z_][\w.-]*);)"
+AMPERSAND = re.compile(BARE, re.I)
+# The same, or what is to be stepped over to find one.
+SECTION_OR_AMPERSAND = re.compile(rf"<!\[CDATA\[.*?\]\]>|{BARE}", re.S | re.I)
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """A document about to be parsed: its markup from the root on, and the names it may use."""
+class Markup:
+    """A document about to be parsed: its text from the root on, and the names it may use."""
 
-    markup: str
+    text: str
     names: dict[str, str]
 
     @property
@@ -40,38 +43,37 @@ class Draft:
 
     def used(self) -> list[str]:
         """The names that occur; none where they would make the document grow beyond measure."""
-        if not self.names or "&" not in self.markup:
+        if not self.names or "&" not in self.text:
             return []
-        used = [name for name in REFERENCE.findall(self.markup) if name in self.names]
+        used = [name for name in REFERENCE.findall(self.text) if name in self.names]
         grown = sum(len(self.names[name]) for name in used)
         return sorted(set(used)) if grown <= MOST_EXPANDED else []
 
 
-def mended(draft: Draft, message: str) -> Draft | None:
-    """The draft without what the message of expat complains of; None where that is not known."""
+def mended(markup: Markup, message: str) -> Markup | None:
+    """The markup without what the message of expat complains of; None where that is not known."""
     mend = MENDS.get(message)
-    better = mend(draft) if mend else draft
-    return None if better == draft else better
+    better = mend(markup) if mend else markup
+    return None if better == markup else better
 
 
-def _with_names_of_html(draft: Draft) -> Draft:
-    return Draft(draft.markup, HTML_NAMES | draft.names)
+def _with_names_of_html(markup: Markup) -> Markup:
+    return Markup(markup.text, HTML_NAMES | markup.names)
 
 
-def _without_impossible_references(draft: Draft) -> Draft:
-    return Draft(NO_CHARACTER.sub("", draft.markup), draft.names)
+def _without_impossible_references(markup: Markup) -> Markup:
+    return Markup(NO_CHARACTER.sub("", markup.text), markup.names)
 
 
-def _with_escaped_ampersands(draft: Draft) -> Draft:
+def _with_escaped_ampersands(markup: Markup) -> Markup:
     """What follows the last end of a CDATA section is searched apart: no search goes twice."""
-    end = draft.markup.rfind("]]>") + 3 if "]]>" in draft.markup else 0
-    head, tail = draft.markup[:end], draft.markup[end:]
-    rest = "&amp;".join(re.split(AMPERSAND.pattern.partition("|")[2], tail, flags=re.I))
-    return Draft(AMPERSAND.sub(lambda found: _escaped(found[0]), head) + rest, draft.names)
+    end = markup.text.rfind("]]>") + 3 if "]]>" in markup.text else 0
+    head = SECTION_OR_AMPERSAND.sub(_escaped, markup.text[:end])
+    return Markup(head + AMPERSAND.sub("&amp;", markup.text[end:]), markup.names)
 
 
-def _escaped(found: str) -> str:
-    return "&amp;" if found == "&" else found
+def _escaped(found: re.Match[str]) -> str:
+    return "&amp;" if found[0] == "&" else found[0]
 
 
 def _referred(text: str) -> str:
@@ -79,7 +81,7 @@ def _referred(text: str) -> str:
     return "".join(f"&#38;#{ord(c)};" if c in "<&" else f"&#{ord(c)};" for c in text)
 
 
-MENDS: dict[str, Callable[[Draft], Draft]] = {
+MENDS: dict[str, Callable[[Markup], Markup]] = {
     errors.XML_ERROR_UNDEFINED_ENTITY: _with_names_of_html,
     errors.XML_ERROR_BAD_CHAR_REF: _without_impossible_references,
     errors.XML_ERROR_INVALID_TOKEN: _with_escaped_ampersands,

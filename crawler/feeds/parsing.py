@@ -11,7 +11,7 @@ from xml.parsers.expat import errors
 from xml.sax.saxutils import escape
 
 from crawler.feeds.fence import Bounded, Loose, Strict, TooMuch
-from crawler.feeds.mending import HTML_NAMES, Draft, mended
+from crawler.feeds.mending import HTML_NAMES, Markup, mended
 from crawler.feeds.prolog import Prolog
 
 MOST_MENDS = 4
@@ -54,7 +54,7 @@ class Parsed:
 
 
 class Malformed(Exception):
-    """A draft is no XML. message, line: expat's; sofar: what was read before that."""
+    """A document is no XML. message, line: expat's; sofar: what was read before that."""
 
     def __init__(self, message: str, line: int, sofar: Parsed) -> None:
         super().__init__(message)
@@ -73,35 +73,36 @@ def parse(text: str, prolog: Prolog, url: str, most_entries: int) -> Parsed:
     is_netscape = "netscape" in prolog.doctype.lower()
     # The DTD that Netscape's RSS names has the names of HTML.
     names = HTML_NAMES | prolog.entities if is_netscape else prolog.entities
-    draft = Draft(text[prolog.at :], names)
+    markup = Markup(text[prolog.at :], names)
     try:
-        parsed = _strict(draft, url, most_entries)
+        parsed = _strict(markup, url, most_entries)
     except Malformed as error:
-        parsed = _nevertheless(draft, error, url, most_entries)
-        line = error.line - draft.head.count("\n") + text.count("\n", 0, prolog.at)
+        parsed = _nevertheless(markup, error, url, most_entries)
+        # The head is one line; what stood in its place had its own.
+        line = error.line - 1 + text.count("\n", 0, prolog.at)
         parsed.malformed = f"{PLAINLY.get(error.message, error.message)}, line {max(1, line):,}"
     if is_netscape and parsed.version.startswith("rss"):
         parsed.version = "rss091n"
     return parsed
 
 
-def _nevertheless(draft: Draft, error: Malformed, url: str, most_entries: int) -> Parsed:
+def _nevertheless(markup: Markup, error: Malformed, url: str, most_entries: int) -> Parsed:
     """What can be read of a document that is no XML."""
     for _ in range(MOST_MENDS):
         if error.message in AT_THE_END and (error.sofar.version or error.sofar.entries):
             return error.sofar
-        better = mended(draft, error.message)
+        better = mended(markup, error.message)
         if better is None:
             break
-        draft = better
+        markup = better
         try:
-            return _strict(draft, url, most_entries)
+            return _strict(markup, url, most_entries)
         except Malformed as again:
             error = again
-    return _loose(draft, url, most_entries)
+    return _loose(markup, url, most_entries)
 
 
-def _strict(draft: Draft, url: str, most_entries: int) -> Parsed:
+def _strict(markup: Markup, url: str, most_entries: int) -> Parsed:
     handler = Strict(url, most_entries)
     reader: Any = xml.sax.make_parser()
     reader.setFeature(xml.sax.handler.feature_namespaces, 1)
@@ -110,7 +111,7 @@ def _strict(draft: Draft, url: str, most_entries: int) -> Parsed:
     reader.setErrorHandler(handler)
     left = None
     try:
-        reader.feed(draft.head + draft.markup)
+        reader.feed(markup.head + markup.text)
         reader.close()
     except TooMuch as much:
         left = str(much)
@@ -124,19 +125,19 @@ def _strict(draft: Draft, url: str, most_entries: int) -> Parsed:
     return _parsed(handler, left=left)
 
 
-def _loose(draft: Draft, url: str, most_entries: int) -> Parsed:
-    if len(draft.markup) > LARGEST_LOOSE:
-        raise Unreadable(f"no XML, and with {len(draft.markup):,} characters too long to guess")
-    names = {name: escape(draft.names[name]) for name in draft.used()}
+def _loose(markup: Markup, url: str, most_entries: int) -> Parsed:
+    if len(markup.text) > LARGEST_LOOSE:
+        raise Unreadable(f"no XML, and with {len(markup.text):,} characters too long to guess")
+    names = {name: escape(markup.names[name]) for name in markup.used()}
     handler = Loose(url, most_entries, names)
     left = None
     try:
-        handler.feed(_closed(draft.markup))
+        handler.feed(_closed(markup.text))
     except TooMuch as much:
         left = str(much)
     except CRASHES as crash:
         raise Unreadable(f"no XML, and feedparser fails: {type(crash).__name__}") from None
-    cut = bool(handler.inentry) and not END.search(draft.markup, len(draft.markup) - TAIL)
+    cut = bool(handler.inentry) and not END.search(markup.text, len(markup.text) - TAIL)
     return _parsed(handler, left=left, cut=cut)
 
 

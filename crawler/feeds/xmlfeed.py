@@ -49,7 +49,7 @@ def xml_source(text: str, url: str, dates: DateReader, most_entries: int) -> Sou
         parsed = parse(clean, start, url, most_entries)
     except Unreadable as why:
         raise NoFeed(str(why)) from None
-    version = parsed.version or ("cdf" if start.root == "channel" and parsed.entries else "")
+    version = parsed.version or ("cdf" if start.root == "channel" else "")
     if not version and not parsed.entries:
         raise NoFeed(_what_else(start.root, parsed))
     source = _head(parsed, url, dates)

@@ -27,6 +27,24 @@ async def known(db: Database, target: Target, ids: Sequence[str]) -> dict[str, K
     return found
 
 
+async def known_by_link(
+    db: Database, target: Target, posts: Sequence[Post]
+) -> dict[str, KnownPost]:
+    """Those of a feed's posts whose links are stored, by their ids of now.
+
+    For a feed that gives all its posts new ids, so that none is known by its own.
+    """
+    by_url = {post.url: post.id for post in posts if post.url}
+    found: dict[str, KnownPost] = {}
+    fields = {"url": 1, "content_hash": 1, "first_seen": 1}
+    for some in in_batches(list(by_url), BATCH):
+        query = {"spider": target.spider, "feed": target.url, "url": {"$in": some}}
+        async for post in db.posts.find(query, fields):
+            known_post = KnownPost(post["_id"], post["content_hash"], post["first_seen"])
+            found[by_url[post["url"]]] = known_post
+    return found
+
+
 async def follow(db: Database, visit: Visit, due: datetime) -> int:
     """The pages of a visit's posts become targets that are fetched once; how many are new."""
     if visit.collected is None or not visit.fetched.follow:

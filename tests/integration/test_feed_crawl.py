@@ -101,6 +101,25 @@ def test_posts_that_left_between_two_visits_are_counted_as_missed(
     assert "missed" in result.err
 
 
+def test_a_feed_that_gives_its_posts_new_ids_brings_them_only_once(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    subscribe(db, uri, f"{pages.url}/feed.xml")
+    for day, names in enumerate(("ba", "ba", "cba")):
+        items = [
+            post(f"{name}-{day}", link=f"https://blog.test/{name}").replace(
+                f"<title>{name}-{day}</title>", f"<title>{name}</title>"
+            )
+            for name in names
+        ]
+        pages.file("/feed.xml", rss(*items))
+        crawl(freshet, hours=day * 24)
+    assert sorted(row["title"] for row in db.posts.find()) == ["a", "b", "c"]
+    assert [row["posts_new"] for row in visits(db)] == [2, 0, 1]
+    assert not any(row["posts_edited"] or row.get("missed") for row in visits(db))
+
+
 BAD = {
     "empty": ("", "no feed: empty"),
     "page": ("<!DOCTYPE html><title>Just a moment</title><p>hi", "no feed: an HTML page"),

@@ -63,3 +63,10 @@ def test_some_feeds_are_believed_to_be_as_among_all() -> None:
     some = feeds.of(np.array([2, 0]))
     assert some.per_week.tolist() == feeds.per_week[[2, 0]].tolist()
     assert some.cells.hour.tolist() == [7, 100, 400 % 168, 5, 6]
+
+
+def test_hours_are_told_by_whole_weeks_so_that_no_day_counts_twice() -> None:
+    ten_days = np.arange(1.0, 240, 4).tolist()
+    days = np.bincount(believed(ten_days, weeks=10 / 7).cells.hour // 24, minlength=7)
+    assert days.tolist() == [6] * 7
+    assert len(believed(ten_days, weeks=3 / 7).cells.hour) == 0

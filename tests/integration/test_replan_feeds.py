@@ -1,0 +1,172 @@
+"""`scrapy replan` of feeds: their own policies and budget, or one budget with the pages."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import numpy as np
+import pytest
+
+from crawler.items import Kind
+from crawler.storage.parts import history_document, in_minutes
+from crawler.storage.targets import new_document
+from schedules.history import History
+from tests.integration.harness import Db, Freshet, Row
+from tests.integration.inside import in_json, run
+from tests.integration.known_pages import BEGIN, DAY, HOUR, NOW, clock, page, put, spread
+
+Stored = tuple[Db, str]
+pytestmark = [pytest.mark.mongo, pytest.mark.usefixtures("warm")]
+
+
+def feed(name: str, posts: list[datetime], *, window: int = 10, **own: object) -> Row:
+    """A feed that was read at NOW, with posts of the last three weeks."""
+    last = in_minutes(NOW - HOUR)
+    records = [(in_minutes(at) - 60, in_minutes(at), in_minutes(at) - 30) for at in sorted(posts)]
+    past = History.begin(in_minutes(BEGIN)).extended(last, records)
+    row = new_document("feeds", f"https://feeds.test/{name}", Kind.FEED, NOW + 5 * HOUR, BEGIN)
+    seen = {"visited_at": NOW - HOUR, "requested": 9, "refreshed": 9, "outcome": "unchanged"}
+    return row | seen | {"history": history_document(past), "window": window} | own
+
+
+def some_feeds() -> list[Row]:
+    """A busy one, one of office hours, one that posts now and then, a silent one, a new one."""
+    rng = np.random.default_rng(3)
+    hours = [BEGIN + DAY * day + HOUR * hour for day in range(21) for hour in range(24)]
+    office = [at for at in hours if at.weekday() < 5 and 9 <= at.hour < 12]
+    new = new_document("feeds", "https://feeds.test/new", Kind.FEED, NOW, NOW)
+    return [
+        feed("busy", [at for at in hours if rng.random() < 0.9]),
+        feed("office", office, categories=["News"]),
+        feed("rare", hours[::200]),
+        feed("silent", []),
+        new,
+    ]
+
+
+def plans(db: Db) -> dict[str, Row]:
+    """The plan of each feed."""
+    return {row["url"].rpartition("/")[2]: row["plan"] for row in db.targets.find({"kind": "feed"})}
+
+
+def test_fetches_go_where_posts_would_be_lost_and_at_the_hours_at_which_they_come(
+    stored: Stored, freshet: Freshet
+) -> None:
+    db, uri = stored
+    put(db, uri, some_feeds())
+    done = in_json(freshet, "replan", "--budget", "6/day", hours=clock())
+    assert (done["kind"], done["policy"], done["targets"]) == ("feeds", "optimal", 5)
+    totals = done["totals"]
+    assert totals["requests_per_day"] <= 6
+    assert 0 < totals["missed_share"] < 0.2
+
+    found = plans(db)
+    often = {name: plan["visits_per_week"] for name, plan in found.items()}
+    assert often["busy"] > often["office"] > often["rare"] >= often["silent"] >= 0.25
+    assert found["busy"]["missed_per_week"] > found["rare"]["missed_per_week"]
+    slots = np.array(found["office"]["slots"])
+    assert (slots // 24 < 5).all(), "nothing comes on Saturdays and Sundays"
+    again = in_json(freshet, "replan", hours=clock())
+    assert (again["moved"], again["budget_kept"]) == (0, True)
+
+
+@pytest.mark.parametrize("policy", ["uniform", "min-delay", "min-missing"])
+def test_the_papers_policies_are_even_and_keep_to_the_budget(
+    stored: Stored, freshet: Freshet, policy: str
+) -> None:
+    db, uri = stored
+    put(db, uri, some_feeds())
+    done = in_json(freshet, "replan", "--policy", policy, "--budget", "6", hours=clock())
+    assert done["totals"]["requests_per_day"] <= 6
+    found = plans(db)
+    assert all(plan["every_hours"] > 0 and not plan["slots"] for plan in found.values())
+    often = [found[name]["visits_per_week"] for name in ("busy", "office", "rare", "silent")]
+    assert often == sorted(often, reverse=True)
+    # Whole fetches in four weeks leave a rest.
+    assert (max(often) - min(often) <= 0.25) == (policy == "uniform")
+
+
+def test_pages_and_feeds_are_planned_apart_unless_they_share_a_budget(
+    stored: Stored, freshet: Freshet
+) -> None:
+    db, uri = stored
+    pages = [page(f"https://shop.example/{i}", spread(i, 9)) for i in range(12)]
+    put(db, uri, [*pages, *some_feeds()])
+    asked = run(freshet, "replan", "--budget", "9", hours=clock())
+    assert asked.code == 1
+    assert "--kind pages, --kind feeds" in asked.complaint
+
+    both = in_json(freshet, "replan", hours=clock())
+    assert (both["kind"], both["feeds"]["kind"]) == ("pages", "feeds")
+    assert (both["spiders"], both["feeds"]["spiders"]) == (["shop"], ["feeds"])
+
+    one = in_json(freshet, "replan", "--budget", "9", "--shared-budget", hours=clock())
+    budgets = one["budget_per_day"], one["feeds"]["budget_per_day"]
+    assert sum(budgets) == pytest.approx(9)
+    assert all(budget > 0.5 for budget in budgets)
+    exchanged = one["feeds"]["price"] * 24
+    assert exchanged == pytest.approx(one["price"], rel=0.6), "the last request is worth the same"
+
+    dear = in_json(
+        freshet, "replan", "--budget", "9", "--shared-budget", hours=clock(), FRESHET_POST_HOURS=500
+    )
+    assert dear["feeds"]["budget_per_day"] > budgets[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--budget", "0.1"), "budget 0.1/day is below the least possible: 5 targets every 28 "),
+        (("--policy", "groups"), "no policy 'groups'; there are: optimal, uniform, min-delay"),
+        (("--freshness", "0.9"), "--freshness is for pages"),
+        (("--shared-budget", "--kind", "pages"), "--kind pages: there are none"),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    stored: Stored, freshet: Freshet, words: tuple[str, ...], complaint: str
+) -> None:
+    db, uri = stored
+    put(db, uri, some_feeds())
+    done = run(freshet, "replan", *words, hours=clock())
+    assert done.code == 1
+    assert done.complaint.startswith(f"scrapy replan: {complaint}")
+
+
+def test_a_feed_is_explained_in_its_own_words(stored: Stored, freshet: Freshet) -> None:
+    db, uri = stored
+    put(db, uri, some_feeds())
+    db.feeds.insert_one(
+        {
+            "_id": "feeds https://feeds.test/busy", "spider": "feeds", "full": True,
+            "url": "https://feeds.test/busy", "format": "rss20", "window": 10, "posts": 400,
+            "missed": 12.3, "lapses": 2, "bounds": {"every_hours": 1.0, "skip_days": [6]},
+        }
+    )  # fmt: skip
+    run(freshet, "replan", "--budget", "6", hours=clock())
+    told = in_json(freshet, "explain", "https://feeds.test/busy", hours=clock())
+    text = " ".join(told["reasons"])
+    assert "The last fetch that it has saves" in text
+    assert "Its document holds 10 posts; older ones leave it and are lost." in text
+    assert "At 2 visits no post of the visit before was left: about 12 posts were lost." in text
+    assert "It asks not to be fetched on Sun." in text
+    assert told["feed"]["missed"] == 12.3
+    shown = run(freshet, "explain", "https://feeds.test/busy", hours=clock())
+    assert "400 posts, about 12 missed" in shown.out
+    table = run(freshet, "plan", "feeds", hours=clock())
+    assert "posts missed a week" in " ".join(table.out.split())
+
+
+def test_a_heavy_category_gets_more(stored: Stored, freshet: Freshet) -> None:
+    db, uri = stored
+    put(db, uri, some_feeds())
+    often = []
+    for weight in (0.05, 20.0):
+        note = {"of": "category:News", "weight": weight}
+        site = {
+            "timezone": "UTC", "windows": [], "blackout": [], "weight": 1.0, "weights": [note],
+            "cost": 1.0, "at": NOW - timedelta(days=1),
+        }  # fmt: skip
+        db.sites.replace_one({"_id": "feeds"}, site, upsert=True)
+        in_json(freshet, "replan", "--budget", "4", hours=clock())
+        often.append(plans(db)["office"]["visits_per_week"])
+    assert often[1] > often[0]

@@ -54,7 +54,7 @@ class Cells(NamedTuple):
 class Posting:
     """What is believed of how n feeds post.
 
-    posts, hours: (n,) posts seen in so many hours, those believed before among them
+    posts, hours: (n,) posts seen in so many usual hours, those believed before among them
     batch:        (n,) variance of a day's posts over their mean, less one
     cells:        hours in which posts came               common: (168,) those of all feeds
     """
@@ -112,13 +112,30 @@ def posting(posts: Times, since: Floats, until: Floats) -> Posting:
     # Some days more than whole weeks would pass for the busiest ones.
     even = at > (until - weeks * WEEK_HOURS)[feed] - TOUCH
     cells = _cells(n, feed[even], at[even])
+    common = _common(cells)
+    watched = usual_hours(common, since, until)
     return Posting(
         number + PRIOR_POSTS,
-        hours + _prior_hours(number, hours),
+        watched + _prior_hours(number, watched),
         _batch(feed, at, since, hours),
         cells,
-        _common(cells),
+        common,
     )
+
+
+def usual_hours(common: Floats, since: Floats, until: Floats) -> Floats:
+    """(n,) hours in which as many posts come as from `since` to `until`, if all were alike.
+
+    A weekend in which nothing is posted tells little: a short span is counted by its posts.
+    """
+    upto = np.concatenate([[0.0], np.cumsum(common)])
+
+    def mass(at: Floats) -> Floats:
+        week, hour = np.divmod(at - MONDAY_HOURS, WEEK_HOURS)
+        return week + np.interp(hour, np.arange(WEEK_HOURS + 1), upto)
+
+    result: Floats = WEEK_HOURS * np.maximum(mass(until) - mass(since), 0.0)
+    return result
 
 
 def _prior_hours(posts: Floats, hours: Floats) -> float:

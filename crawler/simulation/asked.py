@@ -12,6 +12,7 @@ from crawler.simulation.moments import Moments
 from crawler.traces.files import HOUR_SECONDS
 
 DATE_LENGTH = len("2024-01-31")
+DAY_HOURS, LONGEST_DAYS = 24, 365.0
 
 
 def moments(start: str | None, split: str | None, stop: str | None) -> Moments:
@@ -42,6 +43,19 @@ def policies(
                 f"--policy {policy}: no such policy{kind}; there are {', '.join(there_are)}"
             )
     return tuple(dict.fromkeys(named or there_are[:1]))
+
+
+def period(text: str | None, usual_hours: float) -> float:
+    """Hours between replans, from days as `--replan-every` has them; the usual if nothing is."""
+    if text is None:
+        return float(usual_hours)
+    try:
+        days = float(text)
+    except ValueError:
+        days = 0.0
+    if not 1 / DAY_HOURS <= days <= LONGEST_DAYS:
+        raise ConfigError(f"--replan-every {text}: give days, 1/24 to {LONGEST_DAYS:g}")
+    return days * DAY_HOURS
 
 
 def picture(path: Path | None) -> Path | None:

@@ -50,6 +50,16 @@ def _add_both(parser: argparse.ArgumentParser) -> None:
         "freshness, harmonic, age, adaptive; feeds: optimal, uniform, min-delay, min-missing",
     )  # fmt: skip
     parser.add_argument(
+        "--closed-loop", action="store_true",
+        help="nothing is known beforehand: a week of daily visits to pages, or one look at each "
+        "feed, then plans from own visits as replan makes them; without it, polls every 20 "
+        "minutes, or all posts, from --from to --split are known",
+    )  # fmt: skip
+    parser.add_argument(
+        "--replan-every", metavar="DAYS",
+        help="days between replans (default: 7; of feeds in a closed loop 1)",
+    )  # fmt: skip
+    parser.add_argument(
         "--visits-out", type=Path, metavar="DIR",
         help="write DIR/POLICY_BUDGET.csv.gz, or DIR/POLICY_VISITS.csv.gz",
     )  # fmt: skip
@@ -71,12 +81,6 @@ def _add_pages(group: argparse._ArgumentGroup) -> None:
         "--budget", action="append", metavar="N",
         help="requests a day; may be repeated, and each policy is tried with each",
     )  # fmt: skip
-    group.add_argument(
-        "--closed-loop", action="store_true",
-        help="nothing is known at --from: a week of daily visits, then plans from own visits; "
-        "without it, polls every 20 minutes from --from to --split are known",
-    )  # fmt: skip
-    group.add_argument("--replan-every", metavar="DAYS", help="days between replans (default: 7)")
     group.add_argument(
         "--daily-cap", metavar="N", help="requests at most on a day, UTC (default: no cap)"
     )
@@ -101,7 +105,7 @@ def _add_feeds(group: argparse._ArgumentGroup) -> None:
 FILES = {PAGES: ("changes", "pages"), FEEDS: ("posts", "feeds")}
 AMOUNTS = {PAGES: ("budget", "N (requests a day)"), FEEDS: ("visits", "N (fetches in all)")}
 OWN = {
-    PAGES: (*FILES[PAGES], "budget", "closed_loop", "replan_every", "daily_cap"),
+    PAGES: (*FILES[PAGES], "budget", "daily_cap"),
     FEEDS: (*FILES[FEEDS], "visits"),
 }
 
@@ -119,6 +123,8 @@ def check(kind: str, opts: argparse.Namespace) -> None:
         raise _wrong(f"{_option(trace)} FILE or --history is missing")
     if opts.history is not None and (getattr(opts, trace) or getattr(opts, beside)):
         raise _wrong("--history takes no files")
+    if kind == FEEDS and opts.replan_every and not opts.closed_loop:
+        raise _wrong("--replan-every is for feeds in a closed loop (--closed-loop)")
     amount, what = AMOUNTS[kind]
     if not getattr(opts, amount):
         raise _wrong(f"{_option(amount)} {what} is missing")

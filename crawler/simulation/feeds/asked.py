@@ -36,11 +36,15 @@ class Amount:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Policies, numbers of visits for each, from when to when, and what to write."""
+    """Policies, numbers of visits for each, from when to when, and what to write.
+
+    replan_hours: between two replans of a closed loop; None: not closed
+    """
 
     policies: tuple[str, ...]
     amounts: tuple[Amount, ...]
     moments: Moments
+    replan_hours: float | None
     visits_out: Path | None
     plot: Path | None
 
@@ -51,6 +55,7 @@ class Asked:
             asked.policies(opts.policy, FEED_POLICIES, " for feeds"),
             tuple(_amount(text) for text in opts.visits),
             asked.moments(opts.start, opts.split, opts.stop),
+            asked.period(opts.replan_every, asked.DAY_HOURS) if opts.closed_loop else None,
             asked.folder("--visits-out", opts.visits_out),
             asked.picture(opts.plot),
         )

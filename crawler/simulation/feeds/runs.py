@@ -12,6 +12,7 @@ from crawler.simulation.feeds.stages import Stage
 from crawler.traces.visits import whole_seconds
 from schedules.collected import CollectedTotals, collected
 from schedules.feedplans import feed_visits
+from schedules.feedstanding import standing
 from schedules.score import Times
 from schedules.world import Span
 
@@ -34,21 +35,29 @@ class Outcome:
 
 
 def run_all(
-    stage: Stage, policies: Sequence[str], amounts: Sequence[int], say: Callable[[str], None]
+    stage: Stage,
+    policies: Sequence[str],
+    amounts: Sequence[int],
+    say: Callable[[str], None],
+    replan_hours: float | None = None,
 ) -> list[Outcome]:
-    """Each policy with each number of visits."""
+    """Each policy with each number of visits; replan_hours: of a closed loop."""
     pairs = [(policy, amount) for policy in policies for amount in amounts]
     outcomes = []
     for number, (policy, amount) in enumerate(pairs, 1):
         say(f"{policy}, {amount:,} visits ({number} of {len(pairs)})")
-        outcomes.append(run(stage, policy, amount))
+        outcomes.append(run(stage, policy, amount, replan_hours))
     return outcomes
 
 
-def run(stage: Stage, policy: str, asked: int) -> Outcome:
+def run(stage: Stage, policy: str, asked: int, replan_hours: float | None = None) -> Outcome:
     """One policy with one number of visits; `optimal` learns from what its visits see."""
     span = stage.span
-    planned = feed_visits(policy, stage.feeds, stage.known, asked, *span, posts=stage.posts)
+    if replan_hours is None:
+        planned = feed_visits(policy, stage.feeds, stage.known, asked, *span, posts=stage.posts)
+    else:
+        of = stage.feeds, stage.posts, asked, span.split, span.stop
+        planned = standing(policy, *of, replan_hours)
     # The moments that a file of visits tells are those that count.
     visits = Times(planned.first, whole_seconds(planned.at))
     check(policy, asked, visits, span)

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from crawler.config import Config
+from crawler.simulation.asked import DAY_HOURS
 from crawler.simulation.feeds import comparison
 from crawler.simulation.feeds.asked import Asked
 from crawler.simulation.feeds.curves import draw
@@ -37,7 +38,8 @@ class FeedSimulation:
         asked = Asked.of(opts)
         stage = _stage(config, opts, asked)
         amounts = dict.fromkeys(amount.among(len(stage.feeds)) for amount in asked.amounts)
-        return cls(asked, stage, run_all(stage, asked.policies, tuple(amounts), say))
+        work = stage, asked.policies, tuple(amounts), say, asked.replan_hours
+        return cls(asked, stage, run_all(*work))
 
     def write(self) -> None:
         """Write the files that are asked for; raises FreshetError."""
@@ -49,7 +51,9 @@ class FeedSimulation:
 
     def in_json(self) -> dict[str, Any]:
         """All figures."""
-        return comparison.in_json(self.stage, self.outcomes)
+        hours = self.asked.replan_hours
+        loop = {"closed_loop": hours is not None, "replan_every_days": hours and hours / DAY_HOURS}
+        return comparison.in_json(self.stage, self.outcomes) | loop
 
     def show(self, console: Console) -> None:
         """Print the tables."""

@@ -13,7 +13,6 @@ from crawler.simulation import asked
 from crawler.simulation.moments import Moments
 from crawler.simulation.pages.runs import Manner, Pair
 from schedules.schedule import WEEK_HOURS
-from schedules.score import DAY_HOURS
 from schedules.terms import POLICIES
 
 LONGEST_DAYS = 365.0
@@ -34,7 +33,9 @@ class Asked:
         """The options; ConfigError names the one that is wrong."""
         return cls(
             _pairs(asked.policies(opts.policy, POLICIES), opts.budget),
-            Manner(_period(opts.replan_every), _cap(opts.daily_cap), opts.closed_loop),
+            Manner(
+                asked.period(opts.replan_every, WEEK_HOURS), _cap(opts.daily_cap), opts.closed_loop
+            ),
             asked.moments(opts.start, opts.split, opts.stop),
             asked.folder("--visits-out", opts.visits_out),
             asked.picture(opts.plot),
@@ -61,16 +62,3 @@ def _amount(option: str, text: str) -> float:
 def _cap(text: str | None) -> int | None:
     """Requests at most on a day."""
     return None if text is None else max(1, math.floor(_amount("--daily-cap", text)))
-
-
-def _period(text: str | None) -> float:
-    """Days between replans, in hours; a week if nothing is asked."""
-    if text is None:
-        return float(WEEK_HOURS)
-    try:
-        days = float(text)
-    except ValueError:
-        days = 0.0
-    if not 1 / DAY_HOURS <= days <= LONGEST_DAYS:
-        raise ConfigError(f"--replan-every {text}: give days, 1/24 to {LONGEST_DAYS:g}")
-    return days * DAY_HOURS

@@ -3,7 +3,7 @@
 FreshetError            one line: what is wrong, where, what to do
 ├── ConfigError         a setting, an environment variable, a spider argument
 ├── WrapperError        a wrapper: file, key and cause
-├── TraceError          a file of changes, pages or visits: file, line and cause
+├── TraceError          a file of changes, pages, posts, feeds or visits: file, line and cause
 └── StorageError        the database
     ├── Unreachable     no server answered in time
     ├── NewerDatabase   written by a later Freshet
@@ -28,7 +28,7 @@ class WrapperError(FreshetError):
 
 
 class TraceError(FreshetError):
-    """A file of changes, pages or visits is wrong or cannot be written; names file and line."""
+    """A file of a simulation is wrong or cannot be written; names file and line."""
 
 
 class StorageError(FreshetError):

@@ -6,18 +6,20 @@ import asyncio
 import logging
 from collections import Counter
 from datetime import datetime, timedelta
+from typing import Any
 
 from bson import ObjectId
 from scrapy import Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
+from twisted.python.failure import Failure
 
 from crawler.allowance import Allowance
 from crawler.clock import Clock
 from crawler.config import Config
-from crawler.errors import FreshetError
+from crawler.errors import FreshetError, StorageError
 from crawler.hosts import HostLimits
-from crawler.items import Target, Visit
+from crawler.items import Fetched, Skipped, Target, Visit
 from crawler.storage import (
     hosts,
     learnings,
@@ -68,6 +70,7 @@ class Session:
         self._store: Store | None = None
         crawler.signals.connect(self._open, signals.spider_opened)
         crawler.signals.connect(self._close, signals.spider_closed)
+        crawler.signals.connect(self._item_failed, signals.item_error)
 
     @staticmethod
     def of(crawler: Crawler) -> Session:
@@ -145,6 +148,16 @@ class Session:
                 closing = engine.close_spider_async(reason="storage")
                 self._closing = asyncio.ensure_future(closing)
         self._wake()
+
+    def _item_failed(self, item: Any, failure: Failure) -> None:
+        """What a pipeline could not carry through ends the pass: its target would be waited for."""
+        fetched = item.fetched if isinstance(item, Visit) else item
+        if isinstance(fetched, Fetched | Skipped):
+            error = failure.value
+            if not isinstance(error, FreshetError):
+                error = StorageError(f"{fetched.target.url}: {error!r}")
+            self.fail(error)
+            self.release(fetched.target)
 
     async def _open(self, spider: Spider) -> None:
         try:

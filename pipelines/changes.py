@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Self
@@ -11,16 +12,19 @@ from zoneinfo import ZoneInfo
 from scrapy.crawler import Crawler
 
 from crawler.differences import diff_size
+from crawler.errors import StorageError
 from crawler.items import SEEN, Fetched, Kind, Outcome, Target, Visit
 from crawler.session import Session
 from crawler.storage import versions
 from pipelines import following
 from schedules.first import Intervals
 
+logger = logging.getLogger(__name__)
 LONG_DIFF_CHARACTERS = 20_000
 UTC = ZoneInfo("UTC")
 NEVER = datetime(9999, 1, 1, tzinfo=UTC)
 FEEDS = Intervals(6.0, 1.0, 672.0)
+UNDECIDED = "cannot be decided"
 EDITED = "the wrapper was edited"
 
 
@@ -59,9 +63,15 @@ class ChangesPipeline:
         """Decide about a Fetched; other items pass untouched."""
         if not isinstance(item, Fetched):
             return item
-        visit = decide(item, self.rules)
-        if visit.changed:
-            visit.diff_size = await self._diff_size(item)
+        try:
+            visit = decide(item, self.rules)
+            if visit.changed:
+                visit.diff_size = await self._diff_size(item)
+        except StorageError:
+            raise
+        except Exception as error:
+            logger.exception("Deciding about %s failed", item.target.url)
+            return as_error(item, UNDECIDED, error, self.rules)
         return visit
 
     async def _diff_size(self, fetched: Fetched) -> int:
@@ -74,6 +84,21 @@ class ChangesPipeline:
         if len(before) + len(after) < LONG_DIFF_CHARACTERS:
             return diff_size(before, after)
         return await asyncio.to_thread(diff_size, before, after)
+
+
+def as_error(fetched: Fetched, what: str, error: Exception, rules: Rules) -> Visit:
+    """The visit without what it brought: an error that costs this page only."""
+    bare = Fetched(
+        fetched.target,
+        fetched.at,
+        fetched.scheme,
+        fetched.status,
+        fetched.elapsed_ms,
+        Outcome.ERROR,
+        f"{what}: {type(error).__name__}: {str(error)[:200]}",
+        fetched.size,
+    )
+    return decide(bare, rules)
 
 
 def decide(fetched: Fetched, rules: Rules) -> Visit:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import unicodedata
 from datetime import UTC, datetime
 from typing import Any
 
 from crawler.documents import Entry
-from crawler.items import Fetched, Kind, Link
+from crawler.items import Fetched, Kind, Link, Outcome
 from crawler.posts import Post
 
+logger = logging.getLogger(__name__)
 # The largest whole number that MongoDB stores, and one.
 INT64 = 2**63
 LARGEST_FLOAT = 10**308
@@ -23,12 +25,22 @@ class ContentPipeline:
     def process_item(self, item: Any) -> Any:
         """Fill `content` and `content_hash` of a Fetched."""
         if isinstance(item, Fetched) and item.outcome is None:
-            if item.document is not None:
-                item.posts = tuple(map(post_of, item.document.entries))
-            if item.content is not None:
-                item.content = {name: normal(value) for name, value in item.content.items()}
-            item.content_hash = content_hash(item)
+            try:
+                fill(item)
+            except Exception as error:
+                logger.exception("The content of %s has no normal form", item.target.url)
+                item.outcome = Outcome.ERROR
+                item.reason = f"no normal form: {type(error).__name__}: {error}"[:300]
         return item
+
+
+def fill(item: Fetched) -> None:
+    """Content and posts in their normal form, and their hash."""
+    if item.document is not None:
+        item.posts = tuple(map(post_of, item.document.entries))
+    if item.content is not None:
+        item.content = {name: normal(value) for name, value in item.content.items()}
+    item.content_hash = content_hash(item)
 
 
 def content_hash(fetched: Fetched) -> str:

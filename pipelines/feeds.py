@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Self
 
 from scrapy.crawler import Crawler
 
+from crawler.errors import StorageError
 from crawler.feeds.polite import not_before
 from crawler.feeds.pushing import poll_hours
 from crawler.items import SEEN, Fetched, Kind, Visit
@@ -17,6 +19,8 @@ from crawler.storage import feedposts, feeds
 from pipelines import changes, following
 from pipelines.changes import Rules, rules_of
 from pipelines.collecting import HOUR, collect, outcome_of, past
+
+logger = logging.getLogger(__name__)
 
 
 class FeedsPipeline:
@@ -35,6 +39,15 @@ class FeedsPipeline:
         """Decide about a feed."""
         if not isinstance(item, Fetched) or item.target.kind is not Kind.FEED:
             return item
+        try:
+            return await self._decided(item)
+        except StorageError:
+            raise
+        except Exception as error:
+            logger.exception("Deciding about %s failed", item.target.url)
+            return changes.as_error(item, changes.UNDECIDED, error, self.rules)
+
+    async def _decided(self, item: Fetched) -> Visit:
         read, db, target = self.session.patience.read, self.session.db, item.target
         monitor = await read(lambda: feeds.monitor(db, target))
         known: Mapping[str, KnownPost] | None = None

@@ -9,9 +9,9 @@ from scrapy.crawler import Crawler
 from scrapy.exceptions import DropItem
 
 from crawler.errors import StorageError
-from crawler.items import Fetched, Kind, Outcome, Skipped, Visit
+from crawler.items import Kind, Outcome, Skipped, Visit
 from crawler.session import Session
-from pipelines.changes import decide, rules_of
+from pipelines.changes import as_error, rules_of
 
 
 class Stored(DropItem):
@@ -66,7 +66,8 @@ class StoragePipeline:
             self.session.fail(error)
             raise
         except Exception as error:  # noqa: BLE001 - what a page holds costs that page only
-            return await self._store_error(self._as_error(visit, error))
+            bare = as_error(visit.fetched, "cannot be stored", error, self.rules)
+            return await self._store_error(bare)
         return visit
 
     async def _store_error(self, visit: Visit) -> Visit:
@@ -78,22 +79,6 @@ class StoragePipeline:
             self.session.fail(StorageError(reason))
             raise
         return visit
-
-    def _as_error(self, visit: Visit, error: Exception) -> Visit:
-        """A content that cannot be stored costs this page only."""
-        fetched = visit.fetched
-        reason = f"cannot be stored: {type(error).__name__}: {str(error)[:200]}"
-        bare = Fetched(
-            fetched.target,
-            fetched.at,
-            fetched.scheme,
-            fetched.status,
-            fetched.elapsed_ms,
-            Outcome.ERROR,
-            reason,
-            fetched.size,
-        )
-        return decide(bare, self.rules)
 
 
 def exported_posts(visit: Visit) -> list[dict[str, Any]]:

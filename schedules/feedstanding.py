@@ -47,7 +47,7 @@ def standing(
     stop: float,
     every_hours: float,
 ) -> Times:
-    """At most `visits` fetches from `split` to `stop`; the first look at each feed is not among them.
+    """At most `visits` fetches from `split` to `stop`, besides the first look at each feed.
 
     policy: one of FEED_POLICIES   posts: what truly happens, ascending for each feed
     every_hours: between two replans

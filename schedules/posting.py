@@ -132,7 +132,8 @@ def usual_hours(common: Floats, since: Floats, until: Floats) -> Floats:
 
     def mass(at: Floats) -> Floats:
         week, hour = np.divmod(at - MONDAY_HOURS, WEEK_HOURS)
-        return week + np.interp(hour, np.arange(WEEK_HOURS + 1), upto)
+        passed: Floats = week + np.interp(hour, np.arange(WEEK_HOURS + 1), upto)
+        return passed
 
     result: Floats = WEEK_HOURS * np.maximum(mass(until) - mass(since), 0.0)
     return result

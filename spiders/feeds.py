@@ -26,6 +26,7 @@ from crawler.feeds.wrapper import FeedsWrapper
 from crawler.items import Fetched, Kind, Outcome, Target
 from crawler.pushed import pushed_documents
 from crawler.responses import at_least_hours, moved_to, status_outcome
+from crawler.storage import targets
 from crawler.storage.pushes import Push
 from crawler.wrapper import Wrapper, read_toml
 from spiders.readers import reader_of, readers
@@ -80,6 +81,14 @@ class FeedsSpider(WrapperSpider):
             return
         async for request in super().start():
             yield request
+        if self.session.error is None:
+            await self._say_if_none()
+
+    async def _say_if_none(self) -> None:
+        session = self.session
+        known = await session.patience.read(lambda: targets.count(session.db, session.spider))
+        if not known:
+            self.logger.warning("no feeds so far (scrapy feeds import FILE, or add URL)")
 
     def request(self, target: Target) -> Request:
         """The request for a feed, or for the page of a post."""

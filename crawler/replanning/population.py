@@ -96,7 +96,7 @@ def population_of(
         open_hours=np.array([one.open_hours for one in found]).reshape(-1, WEEK_HOURS),
         weight=weight,
         cost=np.array([one.cost for one in found])[site],
-        min_hours=least[site],
+        min_hours=np.clip(watched.asks, least[site], most[site]),
         max_hours=most[site],
         site_day=np.array([one.requests_per_day or np.inf for one in found]),
         site_hour=np.array([one.requests_per_hour or np.inf for one in found]),

@@ -47,6 +47,7 @@ ROW: Document = {
     "visited": {"$toLong": "$visited_at"},
     "refreshed": "$refreshed",
     "window": _unless("$window", 0),
+    "asks": _unless("$asks_hours", 0),
     "since": {"$toLong": "$history.since"},
     "until": {"$toLong": "$history.until"},
     "changes": "$history.changes",
@@ -71,6 +72,7 @@ class Watched:
     visited:    (n,) the last visit, seen or not; NaN before the first
     refreshed:  (n,) visits that saw the page
     window:     (n,) posts that a feed's document holds; 0 for pages
+    asks:       (n,) hours between two visits that a feed asks for at least; 0: none
     lies:       (n,) visits with a new Last-Modified and the old content
     histories:  their pasts, up to now
     said:       (c,) when the page itself says that each change happened; NaN where it says nothing
@@ -91,6 +93,7 @@ class Watched:
     visited: Floats
     refreshed: Ints
     window: Ints
+    asks: Floats
     lies: Ints
     histories: Histories
     said: Floats
@@ -142,7 +145,7 @@ class _Columns:
         self.weeks = Grown(np.uint8)
         self.slots = Grown(np.uint16)
         self.slots_of = Grown(np.int64)
-        self.even = {key: Grown(np.float64) for key in ("every", "phase")}
+        self.even = {key: Grown(np.float64) for key in ("every", "phase", "asks")}
 
     def add(self, rows: list[Document]) -> None:
         """Append a batch of rows as ROW makes them."""
@@ -175,7 +178,7 @@ class _Columns:
             self.ids.taken(), *spiders, *kinds, *categories, *plans,
             self.times["next"].taken(), self.times["visited"].taken(),
             self.counts["refreshed"].taken(), self.counts["window"].taken(),
-            self.counts["lies"].taken(),
+            self.even["asks"].taken(), self.counts["lies"].taken(),
             histories, said, self._schedules(), ahead,
         )  # fmt: skip
 

@@ -66,6 +66,7 @@ VALIDATORS: dict[str, Document] = {
             "requested": _COUNT,
             "refreshed": _COUNT,
             "window": _COUNT,
+            "asks_hours": _NUMBER,
             "consecutive_errors": _COUNT,
             "history": _HISTORY,
             "plan": _PLAN,

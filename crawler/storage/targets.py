@@ -131,6 +131,7 @@ def update_of(visit: Visit) -> UpdateOne:
             state["history"] = parts.history_document(visit.history, visit.lies)
         if visit.collected is not None:
             state["window"] = planned_window(visit.collected.monitor)
+            state["asks_hours"] = visit.collected.monitor.bounds.every_hours or 0.0
         if fetched.final_url is not None:
             update["$addToSet"] = {"aliases": fetched.final_url}
     return UpdateOne({"_id": target.key}, update)

@@ -28,10 +28,10 @@ def _id_of(text: str) -> object:
 
 
 async def groups(db: Database, spiders: Sequence[str] | None = None) -> list[Document]:
-    """Per group: targets, requests a day, mean expected freshness and age; of feeds posts missed
-    in a week and mean delay.
+    """Per group: targets, requests a day, mean expected freshness and age.
 
-    The group of those without a plan is None, of those in a learning phase LEARNING.
+    Of feeds instead: posts missed in a week, and mean delay in hours. The group of those
+    without a plan is None, of those in a learning phase LEARNING.
     """
     learns = {"$gt": ["$plan.until", None]}
     pipeline: list[Document] = [

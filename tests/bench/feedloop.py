@@ -162,7 +162,7 @@ class Played:
         loop = self.loop
         words = ("--posts", loop.posts, "--feeds", loop.feeds, "--split", f"{SPLIT:%Y-%m-%d}")
         span = ("--from", f"{SPLIT - LEARNED:%Y-%m-%d}", "--to", f"{loop.stop:%Y-%m-%d}")
-        visits = ("--visits", loop.per_day * loop.days, "--json")
+        visits = ("--visits", loop.per_day * loop.days, "--closed-loop", "--json")
         command = [sys.executable, "-m", "scrapy", "simulate", "feeds", *words, *span, *visits]
         done = subprocess.run(
             list(map(str, command)), cwd=ROOT, env=self.env, check=True, capture_output=True

@@ -253,3 +253,7 @@ def test_what_a_hub_delivered_is_taken_first_and_costs_no_request(
     crawl(freshet, hours=12)
     (row,) = visits(db, target=url, posts_new=0)
     assert "missed" not in row
+
+
+def test_without_a_feed_the_crawl_says_how_to_get_one(freshet: Freshet) -> None:
+    assert "no feeds so far (scrapy feeds import FILE, or add URL)" in crawl(freshet).err

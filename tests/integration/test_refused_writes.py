@@ -66,3 +66,30 @@ def test_an_error_that_cannot_be_stored_either_ends_the_pass(
     assert freshet(*words, hours=2).code == 0
     assert database.visits.count_documents({"outcome": "error"}) <= 1
     assert outcomes(database)["new"] == 11
+
+
+BROKEN = """
+from spiders.wrapper import WrapperSpider
+
+class Broken:
+    def process_item(self, item):
+        raise RuntimeError("no such thing")
+
+class Shop(WrapperSpider):
+    name = "shop"
+    start_urls = ["{url}/list.html"]
+    item_pages = "/item-"
+    custom_settings = {{"ITEM_PIPELINES": {{Broken: 300}}}}
+"""
+
+
+def test_a_pipeline_of_the_users_that_fails_ends_the_pass_and_does_not_hang_it(
+    freshet: Freshet, pages: Pages
+) -> None:
+    pages.list("/list.html", ["/item-a.html"])
+    module = freshet.folder / "broken_spiders.py"
+    module.write_text(BROKEN.format(url=pages.url), encoding="utf-8")
+    words = ("crawl", "shop", "-s", "SPIDER_MODULES=broken_spiders")
+    result = freshet(*words, PYTHONPATH=str(freshet.folder))
+    assert result.code == 1
+    assert f"{pages.url}/list.html: RuntimeError('no such thing')" in result.err

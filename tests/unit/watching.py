@@ -66,6 +66,7 @@ def watched(pages: Sequence[dict[str, Any]], ahead: int = 0) -> Watched:
         *names("category"), *names("plan"), ago("next"), ago("visited"),
         np.array([one["refreshed"] for one in pages]),
         np.array([one.get("window", 0) for one in pages]),
+        np.array([one.get("asks", 0.0) for one in pages]),
         np.array([one["lies"] for one in pages]),
         Histories(ago("since"), ago("until"), first, after, by), said,
         Schedules(none.weeks, none.first, none.slots, every, none.phase_hours), ahead,

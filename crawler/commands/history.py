@@ -13,9 +13,9 @@ from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.differences import unified
 from crawler.errors import ConfigError
-from crawler.finding import target_of
-from crawler.storage import versions, visits
-from crawler.storage.client import Document
+from crawler.finding import names_of, target_of
+from crawler.storage import feedposts, versions, visits
+from crawler.storage.client import Database, Document
 from crawler.storage.store import opened
 
 SHOWN_HASH = 8
@@ -54,6 +54,8 @@ class Command(FreshetCommand):
 
 async def _history(config: Config, url: str, spider: str | None, last: int) -> Document:
     async with opened(config) as db:
+        if post := await _post(db, config, url, spider):
+            return post
         target = await target_of(db, config, url, spider)
         name, known_as = target["spider"], target["url"]
         return {
@@ -63,6 +65,21 @@ async def _history(config: Config, url: str, spider: str | None, last: int) -> D
             "visits": await visits.of_target(db, name, known_as, last),
             "versions": await versions.of_target(db, name, known_as),
         }
+
+
+async def _post(db: Database, config: Config, url: str, spider: str | None) -> Document | None:
+    """A feed's post by its link: it has versions, and the visits are its feed's."""
+    found = await feedposts.of_urls(db, names_of(url, config), spider)
+    if not found:
+        return None
+    name, key = found[0]["spider"], found[0]["_id"]
+    return {
+        "url": found[0]["url"],
+        "spider": name,
+        "post": found[0],
+        "visits": [],
+        "versions": await versions.of_target(db, name, key.removeprefix(f"{name} ")),
+    }
 
 
 def _pair(given: list[str], n: int) -> tuple[int, int]:
@@ -103,14 +120,18 @@ def _show_diff(found: Document, pair: tuple[int, int], *, as_json: bool) -> None
 
 
 def _show(found: Document) -> None:
-    target = found["target"]
     console = Console(highlight=False, markup=False)
     console.print(found["url"], style="bold")
-    console.print(
-        f"{found['spider']}, {target['kind']}, first seen {_time(target['first_seen'])}, "
-        f"next visit {_time(target['next_visit'])}"
-    )
-    console.print(_visits_table(found["visits"]))
+    if post := found.get("post"):
+        seen = _time(post["first_seen"])
+        console.print(f"{found['spider']}, post of {post['feed']}, first seen {seen}")
+    else:
+        target = found["target"]
+        console.print(
+            f"{found['spider']}, {target['kind']}, first seen {_time(target['first_seen'])}, "
+            f"next visit {_time(target['next_visit'])}"
+        )
+        console.print(_visits_table(found["visits"]))
     console.print(_versions_table(found["versions"]))
 
 

@@ -22,10 +22,10 @@ from crawler.push.lanes import Lanes
 from crawler.push.options import Wanted
 from crawler.push.outgoing import HubFailed, Hubs, Reply
 from crawler.push.tokens import Tokens, new_secret
-from crawler.storage import hosts, pushes
+from crawler.storage import hosts, websub
 from crawler.storage.client import Database
 from crawler.storage.patience import Patience
-from crawler.storage.pushes import Ask, Feed
+from crawler.storage.websub import Ask, Feed
 from crawler.urls import host_of
 
 logger = logging.getLogger(__name__)
@@ -64,18 +64,18 @@ class Asking:
     async def look(self) -> None:
         """Begin to ask the hubs that are to be asked now, as far as there is room."""
         now = self.clock.now()
-        await self.patience.read(lambda: pushes.lapse(self.db, now))
+        await self.patience.read(lambda: websub.lapse(self.db, now))
         known = await self.patience.read(lambda: hosts.holds(self.db, now))
         self.holds.refresh(known, now)
         await self.patience.read(lambda: self._offer_due(now))
 
     async def _offer_due(self, now: datetime) -> None:
-        async for feed in pushes.due(self.db, self.wanted.callback, now):
+        async for feed in websub.due(self.db, self.wanted.callback, now):
             hub = self._hub_of(feed, now)
             if hub is None:
                 end = self.holds.first_end(map(host_of, feed.hubs))
                 later = end + timedelta(minutes=self.chance.random())
-                await pushes.postponed(self.db, feed.key, later)
+                await websub.postponed(self.db, feed.key, later)
             elif self.lanes.are_full:
                 return
             else:
@@ -99,7 +99,7 @@ class Asking:
         attempts = feed.push.get("attempts", 0) + 1
         again = now + times.pause(attempts, self.chance.random())
         # Before the request: a hub may come to verify it before it answers.
-        await self.patience.read(lambda: pushes.asked(self.db, feed, ask, now, again))
+        await self.patience.read(lambda: websub.asked(self.db, feed, ask, now, again))
         self.counts["asked"] += 1
         await self._send(feed, ask)
 
@@ -142,7 +142,7 @@ class Asking:
     async def _failed(self, feed: Feed, ask: Ask, reason: str) -> None:
         self.counts["failed"] += 1
         logger.info("%s: hub %s: %s", feed.url, ask.hub, reason)
-        write = partial(pushes.failed, self.db, feed.key, ask.token, reason)
+        write = partial(websub.failed, self.db, feed.key, ask.token, reason)
         await self.patience.read(write)
 
     async def _refused(self, feed: Feed, ask: Ask, reason: str) -> None:
@@ -150,7 +150,7 @@ class Asking:
         logger.info("%s: hub %s refuses: %s", feed.url, ask.hub, reason)
         others = feed.push.get("attempts", 0) + 1 < len(feed.hubs)
         later = self.clock.now() + (times.FIRST_PAUSE if others else times.AFTER_REFUSAL)
-        write = partial(pushes.refused, self.db, feed.key, ask.token, reason, later)
+        write = partial(websub.refused, self.db, feed.key, ask.token, reason, later)
         await self.patience.read(write)
 
     async def _obey(self, host: str, reply: Reply) -> None:

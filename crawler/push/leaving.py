@@ -10,8 +10,8 @@ from functools import partial
 from crawler.push.asking import Asking, form_of
 from crawler.push.guard import NotAllowed
 from crawler.push.outgoing import HubFailed
-from crawler.storage import pushes
-from crawler.storage.pushes import Ask, Feed
+from crawler.storage import websub
+from crawler.storage.websub import Ask, Feed
 from crawler.urls import host_of
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ async def leave(asking: Asking, seconds: float) -> int:
     seconds: for all of them; the others count as ended too, and hubs that go on are answered 410
     """
     db, patience, callback = asking.db, asking.patience, asking.wanted.callback
-    feeds = await patience.read(lambda: pushes.leave(db, callback))
+    feeds = await patience.read(lambda: websub.leave(db, callback))
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             for feed in feeds:
@@ -32,13 +32,13 @@ async def leave(asking: Asking, seconds: float) -> int:
                 await asking.lanes.put(feed.key, host, partial(_leave, asking, feed))
             await _confirmed(asking)
     now = asking.clock.now()
-    return len(feeds) - await patience.read(lambda: pushes.stay(db, now))
+    return len(feeds) - await patience.read(lambda: websub.stay(db, now))
 
 
 async def _confirmed(asking: Asking) -> None:
     """Return when no confirmation is missing any more; they come in at the callback."""
     db = asking.db
-    while await asking.patience.read(lambda: pushes.count_leaving(db)):  # noqa: ASYNC110
+    while await asking.patience.read(lambda: websub.count_leaving(db)):  # noqa: ASYNC110
         await asyncio.sleep(LOOK_SECONDS)
 
 

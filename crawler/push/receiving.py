@@ -14,10 +14,11 @@ from crawler.clock import Clock
 from crawler.push import times
 from crawler.push.asking import in_one_line
 from crawler.push.tokens import Tokens, is_signed
-from crawler.storage import pushes
+from crawler.storage import pushes, websub
 from crawler.storage.client import Database
 from crawler.storage.patience import Patience
-from crawler.storage.pushes import Feed, Kept
+from crawler.storage.pushes import Kept
+from crawler.storage.websub import Feed
 
 logger = logging.getLogger(__name__)
 MOST_CHALLENGE = 2048
@@ -92,7 +93,7 @@ class Receiving:
         """A hub sends a document; raises StorageError where it cannot be stored."""
         if not self._knows(token):
             return NOT_FOUND
-        feed = await self.patience.read(lambda: pushes.of_token(self.db, token))
+        feed = await self.patience.read(lambda: websub.of_token(self.db, token))
         if feed is None or feed.push["state"] == "ended":
             return GONE
         async with self._places:
@@ -107,7 +108,7 @@ class Receiving:
         now, lease = self.clock.now(), times.lease(named, self.lease)
         renewal = times.renewal(lease, self.chance.random())
         agreed = await self.patience.read(
-            lambda: pushes.confirm(self.db, token, topic, now, lease, renewal)
+            lambda: websub.confirm(self.db, token, topic, now, lease, renewal)
         )
         if agreed:
             self.counts["confirmed"] += 1
@@ -116,11 +117,11 @@ class Receiving:
 
     async def _left(self, token: str, topic: str) -> bool:
         now = self.clock.now()
-        return await self.patience.read(lambda: pushes.left(self.db, token, topic, now))
+        return await self.patience.read(lambda: websub.left(self.db, token, topic, now))
 
     async def _denied(self, token: str, topic: str, reason: str) -> Answer:
         later, said = self.clock.now() + times.AFTER_REFUSAL, in_one_line(reason) or "denied"
-        known = await self.patience.read(lambda: pushes.deny(self.db, token, topic, said, later))
+        known = await self.patience.read(lambda: websub.deny(self.db, token, topic, said, later))
         if not known:
             return NOT_FOUND
         self.counts["refused"] += 1
@@ -135,7 +136,7 @@ class Receiving:
             return TOO_LARGE
         if not is_signed(delivery.signature, body, feed.push["secret"]):
             # Answered like any other, so that nobody learns from it how to sign.
-            await self.patience.read(lambda: pushes.ignored(self.db, feed.key, token))
+            await self.patience.read(lambda: websub.ignored(self.db, feed.key, token))
             self.counts["ignored"] += 1
             return ACCEPTED
         kept = await self._kept(feed, delivery.content_type, delivery.encoding, body)

@@ -25,7 +25,7 @@ from crawler.push.outgoing import Hubs
 from crawler.push.receiving import Receiving
 from crawler.push.site import Callback, CallbackSite, bounded
 from crawler.push.tokens import Tokens
-from crawler.storage import pushes
+from crawler.storage import websub
 from crawler.storage.client import Document
 from crawler.storage.patience import Patience
 from crawler.storage.store import Store
@@ -75,7 +75,7 @@ async def _work(config: Config, order: Order) -> Document:
         serving = await Serving.begin(store, order)
         await serving.until(stop)
         left = await serving.end(stop)
-        states = await serving.asking.patience.read(lambda: pushes.states(store.db))
+        states = await serving.asking.patience.read(lambda: websub.states(store.db))
     finally:
         await store.close()
     return {
@@ -161,9 +161,9 @@ async def _halves(store: Store, order: Order, reactor: Any) -> tuple[Asking, Rec
     config = store.config
     clock, counts = Clock(config.clock_offset_hours), Counter[str]()
     patience = Patience(PATIENCE_SECONDS, store.revive)
-    tokens = Tokens(await patience.read(lambda: pushes.key(store.db)))
+    tokens = Tokens(await patience.read(lambda: websub.key(store.db)))
     # A run that was killed while it gave them up left these between two states.
-    await patience.read(lambda: pushes.stay(store.db, clock.now()))
+    await patience.read(lambda: websub.stay(store.db, clock.now()))
     contact = f" (+{config.contact})" if config.contact else ""
     hubs = Hubs(reactor, f"Freshet/{__version__}{contact}")
     asking = Asking(store.db, patience, clock, hubs, tokens, order.wanted, counts)

@@ -27,6 +27,14 @@ async def known(db: Database, target: Target, ids: Sequence[str]) -> dict[str, K
     return found
 
 
+async def of_urls(db: Database, urls: Sequence[str], spider: str | None) -> list[Document]:
+    """Posts of feeds with one of these links."""
+    query: Document = {"url": {"$in": list(urls)}, "guid": {"$exists": True}}
+    if spider is not None:
+        query["spider"] = spider
+    return await db.posts.find(query).sort("_id").to_list(None)
+
+
 async def known_by_link(
     db: Database, target: Target, posts: Sequence[Post]
 ) -> dict[str, KnownPost]:
@@ -80,6 +88,7 @@ def _version(visit: Visit, key: str, post: Post) -> Document:
         "target": key.removeprefix(f"{spider} "),
         "content_hash": post.content_hash,
         "at": visit.fetched.at,
+        "size": len(str(post.content).encode()),
         "content": post.content,
     }
 

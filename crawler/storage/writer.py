@@ -27,6 +27,7 @@ from crawler.storage import (
     targets,
     versions,
     visits,
+    websub,
 )
 from crawler.storage.bulk import insert_new
 from crawler.storage.client import Database
@@ -121,8 +122,10 @@ class Writer:
             self.discovered += await feedposts.follow(self._db, visit, self._due)
         await self._db.targets.bulk_write(list(targets.updates_of(batch)), ordered=False)
         await insert_new(self._db.visits, [visits.log_row_of(visit) for visit in batch])
-        await pushes.doubt(self._db, [v.fetched.target.key for v in batch if v.doubts_push])
-        await pushes.done(self._db, [v.fetched.push for v in batch if v.fetched.push is not None])
+        if doubted := [visit.fetched.target.key for visit in batch if visit.doubts_push]:
+            await websub.doubt(self._db, doubted)
+        if taken := [visit.fetched.push for visit in batch if visit.fetched.push is not None]:
+            await pushes.done(self._db, taken)
 
     async def _write_links(self, visit: Visit) -> None:
         if visit.has_new_links:

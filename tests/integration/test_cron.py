@@ -14,7 +14,7 @@ from crawler.commands.cron import _command, _every
 from crawler.config import Config
 from tests.integration.harness import ROOT, Freshet
 
-SPIDERS = {"books", "quotes"}
+SPIDERS = {"books", "feeds", "quotes"}
 
 
 @pytest.fixture
@@ -81,8 +81,8 @@ def test_what_to_keep_is_left_to_the_settings_where_they_say_so(runner: Freshet)
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [
-        ("nosuch", "no spider 'nosuch'; there are: books, quotes; or name a .toml file"),
-        ("site", "no spider 'site'; there are: books, quotes; or name a .toml file"),
+        ("nosuch", "no spider 'nosuch'; there are: books, feeds, quotes; or name a .toml file"),
+        ("site", "no spider 'site'; there are: books, feeds, quotes; or name a .toml file"),
         ("/nosuch.toml", "/nosuch.toml: No such file or directory"),
     ],
 )

@@ -79,6 +79,10 @@ def test_new_posts_are_stored_once_and_edits_are_versions(
     assert (seen["posts_new"], seen["posts_edited"]) == (1, 1)
     assert collected(db)["b"]["text"] == "corrected"
     assert db.versions.count_documents({"target": {"$regex": " b$"}}) == 2
+    shown = freshet("history", "https://blog.test/b", "--diff")
+    assert "-main_text: text" in shown.out
+    assert "+main_text: corrected" in shown.out
+    assert f"post of {url}" in freshet("history", "https://blog.test/b").out
     known = db.feeds.find_one({"url": url})
     assert (known["window"], known["full"], known["posts"]) == (2, True, 3)
     assert target(db, url)["window"] == 2

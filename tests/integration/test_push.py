@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from crawler.config import Config
-from crawler.storage import pushes
+from crawler.storage import pushes, websub
 from crawler.storage.client import Database
 from crawler.storage.pushes import MOST_KEPT, Kept
 from crawler.storage.schema import VERSION
@@ -674,7 +674,7 @@ def test_there_is_an_end_to_what_is_kept_of_all_feeds(stored: tuple[Db, str]) ->
     async def run(db: Database) -> list[Kept]:
         found = await db.feeds.find_one({"url": FEED})
         assert found is not None
-        feed, now = pushes.Feed.of(found), datetime.now(UTC)
+        feed, now = websub.Feed.of(found), datetime.now(UTC)
         bodies = (b"a" * 5000, b"b" * 5000, b"c" * 5000)
         return [await pushes.store(db, feed, "", body, now, 9000) for body in bodies]
 
@@ -687,7 +687,7 @@ def test_there_is_an_end_to_what_is_kept_of_all_feeds(stored: tuple[Db, str]) ->
 
 def test_a_crawl_takes_the_oldest_and_deletes_what_is_done(stored: tuple[Db, str]) -> None:
     async def run(db: Database) -> list[list[bytes]]:
-        feed = pushes.Feed("feeds u", "feeds", "u", (), "u", {"token": "t"})
+        feed = websub.Feed("feeds u", "feeds", "u", (), "u", {"token": "t"})
         for n in range(5):
             body, at = f"{n}".encode(), datetime(2026, 1, 1 + n, tzinfo=UTC)
             await pushes.store(db, feed, "text/xml", body, at, 10**9)
@@ -704,7 +704,7 @@ def test_a_crawl_takes_the_oldest_and_deletes_what_is_done(stored: tuple[Db, str
 
 def test_little_is_taken_at_once_where_documents_are_large(stored: tuple[Db, str]) -> None:
     async def run(db: Database) -> int:
-        feed = pushes.Feed("feeds u", "feeds", "u", (), "u", {"token": "t"})
+        feed = websub.Feed("feeds u", "feeds", "u", (), "u", {"token": "t"})
         for n in range(5):
             await pushes.store(db, feed, "", bytes([n]) * 14_000_000, datetime.now(UTC), 10**9)
         return len(await pushes.take(db, "feeds", 100))
@@ -715,7 +715,7 @@ def test_little_is_taken_at_once_where_documents_are_large(stored: tuple[Db, str
 def test_doubt_takes_a_proof_back(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put(db, push={"token": "t", "state": "active", "delivered_at": datetime.now(UTC)})
-    asyncio.run(in_database(uri, lambda db: pushes.doubt(db, [f"feeds {FEED}"])))
+    asyncio.run(in_database(uri, lambda db: websub.doubt(db, [f"feeds {FEED}"])))
     assert push_of(db)["delivered_at"] is None
 
 

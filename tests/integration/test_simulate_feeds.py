@@ -250,6 +250,17 @@ def test_what_is_not_known_is_null(bare: Freshet, trace: Path) -> None:
     assert {row[name] for name in FIGURES} == {mean[name] for name in FIGURES} == {None}
 
 
+def test_a_closed_loop_knows_no_more_than_its_own_visits_saw(bare: Freshet, trace: Path) -> None:
+    loop = simulated(bare, trace, "--closed-loop", "--replan-every", 2, "--visits", "6x")
+    assert (loop["closed_loop"], loop["replan_every_days"]) == (True, 2)
+    known = simulated(bare, trace, "--visits", "6x")
+    assert (known["closed_loop"], known["replan_every_days"]) == (False, None)
+    (one,), (other,) = loop["results"], known["results"]
+    assert 0 < one["spent"] <= 120
+    assert one["posts"] == other["posts"]
+    assert one["lost_pct"] > other["lost_pct"]
+
+
 def test_without_times_all_that_is_known_counts(bare: Freshet, trace: Path) -> None:
     write(trace / "posts.csv", ("feed_id", "posted_at_utc"),
           [("f0", f"2024-01-0{day}T00:00:00Z") for day in (4, 1, 8)])  # fmt: skip
@@ -324,8 +335,10 @@ def test_a_trace_without_posts_of_its_feeds_is_one_line(bare: Freshet, trace: Pa
             (["feeds", "--posts", "p.csv", "--visits", "1", *args],
              f"{args[0]} is for simulate pages, not for feeds")
             for args in (["--budget", "12"], ["--changes", "c.csv"], ["--pages", "p.csv"],
-                         ["--closed-loop"], ["--replan-every", "7"], ["--daily-cap", "12"])
+                         ["--daily-cap", "12"])
         ),
+        (["feeds", "--posts", "p.csv", "--visits", "1", "--replan-every", "7"],
+         "--replan-every is for feeds in a closed loop (--closed-loop)"),
         *(
             (["pages", "--changes", "c.csv", "--budget", "1", *args],
              f"{args[0]} is for simulate feeds, not for pages")

@@ -1,0 +1,236 @@
+"""WebSub in the database: `push` of the documents in `feeds`, what came of asking hubs.
+
+`push.state` says so:
+
+asked     the hub was asked and has not confirmed it yet
+active    confirmed, until `lease_until`
+refused   the hub will not have it; it is asked again after a week
+ended     the lease has run out, or it was given up; deliveries are answered with 410
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from pymongo.errors import DuplicateKeyError
+
+from crawler.storage.client import Database, Document
+
+BATCH = 200
+KEY_BYTES = 32
+FIELDS = {"spider": 1, "url": 1, "hubs": 1, "topic": 1, "push": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """A feed with what is known of its push; `push` is empty where no hub was ever asked."""
+
+    key: str
+    spider: str
+    url: str
+    hubs: tuple[str, ...]
+    topic: str
+    push: Document
+
+    @classmethod
+    def of(cls, found: Document) -> Feed:
+        """The feed of a document in `feeds`; its topic is its URL where it names none."""
+        return cls(
+            key=found["_id"],
+            spider=found["spider"],
+            url=found["url"],
+            hubs=tuple(found.get("hubs") or ()),
+            topic=found["url"] if found.get("topic") is None else found["topic"],
+            push=found.get("push") or {},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request to a hub, as it is noted before it is sent."""
+
+    hub: str
+    topic: str
+    callback: str
+    token: str
+    secret: str
+
+
+async def key(db: Database) -> bytes:
+    """The key that makes this database's tokens; made at the first call."""
+    made = {"key": secrets.token_bytes(KEY_BYTES)}
+    with contextlib.suppress(DuplicateKeyError):
+        await db.meta.update_one({"_id": "push"}, {"$setOnInsert": made}, upsert=True)
+    found = await db.meta.find_one({"_id": "push"})
+    assert found is not None
+    return bytes(found["key"])
+
+
+async def due(db: Database, callback: str, now: datetime) -> AsyncIterator[Feed]:
+    """Feeds whose hub is to be asked: new ones, leases to renew, changed hubs, a new callback."""
+    query: Document = {
+        "hubs.0": {"$exists": True},
+        "$or": [
+            {"push.token": {"$exists": False}},
+            {"push.next_ask": {"$lte": now}},
+            {"push.callback": {"$ne": callback}},
+            {"$expr": {"$not": {"$in": ["$push.hub", {"$ifNull": ["$hubs", []]}]}}},
+            {"$expr": {"$ne": ["$push.topic", {"$ifNull": ["$topic", "$url"]}]}},
+        ],
+    }
+    batch: list[Document] = []
+    async for found in db.feeds.find(query, FIELDS, batch_size=BATCH).sort("push.next_ask"):
+        batch.append(found)
+        if len(batch) == BATCH:
+            for feed in await _watched(db, batch):
+                yield feed
+            batch = []
+    for feed in await _watched(db, batch):
+        yield feed
+
+
+async def _watched(db: Database, batch: list[Document]) -> list[Feed]:
+    """Those feeds that are still targets."""
+    query = {
+        "_id": {"$in": [found["_id"] for found in batch]},
+        "gone": {"$ne": True},
+        "alias_of": {"$exists": False},
+    }
+    kept = {found["_id"] async for found in db.targets.find(query, {"_id": 1})}
+    return [Feed.of(found) for found in batch if found["_id"] in kept]
+
+
+async def asked(db: Database, feed: Feed, ask: Ask, now: datetime, again: datetime) -> None:
+    """Note that a hub is about to be asked, and when that is repeated if nothing comes of it."""
+    push = feed.push
+    noted: Document = {
+        "asked_at": now, "next_ask": again, "attempts": push.get("attempts", 0) + 1,
+    }  # fmt: skip
+    if push.get("token") == ask.token and push.get("callback") == ask.callback:
+        if push.get("state") != "active":
+            noted["state"] = "asked"
+        await _set(db, feed.key, ask.token, noted)
+        return
+    started: Document = {
+        "hub": ask.hub, "topic": ask.topic, "secret": ask.secret, "token": ask.token,
+        "callback": ask.callback, "state": "asked", "lease_until": None, "delivered_at": None,
+        "deliveries": push.get("deliveries", 0), "ignored": push.get("ignored", 0),
+    }  # fmt: skip
+    await db.feeds.update_one({"_id": feed.key}, {"$set": {"push": started | noted}})
+
+
+async def failed(db: Database, feed_key: str, token: str, reason: str) -> None:
+    """Note why a hub gave no answer."""
+    await _set(db, feed_key, token, {"reason": reason})
+
+
+async def refused(db: Database, feed_key: str, token: str, reason: str, again: datetime) -> None:
+    """The hub will not have the subscription."""
+    noted = {"state": "refused", "reason": reason, "next_ask": again}
+    await _set(db, feed_key, token, noted)
+
+
+async def postponed(db: Database, feed_key: str, until: datetime) -> None:
+    """The hub is left alone for now; a feed whose hub was never asked stays as it is."""
+    query = {"_id": feed_key, "push.token": {"$exists": True}}
+    await db.feeds.update_one(query, {"$set": {"push.next_ask": until}})
+
+
+async def _set(db: Database, feed_key: str, token: str, noted: Document) -> None:
+    update = {f"push.{name}": value for name, value in noted.items()}
+    await db.feeds.update_one({"_id": feed_key, "push.token": token}, {"$set": update})
+
+
+async def of_token(db: Database, token: str) -> Feed | None:
+    """The feed that has this token, if it is still under watch."""
+    found = await db.feeds.find_one({"push.token": token}, FIELDS)
+    return next(iter(await _watched(db, [found])), None) if found else None
+
+
+async def confirm(
+    db: Database, token: str, topic: str, now: datetime, lease: timedelta, renewal: timedelta
+) -> bool:
+    """The hub has confirmed the subscription; False if it is not wanted."""
+    query = {
+        "push.token": token, "push.topic": topic, "push.state": {"$ne": "ended"},
+        "push.leaving": {"$ne": True},
+    }  # fmt: skip
+    noted: Document = {
+        "push.state": "active", "push.leased_at": now, "push.lease_until": now + lease,
+        "push.next_ask": now + renewal, "push.attempts": 0,
+    }  # fmt: skip
+    update = {"$set": noted, "$unset": {"push.reason": ""}}
+    return (await db.feeds.update_one(query, update)).matched_count == 1
+
+
+async def deny(db: Database, token: str, topic: str, reason: str, again: datetime) -> bool:
+    """The hub has refused the subscription, or ended it; False if it never was asked for."""
+    query = {"push.token": token, "push.topic": topic, "push.state": {"$ne": "ended"}}
+    noted = {"push.state": "refused", "push.reason": reason, "push.next_ask": again}
+    return (await db.feeds.update_one(query, {"$set": noted})).matched_count == 1
+
+
+async def lapse(db: Database, now: datetime) -> int:
+    """Subscriptions whose lease has run out end; how many did."""
+    query: Document = {
+        "push.state": {"$in": ["active", "asked"]},
+        "push.lease_until": {"$lte": now, "$ne": None},
+    }
+    return (await db.feeds.update_many(query, {"$set": {"push.state": "ended"}})).modified_count
+
+
+async def leave(db: Database, callback: str) -> list[Feed]:
+    """All subscriptions of a callback, from now on to be given up."""
+    query = {
+        "push.callback": callback, "push.state": {"$in": ["asked", "active"]},
+    }  # fmt: skip
+    await db.feeds.update_many(query, {"$set": {"push.leaving": True}})
+    return [Feed.of(found) async for found in db.feeds.find({"push.leaving": True}, FIELDS)]
+
+
+async def left(db: Database, token: str, topic: str, now: datetime) -> bool:
+    """The hub has confirmed that a subscription is given up; False if it is wanted."""
+    query = {"push.token": token, "push.topic": topic, "push.leaving": True}
+    return (await db.feeds.update_one(query, _ended(now))).matched_count == 1
+
+
+async def stay(db: Database, now: datetime) -> int:
+    """Those that a hub did not let go count as ended all the same; how many."""
+    return (await db.feeds.update_many({"push.leaving": True}, _ended(now))).modified_count
+
+
+def _ended(now: datetime) -> Document:
+    noted = {"push.state": "ended", "push.lease_until": now, "push.next_ask": now}
+    return {"$set": noted, "$unset": {"push.leaving": ""}}
+
+
+async def count_leaving(db: Database) -> int:
+    """How many subscriptions are still to be given up."""
+    return await db.feeds.count_documents({"push.leaving": True})
+
+
+async def states(db: Database) -> dict[str, int]:
+    """How many subscriptions are in which state."""
+    pipeline: list[Document] = [
+        {"$match": {"push.token": {"$exists": True}}},
+        {"$group": {"_id": "$push.state", "n": {"$sum": 1}}},
+        {"$sort": {"_id": 1}},
+    ]
+    cursor = await db.feeds.aggregate(pipeline)
+    return {row["_id"]: row["n"] async for row in cursor}
+
+
+async def ignored(db: Database, feed_key: str, token: str) -> None:
+    """Count a delivery that was not signed as it has to be."""
+    query = {"_id": feed_key, "push.token": token}
+    await db.feeds.update_one(query, {"$inc": {"push.ignored": 1}})
+
+
+async def doubt(db: Database, keys: Sequence[str]) -> None:
+    """A poll of these feeds found what their hub had not sent: they have to prove it anew."""
+    query = {"_id": {"$in": list(keys)}, "push.delivered_at": {"$ne": None}}
+    await db.feeds.update_many(query, {"$set": {"push.delivered_at": None}})

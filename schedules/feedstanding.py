@@ -25,17 +25,23 @@ from schedules.world import joined, visits_of
 # What a first document tells of the time before it was read.
 FIRST_HOURS = 90.0 * DAY_HOURS
 MINUTE = 1 / 60
+# What most feeds hold at least.
+USUAL_WINDOW = 10
 UTC = ZoneInfo("UTC")
 
 
 @dataclass(slots=True)
 class Watched:
-    """What is known of one feed. after, by: of each post, hours since 1970 (UTC)."""
+    """What is known of one feed. after, by: of each post, hours since 1970 (UTC).
+
+    window: posts that may come between two visits without a loss, as far as was seen
+    """
 
     since: float
     until: float
     after: list[float]
     by: list[float]
+    window: int
 
 
 def standing(
@@ -59,7 +65,8 @@ def standing(
     present, went, now = Schedules.none(len(feeds)), list[Times](), split
     while now < stop:
         until = min(now + every_hours, stop)
-        made = plan_feeds(population, _histories(known), feeds.window, terms, now, present)
+        window = np.array([one.window for one in known])
+        made = plan_feeds(population, _histories(known), window, terms, now, present)
         present = made.schedules
         due = visits_of(present, population, now, until)
         went.append(due)
@@ -93,13 +100,14 @@ def _of(posts: Times, i: int) -> Floats:
 
 
 def _first_look(posts: Floats, window: int, at: float) -> Watched:
-    """The dates of a first document are a past, all after its oldest one."""
+    """The dates of a first document are a past, all after its oldest one; one for all is none."""
     shown = posts[: np.searchsorted(posts, at, "right")][-window:]
-    if len(shown) < 2:
-        return Watched(at, at, [], [])
+    seen = max(USUAL_WINDOW, len(shown))
+    if len(shown) < 2 or shown[-1] - shown[0] < MINUTE:
+        return Watched(at, at, [], [], seen)
     since = max(float(shown[0]), at - FIRST_HOURS)
     dated = shown[shown > since].tolist()
-    return Watched(since, at, dated, [moment + MINUTE for moment in dated])
+    return Watched(since, at, dated, [moment + MINUTE for moment in dated], seen)
 
 
 def _histories(known: list[Watched]) -> Histories:
@@ -122,8 +130,11 @@ def _learn(known: list[Watched], feeds: Feeds, posts: Times, due: Times) -> None
 
 
 def _see(one: Watched, posts: Floats, window: int, at: float) -> None:
-    new = posts[np.searchsorted(posts, one.until, "right") : np.searchsorted(posts, at, "right")]
+    before, count = np.searchsorted(posts, [one.until, at], "right")
+    new = posts[before:count]
     shown = new[-window:].tolist()
+    # Once posts have been seen to leave, the document is as long as it gets.
+    one.window = window if len(new) and count > window else max(one.window, min(window, int(count)))
     if len(new) > window:
         gap, rest = shown[0] - one.until, at - shown[0]
         span = one.until - one.since + rest

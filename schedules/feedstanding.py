@@ -25,6 +25,7 @@ from schedules.world import joined, visits_of
 # What a first document tells of the time before it was read.
 FIRST_HOURS = 90.0 * DAY_HOURS
 MINUTE = 1 / 60
+TOUCH = 1e-6
 # What most feeds hold at least.
 USUAL_WINDOW = 10
 UTC = ZoneInfo("UTC")
@@ -68,7 +69,8 @@ def standing(
         window = np.array([one.window for one in known])
         made = plan_feeds(population, _histories(known), window, terms, now, present)
         present = made.schedules
-        due = visits_of(present, population, now, until)
+        # Each feed was just looked at: what is due at the first moment is done.
+        due = visits_of(present, population, now + TOUCH, until + TOUCH)
         went.append(due)
         _learn(known, feeds, posts, due)
         now = until

@@ -15,14 +15,14 @@ from numpy.typing import NDArray
 
 from schedules.chunks import Part
 from schedules.compiled import compiled
-from schedules.history import Floats, Ints
+from schedules.history import Flags, Floats, Ints
 from schedules.schedule import WEEK_HOURS
 from schedules.score import DAY_HOURS, Times
 
 MONDAY_HOURS = 96
-# What is believed of a feed before it is watched counts as much as one post at the
-# mean rate of all feeds.
-PRIOR_POSTS = 1.0
+# What is believed of a feed before it is watched counts as much as a fifth of a post at the mean
+# rate of all feeds: few feeds post most, so more would hold back who posts often.
+PRIOR_POSTS = 0.2
 # Feeds post once a week, where not one of them has been watched.
 UNKNOWN_HOURS = 168.0
 # Variance over mean of a day's posts, less one; the posts that this belief counts for.
@@ -108,10 +108,11 @@ def posting(posts: Times, since: Floats, until: Floats) -> Posting:
     feed, at = feed[known], posts.at[known]
     number = np.bincount(feed, minlength=n).astype(np.float64)
     hours = np.maximum(until - since, 0.0)
-    weeks = np.floor(hours / WEEK_HOURS + TOUCH)
     # Some days more than whole weeks would pass for the busiest ones.
-    even = at > (until - weeks * WEEK_HOURS)[feed] - TOUCH
-    cells = _cells(n, feed[even], at[even])
+    weeks, days = (np.floor(hours / length + TOUCH) for length in (WEEK_HOURS, DAY_HOURS))
+    told = np.where(weeks > 0, weeks * WEEK_HOURS, days * DAY_HOURS)
+    even = at > (until - told)[feed] - TOUCH
+    cells = _any_day(_cells(n, feed[even], at[even]), weeks == 0)
     common = _common(cells)
     watched = usual_hours(common, since, until)
     return Posting(
@@ -164,6 +165,17 @@ def _cells(n: int, feed: Ints, at: Floats) -> Cells:
     new = (np.diff(feed, prepend=-1) > 0) | (np.diff(hour, prepend=-1) != 0)
     first = np.concatenate([[0], np.cumsum(np.bincount(feed[new], minlength=n))])
     return Cells(first, (hour[new] % WEEK_HOURS).astype(np.uint8))
+
+
+def _any_day(cells: Cells, few: Flags) -> Cells:
+    """Some days tell the hour of the day alone: what they saw is spread over the week.
+
+    few: (n,) feeds that were watched for less than a week
+    """
+    feed = np.repeat(np.arange(len(few)), np.diff(cells.first))
+    day = (np.arange(len(feed)) - cells.first[feed]) % 7
+    spread = cells.hour % DAY_HOURS + DAY_HOURS * day
+    return Cells(cells.first, np.where(few[feed], spread, cells.hour).astype(np.uint8))
 
 
 def _common(cells: Cells) -> Floats:

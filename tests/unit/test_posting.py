@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from schedules.posting import Posting, posting, profile_of
+from schedules.posting import PRIOR_POSTS, Posting, posting, profile_of
 from schedules.schedule import WEEK_HOURS
 from schedules.score import Times
 
@@ -36,7 +36,7 @@ def test_where_no_feed_was_watched_each_posts_once_a_week() -> None:
 
 
 def test_posts_before_and_after_what_is_known_do_not_count() -> None:
-    assert believed([-1, 0, 1, 504, 505]).posts.tolist() == [2 + 1]
+    assert believed([-1, 0, 1, 504, 505]).posts.tolist() == [2 + PRIOR_POSTS]
 
 
 def test_posts_of_one_day_are_a_batch_those_of_each_day_are_none() -> None:
@@ -69,4 +69,11 @@ def test_hours_are_told_by_whole_weeks_so_that_no_day_counts_twice() -> None:
     ten_days = np.arange(1.0, 240, 4).tolist()
     days = np.bincount(believed(ten_days, weeks=10 / 7).cells.hour // 24, minlength=7)
     assert days.tolist() == [6] * 7
-    assert len(believed(ten_days, weeks=3 / 7).cells.hour) == 0
+
+
+def test_some_days_tell_the_hour_of_the_day_alone() -> None:
+    mornings = [day * 24 + 9.5 for day in range(6)]
+    hours = believed(mornings, weeks=6 / 7).cells.hour
+    assert (hours % 24 == 9).all()
+    assert sorted(hours // 24) == [0, 1, 2, 3, 4, 5], "each counts for another day"
+    assert len(believed([1, 2, 3], weeks=0.5 / 7).cells.hour) == 0

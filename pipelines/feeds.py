@@ -58,7 +58,7 @@ class FeedsPipeline:
                 known = await read(lambda: feedposts.known_by_link(db, target, item.posts))
         visit = decide(item, self.rules, monitor, known)
         if visit.has_new_content and item.posts and item.push is None:
-            other = await read(lambda: feeds.twin(db, target, item.content_hash))
+            other = await read(lambda: feeds.twin(db, item))
             if other is not None:
                 visit.become_alias(other, "the same posts as")
         return visit

@@ -14,6 +14,7 @@ import numpy as np
 from schedules.compiled import compiled
 from schedules.history import Flags, Floats, Ints
 from schedules.overflow import Table, looked_up
+from schedules.place import next_gap
 from schedules.schedule import WEEK_HOURS
 
 # A long interval is first searched in so many steps, then around the best of them.
@@ -161,7 +162,7 @@ def insert(c: Course, room: Room, least: float, most: int) -> tuple[Floats, Ints
     at[0], at[1] = room.begin, room.end
     gain[0], where[0] = best_split(c, room, at[0], at[1])
     count, needed = 0, 0
-    i = _next_gap(at, gain, where, 1, room.max_hours)
+    i = next_gap(at, gain, where, 1, room.max_hours)
     while i >= 0 and count < most:
         forced = at[i + 1] - at[i] > room.max_hours
         if not forced and gain[i] <= least:
@@ -175,23 +176,8 @@ def insert(c: Course, room: Room, least: float, most: int) -> tuple[Floats, Ints
         at[i + 1] = order[count - 1]
         gain[i], where[i] = best_split(c, room, at[i], at[i + 1])
         gain[i + 1], where[i + 1] = best_split(c, room, at[i + 1], at[i + 2])
-        i = _next_gap(at, gain, where, count + 1, room.max_hours)
+        i = next_gap(at, gain, where, count + 1, room.max_hours)
     return saved[:count], order[:count], needed, i < 0
-
-
-@compiled
-def _next_gap(at: Ints, gain: Floats, where: Ints, gaps: int, max_hours: float) -> int:
-    """The interval to split next: the longest over `max_hours`, else the most worthwhile."""
-    longest, best = -1, -1
-    for j in range(gaps):
-        if where[j] < 0:
-            continue
-        length = at[j + 1] - at[j]
-        if length > max_hours and (longest < 0 or length > at[longest + 1] - at[longest]):
-            longest = j
-        if best < 0 or gain[j] > gain[best]:
-            best = j
-    return longest if longest >= 0 else best
 
 
 @compiled

@@ -141,7 +141,7 @@ def insert(
     at[0], at[1], order[0] = first, first + WEEK_HOURS, first
     gain[0], where[0] = best_split(c, aim, limits, at[0], at[1])
     slots, needed = 1, 1
-    i = _next_gap(at, gain, where, slots, limits.max_hours)
+    i = next_gap(at, gain, where, slots, limits.max_hours)
     while i >= 0:
         forced = at[i + 1] - at[i] > limits.max_hours
         if not forced and gain[i] <= least:
@@ -157,12 +157,12 @@ def insert(
         at[i + 1] = where[i]
         gain[i], where[i] = best_split(c, aim, limits, at[i], at[i + 1])
         gain[i + 1], where[i + 1] = best_split(c, aim, limits, at[i + 1], at[i + 2])
-        i = _next_gap(at, gain, where, slots, limits.max_hours)
+        i = next_gap(at, gain, where, slots, limits.max_hours)
     return saved[: slots - 1], order[:slots], needed, i < 0
 
 
 @compiled
-def _next_gap(at: Ints, gain: Floats, where: Ints, slots: int, max_hours: float) -> int:
+def next_gap(at: Ints, gain: Floats, where: Ints, slots: int, max_hours: float) -> int:
     """The interval to split next: the longest over `max_hours`, else the most worthwhile."""
     longest, best = -1, -1
     for j in range(slots):

@@ -13,6 +13,7 @@ from crawler.posts import USUAL_WINDOW
 from crawler.replanning.budgets import Budget, Effect, terms_of, too_small
 from crawler.replanning.population import Gathered
 from crawler.replanning.replan import Replan, followed_otherwise, hours_of
+from crawler.replanning.summary import spending_of
 from crawler.replanning.wishes import Wish
 from crawler.storage.client import Document
 from crawler.words import amount
@@ -58,12 +59,7 @@ def _document_of(gathered: Gathered, terms: Terms, budget: Budget, made: FeedsPl
         "kind": "feeds",
         "spiders": sorted(watched.spiders),
         "policy": terms.policy,
-        "budget_per_day": _number(budget.per_day),
-        "budget_from": budget.source,
-        "budget_kept": budget.kept,
-        "budget_added": _number(budget.added),
-        "daily_cap": int(terms.daily_cap or 0),
-        "hourly_cap": int(terms.hourly_cap or 0),
+        **spending_of(terms, budget),
         "price": _number(made.price),
         "targets": len(watched),
         "unplanned": int(np.count_nonzero(watched.plan < 0)),

@@ -40,12 +40,7 @@ def document_of(
         "spiders": sorted(watched.spiders),
         "policy": terms.policy,
         "objective": wish.objective or BALANCED,
-        "budget_per_day": _number(budget.per_day),
-        "budget_from": budget.source,
-        "budget_kept": budget.kept,
-        "budget_added": _number(budget.added),
-        "daily_cap": int(terms.daily_cap or 0),
-        "hourly_cap": int(terms.hourly_cap or 0),
+        **spending_of(terms, budget),
         "price": _number(made.price),
         "targets": len(watched),
         "unplanned": int(np.count_nonzero(watched.plan < 0)),
@@ -57,6 +52,18 @@ def document_of(
         "warnings": _warnings(gathered, terms, made, learning),
     }
     return document | ({"limits": limits_of(gathered)} if terms.policy == ADAPTIVE else {})
+
+
+def spending_of(terms: Terms, budget: Budget) -> Document:
+    """What a plan may spend, and where that is from."""
+    return {
+        "budget_per_day": _number(budget.per_day),
+        "budget_from": budget.source,
+        "budget_kept": budget.kept,
+        "budget_added": _number(budget.added),
+        "daily_cap": int(terms.daily_cap or 0),
+        "hourly_cap": int(terms.hourly_cap or 0),
+    }
 
 
 def _totals(made: Plan) -> Document:

@@ -13,6 +13,9 @@ from pymongo import DeleteOne, UpdateMany, UpdateOne
 from crawler.items import SEEN, Visit
 from crawler.storage.client import Database, Document
 
+# Two feeds with the same posts may part again.
+TWINS = timedelta(days=7)
+
 
 async def settle(db: Database, batch: list[Visit], longest: timedelta) -> None:
     """Turn those visits of a batch into aliases that were redirected to a target, or were one.
@@ -29,6 +32,8 @@ async def settle(db: Database, batch: list[Visit], longest: timedelta) -> None:
     aliases = [*twins, *(visit for visit in redirected if _find_owner(visit, owners))]
     for visit in aliases:
         visit.next_visit = visit.fetched.at + longest
+    for visit in twins:
+        visit.next_visit = visit.fetched.at + min(longest, TWINS)
     if aliases:
         await _hand_over(db, aliases)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pymongo import UpdateOne
 
 from crawler.documents import Bounds, FeedDocument
-from crawler.items import SEEN, Kind, Target, Visit
+from crawler.items import SEEN, Fetched, Kind, Target, Visit
 from crawler.posts import Collected, Monitor
 from crawler.storage.client import Database, Document
 
@@ -38,18 +38,27 @@ async def of_key(db: Database, key: str) -> Document:
     return await db.feeds.find_one({"_id": key}) or {}
 
 
-async def twin(db: Database, target: Target, content_hash: str | None) -> str | None:
-    """URL of another feed of this spider whose document was the same at its last visit."""
+async def twin(db: Database, fetched: Fetched) -> str | None:
+    """URL of another feed of this spider whose document was the same at its last visit.
+
+    Its title and site have to be the same too: a category of a blog may well have the posts of the
+    whole blog for a while.
+    """
+    target, document = fetched.target, fetched.document
     query: Document = {
         "spider": target.spider,
         "kind": str(Kind.FEED),
-        "content_hash": content_hash,
+        "content_hash": fetched.content_hash,
         "url": {"$ne": target.url},
         "alias_of": {"$exists": False},
         "gone": {"$ne": True},
     }
     found = await db.targets.find_one(query, {"url": 1}, sort=[("first_seen", 1)])
-    return found["url"] if found else None
+    if found is None or document is None:
+        return None
+    known = await of_key(db, found["_id"])
+    same = (known.get("title"), known.get("site")) == (document.title, document.site)
+    return found["url"] if same else None
 
 
 async def note(db: Database, batch: list[Visit]) -> None:

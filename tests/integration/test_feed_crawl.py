@@ -171,6 +171,17 @@ def test_two_urls_with_the_same_posts_are_one_feed(
     assert db.posts.count_documents({}) == 2
 
 
+def test_a_category_that_has_all_posts_for_a_while_is_a_feed_of_its_own(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    for name in ("blog", "tea"):
+        pages.file(f"/{name}.xml", rss(post("a")).replace("A blog", f"A blog: {name}"))
+        subscribe(db, uri, f"{pages.url}/{name}.xml")
+        crawl(freshet)
+    assert "alias_of" not in target(db, f"{pages.url}/tea.xml")
+
+
 def test_pages_of_new_posts_are_fetched_once_where_that_is_wanted(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:

@@ -12,6 +12,7 @@ from bson import ObjectId
 from scrapy import Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
+from scrapy.http import Response
 from twisted.python.failure import Failure
 
 from crawler.allowance import Allowance
@@ -71,6 +72,7 @@ class Session:
         crawler.signals.connect(self._open, signals.spider_opened)
         crawler.signals.connect(self._close, signals.spider_closed)
         crawler.signals.connect(self._item_failed, signals.item_error)
+        crawler.signals.connect(self._callback_failed, signals.spider_error)
 
     @staticmethod
     def of(crawler: Crawler) -> Session:
@@ -153,11 +155,19 @@ class Session:
         """What a pipeline could not carry through ends the pass: its target would be waited for."""
         fetched = item.fetched if isinstance(item, Visit) else item
         if isinstance(fetched, Fetched | Skipped):
-            error = failure.value
-            if not isinstance(error, FreshetError):
-                error = StorageError(f"{fetched.target.url}: {error!r}")
-            self.fail(error)
-            self.release(fetched.target)
+            self._give_up(fetched.target, failure.value)
+
+    def _callback_failed(self, failure: Failure, response: Response | None) -> None:
+        """As `_item_failed`, of a spider that raises where it should have said what it found."""
+        target = response.request.meta.get("target") if response and response.request else None
+        if isinstance(target, Target):
+            self._give_up(target, failure.value)
+
+    def _give_up(self, target: Target, error: BaseException | None) -> None:
+        if not isinstance(error, FreshetError):
+            error = StorageError(f"{target.url}: {error!r}")
+        self.fail(error)
+        self.release(target)
 
     async def _open(self, spider: Spider) -> None:
         try:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import urljoin
 
 from pydantic import Field
 from scrapy import Request
@@ -142,8 +141,7 @@ def _add_hubs(fetched: Fetched, links: list[str], url: str) -> None:
     """Hubs may be named by Link headers too; these go before the document's own."""
     if fetched.document is None or not links:
         return
-    hubs, topic = hubs_of_headers(links)
+    hubs, topic = hubs_of_headers(links, url)
     document = fetched.document
-    hubs = tuple(dict.fromkeys((*(urljoin(url, hub) for hub in hubs), *document.hubs)))
-    topic = urljoin(url, topic) if topic else document.topic
-    fetched.document = replace(document, hubs=hubs, topic=topic)
+    hubs = tuple(dict.fromkeys((*hubs, *document.hubs)))
+    fetched.document = replace(document, hubs=hubs, topic=topic or document.topic)

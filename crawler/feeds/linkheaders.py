@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from urllib.parse import urljoin
 
 # More than any honest server sends.
 MOST_VALUES = 20
@@ -14,22 +15,31 @@ _PARAMETER = re.compile(r'\s*;\s*([^\s=;,"<>]+)\s*(?:=\s*("(?:[^"\\]|\\.)*"|[^\s
 _ESCAPED = re.compile(r"\\(.)")
 
 
-def hubs_of_headers(values: Iterable[str]) -> tuple[tuple[str, ...], str | None]:
+def hubs_of_headers(values: Iterable[str], base: str = "") -> tuple[tuple[str, ...], str | None]:
     """The hubs, each once, and the topic (`rel="self"`), None where none is named.
 
     values: the Link headers of one response, each with any number of links
+    base:   the response's URL, to which links may be relative
 
-    URLs are given as they are written; they may be relative to the response's URL. Links of
-    another page (`anchor`) do not count. What cannot be read is passed over.
+    Links of another page (`anchor`) do not count. What cannot be read is passed over.
     """
     hubs: dict[str, None] = {}
     topic: str | None = None
-    for target, relations in _links(values):
+    for written, relations in _links(values):
+        if (target := _resolved(base, written)) is None:
+            continue
         if "hub" in relations and len(hubs) < MOST_HUBS:
             hubs[target] = None
         if "self" in relations and topic is None:
             topic = target
     return tuple(hubs), topic
+
+
+def _resolved(base: str, url: str) -> str | None:
+    try:
+        return urljoin(base, url)
+    except ValueError:
+        return None
 
 
 def _links(values: Iterable[str]) -> Iterator[tuple[str, list[str]]]:

@@ -68,7 +68,7 @@ def test_an_error_that_cannot_be_stored_either_ends_the_pass(
     assert outcomes(database)["new"] == 11
 
 
-BROKEN = """
+SPIDER = """
 from spiders.wrapper import WrapperSpider
 
 class Broken:
@@ -79,16 +79,23 @@ class Shop(WrapperSpider):
     name = "shop"
     start_urls = ["{url}/list.html"]
     item_pages = "/item-"
-    custom_settings = {{"ITEM_PIPELINES": {{Broken: 300}}}}
+"""
+PIPELINE = """
+    custom_settings = {"ITEM_PIPELINES": {Broken: 300}}
+"""
+CALLBACK = """
+    def parse_target(self, response):
+        raise RuntimeError("no such thing")
 """
 
 
-def test_a_pipeline_of_the_users_that_fails_ends_the_pass_and_does_not_hang_it(
-    freshet: Freshet, pages: Pages
+@pytest.mark.parametrize("mistake", [PIPELINE, CALLBACK], ids=["pipeline", "callback"])
+def test_a_mistake_in_the_users_code_ends_the_pass_and_does_not_hang_it(
+    freshet: Freshet, pages: Pages, mistake: str
 ) -> None:
     pages.list("/list.html", ["/item-a.html"])
     module = freshet.folder / "broken_spiders.py"
-    module.write_text(BROKEN.format(url=pages.url), encoding="utf-8")
+    module.write_text(SPIDER.format(url=pages.url) + mistake, encoding="utf-8")
     words = ("crawl", "shop", "-s", "SPIDER_MODULES=broken_spiders")
     result = freshet(*words, PYTHONPATH=str(freshet.folder))
     assert result.code == 1

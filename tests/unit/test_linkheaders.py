@@ -80,3 +80,8 @@ def test_any_text_is_read_without_an_error(values: list[str]) -> None:
 def test_what_is_written_is_read(hubs: list[str], joined: bool) -> None:
     links = [f'<{hub}>; rel="hub"' for hub in hubs]
     assert hubs_of_headers([", ".join(links)] if joined else links) == (tuple(hubs), None)
+
+
+def test_relative_links_are_resolved_and_what_is_no_url_is_passed_over() -> None:
+    links = ['</hub>; rel="hub", <http://[x/>; rel="hub", <http://[y/>; rel="self"']
+    assert hubs_of_headers(links, "https://blog.test/feed") == (("https://blog.test/hub",), None)

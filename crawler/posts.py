@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from crawler.documents import Bounds
+from schedules.firstlook import USUAL_WINDOW
 
 NO_BOUNDS = Bounds()
 
@@ -72,10 +73,6 @@ class Collected:
     def posts(self) -> tuple[tuple[str, Post], ...]:
         """All that has to be stored."""
         return self.new + self.edited
-
-
-# What most feeds hold at least. A document that has never been seen full may have room for more.
-USUAL_WINDOW = 10
 
 
 def planned_window(monitor: Monitor) -> int:

@@ -47,8 +47,8 @@ class Rules:
         return self.list_pages if target.kind is Kind.LIST else self.items
 
 
-class ChangesPipeline:
-    """Turns a Fetched into a Visit: outcome, sizes, next visit."""
+class OfSession:
+    """A pipeline that knows the pass and its rules."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -58,6 +58,10 @@ class ChangesPipeline:
     def from_crawler(cls, crawler: Crawler) -> Self:
         """The pipeline of a crawl."""
         return cls(Session.of(crawler))
+
+
+class ChangesPipeline(OfSession):
+    """Turns a Fetched into a Visit: outcome, sizes, next visit."""
 
     async def process_item(self, item: Any) -> Any:
         """Decide about a Fetched; other items pass untouched."""

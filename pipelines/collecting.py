@@ -10,13 +10,11 @@ from datetime import datetime, timedelta
 from crawler.items import Fetched, Outcome
 from crawler.posts import Collected, KnownPost, Monitor, Post
 from pipelines.following import EPOCH, MINUTE
-from schedules.history import CHANGE, History
+from schedules.firstlook import FIRST_HOURS
+from schedules.history import CHANGE, MINUTES, History
 
 DIGEST_BYTES = 8
 HOUR = timedelta(hours=1)
-# What the first document tells of the time before it was read.
-FIRST_DAYS = 90
-Record = tuple[int, int, int]
 
 
 def collect(fetched: Fetched, monitor: Monitor, known: Mapping[str, KnownPost] | None) -> Collected:
@@ -136,7 +134,7 @@ def first_past(posts: Iterable[Post], at: int) -> History:
     said = sorted(_minutes(post.published) for post in posts if post.published)
     if len(said) < max(2, len(posts)):
         return History.begin(at)
-    since = max(said[0], at - FIRST_DAYS * 24 * 60)
+    since = max(said[0], at - int(FIRST_HOURS * MINUTES))
     records = [(since, at, moment) for moment in said if since < moment <= at]
     return History.begin(since).extended(at, records) if since < at else History.begin(at)
 

@@ -5,35 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any, Self
-
-from scrapy.crawler import Crawler
+from typing import Any
 
 from crawler.errors import StorageError
 from crawler.feeds.polite import not_before
 from crawler.feeds.pushing import poll_hours
 from crawler.items import SEEN, Fetched, Kind, Visit
 from crawler.posts import KnownPost, Monitor
-from crawler.session import Session
 from crawler.storage import feedposts, feeds
 from pipelines import changes, following
-from pipelines.changes import Rules, rules_of
+from pipelines.changes import OfSession, Rules
 from pipelines.collecting import HOUR, collect, outcome_of, past
 
 logger = logging.getLogger(__name__)
 
 
-class FeedsPipeline:
+class FeedsPipeline(OfSession):
     """Turns a feed's Fetched into a Visit; all else passes untouched."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.rules = rules_of(session)
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Self:
-        """The pipeline of a crawl."""
-        return cls(Session.of(crawler))
 
     async def process_item(self, item: Any) -> Any:
         """Decide about a feed."""
@@ -49,6 +37,8 @@ class FeedsPipeline:
 
     async def _decided(self, item: Fetched) -> Visit:
         read, db, target = self.session.patience.read, self.session.db, item.target
+        if item.outcome is not None and item.outcome not in SEEN:
+            return changes.decide(item, self.rules)
         monitor = await read(lambda: feeds.monitor(db, target))
         known: Mapping[str, KnownPost] | None = None
         if item.push is not None or item.content_hash != target.content_hash:
@@ -67,9 +57,7 @@ class FeedsPipeline:
 def decide(
     fetched: Fetched, rules: Rules, monitor: Monitor, known: Mapping[str, KnownPost] | None
 ) -> Visit:
-    """The outcome of a fetch of a feed, and what it brought; pure."""
-    if fetched.outcome is not None and fetched.outcome not in SEEN:
-        return changes.decide(fetched, rules)
+    """The outcome of a fetch that saw the feed, and what it brought; pure."""
     if fetched.document is None:
         visit = changes.decide(fetched, rules)
     else:

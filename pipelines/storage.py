@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 from scrapy import signals
-from scrapy.crawler import Crawler
 from scrapy.exceptions import DropItem
 
 from crawler.errors import StorageError
 from crawler.items import Kind, Outcome, Skipped, Visit
-from crawler.session import Session
-from pipelines.changes import as_error, rules_of
+from pipelines.changes import OfSession, as_error
 
 
 class Stored(DropItem):
@@ -21,17 +19,8 @@ class Stored(DropItem):
         super().__init__(outcome, log_level="DEBUG")
 
 
-class StoragePipeline:
+class StoragePipeline(OfSession):
     """Commits each Visit, counts it, and passes new and changed items on."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.rules = rules_of(session)
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Self:
-        """The pipeline of a crawl."""
-        return cls(Session.of(crawler))
 
     async def process_item(self, item: Any) -> Any:
         """Store a Visit; an item that Freshet does not know passes untouched."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from schedules.feedmarket import Feeds
 from schedules.feedplan import plan_feeds
+from schedules.firstlook import FIRST_HOURS, USUAL_WINDOW
 from schedules.history import Floats, Histories
 from schedules.population import Population, walls_of
 from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS, Schedules
@@ -22,12 +23,8 @@ from schedules.score import DAY_HOURS, Times
 from schedules.terms import Terms, least_per_day
 from schedules.world import joined, visits_of
 
-# What a first document tells of the time before it was read.
-FIRST_HOURS = 90.0 * DAY_HOURS
 MINUTE = 1 / 60
 TOUCH = 1e-6
-# What most feeds hold at least.
-USUAL_WINDOW = 10
 UTC = ZoneInfo("UTC")
 
 

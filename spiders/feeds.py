@@ -20,7 +20,6 @@ from scrapy.http import Response, TextResponse
 from crawler.documents import FeedDocument, NoFeed
 from crawler.errors import StorageError
 from crawler.feeds.linkheaders import hubs_of_headers
-from crawler.feeds.reading import read
 from crawler.feeds.wrapper import FeedsWrapper
 from crawler.items import Fetched, Kind, Outcome, Target
 from crawler.pushed import pushed_documents
@@ -132,6 +131,9 @@ class FeedsSpider(WrapperSpider):
 
 
 async def _read(body: bytes, url: str, kind: str, fetched: Fetched) -> FeedDocument:
+    # Slow to import, and every command loads every spider.
+    from crawler.feeds.reading import read
+
     if len(body) < BIG_BYTES:
         return read(body, url, kind, fetched.at)
     return await asyncio.to_thread(read, body, url, kind, fetched.at)

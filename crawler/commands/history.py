@@ -69,7 +69,7 @@ async def _history(config: Config, url: str, spider: str | None, last: int) -> D
 
 async def _post(db: Database, config: Config, url: str, spider: str | None) -> Document | None:
     """A feed's post by its link: it has versions, and the visits are its feed's."""
-    found = await feedposts.of_urls(db, names_of(url, config), spider)
+    found = await feedposts.of_urls(db, [url, *names_of(url, config)], spider)
     if not found:
         return None
     name, key = found[0]["spider"], found[0]["_id"]

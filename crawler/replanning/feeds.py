@@ -9,7 +9,6 @@ from datetime import datetime
 
 import numpy as np
 
-from crawler.posts import USUAL_WINDOW
 from crawler.replanning.budgets import Budget, Effect, terms_of, too_small
 from crawler.replanning.population import Gathered
 from crawler.replanning.replan import Replan, followed_otherwise, hours_of
@@ -18,6 +17,7 @@ from crawler.replanning.wishes import Wish
 from crawler.storage.client import Document
 from crawler.words import amount
 from schedules.feedplan import FeedsPlan, plan_feeds
+from schedules.firstlook import USUAL_WINDOW
 from schedules.history import Ints
 from schedules.plan import BOUNDS, BudgetTooSmall, Terms
 from schedules.terms import WEEK_DAYS, least_per_day

@@ -12,6 +12,7 @@ from crawler.posts import KnownPost, Post
 from crawler.storage.bulk import in_batches, insert_new
 from crawler.storage.client import Database, Document
 from crawler.storage.targets import new_document
+from crawler.urls import canonical
 
 BATCH = 1000
 
@@ -58,16 +59,15 @@ async def follow(db: Database, visit: Visit, due: datetime) -> int:
     if visit.collected is None or not visit.fetched.follow:
         return 0
     target, at = visit.fetched.target, visit.fetched.at
-    pages = {
-        post.url: key for key, post in visit.collected.posts if post.url and post.url != target.url
-    }
+    links = [(canonical(post.url), key) for key, post in visit.collected.posts if post.url]
+    pages = {url: key for url, key in links if url != target.url}
     new = [
         new_document(target.spider, url, Kind.ITEM, due, at, target.categories) | {"post": key}
         for url, key in pages.items()
     ]
-    edited = [f"{target.spider} {post.url}" for _, post in visit.collected.edited]
-    query: Document = {"_id": {"$in": edited}, "post": {"$exists": True}}
-    await db.targets.update_many(query, {"$set": {"next_visit": due}})
+    if edited := [key for key, _ in visit.collected.edited]:
+        query: Document = {"spider": target.spider, "post": {"$in": edited}}
+        await db.targets.update_many(query, {"$set": {"next_visit": due}})
     return await insert_new(db.targets, new)
 
 

@@ -107,14 +107,9 @@ async def _bytes_kept(db: Database) -> int:
         raise
 
 
-async def take(db: Database, spider: str, limit: int, without: Sequence[str] = ()) -> list[Push]:
-    """The oldest pushes, `limit` at most, and not many more than 32 MB of them.
-
-    without: ids that were taken before and are not done yet
-    """
+async def take(db: Database, spider: str, limit: int) -> list[Push]:
+    """The oldest pushes, `limit` at most, and not many more than 32 MB of them."""
     query: Document = {"spider": spider}
-    if without:
-        query["_id"] = {"$nin": list(without)}
     taken: list[Push] = []
     room_bytes = TAKEN_BYTES
     # Small batches, so that little is read in vain.
@@ -135,8 +130,3 @@ def _push(found: Document) -> Push:
 async def done(db: Database, ids: Sequence[str]) -> int:
     """Delete pushes whose posts are stored; how many there were."""
     return (await db.pushes.delete_many({"_id": {"$in": list(ids)}})).deleted_count
-
-
-async def count(db: Database, spider: str) -> int:
-    """How many pushes wait."""
-    return await db.pushes.count_documents({"spider": spider})

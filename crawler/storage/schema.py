@@ -168,6 +168,7 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("url"),
         _index("spider", "categories"),
         _index("spider", "aliases", partialFilterExpression={"aliases": {"$exists": True}}),
+        _index("spider", "post", partialFilterExpression={"post": {"$exists": True}}),
         _index("kind", "spider", "content_hash", partialFilterExpression={"kind": "feed"}),
     ],
     "visits": [

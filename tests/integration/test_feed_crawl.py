@@ -188,7 +188,7 @@ def test_pages_of_new_posts_are_fetched_once_where_that_is_wanted(
     db, uri = stored
     link = f"{pages.url}/posts/a.html"
     pages.item("/posts/a.html", "The whole story of tea, as it was told in the house by the river.")
-    pages.file("/feed.xml", rss(post("a", "short", link)))
+    pages.file("/feed.xml", rss(post("a", "short", f"{link}?utm_source=feed")))
     subscribe(db, uri, f"{pages.url}/feed.xml")
     crawl(freshet, "-a", "follow=1")
     assert "whole story" in collected(db)["a"]["text"]
@@ -196,6 +196,11 @@ def test_pages_of_new_posts_are_fetched_once_where_that_is_wanted(
     crawl(freshet, "-a", "follow=1", hours=24 * 40)
     assert asked(pages)["/posts/a.html"] == 1
     assert collected(db)["a"]["title"] == "a"
+    assert target(db, link)["final_url"] is None
+
+    pages.file("/feed.xml", rss(post("a", "shorter", f"{link}?utm_source=feed")))
+    crawl(freshet, "-a", "follow=1", hours=24 * 80)
+    assert asked(pages)["/posts/a.html"] == 2, "an edited post may have an edited page"
 
 
 def test_a_feed_that_asks_for_time_is_given_it(

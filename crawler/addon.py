@@ -15,6 +15,7 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
         "pipelines.content.ContentPipeline": 100,
         "pipelines.feeds.FeedsPipeline": 150,
         "pipelines.changes.ChangesPipeline": 200,
+        "pipelines.duplicates.DuplicatesPipeline": 300,
         "pipelines.storage.StoragePipeline": 900,
     },
     "DOWNLOADER_MIDDLEWARES": {

@@ -7,7 +7,7 @@ settings of that name, the environment, the file `.env` in the project folder, t
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from scrapy.settings import BaseSettings as ScrapySettings
 
 PROJECT = Path(__file__).resolve().parent.parent
-UNPREFIXED = {"MONGO_URI": "mongo_uri"}
+UNPREFIXED = {"MONGO_URI": "mongo_uri", "REDIS_URL": "redis_url"}
 PREFIX = "FRESHET_"
 
 Hours = Annotated[float, Field(gt=0, le=24 * 365)]
@@ -52,6 +52,11 @@ class Config(BaseSettings):
         None,
         validation_alias=AliasChoices("MONGO_URI", "FRESHET_MONGO_URI"),
         description="MongoDB to use; without it an embedded server is started",
+    )
+    redis_url: str | None = Field(
+        None,
+        validation_alias=AliasChoices("REDIS_URL", "FRESHET_REDIS_URL"),
+        description="Redis that claims near-duplicates for several machines; unset: MongoDB does",
     )
     database: str = Field(
         "freshet", pattern=r"^[A-Za-z0-9_-]{1,38}$", description="used where MONGO_URI names none"
@@ -93,6 +98,14 @@ class Config(BaseSettings):
     )
     post_hours: float = Field(
         24.0, gt=0, le=1e6, description="a lost post is as bad as a page stale for so many hours"
+    )
+
+    # Near-duplicates.
+    duplicates: Literal["characters", "words", "supershingles", "off"] = Field(
+        "characters", description="what posts are compared by"
+    )
+    duplicate_threshold: float = Field(
+        0.7, ge=0.3, le=1, description="similarity (Jaccard) from which on a post is a duplicate"
     )
 
     # Manners.

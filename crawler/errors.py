@@ -5,7 +5,8 @@ FreshetError            one line: what is wrong, where, what to do
 ├── WrapperError        a wrapper: file, key and cause
 ├── TraceError          a file of changes, pages, posts, feeds or visits: file, line and cause
 └── StorageError        the database
-    ├── Unreachable     no server answered in time
+    ├── Unreachable     no MongoDB or Redis answered in time
+    ├── BandsLost       Redis lost its claims, or they are made anew
     ├── NewerDatabase   written by a later Freshet
     └── ServerError     the embedded server could not be found, started or stopped
 """
@@ -36,7 +37,11 @@ class StorageError(FreshetError):
 
 
 class Unreachable(StorageError):
-    """No MongoDB server answered in time."""
+    """No MongoDB or Redis server answered in time."""
+
+
+class BandsLost(StorageError):
+    """Redis lost its claims of near-duplicates, or they are being made anew."""
 
 
 class NewerDatabase(StorageError):

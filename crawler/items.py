@@ -11,6 +11,7 @@ from bson import ObjectId
 
 from crawler.documents import FeedDocument
 from crawler.posts import Collected, Post
+from crawler.sketches.claim import Candidate, Verdict
 from schedules.history import History
 from schedules.schedule import Schedule
 
@@ -177,6 +178,9 @@ class Visit:
     lies:        visits so far whose Last-Modified was new and whose content was not
     every_hours: the interval that an adaptive plan has from here on; None where nothing adapts
     collected:   what came of a feed's document; None for pages, and where there was none to read
+    candidates:  posts that are compared with those stored; emptied: keys of those without text
+    verdicts:    what they are, by key, once the visit is stored
+    compared:    the fields that posts are compared by, where the wrapper names them
     """
 
     fetched: Fetched
@@ -194,6 +198,10 @@ class Visit:
     lies: int = 0
     every_hours: float | None = None
     collected: Collected | None = None
+    candidates: tuple[Candidate, ...] = ()
+    emptied: tuple[str, ...] = ()
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    compared: tuple[str, ...] | None = None
     id: ObjectId = field(default_factory=ObjectId)
 
     def become_alias(self, of: str, why: str = "redirects to") -> None:
@@ -203,6 +211,7 @@ class Visit:
         self.reason = f"{why} {of}"
         self.update_size = self.diff_size = 0
         self.history = self.every_hours = self.collected = None
+        self.candidates = self.emptied = ()
 
     @property
     def has_new_content(self) -> bool:

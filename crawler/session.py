@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -33,6 +34,9 @@ from crawler.storage import (
     visits,
 )
 from crawler.storage.client import Database
+from crawler.storage.duplicates import leaving
+from crawler.storage.duplicates.opening import opened
+from crawler.storage.duplicates.registry import Registry
 from crawler.storage.patience import Patience
 from crawler.storage.store import Store
 from crawler.storage.writer import Writer
@@ -48,6 +52,7 @@ class Session:
     writer: Writer
     patience: Patience
     allowance: Allowance
+    registry: Registry | None
     started: datetime
     run: ObjectId
 
@@ -68,7 +73,8 @@ class Session:
         self.missed_posts = 0.0
         self.ended = asyncio.Event()
         self._released = asyncio.Event()
-        self._store: Store | None = None
+        self._is_open = False
+        self._opened = AsyncExitStack()
         crawler.signals.connect(self._open, signals.spider_opened)
         crawler.signals.connect(self._close, signals.spider_closed)
         crawler.signals.connect(self._item_failed, signals.item_error)
@@ -90,7 +96,7 @@ class Session:
     @property
     def discovered(self) -> int:
         """Targets found in this pass so far."""
-        return self.writer.discovered if self._store else 0
+        return self.writer.discovered if self._is_open else 0
 
     def take(self, target: Target) -> None:
         """A target is handed to the spider."""
@@ -171,12 +177,15 @@ class Session:
 
     async def _open(self, spider: Spider) -> None:
         try:
-            self._store = store = await Store.open(self.config)
+            store = await Store.open(self.config)
+            self._opened.push_async_callback(store.close)
             self.db = store.db
             self.started = self.clock.now()
             self.patience = Patience(self.config.commit_retry_seconds, store.revive)
             self.allowance = Allowance(store.db, self.patience, self.wrapper, self.clock)
-            self.writer = Writer(store.db, self.config, self.started, self.patience)
+            self.registry = await self._opened.enter_async_context(opened(store.db, self.config))
+            self.writer = Writer(store.db, self.config, self.started, self.patience, self.registry)
+            self._is_open = True
             full = bool(getattr(spider, "full", False))
             await self.patience.read(lambda: self._prepare(full=full))
         except FreshetError as error:
@@ -185,6 +194,8 @@ class Session:
     async def _prepare(self, *, full: bool) -> None:
         if since := await runs.unfinished_since(self.db, self.spider):
             await visits.recover(self.db, self.spider, since)
+            if self.registry is not None:
+                await leaving.recover(self.db, self.registry, self.spider, since, self.started)
             await runs.close_unfinished(self.db, self.spider, self.started)
         await sites.note(self.db, self.wrapper, self.started)
         await plans.finish(self.db, self.started, [self.spider])
@@ -204,15 +215,14 @@ class Session:
         self.due_at_start = await targets.count_due(self.db, self.spider, self.started)
 
     async def _close(self, spider: Spider, reason: str) -> None:
-        if self._store is None:
-            return self.ended.set()
         try:
-            await self._finish(reason)
+            if self._is_open:
+                await self._finish(reason)
         except FreshetError as error:
             self.fail(error)
         finally:
             self.ended.set()
-            await self._store.close()
+            await self._opened.aclose()
 
     async def _finish(self, reason: str) -> None:
         await self.writer.close()

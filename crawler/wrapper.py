@@ -37,7 +37,9 @@ from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS
 from schedules.windows import DAY_HOURS, Week, open_hours
 
 # Names that stand for themselves in a stored item; a field may not hide one.
-RESERVED = frozenset({"url", "outcome", "categories", "at"})
+RESERVED = frozenset({"url", "outcome", "categories", "at", "duplicate_of", "similarity"})
+# What a content has besides its fields.
+OF_PAGES = ("title", "main_text")
 SECRET_NAMES = re.compile(r"authorization|cookie|token|secret|password|api-?key|session", re.I)
 # Before the name of a category where a URL pattern could stand as well.
 OF_CATEGORY = "category:"
@@ -136,6 +138,7 @@ class Wrapper(BaseModel):
     category: Category | None = None
     fields: Fields = {}
     main_text: bool | None = None
+    duplicates: bool | Annotated[tuple[str, ...], BeforeValidator(_as_tuple)] = True
     timezone: str = "UTC"
 
     allowed_domains: Annotated[
@@ -222,6 +225,16 @@ class Wrapper(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _comparable(self) -> Self:
+        unknown = [name for name in self.compared or () if name not in {*self.fields, *OF_PAGES}]
+        # Without fields a spider's own `read_item` may give any names.
+        if self.fields and unknown:
+            raise ValueError(f"duplicates: {unknown[0]!r} is no field of this wrapper")
+        if self.compared == ():
+            raise ValueError("duplicates: names no field (false: posts are not compared)")
+        return self
+
+    @model_validator(mode="after")
     def _open_at_some_time(self) -> Self:
         _open_hours(self.windows, self.blackout)
         return self
@@ -285,6 +298,11 @@ class Wrapper(BaseModel):
     def wants_main_text(self) -> bool:
         """Main text is extracted where it is asked for, or where there are no fields."""
         return not self.fields if self.main_text is None else self.main_text
+
+    @property
+    def compared(self) -> tuple[str, ...] | None:
+        """The fields that tell whether two posts are the same; None: Freshet's own choice."""
+        return None if isinstance(self.duplicates, bool) else self.duplicates
 
     def scheme(self, kind: Kind) -> str:
         """Digest of all that decides what a page's content is; an edit of it is no change."""

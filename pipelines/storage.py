@@ -85,10 +85,19 @@ def exported_posts(visit: Visit) -> list[dict[str, Any]]:
             "at": visit.fetched.at.isoformat(),
             "published": post.published.isoformat() if post.published else None,
             **post.content,
+            **_flag(visit, key),
         }
         for outcome, posts in outcomes
-        for _, post in posts
+        for key, post in posts
     ]
+
+
+def _flag(visit: Visit, key: str) -> dict[str, Any]:
+    """What an export says of a duplicate."""
+    verdict = visit.verdicts.get(key)
+    if verdict is None or verdict.is_original:
+        return {}
+    return {"duplicate_of": verdict.duplicate_of, "similarity": verdict.similarity}
 
 
 def exported(visit: Visit) -> dict[str, Any]:
@@ -100,4 +109,5 @@ def exported(visit: Visit) -> dict[str, Any]:
         "outcome": str(visit.outcome),
         "at": fetched.at.isoformat(),
         **(fetched.content or {}),
+        **_flag(visit, fetched.target.post or fetched.target.key),
     }

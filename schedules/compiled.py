@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from pickle import UnpicklingError
@@ -19,19 +20,15 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Numba compares a kernel's own file only, but its code holds the kernels and constants it takes
-# from other files of this folder as well.
-SOURCES = sorted(Path(__file__).parent.glob("*.py"))
-STAMP = sha256(b"".join(source.read_bytes() for source in SOURCES)).digest()
-
 
 class _Kept(FunctionCache):
-    """Kernels on disk, valid as long as no file of this folder changes."""
+    """Kernels on disk, valid as long as no file of their folder changes."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)  # type: ignore[no-untyped-call]
         place = self._cache_path, self._impl.filename_base
-        self._cache_file = IndexDataCacheFile(*place, STAMP)  # type: ignore[no-untyped-call]
+        stamp = _stamp_of(Path(function.__code__.co_filename).parent)
+        self._cache_file = IndexDataCacheFile(*place, stamp)  # type: ignore[no-untyped-call]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The kept kernel; none if there is none or a crash left half a file."""
@@ -40,6 +37,12 @@ class _Kept(FunctionCache):
         except (EOFError, UnpicklingError):
             self.flush()  # type: ignore[no-untyped-call]
             return None
+
+
+@cache
+def _stamp_of(folder: Path) -> bytes:
+    """Numba compares a kernel's own file only, but its code holds what it takes from others."""
+    return sha256(b"".join(file.read_bytes() for file in sorted(folder.glob("*.py")))).digest()
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:

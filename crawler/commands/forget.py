@@ -6,10 +6,12 @@ import argparse
 import asyncio
 import sys
 
+from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.storage import retention
+from crawler.storage.duplicates.opening import as_stored
 from crawler.storage.store import opened
 from crawler.urls import canonical, is_http
 
@@ -54,10 +56,12 @@ class Command(FreshetCommand):
 
 
 async def _forget(config: Config, what: str, *, really: bool) -> dict[str, int]:
-    async with opened(config) as db:
+    now = Clock(config.clock_offset_hours).now()
+    async with opened(config) as db, as_stored(db, config) as registry:
         if is_http(what):
-            return await retention.forget_url(db, canonical(what), really=really)
-        return await retention.forget_spider(db, what, really=really)
+            url = canonical(what)
+            return await retention.forget_url(db, registry, url, now, really=really)
+        return await retention.forget_spider(db, registry, what, now, really=really)
 
 
 def _in_words(counts: dict[str, int]) -> str:

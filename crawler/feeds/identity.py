@@ -38,7 +38,7 @@ MOST_ROUNDS = 8
 def named(source: Source, url: str) -> tuple[list[tuple[str, Draft]], list[str]]:
     """The posts of a document, each with its id, and what was wrong with their names.
 
-    url: the feed's own        returns each id once; of posts that are the same, the first
+    url: the feed's own        returns each id once; of posts that are the same, the latest
     """
     common = _common(source, url)
     drafts, problems = _without_copies(source.drafts)
@@ -62,7 +62,9 @@ def _without_copies(drafts: Sequence[Draft]) -> tuple[list[Draft], list[str]]:
         link = _canonical(draft.link)
         named_by_itself = draft.guid or link
         key = _digest(draft.guid, link, draft.content(), named_by_itself or _moment(draft))
-        if kept.setdefault(key, draft) is not draft:
+        if (other := kept.setdefault(key, draft)) is not draft:
+            # Which one stays is no matter of places: closer names are made of its date and link.
+            kept[key] = max(other, draft, key=lambda copy: (_moment(copy), copy.link or ""))
             copies[named_by_itself] += 1
     shown = [f"{n + 1:,} entries {_shared(name)}" for name, n in copies.items()]
     return list(kept.values()), [f"{listed(shown)} and are the same"] if shown else []

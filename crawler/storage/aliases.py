@@ -12,12 +12,16 @@ from pymongo import DeleteOne, UpdateMany, UpdateOne
 
 from crawler.items import SEEN, Visit
 from crawler.storage.client import Database, Document
+from crawler.storage.duplicates.leaving import release_posts
+from crawler.storage.duplicates.registry import Registry
 
 # Two feeds with the same posts may part again.
 TWINS = timedelta(days=7)
 
 
-async def settle(db: Database, batch: list[Visit], longest: timedelta) -> None:
+async def settle(
+    db: Database, registry: Registry | None, batch: list[Visit], longest: timedelta
+) -> None:
     """Turn those visits of a batch into aliases that were redirected to a target, or were one.
 
     longest: an alias is looked at again after this time, in case it is none any more
@@ -35,7 +39,7 @@ async def settle(db: Database, batch: list[Visit], longest: timedelta) -> None:
     for visit in twins:
         visit.next_visit = visit.fetched.at + min(longest, TWINS)
     if aliases:
-        await _hand_over(db, aliases)
+        await _hand_over(db, registry, aliases)
 
 
 def _find_owner(visit: Visit, owners: dict[str, str]) -> bool:
@@ -65,8 +69,10 @@ async def _owners(db: Database, redirected: list[Visit]) -> dict[str, str]:
     return owners
 
 
-async def _hand_over(db: Database, aliases: list[Visit]) -> None:
+async def _hand_over(db: Database, registry: Registry | None, aliases: list[Visit]) -> None:
     """Categories and listings of an alias go to its owner; its post goes."""
+    for visit in aliases:
+        visit.candidates = visit.emptied = ()
     targets = [visit.fetched.target for visit in aliases]
     owners = [str(visit.alias_of) for visit in aliases]
     names, categories = [], []
@@ -82,5 +88,8 @@ async def _hand_over(db: Database, aliases: list[Visit]) -> None:
             for target, owner in zip(targets, owners, strict=True)
         ]
     )
+    if registry is not None:
+        posts: Document = {"_id": {"$in": [target.key for target in targets]}}
+        await release_posts(db, registry, posts, aliases[0].fetched.at)
     gone = [DeleteOne({"_id": target.key}) for target in targets]
     await db.posts.bulk_write([*categories, *gone])

@@ -9,8 +9,10 @@ from pymongo import UpdateOne
 
 from crawler.items import Kind, Target, Visit
 from crawler.posts import KnownPost, Post
+from crawler.sketches.claim import Verdicts
 from crawler.storage.bulk import in_batches, insert_new
 from crawler.storage.client import Database, Document
+from crawler.storage.shown import shown
 from crawler.storage.targets import new_document
 from crawler.urls import canonical
 
@@ -71,12 +73,12 @@ async def follow(db: Database, visit: Visit, due: datetime) -> int:
     return await insert_new(db.targets, new)
 
 
-async def store(db: Database, batch: list[Visit]) -> None:
+async def store(db: Database, batch: list[Visit], verdicts: Verdicts) -> None:
     """Posts and their versions, as visits brought them; safe to repeat."""
     rows = [(v, key, post) for v in batch if v.collected for key, post in v.collected.posts]
     for some in in_batches(rows, BATCH):
         await insert_new(db.versions, [_version(*row) for row in some])
-        await db.posts.bulk_write([_update_of(*row) for row in some], ordered=False)
+        await db.posts.bulk_write([_update_of(*row, verdicts) for row in some], ordered=False)
 
 
 def _version(visit: Visit, key: str, post: Post) -> Document:
@@ -93,7 +95,7 @@ def _version(visit: Visit, key: str, post: Post) -> Document:
     }
 
 
-def _update_of(visit: Visit, key: str, post: Post) -> UpdateOne:
+def _update_of(visit: Visit, key: str, post: Post, verdicts: Verdicts) -> UpdateOne:
     target, at, content = visit.fetched.target, visit.fetched.at, post.content
     current: Document = {
         "feed": target.url,
@@ -106,5 +108,8 @@ def _update_of(visit: Visit, key: str, post: Post) -> UpdateOne:
         "content_hash": post.content_hash,
         "changed_at": at,
     }
+    if visit.compared is not None:
+        current["compare"] = list(visit.compared)
     constant = {"spider": target.spider, "guid": post.id, "first_seen": at}
-    return UpdateOne({"_id": key}, {"$set": current, "$setOnInsert": constant}, upsert=True)
+    update = shown({"$set": current, "$setOnInsert": constant}, current, verdicts.get(key))
+    return UpdateOne({"_id": key}, update, upsert=True)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterable, AsyncIterator
 
-from pymongo import UpdateOne
+from pymongo import UpdateMany, UpdateOne
 
 from crawler.items import SEEN
-from crawler.storage import runs, visits
+from crawler.storage import runs, search, visits
 from crawler.storage.client import Database, Document
 from crawler.storage.parts import history_document
 from schedules.history import History
 
+logger = logging.getLogger(__name__)
 BATCH = 1000
+# Of posts, the text of each of which may have a million characters.
+BATCH_CHARACTERS = 5_000_000
 MINUTE = 60_000
 
 
@@ -71,3 +75,48 @@ _LOOKS: list[Document] = [
         }
     },
 ]
+
+
+async def index_posts(db: Database) -> None:
+    """Version 4: the search index takes all posts, with the words that it needs besides.
+
+    They are compared with one another when the user says so: for many that takes hours. The index
+    itself is built after this, at once for all.
+    """
+    fields = ("title", "text", "fields", "page.fields")
+    n = 0
+    async for posts in _batches(db.posts.find({"original": {"$exists": False}}, fields)):
+        await _index_posts(db, posts)
+        n += len(posts)
+    if n:
+        said = "%d posts collected before are searched; scrapy duplicates rebuild compares them"
+        logger.info(said, n)
+
+
+async def _batches(posts: AsyncIterable[Document]) -> AsyncIterator[list[Document]]:
+    """Lists of posts, shorter where texts are long."""
+    batch: list[Document] = []
+    characters = 0
+    async for post in posts:
+        batch.append(post)
+        characters += len(post.get("text") or "")
+        if len(batch) == BATCH or characters >= BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+async def _index_posts(db: Database, posts: list[Document]) -> None:
+    """Most need no words of their own, and are written at once."""
+    shown: Document = {"original": True}
+    writes: list[UpdateOne | UpdateMany] = []
+    plain: list[str] = []
+    for post in posts:
+        if words := search.words_of(post):
+            writes.append(UpdateOne({"_id": post["_id"]}, {"$set": shown | {"words": words}}))
+        else:
+            plain.append(post["_id"])
+    if plain:
+        writes.append(UpdateMany({"_id": {"$in": plain}}, {"$set": shown}))
+    await db.posts.bulk_write(writes, ordered=False)

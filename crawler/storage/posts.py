@@ -2,41 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pymongo import UpdateOne
 
-from crawler.items import Fetched
+from crawler.items import Visit
+from crawler.sketches.claim import Verdicts
 from crawler.storage.client import Database, Document
+from crawler.storage.shown import shown
 
 
-async def store(db: Database, items: list[Fetched]) -> None:
+async def store(db: Database, items: list[Visit], verdicts: Verdicts) -> None:
     """Make the items' documents hold what was fetched, under the categories of this moment."""
     if not items:
         return
-    query = {"_id": {"$in": [item.target.key for item in items]}}
+    query = {"_id": {"$in": [item.fetched.target.key for item in items]}}
     found = db.targets.find(query, {"categories": 1})
     categories = {target["_id"]: target["categories"] async for target in found}
+    stored = await _stored(db, [item.fetched.target.post for item in items])
     updates = [
-        _page_of_post(item)
-        if item.target.post
-        else _update_of(item, categories.get(item.target.key, []))
+        _page_of_post(item, stored, verdicts)
+        if item.fetched.target.post
+        else _update_of(item, categories.get(item.fetched.target.key, []), verdicts)
         for item in items
     ]
     await db.posts.bulk_write(updates, ordered=False)
 
 
-def _page_of_post(fetched: Fetched) -> UpdateOne:
+async def _stored(db: Database, keys: Iterable[str | None]) -> dict[str, Document]:
+    """What feeds say of the posts whose pages were fetched; it is searched too."""
+    known = [key for key in keys if key]
+    if not known:
+        return {}
+    found = db.posts.find({"_id": {"$in": known}}, ("title", "text", "fields"))
+    return {post["_id"]: post async for post in found}
+
+
+def _page_of_post(visit: Visit, stored: dict[str, Document], verdicts: Verdicts) -> UpdateOne:
     """The text of a feed's post is that of its page; what the feed said of it stays."""
+    fetched = visit.fetched
     content = fetched.content or {}
     page = {"url": fetched.target.url, "at": fetched.at, "content_hash": fetched.content_hash}
     fields = {name: value for name, value in content.items() if name != "main_text"}
     current: Document = {"page": page | {"fields": fields}}
     if content.get("main_text"):
         current["text"] = content["main_text"]
-    return UpdateOne({"_id": fetched.target.post}, {"$set": current})
+    key = str(fetched.target.post)
+    post = stored.get(key, {}) | current
+    return UpdateOne({"_id": key}, shown({"$set": current}, post, verdicts.get(key)))
 
 
-def _update_of(fetched: Fetched, categories: list[str]) -> UpdateOne:
-    target, content = fetched.target, fetched.content or {}
+def _update_of(visit: Visit, categories: list[str], verdicts: Verdicts) -> UpdateOne:
+    fetched, target, content = visit.fetched, visit.fetched.target, visit.fetched.content or {}
     current: Document = {
         "fields": {name: value for name, value in content.items() if name != "main_text"},
         "title": content.get("title"),
@@ -45,5 +62,9 @@ def _update_of(fetched: Fetched, categories: list[str]) -> UpdateOne:
         "content_hash": fetched.content_hash,
         "changed_at": fetched.at,
     }
+    if visit.compared is not None:
+        current["compare"] = list(visit.compared)
     constant = {"spider": target.spider, "url": target.url, "first_seen": fetched.at}
-    return UpdateOne({"_id": target.key}, {"$set": current, "$setOnInsert": constant}, upsert=True)
+    update: Document = {"$set": current, "$setOnInsert": constant}
+    update = shown(update, current, verdicts.get(target.key))
+    return UpdateOne({"_id": target.key}, update, upsert=True)

@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 from crawler.items import Kind
 from crawler.storage import subscriptions
 from crawler.storage.client import Database, Document
+from crawler.storage.duplicates.leaving import release_posts
+from crawler.storage.duplicates.registry import Registry
 
 OF_A_URL = {
     "targets": "url",
@@ -20,30 +22,39 @@ OF_A_SPIDER = (*OF_A_URL, "listings", "runs", "feeds", "pushes")
 SUMMED = ("changed", "get_size", "update_size", "diff_size")
 
 
-async def forget_url(db: Database, url: str, *, really: bool) -> dict[str, int]:
+async def forget_url(
+    db: Database, registry: Registry, url: str, now: datetime, *, really: bool
+) -> dict[str, int]:
     """Remove a URL in all spiders, aliases included; counts by collection."""
     named: Document = {"$or": [{"url": url}, {"aliases": url}]}
     found = await db.targets.find(named, {"spider": 1, "url": 1, "kind": 1}).to_list(None)
     counts: Counter[str] = Counter()
     for feed in found:
         if feed["kind"] == Kind.FEED:
-            counts += await _forget_feed(db, feed, really=really)
+            counts += await _forget_feed(db, registry, feed, now, really=really)
     owners = sorted({row["url"] for row in found if row["kind"] != Kind.FEED})
     queries: dict[str, Document] = {
         name: {field: {"$in": owners}} for name, field in OF_A_URL.items()
     }
+    if really:
+        await release_posts(db, registry, queries["posts"], now)
     queries["listings"] = {"$or": [{"item": {"$in": owners}}, {"list": {"$in": owners}}]}
     rest = await _remove(db, queries, really=really)
     return {name: rest.get(name, 0) + counts[name] for name in dict.fromkeys((*rest, *counts))}
 
 
-async def _forget_feed(db: Database, feed: Document, *, really: bool) -> Counter[str]:
+async def _forget_feed(
+    db: Database, registry: Registry, feed: Document, now: datetime, *, really: bool
+) -> Counter[str]:
     """All that a feed has brought goes with it."""
     urls = [feed["url"]]
-    return Counter(await subscriptions.remove(db, feed["spider"], urls, really=really))
+    removed = await subscriptions.remove(db, registry, feed["spider"], urls, now, really=really)
+    return Counter(removed)
 
 
-async def forget_spider(db: Database, spider: str, *, really: bool) -> dict[str, int]:
+async def forget_spider(
+    db: Database, registry: Registry, spider: str, now: datetime, *, really: bool
+) -> dict[str, int]:
     """Remove everything of a spider; counts by collection.
 
     A plan of several spiders stays for the others.
@@ -51,6 +62,8 @@ async def forget_spider(db: Database, spider: str, *, really: bool) -> dict[str,
     queries: dict[str, Document] = {name: {"spider": spider} for name in OF_A_SPIDER}
     queries["plans"] = {"$or": [{"spiders": [spider]}, {"learns": spider}]}
     queries["sites"] = {"_id": spider}
+    if really:
+        await release_posts(db, registry, queries["posts"], now)
     counts = await _remove(db, queries, really=really)
     if really:
         await db.plans.update_many({"spiders": spider}, {"$pull": {"spiders": spider}})

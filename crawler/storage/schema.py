@@ -15,11 +15,16 @@ from pymongo.errors import CollectionInvalid, OperationFailure
 from crawler.errors import NewerDatabase, StorageError
 from crawler.items import Kind, Outcome
 from crawler.storage.client import Database, Document
-from crawler.storage.migrations import build_histories
+from crawler.storage.duplicates.registry import CLUSTER_INDEXES, SIGNATURE_INDEXES
+from crawler.storage.migrations import build_histories, index_posts
+from crawler.storage.search import index_model
 
 logger = logging.getLogger(__name__)
-VERSION = 3
-MIGRATIONS: dict[int, Callable[[Database], Awaitable[None]]] = {2: build_histories}
+VERSION = 4
+MIGRATIONS: dict[int, Callable[[Database], Awaitable[None]]] = {
+    2: build_histories,
+    4: index_posts,
+}
 ALREADY_THERE = 48
 
 _TEXT = {"bsonType": "string"}
@@ -99,8 +104,27 @@ VALIDATORS: dict[str, Document] = {
             "published": _MAYBE_TIME,
             "first_seen": _TIME,
             "content_hash": _TEXT,
+            "original": {"bsonType": "bool"},
+            "words": _TEXT,
+            "duplicate_of": _TEXT,
+            "similarity": _NUMBER,
+            "cluster": {"bsonType": "objectId"},
         },
     ),
+    "signatures": _validator(
+        ["post", "created", "at", "scheme", "sketch"],
+        {
+            "_id": {"bsonType": ["int", "long"]},
+            "post": _TEXT,
+            "created": _TIME,
+            "at": _TIME,
+            "scheme": _TEXT,
+            "sketch": {"bsonType": "binData"},
+            "bands": {"bsonType": "array"},
+            "cluster": {"bsonType": "objectId"},
+        },
+    ),
+    "clusters": _validator(["original", "post", "created"], {"post": _TEXT, "created": _TIME}),
     "feeds": _validator(
         ["spider", "url"],
         {
@@ -155,7 +179,7 @@ VALIDATORS: dict[str, Document] = {
 
 
 _THERE: Document = {"$exists": True}
-COMPRESSED = ("versions", "pushes")
+COMPRESSED = ("versions", "pushes", "signatures")
 
 
 def _index(*keys: str, **options: object) -> IndexModel:
@@ -181,8 +205,13 @@ INDEXES: dict[str, list[IndexModel]] = {
     "posts": [
         _index("url"),
         _index("spider", "changed_at"),
-        _index("spider", "feed", "guid", partialFilterExpression={"guid": {"$exists": True}}),
+        _index("spider", "feed", "guid", partialFilterExpression={"guid": _THERE}),
+        index_model(),
+        _index("cluster", partialFilterExpression={"cluster": _THERE}),
+        _index("duplicate_of", partialFilterExpression={"duplicate_of": _THERE}),
     ],
+    "signatures": SIGNATURE_INDEXES,
+    "clusters": CLUSTER_INDEXES,
     "feeds": [
         _index("push.token", unique=True, partialFilterExpression={"push.token": _THERE}),
         _index("push.next_ask", partialFilterExpression={"hubs.0": _THERE}),

@@ -17,6 +17,8 @@ from crawler.feeds.lists import Subscription
 from crawler.items import Kind
 from crawler.storage.bulk import in_batches, insert_new
 from crawler.storage.client import Database, Document
+from crawler.storage.duplicates.leaving import release_posts
+from crawler.storage.duplicates.registry import Registry
 from crawler.storage.targets import new_document
 from schedules.history import CHANGE
 
@@ -164,11 +166,21 @@ async def feeds_named(db: Database, spider: str, names: Sequence[str]) -> list[s
     return sorted({*owners, *aliases})
 
 
-async def remove(db: Database, spider: str, urls: Sequence[str], *, really: bool) -> dict[str, int]:
+async def remove(
+    db: Database,
+    registry: Registry,
+    spider: str,
+    urls: Sequence[str],
+    now: datetime,
+    *,
+    really: bool,
+) -> dict[str, int]:
     """Remove feeds and all that came of them; counts by collection. Repeat it after a crash."""
     counts: dict[str, int] = {}
     for url in urls:
         for collection, query in await _queries(db, spider, url):
+            if really and collection == "posts":
+                await release_posts(db, registry, query, now)
             if really:
                 n = (await db[collection].delete_many(query)).deleted_count
             else:

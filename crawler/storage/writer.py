@@ -1,9 +1,9 @@
 """Group commit: visits wait for the batch that holds them, and go on when it is in the journal.
 
 A call per item keeps the reactor waiting (about 1,500 items/s); one bulk write a batch and
-collection does not. Within a batch the order is: what the page linked to, versions and posts, then
-the targets (each of these writes acknowledges its visit), then the change log. Every write can be
-repeated, so a batch that met a lost connection is simply sent again.
+collection does not. Within a batch the order is: what the page linked to, versions, claims of
+near-duplicates, posts, then the targets (each of these writes acknowledges its visit), then the
+change log. Every write can be repeated, so a batch that met a lost connection is simply sent again.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from datetime import datetime, timedelta
 from crawler.config import Config
 from crawler.errors import Unreachable
 from crawler.items import Kind, Outcome, Visit
+from crawler.sketches.claim import ALONE, Verdicts
 from crawler.storage import (
     aliases,
     cards,
@@ -31,6 +32,8 @@ from crawler.storage import (
 )
 from crawler.storage.bulk import insert_new
 from crawler.storage.client import Database
+from crawler.storage.duplicates import claims, flags, leaving
+from crawler.storage.duplicates.registry import Registry
 from crawler.storage.patience import Patience
 
 logger = logging.getLogger(__name__)
@@ -40,11 +43,19 @@ Entry = tuple[Visit, "asyncio.Future[None]"]
 class Writer:
     """Writes visits in batches; one for each pass."""
 
-    def __init__(self, db: Database, config: Config, due: datetime, patience: Patience) -> None:
+    def __init__(
+        self,
+        db: Database,
+        config: Config,
+        due: datetime,
+        patience: Patience,
+        registry: Registry | None = None,
+    ) -> None:
         self._db = db
         self._config = config
         self._due = due
         self._patience = patience
+        self._registry = registry
         self._longest = timedelta(hours=config.max_interval_hours)
         self._waiting: list[Entry] = []
         self._arrived = asyncio.Event()
@@ -112,11 +123,16 @@ class Writer:
     async def _write(self, batch: list[Visit]) -> None:
         for visit in batch:
             await self._write_links(visit)
-        await aliases.settle(self._db, batch, self._longest)
+        await aliases.settle(self._db, self._registry, batch, self._longest)
         new = [visit.fetched for visit in batch if visit.stores_content]
         await insert_new(self._db.versions, [versions.row_of(fetched) for fetched in new])
-        await posts.store(self._db, [x for x in new if x.target.kind is Kind.ITEM])
-        await feedposts.store(self._db, batch)
+        verdicts = await self._claim(batch)
+        items = [v for v in batch if v.stores_content and v.fetched.target.kind is Kind.ITEM]
+        await posts.store(self._db, items, verdicts)
+        await feedposts.store(self._db, batch, verdicts)
+        if self._registry is not None and verdicts:
+            written = {one.key for visit in batch for one in visit.candidates}
+            await flags.confirm(self._db, self._registry, verdicts, written)
         await feeds.note(self._db, batch)
         for visit in batch:
             self.discovered += await feedposts.follow(self._db, visit, self._due)
@@ -126,6 +142,20 @@ class Writer:
             await websub.doubt(self._db, doubted)
         if taken := [visit.fetched.push for visit in batch if visit.fetched.push is not None]:
             await pushes.done(self._db, taken)
+
+    async def _claim(self, batch: list[Visit]) -> Verdicts:
+        """What the posts of a batch are; those without text are compared with nothing."""
+        if self._registry is None:
+            return {}
+        now = max(visit.fetched.at for visit in batch)
+        emptied = [key for visit in batch for key in visit.emptied]
+        await leaving.release(self._registry, emptied, now)
+        candidates = [one for visit in batch for one in visit.candidates]
+        verdicts = await claims.claim(self._registry, candidates, now)
+        verdicts |= dict.fromkeys(emptied, ALONE)
+        for visit in batch:
+            visit.verdicts = verdicts
+        return verdicts
 
     async def _write_links(self, visit: Visit) -> None:
         if visit.has_new_links:

@@ -6,11 +6,13 @@ import argparse
 import asyncio
 import sys
 
+from crawler.clock import Clock
 from crawler.command import print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.storage import subscriptions
 from crawler.storage.client import Document
+from crawler.storage.duplicates.opening import as_stored
 from crawler.storage.store import opened
 from crawler.subscriptions.common import owned, spider_option
 from crawler.words import count, listed
@@ -50,9 +52,11 @@ def _ask(urls: list[str], counts: dict[str, int], opts: argparse.Namespace) -> N
 async def _remove(
     config: Config, opts: argparse.Namespace, *, really: bool
 ) -> tuple[list[str], Document]:
-    async with opened(config) as db:
+    now = Clock(config.clock_offset_hours).now()
+    async with opened(config) as db, as_stored(db, config) as registry:
         urls = await owned(db, config, opts.spider, opts.urls)
-        return urls, await subscriptions.remove(db, opts.spider, urls, really=really)
+        counts = await subscriptions.remove(db, registry, opts.spider, urls, now, really=really)
+        return urls, counts
 
 
 def _in_words(counts: dict[str, int]) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import feedloop, feedplans, planning
+from tests.bench import claims, crawlduplicates, feedloop, feedplans, planning
 from tests.bench.crawls import ROOT, Crawl, freshet, plain
 from tests.site.running import RunningSite
 
@@ -24,11 +24,18 @@ def main() -> int:
     """Run what was asked for; exit code 1 if a bar is missed."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--items", type=int, default=4000, help="item pages (default 4000)")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of each (default 3)")
+    parser.add_argument("--rounds", type=int, help="rounds (default 3; --duplicates 5)")
     parser.add_argument("--scale", action="store_true", help="memory at 50,000 and 100,000 items")
     parser.add_argument("--planning", action="store_true", help="replans of a million targets")
     parser.add_argument("--feeds", action="store_true", help="a day of crawls of 1,000 feeds")
     parser.add_argument("--feed-plans", action="store_true", help="plans of a million feeds")
+    parser.add_argument("--claims", action="store_true", help="near-duplicates of a million posts")
+    parser.add_argument(
+        "--posts", type=int, nargs="+", default=claims.SIZES, help="with --claims: sizes"
+    )
+    parser.add_argument(
+        "--duplicates", action="store_true", help="crawls with and without near-duplicates"
+    )
     parser.add_argument("--days", type=int, default=1, help="with --feeds: days (default 1)")
     parser.add_argument(
         "--trace", type=Path, help="with --feeds: folder with posts.csv.gz and feeds.csv"
@@ -40,12 +47,16 @@ def main() -> int:
         return feedloop.run(options.days, trace=options.trace)
     if options.feed_plans:
         return feedplans.run()
+    if options.duplicates:
+        return crawlduplicates.run(options.rounds or 5)
+    if options.claims:
+        return claims.run(options.posts)
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name, RunningSite() as site:
         folder = Path(name)
         try:
             if options.scale:
                 return _scale(site.url, folder)
-            return _speed(site.url, folder, options.items, options.rounds)
+            return _speed(site.url, folder, options.items, options.rounds or 3)
         finally:
             _stop(folder)
 

@@ -63,12 +63,15 @@ def plain(start: str, *settings: str) -> Crawl:
         return _run([*script, "-O", f"{folder}/items.jsonl", *options], {}, cwd=folder)
 
 
-def freshet(start: str, name: str, folder: Path, *, fields: bool = True) -> Crawl:
-    """A first pass of Freshet from `start`, with its own embedded server in `folder`."""
+def freshet(start: str, name: str, folder: Path, *, fields: bool = True, **env: str) -> Crawl:
+    """A first pass of Freshet from `start`, with its own embedded server in `folder`.
+
+    env: variables such as FRESHET_DUPLICATES
+    """
     path = folder / f"{name}.toml"
     path.write_text(WRAPPER.format(name=name, start=start, fields=FIELDS if fields else ""))
     arguments = ["crawl", "site", "-a", f"wrapper={path}"]
-    return _run(arguments, {"FRESHET_DATA_DIR": str(folder / "data")}, cwd=str(ROOT))
+    return _run(arguments, {"FRESHET_DATA_DIR": str(folder / "data")} | env, cwd=str(ROOT))
 
 
 def _run(arguments: list[str], env: dict[str, str], cwd: str) -> Crawl:

@@ -22,7 +22,7 @@ LIMIT_SECONDS = 60
 Row = dict[str, Any]
 Db = Database[Row]
 # Whatever the machine has set, a test sees only what it sets itself.
-HIDDEN = ("FRESHET_", "MONGO_URI", "SCRAPY_")
+HIDDEN = ("FRESHET_", "MONGO_URI", "REDIS_URL", "SCRAPY_")
 PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 
 

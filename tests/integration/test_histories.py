@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,10 @@ from pymongo import AsyncMongoClient
 
 from crawler.config import Config
 from crawler.items import Kind
+from crawler.sketches.schemes import scheme_of
 from crawler.storage import histories, retention, schema
 from crawler.storage.client import Database
+from crawler.storage.duplicates.registry import Registry
 from crawler.storage.migrations import build_histories
 from crawler.storage.store import Store
 from crawler.storage.targets import new_document
@@ -361,5 +364,7 @@ def test_what_a_wrong_clock_wrote_is_cut_off_and_counted(stored: tuple[Db, str])
 def test_forgetting_a_page_forgets_its_past(stored: tuple[Db, str]) -> None:
     db, uri = stored
     db.targets.insert_many([watched_row("a", history=history(NOW - HOUR)), watched_row("b")])
-    on(uri, lambda db: retention.forget_url(db, "http://x.test/a", really=True))
+    index = partial(Registry.of, scheme=scheme_of("characters", 0.7))
+    gone = "http://x.test/a"
+    on(uri, lambda db: retention.forget_url(db, index(db), gone, NOW, really=True))
     assert list(on(uri, lambda db: histories.read(db, NOW)).ids) == ["x http://x.test/b"]

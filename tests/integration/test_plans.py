@@ -17,8 +17,10 @@ from pymongo import AsyncMongoClient
 
 from crawler.errors import StorageError
 from crawler.items import Fetched, Kind, Outcome, Visit
+from crawler.sketches.schemes import scheme_of
 from crawler.storage import plans, retention
 from crawler.storage.client import Database
+from crawler.storage.duplicates.registry import Registry
 from crawler.storage.schema import prepare
 from crawler.storage.targets import from_document, new_document, updates_of
 from tests.integration.harness import ROOT, Db, Freshet, Pages, Row
@@ -38,6 +40,11 @@ def run(uri: str, call: Callable[[Database], Awaitable[Any]]) -> Any:
             return await call(client.get_default_database())
 
     return asyncio.run(there())
+
+
+async def forget(db: Database, *, really: bool) -> dict[str, int]:
+    registry = Registry.of(db, scheme_of("characters", 0.7))
+    return await retention.forget_spider(db, registry, SPIDER, LATER, really=really)
 
 
 def put_targets(db: Db, uri: str, n: int, **state: object) -> None:
@@ -307,10 +314,10 @@ def test_forgetting_a_spider_takes_its_plans_and_leaves_those_of_others(
     db.plans.insert_one(
         {"_id": "both", "at": READ_AT, "spiders": [SPIDER, "blog"], "state": "adopted"}
     )
-    counts = run(uri, lambda db: retention.forget_spider(db, SPIDER, really=False))
+    counts = run(uri, lambda db: forget(db, really=False))
     assert counts["plans"] == 1
     assert db.plans.count_documents({}) == 2
-    run(uri, lambda db: retention.forget_spider(db, SPIDER, really=True))
+    run(uri, lambda db: forget(db, really=True))
     (left,) = db.plans.find()
     assert (left["_id"], left["spiders"]) == ("both", ["blog"])
     assert db.targets.count_documents({}) == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
-from random import Random
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -44,7 +43,8 @@ ENCODINGS = st.sampled_from(
     ["utf-8", "utf-16", "utf-32", "latin-1", "cp1251", "shift_jis", "utf-8-sig"]
 )
 TYPES = st.sampled_from([None, "text/xml", "text/html; charset=iso-8859-1", "a/b; charset=utf-16"])
-# A document takes a hundredth of a second; the machine may be busy.
+# A document takes a hundredth of a second, the first odd date one, for dateparser's languages. Time
+# of this process, as the machine may be busy.
 MOST_SECONDS = 5
 
 
@@ -99,9 +99,9 @@ def check(found: FeedDocument | str) -> None:
 @example(b"<rss><item><guid>&#xd800;", None)
 @example(b'{"version":"https://jsonfeed.org/version/1","items":[{"title":"\\ud800"}]}', None)
 def test_every_document_is_a_feed_or_none_and_soon(body: bytes, content_type: str | None) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     found = outcome(body, content_type)
-    assert time.monotonic() - start < MOST_SECONDS
+    assert time.process_time() - start < MOST_SECONDS
     check(found)
     assert outcome(body, content_type) == found
 
@@ -133,11 +133,23 @@ def ids_of(items: list[str]) -> list[str]:
     return [entry.id for entry in read(rss(*items).encode(), FEED_URL, None, NOW).entries]
 
 
-@given(st.lists(posts(), max_size=8), st.randoms())
-def test_no_post_is_lost_and_no_id_hangs_on_a_place(items: list[str], order: Random) -> None:
+# Two copies of a post that are dated differently, and another one of the same name.
+DATED_TWICE = [
+    f"<item><guid isPermaLink='false'>a</guid><link>https://a.example/b</link>"
+    f"<description>{text}</description><pubDate>2024-01-0{day}</pubDate></item>"
+    for text, day in (("a", 1), ("b", 1), ("a", 2))
+]
+
+
+@given(
+    st.lists(posts(), max_size=8).flatmap(
+        lambda items: st.tuples(st.just(items), st.permutations(items))
+    )
+)
+@example((DATED_TWICE, DATED_TWICE[::-1]))
+def test_no_post_is_lost_and_no_id_hangs_on_a_place(orders: tuple[list[str], list[str]]) -> None:
+    items, shuffled = orders
     found = ids_of(items)
-    shuffled = list(items)
-    order.shuffle(shuffled)
     assert sorted(ids_of(shuffled)) == sorted(found)
     assert len(found) >= len({item.partition("<pubDate>")[0] for item in items})
 

@@ -2,15 +2,17 @@
 
 `/big/<total>/list/<n>/` links 100 items a page, `/big/<total>/item/<i>.html` is an item of
 about 5 kB, `/big/<total>/articles/<n>/?kb=100` links 100 articles a page and
-`/big/<total>/article/<i>.html?kb=100` is an article of about that many kB (5 by default).
+`/big/<total>/article/<i>.html?kb=100` is an article of about that many kB (5 by default). Articles
+share their paragraphs, so that many are near-duplicates; with `?own=100` each has its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
+from itertools import count
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from twisted.web.server import Request
@@ -22,11 +24,15 @@ A_PAGE = 100
 LISTS_A_CATEGORY = 10
 MOST_ITEMS = 100_000_000
 MOST_KB = 1000
+SHARED, OWN = b"kb", b"own"
+WORDS_A_PARAGRAPH = 90
 
 _RANDOM = Random("big")
 _NAMES = tuple(title(_RANDOM).encode() for _ in range(97))
 _SENTENCES = tuple(sentence(_RANDOM).encode() for _ in range(211))
 _PARAGRAPHS = tuple(paragraph(_RANDOM, 6).encode() for _ in range(307))
+_LETTERS = "aeiou" * 3 + "bcdfghjklmnpqrstvwxyz"
+_WORDS = tuple("".join(_RANDOM.choices(_LETTERS, k=2 + n % 9)).encode() for n in range(4000))
 _MISSING = b"<!DOCTYPE html><h1>No such page</h1>\n"
 _SIDE = b"\n".join(
     b'<li class="side-entry"><a class="side-link" href="/about/?topic=%d"><span class="icon">'
@@ -72,6 +78,18 @@ _ITEM = (
 )
 
 
+class Text(NamedTuple):
+    """What an article says: about how many kB its page has, and whether others say it too."""
+
+    kb: int = 5
+    own: bool = False
+
+    @property
+    def query(self) -> bytes:
+        """As it is asked for."""
+        return b"?%s=%d" % (OWN if self.own else SHARED, self.kb)
+
+
 def answer(request: Request, edits: Callable[[str], int]) -> bytes:
     """Set the request's status and headers and return the body (empty for a 304)."""
     handle: Any = request  # most of Twisted's methods carry no types
@@ -104,13 +122,13 @@ def page(path: bytes, query: bytes, edits: int) -> bytes | None:
         number = _number(parts[4], -(-total // A_PAGE))
         if number is None:
             return None
-        return list_page(total, kind == b"articles", number, _kb(query), edits)
+        return list_page(total, kind == b"articles", number, _text(query), edits)
     if len(parts) == 5 and parts[4].endswith(b".html"):
         number = _number(parts[4][:-5], total)
         if number and kind == b"item":
             return item_page(number, edits)
         if number and kind == b"article":
-            return article_page(number, _kb(query), edits)
+            return article_page(number, _text(query), edits)
     return None
 
 
@@ -121,9 +139,11 @@ def _number(text: bytes, most: int) -> int | None:
     return int(text) if int(text) <= most else None
 
 
-def _kb(query: bytes) -> int:
-    digits = query.removeprefix(b"kb=")
-    return min(max(int(digits), 1), MOST_KB) if digits.isdigit() and len(digits) < 6 else 5
+def _text(query: bytes) -> Text:
+    name, _, digits = query.partition(b"=")
+    if name not in (SHARED, OWN) or not digits.isdigit() or len(digits) > 5:
+        return Text()
+    return Text(min(max(int(digits), 1), MOST_KB), name == OWN)
 
 
 def item_page(i: int, edits: int) -> bytes:
@@ -144,11 +164,11 @@ def item_page(i: int, edits: int) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def list_page(total: int, articles: bool, number: int, kb: int, edits: int) -> bytes:
+def list_page(total: int, articles: bool, number: int, text: Text, edits: int) -> bytes:
     """Return list page `number` of items or of articles, 100 links and a link to the next."""
     first = (number - 1) * A_PAGE + 1
     last = min(number * A_PAGE, total)
-    kind, query = (b"article", b"?kb=%d" % kb) if articles else (b"item", b"")
+    kind, query = (b"article", text.query) if articles else (b"item", b"")
     links = b"\n".join(
         b'<li class="product"><a href="/big/%d/%s/%d.html%s">%s %d</a></li>'
         % (total, kind, i, query, _NAMES[i % 97], i)
@@ -166,16 +186,26 @@ def list_page(total: int, articles: bool, number: int, kb: int, edits: int) -> b
 
 
 @lru_cache(maxsize=128)
-def article_page(i: int, kb: int, edits: int) -> bytes:
-    """Return article `i` with about `kb` kB of HTML; edits add a sentence to its end."""
-    size = kb * 1000 - len(_HEAD) - len(_FOOT)
+def article_page(i: int, text: Text, edits: int) -> bytes:
+    """Return article `i` as an HTML page; edits add a sentence to its end."""
+    size = text.kb * 1000 - len(_HEAD) - len(_FOOT)
     texts: list[bytes] = []
-    while size > 0:
-        text = b"<p>%s</p>" % _PARAGRAPHS[(i * 13 + len(texts) * (1 + i % 17)) % 307]
-        texts.append(text)
-        size -= len(text) + 1
+    for said in _own_paragraphs(i) if text.own else _shared_paragraphs(i):
+        if size <= 0:
+            break
+        texts.append(b"<p>%s</p>" % said)
+        size -= len(texts[-1]) + 1
     if edits:
         texts.append(b'<p class="edited">This page was edited %d times.</p>' % edits)
     name = b"%s %d" % (_NAMES[i % 97], i)
     start = b'<article class="post"><h1>%s</h1>\n<div class="body">\n' % name
     return _HEAD % name + start + b"\n".join(texts) + b"\n</div></article>" + _FOOT
+
+
+def _shared_paragraphs(i: int) -> Iterator[bytes]:
+    return (_PARAGRAPHS[(i * 13 + n * (1 + i % 17)) % 307] for n in count())
+
+
+def _own_paragraphs(i: int) -> Iterator[bytes]:
+    random = Random(i)
+    return (b" ".join(random.choices(_WORDS, k=WORDS_A_PARAGRAPH)) + b"." for _ in count())

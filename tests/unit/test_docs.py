@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler.config import Config
+from crawler.config import UNPREFIXED, Config
 from crawler.storage.schema import VALIDATORS
 from crawler.wrapper import Wrapper
 
@@ -18,7 +18,7 @@ GUIDE = (ROOT / "docs/guide.md").read_text(encoding="utf-8")
 
 @pytest.mark.parametrize("field", Config.model_fields)
 def test_every_setting_is_in_the_reference(field: str) -> None:
-    name = "MONGO_URI" if field == "mongo_uri" else f"FRESHET_{field.upper()}"
+    name = next((k for k, of in UNPREFIXED.items() if of == field), f"FRESHET_{field.upper()}")
     assert f"| `{name}` |" in REFERENCE
 
 

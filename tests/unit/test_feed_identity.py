@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from tests.unit.feeding import FEED_URL, atom, item, json_feed, reading, rss
@@ -45,6 +47,17 @@ def test_copies_of_a_post_are_one_and_that_is_told() -> None:
     document = reading(rss(item(n=1), item(n=2), item(n=1)))
     assert [entry.id for entry in document.entries] == ["tag:1", "tag:2"]
     assert document.problems == ("2 entries share the id 'tag:1' and are the same",)
+
+
+def test_of_copies_with_several_dates_the_latest_stays_wherever_it_stands() -> None:
+    days = [f"<pubDate>2024-04-0{n}</pubDate>" for n in (1, 3, 2)]
+    (kept,) = reading(rss(*(item(day) for day in days))).entries
+    assert kept.published == datetime(2024, 4, 3, tzinfo=UTC)
+
+
+def test_of_copies_with_several_places_one_stays_whatever_their_order() -> None:
+    parts = [post(1, link=f"https://a.example/blog/#{n}") for n in (1, 2)]
+    assert ids(*parts) == ids(*parts[::-1])
 
 
 def test_one_guid_for_all_posts_loses_none_and_that_is_told() -> None:

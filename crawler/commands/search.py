@@ -1,0 +1,194 @@
+"""`scrapy search`: the posts that have some words, near-duplicates left out."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
+
+from rich.console import Console
+from scrapy.exceptions import UsageError
+
+from crawler import units
+from crawler.clock import Clock
+from crawler.command import FreshetCommand, complain, print_json
+from crawler.config import Config
+from crawler.errors import ConfigError
+from crawler.searching.passages import passage
+from crawler.searching.query import Query
+from crawler.searchlines import nothing, plain, room, show_posts
+from crawler.storage import search, subscriptions
+from crawler.storage.bulk import in_batches
+from crawler.storage.client import Database, Document
+from crawler.storage.store import opened
+from crawler.subscriptions.common import category
+from crawler.words import count
+
+USUAL_LIMIT = 20
+BATCH = 1000
+LONGEST_TITLE = 300
+COLUMNS_IN_JSON = 200
+
+
+class Command(FreshetCommand):
+    """Posts with some words, best first."""
+
+    arguments = ("WORD…",)
+    example = 'scrapy search "virtual world" game --since 30d'
+
+    def short_desc(self) -> str:
+        """One line for `scrapy -h`."""
+        return "Find posts by the words of title, text and fields, without near-duplicates"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """What else a post has to be, and how many are shown."""
+        super().add_options(parser)
+        parser.add_argument(
+            "--any", action="store_true", help="one of the words is enough (default: all occur)"
+        )
+        parser.add_argument(
+            "--without", metavar="WORD", action="append", default=[],
+            help="leave out posts with this word or phrase; may be repeated",
+        )  # fmt: skip
+        parser.add_argument("--spider", metavar="NAME", type=_text, help="only posts of this one")
+        parser.add_argument(
+            "--category", metavar="NAME", type=category, help="only posts in it or below it"
+        )
+        parser.add_argument(
+            "--since", metavar="T", type=_since,
+            help="only posts from then on: a day or time (UTC), or a span such as 7d",
+        )  # fmt: skip
+        parser.add_argument(
+            "--limit", metavar="N", type=_positive, default=USUAL_LIMIT,
+            help=f"posts at most (default: {USUAL_LIMIT})",
+        )  # fmt: skip
+        parser.add_argument(
+            "--all", action="store_true", help="show the near-duplicates of each post too"
+        )
+
+    def run(self, args: list[str], opts: argparse.Namespace) -> None:
+        """As ever, but who leaves words out as elsewhere is told how it is done here."""
+        if unknown := next((word for word in args if word.startswith("-")), None):
+            said = f"unknown option {unknown} (--without WORD leaves posts out)"
+            raise UsageError(said, print_help=False)
+        super().run(args, opts)
+
+    def execute(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Print what is found; as of grep, the exit code is 1 if that is nothing."""
+        query = Query.of(args, opts.without, every=not opts.any)
+        console = Console(highlight=False, markup=False)
+        columns = COLUMNS_IN_JSON if opts.json else room(console)
+        rows, more = asyncio.run(_search(self.config, query, opts, columns))
+        if opts.json:
+            print_json([plain(row) for row in rows])
+        else:
+            show_posts(console, rows, query.terms)
+        if not rows:
+            complain(self.name, nothing(query))
+            self.exitcode = 1
+        elif more and not opts.json:
+            console.print(f"the first {count(len(rows), 'post')}; --limit N shows more")
+
+
+def _text(given: str) -> str:
+    """What a terminal sent in another encoding is no text for MongoDB."""
+    return given.encode("utf-8", "replace").decode()
+
+
+def _positive(given: str) -> int:
+    try:
+        number = int(given)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{given!r} is no number of posts, such as 100")
+    return number
+
+
+def _since(given: str) -> datetime | timedelta:
+    """A time, or how long ago."""
+    try:
+        return timedelta(hours=units.hours(given))
+    except (ValueError, OverflowError):
+        pass
+    try:
+        moment = datetime.fromisoformat(given.strip())
+        return moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)
+    except (ValueError, OverflowError):
+        said = f"{given!r} is no time such as 2026-01-31, 2026-01-31T08:00Z or 7d"
+        raise argparse.ArgumentTypeError(said) from None
+
+
+def _conditions(config: Config, opts: argparse.Namespace) -> Document:
+    found: Document = {}
+    if opts.spider is not None:
+        found["spider"] = opts.spider
+    if opts.category:
+        found |= subscriptions.within(opts.category)
+    if opts.since is not None:
+        found |= search.since(_moment(config, opts.since))
+    return found
+
+
+def _moment(config: Config, since: datetime | timedelta) -> datetime:
+    if isinstance(since, datetime):
+        return since
+    try:
+        return Clock(config.clock_offset_hours).now() - since
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC)
+
+
+async def _search(
+    config: Config, query: Query, opts: argparse.Namespace, columns: int
+) -> tuple[list[Document], bool]:
+    """What is found, and whether there is more than was asked for."""
+    rows: list[Document] = []
+    more = False
+    async with opened(config) as db:
+        async with aclosing(search.hits(db, query, _conditions(config, opts))) as found:
+            async for post in found:
+                if more := len(rows) == opts.limit:
+                    break
+                rows.append(_row(post, query, columns))
+        if opts.spider is not None and not rows:
+            await _check_spider(db, opts.spider)
+        for some in in_batches(rows, BATCH):
+            await _add_copies(db, some, shown=opts.all)
+    return rows, more
+
+
+async def _check_spider(db: Database, spider: str) -> None:
+    known = await search.spiders(db)
+    if spider not in known:
+        named = ", ".join(known) or "none; run scrapy crawl first"
+        raise ConfigError(f"no posts of {spider!r}; spiders with posts: {named}")
+
+
+def _row(post: Document, query: Query, columns: int) -> Document:
+    """A post as it is shown. Its texts go: there may be many posts."""
+    title = post.get("title")
+    texts = [text for text in search.texts_of(post) if text != title] or [""]
+    return {name: post.get(name) for name in ("_id", "spider", "url", "feed", "categories")} | {
+        "title": "" if title is None else str(title)[:LONGEST_TITLE],
+        "date": post["date"],
+        "published": post.get("published"),
+        "first_seen": post["first_seen"],
+        "score": post["score"],
+        "cluster": post.get("cluster"),
+        "passage": passage(texts, query.terms, columns),
+        "copies": 0,
+    }
+
+
+async def _add_copies(db: Database, rows: list[Document], *, shown: bool) -> None:
+    if shown:
+        hidden = await search.hidden(db, rows)
+        for row in rows:
+            row["hidden"] = hidden.get(row["_id"], [])
+            row["copies"] = len(row["hidden"])
+    else:
+        counts = await search.counted(db, rows)
+        for row in rows:
+            row["copies"] = counts.get(row["_id"], 0)

@@ -1,0 +1,147 @@
+"""The posts of an experiment: those of a file, or made ones, in an order that stays."""
+
+from __future__ import annotations
+
+import gzip
+import lzma
+import zlib
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import IO, Protocol, cast
+
+import numpy as np
+
+from crawler.duplication.lines import Bad, Line, read
+from crawler.errors import ConfigError
+
+GZIP, XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
+BROKEN = (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError)
+SHOWN_PROBLEMS = 5
+# Of the made posts: their lengths in words, how many words there are, and of how many syllables.
+SHORTEST, LONGEST = 10, 800
+VOCABULARY, SHORTEST_WORD, LONGEST_WORD = 50_000, 1, 4
+SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"]
+
+
+class Corpus(Protocol):
+    """Texts in an order that stays.
+
+    skipped:  lines without a post, at the last reading
+    problems: what is wrong with the first of them
+    """
+
+    name: str
+    synthetic: bool
+    skipped: int
+    problems: list[str]
+
+    def texts(self) -> Iterator[str]:
+        """Each text, the first is number 0."""
+        ...
+
+    def texts_of(self, numbers: Collection[int]) -> dict[int, str]:
+        """The texts with these numbers."""
+        ...
+
+
+class File:
+    """Posts of a file: {id, text} as JSON on each line; plain, gzip or xz. `most`: None for all."""
+
+    synthetic = False
+
+    def __init__(self, path: Path, most: int | None) -> None:
+        self.path, self.most = path, most
+        self.name = str(path)
+        self.skipped = 0
+        self.problems: list[str] = []
+
+    def texts(self) -> Iterator[str]:
+        """As many as are wanted and there; ConfigError where the file cannot be read."""
+        self.skipped, self.problems = 0, []
+        return islice(self._posts(), self.most)
+
+    def texts_of(self, numbers: Collection[int]) -> dict[int, str]:
+        """The texts with these numbers, for which the file is read again."""
+        wanted = set(numbers)
+        upto = islice(self.texts(), max(wanted, default=-1) + 1)
+        return {number: text for number, text in enumerate(upto) if number in wanted}
+
+    def _posts(self) -> Iterator[str]:
+        with _explained(self.path), _opened(self.path) as lines:
+            for number, line in enumerate(lines, 1):
+                if not line.strip():
+                    continue
+                found = read(line, number)
+                if isinstance(found, Line) and found.text.strip():
+                    yield found.text
+                else:
+                    self._note(number, found.problem if isinstance(found, Bad) else "text is empty")
+
+    def _note(self, number: int, problem: str) -> None:
+        self.skipped += 1
+        if self.skipped <= SHOWN_PROBLEMS:
+            self.problems.append(f"{self.path}, line {number}: {problem}; skipped")
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except BROKEN:
+        raise ConfigError(f"{path}: broken data (fetch or write the file again)") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    with path.open("rb") as raw:
+        start = raw.peek(len(XZ))
+        if start.startswith(GZIP):
+            with gzip.open(raw) as data:
+                yield cast(IO[bytes], data)
+        elif start.startswith(XZ):
+            with lzma.open(raw) as data:
+                yield data
+        else:
+            yield raw
+
+
+class Synthetic:
+    """Made posts: words by Zipf's law, 10 to 800 of them, short posts as usual as long ones."""
+
+    synthetic = True
+    name = "synthetic posts"
+    skipped = 0
+
+    def __init__(self, count: int, seed: int) -> None:
+        self.problems: list[str] = []
+        self.count, self.seed = count, seed
+        random = np.random.default_rng(seed)
+        self._words = np.array(_made_words(random), dtype=object)
+        shares = 1 / np.arange(1, VOCABULARY + 1)
+        self._upto = np.cumsum(shares / shares.sum())
+
+    def texts(self) -> Iterator[str]:
+        """All of them; the same seed makes the same posts."""
+        return map(self._text, range(self.count))
+
+    def texts_of(self, numbers: Collection[int]) -> dict[int, str]:
+        """The texts with these numbers."""
+        return {number: self._text(number) for number in numbers}
+
+    def _text(self, number: int) -> str:
+        random = np.random.default_rng((self.seed, number))
+        length = int(np.exp(random.uniform(np.log(SHORTEST), np.log(LONGEST + 1))))
+        ranks = np.searchsorted(self._upto, random.random(length))
+        return " ".join(self._words[np.minimum(ranks, VOCABULARY - 1)].tolist())
+
+
+def _made_words(random: np.random.Generator) -> list[str]:
+    """Words of some syllables each, such as `ba` or `tukamo`."""
+    each = random.integers(SHORTEST_WORD, LONGEST_WORD + 1, VOCABULARY)
+    drawn = random.integers(len(SYLLABLES), size=each.sum())
+    made = iter([SYLLABLES[syllable] for syllable in drawn])
+    return ["".join(islice(made, count)) for count in each]

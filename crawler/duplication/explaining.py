@@ -1,0 +1,134 @@
+"""`scrapy duplicates explain`: two posts compared again, and what was decided about them."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+
+from crawler.command import print_json
+from crawler.config import Config
+from crawler.errors import ConfigError
+from crawler.finding import names_of
+from crawler.sketches.schemes import Scheme
+from crawler.sketches.stored import Sketch
+from crawler.storage.client import Database, Document
+from crawler.storage.duplicates import comparing, reading
+from crawler.storage.store import opened
+from crawler.urls import is_http
+from crawler.words import listed
+
+if TYPE_CHECKING:
+    from crawler.duplication.verdicts import Side
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Which posts."""
+    for name in ("A", "B"):
+        parser.add_argument(f"url_{name.lower()}", metavar=f"URL_{name}", help="or a post's id")
+    parser.add_argument("--spider", metavar="NAME", help="where several have posts with the URL")
+
+
+def run(config: Config, opts: argparse.Namespace) -> int:
+    """Print how alike they are and why they are what they are."""
+    scheme, posts, sides = asyncio.run(_read(config, opts))
+    told = _told(scheme, posts, sides)
+    if opts.json:
+        print_json(told)
+    else:
+        from crawler.duplication.explainlines import show
+
+        show(Console(highlight=False, markup=False), told)
+    return 0
+
+
+async def _read(
+    config: Config, opts: argparse.Namespace
+) -> tuple[Scheme, list[Document], list[Side]]:
+    async with opened(config) as db:
+        scheme = await reading.stored_scheme(db, config)
+        given = (opts.url_a, opts.url_b)
+        posts = [await _post(db, config, url, opts.spider) for url in given]
+        if posts[0]["_id"] == posts[1]["_id"]:
+            raise ConfigError(f"both are the same post: {posts[0]['_id']}")
+        return scheme, posts, await _sides(db, scheme, posts)
+
+
+async def _post(db: Database, config: Config, given: str, spider: str | None) -> Document:
+    urls = names_of(given, config) if is_http(given) else []
+    found = await reading.posts_named(db, given, urls, spider)
+    if not found:
+        raise ConfigError(f"no post has the URL or id {given} (scrapy search WORDS finds posts)")
+    if len(found) > 1:
+        ids = listed([repr(post["_id"]) for post in found])
+        raise ConfigError(f"several posts have the URL {given}; give one's id: {ids}")
+    return found[0]
+
+
+async def _sides(db: Database, scheme: Scheme, posts: list[Document]) -> list[Side]:
+    from crawler.duplication.verdicts import Side  # with the kernels' machine code
+
+    stored = await reading.signatures_of(db, [post["_id"] for post in posts])
+    ids = {row["cluster"] for row in stored.values() if "cluster" in row}
+    originals = await reading.originals_of(db, ids)
+    sides = []
+    for post in posts:
+        text, sketch = comparing.compared_text(post), comparing.sketch_of(post, scheme)
+        side = Side(post["_id"], text, sketch)
+        if row := stored.get(post["_id"]):
+            cluster = row.get("cluster")
+            side = replace(
+                side,
+                scheme=row["scheme"],
+                stored=Sketch.decode(row["sketch"]),
+                at=row["at"],
+                cluster=cluster,
+                original=originals.get(cluster),
+            )
+        sides.append(side)
+    return sides
+
+
+def _told(scheme: Scheme, posts: list[Document], sides: list[Side]) -> Document:
+    from crawler.duplication import sidebyside, verdicts
+
+    a, b = sides
+    measured = verdicts.measure(a, b)
+    return {
+        "a": _of_side(posts[0], a),
+        "b": _of_side(posts[1], b),
+        "shared_bands": measured.shared_bands,
+        "of_bands": measured.of_bands,
+        "similarity": measured.similarity,
+        "exact": measured.exact,
+        "scheme": scheme.name,
+        "threshold": scheme.threshold,
+        "duplicates": a.cluster is not None and a.cluster == b.cluster,
+        "verdict": verdicts.verdict(a, b, measured, scheme),
+        "is_long": sidebyside.is_long(a.text) or sidebyside.is_long(b.text),
+        "diff": [row._asdict() for row in sidebyside.rows(a.text, b.text)],
+    }
+
+
+def _of_side(post: Document, side: Side) -> Document:
+    from crawler.duplication.verdicts import shape_name
+
+    shapes = side.sketch.parts if side.sketch else ()
+    bandings = side.sketch.bandings if side.sketch else ()
+    return {
+        "id": post["_id"],
+        "url": post.get("url"),
+        "title": post.get("title"),
+        "created": comparing.created_of(post),
+        "characters": len(side.text),
+        "words": len(side.text.split()),
+        "shingles": [shape_name(shape) for shape in shapes],
+        "bandings": [f"{banding.bands} x {banding.rows}" for banding in bandings],
+        "compared_at": side.at,
+        "changed_since": side.at is not None and side.is_changed,
+        "cluster": side.cluster,
+        "original": side.original,
+    }

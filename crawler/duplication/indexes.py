@@ -1,0 +1,190 @@
+"""The posts of an experiment, ready to be searched: in MongoDB, or in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Protocol
+
+import numpy as np
+
+from crawler.sketches.arrays import Keys
+from crawler.sketches.shapes import SUPERSHINGLES, VALUES
+from crawler.sketches.stored import Sketch
+from crawler.sketches.supershingles import PAIRS
+from crawler.storage.client import Database, Document
+from crawler.storage.layouts import LAYOUTS, Bands, Found
+from crawler.storage.scratch import Collection, create_indexes, fill, index_bytes, scratch
+
+# What a post is compared by, as bytes; None where it is too short to be compared.
+Key = bytes | None
+Tell = Callable[[str], None]
+NOTHING = Found([], 0, 0)
+AT_ONCE = 1000
+WEIGHED = 10_000
+
+
+class Index(Protocol):
+    """What a method looks posts up in; a post is known by its number."""
+
+    async def find(self, key: bytes) -> Found:
+        """The duplicates of a text with this key."""
+        ...
+
+    async def size(self) -> int:
+        """Bytes that it takes."""
+        ...
+
+
+class Stored(Index, Protocol):
+    """An index that is kept in MongoDB."""
+
+    @property
+    def layout(self) -> Any:
+        """How: `indexes()` are created when all documents are stored."""
+        ...
+
+    def documents(self, keys: Sequence[Key]) -> Iterator[Document]:
+        """The documents of all posts; one at a time, as they take much memory."""
+        ...
+
+
+Opened = AbstractAsyncContextManager[Index]
+
+
+class OfFeatures:
+    """One of the paper's layouts."""
+
+    def __init__(self, name: str, collection: Collection) -> None:
+        self.layout = LAYOUTS[name](collection, [(int(i), int(j)) for i, j in PAIRS])
+
+    def documents(self, keys: Sequence[Key]) -> Iterator[Document]:
+        """Of all posts that have features."""
+        for post, key in enumerate(keys):
+            if features := features_in(key):
+                yield self.layout.document(post, features)
+
+    async def find(self, key: bytes) -> Found:
+        """As the paper searches."""
+        features = features_in(key)
+        return await self.layout.find(features) if features else NOTHING
+
+    async def size(self) -> int:
+        """Bytes of the indexes."""
+        return await index_bytes(self.layout.collection)
+
+
+def features_in(key: Key) -> list[int]:
+    """The six features of a sketch of them; none where the text was shorter than a shingle."""
+    part = Sketch.decode(key).parts.get(SUPERSHINGLES) if key else None
+    features: list[int] = [] if part is None else np.frombuffer(part.tobytes(), np.int64).tolist()
+    return features
+
+
+class OfBands:
+    """Freshet's own look-up, verified."""
+
+    def __init__(self, threshold: float, collection: Collection) -> None:
+        self.threshold = threshold
+        self.layout = Bands(collection)
+
+    def documents(self, keys: Sequence[Key]) -> Iterator[Document]:
+        """Each with the bands that no post before it has."""
+        sketched = [(post, key) for post, key in enumerate(keys) if key]
+        owned = first_owned([Sketch.decode(key).bands for _, key in sketched])
+        for (post, key), bands in zip(sketched, owned, strict=True):
+            yield self.layout.document(post, bands.tolist(), key)
+
+    async def find(self, key: bytes) -> Found:
+        """The post that is most alike, if it is alike enough."""
+        sketch = Sketch.decode(key)
+        bands = sketch.bands.tolist()
+        owners = await self.layout.owners(bands)
+        alike = [(sketch.similarity(Sketch.decode(stored)), -post) for post, stored in owners]
+        similarity, post = max(alike, default=(0.0, 0))
+        posts = [-post] if alike and similarity >= self.threshold else []
+        return Found(posts, len(bands), len(owners))
+
+    async def size(self) -> int:
+        """Bytes of the index."""
+        return await index_bytes(self.layout.collection)
+
+
+def first_owned(bands: Sequence[Keys]) -> list[Keys]:
+    """Of each post's bands those that no post before it has."""
+    if not bands:
+        return []
+    every = np.concatenate(bands)
+    owned = np.zeros(every.size, dtype=np.bool_)
+    owned[np.unique(every, return_index=True)[1]] = True
+    ends = np.cumsum([one.size for one in bands])[:-1]
+    return [one[mine] for one, mine in zip(bands, np.split(owned, ends), strict=True)]
+
+
+class InMemory:
+    """datasketch's LSH: candidates, which it does not verify."""
+
+    def __init__(self, threshold: float, keys: Sequence[Key]) -> None:
+        from datasketch import MinHashLSH  # brings half a second of scipy
+
+        from crawler.sketches.minhash import as_datasketch
+
+        self.lsh = MinHashLSH(threshold=threshold, num_perm=VALUES)
+        self._threshold, self._keys = threshold, keys
+        # One object serves for all texts: to make one takes as long as to search.
+        self._minhash = as_datasketch(np.zeros(VALUES, np.uint32))
+
+    async def fill(self, tell: Tell) -> None:
+        """Put all posts in."""
+        for post, key in enumerate(self._keys):
+            if post % AT_ONCE == 0:
+                tell(f"{post:,}")
+                await asyncio.sleep(0)  # lets an interruption through
+            if key:
+                self.lsh.insert(post, self._of(key), check_duplication=False)
+
+    async def find(self, key: bytes) -> Found:
+        """All candidates."""
+        posts = [int(post) for post in self.lsh.query(self._of(key))]
+        return Found(posts, self.lsh.b, len(posts))
+
+    async def size(self) -> int:
+        """Bytes of memory, as the first posts take them in an index of their own."""
+        some = InMemory(self._threshold, self._keys[:WEIGHED])
+        tracemalloc.start()
+        try:
+            await some.fill(lambda done: None)
+            taken, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        return taken * len(self._keys) // max(1, len(some._keys))
+
+    def _of(self, key: bytes) -> Any:
+        self._minhash.hashvalues = np.frombuffer(key, np.uint32)
+        return self._minhash
+
+
+@asynccontextmanager
+async def in_mongodb(
+    make: Callable[[Collection], Stored], name: str, db: Database, keys: Sequence[Key], tell: Tell
+) -> AsyncIterator[Index]:
+    """An index in a scratch collection: filled first, then indexed in one go."""
+    async with scratch(db, name) as collection:
+        index = make(collection)
+        async for done in fill(collection, index.documents(keys)):
+            tell(f"{done:,}")
+        tell("and creating the indexes of")
+        await create_indexes(collection, index.layout.indexes())
+        yield index
+
+
+@asynccontextmanager
+async def in_memory(
+    threshold: float, db: Database, keys: Sequence[Key], tell: Tell
+) -> AsyncIterator[Index]:
+    """datasketch's, which needs no database."""
+    index = InMemory(threshold, keys)
+    await index.fill(tell)
+    yield index

@@ -1,0 +1,1 @@
+"""Bands in Redis or Valkey; nothing else of Freshet talks to it."""

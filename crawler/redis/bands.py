@@ -1,0 +1,134 @@
+"""Bands claimed in Redis: looked up and taken in one script, so that no other claim comes between.
+
+MongoDB stays the truth. What is here can be made again from the sketches that are stored there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from redis.asyncio import Redis
+from redis.commands.core import AsyncScript
+
+from crawler.redis.client import user_errors
+from crawler.sketches.arrays import Keys
+from crawler.sketches.shapes import SHAPES
+from crawler.sketches.stored import KEY_BITS, Sketch
+
+Claimed = tuple[int, Sketch]
+HEAD_BITS = 32
+LAST = np.int64(0xFFFFFFFF)
+ID_BYTES = BAND_BYTES = 8
+# A script holds up everybody else on the server: these take some three milliseconds.
+POSTS_A_SCRIPT = 32
+KEYS_A_STEP = 500
+
+
+class RedisBands:
+    """The bands of one index; all its keys begin with `{prefix}:`.
+
+    It claims and releases only while the index is of the scheme that `scheme` or `begin` last told
+    or was told: if Redis loses its data, or somebody makes them anew, BandsLost is raised, as
+    copies would pass for originals.
+
+    bucket_bits: 2 ** bucket_bits buckets at first; only tests have reason to make them fewer
+    """
+
+    def __init__(self, client: Redis, prefix: str, bucket_bits: int = KEY_BITS - HEAD_BITS) -> None:
+        self._client = client
+        self.prefix = prefix
+        self._keys = f"{{{prefix}}}:"
+        self._state = f"{self._keys}state"
+        self._bucket_bits = bucket_bits
+        self._scheme = ""
+        self._claim = self._script("similarity", "claim")
+        self._release = self._script("release")
+
+    async def claim(
+        self, batch: Sequence[Claimed], threshold: float
+    ) -> list[tuple[int, float] | None]:
+        """Claim bands for posts by id and sketch, in order; later ones see earlier ones.
+
+        A post takes those of its bands that are still free. Returns for each the id of the most
+        similar among the owners of the others, and how similar it is, or None where that is below
+        the threshold: an original. To ask again is safe and gives the same.
+        """
+        verdicts: list[tuple[int, float] | None] = [None] * len(batch)
+        for start in range(0, len(batch), POSTS_A_SCRIPT):
+            posts = self._arguments(batch[start : start + POSTS_A_SCRIPT])
+            found = await self._run(self._claim, [repr(float(threshold)), *posts])
+            for position, match in zip(found[::2], found[1::2], strict=True):
+                verdicts[start + position] = _id_of(match), float(match[ID_BYTES:])
+        return verdicts
+
+    async def release(self, batch: Sequence[Claimed]) -> None:
+        """Free the bands of posts, given with the sketches that they were claimed with."""
+        for start in range(0, len(batch), POSTS_A_SCRIPT):
+            posts = self._arguments(batch[start : start + POSTS_A_SCRIPT])
+            await self._run(self._release, list(posts))
+
+    async def count(self) -> int:
+        """How many posts own a band."""
+        with user_errors(self._client):
+            return int(await self._client.hget(self._state, "records") or 0)
+
+    async def scheme(self) -> str | None:
+        """What `begin` was last told; None where there is no index, or Redis lost it."""
+        with user_errors(self._client):
+            stored: Any = await self._client.hget(self._state, "scheme")
+        self._scheme = "" if stored is None else stored.decode()
+        return self._scheme or None
+
+    async def begin(self, scheme: str) -> None:
+        """Say what the bands are of; nothing else of an index that is there changes."""
+        with user_errors(self._client):
+            await self._client.hset(self._state, "scheme", scheme)
+        self._scheme = scheme
+
+    async def clear(self) -> None:
+        """Remove all keys of the index, in small steps; claims meanwhile raise BandsLost."""
+        pattern = re.sub(r"([\\*?^\[\]-])", r"\\\1", self._keys) + "*"
+        with user_errors(self._client):
+            await self._client.unlink(self._state)
+            cursor: int | None = None
+            while cursor != 0:
+                cursor, keys = await self._client.scan(cursor or 0, pattern, KEYS_A_STEP)
+                if keys:
+                    await self._client.unlink(*keys)
+
+    def _script(self, *names: str) -> AsyncScript:
+        shapes = ", ".join(
+            f"[{shape.code}] = {{size = {shape.size}, values = {shape.values}}}"
+            for shape in SHAPES.values()
+        )
+        head = f"local SHAPES, BUCKET_BITS = {{{shapes}}}, {self._bucket_bits}\n"
+        files = (Path(__file__).with_name(f"{name}.lua") for name in ("index", *names))
+        return self._client.register_script(head + "".join(file.read_text() for file in files))
+
+    async def _run(self, script: AsyncScript, arguments: list[Any]) -> list[Any]:
+        with user_errors(self._client):
+            return await script([self._state], [self._scheme, *arguments]) or []
+
+    def _arguments(self, batch: Sequence[Claimed]) -> Iterator[bytes]:
+        """Id, sketch and bands of each post, as the scripts take them."""
+        packed = self._packed(np.concatenate([sketch.bands for _, sketch in batch]))
+        at = 0
+        for id_, sketch in batch:
+            end = at + sketch.bands.size * BAND_BYTES
+            yield id_.to_bytes(ID_BYTES, signed=True)
+            yield sketch.encode()
+            yield packed[at:end]
+            at = end
+
+    def _packed(self, bands: Keys) -> bytes:
+        """Eight bytes a band: the head that is stored, and the last bits, which tell its bucket."""
+        halves = np.stack([(bands >> self._bucket_bits) & LAST, bands & LAST], axis=1)
+        return halves.astype(">u4").tobytes()
+
+
+def _id_of(record: bytes) -> int:
+    return int.from_bytes(record[:ID_BYTES], signed=True)

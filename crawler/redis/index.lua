@@ -1,0 +1,156 @@
+-- What the scripts share: the bands and the records of one index.
+-- Python puts SHAPES (size and number of values by code) and BUCKET_BITS before it. ARGV[1] is the
+-- scheme that the index has to be of; empty: any.
+--
+-- KEYS[1]      hash    the state: scheme, bands, buckets, records, chunks; for each size of records
+--                      `next:<size>`, the number after the last one, and `freed:<size>`
+-- <prefix>b:N  hash    a bucket: the head of a band -> the number of the record that owns it
+-- <prefix>r:N  string  a chunk of records of one size; a record is an id and a stored sketch
+-- <prefix>f:S  list    numbers of freed records of size S
+--
+-- All names are made of KEYS[1] and carry its hash tag: a cluster has them in one place.
+--
+-- A band comes in 8 bytes: its head of 32 bits, then its last 32 bits. Its bucket tells the last
+-- BUCKET_BITS, so that the head alone is stored.
+
+local call, byte, sub, floor = redis.call, string.byte, string.sub, math.floor
+local format, read_numbers = string.format, struct.unpack
+
+-- Linear hashing: a bucket is split whenever buckets hold more than LOAD bands in the mean, so they
+-- stay of one size over any number of posts. Just before its split a bucket holds twice LOAD, and
+-- hardly ever more than 128, which every server keeps as a packed list.
+local LOAD = 40
+local FIRST_BUCKETS = 2 ^ BUCKET_BITS
+-- A signature of 128 bytes makes a record of 138; 59 of them fill 8 kB, as allocators cut memory.
+local CHUNK = 59
+local ID, BAND = 8, 8
+
+local prefix = sub(KEYS[1], 1, -#"state" - 1)
+local state = {bands = 0, buckets = FIRST_BUCKETS, records = 0, chunks = 0}
+local scheme = nil
+
+local function read_state()
+  local stored = call("HGETALL", KEYS[1])
+  for i = 1, #stored, 2 do
+    if stored[i] == "scheme" then
+      scheme = stored[i + 1]
+    else
+      state[stored[i]] = tonumber(stored[i + 1])
+    end
+  end
+end
+
+local function write_state()
+  local stored = {}
+  for field, value in pairs(state) do
+    stored[#stored + 1] = field
+    stored[#stored + 1] = value
+  end
+  call("HSET", KEYS[1], unpack(stored))
+end
+
+read_state()
+if not scheme or (ARGV[1] ~= "" and ARGV[1] ~= scheme) then
+  return redis.error_reply("LOST there is no index of this scheme")
+end
+
+-- Buckets -----------------------------------------------------------------------------------------
+
+-- How many buckets there were when the present round of splits began: they are split in turn, and
+-- bucket N's other half becomes bucket N + level.
+local level = FIRST_BUCKETS
+while level * 2 <= state.buckets do
+  level = level * 2
+end
+
+-- Numbers are made text by `format`: it takes half the time of Lua's own way.
+local function bucket_key(number)
+  return format("%sb:%d", prefix, number)
+end
+
+-- The key of its bucket and the head of the band that begins at this byte.
+local function place_of(bands, at)
+  local head, last = read_numbers(">c4I4", bands, at)
+  local number = last % (level * 2)
+  if number >= state.buckets then
+    number = number - level
+  end
+  return bucket_key(number), head
+end
+
+-- Parts a bucket's fields and values by the bit of the heads that this round of splits looks at.
+local function part(stored)
+  local left, moved = {}, {}
+  local weight, at = level / FIRST_BUCKETS, 4
+  while weight >= 256 do
+    weight, at = weight / 256, at - 1
+  end
+  for i = 1, #stored, 2 do
+    local half = byte(stored[i], at) % (weight * 2) < weight and left or moved
+    half[#half + 1] = stored[i]
+    half[#half + 1] = stored[i + 1]
+  end
+  return left, moved
+end
+
+local function put(key, stored)
+  if #stored > 0 then
+    call("HSET", key, unpack(stored))
+  end
+end
+
+local function split_next()
+  local old = bucket_key(state.buckets - level)
+  local left, moved = part(call("HGETALL", old))
+  if #moved > 0 then
+    call("DEL", old)
+    put(old, left)
+    put(bucket_key(state.buckets), moved)
+  end
+  state.buckets = state.buckets + 1
+  if state.buckets == level * 2 then
+    level = state.buckets
+  end
+end
+
+-- Records -----------------------------------------------------------------------------------------
+
+local function chunk_key(number)
+  return format("%sr:%d", prefix, floor(number / CHUNK))
+end
+
+-- A number for a record of this size: a freed one, the next in its chunk, the first in a new one.
+local function new_number(size)
+  local freed, next_one = "freed:" .. size, "next:" .. size
+  if (state[freed] or 0) > 0 then
+    state[freed] = state[freed] - 1
+    return tonumber(call("LPOP", prefix .. "f:" .. size))
+  end
+  local number = state[next_one] or 0
+  if number % CHUNK == 0 then
+    number = state.chunks * CHUNK
+    state.chunks = state.chunks + 1
+    -- Written to its end at once, a chunk has the length that it keeps, and no room to grow.
+    call("SETRANGE", chunk_key(number), CHUNK * size - 1, "\0")
+  end
+  state[next_one] = number + 1
+  return number
+end
+
+local function free_number(number, size)
+  local freed = "freed:" .. size
+  state[freed] = (state[freed] or 0) + 1
+  call("LPUSH", prefix .. "f:" .. size, format("%d", number))
+end
+
+local function write_record(number, record)
+  call("SETRANGE", chunk_key(number), number % CHUNK * #record, record)
+end
+
+-- A chunk's length tells the size of its records.
+local function read_record(number)
+  local key = chunk_key(number)
+  local size = call("STRLEN", key) / CHUNK
+  local at = number % CHUNK * size
+  return call("GETRANGE", key, at, at + size - 1)
+end

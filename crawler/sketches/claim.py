@@ -1,0 +1,107 @@
+"""What is claimed for a post, and what comes of it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import Any
+
+from crawler.sketches.stored import Sketch
+
+# Blogs are younger; and clocks of sites go wrong by hours, not by days.
+OLDEST = datetime(1995, 1, 1, tzinfo=UTC)
+AHEAD = timedelta(hours=1)
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A post that wants to know whether it is an original.
+
+    key:     `_id` of the post
+    created: when it was written, as far as can be believed
+    edited:  a sketch of an older text may be stored
+    """
+
+    key: str
+    created: datetime
+    sketch: Sketch
+    edited: bool = False
+
+    @cached_property
+    def id(self) -> int:
+        """The post's number in the index."""
+        return id_of(self.key)
+
+    @cached_property
+    def bands(self) -> frozenset[int]:
+        """The keys under which it is found."""
+        return frozenset(self.sketch.bands.tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a post is.
+
+    duplicate_of: `_id` of the original that shows up in its place; None for an original
+    similarity:   estimated, to that original
+    cluster:      of all posts that are duplicates of one another; None where it is alone
+    """
+
+    duplicate_of: str | None = None
+    similarity: float | None = None
+    cluster: Any = None
+
+    @property
+    def is_original(self) -> bool:
+        """Whether searches show it."""
+        return self.duplicate_of is None
+
+
+ALONE = Verdict()
+Verdicts = dict[str, Verdict]
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A post that holds bands already; cluster: None where it is alone."""
+
+    id: int
+    post: str
+    created: datetime
+    sketch: Sketch
+    cluster: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A stored post that a candidate is a duplicate of."""
+
+    owner: Owner
+    similarity: float
+
+
+def id_of(key: str) -> int:
+    """A 64-bit number for a post's `_id`: indexes of numbers are a fraction of those of URLs.
+
+    Among a hundred million posts the chance that any two have the same is 1 in 3,700.
+    """
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), signed=True)
+
+
+def created_at(published: datetime | None, first_seen: datetime) -> datetime:
+    """When a post was written: as it says if that can be, else when it was first seen."""
+    if published is None or not OLDEST <= published <= first_seen + AHEAD:
+        return first_seen
+    return min(published, first_seen)
+
+
+def best_match(sketch: Sketch, owners: Iterable[Owner], threshold: float) -> Match | None:
+    """The most similar of some owners, if it is similar enough; the earlier one of equals."""
+    matches = [Match(owner, sketch.similarity(owner.sketch)) for owner in owners]
+    enough = [match for match in matches if match.similarity >= threshold]
+    if not enough:
+        return None
+    return min(enough, key=lambda match: (-match.similarity, match.owner.created, match.owner.id))

@@ -1,0 +1,44 @@
+"""The text that a post is compared by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# A record of few words is like too many others: "It" and "Us" of one shop share most of the rest.
+FEWEST_WORDS = 20
+LINKS = ("http://", "https://", "//", "data:")
+
+
+def text_of(
+    title: str | None, text: str | None, fields: Mapping[str, Any], names: Sequence[str] | None
+) -> str:
+    """What says whether two posts are the same.
+
+    names: the wrapper's fields that tell; None: the main text under its title, else all fields
+    """
+    if names is not None:
+        chosen = {**fields, "main_text": text}
+        return "\n".join(filter(None, (_plain(chosen.get(name)) for name in names)))
+    if text:
+        return f"{title}\n{text}" if title else text
+    return "\n".join(filter(None, map(_plain, fields.values()))) or title or ""
+
+
+def is_record(text: str | None, names: Sequence[str] | None, compared: str) -> bool:
+    """Whether a post has so few words in its fields that only the same is a duplicate."""
+    return not text and names is None and len(compared.split()) < FEWEST_WORDS
+
+
+def _plain(value: Any) -> str:
+    """A field's value as text; links tell where something is, not what."""
+    if value is None or isinstance(value, bool):
+        return ""
+    if isinstance(value, str):
+        return "" if value.startswith(LINKS) else value
+    if isinstance(value, Mapping):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    if isinstance(value, Sequence):
+        return " ".join(filter(None, map(_plain, value)))
+    return str(value)

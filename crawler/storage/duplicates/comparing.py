@@ -1,0 +1,65 @@
+"""A stored post as it is compared: what a crawl made a sketch of, made again from `posts`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from crawler.sketches.claim import Candidate, created_at
+from crawler.sketches.compared import is_record, text_of
+from crawler.sketches.schemes import Scheme
+from crawler.sketches.stored import Sketch
+from crawler.storage.client import Document
+
+FIELDS = (
+    "title", "text", "fields", "page.at", "page.fields", "changed_at", "compare", "published",
+    "first_seen",
+)  # fmt: skip
+
+
+def compared_text(post: Document) -> str:
+    """What says whether a post is the same as another."""
+    title, fields = _content(post)
+    return text_of(title, post.get("text"), fields, post.get("compare"))
+
+
+def sketch_of(post: Document, scheme: Scheme) -> Sketch | None:
+    """The sketch of a post; None where it has no text."""
+    text = compared_text(post)
+    if is_record(post.get("text"), post.get("compare"), text):
+        from crawler.sketches.sketch import exactly  # machine code, where a text comes first
+
+        return exactly(text)
+    return scheme.sketch(text)
+
+
+def candidate_of(post: Document, scheme: Scheme) -> Candidate | None:
+    """A post as it asks whether it is an original; None where it has no text."""
+    sketch = sketch_of(post, scheme)
+    return None if sketch is None else Candidate(post["_id"], created_of(post), sketch)
+
+
+def created_of(post: Document) -> datetime:
+    """When a post was written, as far as can be believed."""
+    seen = post["first_seen"]
+    dates = [post.get("published"), *(_date(fields) for fields in _all_fields(post))]
+    return min(created_at(date, seen) for date in dates)
+
+
+def _content(post: Document) -> tuple[str | None, Mapping[str, Any]]:
+    """Title and fields: of the page behind a feed's post where that was read last."""
+    page = post.get("page")
+    if page and page["at"] >= post.get("changed_at", page["at"]):
+        fields = page.get("fields") or {}
+        return fields.get("title"), fields
+    return post.get("title"), post.get("fields") or {}
+
+
+def _all_fields(post: Document) -> list[Mapping[str, Any]]:
+    return [post.get("fields") or {}, (post.get("page") or {}).get("fields") or {}]
+
+
+def _date(fields: Mapping[str, Any]) -> datetime | None:
+    date = fields.get("published")
+    return date if isinstance(date, datetime) else None

@@ -1,0 +1,57 @@
+"""Where claims are kept: two collections, a scheme, and Redis where it is set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from pymongo import ASCENDING, IndexModel
+from pymongo.asynchronous.collection import AsyncCollection
+
+from crawler.sketches.schemes import Scheme
+from crawler.sketches.stored import Sketch
+from crawler.storage.client import Database, Document
+from crawler.storage.duplicates.hot import HotBands
+
+# A missing field would be indexed as null in a unique index that is not sparse, and an empty
+# array as undefined: a post without bands has no such field.
+BANDS = IndexModel([("bands", ASCENDING)], unique=True, sparse=True)
+CLUSTER = IndexModel([("cluster", ASCENDING)], sparse=True)
+UNSETTLED = IndexModel(
+    [("unsettled", ASCENDING)], partialFilterExpression={"unsettled": {"$exists": True}}
+)
+SIGNATURE_INDEXES, CLUSTER_INDEXES = [BANDS, CLUSTER], [UNSETTLED]
+
+
+class Bands(Protocol):
+    """Claims bands in place of MongoDB's unique index; what it holds can be made anew."""
+
+    async def claim(
+        self, batch: Sequence[tuple[int, Sketch]], threshold: float
+    ) -> list[tuple[int, float] | None]:
+        """For each post the one it is a duplicate of, and how similar; None for an original."""
+
+    async def release(self, batch: Sequence[tuple[int, Sketch]]) -> None:
+        """Free the bands that these posts own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registry:
+    """An index of sketches. shared: claims bands in Redis; None: MongoDB does."""
+
+    signatures: AsyncCollection[Document]
+    clusters: AsyncCollection[Document]
+    scheme: Scheme
+    shared: Bands | None = None
+    hot: HotBands = field(default_factory=HotBands)
+
+    @classmethod
+    def of(cls, db: Database, scheme: Scheme, shared: Bands | None = None) -> Registry:
+        """The index of the database's posts."""
+        return cls(db.signatures, db.clusters, scheme, shared)
+
+    async def create_indexes(self) -> None:
+        """The indexes of an index that is not the posts'; theirs come with the schema."""
+        await self.signatures.create_indexes(SIGNATURE_INDEXES)
+        await self.clusters.create_indexes(CLUSTER_INDEXES)

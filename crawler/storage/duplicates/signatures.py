@@ -1,0 +1,94 @@
+"""`signatures`: the sketch of each post, and the bands that it owns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from bson import Binary
+from pymongo import UpdateOne
+from pymongo.errors import BulkWriteError
+
+from crawler.sketches.claim import Candidate, Owner
+from crawler.sketches.stored import Sketch
+from crawler.storage.bulk import DUPLICATE_KEY
+from crawler.storage.client import Document
+from crawler.storage.duplicates.registry import Registry
+
+OF_OWNER = {"post": 1, "created": 1, "sketch": 1, "cluster": 1, "ghost": 1}
+
+
+def row_of(
+    registry: Registry, candidate: Candidate, bands: Iterable[int], now: datetime
+) -> Document:
+    """The document of a post that owns these bands."""
+    row = {
+        "_id": candidate.id,
+        "post": candidate.key,
+        "created": candidate.created,
+        "at": now,
+        "scheme": registry.scheme.name,
+        "sketch": Binary(candidate.sketch.encode()),
+    }
+    return row | bands_of(registry, bands)
+
+
+def bands_of(registry: Registry, bands: Iterable[int]) -> Document:
+    """The field of owned bands, as far as it is needed."""
+    owned = sorted(bands)
+    return {"bands": owned} if owned and registry.shared is None else {}
+
+
+def owner_of(found: Document) -> Owner:
+    """A stored signature as the holder of bands."""
+    sketch = Sketch.decode(found["sketch"])
+    return Owner(found["_id"], found["post"], found["created"], sketch, found.get("cluster"))
+
+
+async def insert(registry: Registry, rows: list[Document]) -> set[int]:
+    """Insert what can be; the `_id`s that were refused, for their own sake or a band's."""
+    if not rows:
+        return set()
+    try:
+        await registry.signatures.insert_many(rows, ordered=False)
+    except BulkWriteError as error:
+        problems = error.details["writeErrors"]
+        if any(problem["code"] != DUPLICATE_KEY for problem in problems):
+            raise
+        return {rows[problem["index"]]["_id"] for problem in problems}
+    return set()
+
+
+async def by_id(registry: Registry, ids: Iterable[int]) -> dict[int, Document]:
+    """Those of these signatures that are stored."""
+    query = {"_id": {"$in": list(ids)}}
+    found = await registry.signatures.find(query, OF_OWNER).to_list(None)
+    return {row["_id"]: row for row in found}
+
+
+async def holders(
+    registry: Registry, bands: Iterable[int], ids: Sequence[int] = ()
+) -> tuple[dict[int, Owner], dict[int, Document]]:
+    """Owners by each of these bands that has one, and the documents with these `_id`s."""
+    query: Document = {"bands": {"$in": list(bands)}}
+    if ids:
+        query = {"$or": [{"_id": {"$in": list(ids)}}, query]}
+    owners: dict[int, Owner] = {}
+    own: dict[int, Document] = {}
+    wanted = frozenset(ids)
+    async for found in registry.signatures.find(query, OF_OWNER | {"bands": 1}):
+        if found["_id"] in wanted:
+            own[found["_id"]] = found
+        owner = owner_of(found)
+        owners |= dict.fromkeys(found.get("bands", ()), owner)
+    return owners, own
+
+
+async def add_bands(registry: Registry, id_: int, bands: Sequence[int]) -> None:
+    """Let a stored post own these bands too, but those that others own."""
+    each = [UpdateOne({"_id": id_}, {"$addToSet": {"bands": band}}) for band in bands]
+    try:
+        await registry.signatures.bulk_write(each, ordered=False)
+    except BulkWriteError as error:
+        if any(problem["code"] != DUPLICATE_KEY for problem in error.details["writeErrors"]):
+            raise

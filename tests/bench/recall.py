@@ -1,0 +1,198 @@
+"""Near-duplicates through the real claim on posts of a file: what is found, and what is right.
+
+`make bench ARGS="--recall posts.jsonl.xz"`: all posts in random order, then copies with 1 to 5
+words replaced, inserted or deleted; the same with posts cut to some lengths.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from random import Random
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from crawler.config import Config
+from crawler.duplication.corpus import File
+from crawler.duplication.edits import KINDS, edited, is_cjk, words_of
+from crawler.sketches.claim import Candidate, Verdicts
+from crawler.sketches.exact import jaccard
+from crawler.sketches.schemes import scheme_of
+from crawler.sketches.shapes import EXACT
+from crawler.sketches.stored import Sketch
+from crawler.storage.duplicates import claims
+from crawler.storage.duplicates.registry import Registry
+from crawler.storage.store import Store
+from tests.bench.exactpairs import earlier_at_least
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+SCHEME = scheme_of("characters", 0.7)
+TOLERANCE = 0.03
+BATCH = 200
+COPIES, MOST_EDITS = 1_000, 5
+WORDS = ((1, 20), (20, 50), (50, 100), (100, 200), (200, 1000))
+LENGTHS = (10, 20, 40, 80, 160, 320, 800)
+FEWEST_WORDS = 20
+ENGLISH_BAR, ALL_BAR = 0.99, 0.96
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A post or a copy of one."""
+
+    key: str
+    text: str
+    cjk: bool
+    words: int
+    source: str = ""
+    edits: int = 0
+
+
+@dataclass(slots=True)
+class Index:
+    """An index of its own, and what has come into it."""
+
+    registry: Registry
+    verdicts: Verdicts = field(default_factory=dict)
+    sketches: dict[str, Sketch] = field(default_factory=dict)
+
+    async def add(self, texts: Sequence[Text]) -> None:
+        """Claim texts in this order."""
+        for start in range(0, len(texts), BATCH):
+            candidates = []
+            for text in texts[start : start + BATCH]:
+                if (sketch := SCHEME.sketch(text.text)) is not None:
+                    created = BEGIN + timedelta(seconds=len(self.sketches))
+                    self.sketches[text.key] = sketch
+                    candidates.append(Candidate(text.key, created, sketch))
+            self.verdicts |= await claims.claim(self.registry, candidates, BEGIN)
+
+    async def clusters(self) -> dict[str, object]:
+        """The cluster of each text that has one."""
+        found = self.registry.signatures.find(
+            {"cluster": {"$exists": True}}, {"post": 1, "cluster": 1}
+        )
+        return {row["post"]: row["cluster"] async for row in found}
+
+
+def run(path: Path, copies: int = COPIES, seed: int = 1) -> int:
+    """Measure and print; exit code 1 if a bar is missed."""
+    return asyncio.run(_run(path, copies, seed))
+
+
+async def _run(path: Path, copies: int, seed: int) -> int:
+    posts = [_text(f"p{number}", text) for number, text in enumerate(File(path, None).texts())]
+    Random(seed).shuffle(posts)
+    store = await Store.open(Config.load())
+    registry = Registry(store.db.bench_signatures, store.db.bench_clusters, SCHEME)
+    try:
+        whole = await _measured(registry, posts, copies, seed)
+        passed = _show_whole(*whole)
+        _show_judged(*whole)
+        await _show_lengths(registry, posts, copies, seed)
+    finally:
+        await registry.signatures.drop()
+        await registry.clusters.drop()
+        await store.close()
+    return 0 if passed else 1
+
+
+async def _measured(
+    registry: Registry, posts: list[Text], copies: int, seed: int
+) -> tuple[Index, list[Text], list[tuple[Text, bool]]]:
+    """Posts, then copies of some of them: the index, the posts, and which copies were found."""
+    await registry.signatures.drop()
+    await registry.clusters.drop()
+    await registry.create_indexes()
+    index, random = Index(registry), Random(seed)
+    await index.add(posts)
+    others = words_of(" ".join(random.choice(posts).text for _ in range(2000)))
+    made = [_copy(random.choice(posts), number, others, random) for number in range(copies)]
+    await index.add(made)
+    clusters = await index.clusters()
+    found = [
+        (one, one.key in clusters and clusters[one.key] == clusters.get(one.source)) for one in made
+    ]
+    return index, posts, found
+
+
+def _text(key: str, text: str) -> Text:
+    return Text(key, text, is_cjk(text), len(words_of(text)))
+
+
+def _copy(post: Text, number: int, others: list[str], random: Random) -> Text:
+    edits = 1 + number % MOST_EDITS
+    text = edited(post.text, edits, KINDS["all"], others, random)
+    return Text(f"c{number}", text, post.cjk, post.words, post.key, edits)
+
+
+def _show_whole(index: Index, posts: list[Text], found: list[tuple[Text, bool]]) -> bool:
+    """Recall of copies by length of the post."""
+    table = Table("words", "language", *map(str, range(1, MOST_EDITS + 1)), "all", "copies")
+    for cjk in (False, True):
+        for least, most in WORDS:
+            some = [e for e in found if e[0].cjk == cjk and least <= e[0].words < most]
+            if some:
+                table.add_row(f"{least} to {most}", "Chinese" if cjk else "English", *_shares(some))
+    Console().print(table)
+    english = _share([e for e in found if not e[0].cjk and e[0].words >= 50])
+    everything = _share([e for e in found if e[0].words >= FEWEST_WORDS])
+    print(f"recall, English of 50 words and more: {english:.4f} (bar {ENGLISH_BAR})")
+    print(f"recall, all of {FEWEST_WORDS} words and more: {everything:.4f} (bar {ALL_BAR})")
+    return english >= ENGLISH_BAR and everything >= ALL_BAR
+
+
+def _shares(found: list[tuple[Text, bool]]) -> list[str]:
+    by_edits = [[e for e in found if e[0].edits == n] for n in range(1, MOST_EDITS + 1)]
+    return [*(f"{_share(some):.3f}" for some in by_edits), f"{_share(found):.3f}", str(len(found))]
+
+
+def _share(found: list[tuple[Text, bool]]) -> float:
+    return statistics.fmean(hit for _, hit in found) if found else float("nan")
+
+
+def _show_judged(index: Index, posts: list[Text], _: list[tuple[Text, bool]]) -> None:
+    """Whether those flagged are duplicates, and those that are were flagged, by exact Jaccard."""
+    texts = {post.key: post.text for post in posts}
+    flagged = {p.key: index.verdicts[p.key] for p in posts if p.key in index.verdicts}
+    copies = {key: one for key, one in flagged.items() if one.duplicate_of is not None}
+    exact = [_exact(index, texts, key, str(one.duplicate_of)) for key, one in copies.items()]
+    right = float(np.mean(np.array(exact) >= SCHEME.threshold - TOLERANCE))
+    clusters = {one.cluster for one in copies.values()}
+    print(f"{len(posts)} posts: {len(copies)} flagged, in {len(clusters)} clusters")
+    print(
+        f"of these with exact Jaccard >= {SCHEME.threshold - TOLERANCE:.2f}: {right:.4f} (bar 0.97)"
+    )
+    for least, bar in ((0.8, 0.97), (0.85, 0.995)):
+        having = [posts[n].key for n in earlier_at_least([p.text for p in posts], least)]
+        share = statistics.fmean(key in copies for key in having)
+        print(
+            f"of {len(having)} with an earlier one at J >= {least}: {share:.4f} flagged (bar {bar})"
+        )
+
+
+def _exact(index: Index, texts: dict[str, str], one: str, other: str) -> float:
+    shared = index.sketches[one].parts.keys() & index.sketches[other].parts.keys()
+    return max(1.0 if s == EXACT else jaccard(texts[one], texts[other], s) for s in shared)
+
+
+async def _show_lengths(registry: Registry, posts: list[Text], copies: int, seed: int) -> None:
+    """Recall with posts cut to some lengths in characters."""
+    columns = ("characters", "language", *map(str, range(1, MOST_EDITS + 1)), "all", "copies")
+    table = Table(*columns, title="recall by edited words", title_justify="left")
+    for length in LENGTHS:
+        for cjk in (False, True):
+            cut = [
+                _text(p.key, p.text[:length])
+                for p in posts
+                if p.cjk == cjk and len(p.text) >= length
+            ]
+            _, _, found = await _measured(registry, cut, copies, seed)
+            table.add_row(str(length), "Chinese" if cjk else "English", *_shares(found))
+    Console().print(table)

@@ -1,0 +1,137 @@
+"""Posts that are claimed: an index of its own, and texts that are near or far."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+from pymongo import AsyncMongoClient, UpdateOne
+
+from crawler.config import Config
+from crawler.sketches.claim import Candidate, Verdict, id_of
+from crawler.sketches.schemes import scheme_of
+from crawler.storage.client import Database
+from crawler.storage.duplicates import claims, flags, leaving
+from crawler.storage.duplicates.opening import opened
+from crawler.storage.duplicates.registry import Registry
+from crawler.storage.schema import prepare
+from tests.integration.harness import Row
+
+NOW = datetime(2026, 3, 2, 9, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+SCHEME = scheme_of("characters", 0.7)
+SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in ("a", "e", "i", "o", "u", "an", "er", "ing")]
+
+
+def text(seed: int, words: int = 120) -> str:
+    """A text that is like no other seed's."""
+    random = Random(seed)
+    return " ".join(
+        "".join(random.choices(SYLLABLES, k=random.randint(1, 3))) for _ in range(words)
+    )
+
+
+def edited(words: str, edits: int, seed: int = 1) -> str:
+    """A text with so many of its words replaced."""
+    random, parts = Random(seed), words.split()
+    for at in random.sample(range(len(parts)), edits):
+        parts[at] = "".join(random.choices(SYLLABLES, k=3))
+    return " ".join(parts)
+
+
+def candidate(key: str, words: str, created: datetime = NOW, *, edit: bool = False) -> Candidate:
+    """A post with this text."""
+    sketch = SCHEME.sketch(words)
+    assert sketch is not None
+    return Candidate(key, created, sketch, edit)
+
+
+@dataclass
+class Posts:
+    """An index with its posts, as a crawl keeps them; each call is a connection of its own."""
+
+    uri: str
+    redis: str | None = None
+
+    def claim(self, *posts: Candidate) -> dict[str, Verdict]:
+        """Claim posts and store them, in the writer's order."""
+        return self.on(lambda db, registry: _stored(db, registry, posts))
+
+    def remove(self, *keys: str) -> None:
+        """Delete posts."""
+
+        async def removed(db: Database, registry: Registry) -> None:
+            query = {"_id": {"$in": list(keys)}}
+            await leaving.release_posts(db, registry, query, NOW)
+            await db.posts.delete_many(query)
+
+        self.on(removed)
+
+    def originals(self) -> set[str]:
+        """Posts that a search may find."""
+
+        async def found(db: Database, registry: Registry) -> Any:
+            return await db.posts.distinct("_id", {"original": True})
+
+        return set(self.on(found))
+
+    def post(self, key: str) -> Row:
+        """A post as it is stored."""
+        row: Row = self.on(lambda db, registry: db.posts.find_one({"_id": key}))
+        return row
+
+    def all(self) -> dict[str, Row]:
+        """All posts by their keys."""
+        rows: list[Row] = self.on(lambda db, registry: db.posts.find().to_list(None))
+        return {row["_id"]: row for row in rows}
+
+    def signature(self, key: str) -> Row:
+        """A signature as it is stored."""
+        row: Row = self.on(lambda db, registry: registry.signatures.find_one({"_id": id_of(key)}))
+        return row
+
+    def clusters(self) -> list[Row]:
+        """All clusters."""
+        rows: list[Row] = self.on(lambda db, registry: registry.clusters.find().to_list(None))
+        return rows
+
+    def on(self, call: Callable[[Database, Registry], Awaitable[Any]]) -> Any:
+        """The result of a coroutine on the database and the index."""
+
+        async def there() -> Any:
+            async with index(self.uri, self.redis) as (db, registry):
+                return await call(db, registry)
+
+        return asyncio.run(there())
+
+
+@asynccontextmanager
+async def index(uri: str, redis: str | None) -> AsyncIterator[tuple[Database, Registry]]:
+    """The index of a database, with claims in Redis where its URL is given."""
+    config = Config.load(mongo_uri=uri, redis_url=redis)
+    client: AsyncMongoClient[Row]
+    async with AsyncMongoClient(uri, tz_aware=True, w="majority", journal=True) as client:
+        db = client.get_default_database()
+        await prepare(db)
+        async with opened(db, config) as registry:
+            assert registry is not None
+            yield db, registry
+
+
+async def _stored(
+    db: Database, registry: Registry, posts: Iterable[Candidate]
+) -> dict[str, Verdict]:
+    verdicts = await claims.claim(registry, posts, NOW)
+    updates = []
+    for post in posts:
+        bare: Row = {"spider": "x", "url": post.key, "first_seen": NOW, "content_hash": "x"}
+        update = flags.merged({"$set": bare}, verdicts[post.key])
+        updates.append(UpdateOne({"_id": post.key}, update, upsert=True))
+    await db.posts.bulk_write(updates)
+    await flags.confirm(db, registry, verdicts, {post.key for post in posts})
+    return verdicts

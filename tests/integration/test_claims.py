@@ -1,0 +1,209 @@
+"""A near-duplicate is recognised as it is stored, and a cluster has one original at any time."""
+
+from __future__ import annotations
+
+import pytest
+
+from crawler.redis.bands import RedisBands
+from crawler.storage.client import Database
+from crawler.storage.duplicates.registry import Registry
+from tests.integration.claiming import HOUR, NOW, Posts, candidate, edited, text
+from tests.integration.harness import Db
+
+LONG = text(1)
+
+
+@pytest.fixture(params=["mongodb", "redis"])
+def posts(request: pytest.FixtureRequest, stored: tuple[Db, str]) -> Posts:
+    """An index whose claims are kept by MongoDB, or by Redis."""
+    redis = request.getfixturevalue("redis") if request.param == "redis" else None
+    return Posts(stored[1], redis)
+
+
+def test_a_copy_is_linked_to_its_original(posts: Posts) -> None:
+    assert posts.claim(candidate("a", LONG))["a"].is_original
+    verdict = posts.claim(candidate("b", edited(LONG, 3)))["b"]
+    assert verdict.duplicate_of == "a"
+    assert verdict.similarity == pytest.approx(0.9, abs=0.1)
+    assert posts.originals() == {"a"}
+    assert posts.post("b")["duplicate_of"] == "a"
+    assert posts.post("a")["cluster"] == posts.post("b")["cluster"] == verdict.cluster
+
+
+def test_different_posts_are_originals(posts: Posts) -> None:
+    posts.claim(*(candidate(f"p{n}", text(n)) for n in range(50)))
+    assert len(posts.originals()) == 50
+    assert posts.clusters() == []
+
+
+def test_posts_of_one_batch_are_compared_with_each_other(posts: Posts) -> None:
+    verdicts = posts.claim(
+        candidate("late", edited(LONG, 2), NOW + HOUR),
+        candidate("early", LONG, NOW - HOUR),
+        candidate("between", edited(LONG, 1), NOW),
+        candidate("other", text(2)),
+    )
+    assert {key for key, verdict in verdicts.items() if verdict.is_original} == {"early", "other"}
+    assert verdicts["late"].duplicate_of == verdicts["between"].duplicate_of == "early"
+
+
+def test_a_copy_of_a_copy_is_found_by_the_copys_own_bands(posts: Posts) -> None:
+    posts.claim(candidate("a", LONG))
+    first = edited(LONG, 8, seed=1)
+    assert posts.claim(candidate("b", first))["b"].duplicate_of == "a"
+    second = edited(first, 8, seed=2)
+    found = posts.claim(candidate("c", second))["c"]
+    assert found.duplicate_of == "a"
+    assert found.similarity is not None
+    assert found.similarity < posts.claim(candidate("d", first))["d"].similarity
+
+
+def test_the_same_claim_twice_changes_nothing(posts: Posts) -> None:
+    pair = [candidate("a", LONG), candidate("b", edited(LONG, 3))]
+    before = posts.claim(*pair)
+    again = posts.claim(*pair)
+    assert (again["a"].duplicate_of, again["b"]) == (None, before["b"])
+    assert len(posts.clusters()) == 1
+    assert posts.originals() == {"a"}
+
+
+def test_an_earlier_post_that_comes_late_becomes_the_original(posts: Posts) -> None:
+    posts.claim(candidate("a", LONG), candidate("b", edited(LONG, 2), NOW + HOUR))
+    posts.claim(candidate("first", edited(LONG, 1), NOW - HOUR))
+    assert posts.originals() == {"first"}
+    assert posts.post("a")["duplicate_of"] == posts.post("b")["duplicate_of"] == "first"
+    assert "duplicate_of" not in posts.post("first")
+    (cluster,) = posts.clusters()
+    (change,) = cluster["changes"]
+    assert (change["was"], change["post"]) == ("a", "first")
+    assert change["why"] == "an earlier one came late"
+    assert "unsettled" not in cluster
+
+
+def test_an_original_that_is_deleted_is_followed_by_the_next(posts: Posts) -> None:
+    posts.claim(
+        candidate("a", LONG),
+        candidate("c", edited(LONG, 2, seed=2), NOW + 2 * HOUR),
+        candidate("b", edited(LONG, 2, seed=1), NOW + HOUR),
+    )
+    posts.remove("a")
+    assert posts.originals() == {"b"}
+    assert posts.post("c")["duplicate_of"] == "b"
+    assert posts.clusters()[0]["changes"][-1]["why"] == "the original has gone"
+    # The heir owns what the original has left, so the next copy is found.
+    assert posts.claim(candidate("d", LONG, NOW + 3 * HOUR))["d"].duplicate_of == "b"
+
+
+def test_a_late_original_has_the_bands_when_the_first_post_goes(posts: Posts) -> None:
+    posts.claim(candidate("a", LONG))
+    posts.claim(candidate("late", LONG, NOW - HOUR))
+    posts.remove("a")
+    assert posts.claim(candidate("b", LONG))["b"].duplicate_of == "late"
+
+
+def test_a_cluster_ends_with_its_last_post(posts: Posts) -> None:
+    posts.claim(candidate("a", LONG), candidate("b", edited(LONG, 2)))
+    posts.remove("a", "b")
+    assert posts.clusters() == []
+    assert posts.claim(candidate("c", LONG))["c"].is_original
+
+
+def test_a_post_that_comes_back_after_its_deletion_is_a_copy(posts: Posts) -> None:
+    posts.claim(candidate("a", LONG), candidate("b", edited(LONG, 2), NOW + HOUR))
+    posts.remove("a")
+    assert posts.claim(candidate("a", LONG, NOW + 2 * HOUR))["a"].duplicate_of == "b"
+
+
+def test_an_edit_that_leaves_a_copy_alike_changes_nothing(posts: Posts) -> None:
+    posts.claim(candidate("a", LONG), candidate("b", edited(LONG, 2)))
+    found = posts.claim(candidate("b", edited(LONG, 3), edit=True))["b"]
+    assert found.duplicate_of == "a"
+    assert posts.originals() == {"a"}
+
+
+def test_a_copy_that_is_rewritten_becomes_an_original(posts: Posts) -> None:
+    posts.claim(candidate("a", LONG), candidate("b", edited(LONG, 2)))
+    assert posts.claim(candidate("b", text(7), edit=True))["b"].is_original
+    assert posts.originals() == {"a", "b"}
+    assert "cluster" not in posts.post("b")
+
+
+def test_an_original_that_is_rewritten_leaves_its_copies_to_the_next(posts: Posts) -> None:
+    posts.claim(candidate("a", LONG), candidate("b", edited(LONG, 2), NOW + HOUR))
+    assert posts.claim(candidate("a", text(7), edit=True))["a"].is_original
+    assert posts.originals() == {"a", "b"}
+    assert posts.claim(candidate("c", text(7)))["c"].duplicate_of == "a"
+    assert posts.claim(candidate("d", LONG, NOW + 2 * HOUR))["d"].duplicate_of == "b"
+
+
+def test_a_post_that_is_rewritten_into_a_copy_is_one(posts: Posts) -> None:
+    posts.claim(candidate("a", LONG), candidate("b", text(7)))
+    found = posts.claim(candidate("b", edited(LONG, 1), edit=True))["b"]
+    assert found.duplicate_of == "a"
+    assert posts.originals() == {"a"}
+
+
+def test_copies_that_an_edited_original_resembles_no_more_are_let_go(posts: Posts) -> None:
+    far = edited(LONG, 12, seed=3)
+    posts.claim(
+        candidate("a", LONG),
+        candidate("near", edited(LONG, 12, seed=4), NOW + HOUR),
+        candidate("far", far, NOW + HOUR),
+    )
+    assert posts.originals() == {"a"}
+    posts.claim(candidate("a", edited(edited(LONG, 12, seed=4), 3, seed=9), edit=True))
+    assert posts.post("near")["duplicate_of"] == "a"
+    assert posts.originals() == {"a", "far"}
+    assert "duplicate_of" not in posts.post("far")
+
+
+def test_ten_thousand_identical_posts_have_one_original_and_few_bands(posts: Posts) -> None:
+    same = [candidate(f"p{n:05}", LONG) for n in range(10_000)]
+    for start in range(0, len(same), 500):
+        posts.claim(*same[start : start + 500])
+    assert posts.originals() == {"p00000"}
+    assert posts.on(_holders) == 1
+
+
+async def _holders(db: Database, registry: Registry) -> int:
+    """How many posts own a band."""
+    if isinstance(registry.shared, RedisBands):
+        return await registry.shared.count()
+    return await registry.signatures.count_documents({"bands": {"$exists": True}})
+
+
+def test_a_post_of_ten_characters_and_one_of_a_million(posts: Posts) -> None:
+    long = text(5, words=170_000)
+    assert len(long) > 1_000_000
+    found = posts.claim(
+        candidate("tiny", "ten chars!"),
+        candidate("tiny too", "Ten  chars!", NOW + HOUR),
+        candidate("tiny other", "nine chars", NOW + HOUR),
+        candidate("huge", long),
+        candidate("huge too", edited(long, 1000), NOW + HOUR),
+    )
+    assert {key for key, one in found.items() if one.is_original} == {"tiny", "tiny other", "huge"}
+    assert found["huge too"].duplicate_of == "huge"
+
+
+def test_texts_shorter_than_a_shingle_are_the_same_or_not(posts: Posts) -> None:
+    found = posts.claim(
+        candidate("a", "ok"), candidate("b", "OK", NOW + HOUR), candidate("c", "no", NOW + HOUR)
+    )
+    assert (found["b"].duplicate_of, found["c"].duplicate_of) == ("a", None)
+
+
+def test_three_languages_in_one_post(posts: Posts) -> None:
+    mixed = (
+        "The museum opens again on Monday after two years of work. "
+        "博物馆经过两年的整修之后将于星期一重新开放，欢迎各位市民前来参观。"
+        "Das Museum öffnet am Montag nach zwei Jahren wieder seine Türen für alle."
+    )
+    found = posts.claim(
+        candidate("a", mixed),
+        candidate("b", mixed.replace("Monday", "Tuesday"), NOW + HOUR),
+        candidate("c", mixed.replace("星期一", "星期二"), NOW + HOUR),
+        candidate("d", mixed[60:], NOW + HOUR),
+    )
+    assert (found["b"].duplicate_of, found["c"].duplicate_of) == ("a", "a")
+    assert found["d"].is_original

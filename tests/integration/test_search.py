@@ -1,0 +1,459 @@
+"""`scrapy search`: what is found, what is shown of it, and what hides behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from pymongo import AsyncMongoClient
+
+from crawler.storage import migrations, search
+from tests.integration.harness import Db, Freshet, Pages, Result, Row
+from tests.integration.inside import in_json, run
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def prepared(freshet: Freshet, database: Db) -> Db:
+    """An empty database with its collections and the search index."""
+    assert run(freshet, "targets").code == 0
+    database.posts.create_indexes([search.index_model()])
+    return database
+
+
+def put(db: Db, name: str, text: str | None = None, **more: Any) -> str:
+    """A post as a crawl leaves it; its `_id`."""
+    url = f"https://x.example/{name}"
+    post: Row = {
+        "_id": f"shop {url}", "spider": "shop", "url": url, "title": None, "text": text,
+        "fields": {}, "categories": [], "first_seen": NOW, "content_hash": "h", "original": True,
+    } | more  # fmt: skip
+    if words := search.words_of(post):
+        post["words"] = words
+    db.posts.insert_one(post)
+    return str(post["_id"])
+
+
+def copy(db: Db, name: str, of: str, similarity: float, **more: Any) -> str:
+    """A duplicate of a post, in its cluster."""
+    original = db.posts.find_one({"_id": of})
+    assert original is not None
+    cluster = original.get("cluster") or ObjectId()
+    db.posts.update_one({"_id": of}, {"$set": {"cluster": cluster}})
+    flags = {"original": False, "duplicate_of": of, "similarity": similarity, "cluster": cluster}
+    return put(db, name, original["text"], title=original["title"], **flags | more)
+
+
+def names(freshet: Freshet, *args: object) -> list[str]:
+    """Which posts are found, in order."""
+    found = run(freshet, "search", *args, "--json")
+    assert found.code == (0 if json.loads(found.out) else 1), found.err
+    return [row["url"].rpartition("/")[2] for row in json.loads(found.out)]
+
+
+def test_all_words_have_to_occur_as_words(freshet: Freshet, prepared: Db) -> None:
+    put(prepared, "dog", "The dog chases a category of mice.")
+    put(prepared, "cat", "The Cat sees no dog.")
+    put(prepared, "hot-dog", "A hot dog, once.")
+    assert set(names(freshet, "dog")) == {"dog", "cat", "hot-dog"}
+    assert names(freshet, "dog", "cat") == ["cat"]
+    assert names(freshet, "hot dog") == names(freshet, '"hot dog"') == ["hot-dog"]
+    assert names(freshet, "dog hot") == []
+    assert names(freshet, '"a hot dog" once') == ["hot-dog"]
+    assert set(names(freshet, "cat", "mice", "--any")) == {"cat", "dog"}
+    assert set(names(freshet, "cat", "hot dog", "no such", "--any")) == {"cat", "hot-dog"}
+    assert names(freshet, "dog", "--without", "cat", "--without", "hot dog") == ["dog"]
+
+
+def test_best_first_then_newest(freshet: Freshet, prepared: Db) -> None:
+    put(prepared, "old", "moon and more", first_seen=NOW - DAY)
+    put(prepared, "late", "moon and more", published=NOW - 9 * DAY)
+    put(prepared, "new", "moon and more")
+    put(prepared, "title", "more", title="Moon", first_seen=NOW - 99 * DAY)
+    put(prepared, "often", "moon moon moon more", first_seen=NOW - 99 * DAY)
+    assert names(freshet, "moon") == ["title", "often", "new", "old", "late"]
+
+
+# What stands in a post, and by what it is found or is not.
+FOUND = {
+    "umlauts": ("Grüße aus MÜNCHEN, Weißstraße", ["munchen", "Weissstrasse"], ["munche"]),
+    "Chinese": ("我们在一个虚拟世界里。", ["虚拟世界", "拟世", "一个 虚拟"], ["世拟", "界"]),
+    "Japanese": ("新しいバス停とｺﾝﾋﾟｭｰﾀ", ["バス停", "コンピュータ", "新しい"], ["ハス停", "停"]),
+    "Korean": ("도서관에서 책을 읽는다（서울）", ["도서관", "책을", "서울"], ["관서"]),
+    "decomposed Korean": ("\u1109\u1165\u110b\u116e\u11af에서", ["서울", "울에"], []),
+    "Thai": ("ภาษาไทยสวย", ["ไทย", "ภาษา"], ["ทไ"]),
+    "Russian": ("Москва слезам не верит", ["МОСКВА", "слезам не"], ["моск"]),
+    "Greek": ("Ο Οδυσσέας", ["οδυσσεας", "ΟΔΥΣΣΕΑΣ"], []),
+    "mixed": ("我在GitHub上写Python3代码", ["github", "Python3 代码", "GitHub上"], ["hub"]),
+    "in one row": ("great😀 for €100, Foo™", ["great", "100", "foo"], ["reat"]),
+    "wide": ("ＦＲＥＳＨ ﬁsh", ["fresh", "fish"], []),
+    "apostrophes": ("it don’t matter", ["don't", "don’t matter"], ["dont"]),
+    "names": ("use snake_case in C++", ["snake", "snake_case", "c++"], []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", FOUND)
+def test_words_are_found_in_any_language(freshet: Freshet, prepared: Db, what: str) -> None:
+    text, found, missed = FOUND[what]
+    put(prepared, "text", text)
+    put(prepared, "title", title=text)
+    put(prepared, "field", fields={"deep": [{"er": text}]})
+    put(prepared, "other", "Something else, 别的东西, 다른 것")
+    for word in found:
+        assert set(names(freshet, word)) == {"text", "title", "field"}, word
+    for word in missed:
+        assert names(freshet, word) == [], word
+
+
+def test_a_language_of_its_own_does_not_change_the_index(freshet: Freshet, prepared: Db) -> None:
+    put(prepared, "der", "die Straßen des Ortes", language="german", fields={"language": "none"})
+    put(prepared, "unknown", "die Straßen", language="klingon")
+    assert set(names(freshet, "die")) == {"der", "unknown"}
+    assert names(freshet, "Strasse") == [], "nothing is stemmed"
+
+
+def test_a_wrappers_fields_are_found_but_for_links(freshet: Freshet, prepared: Db) -> None:
+    fields = {"maker": "Acme", "tags": ["garden", "盆栽"], "page": "https://acme.example/roses"}
+    put(prepared, "rose", title="Rose", fields=fields | {"price": {"currency": "EUR"}})
+    put(
+        prepared,
+        "page",
+        "Short",
+        fields={"page": "of roses"},
+        page={"fields": {"main": "A garden"}},
+    )
+    assert names(freshet, "rose", "acme", "盆栽") == ["rose"]
+    assert set(names(freshet, "garden")) == {"rose", "page"}
+    assert names(freshet, "roses") == ["page"]
+    assert names(freshet, "https") == names(freshet, "example") == []
+
+
+@pytest.fixture
+def cluster(prepared: Db) -> Db:
+    """A post with three copies, and a post with none."""
+    first = put(prepared, "first", "The moon landed.", title="Moon", published=NOW - 2 * DAY)
+    copy(prepared, "second", first, 0.912, published=NOW - DAY)
+    copy(prepared, "third", first, 0.95)
+    copy(prepared, "fourth", first, 0.95, published=NOW - 3 * DAY)
+    put(prepared, "alone", "Nobody copies the moon.")
+    return prepared
+
+
+def test_copies_hide_behind_their_original(freshet: Freshet, cluster: Db) -> None:
+    found: Any = in_json(freshet, "search", "moon")
+    assert [(row["url"][-5:], row["copies"]) for row in found] == [("first", 3), ("alone", 0)]
+    lines = run(freshet, "search", "moon").out.splitlines()
+    assert lines == [
+        "Moon",
+        f"{NOW - 2 * DAY:%Y-%m-%d}  +3 copies  https://x.example/first",
+        "  The moon landed.",
+        "",
+        "(no title)",
+        f"{NOW:%Y-%m-%d}  https://x.example/alone",
+        "  Nobody copies the moon.",
+        "",
+    ]
+
+
+def test_all_shows_the_copies_too(freshet: Freshet, cluster: Db) -> None:
+    (row,) = list[Any](in_json(freshet, "search", "landed", "--all"))
+    assert [(post["url"][-6:], post["similarity"]) for post in row["hidden"]] == [
+        ("fourth", 0.95), ("/third", 0.95), ("second", 0.912),
+    ]  # fmt: skip
+    assert {post["id"].partition(" ")[0] for post in row["hidden"]} == {"shop"}
+    assert {post["duplicate_of"] for post in row["hidden"]} == {row["id"]}
+    lines = run(freshet, "search", "landed", "--all").out.splitlines()
+    assert lines[3:6] == [
+        f"  copy  95% alike  {NOW - 3 * DAY:%Y-%m-%d}  https://x.example/fourth",
+        f"  copy  95% alike  {NOW:%Y-%m-%d}  https://x.example/third",
+        f"  copy  91% alike  {NOW - DAY:%Y-%m-%d}  https://x.example/second",
+    ]
+
+
+def test_when_another_becomes_the_original_the_search_knows_at_once(
+    freshet: Freshet, cluster: Db
+) -> None:
+    found = cluster.posts.find_one({"url": "https://x.example/second"})
+    assert found is not None
+    cluster.posts.update_one(
+        {"url": "https://x.example/first"},
+        {"$set": {"original": False, "duplicate_of": found["_id"], "similarity": 0.912}},
+    )
+    cluster.posts.update_one(
+        {"_id": found["_id"]},
+        {"$set": {"original": True}, "$unset": {"duplicate_of": "", "similarity": ""}},
+    )
+    (row,) = list[Any](in_json(freshet, "search", "landed"))
+    assert (row["url"][-6:], row["copies"]) == ("second", 1)
+    cluster.posts.update_one({"_id": found["_id"]}, {"$set": {"original": False}})
+    assert names(freshet, "landed") == []
+
+
+def test_an_edit_without_such_words_takes_them_away() -> None:
+    edit: Row = {"$set": {"text": "虚拟世"}}
+    assert search.with_words(edit, edit["$set"]) == {
+        "$set": {"text": "虚拟世", "words": "虚拟 拟世"}
+    }
+    edit = {"$set": {"title": "Plain", "fields": None}, "$unset": {"cluster": ""}}
+    assert search.with_words(edit, edit["$set"]) == {
+        "$set": {"title": "Plain", "fields": None}, "$unset": {"cluster": "", "words": ""}
+    }  # fmt: skip
+
+
+def test_what_a_crawl_collects_is_found_as_it_is_now(
+    freshet: Freshet, pages: Pages, prepared: Db
+) -> None:
+    path = freshet.wrapper(
+        "pages", start_urls=[f"{pages.url}/list.html"], item_pages=r"/item\.html$",
+        fields={"title": "h1", "world": "p"},
+    )  # fmt: skip
+    pages.list("list.html", ["item.html"])
+    pages.item("item.html", "虚拟世界", ["Straße"])
+    freshet.crawl(path)
+    assert names(freshet, "拟世", "strasse") == ["item.html"]
+    pages.item("item.html", "A world", ["street"])
+    freshet.crawl(path, "-a", "full=1", hours=48)
+    assert names(freshet, "world", "street") == ["item.html"]
+    assert names(freshet, "拟世") == []
+    (post,) = prepared.posts.find()
+    assert (post["original"], post["words"]) == (True, "street")
+
+
+def test_the_page_of_a_feeds_post_is_found_with_what_the_feed_says(
+    freshet: Freshet, pages: Pages, prepared: Db
+) -> None:
+    pages.item("/a.html", "The whole story of 虚拟世界, as it was told in the house by the river.")
+    entry = (
+        "<item><title>深度学习</title><guid>1</guid><link>a.html</link><category>Weiß</category>"
+    )
+    pages.file(
+        "/feed.xml",
+        f'<rss version="2.0"><channel><title>F</title><link>{pages.url}/</link><item>{entry}'
+        "<description>Only a summary</description></item></channel></rss>",
+    )
+    assert run(freshet, "feeds", "add", f"{pages.url}/feed.xml", "--no-fetch").code == 0
+    done = freshet("crawl", "feeds", "-a", "follow=1", FRESHET_HOST_REQUESTS=0)
+    assert done.code == 0, done.err
+    assert names(freshet, "深度学习", "拟世", "weiss", "whole story") == ["a.html"]
+    assert names(freshet, "summary") == []
+
+
+def test_json_has_all_that_is_known_of_a_hit(freshet: Freshet, prepared: Db) -> None:
+    put(
+        prepared, "lamp", "It is bright.", title="A lamp", categories=["home/light"],
+        fields={"title": "A lamp", "maker": "Lux"}, published=NOW - DAY,
+    )  # fmt: skip
+    put(prepared, "linkless", "so bright", url=None, guid="1", feed="https://x.example/feed")
+    other, lamp = list[Any](in_json(freshet, "search", "bright"))
+    assert 0 < lamp.pop("score") < other["score"]
+    assert lamp == {
+        "id": "shop https://x.example/lamp", "spider": "shop", "title": "A lamp",
+        "url": "https://x.example/lamp", "categories": ["home/light"], "feed": None,
+        "date": (NOW - DAY).isoformat(), "published": (NOW - DAY).isoformat(),
+        "first_seen": NOW.isoformat(), "copies": 0, "cluster": None,
+        "snippet": "It is bright.",
+    }  # fmt: skip
+    assert (other["url"], other["feed"]) == (None, "https://x.example/feed")
+    assert other["date"] == other["first_seen"]
+    assert "https://x.example/feed\n  so bright" in run(freshet, "search", "bright").out
+
+
+def test_the_passage_around_the_hit_is_shown(freshet: Freshet, prepared: Db) -> None:
+    put(prepared, "long", "one two three four " * 200 + "then the Moon " + "rose and sank " * 200)
+    put(prepared, "field", "No word of it.", fields={"maker": "Moon and Sons"})
+    out = run(freshet, "search", "moon").out
+    passages = [line for line in out.splitlines() if "oon" in line]
+    assert len(passages) == 2
+    assert all(len(line) <= 80 for line in out.splitlines())
+    assert "  Moon and Sons" in passages
+    narrow = run(freshet, "search", "moon", COLUMNS=40).out
+    assert max(map(len, narrow.splitlines())) <= 40
+
+
+def test_only_some_posts_are_searched(freshet: Freshet, prepared: Db) -> None:
+    put(prepared, "day", "moon", published=NOW - DAY, categories=["sky/night"])
+    put(prepared, "week", "moon", published=NOW - 7 * DAY, categories=["sky"])
+    put(prepared, "seen", "moon", published=None, first_seen=NOW - 3 * DAY, categories=["skyline"])
+    put(prepared, "blog", "moon", spider="blog", published=NOW - 30 * DAY)
+    assert names(freshet, "moon", "--spider", "blog") == ["blog"]
+    assert names(freshet, "moon", "--category", "sky") == ["day", "week"]
+    assert names(freshet, "moon", "--category", "s.y") == []
+    assert names(freshet, "moon", "--since", "2d") == ["day"]
+    assert names(freshet, "moon", "--since", f"{NOW - 4 * DAY:%Y-%m-%d}") == ["day", "seen"]
+    assert names(freshet, "moon", "--since", (NOW - 3 * DAY).isoformat()) == ["day", "seen"]
+    assert names(freshet, "moon", "--since", "90000w") == ["day", "seen", "week", "blog"]
+
+
+def test_so_many_posts_are_shown(freshet: Freshet, prepared: Db) -> None:
+    for i in range(30):
+        put(prepared, f"p{i:02}", "moon", first_seen=NOW + timedelta(minutes=i))
+    first = run(freshet, "search", "moon", "--limit", "2").out.splitlines()
+    assert first[1].endswith("/p29")
+    assert first[-1] == "the first 2 posts; --limit N shows more"
+    assert len(names(freshet, "moon")) == 20
+    assert len(names(freshet, "moon", "--limit", 1000)) == 30
+    assert "more" not in run(freshet, "search", "moon", "--limit", 30).out
+
+
+def test_nothing_found_is_said_as_grep_says_it(freshet: Freshet, prepared: Db) -> None:
+    put(prepared, "post", "The moon. 虚拟世界")
+
+    def said(*args: object) -> str:
+        found = run(freshet, "search", *args)
+        assert (found.code, found.out) == (1, "")
+        assert run(freshet, "search", *args, "--json").out == "[]\n"
+        return found.complaint
+
+    assert said("sun") == "scrapy search: nothing found"
+    assert said("moon", "sun") == (
+        "scrapy search: nothing found (all words have to occur; --any finds posts with one of them)"
+    )
+    assert said("!") == "scrapy search: nothing to look for: no letters and no digits"
+    assert said("世").endswith(
+        "(a single character is found where it stands alone; add the next one)"
+    )
+    assert said("sun", "--spider", "shop") == "scrapy search: nothing found"
+
+
+def test_a_spider_that_has_no_posts_is_a_mistake(freshet: Freshet, prepared: Db) -> None:
+    assert run(freshet, "search", "moon", "--spider", "x").complaint == (
+        "scrapy search: no posts of 'x'; spiders with posts: none; run scrapy crawl first"
+    )
+    put(prepared, "post", "The moon")
+    found = run(freshet, "search", "moon", "--spider", "\udcff", "--json")
+    assert (found.code, found.complaint) == (
+        1, "scrapy search: no posts of '?'; spiders with posts: shop"
+    )  # fmt: skip
+
+
+def test_without_its_index_the_search_says_what_to_do(freshet: Freshet, prepared: Db) -> None:
+    prepared.posts.drop_index("search")
+    found = run(freshet, "search", "moon")
+    assert (found.code, found.complaint) == (
+        1,
+        "scrapy search: posts have no search index (db.meta.deleteOne({_id: 'schema'}) in mongosh, "
+        "and the next command makes it)",
+    )
+
+
+HOSTILE = [
+    '"', '""', '"moon', 'moon"', '" -moon', "moon\0", "\0", "moon\udcff", "$where", '{"$gt": ""}',
+    "moon' || '1'=='1", ".*", "(", "[", "\\", "\\x00", "moon*", "mo[ou]n", "\u0301", "😀", "\u202e",
+    "moon " * 2000, "moon" * 2500, "虚拟" * 5000, "虚" * 10_000, '"moon" ' * 1500, " ".join(
+        f"w{i}" for i in range(3000)
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("option", [(), ("--any",), ("moon", "--without")])
+def test_whatever_is_typed_is_words(
+    freshet: Freshet, prepared: Db, option: tuple[str, ...]
+) -> None:
+    put(prepared, "moon", "the moon")
+    put(prepared, "sun", "the sun", title="secret")
+    for given in HOSTILE:
+        found = run(freshet, "search", *option, given)
+        assert found.code in (0, 1), given[:20]
+        assert len(found.err.splitlines()) == found.code, given[:20]
+        assert "secret" not in found.out, given[:20]
+
+
+def test_terminals_get_no_orders_from_posts(freshet: Freshet, prepared: Db) -> None:
+    evil = "\x1b]0;owned\x07\x1b[2J moon \u202eback\r\n"
+    original = put(prepared, "evil", evil, title=evil, url="https://x.example/\x1b[31m")
+    copy(prepared, "copy", original, 1.0, url="https://x.example/\x9b31m")
+    found = run(freshet, "search", "moon", "--all")
+    assert found.code == 0
+    assert [x for x in found.out if not x.isprintable() and x != "\n"] == []
+    assert found.out.splitlines()[0] == "]0;owned [2J moon back"
+
+
+@pytest.mark.parametrize(
+    ("args", "complaint"),
+    [
+        ((), "WORD… is missing"),
+        (("--any",), "WORD… is missing"),
+        (("moon", "-xyz"), "unknown option -xyz (--without WORD leaves posts out)"),
+        (("moon", "--limit", "0"), "argument --limit: '0' is no number of posts, such as 100"),
+        (("moon", "--since", "soon"), "argument --since: 'soon' is no time such as 2026-01-31, 2"),
+        (
+            ("moon", "--since", "0001-01-01T00:00+01:00"),
+            "argument --since: '0001-01-01T00:00+01:00'",
+        ),
+        (("moon", "--category", "/"), "argument --category: '/' names no category"),
+    ],
+)
+def test_wrong_usage_is_told(freshet: Freshet, args: tuple[str, ...], complaint: str) -> None:
+    done: Result = run(freshet, "search", *args)
+    assert done.code == 2
+    assert complaint in done.err.splitlines()[-1]
+
+
+def test_help_has_an_example(freshet: Freshet) -> None:
+    said = run(freshet, "search", "--help").out
+    assert 'Example: scrapy search "virtual world" game --since 30d' in said
+
+
+# Databases of the version before.
+
+
+def migrate(uri: str) -> None:
+    async def there() -> None:
+        client: AsyncMongoClient[Row]
+        async with AsyncMongoClient(uri, tz_aware=True) as client:
+            await migrations.index_posts(client.get_default_database())
+
+    asyncio.run(there())
+
+
+def test_posts_of_an_older_database_are_searched(
+    freshet: Freshet,
+    stored: tuple[Db, str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    db, uri = stored
+    for i in range(5):
+        put(db, f"plain{i}", "The moon")
+    put(db, "chinese", "虚拟世界")
+    put(db, "shop", fields={"maker": "Acme"})
+    put(db, "linked", "short", page={"fields": {"text": "the moon"}})
+    db.posts.update_many({}, {"$unset": {"original": "", "words": ""}})
+    # A crash left it half done; and a verdict that is there stays.
+    db.posts.update_one({"text": "The moon"}, {"$set": {"original": False}})
+    monkeypatch.setattr(migrations, "BATCH", 3)
+    with caplog.at_level(logging.INFO):
+        migrate(uri)
+        migrate(uri)
+    assert [record.getMessage() for record in caplog.records] == [
+        "7 posts collected before are searched; scrapy duplicates rebuild compares them"
+    ]
+    rows = {row["url"].rpartition("/")[2]: row for row in db.posts.find()}
+    assert {name: row["original"] for name, row in rows.items()} == {
+        name: name != "plain0" for name in rows
+    }
+    assert {name: row["words"] for name, row in rows.items() if "words" in row} == {
+        "chinese": "虚拟 拟世 世界", "shop": "acme", "linked": "the moon",
+    }  # fmt: skip
+
+
+def test_an_empty_database_has_nothing_to_migrate(
+    stored: tuple[Db, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        migrate(stored[1])
+    assert caplog.records == []
+
+
+def test_a_database_of_version_3_is_brought_up_by_itself(freshet: Freshet, database: Db) -> None:
+    put(database, "chinese", "虚拟世界", original=True)
+    database.posts.update_many({}, {"$unset": {"original": "", "words": ""}})
+    database.meta.insert_one({"_id": "schema", "version": 3})  # type: ignore[dict-item]
+    assert names(freshet, "拟世") == ["chinese"]

@@ -1,0 +1,223 @@
+"""Laws of sketches for any text, and the kernels against the same in plain Python."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import numpy as np
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from crawler.sketches import kernels
+from crawler.sketches.exact import jaccard
+from crawler.sketches.minhash import permutations
+from crawler.sketches.normal import code_points, normal_text
+from crawler.sketches.schemes import NAMES, scheme_of
+from crawler.sketches.shapes import OF_CHARACTERS
+from crawler.sketches.sketch import by_characters, by_words
+from crawler.sketches.stored import KEY_BITS, Sketch
+
+# Lone surrogates too; and a small alphabet, so that texts have something in common.
+ANY = st.text(st.characters(exclude_categories=()), max_size=60)
+FEW = st.text("ab 你好", max_size=60)
+MARKS = st.text("aAßİﬁ\u0345\u0301\u200d\ufe0f\u1100\u1161\u11a8，… \n\ud800", max_size=12)
+TEXTS = ANY | FEW | MARKS
+LONGER = st.text("abcdefghijklmnopqrst 你好世界", min_size=60, max_size=400)
+# Of 128 values five standard errors are .22 at worst.
+FURTHEST = 0.25
+
+
+def sketches(text: str) -> list[Sketch]:
+    """A text's sketch by each scheme; none for an empty text."""
+    made = (scheme_of(name, 0.7).sketch(text) for name in NAMES)
+    return [sketch for sketch in made if sketch is not None]
+
+
+# The normal form
+
+
+@given(TEXTS)
+@example("\u03b1\u200d\u0345")
+def test_the_normal_form_is_its_own(text: str) -> None:
+    assert normal_text(normal_text(text)) == normal_text(text)
+
+
+@given(TEXTS, st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"]))
+def test_all_forms_of_unicode_have_one_normal_form(text: str, form: str) -> None:
+    assert normal_text(unicodedata.normalize(form, text)) == normal_text(text)
+
+
+@given(TEXTS)
+def test_the_normal_form_has_single_spaces_between_words(text: str) -> None:
+    normal = normal_text(text)
+    assert normal == " ".join(normal.split())
+
+
+@given(st.lists(st.text("abcXYZ", min_size=1), max_size=8), st.data())
+def test_case_and_white_space_do_not_count(words: list[str], data: st.DataObject) -> None:
+    gaps = st.text(" \t\n\u00a0\u2003\u3000", min_size=1, max_size=3)
+    text = "".join(f"{word.swapcase()}{data.draw(gaps)}" for word in words)
+    assert normal_text(text) == " ".join(words).lower()
+
+
+@given(TEXTS)
+def test_code_points_are_those_of_the_text(text: str) -> None:
+    assert code_points(text).tolist() == [ord(character) for character in text]
+
+
+# Similarity
+
+
+@given(TEXTS, TEXTS)
+def test_similarity_is_a_share_and_the_same_both_ways(one: str, other: str) -> None:
+    for a, b in zip(sketches(one), sketches(other), strict=False):
+        assert 0 <= a.similarity(b) == b.similarity(a) <= 1
+
+
+@given(TEXTS)
+def test_a_text_is_wholly_like_itself_and_found_by_itself(text: str) -> None:
+    for a, b in zip(sketches(text), sketches(f"\n{text} "), strict=True):
+        assert a.similarity(b) == 1
+        assert a.bands.tolist() == b.bands.tolist()
+
+
+@given(TEXTS)
+def test_only_an_empty_text_has_no_sketch(text: str) -> None:
+    assert len(sketches(text)) == (len(NAMES) if normal_text(text) else 0)
+
+
+@given(TEXTS)
+def test_a_stored_sketch_has_the_bands_of_the_text(text: str) -> None:
+    for made in sketches(text):
+        read = Sketch.decode(made.encode())
+        assert read.encode() == made.encode()
+        assert read.bands.tolist() == made.bands.tolist()
+        assert len(read.bands) > 0
+
+
+@given(LONGER, LONGER, st.integers(0, 400))
+def test_an_estimate_is_near_the_exact_similarity(one: str, other: str, shared: int) -> None:
+    """Of two texts that begin alike."""
+    other = one[:shared] + other[shared:]
+    a, b = by_characters(one), by_characters(other)
+    assert a is not None
+    assert b is not None
+    for shape in a.parts.keys() & b.parts.keys():
+        estimate = Sketch({shape: a.parts[shape]}).similarity(Sketch({shape: b.parts[shape]}))
+        assert abs(estimate - jaccard(one, other, shape)) < FURTHEST
+
+
+@given(FEW, FEW)
+def test_the_exact_similarity_is_a_share_and_the_same_both_ways(one: str, other: str) -> None:
+    assert 0 <= jaccard(one, other, OF_CHARACTERS) == jaccard(other, one, OF_CHARACTERS) <= 1
+
+
+@given(st.text("你好世界一二三", min_size=5, max_size=40))
+def test_by_words_spaces_between_cjk_characters_do_not_count(text: str) -> None:
+    one, other = by_words(text), by_words(" ".join(text))
+    assert one is not None
+    assert other is not None
+    assert one.encode() == other.encode()
+
+
+# The kernels
+
+BITS32, BITS64 = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
+CJK = [
+    (0x3040, 0x312F), (0x31F0, 0x31FF), (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xAC00, 0xD7AF),
+    (0xF900, 0xFAFF), (0x20000, 0x3FFFF),
+]  # fmt: skip
+# The first and last of each range, and what stands beside them.
+EDGES = "".join(chr(end + off) for ends in CJK for end in ends for off in (-1, 0, 1))
+POINTS = st.text("ab  🦀é" + EDGES, max_size=40) | st.text("a ", max_size=80) | ANY
+
+
+def is_cjk(character: str) -> bool:
+    return any(first <= ord(character) <= last for first, last in CJK)
+
+
+def words_of(text: str) -> list[str]:
+    """The words; a CJK character is one."""
+    apart = "".join(f" {one} " if is_cjk(one) else one for one in text)
+    return [word for word in apart.split(" ") if word]
+
+
+def fnv(units: list[int]) -> int:
+    value = 0x811C9DC5
+    for unit in units:
+        value = ((value ^ unit) * 0x01000193) & BITS32
+    return value
+
+
+def fmix(value: int) -> int:
+    value = ((value ^ (value >> 16)) * 0x85EBCA6B) & BITS32
+    value = ((value ^ (value >> 13)) * 0xC2B2AE35) & BITS32
+    return value ^ (value >> 16)
+
+
+def splitmix(value: int) -> int:
+    value = (value + 0x9E3779B97F4A7C15) & BITS64
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & BITS64
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & BITS64
+    return value ^ (value >> 31)
+
+
+def test_there_are_edges_to_test() -> None:
+    assert is_cjk(chr(0x3040))
+    assert not is_cjk(chr(0x303F))
+    assert "\U00020000" in EDGES
+
+
+@given(POINTS)
+def test_counts_are_those_of_plain_python(text: str) -> None:
+    others = [word for word in words_of(text) if not is_cjk(word[0])]
+    assert kernels.count(code_points(text)) == (
+        sum(map(is_cjk, text)),
+        sum(map(len, others)),
+        sum(-(-len(word) // kernels.LETTERS_A_WORD) for word in others),
+    )
+
+
+@given(POINTS)
+def test_tokens_are_those_of_plain_python(text: str) -> None:
+    expected = [fnv([ord(one) for one in word]) for word in words_of(text)]
+    assert kernels.tokens(code_points(text)).tolist() == expected
+
+
+@given(POINTS, st.integers(1, 6))
+def test_shingles_are_those_of_plain_python(text: str, width: int) -> None:
+    assume(len(text) >= width)
+    points = [ord(one) for one in text]
+    expected = [fnv(points[at : at + width]) for at in range(len(points) - width + 1)]
+    assert kernels.shingle_hashes(code_points(text), width).tolist() == expected
+
+
+@given(st.lists(st.integers(0, BITS32), min_size=1, max_size=20), st.integers(1, 10))
+def test_minima_are_those_of_plain_python(hashes: list[int], count: int) -> None:
+    a, b = permutations(count)
+    expected = [
+        min((factor * fmix(value) + summand) & BITS32 for value in hashes)
+        for factor, summand in zip(a.tolist(), b.tolist(), strict=True)
+    ]
+    assert kernels.minima(np.array(hashes, dtype=np.uint32), a, b).tolist() == expected
+
+
+@given(st.binary(min_size=24, max_size=24), st.integers(0, 200), st.sampled_from([KEY_BITS, 64]))
+def test_keys_are_those_of_plain_python(values: bytes, tag: int, bits: int) -> None:
+    bands, rows = 4, 6
+    expected = []
+    for band in range(bands):
+        value = ((tag * 1024 + band) * 0x9E3779B97F4A7C15) & BITS64
+        for byte in values[band * rows : (band + 1) * rows]:
+            value = splitmix(value ^ byte)
+        expected.append(value >> (64 - bits))
+    found = kernels.band_keys(np.frombuffer(values, np.uint8), bands, rows, tag, bits)
+    assert found.view(np.uint64).tolist() == expected
+
+
+@pytest.mark.parametrize("text", ["", " ", "你"])
+def test_the_kernels_take_what_is_nearly_empty(text: str) -> None:
+    points = code_points(text)
+    assert kernels.count(points) == (len(text.strip()), 0, 0)
+    assert kernels.tokens(points).size == len(text.strip())

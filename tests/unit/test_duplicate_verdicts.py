@@ -1,0 +1,111 @@
+"""What two posts are to each other, in words: what their texts say, and what is stored of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from crawler.duplication.verdicts import Measured, Side, measure, verdict
+from crawler.sketches.schemes import Scheme, scheme_of
+from tests.integration.claiming import edited, text
+
+SCHEME = scheme_of("characters", 0.7)
+NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
+LONG = text(1)
+
+
+def side(key: str, words: str, scheme: Scheme = SCHEME, **stored: Any) -> Side:
+    """A post that is stored as it is."""
+    sketch = scheme.sketch(words)
+    known = {"scheme": scheme.name, "stored": sketch, "at": NOON} | stored
+    return Side(key, words, sketch, **known)
+
+
+def said(a: Side, b: Side, scheme: Scheme = SCHEME) -> str:
+    return verdict(a, b, measure(a, b), scheme)
+
+
+A = side("a", LONG)
+B = side("b", edited(LONG, 3))
+COPY = {"cluster": 1, "original": "a"}
+
+
+def test_two_texts_are_measured_in_three_ways() -> None:
+    found = measure(A, B)
+    assert (found.of_bands, 0 < found.shared_bands < 16) == (16, True)
+    assert found.exact["5 characters"] == pytest.approx(found.similarity, abs=0.1)
+
+
+def test_bands_are_those_that_can_be_the_same() -> None:
+    short, middle = side("s", text(2, words=30)), side("m", text(2, words=50))
+    assert measure(short, middle).of_bands == 25
+    assert measure(middle, middle).of_bands == measure(middle, middle).shared_bands == 41
+    tiny = side("t", "ok")
+    assert measure(tiny, tiny) == Measured(1, 1, 1.0, {"whole text": 1.0})
+    assert measure(tiny, side("u", "no")).exact == {"whole text": 0.0}
+    assert measure(tiny, A) == Measured(0, 0, 0.0, {})
+    paper = scheme_of("supershingles", 0.7)
+    found = measure(side("a", LONG, paper), side("b", LONG, paper))
+    assert (found.shared_bands, found.of_bands, found.similarity) == (15, 15, 1.0)
+
+
+def test_a_copy_and_its_original() -> None:
+    a, b = replace(A, **COPY), replace(B, **COPY)
+    assert said(a, b) == "duplicates: B is a copy of A since 2026-03-02 12:00"
+    assert said(b, a) == "duplicates: A is a copy of B since 2026-03-02 12:00"
+    third = replace(B, key="c", **COPY)
+    assert said(b, third) == "duplicates: both are copies of a"
+
+
+def test_copies_that_are_not_alike_themselves() -> None:
+    a, other = replace(A, **COPY), side("c", text(7), **COPY)
+    assert said(a, other).endswith(" (by a copy between them)")
+    assert said(replace(B, **COPY), other).endswith(
+        "copies of a (not alike enough themselves; each is compared with the original)"
+    )
+    changed = replace(other, stored=B.sketch)
+    assert "(a text has changed since; scrapy duplicates rebuild" in said(a, changed)
+
+
+@pytest.mark.parametrize(
+    ("b", "why"),
+    [
+        (Side("b", B.text, B.sketch), "B has not been compared yet; scrapy duplicates rebuild"),
+        (replace(B, scheme="words-1"), "B was compared by words-1; scrapy duplicates rebuild"),
+        (replace(B, stored=A.sketch), "the text of B has changed since it was compared;"),
+        (B, "the bands they share belonged to other posts when they came"),
+    ],
+)
+def test_posts_that_are_alike_and_not_marked(b: Side, why: str) -> None:
+    assert said(A, b).startswith(f"alike, but not marked as duplicates: {why}")
+
+
+def test_posts_in_two_clusters() -> None:
+    a, b = replace(A, cluster=1, original="x"), replace(B, cluster=2, original="y")
+    assert said(a, b).endswith("each is in the cluster of what it was more alike when it came")
+
+
+def test_posts_that_share_no_band() -> None:
+    measured = Measured(0, 16, 0.71, {"5 characters": 0.7})
+    assert verdict(A, B, measured, SCHEME).endswith("neither is found by the other")
+
+
+def test_posts_that_are_different() -> None:
+    assert said(A, side("b", text(7))).endswith("is below 0.70")
+    nearly = Measured(1, 16, 0.68, {"5 characters": 0.72})
+    assert verdict(A, B, nearly, SCHEME) == (
+        "no duplicates: similarity 0.68 is below 0.70; the estimate is off by up to 0.08, "
+        "mostly by less"
+    )
+    assert said(A, side("b", "ok")).endswith("the kind of shingles that the other is compared by")
+
+
+def test_a_post_without_text_is_like_nothing() -> None:
+    empty = Side("b", "", None)
+    assert said(A, empty) == "no duplicates: B has no text to compare"
+    assert said(empty, empty) == "no duplicates: A has no text to compare"
+    assert not empty.is_changed
+    assert replace(A, sketch=None).is_changed

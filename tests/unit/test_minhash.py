@@ -1,0 +1,145 @@
+"""Signatures are datasketch's own, and one byte a value tells as much as four."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from datasketch import LeanMinHash, MinHash, MinHashLSH
+
+from crawler.sketches import minhash
+from crawler.sketches.minhash import as_datasketch, low_bytes, shingle_hash, similarity, values_of
+from crawler.sketches.normal import code_points, normal_text
+from crawler.sketches.shapes import OF_CHARACTERS, OF_CJK, SUPERSHINGLES, VALUES
+from crawler.sketches.sketch import hashes_of
+from tests.unit.prose import Writer
+
+TEXTS = [
+    Writer(1).text(80),
+    "short",
+    "The same, the same, the same, the same.",
+    Writer(2).chinese(120),
+    "Ein Wort 你好世界 слово 🦀🦀🦀 ąęß",
+    "lone \ud800 surrogates \udfff",
+    "long " * 5000,
+]
+
+
+def values(text: str, width: int = 5) -> minhash.Values:
+    shape = OF_CHARACTERS if width == OF_CHARACTERS.width else OF_CJK
+    hashes = hashes_of(code_points(normal_text(text)), shape)
+    assert hashes is not None
+    return values_of(hashes)
+
+
+def shingles(text: str, width: int = 5) -> list[bytes]:
+    """As a user of datasketch makes them."""
+    normal = normal_text(text)
+    return [
+        normal[at : at + width].encode("utf-8", "surrogatepass")
+        for at in range(len(normal) - width + 1)
+    ]
+
+
+def theirs(text: str, width: int = 5) -> MinHash:
+    """What datasketch makes of the text, with its own permutations."""
+    made = MinHash(num_perm=VALUES, hashfunc=shingle_hash)
+    made.update_batch(shingles(text, width))
+    return made
+
+
+@pytest.mark.parametrize("width", [3, 5])
+@pytest.mark.parametrize("text", TEXTS, ids=range(len(TEXTS)))
+def test_our_values_are_those_of_datasketch(text: str, width: int) -> None:
+    assert values(text, width).tolist() == theirs(text, width).hashvalues.tolist()
+
+
+@pytest.mark.parametrize("count", [1, SUPERSHINGLES.values * 14, VALUES])
+def test_permutations_are_those_that_datasketch_draws(count: int) -> None:
+    drawn = MinHash(num_perm=count, seed=minhash.SEED, scheme=minhash.SCHEME).permutations
+    for ours, its in zip(minhash.permutations(count), drawn, strict=True):
+        assert ours.dtype == its.dtype
+        assert ours.tolist() == its.tolist()
+
+
+def test_a_minhash_of_ours_and_one_of_theirs_compare() -> None:
+    one, other = TEXTS[0], TEXTS[0].replace(" ", " and ", 3)
+    ours = as_datasketch(values(one))
+    assert ours.jaccard(theirs(one)) == 1
+    assert theirs(other).jaccard(ours) == theirs(other).jaccard(theirs(one)) < 1
+    equal = np.mean(values(one) == values(other))
+    assert as_datasketch(values(other)).jaccard(ours) == equal
+
+
+def test_a_minhash_of_ours_goes_on_where_we_stopped() -> None:
+    text = TEXTS[0]
+    begun = as_datasketch(values(text[:200]))
+    for shingle in shingles(text):
+        begun.update(shingle)
+    assert begun.hashvalues.tolist() == values(text).tolist()
+
+
+def test_two_of_ours_merge_to_that_of_both_texts() -> None:
+    one, other = Writer(3).text(30), Writer(4).text(30)
+    merged = as_datasketch(values(one))
+    merged.merge(as_datasketch(values(other)))
+    both = MinHash(num_perm=VALUES, hashfunc=shingle_hash)
+    both.update_batch(shingles(one) + shingles(other))
+    assert merged.hashvalues.tolist() == both.hashvalues.tolist()
+
+
+def test_it_can_be_made_lean_stored_and_read_by_datasketch() -> None:
+    lean = LeanMinHash(as_datasketch(values(TEXTS[0])))
+    stored = bytearray(lean.bytesize())
+    lean.serialize(stored)
+    read = LeanMinHash.deserialize(stored)
+    assert read == LeanMinHash(theirs(TEXTS[0]))
+    assert np.array_equal(read.hashvalues, values(TEXTS[0]))
+
+
+def test_it_is_found_in_an_index_of_datasketch() -> None:
+    index = MinHashLSH(threshold=0.7, num_perm=VALUES)
+    for n, text in enumerate(TEXTS):
+        index.insert(n, theirs(text))
+    assert [index.query(as_datasketch(values(text))) for text in TEXTS] == [
+        [n] for n in range(len(TEXTS))
+    ]
+
+
+def pairs(jaccard: float, size: int = 500, count: int = 400) -> list[tuple[minhash.Values, ...]]:
+    """Values of pairs of random sets; together `size` hashes, of which this share is in both."""
+    random = np.random.default_rng(7)
+    shared = round(size * jaccard)
+    own = (size - shared) // 2
+    found = []
+    for _ in range(count):
+        hashes = random.integers(0, 1 << 32, size, dtype=np.uint32)
+        one, other = hashes[: shared + own], np.r_[hashes[:shared], hashes[shared + own :]]
+        found.append((values_of(one), values_of(other)))
+    return found
+
+
+@pytest.mark.parametrize("jaccard", [0.3, 0.5, 0.7, 0.9, 1.0])
+def test_one_byte_a_value_estimates_as_well_as_four(jaccard: float) -> None:
+    made = pairs(jaccard)
+    wide = np.array([np.mean(one == other) for one, other in made]) - jaccard
+    narrow = np.array([similarity(low_bytes(one), low_bytes(other)) for one, other in made])
+    narrow -= jaccard
+    assert abs(narrow.mean()) < 0.01
+    assert np.sqrt(np.mean(narrow**2)) <= 1.1 * np.sqrt(np.mean(wide**2))
+
+
+def test_sets_that_share_nothing_seem_to_share_next_to_nothing() -> None:
+    seeming = [similarity(low_bytes(one), low_bytes(other)) for one, other in pairs(0.0)]
+    assert np.mean(seeming) < 0.005
+    assert max(seeming) < 0.05
+
+
+def test_the_standard_error_is_that_of_128_independent_values() -> None:
+    errors = [similarity(low_bytes(one), low_bytes(other)) - 0.7 for one, other in pairs(0.7)]
+    assert np.std(errors) == pytest.approx(0.04, abs=0.006)
+
+
+def test_values_that_all_differ_are_no_less_than_nothing_alike() -> None:
+    one = np.zeros(VALUES, dtype=np.uint8)
+    assert similarity(one, one + 1) == 0
+    assert similarity(one, one) == 1

@@ -1,0 +1,89 @@
+"""Two texts side by side: their sentences, what stands for what, and which words differ."""
+
+from __future__ import annotations
+
+from crawler.duplication.sidebyside import GAP, MOST_SENTENCES, Row, is_long, rows, sentences
+
+ONE = "The museum opens on Monday. It was closed for two years. Come and see! Entry is free."
+
+
+def shown(left: str, right: str) -> list[tuple[str, str, str]]:
+    return [(row.mark, row.left, row.right) for row in rows(left, right)]
+
+
+def marked(row: Row) -> tuple[list[str], list[str]]:
+    return (
+        [row.left[start:stop] for start, stop in row.left_spans],
+        [row.right[start:stop] for start, stop in row.right_spans],
+    )
+
+
+def test_sentences_of_several_languages() -> None:
+    assert sentences('He said "No." Then 3.5 km.\nNew line… End') == [
+        'He said "No."', "Then 3.5 km.", "New line…", "End",
+    ]  # fmt: skip
+    assert sentences("博物馆开了。他说：“来吧！”真的？是") == [
+        "博物馆开了。",
+        "他说：“来吧！”",
+        "真的？",
+        "是",
+    ]
+    assert sentences("バスは来る。「本当？」と言った。") == [
+        "バスは来る。",
+        "「本当？」",
+        "と言った。",
+    ]
+
+
+def test_what_never_ends_is_cut_and_control_characters_go() -> None:
+    words = sentences("word " * 200)
+    assert len(words) > 1
+    assert " ".join(words) == ("word " * 200).strip()
+    assert max(len(piece) for piece in sentences("字" * 4800)) <= 240
+    assert sentences("a\x1b[2Jb\u202ec") == ["a [2Jbc"]
+    assert sentences("") == []
+
+
+def test_texts_that_are_the_same_but_for_case_and_space() -> None:
+    assert rows(ONE, ONE.upper().replace(" ", "  ")) == [Row(GAP, left_out=4)]
+
+
+def test_a_changed_sentence_stands_beside_the_old_one() -> None:
+    found = rows(ONE, ONE.replace("Monday", "Tuesday").replace("on", "at", 1))
+    assert [row.mark for row in found] == ["|", " ", GAP]
+    assert marked(found[0]) == (["on", "Monday"], ["at", "Tuesday"])
+    assert found[2].left_out == 2
+
+
+def test_added_and_removed_sentences() -> None:
+    assert shown(ONE, ONE.replace(" It was closed for two years.", "")) == [
+        (" ", "The museum opens on Monday.", "The museum opens on Monday."),
+        ("<", "It was closed for two years.", ""),
+        (" ", "Come and see!", "Come and see!"),
+        (GAP, "", ""),
+    ]
+    assert shown("", "New.") == [(">", "", "New.")]
+    assert rows("", "") == []
+
+
+def test_an_edited_sentence_is_found_beside_new_ones() -> None:
+    right = ONE.replace(
+        "It was closed for two years.",
+        "Something new stands here instead. It was closed for three years.",
+    )
+    assert [mark for mark, _, _ in shown(ONE, right)] == [" ", ">", "|", " ", GAP]
+
+
+def test_chinese_words_that_differ() -> None:
+    (row,) = rows("博物馆星期一重新开放。", "博物馆星期二重新开放。")
+    assert marked(row) == (["一"], ["二"])
+
+
+def test_of_long_texts_the_beginnings_are_shown() -> None:
+    left = " ".join(f"Sentence number {n} says nothing." for n in range(5000))
+    assert is_long(left)
+    assert not is_long(ONE)
+    assert [row.left_out for row in rows(left, left)] == [MOST_SENTENCES]
+    assert rows(left, left.replace("nothing", "less"))[0].mark == "|"
+    assert len(rows("a. " * 9000, "a. " * 8000 + "b.")) == 1
+    assert rows("no end " * 2000, "never an end " * 2000)

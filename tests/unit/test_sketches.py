@@ -1,0 +1,390 @@
+"""Sketches: what a text is compared by, found by and stored as."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from crawler.sketches import kernels
+from crawler.sketches.arrays import Keys
+from crawler.sketches.exact import jaccard
+from crawler.sketches.normal import code_points, normal_text
+from crawler.sketches.schemes import NAMES, OF_SUPERSHINGLES, scheme_of
+from crawler.sketches.shapes import (
+    EXACT,
+    LONG,
+    OF_CHARACTERS,
+    OF_CJK,
+    OF_WORDS,
+    SHORT,
+    SUPERSHINGLES,
+    Shape,
+)
+from crawler.sketches.sketch import by_characters, by_supershingles, by_words, exactly
+from crawler.sketches.stored import KEY_BITS, Sketch
+from tests.unit.prose import Writer
+
+THRESHOLD = 0.7
+
+
+def sketch(text: str) -> Sketch:
+    made = by_characters(text)
+    assert made is not None
+    return made
+
+
+def shapes(text: str) -> set[Shape]:
+    return set(sketch(text).parts)
+
+
+def keys(made: Sketch) -> set[int]:
+    return set(made.bands.tolist())
+
+
+def finds(one: str, other: str, threshold: float = THRESHOLD) -> bool:
+    """Whether each text is found by the other, and is enough like it."""
+    a, b = sketch(one), sketch(other)
+    return not keys(a).isdisjoint(keys(b)) and a.similarity(b) >= threshold
+
+
+def words(count: int, seed: int = 0) -> str:
+    return " ".join(Writer(seed).words(count))
+
+
+def mixed(han: int, seed: int = 0) -> str:
+    """100 characters without the spaces, `han` of them Chinese: the others are words of two."""
+    writer = Writer(seed)
+    letters = writer.random.choices("abcdefghijklmnopqrstuvwxyz", k=100 - han)
+    pairs = ["".join(letters[n : n + 2]) for n in range(0, len(letters), 2)]
+    return writer.chinese(han) + " " + " ".join(pairs)
+
+
+# The normal form
+
+
+@pytest.mark.parametrize(
+    ("text", "normal"),
+    [
+        ("Déjà VU", "déjà vu"),
+        ("Straße STRASSE", "strasse strasse"),
+        ("a\u0301 \u00e1", "á á"),
+        ("ﬁne № ① ｗｉｄｅ", "fine no 1 wide"),
+        ("你好，世界！（一）", "你好,世界!(一)"),
+        ("wait…", "wait..."),
+        (" a \n\tb\u00a0c\u3000d\u2028e ", "a b c d e"),
+        ("soft\u00adhyphen zero\u200bwidth \ufeffmark", "softhyphen zerowidth mark"),
+        ("\u2066@ada\u2069 \u202bleft\u202c", "@ada left"),
+        ("\u2764\ufe0f \U0001f468\u200d\U0001f469", "\u2764 \U0001f468\U0001f469"),
+        ("\U0001f3f4\U000e0067\U000e0062\U000e007f", "\U0001f3f4"),
+        ("a\u200b\u0301", "á"),
+        ("İ", "i\u0307"),
+        ("", ""),
+        ("\u200b \n", ""),
+    ],
+)
+def test_the_normal_form(text: str, normal: str) -> None:
+    assert normal_text(text) == normal
+
+
+def test_a_text_and_its_look_alike_are_one() -> None:
+    text = Writer(1).text(50)
+    shouted = text.upper().replace(" ", " \u200b\n").replace(".", "\uff0e")
+    assert sketch(shouted).encode() == sketch(text).encode()
+
+
+# Which shingles
+
+
+@pytest.mark.parametrize(
+    ("han", "expected"),
+    [
+        (0, {OF_CHARACTERS}),
+        (39, {OF_CHARACTERS}),
+        (40, {OF_CHARACTERS, OF_CJK}),
+        (60, {OF_CHARACTERS, OF_CJK}),
+        (61, {OF_CJK}),
+        (100, {OF_CJK}),
+    ],
+)
+def test_the_shingles_by_the_share_of_cjk(han: int, expected: set[Shape]) -> None:
+    assert shapes(mixed(han)) == expected
+
+
+@pytest.mark.parametrize("text", ["こんにちは世界", "안녕하세요 세계", "ㄅㄆㄇㄈㄉ", "𠀀𠀁𠀂𠀃"])
+def test_all_scripts_of_east_asia_have_shingles_of_three(text: str) -> None:
+    assert shapes(text) == {OF_CJK}
+
+
+@pytest.mark.parametrize("text", ["Привет, мир", "สวัสดีชาวโลก", "مرحبا بالعالم", "😀😃😄😁😆"])
+def test_all_others_have_shingles_of_five(text: str) -> None:
+    assert shapes(text) == {OF_CHARACTERS}
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(("before", "after"), [(38, 40), (39, 41), (59, 61), (60, 62), (49, 51)])
+def test_an_edit_across_a_border_of_shingles_is_found(before: int, after: int, seed: int) -> None:
+    """A word of two letters becomes two Chinese characters."""
+    text = mixed(before, seed)
+    edited = text[:before] + Writer(seed + 100).chinese(after - before) + text[before:-3]
+    assert shapes(edited) == shapes(mixed(after))
+    assert finds(text, edited)
+
+
+# Which bands
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(10, (SHORT,)), (39, (SHORT,)), (40, (SHORT, LONG)), (60, (SHORT, LONG)), (61, (LONG,))],
+)
+def test_the_bands_by_the_number_of_words(count: int, expected: tuple[object, ...]) -> None:
+    assert sketch(words(count)).bandings == expected
+    assert sketch(Writer(1).chinese(2 * count)).bandings == expected
+    assert len(sketch(words(count)).bands) == sum(banding.bands for banding in expected)
+
+
+def test_a_script_without_spaces_has_words_by_its_letters() -> None:
+    assert sketch("ภาษาไทยไม่มีเว้นวรรค" * 3).bandings == (SHORT,)
+    assert sketch("ภาษาไทยไม่มีเว้นวรรค" * 50).bandings == (LONG,)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    ("before", "after"), [(39, 41), (40, 39), (49, 51), (59, 61), (60, 61), (58, 62), (45, 39)]
+)
+def test_an_edit_across_a_border_of_lengths_is_found(before: int, after: int, seed: int) -> None:
+    text = words(max(before, after), seed).split()
+    at = seed * 3
+    short = text[:at] + text[at + abs(after - before) :]
+    assert finds(" ".join(short), " ".join(text))
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("count", [39, 40, 59, 60])
+def test_an_edit_across_a_border_of_lengths_is_found_in_chinese(count: int, seed: int) -> None:
+    text = Writer(seed).chinese(2 * count + 2)
+    at = seed * 5
+    assert finds(text[:at] + text[at + 2 :], text)
+
+
+# Texts of all sizes
+
+
+@pytest.mark.parametrize("make", [by_characters, by_words, by_supershingles, exactly])
+@pytest.mark.parametrize("text", ["", " \n", "\u200b\ufeff"])
+def test_an_empty_text_has_no_sketch(make: object, text: str) -> None:
+    assert callable(make)
+    assert make(text) is None
+
+
+@pytest.mark.parametrize("text", ["o", "ok", "Nope", "你", "你好", "😀"])
+def test_a_text_shorter_than_a_shingle_is_like_the_same_one_only(text: str) -> None:
+    assert shapes(text) == {EXACT}
+    assert sketch(text).similarity(sketch(f" {text.upper()}\n")) == 1
+    assert finds(text, text)
+    for other in ("no", "o k", "你们", "😁", "okay", text + text + text):
+        assert sketch(text).similarity(sketch(other)) == 0
+        assert not keys(sketch(text)) & keys(sketch(other))
+
+
+@pytest.mark.parametrize("text", ["ten chars!", "十个字的帖子在这里。"])
+def test_a_post_of_ten_characters_is_found_and_no_other(text: str) -> None:
+    assert len(text) == 10
+    assert finds(text, text.upper())
+    for other in ("for a cat.", "ten cats !", "还有一个短的帖子。。"):
+        assert sketch(text).similarity(sketch(other)) < THRESHOLD
+
+
+def test_a_post_of_a_megabyte_is_found_after_an_edit() -> None:
+    text = Writer(1).text(200_000)[:1_000_000]
+    edited = text[:500_000] + Writer(2).text(500) + text[500_000:]
+    assert finds(text, edited, 0.95)
+    assert len(sketch(text).encode()) == 130
+
+
+def test_a_post_in_three_languages_is_found_after_an_edit() -> None:
+    english, russian = Writer(1).text(40), "Съешь же ещё этих мягких булок. " * 2
+    text = f"{english}\n{Writer(2).chinese(80)}。\n{russian}"
+    for edited in (
+        text.replace("мягких", "свежих"),
+        english.replace(" ", " so ", 1) + text[len(english) :],
+        text.replace("。", Writer(3).chinese(6)),
+    ):
+        assert finds(text, edited)
+    assert not finds(text, f"{Writer(4).text(40)}\n{Writer(5).chinese(80)}。\n{russian}")
+
+
+def test_different_posts_are_not_alike() -> None:
+    made = [sketch(Writer(seed).text(100)) for seed in range(40)]
+    assert max(a.similarity(b) for a, b in combinations(made, 2)) < 0.4
+    assert not any(keys(a) & keys(b) for a, b in combinations(made, 2))
+
+
+# As stored
+
+STORED = [
+    words(100),
+    words(50),
+    words(20),
+    "ok",
+    mixed(50),
+    Writer(1).chinese(300),
+    Writer(1).chinese(100),
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("text", STORED, ids=range(len(STORED)))
+def test_a_stored_sketch_is_the_sketch(name: str, text: str) -> None:
+    made = scheme_of(name, THRESHOLD).sketch(text)
+    assert made is not None
+    read = Sketch.decode(made.encode())
+    assert read.encode() == made.encode()
+    assert read.bands.tolist() == made.bands.tolist()
+    assert read.similarity(made) == made.similarity(read) == 1
+
+
+def test_a_stored_sketch_takes_130_bytes_and_both_shingles_twice_that() -> None:
+    assert len(sketch(words(100)).encode()) == 130
+    assert len(sketch(mixed(50)).encode()) == 259
+    assert len(sketch("ok").encode()) == 18
+
+
+@pytest.mark.parametrize(
+    "stored", [b"", b"\0", b"\1\x63" + bytes(128), sketch("a" * 9).encode()[:-1]]
+)
+def test_what_is_no_stored_sketch_is_refused(stored: bytes) -> None:
+    with pytest.raises(ValueError, match=r"sketch|shape|buffer"):
+        Sketch.decode(stored)
+
+
+def keys_by_shape() -> dict[tuple[Shape, object], Keys]:
+    """All keys of some hundred texts, by shape and banding."""
+    found: dict[tuple[Shape, object], list[Keys]] = {}
+    for seed in range(60):
+        for count in (2, 20, 100):
+            texts = (words(count, seed), Writer(seed).chinese(2 * count), "ok" + chr(97 + seed))
+            schemes = (by_characters, by_words, by_supershingles)
+            for made in (make(text) for text in texts for make in schemes):
+                assert made is not None
+                for shape, part in made.parts.items():
+                    for banding in made.bandings or (None,):
+                        one = Sketch({shape: part}, (banding,) if banding else ())
+                        found.setdefault((shape, banding), []).append(one.bands)
+    return {shape: np.unique(np.concatenate(bands)) for shape, bands in found.items()}
+
+
+def test_keys_fit_in_47_bits_and_are_of_one_shape_only() -> None:
+    found = keys_by_shape()
+    assert {shape for shape, _ in found} == {EXACT, OF_CJK, OF_CHARACTERS, OF_WORDS, SUPERSHINGLES}
+    together = np.concatenate(list(found.values()))
+    assert 0 <= together.min() < together.max() < 2**KEY_BITS
+    # All bits are in use, so that keys are spread over the whole index.
+    assert together.max() > 0.99 * 2**KEY_BITS
+    assert np.unique(together).size == together.size
+
+
+# By words, and as the paper does
+
+
+def test_words_are_shingled_by_five_and_a_cjk_character_is_one() -> None:
+    made = by_words("one two three four five")
+    assert made is not None
+    assert set(made.parts) == {OF_WORDS}
+    for text in ("一二三四五", "一 二 三 四 五", "一二 three 四五"):
+        found = by_words(text)
+        assert found is not None
+        assert set(found.parts) == {OF_WORDS}
+    short = by_words("one two three four")
+    assert short is not None
+    assert set(short.parts) == {EXACT}
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [("one two", "one  two\n"), ("中文字", "中 文 字"), ("a中b文", "a 中 b 文")],
+)
+def test_the_same_words_make_the_same_tokens(text: str, same: str) -> None:
+    ours, its = (kernels.tokens(code_points(normal_text(t))) for t in (text, same))
+    assert ours.tolist() == its.tolist()
+
+
+def test_moved_letters_are_other_words() -> None:
+    one, other = (kernels.tokens(code_points(text)) for text in ("a bc d", "ab c d"))
+    assert (one == other).tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_by_words_an_edited_copy_of_some_length_is_found(seed: int) -> None:
+    text = words(300, seed).split()
+    one, other = by_words(" ".join(text)), by_words(" ".join([*text[:100], "new", *text[101:]]))
+    assert one is not None
+    assert other is not None
+    assert keys(one) & keys(other)
+    assert one.similarity(other) > 0.9
+
+
+@pytest.mark.parametrize(("agreeing", "duplicates"), [(0, False), (1, False), (2, True), (6, True)])
+def test_two_of_six_features_make_a_duplicate_and_are_one_key(
+    agreeing: int, duplicates: bool
+) -> None:
+    one, other = by_supershingles(words(100, 1)), by_supershingles(words(100, 2))
+    assert one is not None
+    assert other is not None
+    features = other.parts[SUPERSHINGLES].copy()
+    features[: 8 * agreeing] = one.parts[SUPERSHINGLES][: 8 * agreeing]
+    like = Sketch({SUPERSHINGLES: features})
+    scheme = scheme_of("supershingles", THRESHOLD)
+    assert scheme.threshold == OF_SUPERSHINGLES
+    assert (one.similarity(like) >= scheme.threshold) is duplicates
+    assert len(keys(one) & keys(like)) == agreeing * (agreeing - 1) // 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_scheme_has_a_name_with_its_version_and_a_threshold(name: str) -> None:
+    scheme = scheme_of(name, 0.6)
+    assert scheme.name == f"{name}-1"
+    assert scheme.threshold == (1 / 3 if name == "supershingles" else 0.6)
+
+
+# Exactly
+
+
+def plain_jaccard(one: str, other: str, width: int) -> float:
+    a, b = (
+        {normal[at : at + width] for at in range(len(normal) - width + 1)}
+        for normal in map(normal_text, (one, other))
+    )
+    return len(a & b) / len(a | b)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_exact_similarity_is_that_of_the_sets_of_shingles(seed: int) -> None:
+    text = Writer(seed).text(80)
+    edited = text.replace("a", "o", 9 * seed)
+    assert jaccard(text, edited, OF_CHARACTERS) == plain_jaccard(text, edited, 5)
+    assert jaccard(text, edited, OF_CJK) == plain_jaccard(text, edited, 3)
+
+
+def test_texts_shorter_than_a_shingle_have_none_in_common() -> None:
+    assert jaccard("abcd", "abcd", OF_CHARACTERS) == 0
+    assert jaccard("abcde", "abcd", OF_CHARACTERS) == 0
+    assert jaccard("abcde", "ABCDE ", OF_CHARACTERS) == 1
+
+
+def test_estimates_of_edited_texts_are_near_the_exact_similarity() -> None:
+    errors = []
+    for seed in range(300):
+        writer = Writer(seed)
+        text = writer.words(writer.random.randint(20, 200))
+        edited = list(text)
+        for _ in range(writer.random.randint(1, len(text) // 6)):
+            edited[writer.random.randrange(len(edited))] = writer.words(1)[0]
+        one, other = " ".join(text), " ".join(edited)
+        exact = jaccard(one, other, OF_CHARACTERS)
+        errors.append(sketch(one).similarity(sketch(other)) - exact)
+    assert abs(np.mean(errors)) < 0.01
+    assert np.std(errors) < 0.045
+    assert max(map(abs, errors)) < 0.16

@@ -133,6 +133,7 @@ class Fetched:
     push:    `_id` of the delivery that brought it; None where it was asked for. A hub may leave
              out old posts, so a delivery tells nothing of those that are not in it
     follow:  the pages of new posts are wanted too
+    compared: the fields that tell duplicates, where the wrapper names them; empty: none are told
     """
 
     target: Target
@@ -154,6 +155,7 @@ class Fetched:
     at_least_hours: float | None = None
     push: str | None = None
     follow: bool = False
+    compared: tuple[str, ...] | None = None
     content_hash: str | None = None
 
 
@@ -180,7 +182,6 @@ class Visit:
     collected:   what came of a feed's document; None for pages, and where there was none to read
     candidates:  posts that are compared with those stored; emptied: keys of those without text
     verdicts:    what they are, by key, once the visit is stored
-    compared:    the fields that posts are compared by, where the wrapper names them
     """
 
     fetched: Fetched
@@ -201,7 +202,6 @@ class Visit:
     candidates: tuple[Candidate, ...] = ()
     emptied: tuple[str, ...] = ()
     verdicts: dict[str, Verdict] = field(default_factory=dict)
-    compared: tuple[str, ...] | None = None
     id: ObjectId = field(default_factory=ObjectId)
 
     def become_alias(self, of: str, why: str = "redirects to") -> None:

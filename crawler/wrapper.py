@@ -230,7 +230,7 @@ class Wrapper(BaseModel):
         # Without fields a spider's own `read_item` may give any names.
         if self.fields and unknown:
             raise ValueError(f"duplicates: {unknown[0]!r} is no field of this wrapper")
-        if self.compared == ():
+        if self.duplicates == ():
             raise ValueError("duplicates: names no field (false: posts are not compared)")
         return self
 
@@ -302,7 +302,9 @@ class Wrapper(BaseModel):
     @property
     def compared(self) -> tuple[str, ...] | None:
         """The fields that tell whether two posts are the same; None: Freshet's own choice."""
-        return None if isinstance(self.duplicates, bool) else self.duplicates
+        if isinstance(self.duplicates, bool):
+            return None if self.duplicates else ()
+        return self.duplicates
 
     def scheme(self, kind: Kind) -> str:
         """Digest of all that decides what a page's content is; an edit of it is no change."""

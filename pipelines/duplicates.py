@@ -29,16 +29,14 @@ class DuplicatesPipeline(OfSession):
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         config = session.config
-        if config.duplicates == "off" or session.wrapper.duplicates is False:
+        if config.duplicates == "off":
             raise NotConfigured
-        self.names = session.wrapper.compared
         self.scheme = scheme_of(config.duplicates, config.duplicate_threshold)
 
     def process_item(self, item: Any) -> Any:
         """Sketch the posts of a Visit that will be stored."""
         if isinstance(item, Visit):
             try:
-                item.compared = self.names
                 item.candidates, item.emptied = sketched(item, self.scheme)
             except Exception:
                 # A text that defies us is stored as an original.
@@ -50,7 +48,7 @@ def sketched(visit: Visit, scheme: Scheme) -> tuple[tuple[Candidate, ...], tuple
     """The posts of a visit with a text to compare, and the keys of those that have none."""
     from crawler.sketches.sketch import exactly  # machine code, where a text comes first
 
-    names = visit.compared
+    names = visit.fetched.compared
     candidates, emptied = [], []
     for key, content, published, edited in _posts(visit):
         fields = {name: value for name, value in content.items() if name != "main_text"}

@@ -179,6 +179,7 @@ class WrapperSpider(Spider):
             raw_hash=raw_hash(response.body),
             validators=validators_of(response),
             final_url=final if final != target.url else None,
+            compared=self.wrapper.compared,
         )
 
     def _read(self, response: Response, fetched: Fetched) -> None:

@@ -24,6 +24,7 @@ from crawler.storage.duplicates import kept
 from crawler.storage.duplicates.kept import Index
 from crawler.storage.duplicates.trouble import told
 from crawler.storage.store import opened
+from crawler.words import count
 from crawler.working import working
 
 LEAST_THRESHOLD = 0.3
@@ -156,7 +157,7 @@ def _end(opts: argparse.Namespace, tally: Tally, *, is_done: bool) -> int:
     tally.end()
     if not is_done:
         left = f"{opts.keep} has them" if opts.keep else "nothing is left in the database"
-        complain(COMMAND, f"stopped after {tally.texts:,} texts; {left}")
+        complain(COMMAND, f"stopped after {count(tally.texts, 'text')}; {left}")
         return STOPPED
     if opts.output is not None and opts.json:
         print_json(tally.result())

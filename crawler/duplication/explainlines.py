@@ -60,7 +60,7 @@ def _show_diff(console: Console, rows: list[Document]) -> None:
     table.add_column(ratio=1, overflow="fold")
     table.add_column(width=1)
     table.add_column(ratio=1, overflow="fold")
-    for row in rows[: MOST_ROWS]:
+    for row in rows[:MOST_ROWS]:
         if row["mark"] == sidebyside.GAP:
             same = Text(f"… {count(row['left_out'], 'sentence')} the same", style="dim")
             table.add_row(same, "", "")

@@ -30,6 +30,7 @@ class Tally:
     started: float = field(default_factory=time.monotonic)
     texts: int = 0
     duplicates: int = 0
+    replacing: int = 0
     bad: int = 0
 
     def note(self, bad: Bad) -> None:
@@ -49,6 +50,7 @@ class Tally:
             "texts": self.texts,
             "originals": self.texts - self.duplicates,
             "duplicates": self.duplicates,
+            "replacing": self.replacing,
             "bad_lines": self.bad,
             "seconds": round(time.monotonic() - self.started, 3),
         }
@@ -56,8 +58,9 @@ class Tally:
     def __str__(self) -> str:
         done = self.result()
         each_second = self.texts / max(done["seconds"], 1e-3)
+        replacing = f" ({self.replacing:,} in place of later ones)" if self.replacing else ""
         return (
-            f"{count(self.texts, 'text')}, {count(done['originals'], 'original')}, "
+            f"{count(self.texts, 'text')}, {count(done['originals'], 'original')}{replacing}, "
             f"{count(self.duplicates, 'duplicate')}, {done['seconds']:.1f} s ({each_second:,.0f}/s)"
         )
 
@@ -155,6 +158,7 @@ class Stream:
             found = judged.verdicts.get(line.key, ALONE)
             self.tally.duplicates += not found.is_original
             old = judged.replaced.get(line.key)
+            self.tally.replacing += old is not None
             rows.append(written(line.key, found.duplicate_of, found.similarity, old))
         self.tally.texts += len(rows)
         self.write("".join(rows))

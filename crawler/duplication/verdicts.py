@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from crawler.sketches.exact import jaccard
-from crawler.sketches.normal import normal_text
 from crawler.sketches.schemes import Scheme
 from crawler.sketches.shapes import EXACT, SUPERSHINGLES, Banding, Shape
 from crawler.sketches.stored import Sketch
@@ -69,7 +68,7 @@ def measure(a: Side, b: Side) -> Measured:
         np.intersect1d(a.sketch.bands, b.sketch.bands).size,
         sum(_bands(shape, bandings) for shape in shapes),
         a.sketch.similarity(b.sketch),
-        {shape_name(shape): _exact(a.text, b.text, shape) for shape in shapes},
+        {shape_name(shape): jaccard(a.text, b.text, shape) for shape in shapes},
     )
 
 
@@ -79,12 +78,6 @@ def _bands(shape: Shape, bandings: list[Banding]) -> int:
     if shape == SUPERSHINGLES:
         return shape.values * (shape.values - 1) // 2
     return sum(banding.bands for banding in bandings)
-
-
-def _exact(a: str, b: str, shape: Shape) -> float:
-    if shape == EXACT:
-        return float(normal_text(a) == normal_text(b))
-    return float(jaccard(a, b, shape))
 
 
 def shape_name(shape: Shape) -> str:

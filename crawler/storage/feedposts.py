@@ -12,7 +12,7 @@ from crawler.posts import KnownPost, Post
 from crawler.sketches.claim import Verdicts
 from crawler.storage.bulk import in_batches, insert_new
 from crawler.storage.client import Database, Document
-from crawler.storage.shown import shown
+from crawler.storage.shown import naming, shown
 from crawler.storage.targets import new_document
 from crawler.urls import canonical
 
@@ -108,8 +108,7 @@ def _update_of(visit: Visit, key: str, post: Post, verdicts: Verdicts) -> Update
         "content_hash": post.content_hash,
         "changed_at": at,
     }
-    if visit.compared is not None:
-        current["compare"] = list(visit.compared)
     constant = {"spider": target.spider, "guid": post.id, "first_seen": at}
-    update = shown({"$set": current, "$setOnInsert": constant}, current, verdicts.get(key))
+    update = naming({"$set": current, "$setOnInsert": constant}, visit.fetched.compared)
+    update = shown(update, current, verdicts.get(key))
     return UpdateOne({"_id": key}, update, upsert=True)

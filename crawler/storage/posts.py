@@ -9,7 +9,7 @@ from pymongo import UpdateOne
 from crawler.items import Visit
 from crawler.sketches.claim import Verdicts
 from crawler.storage.client import Database, Document
-from crawler.storage.shown import shown
+from crawler.storage.shown import naming, shown
 
 
 async def store(db: Database, items: list[Visit], verdicts: Verdicts) -> None:
@@ -62,9 +62,7 @@ def _update_of(visit: Visit, categories: list[str], verdicts: Verdicts) -> Updat
         "content_hash": fetched.content_hash,
         "changed_at": fetched.at,
     }
-    if visit.compared is not None:
-        current["compare"] = list(visit.compared)
     constant = {"spider": target.spider, "url": target.url, "first_seen": fetched.at}
-    update: Document = {"$set": current, "$setOnInsert": constant}
+    update = naming({"$set": current, "$setOnInsert": constant}, fetched.compared)
     update = shown(update, current, verdicts.get(target.key))
     return UpdateOne({"_id": target.key}, update, upsert=True)

@@ -24,46 +24,48 @@ ROOT = Path(__file__).resolve().parents[2]
 SIZES = (100_000, 1_000_000)
 FRESHET, RIVALS = "tests.bench.claimsfreshet", "tests.bench.claimrivals"
 NOTE = """\
-claimed: checked, claimed and the signature stored; with post: its document too, which is what the
-bars are for. Both of the median batch of 200. p50 and p99: of so many posts together. datasketch
-keeps no documents; on Redis it is filled in pipelines and without checks, and only its last posts
-are looked up and inserted one by one. Bytes: of index and signature, on the disk (MongoDB) or in
-use (Redis, memory). None pays for its sketches; Freshet's posts have no search index here."""
+claimed: checked, claimed, kept in the index with its signature; + signature: that in MongoDB too,
+where Redis claims; + post: with the post's document. Of the median batch of 200; p50 and p99 are of
+so many posts together. datasketch keeps no documents; on Redis it is filled in pipelines and
+without checks, and only its last posts are looked up and inserted one by one. Bytes: of index and
+signature; MongoDB's files have room besides, as checkpoints leave it. None pays for its sketches,
+and no posts are indexed for searches. Bars: MongoDB {0.least:,}/s with posts, {0.most_bytes} bytes;
+Redis {1.least:,}/s for what Redis does, as datasketch keeps no more, {1.most_bytes} bytes there."""
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """Who is measured, and the bars: posts a second at least, bytes a post at most."""
+    """Who is measured, and the bars: `least` a second of `rate`, bytes a post at most."""
 
     name: str
     module: str
     keeper: str
-    least_a_second: float = 0.0
+    least: int = 0
+    rate: str = "claimed"
     most_bytes: float = float("inf")
 
     def misses(self, row: Row) -> list[str]:
         """Bars that it does not reach at a size."""
-        where = f"{self.name}, {row['posts']:,} posts"
-        missed, rate = [], row["stored"] or row["claimed"]
-        if rate < self.least_a_second:
-            missed.append(f"{where}: {rate:,.0f} a second (bar: {self.least_a_second:,})")
+        where, missed = f"{self.name}, {row['posts']:,} posts", []
+        if row[self.rate] < self.least:
+            missed.append(f"{where}: {row[self.rate]:,.0f} a second")
         if row["size"] > self.most_bytes:
-            missed.append(f"{where}: {row['size']:,.0f} bytes a post (bar: {self.most_bytes:,})")
+            missed.append(f"{where}: {row['size']:,.0f} bytes a post")
         return missed
 
 
 CONTENDERS = (
-    Contender("Freshet on MongoDB", FRESHET, "mongodb", 1500, 750),
-    Contender("Freshet, claims in Redis", FRESHET, "redis", 5000, 450),
-    Contender("datasketch on Redis", RIVALS, "redis"),
-    Contender("datasketch in memory", RIVALS, "memory"),
+    Contender("Freshet, MongoDB", FRESHET, "mongodb", 1500, "stored", 750),
+    Contender("Freshet, Redis", FRESHET, "redis", 5000, "claimed", 450),
+    Contender("datasketch, Redis", RIVALS, "redis"),
+    Contender("datasketch, memory", RIVALS, "memory"),
 )
 
 
 def run(sizes: list[int]) -> int:
     """Measure all at each size and print a table; 1 where a bar is missed."""
-    console, found = Console(width=120), list[tuple[Contender, Row]]()
+    console, found = Console(width=130), list[tuple[Contender, Row]]()
     sizes = sorted(set(sizes))
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name:
         folder = Path(name)
@@ -109,13 +111,14 @@ def _show(console: Console, found: list[tuple[Contender, Row]]) -> None:
             if row["posts"] == posts:
                 table.add_row(one.name, *_cells(row))
         console.print(table)
-    console.print(NOTE)
+    console.print(NOTE.format(*CONTENDERS), highlight=False)
 
 
 def _cells(row: Row) -> list[str]:
     if "why" in row:
         return [row["why"]]
-    beside = f" + {row['beside']:,.0f} on disk" if row["beside"] else ""
+    beside = f" + {row['beside']:,.0f} in MongoDB" if row["beside"] else ""
+    files = f" (files: {row['files']:,.0f})" if row["files"] else ""
     return [
         f"{row['claimed']:,.0f}",
         f"{row['signed']:,.0f}" if row["signed"] else "",
@@ -124,7 +127,7 @@ def _cells(row: Row) -> list[str]:
         f"{row['together']}",
         f"{row['p50_ms']:.2f}",
         f"{row['p99_ms']:.2f}",
-        f"{row['size']:,.0f}{beside}",
+        f"{row['size']:,.0f}{beside}{files}",
         f"{row['found']:.1%}",
     ]
 

@@ -90,7 +90,7 @@ class Index:
     async def measured(self) -> Measured:
         """The window's figures."""
         meter = self.meter
-        in_mongodb = await bytes_of(self.registry.signatures, self.registry.clusters) / meter.posts
+        used, files = await bytes_of(self.registry.signatures, self.registry.clusters)
         in_redis = (used_memory(self.redis) - self._empty) / meter.posts
         return Measured(
             posts=meter.posts,
@@ -101,8 +101,9 @@ class Index:
             p50_ms=meter.percentile_ms(50),
             p99_ms=meter.percentile_ms(99),
             together=BATCH,
-            size=in_redis if self.redis else in_mongodb,
-            beside=in_mongodb if self.redis else None,
+            size=in_redis if self.redis else used / meter.posts,
+            beside=used / meter.posts if self.redis else None,
+            files=files / meter.posts,
             found=meter.found / max(1, meter.made),
             parts=meter.parts(),
         )
@@ -128,14 +129,20 @@ def used_memory(redis: ValkeyServer | None) -> int:
         return int(client.info("memory")["used_memory"])
 
 
-async def bytes_of(*collections: AsyncCollection[Document]) -> int:
-    """Documents and indexes as they lie on the disk."""
-    size = 0
+async def bytes_of(*collections: AsyncCollection[Document]) -> tuple[int, int]:
+    """Of documents and indexes on the disk: in use, and with what is free for reuse.
+
+    A checkpoint writes pages anew and frees their old places, so files are larger than their data.
+    """
+    used = files = 0
     for collection in collections:
         await collection.database.client.admin.command("fsync")
         stats = await collection.database.command("collStats", collection.name)
-        size += stats["storageSize"] + stats["totalIndexSize"]
-    return size
+        for one in (stats["wiredTiger"], *stats["indexDetails"].values()):
+            blocks = one["block-manager"]
+            files += blocks["file size in bytes"]
+            used += blocks["file size in bytes"] - blocks["file bytes available for reuse"]
+    return used, files
 
 
 @asynccontextmanager

@@ -27,7 +27,8 @@ class Measured:
     stored:  a second, with the post's document
     filling: a second, all of that over the whole fill
     p50_ms, p99_ms: of so many posts as are claimed `together`
-    size:    bytes a post of index and signature; beside: of these in MongoDB where Redis claims
+    size:    bytes a post of index and signature; beside: in MongoDB, where Redis claims;
+             files: of MongoDB, which have room for more
     found:   share of the timed posts made as copies that were flagged
     parts:   share of each step in the time
     """
@@ -43,6 +44,7 @@ class Measured:
     signed: float | None = None
     stored: float | None = None
     beside: float | None = None
+    files: float | None = None
     parts: dict[str, float] = field(default_factory=dict)
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pymongo
+from pymongo.database import Database
 from rich.console import Console
 from rich.table import Table
 
@@ -85,7 +86,7 @@ class Crawls:
         crawl = freshet(start, "bench", self._folder, fields=case.fields, **env)
         client: pymongo.MongoClient[Document]
         with pymongo.MongoClient(self._uri) as client:
-            db = client.get_default_database()
+            db: Database[Document] = client.get_default_database()
             flagged, posts = (db.posts.count_documents(q) for q in ({"original": False}, {}))
             client.drop_database(db)
         return crawl, flagged, posts

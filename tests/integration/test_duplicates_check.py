@@ -117,7 +117,7 @@ def test_standard_input_and_an_output_file(
     done = check(freshet, "-", "--output", out, "--json")
     summary = json.loads(done.out)
     assert summary.pop("seconds") > 0
-    assert summary == {"texts": 8, "originals": 4, "duplicates": 4, "bad_lines": 0}
+    assert summary == {"texts": 8, "originals": 4, "duplicates": 4, "replacing": 0, "bad_lines": 0}
     assert duplicates(out.read_text())["m3"] == "m1"
 
 
@@ -130,6 +130,8 @@ def test_a_kept_index_knows_what_came_before(
     assert duplicates(again.out) == {
         "s1": None, "z1": None, "m2": "m1", "z2": "z1", "alone": None, "m3": "m1", "s2": "s1"
     }  # fmt: skip
+    once_more = check(freshet, tmp_path / "posts.jsonl", "--keep", "archive")
+    assert once_more.out == again.out
     other = check(freshet, written(tmp_path, *GROUPS[3:5]), "--keep", "other")
     assert set(duplicates(other.out).values()) == {None}
     (kept, _) = list[Any](in_json(freshet, "duplicates", "kept"))
@@ -362,7 +364,7 @@ def test_ctrl_c_keeps_what_is_to_be_kept(freshet: Freshet, tmp_path: Path) -> No
         answers(process, 1)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=PATIENCE_SECONDS)
-    assert err == "scrapy duplicates: stopped after 1 texts; archive has them\n"
+    assert err == "scrapy duplicates: stopped after 1 text; archive has them\n"
     done = check(freshet, written(tmp_path, GROUPS[3]), "--keep", "archive")
     assert duplicates(done.out) == {"m2": "m1"}
 
@@ -385,6 +387,7 @@ def test_the_next_run_removes_what_a_killed_one_has_left(
     assert nothing_is_left(database)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_lines(freshet: Freshet, tmp_path: Path) -> None:
     """A process that has answered ten times as many lines is no larger, but for what it caches."""
     rows = [line(number, text(number, words=60)) for number in range(MANY)]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from crawler.sketches.claim import ALONE, Candidate, Verdict, Verdicts
+from crawler.sketches.claim import ALONE, Candidate, Verdicts
 from crawler.storage.client import Document
 from crawler.storage.duplicates import clusters, edits, inserting, leaving, shared, signatures
 from crawler.storage.duplicates.registry import Registry
@@ -51,18 +51,26 @@ async def _once(
     found |= joined
     stored |= await signatures.by_id(registry, [one.id for one in before]) if before else {}
     stored |= {one.id: row for one, row in claimed.known}
+    standing: list[tuple[Candidate, Document]] = []
     for candidate in waiting:
         if candidate.id in stored:
-            row = stored[candidate.id]
-            again += await _known(registry, candidate, row, found, now)
+            again += await _known(registry, candidate, stored[candidate.id], standing, now)
+    found |= dict.fromkeys((one.key for one, _ in standing), ALONE)
+    members = [(one, row["cluster"]) for one, row in standing if "cluster" in row]
+    found |= await clusters.verdicts(registry, members, now)
     return again
 
 
 async def _known(
-    registry: Registry, candidate: Candidate, stored: Document, found: Verdicts, now: datetime
+    registry: Registry,
+    candidate: Candidate,
+    stored: Document,
+    standing: list[tuple[Candidate, Document]],
+    now: datetime,
 ) -> list[Candidate]:
-    """The verdict on a post that is stored; those that have to be claimed because of it."""
+    """A post that is stored stands where it was, or it is claimed anew with whom it lets go."""
     candidate = replace(candidate, created=min(candidate.created, stored["created"]))
+    strays: list[Candidate] = []
     if stored.get("ghost"):
         await edits.renew(registry, candidate, stored)
     elif stored["sketch"] != candidate.sketch.encode():
@@ -70,17 +78,10 @@ async def _known(
         if not edited.stays:
             await leaving.release(registry, [candidate.key], now)
             return [replace(candidate, edited=False)]
-        await leaving.release(registry, [stray.key for stray in edited.strays], now)
+        strays = edited.strays
+        await leaving.release(registry, [stray.key for stray in strays], now)
         await edits.renew(registry, candidate, stored)
-        found[candidate.key] = await _standing(registry, candidate, stored, now)
-        return edited.strays
-    found[candidate.key] = await _standing(registry, candidate, stored, now)
-    return []
-
-
-async def _standing(
-    registry: Registry, candidate: Candidate, stored: Document, now: datetime
-) -> Verdict:
-    if "cluster" not in stored:
-        return ALONE
-    return (await clusters.verdicts(registry, [(candidate, stored["cluster"])], now))[candidate.key]
+    elif candidate.created < stored["created"]:
+        await signatures.predate(registry, candidate)
+    standing.append((candidate, stored))
+    return strays

@@ -6,7 +6,7 @@ posts are brought into line with. Its first copy makes a cluster; a post alone h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from bson import ObjectId
@@ -176,8 +176,16 @@ async def take_bands(registry: Registry, owner: Owner) -> None:
         await signatures.add_bands(registry, owner.id, free)
 
 
-async def settled(registry: Registry, cluster: ObjectId, original: int) -> bool:
-    """Note that posts show what the cluster says; False where it says something else by now."""
-    said = {"_id": cluster, "original": original}
-    done = await registry.clusters.update_one(said, {"$unset": {"unsettled": ""}})
-    return done.matched_count == 1
+async def settled(registry: Registry, shown: Mapping[ObjectId, Document]) -> set[ObjectId]:
+    """Note that posts show what these clusters said; those that say something else by now."""
+    if not shown:
+        return set()
+    unset = {"$unset": {"unsettled": ""}}
+    said = [
+        UpdateOne({"_id": id_, "original": row["original"]}, unset) for id_, row in shown.items()
+    ]
+    done = await registry.clusters.bulk_write(said, ordered=False)
+    if done.matched_count == len(said):
+        return set()
+    query = {"_id": {"$in": list(shown)}, "unsettled": {"$exists": True}}
+    return set(await registry.clusters.distinct("_id", query))

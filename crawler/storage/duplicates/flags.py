@@ -6,7 +6,7 @@ may have made another post the original. So what was written is compared once mo
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection, Container, Mapping
 
 from bson import ObjectId
 from pymongo import UpdateOne
@@ -67,8 +67,7 @@ async def confirm(
     now = {row["_id"]: row async for row in rows}
     stale = {c for key, c in members.items() if not _holds(key, verdicts[key], now.get(c))}
     stale |= {cluster for cluster, row in now.items() if row.get("unsettled")}
-    for cluster in stale:
-        await settle(db, registry, cluster)
+    await settle(db, registry, stale)
 
 
 def _holds(key: str, verdict: Verdict, cluster: Document | None) -> bool:
@@ -77,31 +76,40 @@ def _holds(key: str, verdict: Verdict, cluster: Document | None) -> bool:
     return bool(cluster["post"] == (verdict.duplicate_of or key))
 
 
-async def settle(db: Database, registry: Registry, cluster: ObjectId) -> None:
-    """Bring all posts of a cluster into line with it."""
+async def settle(db: Database, registry: Registry, wanted: Collection[ObjectId]) -> None:
+    """Bring all posts of these clusters into line with them."""
     for _ in range(TRIES):
-        row = await registry.clusters.find_one({"_id": cluster})
-        if row is None:
+        if not wanted:
             return
-        originals = await signatures.by_id(registry, [row["original"]])
-        if row["original"] not in originals:
-            return
-        sketch = Sketch.decode(originals[row["original"]]["sketch"])
-        await _settle_members(db, registry, row, sketch)
-        if await clusters.settled(registry, cluster, row["original"]):
-            return
+        found = await registry.clusters.find({"_id": {"$in": list(wanted)}}).to_list(None)
+        originals = await signatures.by_id(registry, [row["original"] for row in found])
+        # Whose original has gone is settled by whoever elects the next.
+        rows = {row["_id"]: row for row in found if row["original"] in originals}
+        sketches = {id_: _sketch(originals[row["original"]]) for id_, row in rows.items()}
+        await _settle_members(db, registry, rows, sketches)
+        wanted = await clusters.settled(registry, rows)
 
 
 async def _settle_members(
-    db: Database, registry: Registry, row: Document, original: Sketch
+    db: Database,
+    registry: Registry,
+    rows: Mapping[ObjectId, Document],
+    originals: Mapping[ObjectId, Sketch],
 ) -> None:
-    cursor = registry.signatures.find({"cluster": row["_id"]}, signatures.OF_OWNER)
+    def verdict(member: Document) -> Verdict:
+        cluster = member["cluster"]
+        return _verdict(member, rows[cluster], originals[cluster])
+
+    cursor = registry.signatures.find({"cluster": {"$in": list(rows)}}, signatures.OF_OWNER)
     while members := await cursor.to_list(BATCH):
-        await show(db, {one["post"]: _verdict(one, row, original) for one in members})
+        await show(db, {one["post"]: verdict(one) for one in members})
 
 
 def _verdict(member: Document, row: Document, original: Sketch) -> Verdict:
     if member["_id"] == row["original"]:
         return Verdict(cluster=row["_id"])
-    similarity = Sketch.decode(member["sketch"]).similarity(original)
-    return Verdict(row["post"], similarity, row["_id"])
+    return Verdict(row["post"], _sketch(member).similarity(original), row["_id"])
+
+
+def _sketch(stored: Document) -> Sketch:
+    return Sketch.decode(stored["sketch"])

@@ -18,7 +18,10 @@ from crawler.storage.duplicates.registry import Registry
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What texts are. replaced: by each new original the one before, if that has been printed."""
+    """What texts are, but for those that are alone.
+
+    replaced: by each new original the one before, where that is of an earlier batch
+    """
 
     verdicts: Verdicts = field(default_factory=dict)
     replaced: dict[str, str] = field(default_factory=dict)
@@ -33,12 +36,10 @@ async def judge(
     now:     no other batch has this time
     """
     await leaving.release(registry, emptied, now)
-    claimed = await claims.claim(registry, candidates, now)
-    found = registry.signatures.find(
-        {"_id": {"$in": [candidate.id for candidate in candidates]}},
-        {"post": 1, "at": 1, "cluster": 1},
-    )
-    stored = {row["post"]: row async for row in found}
+    known = await _stored(registry, candidates, {"sketch": 1, "created": 1, "ghost": 1})
+    new = [one for one in candidates if one.key not in known or _tells(one, known[one.key])]
+    claimed = await claims.claim(registry, new, now)
+    stored = await _stored(registry, candidates, {"at": 1, "cluster": 1})
     query = {"_id": {"$in": [row["cluster"] for row in stored.values() if "cluster" in row]}}
     clusters = {row["_id"]: row async for row in registry.clusters.find(query)}
     standing = {
@@ -46,32 +47,45 @@ async def judge(
         for candidate in candidates
         if (cluster := clusters.get(stored.get(candidate.key, {}).get("cluster"))) is not None
     }
-    new = {key for key, row in stored.items() if row["at"] == now}
     return Judged(
-        await _verdicts(registry, claimed, standing), _replaced(clusters.values(), new, now)
+        await _verdicts(registry, claimed, standing),
+        _replaced(clusters.values(), {key for key, row in stored.items() if row["at"] == now}, now),
     )
+
+
+async def _stored(
+    registry: Registry, candidates: Sequence[Candidate], fields: Document
+) -> dict[str, Document]:
+    """What is stored of texts, by key."""
+    query = {"_id": {"$in": [candidate.id for candidate in candidates]}}
+    return {row["post"]: row async for row in registry.signatures.find(query, fields | {"post": 1})}
+
+
+def _tells(candidate: Candidate, stored: Document) -> bool:
+    """Whether a text tells more than what is stored of it."""
+    if "ghost" in stored or candidate.created < stored["created"]:
+        return True
+    return bool(stored["sketch"] != candidate.sketch.encode())
 
 
 async def _verdicts(
     registry: Registry, claimed: Verdicts, standing: dict[Candidate, Document]
 ) -> Verdicts:
-    """Verdicts by the clusters that texts are in now."""
+    """Verdicts by the clusters that texts are in now; those that are alone are left out."""
+    verdicts = {one.key: claimed.get(one.key, ALONE) for one in standing}
     stale = {
         cluster["original"]
-        for candidate, cluster in standing.items()
-        if cluster["post"] not in (candidate.key, claimed[candidate.key].duplicate_of)
+        for one, cluster in standing.items()
+        if cluster["post"] not in (one.key, verdicts[one.key].duplicate_of)
     }
     originals = await signatures.by_id(registry, stale) if stale else {}
-    verdicts: Verdicts = dict.fromkeys(claimed, ALONE)
-    for candidate, cluster in standing.items():
-        verdict = claimed[candidate.key]
-        if cluster["post"] == candidate.key:
-            verdict = Verdict(cluster=cluster["_id"])
+    for one, cluster in standing.items():
+        if cluster["post"] == one.key:
+            verdicts[one.key] = Verdict(cluster=cluster["_id"])
         elif cluster["original"] in originals:
             original = signatures.owner_of(originals[cluster["original"]])
-            alike = candidate.sketch.similarity(original.sketch)
-            verdict = Verdict(original.post, alike, cluster["_id"])
-        verdicts[candidate.key] = verdict
+            alike = one.sketch.similarity(original.sketch)
+            verdicts[one.key] = Verdict(original.post, alike, cluster["_id"])
     return verdicts
 
 

@@ -20,8 +20,8 @@ async def release_posts(db: Database, registry: Registry, query: Document, now: 
     """Take all posts that a query finds out of the index, before they are deleted."""
     cursor = db.posts.find(query, {"_id": 1}).batch_size(BATCH)
     while rows := await cursor.to_list(BATCH):
-        for cluster in await release(registry, [row["_id"] for row in rows], now):
-            await flags.settle(db, registry, cluster)
+        left = await release(registry, [row["_id"] for row in rows], now)
+        await flags.settle(db, registry, left)
 
 
 async def recover(
@@ -36,8 +36,7 @@ async def recover(
     while rows := await cursor.to_list(BATCH):
         keys = {row["post"] for row in rows}
         keys -= set(await db.posts.distinct("_id", {"_id": {"$in": list(keys)}}))
-        for cluster in await release(registry, list(keys), now):
-            await flags.settle(db, registry, cluster)
+        await flags.settle(db, registry, await release(registry, list(keys), now))
 
 
 async def release(registry: Registry, keys: Sequence[str], now: datetime) -> set[ObjectId]:

@@ -81,7 +81,8 @@ async def posts(db: Database) -> AsyncIterator[list[Document]]:
     async with found:
         while rows := await found.to_list(BATCH):
             keys = [row["_id"] for row in rows]
-            some = db.posts.find({"_id": {"$in": keys}}, comparing.FIELDS)
+            fields = (*comparing.FIELDS, "original", *flags.FIELDS)
+            some = db.posts.find({"_id": {"$in": keys}}, fields)
             known = {post["_id"]: post async for post in some}
             yield [known[key] for key in keys if key in known]
 
@@ -106,19 +107,25 @@ async def compare(db: Database, registry: Registry, some: list[Document], now: d
     made = {post["_id"]: comparing.candidate_of(post, registry.scheme) for post in some}
     candidates = [candidate for candidate in made.values() if candidate is not None]
     verdicts = await claims.claim(registry, candidates, now)
-    alone = {key for key, verdict in verdicts.items() if verdict.cluster is None}
-    alone |= {key for key, candidate in made.items() if candidate is None}
-    await flags.show(db, dict.fromkeys(alone, ALONE))
+    alone = {key for key in made if verdicts.get(key, ALONE).cluster is None}
+    flagged = [post["_id"] for post in some if not _is_plain(post)]
+    await flags.show(db, dict.fromkeys(alone.intersection(flagged), ALONE))
     # Who deleted a post before it was claimed could not take it out of the index.
     there = await db.posts.distinct("_id", {"_id": {"$in": list(made)}})
     await leaving.release(registry, list(made.keys() - set(there)), now)
     return len(candidates)
 
 
+def _is_plain(post: Document) -> bool:
+    """Whether a post shows that it is alone."""
+    return post.get("original") is True and not any(name in post for name in flags.FIELDS)
+
+
 async def settle(db: Database, registry: Registry) -> None:
     """Let posts show the clusters that they are in now."""
-    for cluster in await registry.clusters.distinct("_id"):
-        await flags.settle(db, registry, cluster)
+    cursor = registry.clusters.find({}, {"_id": 1}).batch_size(BATCH)
+    while rows := await cursor.to_list(BATCH):
+        await flags.settle(db, registry, [row["_id"] for row in rows])
 
 
 async def show_all(db: Database) -> int:

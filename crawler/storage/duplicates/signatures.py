@@ -92,3 +92,9 @@ async def add_bands(registry: Registry, id_: int, bands: Sequence[int]) -> None:
     except BulkWriteError as error:
         if any(problem["code"] != DUPLICATE_KEY for problem in error.details["writeErrors"]):
             raise
+
+
+async def predate(registry: Registry, candidate: Candidate) -> None:
+    """Note that a stored post is older than was believed."""
+    update = {"$min": {"created": candidate.created}}
+    await registry.signatures.update_one({"_id": candidate.id}, update)

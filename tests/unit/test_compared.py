@@ -1,0 +1,85 @@
+"""Which text of a post is compared, and when it was written."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from crawler.errors import WrapperError
+from crawler.sketches.claim import created_at
+from crawler.sketches.compared import is_record, text_of
+from crawler.storage.duplicates.hot import MOST, HotBands
+from crawler.wrapper import Wrapper
+
+SEEN = datetime(2026, 3, 2, tzinfo=UTC)
+BOOK = {"title": "It", "price": {"amount": 9.5, "currency": "GBP"}, "image": "https://x.test/a.png"}
+
+
+def test_a_main_text_is_compared_under_its_title() -> None:
+    assert text_of("Tea", "Grown in rows.", {"title": "Tea", "author": "Ann"}, None) == (
+        "Tea\nGrown in rows."
+    )
+
+
+def test_without_a_main_text_all_fields_are_compared_but_links() -> None:
+    text = text_of("It", None, BOOK, None)
+    assert text == 'It\n{"amount": 9.5, "currency": "GBP"}'
+    assert is_record(None, None, text)
+
+
+def test_a_wrapper_names_what_is_compared() -> None:
+    fields = BOOK | {"blurb": "A clown.", "tags": ["horror", "town"], "stock": 3, "none": None}
+    names = ("blurb", "tags", "stock", "none", "absent", "main_text")
+    assert text_of("It", "Text.", fields, names) == "A clown.\nhorror town\n3\nText."
+    assert not is_record(None, names, "A clown.")
+
+
+def test_few_words_of_a_text_are_no_record() -> None:
+    assert not is_record("Comments", None, "Title\nComments")
+
+
+@pytest.mark.parametrize(
+    ("published", "created"),
+    [
+        (None, SEEN),
+        (SEEN - timedelta(days=9), SEEN - timedelta(days=9)),
+        (SEEN + timedelta(minutes=59), SEEN),
+        (SEEN + timedelta(days=1), SEEN),
+        (datetime(1970, 1, 1, tzinfo=UTC), SEEN),
+    ],
+)
+def test_a_date_counts_where_it_can_be(published: datetime | None, created: datetime) -> None:
+    assert created_at(published, SEEN) == created
+
+
+def test_hot_bands_are_the_latest_ones() -> None:
+    hot = HotBands()
+    hot.add([1, 2])
+    assert hot.any(frozenset({2, 3}))
+    hot.discard([2])
+    assert not hot.any(frozenset({2, 3}))
+    hot.add(range(10, 10 + MOST))
+    assert not hot.any(frozenset({1}))
+
+
+def site(**keys: object) -> Wrapper:
+    given = {"name": "x", "start_urls": ["https://x.test/"], "item_pages": "/i/"}
+    return Wrapper.of(given | keys, "x.toml")
+
+
+def test_a_wrapper_says_whether_and_by_what_posts_are_compared() -> None:
+    assert (site().duplicates, site().compared) == (True, None)
+    assert site(duplicates=False).duplicates is False
+    assert site(duplicates="blurb").compared == ("blurb",)
+    named = site(duplicates=["title", "blurb"], fields={"blurb": "p"})
+    assert named.compared == ("title", "blurb")
+
+
+@pytest.mark.parametrize(
+    ("duplicates", "cause"),
+    [(["blurp"], "duplicates: 'blurp' is no field of this wrapper"), ([], "names no field")],
+)
+def test_a_mistake_in_what_is_compared_is_named(duplicates: list[str], cause: str) -> None:
+    with pytest.raises(WrapperError, match=cause):
+        site(duplicates=duplicates, fields={"blurb": "p"})

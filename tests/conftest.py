@@ -81,9 +81,16 @@ def database(stored: tuple[Db, str]) -> Db:
 
 
 @pytest.fixture
-def freshet(stored: tuple[Db, str], tmp_path: Path) -> Iterator[Freshet]:
-    """Runs Freshet's commands on the test's database."""
-    env = {"MONGO_URI": stored[1], "FRESHET_DATA_DIR": tmp_path / "data"}
+def freshet(
+    request: pytest.FixtureRequest, stored: tuple[Db, str], tmp_path: Path
+) -> Iterator[Freshet]:
+    """Runs Freshet's commands on the test's database; a module's DUPLICATES has posts compared."""
+    compared = getattr(request.module, "DUPLICATES", "off")
+    env = {
+        "MONGO_URI": stored[1],
+        "FRESHET_DATA_DIR": tmp_path / "data",
+        "FRESHET_DUPLICATES": compared,
+    }
     with Freshet(tmp_path, **env) as runner:
         yield runner
 

@@ -53,9 +53,9 @@ class RedisBands:
     ) -> list[tuple[int, float] | None]:
         """Claim bands for posts by id and sketch, in order; later ones see earlier ones.
 
-        A post takes those of its bands that are still free. Returns for each the id of the most
-        similar among the owners of the others, and how similar it is, or None where that is below
-        the threshold: an original. To ask again is safe and gives the same.
+        A post takes those of its bands that are still free. Returns for each the id of the first
+        among the owners of the others that is similar enough, and how similar it is, or None where
+        none is: an original. To ask again is safe and gives the same.
         """
         verdicts: list[tuple[int, float] | None] = [None] * len(batch)
         for start in range(0, len(batch), POSTS_A_SCRIPT):

@@ -1,6 +1,6 @@
 -- Claims bands. ARGV[2]: a threshold; then for each post its id, its sketch and its bands.
--- Returns for each copy its position and, in one string, the id of its best match and how similar
--- that is. The other posts are originals.
+-- Returns for each copy its position and, in one string, the id of its match and how similar that
+-- is. The other posts are originals.
 
 local threshold = tonumber(ARGV[2])
 -- Numbers that were not needed, by size of record; most posts of a hot band need none.
@@ -32,22 +32,24 @@ local function hand_over(bands, number, own)
   end
 end
 
--- The owner most like a post; of equals the one with the smaller number, most often the older.
+-- The owner that a post is a copy of: of all that are similar enough the one with the smallest
+-- number, most often the oldest. So copies that come at once name one post, and not each other,
+-- of which none may be in MongoDB yet.
 -- Returns its id, its similarity and, if the post was claimed before, the number of its own record.
 local function look(owners, record)
-  local id, best_id, best, best_number, own = sub(record, 1, ID), nil, -1, nil, nil
+  local id, first_id, similar, first_number, own = sub(record, 1, ID), nil, nil, math.huge, nil
   for number in pairs(owners) do
     local other = read_record(number)
     if other == record then
       own = number
     elseif sub(other, 1, ID) ~= id then
       local found = similarity(record, other)
-      if found > best or (found == best and number < best_number) then
-        best_id, best, best_number = sub(other, 1, ID), found, number
+      if found >= threshold and number < first_number then
+        first_id, similar, first_number = sub(other, 1, ID), found, number
       end
     end
   end
-  return best_id, best, own
+  return first_id, similar, own
 end
 
 local function keep(record, bands, number, taken, own)
@@ -68,9 +70,9 @@ local function claim(record, bands)
   spare[#record] = spare[#record] or new_number(#record)
   local number = spare[#record]
   local taken, owners = take(bands, number)
-  local best_id, best, own = look(owners, record)
+  local first_id, similar, own = look(owners, record)
   keep(record, bands, number, taken, own)
-  return best >= threshold and best_id .. format("%.17g", best)
+  return first_id and first_id .. format("%.17g", similar)
 end
 
 local copies = {}

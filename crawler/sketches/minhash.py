@@ -47,7 +47,13 @@ def as_datasketch(values: Values) -> MinHash:
     """A MinHash of datasketch with these values; it goes on with `shingle_hash`."""
     from datasketch import MinHash  # brings half a second of scipy
 
-    return MinHash(hashvalues=values, seed=SEED, scheme=SCHEME, hashfunc=shingle_hash)
+    return MinHash(
+        hashvalues=values,
+        permutations=permutations(values.size),
+        seed=SEED,
+        scheme=SCHEME,
+        hashfunc=shingle_hash,
+    )
 
 
 def shingle_hash(shingle: bytes) -> int:

@@ -72,7 +72,9 @@ def run(sizes: list[int]) -> int:
         rates = _made(console, folder, sizes[-1])
         for one in CONTENDERS:
             console.print(f"Measuring {one.name} ...", style="dim")
-            found += [(one, row) for row in measured(one, folder, sizes)]
+            for row in measured(one, folder, sizes):
+                console.print(f"  {row['posts']:,} posts: {' | '.join(_cells(row))}", style="dim")
+                found.append((one, row))
     _show(console, found)
     _show_steps(console, found)
     console.print("Sketches, texts a second: " + ", ".join(rates))

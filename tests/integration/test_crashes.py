@@ -20,6 +20,8 @@ from crawler.config import Config
 from crawler.storage.embedded import EmbeddedServer
 from tests.site.running import RunningSite
 
+DUPLICATES = "characters"
+
 ROOT = Path(__file__).resolve().parents[2]
 ITEMS = 1500
 LISTS = ITEMS // 100

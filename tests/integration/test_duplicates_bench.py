@@ -26,6 +26,8 @@ from crawler.storage.scratch import create_indexes, fill, index_bytes, scratch
 from tests.integration.harness import Db, Freshet, Row
 from tests.integration.inside import in_json, run
 
+DUPLICATES = "characters"
+
 PAIRS = list(combinations(range(6), 2))
 POSTS, QUERIES = 300, 100
 FAMILY = ("B6D1", "R15D2", "R1D3", "supershingles")

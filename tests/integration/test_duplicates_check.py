@@ -24,6 +24,8 @@ from tests.integration.claiming import edited, text
 from tests.integration.harness import Db, Freshet, Result, Row
 from tests.integration.inside import in_json, run
 
+DUPLICATES = "characters"
+
 MUSEUM, MARKET, MUSEUM_ZH = (
     text(1),
     text(2),

@@ -12,6 +12,8 @@ from tests.integration.claiming import HOUR, NOW, Posts, candidate, edited, text
 from tests.integration.harness import Db, Freshet, Result, Row
 from tests.integration.inside import in_json, run
 
+DUPLICATES = "characters"
+
 LONG, OTHER = text(1), text(2)
 DAY = timedelta(days=1)
 

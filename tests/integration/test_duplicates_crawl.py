@@ -11,6 +11,8 @@ from tests.integration.claiming import edited, text
 from tests.integration.harness import Db, Freshet, Pages
 from tests.integration.test_feed_crawl import crawl, post, rss, subscribe
 
+DUPLICATES = "characters"
+
 pytestmark = pytest.mark.mongo
 FIRST, OTHER = text(1), text(2)
 FRAME = "<nav>Home Shop About Contact Imprint</nav>{}<footer>All rights reserved</footer>"

@@ -24,6 +24,8 @@ from tests.integration.harness import Db, Freshet, Pages, Result, Row
 from tests.integration.inside import in_json, run
 from tests.integration.redis_server import private_server, url_of
 
+DUPLICATES = "characters"
+
 DAY = timedelta(days=1)
 PATIENCE_SECONDS = 40.0
 NO_TEXT: Row = {"title": None, "text": None}

@@ -42,7 +42,12 @@ def done(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """The pass, run once for the tests of this file; they only look."""
     folder = tmp_path_factory.mktemp("first")
     with databases() as (db, uri), RunningSite() as site:
-        freshet = Freshet(folder, MONGO_URI=uri, FRESHET_DATA_DIR=folder / "data")
+        freshet = Freshet(
+            folder,
+            MONGO_URI=uri,
+            FRESHET_DATA_DIR=folder / "data",
+            FRESHET_DUPLICATES="characters",
+        )
         out = folder / "items.jsonl"
         result = freshet.crawl(demo_wrapper(freshet, site), "-O", out)
         yield FirstPass(db, site, site.requests(), _lines(out), result.err)

@@ -132,6 +132,7 @@ POSTS = lines({"id": "1", "text": "one"}, {"id": "2", "text": "two", "title": "T
 @pytest.mark.parametrize(
     ("name", "packed"),
     [("p.jsonl", POSTS), ("p.jsonl.gz", gzip.compress(POSTS)), ("p.xz", lzma.compress(POSTS))],
+    ids=["plain", "gzip", "xz"],
 )
 def test_a_file_is_read_plain_or_packed(tmp_path: Path, name: str, packed: bytes) -> None:
     (tmp_path / name).write_bytes(packed)

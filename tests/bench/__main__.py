@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import claims, crawlduplicates, feedloop, feedplans, planning
+from tests.bench import claims, crawlduplicates, feedloop, feedplans, planning, recall
 from tests.bench.crawls import ROOT, Crawl, freshet, plain
 from tests.site.running import RunningSite
 
@@ -29,6 +29,9 @@ def main() -> int:
     parser.add_argument("--planning", action="store_true", help="replans of a million targets")
     parser.add_argument("--feeds", action="store_true", help="a day of crawls of 1,000 feeds")
     parser.add_argument("--feed-plans", action="store_true", help="plans of a million feeds")
+    parser.add_argument(
+        "--recall", type=Path, help="near-duplicates found among the posts of a file"
+    )
     parser.add_argument("--claims", action="store_true", help="near-duplicates of a million posts")
     parser.add_argument(
         "--posts", type=int, nargs="+", default=claims.SIZES, help="with --claims: sizes"
@@ -49,6 +52,8 @@ def main() -> int:
         return feedplans.run()
     if options.duplicates:
         return crawlduplicates.run(options.rounds or 5)
+    if options.recall:
+        return recall.run(options.recall)
     if options.claims:
         return claims.run(options.posts)
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name, RunningSite() as site:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -28,6 +29,7 @@ from crawler.sketches.shapes import EXACT
 from crawler.sketches.stored import Sketch
 from crawler.storage.duplicates import claims
 from crawler.storage.duplicates.registry import Registry
+from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.store import Store
 from tests.bench.exactpairs import earlier_at_least
 
@@ -83,13 +85,18 @@ class Index:
 
 def run(path: Path, copies: int = COPIES, seed: int = 1) -> int:
     """Measure and print; exit code 1 if a bar is missed."""
-    return asyncio.run(_run(path, copies, seed))
+    with tempfile.TemporaryDirectory(prefix="fr-") as folder:
+        config = Config.load(data_dir=Path(folder), mongo_uri=None)
+        try:
+            return asyncio.run(_run(config, path, copies, seed))
+        finally:
+            EmbeddedServer.of(config).stop()
 
 
-async def _run(path: Path, copies: int, seed: int) -> int:
+async def _run(config: Config, path: Path, copies: int, seed: int) -> int:
     posts = [_text(f"p{number}", text) for number, text in enumerate(File(path, None).texts())]
     Random(seed).shuffle(posts)
-    store = await Store.open(Config.load())
+    store = await Store.open(config)
     registry = Registry(store.db.bench_signatures, store.db.bench_clusters, SCHEME)
     try:
         whole = await _measured(registry, posts, copies, seed)

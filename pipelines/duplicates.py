@@ -16,7 +16,7 @@ from scrapy.exceptions import NotConfigured
 from crawler.items import Kind, Visit
 from crawler.session import Session
 from crawler.sketches.claim import Candidate, created_at
-from crawler.sketches.compared import is_record, text_of
+from crawler.sketches.compared import sketch_of
 from crawler.sketches.schemes import Scheme, scheme_of
 from pipelines.changes import OfSession
 
@@ -46,15 +46,12 @@ class DuplicatesPipeline(OfSession):
 
 def sketched(visit: Visit, scheme: Scheme) -> tuple[tuple[Candidate, ...], tuple[str, ...]]:
     """The posts of a visit with a text to compare, and the keys of those that have none."""
-    from crawler.sketches.sketch import exactly  # machine code, where a text comes first
-
     names = visit.fetched.compared
     candidates, emptied = [], []
     for key, content, published, edited in _posts(visit):
         fields = {name: value for name, value in content.items() if name != "main_text"}
-        main = content.get("main_text")
-        text = text_of(content.get("title"), main, fields, names)
-        sketch = exactly(text) if is_record(main, names, text) else scheme.sketch(text)
+        title, text = content.get("title"), content.get("main_text")
+        sketch = sketch_of(scheme, title, text, fields, names)
         if sketch is None:
             emptied.append(key)
         else:

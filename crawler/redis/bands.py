@@ -16,10 +16,10 @@ from redis.commands.core import AsyncScript
 
 from crawler.redis.client import user_errors
 from crawler.sketches.arrays import Keys
+from crawler.sketches.claim import Claim
 from crawler.sketches.shapes import SHAPES
-from crawler.sketches.stored import KEY_BITS, Sketch
+from crawler.sketches.stored import KEY_BITS
 
-Claimed = tuple[int, Sketch]
 HEAD_BITS = 32
 LAST = np.int64(0xFFFFFFFF)
 ID_BYTES = BAND_BYTES = 8
@@ -48,28 +48,33 @@ class RedisBands:
         self._claim = self._script("similarity", "claim")
         self._release = self._script("release")
 
-    async def claim(
-        self, batch: Sequence[Claimed], threshold: float
-    ) -> list[tuple[int, float] | None]:
-        """Claim bands for posts by id and sketch, in order; later ones see earlier ones.
+    async def claim(self, batch: Sequence[Claim], threshold: float) -> list[bytes]:
+        """Claim bands for posts, in order; later ones see earlier ones. Returns their clusters.
 
-        A post takes those of its bands that are still free. Returns for each the id of the first
-        among the owners of the others that is similar enough, and how similar it is, or None where
-        none is: an original. To ask again is safe and gives the same.
+        A post takes those of its bands that are still free. It joins the cluster of the first
+        among the owners of the others that is similar enough; where none is, it founds its own.
+        To ask again is safe and gives the same.
         """
-        verdicts: list[tuple[int, float] | None] = [None] * len(batch)
-        for start in range(0, len(batch), POSTS_A_SCRIPT):
-            posts = self._arguments(batch[start : start + POSTS_A_SCRIPT])
-            found = await self._run(self._claim, [repr(float(threshold)), *posts])
-            for position, match in zip(found[::2], found[1::2], strict=True):
-                verdicts[start + position] = _id_of(match), float(match[ID_BYTES:])
-        return verdicts
+        return await self._clusters(batch, repr(float(threshold)))
 
-    async def release(self, batch: Sequence[Claimed]) -> None:
+    async def put(self, batch: Sequence[Claim]) -> None:
+        """Claim bands for posts whose clusters are known, whatever they are similar to."""
+        await self._clusters(batch, "")
+
+    async def release(self, batch: Sequence[Claim]) -> None:
         """Free the bands of posts, given with the sketches that they were claimed with."""
         for start in range(0, len(batch), POSTS_A_SCRIPT):
             posts = self._arguments(batch[start : start + POSTS_A_SCRIPT])
             await self._run(self._release, list(posts))
+
+    async def _clusters(self, batch: Sequence[Claim], threshold: str) -> list[bytes]:
+        clusters = [one.cluster for one in batch]
+        for start in range(0, len(batch), POSTS_A_SCRIPT):
+            posts = self._arguments(batch[start : start + POSTS_A_SCRIPT])
+            found = await self._run(self._claim, [threshold, *posts])
+            for position, cluster in zip(found[::2], found[1::2], strict=True):
+                clusters[start + position] = cluster
+        return clusters
 
     async def count(self) -> int:
         """How many posts own a band."""
@@ -113,14 +118,15 @@ class RedisBands:
         with user_errors(self._client):
             return await script([self._state], [self._scheme, *arguments]) or []
 
-    def _arguments(self, batch: Sequence[Claimed]) -> Iterator[bytes]:
-        """Id, sketch and bands of each post, as the scripts take them."""
-        packed = self._packed(np.concatenate([sketch.bands for _, sketch in batch]))
+    def _arguments(self, batch: Sequence[Claim]) -> Iterator[bytes]:
+        """Id, cluster, sketch and bands of each post, as the scripts take them."""
+        packed = self._packed(np.concatenate([one.sketch.bands for one in batch]))
         at = 0
-        for id_, sketch in batch:
-            end = at + sketch.bands.size * BAND_BYTES
-            yield id_.to_bytes(ID_BYTES, signed=True)
-            yield sketch.encode()
+        for one in batch:
+            end = at + one.sketch.bands.size * BAND_BYTES
+            yield one.id.to_bytes(ID_BYTES, signed=True)
+            yield one.cluster
+            yield one.sketch.encode()
             yield packed[at:end]
             at = end
 
@@ -128,7 +134,3 @@ class RedisBands:
         """Eight bytes a band: the head that is stored, and the last bits, which tell its bucket."""
         halves = np.stack([(bands >> self._bucket_bits) & LAST, bands & LAST], axis=1)
         return halves.astype(">u4").tobytes()
-
-
-def _id_of(record: bytes) -> int:
-    return int.from_bytes(record[:ID_BYTES], signed=True)

@@ -1,6 +1,8 @@
--- Claims bands. ARGV[2]: a threshold; then for each post its id, its sketch and its bands.
--- Returns for each copy its position and, in one string, the id of its match and how similar that
--- is. The other posts are originals.
+-- Claims bands. ARGV[2]: a threshold; then for each post its id, a cluster, its sketch and its bands.
+-- A post that is similar enough to an owner of its bands joins that one's cluster; any other founds
+-- the one that came with it. Returns for each that joined its position and its cluster.
+--
+-- Without a threshold posts are put where they belong: each into the cluster that came with it.
 
 local threshold = tonumber(ARGV[2])
 -- Numbers that were not needed, by size of record; most posts of a hot band need none.
@@ -32,30 +34,30 @@ local function hand_over(bands, number, own)
   end
 end
 
--- The owner that a post is a copy of: of all that are similar enough the one with the smallest
--- number, most often the oldest. So copies that come at once name one post, and not each other,
--- of which none may be in MongoDB yet.
--- Returns its id, its similarity and, if the post was claimed before, the number of its own record.
-local function look(owners, record)
-  local id, first_id, similar, first_number, own = sub(record, 1, ID), nil, nil, math.huge, nil
+-- The post's own record, if it was claimed before, and the first of the others that is similar
+-- enough: with the smallest number, which most often is the oldest.
+local function look(owners, id, sketch)
+  local own, first, first_number = nil, nil, math.huge
   for number in pairs(owners) do
     local other = read_record(number)
-    if other == record then
-      own = number
-    elseif sub(other, 1, ID) ~= id then
-      local found = similarity(record, other)
-      if found >= threshold and number < first_number then
-        first_id, similar, first_number = sub(other, 1, ID), found, number
-      end
+    if is_of(other, id, sketch) then
+      own = {number = number, cluster = sub(other, ID + 1, HEAD)}
+    elseif threshold and number < first_number and sub(other, 1, ID) ~= id
+        and similarity(sketch, sub(other, HEAD + 1)) >= threshold then
+      first, first_number = sub(other, ID + 1, HEAD), number
     end
   end
-  return first_id, similar, own
+  return own, first
 end
 
-local function keep(record, bands, number, taken, own)
+-- Stores a record if it has bands, or if what is stored of the post says another cluster.
+local function keep(record, bands, number, taken, own, cluster)
   if own and taken > 0 then
-    hand_over(bands, number, own)
-  elseif taken > 0 then
+    hand_over(bands, number, own.number)
+  end
+  if own and own.cluster ~= cluster then
+    write_record(own.number, record)
+  elseif not own and taken > 0 then
     write_record(number, record)
     state.records = state.records + 1
     spare[#record] = nil
@@ -66,25 +68,30 @@ local function keep(record, bands, number, taken, own)
   end
 end
 
-local function claim(record, bands)
-  spare[#record] = spare[#record] or new_number(#record)
-  local number = spare[#record]
+-- Returns the cluster that the post is in.
+local function claim(id, cluster, sketch, bands)
+  local size = HEAD + #sketch
+  spare[size] = spare[size] or new_number(size)
+  local number = spare[size]
   local taken, owners = take(bands, number)
-  local first_id, similar, own = look(owners, record)
-  keep(record, bands, number, taken, own)
-  return first_id and first_id .. format("%.17g", similar)
+  local own, first = look(owners, id, sketch)
+  if threshold then
+    cluster = own and own.cluster or first or cluster
+  end
+  keep(id .. cluster .. sketch, bands, number, taken, own, cluster)
+  return cluster
 end
 
-local copies = {}
-for i = 3, #ARGV, 3 do
-  local match = claim(ARGV[i] .. ARGV[i + 1], ARGV[i + 2])
-  if match then
-    copies[#copies + 1] = (i - 3) / 3
-    copies[#copies + 1] = match
+local joined = {}
+for i = 3, #ARGV, 4 do
+  local cluster = claim(ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
+  if cluster ~= ARGV[i + 1] then
+    joined[#joined + 1] = (i - 3) / 4
+    joined[#joined + 1] = cluster
   end
 end
 for size, number in pairs(spare) do
   free_number(number, size)
 end
 write_state()
-return copies
+return joined

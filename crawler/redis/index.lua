@@ -5,7 +5,8 @@
 -- KEYS[1]      hash    the state: scheme, bands, buckets, records, chunks; for each size of records
 --                      `next:<size>`, the number after the last one, and `freed:<size>`
 -- <prefix>b:N  hash    a bucket: the head of a band -> the number of the record that owns it
--- <prefix>r:N  string  a chunk of records of one size; a record is an id and a stored sketch
+-- <prefix>r:N  string  a chunk of records of one size; a record is a post's id, its cluster and its
+--                      stored sketch
 -- <prefix>f:S  list    numbers of freed records of size S
 --
 -- All names are made of KEYS[1] and carry its hash tag: a cluster has them in one place.
@@ -21,9 +22,10 @@ local format, read_numbers = string.format, struct.unpack
 -- hardly ever more than 128, which every server keeps as a packed list.
 local LOAD = 40
 local FIRST_BUCKETS = 2 ^ BUCKET_BITS
--- A signature of 128 bytes makes a record of 138; 59 of them fill 8 kB, as allocators cut memory.
-local CHUNK = 59
-local ID, BAND = 8, 8
+-- A signature of 128 bytes makes a record of 150; 54 of them fill 8 kB, as allocators cut memory.
+local CHUNK = 54
+local ID, CLUSTER, BAND = 8, 12, 8
+local HEAD = ID + CLUSTER
 
 local prefix = sub(KEYS[1], 1, -#"state" - 1)
 local state = {bands = 0, buckets = FIRST_BUCKETS, records = 0, chunks = 0}
@@ -153,4 +155,9 @@ local function read_record(number)
   local size = call("STRLEN", key) / CHUNK
   local at = number % CHUNK * size
   return call("GETRANGE", key, at, at + size - 1)
+end
+
+-- Whether a record is of this post with this text, whatever its cluster.
+local function is_of(record, id, sketch)
+  return sub(record, 1, ID) == id and sub(record, HEAD + 1) == sketch
 end

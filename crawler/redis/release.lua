@@ -1,13 +1,14 @@
--- Frees bands. From ARGV[2] on: for each post its id, its sketch and its bands, as when claimed.
+-- Frees bands. From ARGV[2] on: for each post its id, any cluster, its sketch and its bands, as when
+-- claimed.
 
--- The bands that a record owns are given up; returns its number, or nil if nothing is there.
-local function give_up(record, bands)
+-- The bands that a post owns are given up; returns its record's number, or nil if there is none.
+local function give_up(id, sketch, bands)
   local own, others = nil, {}
   for at = 1, #bands, BAND do
     local key, head = place_of(bands, at)
     local number = tonumber(call("HGET", key, head))
     if number and not own and not others[number] then
-      own = read_record(number) == record and number or nil
+      own = is_of(read_record(number), id, sketch) and number or nil
       others[number] = not own
     end
     if number and number == own then
@@ -18,11 +19,10 @@ local function give_up(record, bands)
   return own
 end
 
-for i = 2, #ARGV, 3 do
-  local record = ARGV[i] .. ARGV[i + 1]
-  local number = give_up(record, ARGV[i + 2])
+for i = 2, #ARGV, 4 do
+  local number = give_up(ARGV[i], ARGV[i + 2], ARGV[i + 3])
   if number then
-    free_number(number, #record)
+    free_number(number, HEAD + #ARGV[i + 2])
     state.records = state.records - 1
   end
 end

@@ -1,4 +1,4 @@
--- Estimated Jaccard of two records, to the last bit as Sketch.similarity has it in Python.
+-- Estimated Jaccard of two sketches, to the last bit as Sketch.similarity has it in Python.
 
 -- How many values of two signatures of this shape are equal.
 local function agreeing(shape, one, at, other, there)
@@ -26,11 +26,11 @@ local function alike(shape, ...)
   return math.max(0, (share * 256 - 1) / 255)
 end
 
--- Where the values of each shape begin in a record, by the shape's code.
-local function parts_of(record)
-  local parts, at = {}, ID + 2
-  while at <= #record do
-    local code = byte(record, at)
+-- Where the values of each shape begin in a sketch, by the shape's code.
+local function parts_of(sketch)
+  local parts, at = {}, 2
+  while at <= #sketch do
+    local code = byte(sketch, at)
     parts[code] = at + 1
     at = at + 1 + SHAPES[code].size
   end

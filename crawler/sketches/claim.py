@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from crawler.sketches.stored import Sketch
 
@@ -75,12 +75,15 @@ class Owner:
     cluster: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
-    """A stored post that a candidate is a duplicate of."""
+class Claim(NamedTuple):
+    """What a post claims its bands with, where they are kept apart from its document.
 
-    owner: Owner
-    similarity: float
+    cluster: 12 bytes; the one that it founds, if it is nobody's copy
+    """
+
+    id: int
+    cluster: bytes
+    sketch: Sketch
 
 
 def id_of(key: str) -> int:
@@ -98,10 +101,8 @@ def created_at(published: datetime | None, first_seen: datetime) -> datetime:
     return min(published, first_seen)
 
 
-def best_match(sketch: Sketch, owners: Iterable[Owner], threshold: float) -> Match | None:
-    """The most similar of some owners, if it is similar enough; the earlier one of equals."""
-    matches = [Match(owner, sketch.similarity(owner.sketch)) for owner in owners]
-    enough = [match for match in matches if match.similarity >= threshold]
-    if not enough:
-        return None
-    return min(enough, key=lambda match: (-match.similarity, match.owner.created, match.owner.id))
+def most_similar(sketch: Sketch, owners: Iterable[Owner], threshold: float) -> Owner | None:
+    """The owner most like a sketch, if it is similar enough; the earlier one of equals."""
+    found = [(-sketch.similarity(owner.sketch), owner.created, owner.id, owner) for owner in owners]
+    enough = [one for one in found if -one[0] >= threshold]
+    return min(enough)[-1] if enough else None

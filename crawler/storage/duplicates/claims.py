@@ -44,44 +44,47 @@ async def _once(
     """Claim; those that have to be claimed again."""
     edited = [candidate.id for candidate in waiting if candidate.edited]
     stored = await signatures.by_id(registry, edited) if edited else {}
-    how = inserting if registry.shared is None else shared
-    claimed = await how.claim(registry, [one for one in waiting if one.id not in stored], now)
-    found |= dict.fromkeys((one.key for one in claimed.originals), ALONE)
-    joined, again, before = await clusters.join(registry, claimed.copies, now)
-    found |= joined
-    stored |= await signatures.by_id(registry, [one.id for one in before]) if before else {}
-    stored |= {one.id: row for one, row in claimed.known}
-    standing: list[tuple[Candidate, Document]] = []
-    for candidate in waiting:
-        if candidate.id in stored:
-            again += await _known(registry, candidate, stored[candidate.id], standing, now)
-    found |= dict.fromkeys((one.key for one, _ in standing), ALONE)
-    members = [(one, row["cluster"]) for one, row in standing if "cluster" in row]
-    found |= await clusters.verdicts(registry, members, now)
-    return again
+    claim_new = inserting.claim if registry.shared is None else shared.claim
+    claimed = await claim_new(registry, [one for one in waiting if one.id not in stored], now)
+    found |= dict.fromkeys((one.key for one in claimed.alone), ALONE)
+    found |= await clusters.verdicts(registry, claimed.members, now)
+    found |= await clusters.standing(registry, claimed.founders, now)
+    known = [(one, stored[one.id]) for one in waiting if one.id in stored] + claimed.known
+    return claimed.lost + (await _known(registry, known, found, now) if known else [])
 
 
 async def _known(
-    registry: Registry,
-    candidate: Candidate,
-    stored: Document,
-    standing: list[tuple[Candidate, Document]],
-    now: datetime,
+    registry: Registry, known: Sequence[tuple[Candidate, Document]], found: Verdicts, now: datetime
 ) -> list[Candidate]:
-    """A post that is stored stands where it was, or it is claimed anew with whom it lets go."""
-    candidate = replace(candidate, created=min(candidate.created, stored["created"]))
-    strays: list[Candidate] = []
-    if stored.get("ghost"):
-        await edits.renew(registry, candidate, stored)
-    elif stored["sketch"] != candidate.sketch.encode():
-        edited = await edits.judge(registry, candidate, stored)
-        if not edited.stays:
-            await leaving.release(registry, [candidate.key], now)
-            return [replace(candidate, edited=False)]
-        strays = edited.strays
-        await leaving.release(registry, [stray.key for stray in strays], now)
-        await edits.renew(registry, candidate, stored)
-    elif candidate.created < stored["created"]:
-        await signatures.predate(registry, candidate)
-    standing.append((candidate, stored))
-    return strays
+    """Posts that are stored stand where they were, or are claimed anew with whom they let go."""
+    standing: dict[int, Candidate] = {}
+    again: list[Candidate] = []
+    for candidate, row in known:
+        one = replace(candidate, created=min(candidate.created, row["created"]))
+        stands, others = await _stands(registry, one, row, now)
+        again += others
+        if stands:
+            standing[one.id] = one
+    found |= dict.fromkeys((one.key for one in standing.values()), ALONE)
+    # Read again: they may have got their first copies since.
+    rows = await signatures.by_id(registry, standing)
+    members = [(standing[id_], row["cluster"]) for id_, row in rows.items() if "cluster" in row]
+    found |= await clusters.standing(registry, members, now)
+    return again
+
+
+async def _stands(
+    registry: Registry, candidate: Candidate, stored: Document, now: datetime
+) -> tuple[bool, list[Candidate]]:
+    """Whether a stored post stays what it is, and the posts that have to be claimed anew."""
+    if stored["sketch"] == candidate.sketch.encode():
+        if candidate.created < stored["created"]:
+            await signatures.predate(registry, candidate)
+        return True, []
+    edited = await edits.judge(registry, candidate, stored)
+    if not edited.stays:
+        await leaving.release(registry, [candidate.key], now)
+        return False, [replace(candidate, edited=False)]
+    await leaving.release(registry, [stray.key for stray in edited.strays], now)
+    await edits.renew(registry, candidate, stored)
+    return True, edited.strays

@@ -1,12 +1,12 @@
 """`clusters`: posts that are duplicates of one another, and which of them is the original.
 
 One document a cluster, and each change of the original is one atomic update of it: the truth that
-posts are brought into line with. Its first copy makes a cluster; a post alone has none.
+posts are brought into line with. Its first copy makes it; a post alone has none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
 from bson import ObjectId
@@ -15,67 +15,69 @@ from pymongo import UpdateOne
 from crawler.sketches.claim import ALONE, Candidate, Owner, Verdict
 from crawler.storage.client import Document
 from crawler.storage.duplicates import signatures
-from crawler.storage.duplicates.inserting import Copy, insert_copies
+from crawler.storage.duplicates.claimed import Member
 from crawler.storage.duplicates.registry import Registry
 
 KEPT_CHANGES = 100
 ELECTIONS = 20
 
 
-async def join(
-    registry: Registry, copies: Sequence[Copy], now: datetime
-) -> tuple[dict[str, Verdict], list[Candidate], list[Candidate]]:
-    """Store copies in the clusters of their matches.
-
-    Returns verdicts, those that lost their match meanwhile, and those that were stored before.
-    """
-    if not copies:
-        return {}, [], []
-    clusters = await _clusters_of(registry, {copy.match.owner.id for copy in copies}, now)
-    there = [copy for copy in copies if copy.match.owner.id in clusters]
-    rows = []
-    for copy in there:
-        bare = signatures.row_of(registry, copy.candidate, (), now)
-        rows.append((bare | {"cluster": clusters[copy.match.owner.id]}, copy.free))
-    stored_before = await insert_copies(registry, rows)
-    joined = [copy for copy in there if copy.candidate.id not in stored_before]
-    lost = [copy.candidate for copy in copies if copy.match.owner.id not in clusters]
-    before = [copy.candidate for copy in there if copy.candidate.id in stored_before]
-    members = [(copy.candidate, clusters[copy.match.owner.id]) for copy in joined]
-    return await verdicts(registry, members, now), lost, before
-
-
-async def _clusters_of(registry: Registry, owners: set[int], now: datetime) -> dict[int, ObjectId]:
-    """The cluster of each of these posts, made where there is none; posts that are gone miss."""
-    query: Document = {"_id": {"$in": list(owners)}}
-    found = await registry.signatures.find(query, signatures.OF_OWNER).to_list(None)
-    if alone := [row["_id"] for row in found if "cluster" not in row]:
-        lacking = {"cluster": {"$exists": False}}
-        await registry.signatures.bulk_write(
-            [UpdateOne({"_id": id_} | lacking, {"$set": {"cluster": ObjectId()}}) for id_ in alone],
-            ordered=False,
-        )
-        found = await registry.signatures.find(query, signatures.OF_OWNER).to_list(None)
-        founders = [row for row in found if row["_id"] in alone and "cluster" in row]
-        await _propose(registry, map(signatures.owner_of, founders), now)
-    return {row["_id"]: row["cluster"] for row in found if "cluster" in row}
+async def standing(
+    registry: Registry, members: Sequence[Member], now: datetime
+) -> dict[str, Verdict]:
+    """What posts are that are stored with a cluster: alone where that has no document."""
+    if not members:
+        return {}
+    found = await there(registry, {cluster for _, cluster in members})
+    alone = dict.fromkeys((one.key for one, cluster in members if cluster not in found), ALONE)
+    return alone | await verdicts(registry, [one for one in members if one[1] in found], now)
 
 
 async def verdicts(
-    registry: Registry, members: Sequence[tuple[Candidate, ObjectId]], now: datetime
+    registry: Registry, members: Sequence[Member], now: datetime
 ) -> dict[str, Verdict]:
     """What members of clusters are; an earlier one than the original takes its place."""
     if not members:
         return {}
-    proposed = (
-        Owner(one.id, one.key, one.created, one.sketch, cluster) for one, cluster in members
-    )
-    await _propose(registry, proposed, now)
+    joining = [Owner(one.id, one.key, one.created, one.sketch, to) for one, to in members]
+    await _enter(registry, joining, now)
     found = await _with_originals(registry, {cluster for _, cluster in members}, now)
-    return {
-        candidate.key: _verdict(candidate, found.get(cluster), cluster)
-        for candidate, cluster in members
-    }
+    return {one.key: _verdict(one, found.get(cluster), cluster) for one, cluster in members}
+
+
+async def _enter(registry: Registry, joining: Sequence[Owner], now: datetime) -> None:
+    """Propose posts, after those that have been in their clusters without a document."""
+    clusters, ids = {one.cluster for one in joining}, [one.id for one in joining]
+    new = clusters - await there(registry, clusters)
+    before = await _earliest(registry, new, ids)
+    made = await _propose(registry, before, now) | await _propose(registry, joining, now)
+    # Who was stored between these questions has not seen the cluster yet.
+    known = {one.id for one in before}.union(ids)
+    late = [one for one in await _earliest(registry, made) if one.id not in known]
+    await _propose(registry, late, now)
+
+
+async def there(registry: Registry, clusters: Collection[ObjectId]) -> set[ObjectId]:
+    """Those of these clusters that have a document."""
+    if not clusters:
+        return set()
+    return set(await registry.clusters.distinct("_id", {"_id": {"$in": list(clusters)}}))
+
+
+async def _earliest(
+    registry: Registry, clusters: Collection[ObjectId], besides: Sequence[int] = ()
+) -> list[Owner]:
+    """The earliest stored post of each of these clusters."""
+    if not clusters:
+        return []
+    stages: list[Document] = [
+        {"$match": {"cluster": {"$in": list(clusters)}, "_id": {"$nin": list(besides)}}},
+        {"$project": signatures.OF_OWNER | {"at": 1}},
+        {"$sort": {"created": 1, "at": 1, "post": 1}},
+        {"$group": {"_id": "$cluster", "first": {"$first": "$$ROOT"}}},
+    ]
+    found = await registry.signatures.aggregate(stages, allowDiskUse=True)
+    return [signatures.owner_of(row["first"]) async for row in found]
 
 
 def _verdict(candidate: Candidate, original: Owner | None, cluster: ObjectId) -> Verdict:
@@ -86,11 +88,11 @@ def _verdict(candidate: Candidate, original: Owner | None, cluster: ObjectId) ->
     return Verdict(original.post, candidate.sketch.similarity(original.sketch), cluster)
 
 
-async def _propose(registry: Registry, members: Iterable[Owner], now: datetime) -> None:
+async def _propose(registry: Registry, members: Iterable[Owner], now: datetime) -> set[ObjectId]:
     """Each member becomes the original of its cluster if it is earlier than that, or there is none.
 
-    Whoever joins proposes itself, and who makes a cluster its founder: in whatever order that
-    comes, the earliest is left.
+    Whoever joins proposes itself, and who makes a cluster's document whom it finds there: in
+    whatever order that comes, the earliest is left. Returns the clusters that were made.
     """
     earliest: dict[ObjectId, Owner] = {}
     for one in sorted(members, key=lambda member: member.created):
@@ -100,8 +102,10 @@ async def _propose(registry: Registry, members: Iterable[Owner], now: datetime) 
         earlier = {"$or": [_NONE, {"$gt": ["$created", one.created]}]}
         change = _change(one, now, "an earlier one came late", earlier)
         updates.append(UpdateOne({"_id": one.cluster}, change, upsert=True))
-    if updates:
-        await registry.clusters.bulk_write(updates, ordered=False)
+    if not updates:
+        return set()
+    done = await registry.clusters.bulk_write(updates, ordered=False)
+    return set((done.upserted_ids or {}).values())
 
 
 _ALWAYS: Document = {"$literal": True}
@@ -146,19 +150,19 @@ async def elect(registry: Registry, cluster: ObjectId, now: datetime) -> Owner |
     for _ in range(ELECTIONS):
         row = await registry.clusters.find_one({"_id": cluster})
         before = row["original"] if row else None
-        holder = (await signatures.by_id(registry, [before])).get(before) if before else None
+        holder = (
+            (await signatures.by_id(registry, [before])).get(before) if before is not None else None
+        )
         if holder is not None and holder.get("cluster") == cluster:
             return signatures.owner_of(holder)
-        members = registry.signatures.find({"cluster": cluster, "ghost": {"$exists": False}})
-        heirs = await members.sort([("created", 1), ("_id", 1)]).limit(1).to_list()
+        heirs = await _earliest(registry, [cluster])
         if not heirs:
             await registry.clusters.delete_one({"_id": cluster, "original": before})
             return None
-        heir = signatures.owner_of(heirs[0])
         if row is None:
-            await _propose(registry, [heir], now)
+            await _propose(registry, heirs, now)
         else:
-            change = _change(heir, now, "the original has gone", _ALWAYS)
+            change = _change(heirs[0], now, "the original has gone", _ALWAYS)
             await registry.clusters.update_one({"_id": cluster, "original": before}, change)
     return None
 
@@ -166,7 +170,7 @@ async def elect(registry: Registry, cluster: ObjectId, now: datetime) -> Owner |
 async def take_bands(registry: Registry, owner: Owner) -> None:
     """Claim those of a post's bands that nobody owns, so that its copies are found by it."""
     if registry.shared is not None:
-        await registry.shared.claim([(owner.id, owner.sketch)], registry.scheme.threshold)
+        await registry.shared.put(signatures.claims_of([owner]))
         return
     bands = frozenset(owner.sketch.bands.tolist())
     owners, _ = await signatures.holders(registry, bands)

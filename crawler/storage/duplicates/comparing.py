@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from crawler.sketches import compared
 from crawler.sketches.claim import Candidate, created_at
-from crawler.sketches.compared import is_record, text_of
 from crawler.sketches.schemes import Scheme
 from crawler.sketches.stored import Sketch
 from crawler.storage.client import Document
@@ -21,17 +21,13 @@ FIELDS = (
 def compared_text(post: Document) -> str:
     """What says whether a post is the same as another."""
     title, fields = _content(post)
-    return text_of(title, post.get("text"), fields, post.get("compare"))
+    return compared.text_of(title, post.get("text"), fields, post.get("compare"))
 
 
 def sketch_of(post: Document, scheme: Scheme) -> Sketch | None:
     """The sketch of a post; None where it has no text."""
-    text = compared_text(post)
-    if is_record(post.get("text"), post.get("compare"), text):
-        from crawler.sketches.sketch import exactly  # machine code, where a text comes first
-
-        return exactly(text)
-    return scheme.sketch(text)
+    title, fields = _content(post)
+    return compared.sketch_of(scheme, title, post.get("text"), fields, post.get("compare"))
 
 
 def candidate_of(post: Document, scheme: Scheme) -> Candidate | None:

@@ -33,7 +33,7 @@ async def judge(registry: Registry, candidate: Candidate, stored: Document) -> E
         original = (await signatures.by_id(registry, [row["original"]])) if row else {}
         return Edited(any(_alike(registry, candidate, one) for one in original.values()))
     strays, stay = [], False
-    query = {"cluster": cluster, "_id": {"$ne": candidate.id}, "ghost": {"$exists": False}}
+    query = {"cluster": cluster, "_id": {"$ne": candidate.id}}
     async for member in registry.signatures.find(query, signatures.OF_OWNER):
         if _alike(registry, candidate, member):
             stay = True
@@ -49,15 +49,18 @@ def _alike(registry: Registry, candidate: Candidate, stored: Document) -> bool:
 
 
 async def renew(registry: Registry, candidate: Candidate, stored: Document) -> None:
-    """Put the sketch of the new text in place of the old one, and its bands."""
-    old = signatures.owner_of(stored)
-    update: Document = {
-        "$set": {"sketch": Binary(candidate.sketch.encode()), "post": candidate.key},
-        "$min": {"created": candidate.created},
-        "$unset": {"bands": "", "ghost": ""},
-    }
-    await registry.signatures.update_one({"_id": candidate.id}, update)
+    """Put the sketch of the new text in place of the old one, and its bands.
+
+    The sketch comes last: whoever is interrupted before finds the old one, and begins again.
+    """
     if registry.shared is not None:
-        await registry.shared.release([(old.id, old.sketch)])
-    renewed = signatures.owner_of(stored | {"sketch": candidate.sketch.encode()})
-    await clusters.take_bands(registry, renewed)
+        await registry.shared.release(signatures.claims_of([signatures.owner_of(stored)]))
+    sketch = Binary(candidate.sketch.encode())
+    await clusters.take_bands(registry, signatures.owner_of(stored | {"sketch": sketch}))
+    own = {"$setIntersection": [{"$ifNull": ["$bands", []]}, list(candidate.bands)]}
+    changed: Document = {
+        "sketch": {"$literal": sketch},
+        "created": {"$min": ["$created", candidate.created]},
+        "bands": {"$cond": [{"$eq": [own, []]}, "$$REMOVE", own]},
+    }
+    await registry.signatures.update_one({"_id": candidate.id}, [{"$set": changed}])

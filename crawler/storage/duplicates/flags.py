@@ -6,7 +6,8 @@ may have made another post the original. So what was written is compared once mo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Mapping
+import asyncio
+from collections.abc import Collection, Container, Iterable, Mapping
 
 from bson import ObjectId
 from pymongo import UpdateOne
@@ -57,23 +58,35 @@ async def confirm(
     written: posts that show their verdict; others had theirs changed by an edit of these
     """
     await show(db, {key: one for key, one in verdicts.items() if key not in written})
-    ids = {id_of(key): key for key in verdicts}
-    found = registry.signatures.find({"_id": {"$in": list(ids)}}, {"cluster": 1})
-    stored = {ids[row["_id"]]: row.get("cluster") async for row in found}
-    members = {key: cluster for key, cluster in stored.items() if cluster is not None}
-    rows = registry.clusters.find(
-        {"$or": [{"_id": {"$in": list(set(members.values()))}}, UNSETTLED]}
+    members, unsettled = await asyncio.gather(
+        _members(registry, verdicts), registry.clusters.distinct("_id", UNSETTLED)
     )
-    now = {row["_id"]: row async for row in rows}
-    stale = {c for key, c in members.items() if not _holds(key, verdicts[key], now.get(c))}
-    stale |= {cluster for cluster, row in now.items() if row.get("unsettled")}
-    await settle(db, registry, stale)
+    now = await _clusters(registry, set(members.values()))
+    stale = {
+        cluster
+        for key, cluster in members.items()
+        if cluster in now and not _holds(key, verdicts[key], now[cluster])
+    }
+    await settle(db, registry, stale.union(unsettled))
 
 
-def _holds(key: str, verdict: Verdict, cluster: Document | None) -> bool:
-    if cluster is None or verdict.cluster != cluster["_id"]:
-        return False
-    return bool(cluster["post"] == (verdict.duplicate_of or key))
+async def _members(registry: Registry, keys: Iterable[str]) -> dict[str, ObjectId]:
+    """The clusters of those of these posts that have one."""
+    query = {"_id": {"$in": [id_of(key) for key in keys]}, "cluster": {"$exists": True}}
+    found = registry.signatures.find(query, {"post": 1, "cluster": 1})
+    return {row["post"]: row["cluster"] async for row in found}
+
+
+async def _clusters(registry: Registry, ids: Collection[ObjectId]) -> dict[ObjectId, Document]:
+    if not ids:
+        return {}
+    found = registry.clusters.find({"_id": {"$in": list(ids)}}, {"post": 1})
+    return {row["_id"]: row async for row in found}
+
+
+def _holds(key: str, verdict: Verdict, cluster: Document) -> bool:
+    said = (verdict.cluster, verdict.duplicate_of or key)
+    return said == (cluster["_id"], cluster["post"])
 
 
 async def settle(db: Database, registry: Registry, wanted: Collection[ObjectId]) -> None:

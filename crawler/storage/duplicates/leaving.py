@@ -50,8 +50,8 @@ async def release(registry: Registry, keys: Sequence[str], now: datetime) -> set
         owners = [signatures.owner_of(row) for row in found.values()]
         await registry.signatures.delete_many({"_id": {"$in": list(found)}})
         if registry.shared is not None:
-            await registry.shared.release([(owner.id, owner.sketch) for owner in owners])
-        left = {owner.cluster for owner in owners if owner.cluster is not None}
+            await registry.shared.release(signatures.claims_of(owners))
+        left = await clusters.there(registry, {owner.cluster for owner in owners} - {None})
         for cluster in left:
             original = await clusters.elect(registry, cluster, now)
             if original is not None:

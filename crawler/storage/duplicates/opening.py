@@ -43,9 +43,7 @@ async def opened(db: Database, config: Config) -> AsyncIterator[Registry | None]
     if config.redis_url is None:
         yield Registry.of(db, scheme)
         return
-    async with _in_redis(db, config.redis_url) as bands:
-        registry = Registry.of(db, scheme, bands)
-        await refill(registry, bands)
+    async with _in_redis(db, config.redis_url, scheme) as registry:
         yield registry
 
 
@@ -60,20 +58,21 @@ async def as_stored(db: Database, config: Config) -> AsyncIterator[Registry]:
         return
     if config.redis_url is None:
         raise ConfigError("near-duplicates are claimed in Redis: REDIS_URL has to name it")
-    async with _in_redis(db, config.redis_url) as bands:
-        registry = Registry.of(db, scheme, bands)
-        await refill(registry, bands)
+    async with _in_redis(db, config.redis_url, scheme) as registry:
         yield registry
 
 
 @asynccontextmanager
-async def _in_redis(db: Database, url: str) -> AsyncIterator[RedisBands]:
+async def _in_redis(db: Database, url: str, scheme: Scheme) -> AsyncIterator[Registry]:
     from crawler.redis.bands import RedisBands
     from crawler.redis.client import open_redis
 
     client = await open_redis(url)
     try:
-        yield RedisBands(client, f"freshet:{db.name}:duplicates")
+        bands = RedisBands(client, f"freshet:{db.name}:duplicates")
+        registry = Registry.of(db, scheme, bands)
+        await refill(registry, bands)
+        yield registry
     finally:
         await client.aclose()
 
@@ -113,10 +112,9 @@ async def _fill(registry: Registry, bands: RedisBands, *, begin: bool) -> None:
     if begin:
         await bands.clear()
         await bands.begin(FILLING)
-    cursor = registry.signatures.find({"ghost": {"$exists": False}}, signatures.OF_OWNER)
+    cursor = registry.signatures.find({}, signatures.OF_OWNER)
     # In the order of their creation, originals own what their copies would own else.
     cursor = cursor.sort([("created", 1)]).allow_disk_use(True).batch_size(BATCH)
     while rows := await cursor.to_list(BATCH):
-        owners = [signatures.owner_of(row) for row in rows]
-        await bands.claim([(one.id, one.sketch) for one in owners], registry.scheme.threshold)
+        await bands.put(signatures.claims_of(map(signatures.owner_of, rows)))
     await bands.begin(registry.scheme.name)

@@ -20,7 +20,7 @@ from crawler.storage.duplicates.opening import META, REBUILDING
 
 BATCH = 1000
 SHOWN = ("spider", "url", "feed", "title", "published", "first_seen")
-MEMBERS: Document = {"cluster": {"$exists": True}, "ghost": {"$exists": False}}
+MEMBERS: Document = {"cluster": {"$exists": True}}
 
 
 @dataclass(slots=True)
@@ -53,9 +53,8 @@ async def overview(db: Database, spider: str | None = None, limit: int | None = 
 
 
 async def _compared(db: Database, spider: str | None) -> int:
-    ghosts = await db.signatures.count_documents(MEMBERS | {"ghost": {"$exists": True}})
     query = {} if spider is None else {"post": {"$regex": f"^{re.escape(spider)} "}}
-    return await db.signatures.count_documents(query) - (ghosts if spider is None else 0)
+    return await db.signatures.count_documents(query)
 
 
 def _sizes(spider: str | None) -> list[Document]:
@@ -103,7 +102,7 @@ async def cluster_of(db: Database, id_: ObjectId, limit: int | None = None) -> D
     row = await db.clusters.find_one({"_id": id_})
     if row is None:
         return None
-    query: Document = {"cluster": id_, "ghost": {"$exists": False}, "_id": {"$ne": row["original"]}}
+    query: Document = {"cluster": id_, "_id": {"$ne": row["original"]}}
     cursor = db.signatures.find(query, signatures.OF_OWNER).sort([("created", 1), ("_id", 1)])
     found = await cursor.allow_disk_use(True).limit(limit or 0).to_list(None)
     own = await signatures_of(db, [row["post"]])
@@ -130,7 +129,7 @@ async def _copies(
 
 async def signatures_of(db: Database, keys: Iterable[str]) -> dict[str, Document]:
     """What is stored of the sketches of these posts, by their `_id`s."""
-    query = {"_id": {"$in": [id_of(key) for key in keys]}, "ghost": {"$exists": False}}
+    query = {"_id": {"$in": [id_of(key) for key in keys]}}
     return {row["post"]: row async for row in db.signatures.find(query)}
 
 

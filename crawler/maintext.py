@@ -9,6 +9,7 @@ from parsel import SelectorList
 from scrapy.http import TextResponse
 
 from crawler.fields import squeeze
+from crawler.shortposts import SHORT_CHARACTERS, short_post
 
 LONGEST_CHARACTERS = 1_000_000
 # How a page marks its post, the surest first.
@@ -17,8 +18,7 @@ POSTS = (
     ".entry-content, .post-content, .post-body, .article-body, .e-content",
     "article",
 )
-# With less, trafilatura believes that it has missed something and adds what else the page says.
-SHORT_CHARACTERS = 400
+OG_TITLE = "//meta[@property='og:title']/@content"
 FRAME = "self::script or self::style or self::noscript or self::nav or self::header or self::footer"
 TEXT = f".//text()[not(ancestor::*[{FRAME}])]"
 
@@ -28,28 +28,49 @@ def main_text(response: TextResponse) -> dict[str, Any]:
 
     trafilatura (`fast`) was the best of the measured extractors; where it finds nothing, as on
     pages without prose, the body's text outside of the frame stands in. Of short posts in one frame
-    it makes texts that are alike, so it is shown no more than the post where the page marks it.
+    it makes texts that are alike, as it believes that it has missed something and adds what else
+    the page says. So it is shown no more than the post where the page marks it, and what it adds
+    is left out where the post can be told by names and headings.
     """
-    text = _short_post(response) or _extracted(response.text) or _said(response.xpath("//body"))
+    marked = _marked(response)
+    short = 0 < _length(marked) < SHORT_CHARACTERS
+    text = (short and (_extracted(marked.get() or "") or _said(marked))) or _found(response, marked)
     return {"title": page_title(response), "main_text": text[:LONGEST_CHARACTERS] or None}
 
 
 def page_title(response: TextResponse) -> str | None:
     """The page's own title: og:title, else the first h1, else <title>."""
-    for query in ("//meta[@property='og:title']/@content", "string(//h1)", "string(//title)"):
+    for query in (OG_TITLE, "string(//h1)", "string(//title)"):
         if found := squeeze(response.xpath(query).get() or ""):
             return found[:1000]
     return None
 
 
-def _short_post(response: TextResponse) -> str:
-    """The text of the one element that is marked as the post; empty where it is not short."""
+def _marked(response: TextResponse) -> SelectorList[Any]:
+    """The one element that is marked as the post and says something; else none."""
     for query in POSTS:
         found = response.css(query)
-        if len(found) == 1 and (text := squeeze(found.xpath("string()").getall()[0])):
-            short = len(text) < SHORT_CHARACTERS
-            return _extracted(found.getall()[0]) or _said(found) if short else ""
-    return ""
+        if len(found) == 1 and _length(found):
+            return found
+    return SelectorList()
+
+
+def _length(found: SelectorList[Any]) -> int:
+    return len(squeeze(found.xpath("string()").get() or ""))
+
+
+def _found(response: TextResponse, marked: SelectorList[Any]) -> str:
+    """What trafilatura finds, or the short post in it of a page without marks."""
+    text = _extracted(response.text)
+    post = "" if marked else _guessed(response)
+    shorter = post and (not text or len(post) < len(text))
+    return post if shorter else text or _said(response.xpath("//body"))
+
+
+def _guessed(response: TextResponse) -> str:
+    titles = [response.xpath(query).get() or "" for query in (OG_TITLE, "string(//title)")]
+    bodies = response.xpath("//body")
+    return short_post(bodies[0].root, titles) if bodies else ""
 
 
 def _extracted(html: str) -> str:

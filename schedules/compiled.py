@@ -16,6 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from numba import njit
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.runtime.nrt import rtsys
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,8 +33,11 @@ class _Kept(FunctionCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         """The kept kernel; none if there is none or a crash left half a file."""
+        # Numba would load all that compiling needs, for half a second; a kept kernel needs this.
+        rtsys.initialize(target_context)
         try:
-            return super().load_overload(sig, target_context)  # type: ignore[no-untyped-call]
+            with self._guard_against_spurious_io_errors():
+                return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
         except (EOFError, UnpicklingError):
             self.flush()  # type: ignore[no-untyped-call]
             return None

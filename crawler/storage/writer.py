@@ -1,8 +1,8 @@
 """Group commit: visits wait for the batch that holds them, and go on when it is in the journal.
 
 A call per item keeps the reactor waiting (about 1,500 items/s); one bulk write a batch and
-collection does not. Within a batch the order is: what the page linked to, versions, claims of
-near-duplicates, posts, then the targets (each of these writes acknowledges its visit), then the
+collection does not. Within a batch the order is: what the page linked to, versions and claims
+of near-duplicates, posts, then the targets (each of these writes acknowledges its visit), then the
 change log. Every write can be repeated, so a batch that met a lost connection is simply sent again.
 """
 
@@ -124,9 +124,7 @@ class Writer:
         for visit in batch:
             await self._write_links(visit)
         await aliases.settle(self._db, self._registry, batch, self._longest)
-        new = [visit.fetched for visit in batch if visit.stores_content]
-        await insert_new(self._db.versions, [versions.row_of(fetched) for fetched in new])
-        verdicts = await self._claim(batch)
+        verdicts = await self._write_versions_and_claim(batch)
         items = [v for v in batch if v.stores_content and v.fetched.target.kind is Kind.ITEM]
         await posts.store(self._db, items, verdicts)
         await feedposts.store(self._db, batch, verdicts)
@@ -142,6 +140,17 @@ class Writer:
             await websub.doubt(self._db, doubted)
         if taken := [visit.fetched.push for visit in batch if visit.fetched.push is not None]:
             await pushes.done(self._db, taken)
+
+    async def _write_versions_and_claim(self, batch: list[Visit]) -> Verdicts:
+        """Both at once: neither needs the other."""
+        new = [visit.fetched for visit in batch if visit.stores_content]
+        claiming = asyncio.create_task(self._claim(batch))
+        try:
+            await insert_new(self._db.versions, [versions.row_of(fetched) for fetched in new])
+        finally:
+            # Whatever fails, nothing goes on while the batch is tried again.
+            verdicts = await claiming
+        return verdicts
 
     async def _claim(self, batch: list[Visit]) -> Verdicts:
         """What the posts of a batch are; those without text are compared with nothing."""

@@ -9,9 +9,11 @@ from parsel import SelectorList
 from scrapy.http import TextResponse
 
 from crawler.fields import squeeze
-from crawler.shortposts import SHORT_CHARACTERS, short_post
+from crawler.shortposts import ARTICLE_CHARACTERS, SHORT_CHARACTERS, short_post
 
 LONGEST_CHARACTERS = 1_000_000
+# So many long paragraphs are an article, and not worth the search for a short post.
+LONG_PARAGRAPHS = 5
 # How a page marks its post, the surest first.
 POSTS = (
     "[itemprop~=articleBody]",
@@ -62,9 +64,14 @@ def _length(found: SelectorList[Any]) -> int:
 def _found(response: TextResponse, marked: SelectorList[Any]) -> str:
     """What trafilatura finds, or the short post in it of a page without marks."""
     text = _extracted(response.text)
-    post = "" if marked else _guessed(response)
+    post = "" if marked or _is_long(text) else _guessed(response)
     shorter = post and (not text or len(post) < len(text))
     return post if shorter else text or _said(response.xpath("//body"))
+
+
+def _is_long(text: str) -> bool:
+    long = sum(len(paragraph) >= ARTICLE_CHARACTERS for paragraph in text.split("\n"))
+    return long >= LONG_PARAGRAPHS
 
 
 def _guessed(response: TextResponse) -> str:

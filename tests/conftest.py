@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import uuid
@@ -15,10 +16,24 @@ import pytest
 from crawler.config import Config
 from crawler.errors import ServerError
 from crawler.storage.embedded import EmbeddedServer
+from tests.integration import forked
 from tests.integration.harness import Db, Freshet, Pages, Row
+from tests.site import running
 from tests.site.running import RunningSite
 
+MEMORY = Path("/dev/shm")
+AMPLE_BYTES = 8 << 30
 Databases = Callable[[], AbstractContextManager[tuple[Db, str]]]
+
+
+def pytest_configure() -> None:
+    """Servers start as commands do."""
+    running.launch = forked.python
+
+
+def pytest_unconfigure() -> None:
+    """Nothing is started any more."""
+    forked.end()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,8 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def mongo() -> Iterator[EmbeddedServer]:
     """One embedded server for all tests of a process; skips where none can run."""
-    # A socket's path may have 107 bytes, so not in pytest's folder.
-    folder = Path(tempfile.mkdtemp(prefix="fm-"))
+    folder = _folder()
     server = EmbeddedServer.of(Config.load(data_dir=folder, mongo_cache_gb=0.25, mongo_uri=None))
     try:
         server.start()
@@ -47,6 +61,16 @@ def mongo() -> Iterator[EmbeddedServer]:
     finally:
         server.stop()
         shutil.rmtree(folder)
+
+
+def _folder() -> Path:
+    """Where the server keeps its data; in memory, if that is ample.
+
+    A database is a hundred files, and on a disk a test would wait half its time for them.
+    """
+    ample = os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > AMPLE_BYTES
+    # A socket's path may have 107 bytes, so not in pytest's folder.
+    return Path(tempfile.mkdtemp(prefix="fm-", dir=MEMORY if ample else None))
 
 
 @pytest.fixture(scope="session")

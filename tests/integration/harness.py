@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable
@@ -15,6 +13,7 @@ from typing import Any, Self
 
 from pymongo.database import Database
 
+from tests.integration.forked import Process, python
 from tests.site.running import RunningFolder, RunningServer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +53,7 @@ class Freshet:
     def __init__(self, folder: Path, **env: object) -> None:
         self.folder = folder
         self.env = USUAL | _texts(env)
-        self._started: list[subprocess.Popen[str]] = []
+        self._started: list[Process] = []
 
     def __enter__(self) -> Self:
         return self
@@ -72,17 +71,10 @@ class Freshet:
         out, err = process.communicate(timeout=LIMIT_SECONDS)
         return Result(process.returncode, out, err)
 
-    def start(self, *args: object, hours: float = 0, **env: object) -> subprocess.Popen[str]:
+    def start(self, *args: object, hours: float = 0, **env: object) -> Process:
         """Start a command and return while it is at work; `communicate` ends it."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "scrapy", *map(str, args)],
-            cwd=ROOT,
-            env=_clean() | self.env | {"FRESHET_CLOCK_OFFSET_HOURS": str(hours)} | _texts(env),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        own = self.env | {"FRESHET_CLOCK_OFFSET_HOURS": str(hours)} | _texts(env)
+        process = python("scrapy", list(map(str, args)), _clean() | own)
         self._started.append(process)
         return process
 

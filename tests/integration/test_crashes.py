@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -18,12 +16,12 @@ import pytest
 
 from crawler.config import Config
 from crawler.storage.embedded import EmbeddedServer
+from tests.integration.forked import Process, python
 from tests.site.running import RunningSite
 
 DUPLICATES = "characters"
 
-ROOT = Path(__file__).resolve().parents[2]
-ITEMS = 1500
+ITEMS = 1000
 LISTS = ITEMS // 100
 WRAPPER = """
 name = "crash"
@@ -50,12 +48,11 @@ class Crashing:
         self.wrapper = folder / "crash.toml"
         self.wrapper.write_text(WRAPPER.format(url=site.url, items=ITEMS))
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self) -> Process:
         """A crawl at work."""
-        command = [sys.executable, "-m", "scrapy", "crawl", "site", "-a", f"wrapper={self.wrapper}"]
         env = os.environ | {"FRESHET_DATA_DIR": str(self.data)}
         env.pop("MONGO_URI", None)
-        return subprocess.Popen(command, cwd=ROOT, env=env, stderr=subprocess.PIPE, text=True)
+        return python("scrapy", ["crawl", "site", "-a", f"wrapper={self.wrapper}"], env)
 
     def finish(self) -> None:
         """A crawl from start to end."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import pytest
 
 from crawler.storage.embedded import EmbeddedServer
 from tests.conftest import Databases
+from tests.integration.forked import Process
 from tests.integration.harness import LIMIT_SECONDS, Db, Freshet, asked
 from tests.site.running import RunningSite
 
@@ -35,7 +35,7 @@ def wait_for_requests(site: RunningSite) -> None:
         time.sleep(0.02)
 
 
-def ended(process: subprocess.Popen[str]) -> str:
+def ended(process: Process) -> str:
     """The log of a crawl that ended well."""
     _, err = process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 0, err

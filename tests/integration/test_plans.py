@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
+import os
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -23,7 +22,8 @@ from crawler.storage.client import Database
 from crawler.storage.duplicates.registry import Registry
 from crawler.storage.schema import prepare
 from crawler.storage.targets import from_document, new_document, updates_of
-from tests.integration.harness import ROOT, Db, Freshet, Pages, Row
+from tests.integration.forked import Process, python
+from tests.integration.harness import Db, Freshet, Pages, Row
 from tests.integration.replanning import LONGEST, READ_AT, SOON, SPIDER, document, key, part_of
 
 LATER = READ_AT + timedelta(days=3)
@@ -83,15 +83,10 @@ def staged(db: Db) -> list[str]:
 
 
 @contextmanager
-def replanning(uri: str, targets: int, pause_seconds: float) -> Iterator[subprocess.Popen[str]]:
+def replanning(uri: str, targets: int, pause_seconds: float) -> Iterator[Process]:
     """A replan at work, in a process of its own."""
-    command = [sys.executable, "-m", "tests.integration.replanning"]
-    process = subprocess.Popen(
-        [*command, uri, str(targets), str(pause_seconds)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    args = [uri, str(targets), str(pause_seconds)]
+    process = python("tests.integration.replanning", args, os.environ)
     try:
         yield process
     finally:

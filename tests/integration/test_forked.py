@@ -1,0 +1,103 @@
+"""The tests' own way to start commands: a fork has what `python -m` has."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Databases
+from tests.integration.forked import CAN_FORK, Forked, python
+from tests.integration.harness import Freshet, Pages, asked
+from tests.site import running
+
+pytestmark = pytest.mark.skipif(not CAN_FORK, reason="commands are not forked here")
+
+ENV = {"PATH": os.environ["PATH"], "ONLY": "this"}
+TELLS = """
+import atexit, json, os, sys, time
+atexit.register(print, "the end")
+print(json.dumps({
+    "args": sys.argv[1:], "name": __name__, "env": dict(os.environ), "folder": os.getcwd(),
+    "input": sys.stdin.read(), "terminal": sys.stdout.isatty(), "zone": time.strftime("%Z"),
+}))
+print("for the other", file=sys.stderr)
+sys.exit(3)
+"""
+WAITS = """
+import time
+print("at work", flush=True)
+try:
+    time.sleep(60)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.fixture
+def module(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, dict[str, str]]:
+    """A module with the code of the test, and where Python finds it."""
+    (tmp_path / "given.py").write_text(request.param, encoding="utf-8")
+    return "given", ENV | {"PYTHONPATH": str(tmp_path), "TZ": "Asia/Tokyo"}
+
+
+@pytest.mark.parametrize("module", [TELLS], indirect=True, ids=["tells"])
+def test_it_has_its_own_words_environment_and_streams(module: tuple[str, dict[str, str]]) -> None:
+    name, env = module
+    process = python(name, ["one", "two words"], env)
+    out, err = process.communicate(timeout=60)
+    said, end = out.splitlines()
+    told: dict[str, Any] = json.loads(said)
+    # An interpreter that coerces its locale says so in the environment.
+    assert told.pop("env").items() >= env.items()
+    assert told == {
+        "args": ["one", "two words"], "name": "__main__", "folder": str(running.ROOT), "input": "",
+        "terminal": False, "zone": "JST",
+    }  # fmt: skip
+    assert end == "the end"
+    assert (err, process.returncode) == ("for the other\n", 3)
+
+
+@pytest.mark.parametrize("module", [WAITS], indirect=True, ids=["waits"])
+@pytest.mark.parametrize(
+    ("number", "code", "more"),
+    [(signal.SIGKILL, -9, ""), (signal.SIGTERM, -15, ""), (signal.SIGINT, 0, "interrupted\n")],
+)
+def test_signals_reach_it(
+    module: tuple[str, dict[str, str]], number: int, code: int, more: str
+) -> None:
+    process = python(module[0], [], module[1])
+    assert process.stdout.readline() == "at work\n"
+    assert process.poll() is None
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.communicate(timeout=0.01)
+    os.kill(process.pid, number)
+    assert process.communicate(timeout=60) == (more, "")
+    assert process.returncode == code
+    process.kill()  # of what has ended is nothing
+
+
+def test_a_crawl_that_python_has_just_started_does_the_same(
+    freshet: Freshet, databases: Databases, pages: Pages
+) -> None:
+    """What a fork has loaded already, a crawl loads by itself."""
+    pages.list("/list.html", ["/item-1.html"])
+    pages.item("/item-1.html", "tea")
+    wrapper = freshet.wrapper("shop", start_urls=[f"{pages.url}/list.html"], item_pages="/item-")
+    words = ["crawl", "site", "-a", f"wrapper={wrapper}"]
+    posts = []
+    for start in (running.python, Forked):
+        with databases() as (db, uri):
+            env = dict(os.environ) | freshet.env | {"MONGO_URI": uri}
+            env["FRESHET_DUPLICATES"] = "characters"
+            process = start("scrapy", words, env, subprocess.PIPE)
+            _, err = process.communicate(timeout=60)
+            assert process.returncode == 0, err
+            posts.append([post["fields"] for post in db.posts.find()])
+    assert posts[0] == posts[1]
+    assert asked(pages)["/item-1.html"] == 2

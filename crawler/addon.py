@@ -31,6 +31,7 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
     "EXTENSIONS": {
         "scrapy.extensions.throttle.AutoThrottle": None,
         "crawler.extensions.throttle.AutoThrottle": 0,
+        "crawler.extensions.garbage.Garbage": 10,
         "crawler.extensions.summary.Summary": 20,
         "crawler.extensions.progress.Progress": 30,
     },

@@ -1,0 +1,38 @@
+"""Collections of garbage without the libraries: they stay, and looking through them takes time.
+
+Python's collector goes through all that lives again and again. Of a crawl most of that is imported
+code, which takes a tenth of the crawl's time to look at.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Self
+
+from scrapy import signals
+from scrapy.crawler import Crawler
+
+# Some libraries are loaded with the first page that needs them.
+ITEMS = 50
+
+
+class Garbage:
+    """Leaves out of collections what is there after the first items."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._signals = crawler.signals
+        self._items = 0
+        self._signals.connect(self.count, signals.item_scraped)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """The extension of a crawl."""
+        return cls(crawler)
+
+    def count(self) -> None:
+        """Note an item."""
+        self._items += 1
+        if self._items == ITEMS:
+            self._signals.disconnect(self.count, signals.item_scraped)
+            gc.collect()
+            gc.freeze()

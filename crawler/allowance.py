@@ -65,7 +65,8 @@ class Allowance:
     async def take(self, in_flight: int) -> bool:
         """Whether one more may be handed out; it is counted then."""
         now = self._clock.now()
-        if not self._left or self._good_until is None or now >= self._good_until:
+        spent = self._left is None or self._left <= 0
+        if spent or self._good_until is None or now >= self._good_until:
             self._left = self._share(await self.room(in_flight))
             hour_ends = now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
             self._good_until = min(now + TRUSTED_FOR, hour_ends)

@@ -87,12 +87,14 @@ async def _refusal(session: Session) -> tuple[str, str] | None:
     allowance = session.allowance
     if not allowance.is_open():
         return "closed", "closed at this hour by the wrapper's windows or blackout"
-    while not await allowance.take(len(session.in_flight)):
+    while True:
+        in_flight, releases = len(session.in_flight), session.releases
+        if await allowance.take(in_flight):
+            return None
         # One in flight may be stored already, and so counted twice.
-        if not session.in_flight or session.error is not None:
+        if not in_flight or session.error is not None:
             return "over_cap", f"the plan's cap is reached ({allowance.caps})"
-        await session.until_released(session.releases)
-    return None
+        await session.until_released(releases)
 
 
 async def _refuse(session: Session, name: str, why: str) -> None:

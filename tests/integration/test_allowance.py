@@ -1,0 +1,33 @@
+"""What a pass may ask for, counted while it is at work."""
+
+from __future__ import annotations
+
+from crawler.allowance import Allowance
+from crawler.clock import Clock
+from crawler.storage.client import Database
+from crawler.storage.patience import Patience
+from crawler.wrapper import Wrapper
+from tests.integration.harness import Db
+from tests.integration.known_pages import on
+
+WRAPPER = Wrapper(name="x", start_urls=["http://x.test/"], item_pages="/item")
+
+
+async def never() -> None:
+    """Nobody has to revive the server."""
+
+
+def test_a_visit_that_is_counted_twice_for_a_moment_does_not_end_the_pass(
+    stored: tuple[Db, str],
+) -> None:
+    """It is stored, and still in flight: of two requests a day both seem to be spent."""
+    clock = Clock()
+
+    async def story(db: Database) -> list[bool]:
+        allowance = Allowance(db, Patience(1, never), WRAPPER, clock)
+        allowance.follow({"daily_cap": 2, "spiders": ["x"]})
+        visit = {"spider": "x", "at": clock.now()}
+        await db.visits.insert_one(visit, bypass_document_validation=True)
+        return [await allowance.take(in_flight) for in_flight in (1, 1, 0, 1)]
+
+    assert on(stored[1], story) == [False, False, True, False]

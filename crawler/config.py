@@ -64,7 +64,9 @@ class Config(BaseSettings):
     data_dir: Path = Field(PROJECT / ".freshet", description="embedded server, locks")
     mongod: str | None = Field(None, description="path of the mongod to embed")
     mongo_timeout_seconds: Seconds = Field(5.0, description="wait for a server to answer")
-    mongo_cache_gb: float = Field(0.5, ge=0.25, description="cache of the embedded server")
+    mongo_cache_gb: float | None = Field(
+        None, ge=0.25, description="cache of the embedded server; unset: by the memory there is"
+    )
 
     # How writes are grouped.
     commit_size: Count = Field(200, le=5000, description="visits written in one batch at most")

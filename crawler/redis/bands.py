@@ -5,6 +5,7 @@ MongoDB stays the truth. What is here can be made again from the sketches that a
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -68,12 +69,23 @@ class RedisBands:
             await self._run(self._release, list(posts))
 
     async def _clusters(self, batch: Sequence[Claim], threshold: str) -> list[bytes]:
-        clusters = [one.cluster for one in batch]
+        clusters: list[bytes] = []
+        before: asyncio.Task[list[bytes]] | None = None
         for start in range(0, len(batch), POSTS_A_SCRIPT):
-            posts = self._arguments(batch[start : start + POSTS_A_SCRIPT])
-            found = await self._run(self._claim, [threshold, *posts])
-            for position, cluster in zip(found[::2], found[1::2], strict=True):
-                clusters[start + position] = cluster
+            # Packed while the server is at work on those before.
+            some = batch[start : start + POSTS_A_SCRIPT]
+            posts = [threshold, *self._arguments(some)]
+            clusters += await before if before else []
+            before = asyncio.create_task(self._clusters_of(some, posts))
+            await asyncio.sleep(0)
+        return clusters + (await before if before else [])
+
+    async def _clusters_of(self, batch: Sequence[Claim], arguments: list[Any]) -> list[bytes]:
+        """What one script says of a few posts."""
+        clusters = [one.cluster for one in batch]
+        found = await self._run(self._claim, arguments)
+        for position, cluster in zip(found[::2], found[1::2], strict=True):
+            clusters[position] = cluster
         return clusters
 
     async def count(self) -> int:

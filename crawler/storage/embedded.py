@@ -65,7 +65,7 @@ class EmbeddedServer:
             config.data_dir.expanduser().absolute(),
             config.database,
             config.mongod,
-            config.mongo_cache_gb,
+            config.mongo_cache_gb or usual_cache_gb(_memory_gb()),
         )
 
     @property
@@ -179,6 +179,18 @@ class EmbeddedServer:
             "--wiredTigerEngineConfigString", EVICTION,
             "--setParameter", "diagnosticDataCollectionEnabled=false",
         ]  # fmt: skip
+
+
+def usual_cache_gb(memory_gb: float) -> float:
+    """An eighth of the machine's memory, between 0.5 and 2; a small database uses less of it.
+
+    The bands of a million posts do not fit into less than one: each claim would read from the disk.
+    """
+    return min(2.0, max(0.5, memory_gb / 8))
+
+
+def _memory_gb() -> float:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1024**3
 
 
 def find_mongod(given: str | None, folder: Path) -> str:

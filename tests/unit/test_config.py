@@ -11,6 +11,7 @@ from scrapy.settings import Settings
 
 from crawler.config import Config
 from crawler.errors import ConfigError
+from crawler.storage.embedded import usual_cache_gb
 
 
 @pytest.fixture(autouse=True)
@@ -158,3 +159,8 @@ def test_a_bad_value_does_not_show_where_it_was_caught(monkeypatch: pytest.Monke
 def test_a_config_cannot_be_changed() -> None:
     with pytest.raises(ValidationError):
         Config.load().in_flight = 3
+
+
+@pytest.mark.parametrize(("memory_gb", "cache_gb"), [(1, 0.5), (4, 0.5), (8, 1), (24, 2), (64, 2)])
+def test_the_embedded_server_takes_a_part_of_the_memory(memory_gb: float, cache_gb: float) -> None:
+    assert usual_cache_gb(memory_gb) == cache_gb

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
@@ -11,10 +12,11 @@ from pymongo.errors import BulkWriteError
 
 from crawler.sketches.claim import Candidate, Claim, Owner
 from crawler.sketches.stored import Sketch
-from crawler.storage.bulk import DUPLICATE_KEY
+from crawler.storage.bulk import DUPLICATE_KEY, in_batches
 from crawler.storage.client import Document
 from crawler.storage.duplicates.registry import Registry
 
+PARTS, LEAST_OF_A_PART = 4, 25
 OF_OWNER = {"post": 1, "created": 1, "sketch": 1, "cluster": 1}
 
 
@@ -54,6 +56,13 @@ async def insert(registry: Registry, rows: list[Document]) -> set[int]:
     """Insert what can be; the `_id`s that were refused, for their own sake or a band's."""
     if not rows:
         return set()
+    # The server is at work on one part while the next is encoded.
+    parts = in_batches(rows, max(LEAST_OF_A_PART, -(-len(rows) // PARTS)))
+    refused = await asyncio.gather(*(_insert(registry, part) for part in parts))
+    return set().union(*refused)
+
+
+async def _insert(registry: Registry, rows: Sequence[Document]) -> set[int]:
     try:
         await registry.signatures.insert_many(rows, ordered=False)
     except BulkWriteError as error:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import asyncio
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from pymongo.asynchronous.collection import AsyncCollection
@@ -18,6 +19,15 @@ def in_batches(values: Sequence[Value], size: int) -> Iterator[list[Value]]:
     """`values` in lists of `size` at most: a query of 50,000 URLs would be too large."""
     for start in range(0, len(values), size):
         yield list(values[start : start + size])
+
+
+async def all_of(works: Iterable[Awaitable[Value]]) -> list[Value]:
+    """The results of works that go on at once; where one fails the others end before it is told."""
+    done = await asyncio.gather(*works, return_exceptions=True)
+    for one in done:
+        if isinstance(one, BaseException):
+            raise one
+    return [one for one in done if not isinstance(one, BaseException)]
 
 
 async def insert_new(collection: AsyncCollection[Document], documents: list[Document]) -> int:

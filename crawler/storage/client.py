@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pymongo import AsyncMongoClient
+from pymongo import AsyncMongoClient, WriteConcern
 from pymongo.asynchronous.database import AsyncDatabase
 from pymongo.errors import (
     ConfigurationError,
@@ -20,6 +20,8 @@ from crawler.storage.embedded import EmbeddedServer
 
 Document = dict[str, Any]
 Database = AsyncDatabase[Document]
+# For what is worth nothing, and for what a later write vouches for: a journal keeps the order.
+UNHURRIED = WriteConcern(w=1, j=False)
 
 
 def server_uri(config: Config) -> str:

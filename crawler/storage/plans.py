@@ -17,12 +17,12 @@ from typing import Any
 from bson import ObjectId
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
-from pymongo import DESCENDING, WriteConcern
+from pymongo import DESCENDING
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import OperationFailure
 
 from crawler.errors import StorageError
-from crawler.storage.client import Database, Document
+from crawler.storage.client import UNHURRIED, Database, Document
 
 WRITING, ADOPTING, ADOPTED, UNDONE = "writing", "adopting", "adopted", "undone"
 IN_EFFECT = {"$in": [ADOPTING, ADOPTED]}
@@ -32,8 +32,6 @@ BATCH = 2000
 AT_ONCE = 2
 # What will be due this soon may be visited while a plan is being carried to the targets.
 MARGIN = timedelta(hours=1)
-# Journalled by the change of state that follows, which vouches for all that went before.
-UNHURRIED = WriteConcern(w=1, j=False)
 RAW: CodecOptions[Any] = CodecOptions(document_class=RawBSONDocument, tz_aware=True)
 
 
@@ -166,6 +164,7 @@ async def _apply(db: Database, plan: Document, rows: list[RawBSONDocument], now:
         updates=updates,
         ordered=False,
         bypassDocumentValidation=True,
+        # In the journal with the change of state that follows.
         writeConcern=UNHURRIED.document,
     )
     if problems := done.get("writeErrors"):

@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from itertools import islice
 from typing import Any
 
-from pymongo import IndexModel, WriteConcern
+from pymongo import IndexModel
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import OperationFailure, PyMongoError
 
 from crawler.errors import StorageError
-from crawler.storage.client import Database, Document
+from crawler.storage.client import UNHURRIED, Database, Document
 from crawler.storage.patience import in_short
 
 Collection = AsyncCollection[Document]
@@ -29,7 +29,7 @@ async def scratch(db: Database, name: str) -> AsyncIterator[Collection]:
     What is written to it is worth nothing, so it does not wait for the journal.
     """
     name = f"duplicates_bench_{os.getpid()}_{name}"
-    collection = db.get_collection(name, write_concern=WriteConcern(w=1, j=False))
+    collection = db.get_collection(name, write_concern=UNHURRIED)
     with explained():
         await collection.drop()
         try:

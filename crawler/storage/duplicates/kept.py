@@ -20,7 +20,7 @@ from pymongo import WriteConcern
 from crawler.errors import ConfigError, StorageError
 from crawler.sketches.claim import Candidate
 from crawler.sketches.schemes import Scheme
-from crawler.storage.client import Database, Document
+from crawler.storage.client import UNHURRIED, Database, Document
 from crawler.storage.duplicates.judging import Judged, judge
 from crawler.storage.duplicates.registry import Registry
 
@@ -69,7 +69,7 @@ async def temporary(db: Database, scheme: Scheme, now: datetime) -> AsyncIterato
     await db.meta.insert_one({"_id": key, "at": now} | whose)
     try:
         # What will be dropped need not wait for the journal.
-        index = Index(db, key, _registry(db, key, scheme, WriteConcern(w=1, j=False)))
+        index = Index(db, key, _registry(db, key, scheme, UNHURRIED))
         await index.registry.create_indexes()
         yield index
     finally:

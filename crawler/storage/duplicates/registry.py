@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pymongo import ASCENDING, IndexModel, WriteConcern
+from pymongo import ASCENDING, IndexModel
 from pymongo.asynchronous.collection import AsyncCollection
 
 from crawler.sketches.claim import Claim
 from crawler.sketches.schemes import Scheme
-from crawler.storage.client import Database, Document
+from crawler.storage.client import UNHURRIED, Database, Document
 from crawler.storage.duplicates.hot import HotBands
 
 # A missing field would be indexed as null in a unique index that is not sparse, and an empty
@@ -22,10 +22,6 @@ UNSETTLED = IndexModel(
     [("unsettled", ASCENDING)], partialFilterExpression={"unsettled": {"$exists": True}}
 )
 SIGNATURE_INDEXES, CLUSTER_INDEXES = [BANDS, CLUSTER], [UNSETTLED]
-
-
-# A journal keeps the order of what is written: a claim is in it with the post that is stored next.
-UNHURRIED = WriteConcern(w=1, j=False)
 
 
 class Bands(Protocol):
@@ -53,7 +49,7 @@ class Registry:
 
     @classmethod
     def of(cls, db: Database, scheme: Scheme, shared: Bands | None = None) -> Registry:
-        """The index of the database's posts."""
+        """The index of the database's posts; a claim is in the journal with the post after it."""
         claims, clusters = (
             db.get_collection(name, write_concern=UNHURRIED) for name in ("signatures", "clusters")
         )

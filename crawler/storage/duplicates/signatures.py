@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
@@ -12,7 +11,7 @@ from pymongo.errors import BulkWriteError
 
 from crawler.sketches.claim import Candidate, Claim, Owner
 from crawler.sketches.stored import Sketch
-from crawler.storage.bulk import DUPLICATE_KEY, in_batches
+from crawler.storage.bulk import DUPLICATE_KEY, all_of, in_batches
 from crawler.storage.client import Document
 from crawler.storage.duplicates.registry import Registry
 
@@ -58,7 +57,7 @@ async def insert(registry: Registry, rows: list[Document]) -> set[int]:
         return set()
     # The server is at work on one part while the next is encoded.
     parts = in_batches(rows, max(LEAST_OF_A_PART, -(-len(rows) // PARTS)))
-    refused = await asyncio.gather(*(_insert(registry, part) for part in parts))
+    refused = await all_of(_insert(registry, part) for part in parts)
     return set().union(*refused)
 
 

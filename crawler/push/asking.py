@@ -99,9 +99,9 @@ class Asking:
         attempts = feed.push.get("attempts", 0) + 1
         again = now + times.pause(attempts, self.chance.random())
         # Before the request: a hub may come to verify it before it answers.
-        await self.patience.read(lambda: websub.asked(self.db, feed, ask, now, again))
-        self.counts["asked"] += 1
-        await self._send(feed, ask)
+        if await self.patience.read(lambda: websub.asked(self.db, feed, ask, now, again)):
+            self.counts["asked"] += 1
+            await self._send(feed, ask)
 
     def _ask_of(self, feed: Feed, hub: str) -> Ask:
         """A renewal keeps token and secret; another hub or topic gets others."""

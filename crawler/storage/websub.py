@@ -104,8 +104,11 @@ async def _watched(db: Database, batch: list[Document]) -> list[Feed]:
     return [Feed.of(found) for found in batch if found["_id"] in kept]
 
 
-async def asked(db: Database, feed: Feed, ask: Ask, now: datetime, again: datetime) -> None:
-    """Note that a hub is about to be asked, and when that is repeated if nothing comes of it."""
+async def asked(db: Database, feed: Feed, ask: Ask, now: datetime, again: datetime) -> bool:
+    """Note that a hub is about to be asked, and when that is repeated if nothing comes of it.
+
+    False if it was asked since `feed` was read: then it is not to be asked now.
+    """
     push = feed.push
     noted: Document = {
         "asked_at": now, "next_ask": again, "attempts": push.get("attempts", 0) + 1,
@@ -113,14 +116,24 @@ async def asked(db: Database, feed: Feed, ask: Ask, now: datetime, again: dateti
     if push.get("token") == ask.token and push.get("callback") == ask.callback:
         if push.get("state") != "active":
             noted["state"] = "asked"
-        await _set(db, feed.key, ask.token, noted)
-        return
+        update = {f"push.{name}": value for name, value in noted.items()}
+        return await _begin(db, feed, ask, now, update)
     started: Document = {
         "hub": ask.hub, "topic": ask.topic, "secret": ask.secret, "token": ask.token,
         "callback": ask.callback, "state": "asked", "lease_until": None, "delivered_at": None,
         "deliveries": push.get("deliveries", 0), "ignored": push.get("ignored", 0),
     }  # fmt: skip
-    await db.feeds.update_one({"_id": feed.key}, {"$set": {"push": started | noted}})
+    return await _begin(db, feed, ask, now, {"push": started | noted})
+
+
+async def _begin(db: Database, feed: Feed, ask: Ask, now: datetime, update: Document) -> bool:
+    """Write if all is as it was read, or as this very write left it: an answer may get lost."""
+    query = {
+        "_id": feed.key,
+        "push.token": {"$in": [feed.push.get("token"), ask.token]},
+        "push.asked_at": {"$in": [feed.push.get("asked_at"), now]},
+    }
+    return (await db.feeds.update_one(query, {"$set": update})).matched_count == 1
 
 
 async def failed(db: Database, feed_key: str, token: str, reason: str) -> None:

@@ -722,6 +722,23 @@ def test_doubt_takes_a_proof_back(stored: tuple[Db, str]) -> None:
     assert push_of(db)["delivered_at"] is None
 
 
+def test_a_feed_that_was_asked_meanwhile_is_not_asked_again(stored: tuple[Db, str]) -> None:
+    first = datetime(2026, 1, 1, tzinfo=UTC)
+
+    async def run(db: Database) -> list[bool]:
+        new = websub.Ask("http://hub", FEED, CALLBACK, "token", "secret")
+        found = await db.feeds.find_one({"url": FEED})
+        assert found is not None
+        feed = websub.Feed.of(found)
+        times = (first, first, first + HOUR)
+        return [await websub.asked(db, feed, new, now, now + DAY) for now in times]
+
+    db, uri = stored
+    put(db, "http://hub")
+    assert asyncio.run(in_database(uri, run)) == [True, True, False]
+    assert push_of(db)["asked_at"] == first
+
+
 async def in_database(uri: str, work: Callable[[Database], Awaitable[Any]]) -> Any:
     """What `work` gives on the prepared database."""
     async with opened(Config.load(mongo_uri=uri)) as db:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
+from redis.exceptions import NoScriptError
 
 from crawler.redis.client import user_errors
 from crawler.sketches.arrays import Keys
@@ -23,9 +24,13 @@ from crawler.sketches.stored import KEY_BITS
 
 HEAD_BITS = 32
 LAST = np.int64(0xFFFFFFFF)
+# How the scripts keep bands; an index of another layout is as good as lost.
+LAYOUT = 2
 ID_BYTES = BAND_BYTES = 8
 # A script holds up everybody else on the server: these take some three milliseconds.
 POSTS_A_SCRIPT = 32
+# Sent at once, so that the server does not wait for the next script: some ten milliseconds.
+POSTS_A_ROUND = 128
 KEYS_A_STEP = 500
 
 
@@ -64,28 +69,27 @@ class RedisBands:
 
     async def release(self, batch: Sequence[Claim]) -> None:
         """Free the bands of posts, given with the sketches that they were claimed with."""
-        for start in range(0, len(batch), POSTS_A_SCRIPT):
-            posts = self._arguments(batch[start : start + POSTS_A_SCRIPT])
-            await self._run(self._release, list(posts))
+        for start in range(0, len(batch), POSTS_A_ROUND):
+            await self._run(self._release, self._parts(batch[start : start + POSTS_A_ROUND]))
 
     async def _clusters(self, batch: Sequence[Claim], threshold: str) -> list[bytes]:
         clusters: list[bytes] = []
         before: asyncio.Task[list[bytes]] | None = None
-        for start in range(0, len(batch), POSTS_A_SCRIPT):
+        for start in range(0, len(batch), POSTS_A_ROUND):
             # Packed while the server is at work on those before.
-            some = batch[start : start + POSTS_A_SCRIPT]
-            posts = [threshold, *self._arguments(some)]
+            some = batch[start : start + POSTS_A_ROUND]
+            parts = self._parts(some, threshold)
             clusters += await before if before else []
-            before = asyncio.create_task(self._clusters_of(some, posts))
+            before = asyncio.create_task(self._clusters_of(some, parts))
             await asyncio.sleep(0)
         return clusters + (await before if before else [])
 
-    async def _clusters_of(self, batch: Sequence[Claim], arguments: list[Any]) -> list[bytes]:
-        """What one script says of a few posts."""
+    async def _clusters_of(self, batch: Sequence[Claim], parts: list[list[Any]]) -> list[bytes]:
+        """What the scripts of a round say."""
         clusters = [one.cluster for one in batch]
-        found = await self._run(self._claim, arguments)
-        for position, cluster in zip(found[::2], found[1::2], strict=True):
-            clusters[position] = cluster
+        for first, found in enumerate(await self._run(self._claim, parts)):
+            for position, cluster in zip(found[::2], found[1::2], strict=True):
+                clusters[first * POSTS_A_SCRIPT + position] = cluster
         return clusters
 
     async def count(self) -> int:
@@ -96,14 +100,17 @@ class RedisBands:
     async def scheme(self) -> str | None:
         """What `begin` was last told; None where there is no index, or Redis lost it."""
         with user_errors(self._client):
-            stored: Any = await self._client.hget(self._state, "scheme")
-        self._scheme = "" if stored is None else stored.decode()
+            stored: Any = await self._client.hmget(self._state, ["scheme", "layout"])
+        scheme, layout = stored
+        known = scheme is not None and layout == str(LAYOUT).encode()
+        self._scheme = scheme.decode() if known else ""
         return self._scheme or None
 
     async def begin(self, scheme: str) -> None:
         """Say what the bands are of; nothing else of an index that is there changes."""
         with user_errors(self._client):
-            await self._client.hset(self._state, "scheme", scheme)
+            told: list[str | int] = ["scheme", scheme, "layout", LAYOUT]
+            await self._client.hset(self._state, items=told)
         self._scheme = scheme
 
     async def clear(self) -> None:
@@ -122,13 +129,33 @@ class RedisBands:
             f"[{shape.code}] = {{size = {shape.size}, values = {shape.values}}}"
             for shape in SHAPES.values()
         )
-        head = f"local SHAPES, BUCKET_BITS = {{{shapes}}}, {self._bucket_bits}\n"
+        values = f"{{{shapes}}}, {self._bucket_bits}, {LAYOUT}"
+        head = f"local SHAPES, BUCKET_BITS, LAYOUT = {values}\n"
         files = (Path(__file__).with_name(f"{name}.lua") for name in ("index", *names))
         return self._client.register_script(head + "".join(file.read_text() for file in files))
 
-    async def _run(self, script: AsyncScript, arguments: list[Any]) -> list[Any]:
+    async def _run(self, script: AsyncScript, parts: list[list[Any]]) -> list[list[Any]]:
+        """What a script says of each of these parts, in order."""
         with user_errors(self._client):
-            return await script([self._state], [self._scheme, *arguments]) or []
+            replies = await self._sent(script, parts)
+            if any(isinstance(reply, NoScriptError) for reply in replies):
+                await self._client.script_load(script.script)
+                replies = await self._sent(script, parts)
+            for reply in replies:
+                if isinstance(reply, Exception):
+                    raise reply
+        return [reply or [] for reply in replies]
+
+    async def _sent(self, script: AsyncScript, parts: list[list[Any]]) -> list[Any]:
+        async with self._client.pipeline(transaction=False) as pipe:
+            for part in parts:
+                pipe.evalsha(script.sha, 1, self._state, self._scheme, *part)
+            return await pipe.execute(raise_on_error=False)
+
+    def _parts(self, batch: Sequence[Claim], *first: str) -> list[list[Any]]:
+        """What the scripts get that these posts need: after `first`, a few posts each."""
+        starts = range(0, len(batch), POSTS_A_SCRIPT)
+        return [[*first, *self._arguments(batch[i : i + POSTS_A_SCRIPT])] for i in starts]
 
     def _arguments(self, batch: Sequence[Claim]) -> Iterator[bytes]:
         """Id, cluster, sketch and bands of each post, as the scripts take them."""

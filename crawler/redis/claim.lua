@@ -13,8 +13,9 @@ local spare = {}
 -- Returns how many were taken, and the records that own the others.
 local function take(bands, number)
   local taken, owners, value = 0, {}, format("%d", number)
-  for at = 1, #bands, BAND do
-    local key, head = place_of(bands, at)
+  local places, last = places_of(bands)
+  for i = 1, last, 2 do
+    local head, key = places[i], places[i + 1]
     if call("HSETNX", key, head, value) == 1 then
       taken = taken + 1
     else
@@ -26,8 +27,9 @@ end
 
 -- Hands what a record has just taken over to the post's own one.
 local function hand_over(bands, number, own)
-  for at = 1, #bands, BAND do
-    local key, head = place_of(bands, at)
+  local places, last = places_of(bands)
+  for i = 1, last, 2 do
+    local head, key = places[i], places[i + 1]
     if tonumber(call("HGET", key, head)) == number then
       call("HSET", key, head, format("%d", own))
     end

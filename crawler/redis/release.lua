@@ -4,8 +4,9 @@
 -- The bands that a post owns are given up; returns its record's number, or nil if there is none.
 local function give_up(id, sketch, bands)
   local own, others = nil, {}
-  for at = 1, #bands, BAND do
-    local key, head = place_of(bands, at)
+  local places, last = places_of(bands)
+  for i = 1, last, 2 do
+    local head, key = places[i], places[i + 1]
     local number = tonumber(call("HGET", key, head))
     if number and not own and not others[number] then
       own = is_of(read_record(number), id, sketch) and number or nil

@@ -407,6 +407,20 @@ def test_the_scheme_is_kept_with_the_bands(server: ValkeyServer) -> None:
     tell(server, story)
 
 
+def test_an_index_of_another_layout_is_lost(server: ValkeyServer) -> None:
+    async def story(bands: RedisBands, client: Redis) -> None:
+        await claimed(bands, [(1, drawn(0))])
+        await client.hset(f"{{{bands.prefix}}}:state", "layout", 1)
+        with pytest.raises(BandsLost):
+            await claimed(bands, [(2, drawn(0))])
+        assert await bands.scheme() is None
+        await bands.clear()
+        await bands.begin(SCHEME)
+        assert await claimed(bands, [(2, drawn(0))]) == [2]
+
+    tell(server, story)
+
+
 def test_nobody_else_claims_while_an_index_is_made_anew(server: ValkeyServer) -> None:
     async def story(bands: RedisBands, client: Redis) -> None:
         another = RedisBands(client, bands.prefix)

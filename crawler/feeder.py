@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 
+from crawler.choosing import chosen
 from crawler.items import Target
 from crawler.session import Session
-from crawler.storage import targets, waiting
-from crawler.storage.bulk import in_batches
-from schedules.dispatch import most_valuable
+from crawler.storage import targets
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +32,7 @@ async def due_targets(session: Session, limit: int | None = None) -> AsyncIterat
 
 
 async def _candidates(session: Session) -> AsyncIterator[Target]:
-    """What is due; the most valuable first where not all of it may be asked for today."""
+    """What is due; as the dispatcher says where not all of it has room."""
     async for target in _chosen(session):
         yield target
     async for target in _overdue(session):
@@ -58,20 +57,11 @@ async def _overdue(session: Session) -> AsyncIterator[Target]:
 
 
 async def _chosen(session: Session) -> AsyncIterator[Target]:
-    """The most valuable of what is due, where the caps leave no room for all."""
-    room = await session.allowance.room(0) if session.allowance.is_open() else None
-    if room is None or session.due_at_start <= room:
+    """Those that the dispatcher lets go, where there is no room for all."""
+    if not session.allowance.is_open():
         return
-    logger.info(
-        "%s: %d due, %d may be asked for: the most valuable first",
-        session.spider, session.due_at_start, room,
-    )  # fmt: skip
-    db, name, started = session.db, session.spider, session.started
-    due = await session.patience.read(lambda: waiting.read(db, name, started))
-    longest_hours = session.config.max_interval_hours
-    best = most_valuable(due.value, due.waited, due.every, room, longest_hours)
-    for part in in_batches(best.tolist(), session.config.in_flight):
-        for target in await _of_keys(session, [due.ids[i] for i in part]):
+    async for keys in chosen(session, session.config.in_flight):
+        for target in await _of_keys(session, keys):
             yield target
 
 

@@ -91,6 +91,7 @@ class Target:
     hinted: bool = False
     hint: str = "lastmod"
     visits: int = 0
+    missed: int = 0
     refreshed: int = 0
     consecutive_errors: int = 0
     consecutive_gone: int = 0
@@ -179,6 +180,7 @@ class Visit:
     history:     the target's past with this visit; None where the visit is no look at the page
     lies:        visits so far whose Last-Modified was new and whose content was not
     every_hours: the interval that an adaptive plan has from here on; None where nothing adapts
+    missed:      visits of the plan that should have been before this one, but the one it waited for
     collected:   what came of a feed's document; None for pages, and where there was none to read
     candidates:  posts that are compared with those stored; emptied: keys of those without text
     verdicts:    what they are, by key, once the visit is stored
@@ -198,6 +200,7 @@ class Visit:
     history: History | None = None
     lies: int = 0
     every_hours: float | None = None
+    missed: int = 0
     collected: Collected | None = None
     candidates: tuple[Candidate, ...] = ()
     emptied: tuple[str, ...] = ()

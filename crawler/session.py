@@ -94,6 +94,12 @@ class Session:
         return self.wrapper.name
 
     @property
+    def may_end_early(self) -> bool:
+        """Whether Scrapy is to end the pass after a time, or after so many pages or items."""
+        limits = ("TIMEOUT", "PAGECOUNT", "ITEMCOUNT")
+        return any(self.crawler.settings.getfloat(f"CLOSESPIDER_{name}") for name in limits)
+
+    @property
     def discovered(self) -> int:
         """Targets found in this pass so far."""
         return self.writer.discovered if self._is_open else 0
@@ -131,6 +137,7 @@ class Session:
         self.counts[visit.outcome] += 1
         self.counts[f"{visit.fetched.target.kind} pages"] += 1
         self.counts["bytes"] += visit.fetched.size
+        self.counts["missed visits"] += visit.missed
         if visit.collected is not None:
             self.counts["posts"] += len(visit.collected.new)
             self.counts["edited posts"] += len(visit.collected.edited)

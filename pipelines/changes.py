@@ -115,6 +115,7 @@ def decide(fetched: Fetched, rules: Rules) -> Visit:
         visit = _seen(fetched, rules)
     if fetched.target.post and _done(visit, rules):
         visit.next_visit = NEVER
+    visit.missed = following.missed(fetched)
     return visit
 
 

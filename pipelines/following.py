@@ -11,9 +11,10 @@ from schedules import calendar
 from schedules.adaptive import next_interval
 from schedules.first import Intervals
 from schedules.history import History
+from schedules.schedule import WEEK_HOURS
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MINUTE = timedelta(minutes=1)
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 
 
 def past(fetched: Fetched, outcome: Outcome) -> History:
@@ -51,11 +52,24 @@ def next_visit(
 ) -> tuple[datetime, float | None]:
     """The time of the next visit, and the interval that an adaptive plan has from here on."""
     plan, at = fetched.target.plan, fetched.at
-    if plan is None or (plan.until is not None and plan.until <= at):
+    if plan is None or not _holds(plan, at):
         return intervals.after_seen(at), None
     every = _adapted(plan, outcome) if plan.adaptive else None
     planned = at + timedelta(hours=every) if every else calendar.next_visit(plan.schedule, zone, at)
     return min(planned, at + timedelta(hours=intervals.longest_hours)), every
+
+
+def missed(fetched: Fetched) -> int:
+    """Visits of the plan that did not happen between the one that was due and this one."""
+    plan, due = fetched.target.plan, fetched.target.next_visit
+    if plan is None or due is None or fetched.push is not None or not _holds(plan, fetched.at):
+        return 0
+    periods = (fetched.at - due) / HOUR * plan.schedule.visits_per_week / WEEK_HOURS
+    return max(0, int(periods))
+
+
+def _holds(plan: Planned, at: datetime) -> bool:
+    return plan.until is None or plan.until > at
 
 
 def _adapted(plan: Planned, outcome: Outcome) -> float:

@@ -6,9 +6,10 @@ import numpy as np
 
 from schedules.adaptive import next_interval
 from schedules.calendar import next_visits
-from schedules.dispatch import most_valuable, room
+from schedules.dispatch import Capacity, dispatch, room
 from schedules.history import Floats, Histories, Ints
 from schedules.plan import Terms, plan
+from schedules.planned import Waiting
 from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS, Schedules
 from schedules.score import DAY_HOURS, Times
 from schedules.world import (
@@ -39,15 +40,25 @@ class Desk:
         return self._cap > 0
 
     def let_go(self, hour: int, value: Floats, waited: Floats, every: Floats) -> Ints:
-        """Which of the due ones go in this hour since 1970; arguments as in `most_valuable`."""
+        """Which of the due ones go in this hour since 1970; arguments as in `planned.Waiting`."""
         if hour // DAY_HOURS != self._day:
             self._day, self._used = hour // DAY_HOURS, 0
         left = room(self._cap, self._used)
         chosen = np.arange(len(value))
         if left is not None and len(value) > left:
-            chosen = most_valuable(value, waited, every, left, LONGEST_HOURS)
+            due = _waiting(value, waited, every).due(LONGEST_HOURS)
+            chosen = dispatch("value", due, Capacity(left))
         self._used += len(chosen)
         return chosen
+
+
+def _waiting(worth: Floats, waited: Floats, every: Floats) -> Waiting:
+    """Nothing is known of visits that were missed before."""
+    n = len(worth)
+    none, overdue = np.zeros(n), np.maximum(np.nan_to_num(waited - every), 0)
+    return Waiting(
+        worth, every, waited, overdue, np.ones(n), none, np.full(n, np.nan), none.astype(np.int64)
+    )
 
 
 class Planned:

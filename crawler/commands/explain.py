@@ -114,6 +114,8 @@ def _lines(found: Document) -> dict[str, str]:
         lines["plan"] = _plan(found, plan)
     if "freshness" in found:
         lines["expected"] = f"freshness {found['freshness']:.3f}, age {found['age_days']:.3g} days"
+    if missed := found["visits"]["missed"]:
+        lines["visits"] = f"{found['visits']['made']:,} made, {missed:,} of the plan missed"
     lines["next visit"] = _both(found["next_visit"], zone)
     if later := [moment for moment in found["ahead"] if moment > found["next_visit"]]:
         lines["and then"] = "\n".join(_both(moment, zone) for moment in later)

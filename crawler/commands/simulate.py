@@ -16,18 +16,19 @@ from crawler.working import working
 # What plans is slow to import: not before there is something to simulate.
 if TYPE_CHECKING:
     from crawler.simulation.feeds.simulation import FeedSimulation
+    from crawler.simulation.overload.simulation import OverloadSimulation
     from crawler.simulation.pages.simulation import PageSimulation
 
 
 class Command(FreshetCommand):
-    """Policies against changes that truly happened, or against posts."""
+    """Policies against changes that truly happened, against posts, or with too little time."""
 
-    arguments = ("|".join(options.KINDS),)
+    arguments = ("|".join(options.KINDS), "[FILE.toml]")
     example = options.EXAMPLES
 
     def short_desc(self) -> str:
         """One line for `scrapy -h`."""
-        return "Try policies and budgets on a trace of changes or posts, or on the own past"
+        return "Try policies on a trace of changes or posts, on the own past, or under overload"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """What to simulate, and what to write."""
@@ -36,15 +37,27 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Simulate each policy with each budget or number of visits, then write and print."""
-        (kind,) = args
-        options.check(kind, opts)
+        kind, file = args[0], args[1] if len(args) > 1 else None
+        options.check(kind, file, opts)
+        found: PageSimulation | FeedSimulation | OverloadSimulation
         with working(self.config, "reading what is known") as say:
-            found = _simulation(kind, self.config, opts, say)
+            if kind == options.OVERLOAD:
+                found = _of_overload(file, opts, say)
+            else:
+                found = _simulation(kind, self.config, opts, say)
         found.write()
         if opts.json:
             print_json(found.in_json())
         else:
             found.show(Console(highlight=False))
+
+
+def _of_overload(
+    file: str | None, opts: argparse.Namespace, say: Callable[[str], None]
+) -> OverloadSimulation:
+    from crawler.simulation.overload.simulation import OverloadSimulation
+
+    return OverloadSimulation.of(file, opts, say)
 
 
 def _simulation(

@@ -58,6 +58,7 @@ def figures(session: Session) -> dict[str, float]:
     accuracy: wanted pages of all pages fetched (the paper's equation 1)
     due:      still due at the end (a limit, a host's cap)
     posts, edited_posts, missed_posts: of feeds; the last is an estimate
+    missed_visits: that plans asked for since the visits before, and that nobody made
     over_cap, closed: of these, left as the plan's cap was reached, or the wrapper's hours were over
     saved:    requests less than fetching every target
     """
@@ -71,6 +72,7 @@ def figures(session: Session) -> dict[str, float]:
         "unlisted": counts["unlisted"],
         "targets": session.targets_at_end,
         "due": counts["due"],
+        "missed_visits": counts["missed visits"],
         **{name: counts[name] for name in LEFT},
         **{name.replace(" ", "_"): counts[name] for name in POSTS},
         "saved": max(0, session.targets_at_end - visits - counts["due"]),
@@ -91,6 +93,7 @@ def sentence(spider: str, counts: dict[str, float]) -> str:
         f"accuracy {counts['accuracy']:.2%}; "
         f"{counts['saved']:.0f} requests saved of {targets:.0f} ({saved})"
         + _of_posts(counts)
+        + (f"; {counts['missed_visits']:.0f} visits missed" if counts["missed_visits"] else "")
         + (f"; {counts['due']:.0f} still due" if counts["due"] else "")
         + "".join(f", {why}" for name, why in LEFT.items() if counts[name])
     )

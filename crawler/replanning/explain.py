@@ -72,6 +72,7 @@ def explained(
         | of_feed
         | {
             "plan": target.get("plan"),
+            "visits": {"made": target["requested"], "missed": target.get("missed", 0)},
             "policy": (target.get("plan") or {}).get("policy"),
             "planned_at": (whole or {}).get("at"),
             "reasons": reasons(facts),

@@ -8,7 +8,7 @@ from pathlib import Path
 from scrapy.commands import ScrapyHelpFormatter
 from scrapy.exceptions import UsageError
 
-PAGES, FEEDS = KINDS = ("pages", "feeds")
+PAGES, FEEDS, OVERLOAD = KINDS = ("pages", "feeds", "overload")
 EXAMPLES = """\
 scrapy simulate pages --changes changes.csv.gz --pages pages.csv \\
     --from 2024-01-01 --split 2024-01-22 --to 2024-03-04 \\
@@ -16,6 +16,7 @@ scrapy simulate pages --changes changes.csv.gz --pages pages.csv \\
 Example: scrapy simulate feeds --posts posts.csv.gz --feeds feeds.csv \\
     --from 2024-01-01 --split 2024-01-22 --to 2024-02-12 \\
     --policy optimal --policy min-missing --visits 1000 --visits 3x
+Example: scrapy simulate overload cells.toml --load 2 --plot overload.png
 """
 
 
@@ -26,12 +27,28 @@ class Lines(argparse.RawDescriptionHelpFormatter, ScrapyHelpFormatter):
 def add_options(parser: argparse.ArgumentParser) -> None:
     """All options, in groups."""
     parser.formatter_class = Lines
-    _add_both(parser)
+    _add_all(parser)
+    _add_traces(parser.add_argument_group("Pages and feeds"))
     _add_pages(parser.add_argument_group("Pages"))
     _add_feeds(parser.add_argument_group("Feeds"))
+    _add_overload(parser.add_argument_group("Overload"))
 
 
-def _add_both(parser: argparse.ArgumentParser) -> None:
+def _add_all(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--policy", action="append", metavar="P",
+        help="may be repeated (default: optimal, of overload all); pages: optimal, groups, "
+        "groups6, uniform, sqrt, freshness, harmonic, age, adaptive; feeds: optimal, uniform, "
+        "min-delay, min-missing; overload: value, expected-ratio, starved-first, round-robin, "
+        "earliest-deadline",
+    )  # fmt: skip
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE",
+        help="draw what comes of it, as .png or .svg",
+    )  # fmt: skip
+
+
+def _add_traces(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument(
         "--history", nargs="?", const="", metavar="NAME",
         help="instead of files: the past of the database, of one spider or of all. It knows only "
@@ -45,11 +62,6 @@ def _add_both(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--to", dest="stop", metavar="T", help="end (default: of what is known)")
     parser.add_argument(
-        "--policy", action="append", metavar="P",
-        help="may be repeated (default: optimal); pages: optimal, groups, groups6, uniform, sqrt, "
-        "freshness, harmonic, age, adaptive; feeds: optimal, uniform, min-delay, min-missing",
-    )  # fmt: skip
-    parser.add_argument(
         "--closed-loop", action="store_true",
         help="nothing is known beforehand: a week of daily visits to pages, or one look at each "
         "feed, then plans from own visits as replan makes them; without it, polls every 20 "
@@ -62,10 +74,6 @@ def _add_both(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--visits-out", type=Path, metavar="DIR",
         help="write DIR/POLICY_BUDGET.csv.gz, or DIR/POLICY_VISITS.csv.gz",
-    )  # fmt: skip
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE",
-        help="draw what comes of more and more requests, as .png or .svg",
     )  # fmt: skip
 
 
@@ -101,23 +109,45 @@ def _add_feeds(group: argparse._ArgumentGroup) -> None:
     )  # fmt: skip
 
 
+def _add_overload(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--load", metavar="X",
+        help="seconds of work that are asked for in a second: all costs are scaled to it "
+        "(default: FILE's, 2 without FILE)",
+    )  # fmt: skip
+    group.add_argument(
+        "--equal-costs", action="store_true", help="each refresh takes the same time"
+    )
+
+
 # What each kind needs and what only it takes, by the name of the option's value.
 FILES = {PAGES: ("changes", "pages"), FEEDS: ("posts", "feeds")}
 AMOUNTS = {PAGES: ("budget", "N (requests a day)"), FEEDS: ("visits", "N (fetches in all)")}
+TRACES = ("history", "start", "split", "stop", "closed_loop", "replan_every", "visits_out")
 OWN = {
-    PAGES: (*FILES[PAGES], "budget", "daily_cap"),
-    FEEDS: (*FILES[FEEDS], "visits"),
+    PAGES: (*TRACES, *FILES[PAGES], "budget", "daily_cap"),
+    FEEDS: (*TRACES, *FILES[FEEDS], "visits"),
+    OVERLOAD: ("load", "equal_costs"),
 }
+NAMES = {"start": "from", "stop": "to"}
 
 
-def check(kind: str, opts: argparse.Namespace) -> None:
-    """UsageError where an option is missing, or of the other kind."""
+def check(kind: str, file: str | None, opts: argparse.Namespace) -> None:
+    """UsageError where an option is missing, or of another kind."""
     if kind not in KINDS:
         raise _wrong(f"{kind!r} is none of {', '.join(KINDS)}")
-    for other in KINDS:
-        for name in OWN[other] if other != kind else ():
-            if getattr(opts, name) not in (None, False):
-                raise _wrong(f"{_option(name)} is for simulate {other}, not for {kind}")
+    for name in dict.fromkeys(name for names in OWN.values() for name in names):
+        if name not in OWN[kind] and getattr(opts, name) not in (None, False):
+            others = " and ".join(other for other in KINDS if name in OWN[other])
+            raise _wrong(f"{_option(name)} is for simulate {others}, not for {kind}")
+    if kind == OVERLOAD:
+        return
+    if file is not None:
+        raise _wrong(f"unexpected argument {file!r}")
+    _check_trace(kind, opts)
+
+
+def _check_trace(kind: str, opts: argparse.Namespace) -> None:
     trace, beside = FILES[kind]
     if opts.history is None and not getattr(opts, trace):
         raise _wrong(f"{_option(trace)} FILE or --history is missing")
@@ -131,7 +161,7 @@ def check(kind: str, opts: argparse.Namespace) -> None:
 
 
 def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    return f"--{NAMES.get(name, name).replace('_', '-')}"
 
 
 def _wrong(cause: str) -> UsageError:

@@ -34,7 +34,7 @@ class Look(NamedTuple):
 
 # Each policy looks the same in all pictures. Colours of Okabe and Ito, told apart by those who do
 # not see all of them, and three more. Policies of feeds never stand beside those of pages, but for
-# the two that both have.
+# the two that both have, and those of overload beside neither.
 LOOKS = {
     "optimal": Look("#0072B2", "o"),
     "groups": Look("#D55E00", "s"),
@@ -47,6 +47,11 @@ LOOKS = {
     "adaptive": Look("#7A3FB5", "h"),
     "min-delay": Look("#CC79A7", "v"),
     "min-missing": Look("#D55E00", "s"),
+    "value": Look("#0072B2", "o"),
+    "expected-ratio": Look("#D55E00", "s"),
+    "starved-first": Look("#CC79A7", "v"),
+    "round-robin": Look("#009E73", "^"),
+    "earliest-deadline": Look("#E69F00", "D"),
 }
 
 

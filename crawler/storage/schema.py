@@ -69,6 +69,7 @@ VALIDATORS: dict[str, Document] = {
             "next_visit": _TIME,
             "visited_at": _MAYBE_TIME,
             "requested": _COUNT,
+            "missed": _COUNT,
             "refreshed": _COUNT,
             "window": _COUNT,
             "asks_hours": _NUMBER,

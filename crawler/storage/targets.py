@@ -40,6 +40,7 @@ def from_document(found: Document) -> Target:
         hinted=found.get("hinted", False),
         hint=found.get("hint", "lastmod"),
         visits=found.get("requested", 0),
+        missed=found.get("missed", 0),
         refreshed=found.get("refreshed", 0),
         consecutive_errors=found.get("consecutive_errors", 0),
         consecutive_gone=found.get("consecutive_gone", 0),
@@ -118,6 +119,8 @@ def update_of(visit: Visit) -> UpdateOne:
         "hinted": False,
         "last_visit": row_of(visit),
     }
+    if visit.missed:
+        state["missed"] = target.missed + visit.missed
     update: Document = {"$set": state}
     if target.kind is Kind.FEED and visit.outcome in SEEN:
         state |= _moved(fetched)

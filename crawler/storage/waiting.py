@@ -8,47 +8,71 @@ from datetime import datetime
 import numpy as np
 
 from crawler.storage.client import Database, Document
-from crawler.storage.columns import Grown, GrownTexts, Texts
-from schedules.history import Floats
+from crawler.storage.columns import Grown, GrownTexts, Names, Texts
+from crawler.storage.targets import watched
+from schedules.history import Floats, Ints
+from schedules.planned import Waiting
 from schedules.schedule import WEEK_HOURS
 
 BATCH = 10_000
 HOUR_MILLISECONDS = 3_600_000
 ROW: Document = {
-    "value": "$plan.worth",
+    "worth": "$plan.worth",
     "per_week": "$plan.visits_per_week",
     "since": {"$toLong": {"$ifNull": ["$visited_at", "$first_seen"]}},
+    "due": {"$toLong": "$next_visit"},
+    "requested": 1,
+    "missed": 1,
+    "elapsed_ms": "$last_visit.elapsed_ms",
+    "host": 1,
 }
+NUMBERS = ("worth", "per_week", "since", "due", "requested", "missed", "elapsed_ms")
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """The n due targets of a spider.
-
-    ids:    (n,) texts, `_id` of each
-    value:  (n,) what a visit in time is worth by the plan; NaN where there is none
-    waited: (n,) hours since the last visit, or since the target was found
-    every:  (n,) mean hours between visits by the plan; NaN where there is none
-    """
+class Found:
+    """The n due targets of a spider. ids: (n,) `_id` of each; hosts: names by number."""
 
     ids: Texts
-    value: Floats
-    waited: Floats
-    every: Floats
+    hosts: tuple[str, ...]
+    waiting: Waiting
 
 
-async def read(db: Database, spider: str, now: datetime) -> Waiting:
+async def read(db: Database, spider: str, now: datetime) -> Found:
     """All that is due of a spider."""
-    ids, value, since, per_week = GrownTexts(), *(Grown(np.float64) for _ in range(3))
+    ids, hosts, columns = GrownTexts(), Names(), {name: Grown(np.float64) for name in NUMBERS}
     query: Document = {"spider": spider, "next_visit": {"$lte": now}}
     pipeline: list[Document] = [{"$match": query}, {"$project": ROW}]
     cursor = await db.targets.aggregate(pipeline, batchSize=BATCH)
     while rows := await cursor.to_list(BATCH):
         ids.add([row["_id"] for row in rows])
-        value.add([row.get("value") for row in rows])
-        since.add([row.get("since") for row in rows])
-        per_week.add([row.get("per_week") for row in rows])
-    waited = (now.timestamp() * 1000 - since.taken()) / HOUR_MILLISECONDS
-    visits = per_week.taken()
+        hosts.add([row.get("host", "") for row in rows])
+        for name, column in columns.items():
+            column.add([row.get(name) for row in rows])
+    names, host = hosts.taken()
+    numbers = {name: column.taken() for name, column in columns.items()}
+    return Found(ids.taken(), names, _waiting(numbers, host.astype(np.int64), now))
+
+
+def _waiting(found: dict[str, Floats], host: Ints, now: datetime) -> Waiting:
+    at, visits = now.timestamp() * 1000, found["per_week"]
     every = np.divide(WEEK_HOURS, visits, where=visits > 0, out=np.full(len(visits), np.nan))
-    return Waiting(ids.taken(), value.taken(), waited, every)
+    return Waiting(
+        worth=found["worth"],
+        every=every,
+        waited=(at - found["since"]) / HOUR_MILLISECONDS,
+        overdue=(at - found["due"]) / HOUR_MILLISECONDS,
+        visits=found["requested"],
+        missed=np.nan_to_num(found["missed"]),
+        seconds=found["elapsed_ms"] / 1000,
+        host=host,
+    )
+
+
+async def served(db: Database, spider: str) -> float:
+    """Share of the visits of plans that were made, of all targets of a spider; 1 without any."""
+    sums: Document = {"_id": None, "made": {"$sum": "$requested"}, "missed": {"$sum": "$missed"}}
+    cursor = await db.targets.aggregate([{"$match": watched([spider])}, {"$group": sums}])
+    found = await cursor.to_list(1)
+    made, missed = (found[0]["made"], found[0]["missed"]) if found else (0, 0)
+    return made / (made + missed) if made + missed else 1.0

@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import claims, crawlduplicates, feedloop, feedplans, planning, recall
+from tests.bench import claims, crawlduplicates, dispatching, feedloop, feedplans, planning, recall
 from tests.bench.crawls import ROOT, Crawl, freshet, plain
 from tests.site.running import RunningSite
 
@@ -29,6 +29,7 @@ def main() -> int:
     parser.add_argument("--planning", action="store_true", help="replans of a million targets")
     parser.add_argument("--feeds", action="store_true", help="a day of crawls of 1,000 feeds")
     parser.add_argument("--feed-plans", action="store_true", help="plans of a million feeds")
+    parser.add_argument("--dispatch", action="store_true", help="a million due targets in order")
     parser.add_argument(
         "--recall", type=Path, help="near-duplicates found among the posts of a file"
     )
@@ -44,18 +45,9 @@ def main() -> int:
         "--trace", type=Path, help="with --feeds: folder with posts.csv.gz and feeds.csv"
     )
     options = parser.parse_args()
-    if options.planning:
-        return planning.run()
-    if options.feeds:
-        return feedloop.run(options.days, trace=options.trace)
-    if options.feed_plans:
-        return feedplans.run()
-    if options.duplicates:
-        return crawlduplicates.run(options.rounds or 5)
-    if options.recall:
-        return recall.run(options.recall)
-    if options.claims:
-        return claims.run(options.posts)
+    for name, bench in _others(options).items():
+        if getattr(options, name):
+            return bench()
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name, RunningSite() as site:
         folder = Path(name)
         try:
@@ -64,6 +56,19 @@ def main() -> int:
             return _speed(site.url, folder, options.items, options.rounds or 3)
         finally:
             _stop(folder)
+
+
+def _others(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
+    """What else there is, by the name of its option."""
+    return {
+        "planning": planning.run,
+        "feeds": lambda: feedloop.run(options.days, trace=options.trace),
+        "feed_plans": feedplans.run,
+        "dispatch": dispatching.run,
+        "duplicates": lambda: crawlduplicates.run(options.rounds or 5),
+        "recall": lambda: recall.run(options.recall),
+        "claims": lambda: claims.run(options.posts),
+    }
 
 
 def _speed(url: str, folder: Path, items: int, rounds: int) -> int:

@@ -15,6 +15,7 @@ from pymongo.asynchronous.database import AsyncDatabase
 
 from crawler.config import Config
 from crawler.feeder import due_targets
+from crawler.hosts import HostLimits
 from crawler.items import Kind, Target
 from crawler.session import Session
 from crawler.storage.targets import new_document
@@ -44,6 +45,8 @@ class Pass:
     spider = "x"
     started = NOW
     error = None
+    may_end_early = False
+    limits = HostLimits()
 
     def __init__(self, db: AsyncDatabase[Row], chance: random.Random) -> None:
         self.db, self.chance = db, chance

@@ -187,7 +187,7 @@ def test_the_daily_cap_is_kept_over_passes_and_days_and_the_most_valuable_go_fir
     said = crawl(25.5)
 
     assert set(asked(pages)) == {"/item-9.html", "/item-7.html", "/item-2.html"}
-    assert "13 due, 3 may be asked for: the most valuable first" in said
+    assert "13 due, 3 may be asked for: chosen by value" in said
     left = EVERYTHING - 3
     reached = rf"the plan's cap is reached \(3 requests a day\); {left} stay due"
     assert len(re.findall(reached, said)) == 1
@@ -196,6 +196,62 @@ def test_the_daily_cap_is_kept_over_passes_and_days_and_the_most_valuable_go_fir
     assert len(asked(pages)) == 3, "the day's requests are spent"
     crawl(37)
     assert sum(asked(pages).values()) == 6, "the next day begins at midnight UTC"
+
+
+def test_who_has_had_least_goes_before_the_most_valuable(
+    crawl: Crawl, crawled: Db, pages: Pages
+) -> None:
+    plan(crawled, *NAMES, worth=1.0)
+    plan(crawled, NAMES[2], worth=0.1)
+    had = {"$set": {"requested": 20, "missed": 80}}
+    crawled.targets.update_one({"url": {"$regex": f"{NAMES[2]}$"}}, had)
+    cap(crawled, daily_cap=1)
+    crawl(25.5)
+    assert set(asked(pages)) == {f"/{NAMES[2]}"}
+
+
+def test_another_policy_may_be_asked_for(crawl: Crawl, crawled: Db, pages: Pages) -> None:
+    plan(crawled, *NAMES, worth=1.0)
+    long_ago = {"$set": {"visited_at": MONDAY - 9 * HOUR}}
+    crawled.targets.update_one({"url": {"$regex": f"{NAMES[4]}$"}}, long_ago)
+    cap(crawled, daily_cap=1)
+    assert "1 may be asked for: chosen by round-robin" in crawl(
+        25.5, "-s", "FRESHET_DISPATCH=round-robin"
+    )
+    assert set(asked(pages)) == {f"/{NAMES[4]}"}
+
+
+def test_of_a_host_that_is_capped_the_most_valuable_go(
+    crawl: Crawl, crawled: Db, pages: Pages
+) -> None:
+    plan(crawled, *NAMES, worth=0.1)
+    for i in (7, 2, 9):
+        plan(crawled, NAMES[i], worth=float(i))
+    crawl(25.5, host_requests=3)
+    assert set(asked(pages)) == {"/item-9.html", "/item-7.html", "/item-2.html"}
+
+
+def test_the_most_valuable_go_first_where_the_pass_is_to_end_before_all(
+    crawl: Crawl, crawled: Db, pages: Pages
+) -> None:
+    plan(crawled, *NAMES, worth=0.1)
+    plan(crawled, NAMES[8], worth=8.0)
+    one_by_one = ("-s", "CONCURRENT_REQUESTS=1", "-s", "FRESHET_IN_FLIGHT=1")
+    crawl(25.5, "-s", "CLOSESPIDER_PAGECOUNT=1", *one_by_one)
+    assert next(iter(asked(pages))) == "/item-8.html"
+    assert sum(asked(pages).values()) < 4
+
+
+def test_visits_that_did_not_happen_are_counted(crawl: Crawl, crawled: Db) -> None:
+    plan(crawled, NAMES[0], slots=[], every_hours=24.0, visits_per_week=7.0)
+    crawled.targets.update_many({}, {"$set": {"next_visit": MONDAY + 24 * HOUR}})
+    said = crawl(24 * 4.5)
+    assert "; 3 visits missed" in said
+    assert last_run(crawled)["missed_visits"] == 3
+    assert [row["missed"] for row in crawled.targets.find({"missed": {"$exists": True}})] == [3]
+    crawl(24 * 6.2)
+    (found,) = crawled.targets.find({"missed": {"$exists": True}})
+    assert (found["missed"], found["requested"]) == (3, 3), "the next one was in time"
 
 
 def test_the_cap_bears_on_a_pass_that_is_not_the_first_of_the_day(

@@ -2,27 +2,130 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any, get_args
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from schedules.dispatch import least, most_valuable, room
+from crawler.config import Config
+from schedules.dispatch import POLICIES, Capacity, Due, dispatch, least, room
 
-NAN = np.nan
+HOUR = 3600.0
 
 
-def order(
-    value: list[float], waited: list[float] | None = None, every: list[float] | None = None,
-    most: int = 100,
-) -> list[int]:  # fmt: skip
-    """Indices in the order of going; by default nobody has waited longer than planned."""
-    n = len(value)
-    return most_valuable(
-        np.array(value, float),
-        np.array(waited or [24] * n, float),
-        np.array(every or [24] * n, float),
-        most,
-        longest_hours=672,
-    ).tolist()
+def due(n: int, **columns: list[float]) -> Due:
+    """Targets that are asked for hourly, all alike but for these columns: just due, never late."""
+    usual = Due(
+        requested=np.full(n, 10.0),
+        refreshed=np.full(n, 9.0),
+        period=np.full(n, HOUR),
+        longest=np.full(n, np.inf),
+        waited=np.full(n, HOUR),
+        asked=np.zeros(n),
+        cost=np.ones(n),
+        value=np.ones(n),
+        expected=np.ones(n),
+        host=np.zeros(n, np.int64),
+    )
+    changed: dict[str, Any] = {name: np.array(column) for name, column in columns.items()}
+    return replace(usual, **changed)
+
+
+def order(policy: str, targets: Due, equal_ratio: float = 0.5, **capacity: Any) -> list[int]:
+    went: list[int] = dispatch(policy, targets, Capacity(**capacity), equal_ratio).tolist()
+    return went
+
+
+def test_value_is_by_cost() -> None:
+    assert order("value", due(3, value=[1, 3, 2])) == [1, 2, 0]
+    assert order("value", due(3, value=[1, 3, 2], cost=[0.1, 3, 1])) == [0, 2, 1]
+    assert order("value", due(0)) == []
+
+
+def test_who_falls_below_the_floor_goes_before_the_valuable() -> None:
+    # The floor is .8 of the equal ratio of .5.
+    few = due(3, value=[9, 1, 1], requested=[11] * 3, refreshed=[9, 4, 3.9])
+    assert order("value", few) == [2, 0, 1]
+    long = due(3, value=[9, 1, 1], waited=[HOUR, 2.4 * HOUR, 2.5 * HOUR])
+    assert order("value", long) == [2, 0, 1]
+    assert order("value", long, equal_ratio=0.4) == [0, 2, 1], "who has waited longer, of equals"
+
+
+def test_of_those_below_the_floor_the_latest_goes_first() -> None:
+    starving = due(3, refreshed=[0, 0, 9], waited=[HOUR, 3 * HOUR, HOUR], value=[1, 1, 9])
+    assert order("value", starving) == [1, 0, 2]
+    longer = due(2, refreshed=[0, 0], period=[HOUR, 8 * HOUR], waited=[2 * HOUR, 9 * HOUR])
+    assert order("value", longer) == [0, 1], "by periods, not by hours"
+
+
+def test_nobody_waits_longer_than_the_longest_interval() -> None:
+    longest = [5 * HOUR] * 3
+    targets = due(3, value=[9, 0, 0], waited=[HOUR, 5 * HOUR, 6 * HOUR], longest=longest)
+    assert order("value", targets, equal_ratio=0) == [2, 1, 0]
+
+
+def test_the_paper_s_policy_takes_the_lowest_ratio_against_the_expected() -> None:
+    # .9 of .9; .5 of 1; .4 of .5
+    targets = due(3, refreshed=[9, 5, 4], expected=[0.9, 1, 0.5])
+    assert order("expected-ratio", targets) == [1, 2, 0]
+
+
+def test_the_baseline_takes_the_most_starved_requests() -> None:
+    targets = due(3, requested=[100, 12, 10], refreshed=[96, 9, 1])
+    assert order("starved-first", targets) == [2, 0, 1]
+
+
+def test_in_turn_is_by_the_time_waited() -> None:
+    assert order("round-robin", due(3, waited=[5, 9, 7], value=[9, 1, 1])) == [1, 2, 0]
+
+
+def test_a_deadline_is_the_next_request() -> None:
+    targets = due(3, period=[HOUR, 2 * HOUR, HOUR], asked=[10, 2 * HOUR - 5, 20])
+    assert order("earliest-deadline", targets) == [1, 2, 0]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_of_equals_who_has_waited_longest_goes_first(policy: str) -> None:
+    assert order(policy, due(3, waited=[1, 3, 2])) == [1, 2, 0]
+
+
+def test_requests_seconds_and_hosts_cut() -> None:
+    targets = due(5, value=[5, 4, 3, 2, 1], cost=[1] * 5, host=[0, 0, 0, 1, 1])
+    assert order("value", targets, requests=2) == [0, 1]
+    assert order("value", targets, requests=0) == []
+    assert order("value", targets, seconds=3.0) == [0, 1, 2]
+    assert order("value", targets, of_host=np.array([1, 5])) == [0, 3, 4]
+    assert order("value", targets, of_host=np.array([2, 0]), requests=1) == [0]
+    assert order("value", targets, of_host=np.array([1, 5]), seconds=2.0) == [0, 3]
+
+
+@given(
+    st.lists(st.tuples(*[st.floats(0.1, 10)] * 3, st.integers(0, 3)), max_size=30),
+    st.sampled_from(POLICIES),
+    st.integers(0, 40),
+    st.floats(0, 50),
+)
+def test_the_capacity_is_kept_and_nobody_goes_twice(
+    rows: list[tuple[float, float, float, int]], policy: str, requests: int, seconds: float
+) -> None:
+    value, cost, waited, host = zip(*rows, strict=True) if rows else ((),) * 4
+    targets = due(len(rows), value=[*value], cost=[*cost], waited=[*waited])
+    targets = replace(targets, host=np.array(host, np.int64))
+    of_host = np.array([0, 1, 2, 100])
+    capacity = Capacity(requests, seconds, of_host)
+    went = dispatch(policy, targets, capacity, 0.5)
+    assert len(np.unique(went)) == len(went) <= requests
+    assert targets.cost[went].sum() <= seconds + 1e-9
+    assert (np.bincount(targets.host[went], minlength=4) <= of_host).all()
+    everyone = dispatch(policy, targets, Capacity(), 0.5)
+    assert sorted(everyone.tolist()) == list(range(len(rows)))
+
+
+def test_each_policy_can_be_asked_for() -> None:
+    assert get_args(Config.model_fields["dispatch"].annotation) == POLICIES
 
 
 @pytest.mark.parametrize(
@@ -38,29 +141,3 @@ def test_a_cap_leaves_what_is_not_spent(cap: int, used: int, left: int | None) -
 )
 def test_the_tightest_cap_counts(rooms: tuple[int | None, ...], tightest: int | None) -> None:
     assert least(*rooms) == tightest
-
-
-def test_the_most_valuable_go_first() -> None:
-    assert order([1, 3, 2]) == [1, 2, 0]
-    assert order([1, 3, 2], most=2) == [1, 2]
-    assert order([1, 3, 2], most=0) == []
-    assert order([]) == []
-
-
-def test_equally_valuable_ones_go_as_they_have_waited() -> None:
-    assert order([1, 1, 1], waited=[5, 9, 7]) == [1, 2, 0]
-
-
-def test_a_visit_put_off_gains_until_it_goes() -> None:
-    assert order([1, 3], waited=[24, 24]) == [1, 0]
-    assert order([1, 3], waited=[24 * 4, 24]) == [0, 1]
-    assert order([1, 3], waited=[24 * 4, 24 * 4]) == [1, 0]
-
-
-def test_nobody_waits_longer_than_the_longest_interval() -> None:
-    assert order([0, 9, 0], waited=[700, 24, 672], every=[672, 24, 672]) == [0, 2, 1]
-
-
-def test_what_no_plan_values_stands_in_the_middle() -> None:
-    assert order([1, NAN, 3], every=[24, NAN, 24]) == [2, 1, 0]
-    assert order([NAN, NAN], waited=[3, 5], every=[NAN, np.inf]) == [1, 0]

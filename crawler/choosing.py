@@ -1,0 +1,52 @@
+"""Which of the due targets go, and in what order, where a pass has no room for all."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+
+import numpy as np
+
+from crawler.session import Session
+from crawler.storage import waiting
+from crawler.storage.bulk import in_batches
+from crawler.storage.waiting import Found
+from schedules.dispatch import Capacity, dispatch
+from schedules.history import Ints
+
+logger = logging.getLogger(__name__)
+
+
+async def chosen(session: Session, size: int) -> AsyncIterator[list[str]]:
+    """Keys of the targets that go, in their order, `size` at a time; nothing if all have room."""
+    room = await session.allowance.room(0)
+    if not _is_short(session, room):
+        return
+    db, name, started = session.db, session.spider, session.started
+    found = await session.patience.read(lambda: waiting.read(db, name, started))
+    served = await session.patience.read(lambda: waiting.served(db, name))
+    due = found.waiting.due(session.config.max_interval_hours)
+    capacity = Capacity(requests=room, of_host=_of_host(session, found))
+    best = dispatch(session.config.dispatch, due, capacity, served)
+    if len(best) < len(due):
+        logger.info(
+            "%s: %d due, %d may be asked for: chosen by %s",
+            name, len(due), len(best), session.config.dispatch,
+        )  # fmt: skip
+    for part in in_batches(best.tolist(), size):
+        yield [found.ids[i] for i in part]
+
+
+def _is_short(session: Session, room: int | None) -> bool:
+    """Whether some of what is due may have to wait: for a cap, or as the pass is to end before."""
+    caps = (room, session.limits.cap or None)
+    short = any(cap is not None and session.due_at_start > cap for cap in caps)
+    return short or session.may_end_early
+
+
+def _of_host(session: Session, found: Found) -> Ints | None:
+    """(h,) requests that each host may still get."""
+    if not session.limits.cap:
+        return None
+    asked = [session.limits.asked[host] for host in found.hosts]
+    return np.maximum(session.limits.cap - np.array(asked, np.int64), 0)

@@ -1,0 +1,158 @@
+"""`scrapy simulate overload`: what it prints, draws and refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schedules.dispatch import POLICIES
+from tests.integration.harness import Freshet
+from tests.integration.inside import run
+
+MIX = """
+hours = 6
+seed = 3
+
+[[cells]]
+group = "news"
+count = 2
+period = 300
+cost = 4
+
+[[cells]]
+group = "films"
+period = 3600
+cost = 600
+changes_every = 86400
+"""
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Iterator[Freshet]:
+    """Commands where no server is: cells in a file need no database."""
+    with Freshet(tmp_path, MONGO_URI="mongodb://127.0.0.1:1", FRESHET_DATA_DIR=tmp_path) as runner:
+        yield runner
+
+
+@pytest.fixture
+def mix(tmp_path: Path) -> Path:
+    path = tmp_path / "mix.toml"
+    path.write_text(MIX)
+    return path
+
+
+def simulated(freshet: Freshet, *args: object) -> dict[str, Any]:
+    done = run(freshet, "simulate", "overload", "--json", *args)
+    assert (done.code, done.err) == (0, "")
+    found: dict[str, Any] = json.loads(done.out)
+    return found
+
+
+def test_without_a_file_it_is_the_paper_s_mix_at_load_two(bare: Freshet) -> None:
+    found = simulated(bare)
+    assert (found["load"], found["hours"], found["cells"]) == (2.0, 24.0, 100)
+    assert list(found["policies"]) == list(POLICIES)
+    for policy in found["policies"].values():
+        groups = policy["groups"]
+        assert {name: one["cells"] for name, one in groups.items()} == {
+            "dynamic": 17, "semi-dynamic": 33, "static": 50,
+        }  # fmt: skip
+        assert {len(one["by_hour"]) for one in groups.values()} == {24}
+        assert policy["worst_ratio"] == min(one["worst_ratio"] for one in groups.values())
+        freshness = sum(one["cells"] * one["freshness"] for one in groups.values()) / 100
+        assert policy["freshness"] == pytest.approx(freshness)
+    value, paper = found["policies"]["value"], found["policies"]["expected-ratio"]
+    assert value["worst_ratio"] >= found["floor"] - 0.05
+    assert value["freshness"] > paper["freshness"] + 0.1
+
+
+def test_load_and_equal_costs(bare: Freshet) -> None:
+    found = simulated(bare, "--load", "1.05", "--equal-costs")
+    assert found["load"] == pytest.approx(1.05)
+    groups = found["policies"]["expected-ratio"]["groups"]
+    assert {round(one["expected"], 6) for one in groups.values()} == {round(1 / 1.05, 6)}
+    starved = found["policies"]["starved-first"]["groups"]
+    assert starved["static"]["ratio"] < 0.8
+    assert starved["dynamic"]["ratio"] > 0.95
+
+
+def test_a_file_says_its_own_mix(bare: Freshet, mix: Path) -> None:
+    found = simulated(bare, mix, "--policy", "value")
+    assert found["load"] == pytest.approx(2 * 4 / 300 + 600 / 3600)
+    assert (found["hours"], found["seed"], list(found["policies"])) == (6, 3, ["value"])
+    groups = found["policies"]["value"]["groups"]
+    assert {name: len(one["by_hour"]) for name, one in groups.items()} == {"news": 6, "films": 6}
+    assert groups["news"]["requested"] == 2 * 6 * 12
+    assert simulated(bare, mix, "--load", "3")["load"] == pytest.approx(3)
+    assert simulated(bare, mix, "--equal-costs")["load"] == found["load"]
+    assert simulated(bare, mix, "--policy", "value") == found
+
+
+def test_tables_and_a_picture(bare: Freshet, mix: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "new" / "overload.svg"
+    done = run(bare, "simulate", "overload", mix, "--load", "2", "--plot", picture)
+    assert (done.code, done.err) == (0, "")
+    assert "3 cells for 6 hours at load 2 (seed 3); the floor of `value`: 0.400" in done.out
+    for text in ("worst", "Jain", "expected", "starved-first: refresh ratio by hour"):
+        assert text in done.out
+    assert max(map(len, done.out.splitlines())) <= 80
+    drawn = picture.read_text()
+    assert all(policy in drawn for policy in POLICIES)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("cells = 1", "cells: Input should be a valid tuple"),
+        ("cells = []", "cells: Tuple should have at least 1 item"),
+        ("", "cells: is missing"),
+        ("[[cells]]\ncost = 1", "cells.0.period: is missing"),
+        ("[[cells]]\nperiod = 0", "cells.0.period: Input should be greater than 0"),
+        ("[[cells]]\nperiod = 1\ncolour = 2", "cells.0.colour: unknown key"),
+        ("[[cells]]\nperiod = 1\ncount = 10001", "cells.0.count: Input should be less than"),
+        ("hours = 'x'\n[[cells]]\nperiod = 1", "hours: Input should be a valid number"),
+        ("[[cells]", "not valid TOML"),
+    ],
+)
+def test_a_bad_file_is_one_line(bare: Freshet, tmp_path: Path, text: str, cause: str) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    done = run(bare, "simulate", "overload", path)
+    assert (done.code, done.out) == (1, "")
+    assert done.complaint.startswith(f"scrapy simulate: {path}: {cause}")
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("overload", "--load", "0"), "--load 0: give seconds of work a second"),
+        (("overload", "--load", "x"), "--load x: give seconds of work a second"),
+        (("overload", "--policy", "optimal"), "--policy optimal: no such policy; there are value"),
+        (("overload", "none.toml"), "none.toml: No such file or directory"),
+    ],
+)
+def test_a_wrong_option_is_one_line(bare: Freshet, words: tuple[str, ...], complaint: str) -> None:
+    done = run(bare, "simulate", *words)
+    assert (done.code, done.out) == (1, "")
+    assert complaint in done.complaint
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("overload", "--budget", "3"), "--budget is for simulate pages, not for overload"),
+        (("overload", "--from", "x"), "--from is for simulate pages and feeds, not for overload"),
+        (("pages", "--load", "3"), "--load is for simulate overload, not for pages"),
+        (("feeds", "mix.toml"), "unexpected argument 'mix.toml'"),
+    ],
+)
+def test_an_option_of_another_kind_is_a_wrong_usage(
+    bare: Freshet, words: tuple[str, ...], complaint: str
+) -> None:
+    done = run(bare, "simulate", *words)
+    assert done.code == 2
+    assert complaint in done.out + done.err

@@ -1,0 +1,52 @@
+"""Targets with a plan, as the dispatcher sees them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from schedules.planned import Waiting
+
+NAN = np.nan
+
+
+def waiting(n: int, **columns: list[float]) -> Waiting:
+    """Targets that are visited daily and are just due, all alike but for these columns."""
+    usual: dict[str, Any] = {
+        "worth": [1] * n, "every": [24] * n, "waited": [24] * n, "overdue": [0] * n,
+        "visits": [10] * n, "missed": [0] * n, "seconds": [1] * n,
+    } | columns  # fmt: skip
+    arrays = {name: np.array(column, float) for name, column in usual.items()}
+    return Waiting(**arrays, host=np.zeros(n, np.int64))
+
+
+def test_each_period_that_is_over_adds_a_request() -> None:
+    found = waiting(3, overdue=[0, 23, 49], missed=[0, 3, 0]).due(672)
+    assert found.requested.tolist() == [11, 14, 13]
+    assert found.refreshed.tolist() == [10, 10, 10]
+    assert found.asked.tolist() == [0, 23, 1]
+
+
+def test_a_visit_that_is_put_off_gains_as_its_interval_is_exceeded() -> None:
+    found = waiting(3, worth=[2, 2, 2], waited=[12, 24, 60]).due(672)
+    assert found.value.tolist() == [2, 2, 5]
+
+
+def test_what_no_plan_values_stands_in_the_middle() -> None:
+    found = waiting(3, worth=[1, NAN, 3], every=[24, NAN, 24]).due(672)
+    assert found.value.tolist() == [1, 2, 3]
+    assert found.requested.tolist() == [11, 11, 11]
+    assert found.period.tolist() == [24, np.inf, 24]
+    assert waiting(2, worth=[NAN, NAN]).due(672).value.tolist() == [0, 0]
+
+
+def test_a_visit_of_unknown_length_takes_as_long_as_the_others() -> None:
+    assert waiting(3, seconds=[2, NAN, 4]).due(672).cost.tolist() == [2, 3, 4]
+    assert waiting(2, seconds=[NAN, NAN]).due(672).cost.tolist() == [1, 1]
+
+
+def test_the_expected_ratio_is_of_those_that_have_a_period() -> None:
+    found = waiting(3, every=[12, 24, NAN], seconds=[10, 10, 10]).due(672)
+    assert found.expected == pytest.approx([0.8, 0.8, 1])

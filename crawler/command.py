@@ -15,6 +15,7 @@ from scrapy.exceptions import UsageError
 
 from crawler.config import Config
 from crawler.errors import FreshetError
+from crawler.helping import Help
 
 
 class FreshetCommand(ScrapyCommand):
@@ -39,6 +40,7 @@ class FreshetCommand(ScrapyCommand):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Scrapy's options, and `--json`."""
         super().add_options(parser)
+        parser.formatter_class = Help
         parser.epilog = f"Example: {self.example}"
         if self.has_json:
             parser.add_argument("--json", action="store_true", help="print JSON for machines")

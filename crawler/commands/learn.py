@@ -18,6 +18,7 @@ from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
+from crawler.helping import HelpWithLines
 from crawler.locks import only_one
 from crawler.storage import learnings, targets
 from crawler.storage.client import Database, Document
@@ -51,7 +52,7 @@ class Command(FreshetCommand):
         """What to learn from, and for how long."""
         super().add_options(parser)
         parser.epilog = EXAMPLE
-        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.formatter_class = HelpWithLines
         parser.add_argument("--weeks", metavar="W", help="how long (default: 3)")
         parser.add_argument("--every", metavar="T", help="time between two polls (default: 20m)")
         parser.add_argument(

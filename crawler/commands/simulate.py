@@ -32,8 +32,8 @@ class Command(FreshetCommand):
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """What to simulate, and what to write."""
-        options.add_options(parser)
         super().add_options(parser)
+        options.add_options(parser)
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Simulate each policy with each budget or number of visits, then write and print."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from scrapy.commands import ScrapyHelpFormatter
 from scrapy.exceptions import UsageError
+
+from crawler.helping import HelpWithLines
 
 PAGES, FEEDS, OVERLOAD = KINDS = ("pages", "feeds", "overload")
 EXAMPLES = """\
@@ -20,13 +21,9 @@ Example: scrapy simulate overload cells.toml --load 2 --plot overload.png
 """
 
 
-class Lines(argparse.RawDescriptionHelpFormatter, ScrapyHelpFormatter):
-    """Scrapy's way to show help, with the lines of the examples as they are."""
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
     """All options, in groups."""
-    parser.formatter_class = Lines
+    parser.formatter_class = HelpWithLines
     _add_all(parser)
     _add_traces(parser.add_argument_group("Pages and feeds"))
     _add_pages(parser.add_argument_group("Pages"))

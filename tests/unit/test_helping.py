@@ -1,0 +1,30 @@
+"""The help of commands has headings where headings are, however wide the terminal is."""
+
+from __future__ import annotations
+
+import argparse
+from itertools import pairwise
+
+import pytest
+from scrapy.settings import Settings
+
+from crawler.command import FreshetCommand
+from crawler.commands import replan, simulate
+
+HEADINGS = {"Options", "Pages And Feeds", "Pages", "Feeds", "Overload", "Global Options"}
+
+
+@pytest.mark.parametrize("command", [replan.Command, simulate.Command])
+@pytest.mark.parametrize("columns", range(50, 130, 3))
+def test_the_middle_of_an_option_s_help_is_no_heading(
+    command: type[FreshetCommand], columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    parser = argparse.ArgumentParser(prog="scrapy", usage="scrapy")
+    made = command()
+    made.settings = Settings()
+    made.add_options(parser)
+    lines = pairwise(parser.format_help().splitlines())
+    underlined = {above.strip() for above, line in lines if line.startswith("===")}
+    assert underlined <= HEADINGS | {"Usage"}
+    assert "Options" in underlined

@@ -25,7 +25,7 @@ async def chosen(session: Session, size: int) -> AsyncIterator[list[str]]:
     db, name, started = session.db, session.spider, session.started
     found = await session.patience.read(lambda: waiting.read(db, name, started))
     served = await session.patience.read(lambda: waiting.served(db, name))
-    due = found.waiting.due(session.config.max_interval_hours)
+    due = found.waiting.due(session.config.max_interval_hours, by_time=session.is_timed)
     capacity = Capacity(requests=room, of_host=_of_host(session, found))
     best = dispatch(session.config.dispatch, due, capacity, served)
     if len(best) < len(due):

@@ -96,8 +96,13 @@ class Session:
     @property
     def may_end_early(self) -> bool:
         """Whether Scrapy is to end the pass after a time, or after so many pages or items."""
-        limits = ("TIMEOUT", "PAGECOUNT", "ITEMCOUNT")
-        return any(self.crawler.settings.getfloat(f"CLOSESPIDER_{name}") for name in limits)
+        counts = ("CLOSESPIDER_PAGECOUNT", "CLOSESPIDER_ITEMCOUNT")
+        return self.is_timed or any(map(self.crawler.settings.getint, counts))
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether Scrapy is to end the pass after a time."""
+        return self.crawler.settings.getfloat("CLOSESPIDER_TIMEOUT") > 0
 
     @property
     def discovered(self) -> int:

@@ -37,11 +37,18 @@ class Waiting:
     def __len__(self) -> int:
         return len(self.worth)
 
-    def due(self, longest_hours: float) -> Due:
-        """What the dispatcher has to know. longest_hours: no target is to wait longer."""
+    def due(self, longest_hours: float, *, by_time: bool = False) -> Due:
+        """What the dispatcher has to know.
+
+        longest_hours: no target is to wait longer
+        by_time:       what is short is time, and a visit costs the seconds that it takes; else
+                       requests are short, and one costs what another does
+        """
         period = np.where(self.every > 0, self.every, np.inf)
         late = np.floor(self.overdue / period)
-        cost = np.where(self.seconds > 0, self.seconds, _mean(self.seconds, 1.0))
+        took = np.where(self.seconds > 0, self.seconds, np.nan)
+        usual = _mean(took, 1.0)
+        cost = np.where(np.isfinite(took), took, usual) if by_time else np.ones(len(self))
         return Due(
             requested=self.visits + self.missed + late + 1,
             refreshed=self.visits,

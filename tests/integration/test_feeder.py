@@ -45,7 +45,7 @@ class Pass:
     spider = "x"
     started = NOW
     error = None
-    may_end_early = False
+    may_end_early = is_timed = False
     limits = HostLimits()
 
     def __init__(self, db: AsyncDatabase[Row], chance: random.Random) -> None:

@@ -43,10 +43,17 @@ def test_what_no_plan_values_stands_in_the_middle() -> None:
 
 
 def test_a_visit_of_unknown_length_takes_as_long_as_the_others() -> None:
-    assert waiting(3, seconds=[2, NAN, 4]).due(672).cost.tolist() == [2, 3, 4]
-    assert waiting(2, seconds=[NAN, NAN]).due(672).cost.tolist() == [1, 1]
+    timed = [
+        waiting(3, seconds=seconds).due(672, by_time=True).cost.tolist()
+        for seconds in ([2, NAN, 4], [2, 0, 4], [NAN] * 3, [0] * 3)
+    ]
+    assert timed == [[2, 3, 4], [2, 3, 4], [1, 1, 1], [1, 1, 1]]
+
+
+def test_where_requests_are_short_one_costs_what_another_does() -> None:
+    assert waiting(3, seconds=[2, NAN, 4]).due(672).cost.tolist() == [1, 1, 1]
 
 
 def test_the_expected_ratio_is_of_those_that_have_a_period() -> None:
-    found = waiting(3, every=[12, 24, NAN], seconds=[10, 10, 10]).due(672)
+    found = waiting(3, every=[12, 24, NAN], seconds=[10, 10, 10]).due(672, by_time=True)
     assert found.expected == pytest.approx([0.8, 0.8, 1])

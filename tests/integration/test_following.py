@@ -87,6 +87,13 @@ def plan(db: Db, *names: str, **own: object) -> None:
     db.targets.update_many(chosen, {"$set": {"plan": usual | own}})
 
 
+def plan_with_three_of_worth(db: Db) -> None:
+    """All have a plan; a visit is worth much of 9, less of 7, still less of 2."""
+    plan(db, *NAMES, worth=0.1)
+    for i in (7, 2, 9):
+        plan(db, NAMES[i], worth=float(i))
+
+
 def cap(db: Db, *spiders: str, **caps: int) -> None:
     """A plan in effect with these caps."""
     db.plans.insert_one(
@@ -179,9 +186,7 @@ def test_an_adaptive_interval_follows_the_page(passes: list[Pass]) -> None:
 def test_the_daily_cap_is_kept_over_passes_and_days_and_the_most_valuable_go_first(
     crawl: Crawl, crawled: Db, pages: Pages
 ) -> None:
-    plan(crawled, *NAMES, worth=0.1)
-    for i in (7, 2, 9):
-        plan(crawled, NAMES[i], worth=float(i))
+    plan_with_three_of_worth(crawled)
     cap(crawled, daily_cap=3)
 
     said = crawl(25.5)
@@ -224,9 +229,7 @@ def test_another_policy_may_be_asked_for(crawl: Crawl, crawled: Db, pages: Pages
 def test_of_a_host_that_is_capped_the_most_valuable_go(
     crawl: Crawl, crawled: Db, pages: Pages
 ) -> None:
-    plan(crawled, *NAMES, worth=0.1)
-    for i in (7, 2, 9):
-        plan(crawled, NAMES[i], worth=float(i))
+    plan_with_three_of_worth(crawled)
     crawl(25.5, host_requests=3)
     assert set(asked(pages)) == {"/item-9.html", "/item-7.html", "/item-2.html"}
 

@@ -116,6 +116,8 @@ def test_tables_and_a_picture(bare: Freshet, mix: Path, tmp_path: Path) -> None:
         ("[[cells]]\nperiod = 1\ncount = 10001", "cells.0.count: Input should be less than"),
         ("hours = 'x'\n[[cells]]\nperiod = 1", "hours: Input should be a valid number"),
         ("[[cells]", "not valid TOML"),
+        ("[[cells]]\nperiod = 0.01", "8,640,000 requests are more than 2,000,000"),
+        ("[[cells]]\nperiod = 9\nchanges_every = 0.01", "8,640,000 changes are more than"),
     ],
 )
 def test_a_bad_file_is_one_line(bare: Freshet, tmp_path: Path, text: str, cause: str) -> None:

@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from crawler.errors import ConfigError, WrapperError, first_problem
 from crawler.wrapper import read_toml
 from schedules.history import Ints
-from schedules.overload import Cells
+from schedules.overload import HOUR_SECONDS, Cells
 
-MOST_CELLS = 10_000
+MOST_CELLS, MOST_EVENTS = 10_000, 2_000_000
 Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 
 
@@ -78,14 +78,18 @@ def read(path: Path | None, load: float | None, *, equal_costs: bool) -> Mix:
     """
     file = PAPER if path is None else _file(path)
     mix = _mix(file)
-    cells = mix.cells
-    if equal_costs:
-        cells = replace(cells, cost=np.full(len(cells), cells.cost.mean()))
-    if wanted := load or file.load:
-        cells = replace(cells, cost=cells.cost * wanted / cells.load)
-    elif equal_costs:
-        cells = replace(cells, cost=cells.cost * mix.cells.load / cells.load)
-    return replace(mix, cells=cells)
+    _check_size(mix, path)
+    wanted = load or file.load or mix.cells.load
+    cells = replace(mix.cells, cost=np.ones(len(mix.cells))) if equal_costs else mix.cells
+    return replace(mix, cells=replace(cells, cost=cells.cost * (wanted / cells.load)))
+
+
+def _check_size(mix: Mix, path: Path | None) -> None:
+    """ConfigError where a simulation would have no end that anybody waits for."""
+    seconds, cells = mix.hours * HOUR_SECONDS, mix.cells
+    for what, every in (("requests", cells.period), ("changes", cells.change_every)):
+        if (count := (seconds / every).sum()) > MOST_EVENTS:
+            raise ConfigError(f"{path}: {count:,.0f} {what} are more than {MOST_EVENTS:,}")
 
 
 def _file(path: Path) -> File:

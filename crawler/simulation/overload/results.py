@@ -8,7 +8,7 @@ import numpy as np
 
 from crawler.simulation.overload.mixes import Mix
 from schedules.history import Floats, Ints
-from schedules.overload import Course, Played, play
+from schedules.overload import HOUR_SECONDS, Course, Played, play
 from schedules.ratios import jain
 
 
@@ -40,10 +40,14 @@ class Result:
     jain: float
 
 
-def tried(mix: Mix, policy: str) -> Result:
-    """What a policy makes of a mix; changes and requests are the same for all policies."""
+def course_of(mix: Mix) -> Course:
+    """What happens to a mix, the same for all policies."""
     rng = np.random.default_rng(mix.seed)
-    course = Course.drawn(mix.cells, mix.hours * 3600, rng)
+    return Course.drawn(mix.cells, mix.hours * HOUR_SECONDS, rng)
+
+
+def tried(mix: Mix, course: Course, policy: str) -> Result:
+    """What a policy makes of it."""
     played = play(mix.cells, course, policy)
     groups = {
         name: _share(mix, played, np.flatnonzero(mix.group == number))

@@ -12,7 +12,7 @@ from rich.console import Console
 from crawler.simulation.overload import comparison
 from crawler.simulation.overload.asked import Asked
 from crawler.simulation.overload.curves import draw
-from crawler.simulation.overload.results import Result, tried
+from crawler.simulation.overload.results import Result, course_of, tried
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,10 @@ class OverloadSimulation:
     ) -> OverloadSimulation:
         """Simulate what is asked; raises FreshetError."""
         asked = Asked.of(file, opts)
-        results = []
+        course, results = course_of(asked.mix), list[Result]()
         for number, policy in enumerate(asked.policies, 1):
             say(f"{policy} ({number} of {len(asked.policies)})")
-            results.append(tried(asked.mix, policy))
+            results.append(tried(asked.mix, course, policy))
         return cls(asked, results)
 
     def write(self) -> None:

@@ -36,6 +36,11 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
         "crawler.extensions.progress.Progress": 30,
     },
 }
+DOWNLOADER = "crawler.middlewares.downloader.Downloader"
+# By scheme, not by order.
+HANDLERS: dict[str, dict[Any, Any]] = {
+    "DOWNLOAD_HANDLERS": {"sql": "crawler.middlewares.queries.SqlHandler"},
+}
 
 
 class FreshetAddon:
@@ -43,12 +48,13 @@ class FreshetAddon:
 
     def update_settings(self, settings: Settings) -> None:
         """Add Freshet's components and the manners that the config asks for."""
-        for name, components in COMPONENTS.items():
+        for name, components in (COMPONENTS | HANDLERS).items():
             # A plain set at add-on priority would lose against a user's own components.
             priority = max(settings.getpriority(name) or 0, get_settings_priority("addon"))
             settings.set(name, components | settings.getdict(name), priority=priority)
         # A robots.txt that cannot be fetched is the site's trouble: one line says it all.
         logging.getLogger("scrapy.downloadermiddlewares.robotstxt").addFilter(without_traceback)
+        settings.set("DOWNLOADER", DOWNLOADER, priority="addon")
         for name, value in manners(Config.of(settings)).items():
             settings.set(name, value, priority="addon")
 

@@ -12,7 +12,7 @@ from crawler.storage import waiting
 from crawler.storage.bulk import in_batches
 from crawler.storage.waiting import Found
 from schedules.dispatch import Capacity, dispatch
-from schedules.history import Ints
+from schedules.history import Floats, Ints
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ async def chosen(session: Session, size: int) -> AsyncIterator[list[str]]:
         return
     db, name, started = session.db, session.spider, session.started
     found = await session.patience.read(lambda: waiting.read(db, name, started))
-    served = await session.patience.read(lambda: waiting.served(db, name))
+    served = await session.patience.read(lambda: _served(session, found))
     due = found.waiting.due(session.config.max_interval_hours, by_time=session.is_timed)
     capacity = Capacity(requests=room, of_host=_of_host(session, found))
     best = dispatch(session.config.dispatch, due, capacity, served)
@@ -35,6 +35,19 @@ async def chosen(session: Session, size: int) -> AsyncIterator[list[str]]:
         )  # fmt: skip
     for part in in_batches(best.tolist(), size):
         yield [found.ids[i] for i in part]
+
+
+async def _served(session: Session, found: Found) -> float | Floats:
+    """The ratio that all would have if all had the same: what they had so far.
+
+    Requests are short for all of them; time is short for each host by itself.
+    """
+    if not session.is_timed:
+        return await waiting.served(session.db, session.spider)
+    of_host = await waiting.served_of_hosts(session.db, session.spider)
+    shares = np.array([of_host.get(host, 1.0) for host in found.hosts])
+    result: Floats = shares[found.waiting.host]
+    return result
 
 
 def _is_short(session: Session, room: int | None) -> bool:

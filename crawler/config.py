@@ -77,6 +77,7 @@ class Config(BaseSettings):
     list_interval_hours: Hours = Field(6.0, description="first interval of list pages")
     item_interval_hours: Hours = Field(24.0, description="first interval of items")
     feed_interval_hours: Hours = Field(6.0, description="first interval of feeds")
+    cell_interval_hours: Hours = Field(1.0, description="first interval of cells without a period")
     max_interval_hours: Hours = Field(24.0 * 28, description="no target waits longer")
     error_interval_hours: Hours = Field(1.0, description="after an error; doubles with each")
     gone_confirmations: Count = Field(3, description="404 or 410 in a row until a page is gone")
@@ -135,6 +136,15 @@ class Config(BaseSettings):
         0.0, ge=-1e6, le=1e6, description="moves Freshet's clock, for rehearsals"
     )
     progress: bool = Field(True, description="live display where there is a terminal")
+
+    # The service.
+    refresh_slice_seconds: float = Field(
+        60.0, gt=0, le=24 * 3600, description="longest time of one of its passes"
+    )
+    refresh_replan_hours: float = Field(
+        24.0, ge=0, le=24 * 365, description="between its replans; 0: never"
+    )
+    refresh_passes: int = Field(4, ge=1, le=64, description="its passes at work at a time")
 
     # How long the log is kept.
     keep_versions: int = Field(0, ge=0, description="newest versions kept a target; 0: all")

@@ -21,6 +21,8 @@ async def due_targets(session: Session, limit: int | None = None) -> AsyncIterat
     handed_out = 0
     async for target in _candidates(session):
         await _room(session)
+        if target.key in session.along:
+            continue
         if session.error is not None or (limit is not None and handed_out >= limit):
             return
         if refusal := await _refusal(session):

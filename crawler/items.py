@@ -22,6 +22,11 @@ class Kind(StrEnum):
     LIST = "list"
     ITEM = "item"
     FEED = "feed"
+    CELL = "cell"
+
+
+# Before a cell's name, where other targets have their URL.
+CELL = "cell:"
 
 
 class Outcome(StrEnum):
@@ -75,6 +80,7 @@ class Target:
 
     post:     `_id` of the feed's post whose page this is; such a page is fetched once
     moved_to: where a feed has said so many times (`moves`) in a row that it now is
+    execution_ms: mean time that a cell's refresh took lately
     """
 
     spider: str
@@ -102,11 +108,17 @@ class Target:
     moved_to: str | None = None
     moves: int = 0
     next_visit: datetime | None = None
+    execution_ms: float | None = None
 
     @property
     def key(self) -> str:
         """The `_id` in MongoDB: one target per spider and canonical URL."""
         return f"{self.spider} {self.url}"
+
+    @property
+    def cell(self) -> str | None:
+        """The name of a cell; None for other targets."""
+        return self.url.removeprefix(CELL) if self.kind is Kind.CELL else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +147,7 @@ class Fetched:
              out old posts, so a delivery tells nothing of those that are not in it
     follow:  the pages of new posts are wanted too
     compared: the fields that tell duplicates, where the wrapper names them; empty: none are told
+    along:   a cell of a page that was fetched for another cell: no request of its own
     """
 
     target: Target
@@ -157,6 +170,7 @@ class Fetched:
     push: str | None = None
     follow: bool = False
     compared: tuple[str, ...] | None = None
+    along: bool = False
     content_hash: str | None = None
 
 
@@ -181,6 +195,7 @@ class Visit:
     lies:        visits so far whose Last-Modified was new and whose content was not
     every_hours: the interval that an adaptive plan has from here on; None where nothing adapts
     missed:      visits of the plan that should have been before this one, but the one it waited for
+    execution_ms: mean time that the refreshes of a cell take, this one included; None for others
     collected:   what came of a feed's document; None for pages, and where there was none to read
     candidates:  posts that are compared with those stored; emptied: keys of those without text
     verdicts:    what they are, by key, once the visit is stored
@@ -201,6 +216,7 @@ class Visit:
     lies: int = 0
     every_hours: float | None = None
     missed: int = 0
+    execution_ms: float | None = None
     collected: Collected | None = None
     candidates: tuple[Candidate, ...] = ()
     emptied: tuple[str, ...] = ()

@@ -17,12 +17,14 @@ from scrapy.http import Response
 from twisted.python.failure import Failure
 
 from crawler.allowance import Allowance
+from crawler.cells.definitions import definitions
 from crawler.clock import Clock
 from crawler.config import Config
 from crawler.errors import FreshetError, StorageError
 from crawler.hosts import HostLimits
 from crawler.items import Fetched, Skipped, Target, Visit
 from crawler.storage import (
+    cells,
     hosts,
     learnings,
     listings,
@@ -65,6 +67,7 @@ class Session:
             wrapper.host_requests or self.config.host_requests, self.config.blocked_strikes
         )
         self.in_flight: set[str] = set()
+        self.along: set[str] = set()
         self.releases = 0
         self.counts: Counter[str] = Counter()
         self.error: FreshetError | None = None
@@ -112,6 +115,11 @@ class Session:
     def take(self, target: Target) -> None:
         """A target is handed to the spider."""
         self.in_flight.add(target.key)
+
+    def take_along(self, target: Target) -> None:
+        """A cell is read from the page of another, and is not to be handed out by itself."""
+        self.along.add(target.key)
+        self.take(target)
 
     def release(self, target: Target) -> None:
         """A target is done with, whatever came of it."""
@@ -217,6 +225,7 @@ class Session:
         confirmations = self.config.gone_confirmations
         for old, new in await moves.rename_moved(self.db, self.spider, confirmations):
             logger.info("%s has moved for good to %s", old, new)
+        await cells.define(self.db, self.spider, definitions(self.wrapper), self.started)
         if full:
             await targets.make_all_due(self.db, self.spider, self.started)
         await learnings.follow(self.db, self.spider, self.started)

@@ -10,7 +10,9 @@ _PER_DAY = re.compile(rf"{_NUMBER}\s*(?:/\s*d(?:ay)?)?", re.I)
 _PER_HOUR = re.compile(rf"{_NUMBER}\s*(?:/\s*h(?:our)?)?", re.I)
 _DURATION = re.compile(rf"{_NUMBER}\s*(m|h|d|w)", re.I)
 _SHARE = re.compile(rf"{_NUMBER}\s*(%?)")
+_PERIOD = re.compile(rf"{_NUMBER}\s*(s|m|h|d|w)", re.I)
 _HOURS = {"m": 1 / 60, "h": 1.0, "d": 24.0, "w": 168.0}
+_SECONDS = {"s": 1.0} | {unit: 3600 * hours for unit, hours in _HOURS.items()}
 
 
 def per_day(text: str) -> float:
@@ -33,6 +35,14 @@ def hours(text: str) -> float:
     if not found or not (amount := float(found[1])):
         raise ValueError(f"{text!r} is no time such as 90m, 6h, 2d or 1w")
     return amount * _HOURS[found[2].lower()]
+
+
+def seconds(text: str) -> float:
+    """Seconds, > 0, from `30s`, `5m`, `2h`, `1d` or `1w`; ValueError says what is wrong."""
+    found = _PERIOD.fullmatch(text.strip())
+    if not found or not (amount := float(found[1])):
+        raise ValueError(f"{text!r} is no time such as 30s, 5m, 2h, 1d or 1w")
+    return amount * _SECONDS[found[2].lower()]
 
 
 def share(text: str) -> float:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 SHOWN_NAMES = 5
+_UNITS = (("days", 86_400.0), ("h", 3600.0), ("min", 60.0))
 
 
 def amount(number: float) -> str:
@@ -30,3 +31,13 @@ def listed(names: Sequence[str], shown: int = SHOWN_NAMES) -> str:
     """Some names, and how many more there are."""
     more = len(names) - shown
     return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")
+
+
+def span(seconds: float | None) -> str | None:
+    """A length of time in its largest fitting unit: `45 s`, `5 min`, `2 h`, `3 days`."""
+    if seconds is None:
+        return None
+    for unit, length in _UNITS:
+        if seconds >= length:
+            return f"{seconds / length:.3g} {unit}"
+    return f"{seconds:.3g} s"

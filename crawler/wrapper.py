@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -12,7 +11,7 @@ from datetime import datetime
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Self
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import (
@@ -28,10 +27,12 @@ from pydantic import (
 )
 from pydantic import Field as Key
 
+from crawler.cell import Cells, Sources, checked_names
 from crawler.config import Config, Hours, Seconds
 from crawler.errors import WrapperError, first_problem
+from crawler.expanding import SECRET_NAMES, VARIABLE, expanded, shows_secret
 from crawler.fields import Field
-from crawler.items import Kind
+from crawler.items import Kind, Target
 from crawler.urls import TRACKING_PARAMETERS, canonical, host_of, is_http, within
 from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS
 from schedules.windows import DAY_HOURS, Week, open_hours
@@ -40,10 +41,13 @@ from schedules.windows import DAY_HOURS, Week, open_hours
 RESERVED = frozenset({"url", "outcome", "categories", "at", "duplicate_of", "similarity"})
 # What a content has besides its fields.
 OF_PAGES = ("title", "main_text")
-SECRET_NAMES = re.compile(r"authorization|cookie|token|secret|password|api-?key|session", re.I)
+# Keys that only a site has.
+OF_SITES = (
+    "start_urls", "list_pages", "item_pages", "category", "fields", "main_text",
+    "allowed_domains", "follow_item_links", "list_interval_hours", "item_interval_hours",
+)  # fmt: skip
 # Before the name of a category where a URL pattern could stand as well.
 OF_CATEGORY = "category:"
-FROM_ENVIRONMENT = re.compile(r"\$\{(\w+)\}")
 
 
 def _pattern(value: str) -> str:
@@ -169,6 +173,9 @@ class Wrapper(BaseModel):
     weights: dict[str, Amount] = {}
     cost: Amount = 1.0
 
+    databases: Sources = {}
+    cells: Cells = {}
+
     @field_validator("timezone")
     @classmethod
     def _known_zone(cls, value: str) -> str:
@@ -188,6 +195,11 @@ class Wrapper(BaseModel):
                 raise ValueError(f"{name!r} cannot name a field")
         return value
 
+    @field_validator("databases", "cells")
+    @classmethod
+    def _usable_as_address(cls, value: dict[str, Any]) -> dict[str, Any]:
+        return checked_names(value)
+
     @field_validator("weights")
     @classmethod
     def _patterns_or_categories(cls, value: dict[str, float]) -> dict[str, float]:
@@ -202,21 +214,20 @@ class Wrapper(BaseModel):
     @classmethod
     def _secrets_outside(cls, value: dict[str, str]) -> dict[str, str]:
         for name, text in value.items():
-            if SECRET_NAMES.search(name) and not FROM_ENVIRONMENT.search(text):
+            if SECRET_NAMES.search(name) and not VARIABLE.search(text):
                 raise ValueError(
                     f"{name}: keep secrets in the environment: {name} = '${{VARIABLE}}'"
                 )
-        return {name: _expand(text) for name, text in value.items()}
+        return {name: expanded(text) for name, text in value.items()}
 
     @field_validator("proxy")
     @classmethod
     def _proxy(cls, value: str | None) -> str | None:
         if value is None:
             return None
-        password = urlsplit(value).password
-        if password and FROM_ENVIRONMENT.sub("", password):
+        if shows_secret(value):
             raise ValueError("keep the password in the environment: http://user:${VARIABLE}@host")
-        return _expand(value)
+        return expanded(value)
 
     @model_validator(mode="after")
     def _distinct_patterns(self) -> Self:
@@ -232,6 +243,13 @@ class Wrapper(BaseModel):
             raise ValueError(f"duplicates: {unknown[0]!r} is no field of this wrapper")
         if self.duplicates == ():
             raise ValueError("duplicates: names no field (false: posts are not compared)")
+        return self
+
+    @model_validator(mode="after")
+    def _known_databases(self) -> Self:
+        for name, cell in self.cells.items():
+            if cell.database is not None and cell.database not in self.databases:
+                raise ValueError(f"cells.{name}: there is no [databases.{cell.database}]")
         return self
 
     @model_validator(mode="after")
@@ -309,6 +327,21 @@ class Wrapper(BaseModel):
     def scheme(self, kind: Kind) -> str:
         """Digest of all that decides what a page's content is; an edit of it is no change."""
         return self._list_scheme if kind is Kind.LIST else self._item_scheme
+
+    def scheme_of(self, target: Target) -> str:
+        """As `scheme`, of one target: each cell has its own."""
+        return self.cell_schemes[target.cell] if target.cell else self.scheme(target.kind)
+
+    @cached_property
+    def cell_schemes(self) -> dict[str, str]:
+        """Digests of what decides each cell's content, by name; periods and limits do not."""
+        return {
+            name: digest_of(
+                cell.url, cell.selectors if cell.url else {}, self.timezone,
+                cell.database, cell.sql, cell.parameters,
+            )
+            for name, cell in self.cells.items()
+        }  # fmt: skip
 
     @cached_property
     def _list_scheme(self) -> str:
@@ -402,12 +435,3 @@ def _group(found: re.Match[str] | None, *, or_first: bool = False) -> str | None
     else:
         return None
     return unquote(value) if value else None
-
-
-def _expand(value: str) -> str:
-    def replace(found: re.Match[str]) -> str:
-        if (secret := os.environ.get(found[1])) is None:
-            raise ValueError(f"environment variable {found[1]} is not set")
-        return secret
-
-    return FROM_ENVIRONMENT.sub(replace, value)

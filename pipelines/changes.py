@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
 from zoneinfo import ZoneInfo
 
 from scrapy.crawler import Crawler
 
+from crawler.cells.definitions import definitions
 from crawler.differences import diff_size
 from crawler.errors import StorageError
 from crawler.items import SEEN, Fetched, Kind, Outcome, Target, Visit
@@ -24,6 +26,7 @@ LONG_DIFF_CHARACTERS = 20_000
 UTC = ZoneInfo("UTC")
 NEVER = datetime(9999, 1, 1, tzinfo=UTC)
 FEEDS = Intervals(6.0, 1.0, 672.0)
+CELLS = Intervals(1.0, 1.0, 672.0)
 UNDECIDED = "cannot be decided"
 EDITED = "the wrapper was edited"
 
@@ -39,11 +42,15 @@ class Rules:
     feeds: Intervals = FEEDS
     push_poll_hours: float = 72.0
     once_tries: int = 5
+    cells: Intervals = CELLS
+    periods: Mapping[str, Intervals] = field(default_factory=dict)
 
     def intervals(self, target: Target) -> Intervals:
         """The intervals of a target's kind."""
         if target.kind is Kind.FEED:
             return self.feeds
+        if target.kind is Kind.CELL:
+            return self.periods.get(target.cell or "", self.cells)
         return self.list_pages if target.kind is Kind.LIST else self.items
 
 
@@ -116,6 +123,7 @@ def decide(fetched: Fetched, rules: Rules) -> Visit:
     if fetched.target.post and _done(visit, rules):
         visit.next_visit = NEVER
     visit.missed = following.missed(fetched)
+    visit.execution_ms = following.execution_ms(fetched)
     return visit
 
 
@@ -201,4 +209,17 @@ def rules_of(session: Session) -> Rules:
         wrapper.zone,
         intervals(None, config.feed_interval_hours),
         config.push_poll_hours,
+        cells=intervals(None, config.cell_interval_hours),
+        periods=_periods(session),
     )
+
+
+def _periods(session: Session) -> dict[str, Intervals]:
+    """Intervals of cells that have a period: what failed is tried again in the next one."""
+    error_hours = session.config.error_interval_hours
+    hours = {cell.name: cell.every_hours for cell in definitions(session.wrapper)}
+    return {
+        name: Intervals(every, min(error_hours, every), every)
+        for name, every in hours.items()
+        if every is not None
+    }

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from zoneinfo import ZoneInfo
 
-from crawler.items import Fetched, Outcome, Planned
+from crawler.items import Fetched, Kind, Outcome, Planned
 from schedules import calendar
 from schedules.adaptive import next_interval
 from schedules.first import Intervals
@@ -14,6 +14,7 @@ from schedules.history import History
 from schedules.schedule import WEEK_HOURS
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+LATE_VISITS = 20
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 
 
@@ -66,6 +67,15 @@ def missed(fetched: Fetched) -> int:
         return 0
     periods = (fetched.at - due) / HOUR * plan.schedule.visits_per_week / WEEK_HOURS
     return max(0, int(periods))
+
+
+def execution_ms(fetched: Fetched) -> float | None:
+    """The paper's avg(Eq): mean time of a cell's refreshes, the late ones counting more."""
+    target = fetched.target
+    if target.kind is not Kind.CELL or not fetched.elapsed_ms:
+        return target.execution_ms
+    before = fetched.elapsed_ms if target.execution_ms is None else target.execution_ms
+    return before + (fetched.elapsed_ms - before) / min(target.visits + 1, LATE_VISITS)
 
 
 def _holds(plan: Planned, at: datetime) -> bool:

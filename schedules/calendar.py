@@ -18,7 +18,7 @@ from schedules.history import Floats, Ints
 from schedules.schedule import WEEK_HOURS, Schedule, Schedules
 from schedules.wallclock import EPOCH, FAR, HOUR, WallClock
 
-SHORTEST = HOUR // 60
+SHORTEST = HOUR // 3600
 MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -39,12 +39,12 @@ def next_visit(schedule: Schedule, zone: ZoneInfo, after: datetime) -> datetime:
 
 
 def upcoming(
-    schedule: Schedule, zone: ZoneInfo, after: datetime, hours: float = 48
+    schedule: Schedule, zone: ZoneInfo, after: datetime, hours: float = 48, most: int = 1000
 ) -> list[datetime]:
-    """The visits later than `after`, at most `hours` later."""
+    """The visits later than `after`, at most `hours` later, and no more than `most`."""
     until = after + timedelta(hours=hours)
     visits: list[datetime] = []
-    while (after := next_visit(schedule, zone, after)) <= until:
+    while len(visits) < most and (after := next_visit(schedule, zone, after)) <= until:
         visits.append(after)
     return visits
 
@@ -144,7 +144,7 @@ def _even(every_hours: Floats | float, phase_hours: Floats | float) -> tuple[Flo
     """Interval and phase in milliseconds."""
     every = np.multiply(every_hours, HOUR)
     if np.any(every < SHORTEST):
-        raise ValueError("an interval between visits is a minute at least")
+        raise ValueError("an interval between visits is a second at least")
     return every, np.multiply(phase_hours, HOUR)
 
 

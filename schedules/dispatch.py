@@ -59,7 +59,7 @@ class Capacity:
 Keys = tuple[Floats, ...]
 
 
-def _by_value(due: Due, equal: float) -> Keys:
+def _by_value(due: Due, equal: float | Floats) -> Keys:
     """Worth by cost; but whoever is about to fall below the floor goes before, the latest first.
 
     The floor: FLOOR_SHARE of the ratio that all would have if all had the same. Below it is who
@@ -74,27 +74,27 @@ def _by_value(due: Due, equal: float) -> Keys:
     return (~starves).astype(np.float64), -np.where(starves, late, due.value / due.cost)
 
 
-def _by_expected_ratio(due: Due, equal: float) -> Keys:
+def _by_expected_ratio(due: Due, equal: float | Floats) -> Keys:
     """The lowest refresh ratio against the expected one (Ha et al. 2002)."""
     return (due.refreshed / due.requested / due.expected,)
 
 
-def _by_starvation(due: Due, equal: float) -> Keys:
+def _by_starvation(due: Due, equal: float | Floats) -> Keys:
     """Maximum starved first: most requests that came to nothing (Ha et al. 2002, the baseline)."""
     return (due.refreshed - due.requested,)
 
 
-def _in_turn(due: Due, equal: float) -> Keys:
+def _in_turn(due: Due, equal: float | Floats) -> Keys:
     """Who has waited longest."""
     return (-due.waited,)
 
 
-def _by_deadline(due: Due, equal: float) -> Keys:
+def _by_deadline(due: Due, equal: float | Floats) -> Keys:
     """Whose next request is nearest."""
     return (due.period - due.asked,)
 
 
-RULES: dict[str, Callable[[Due, float], Keys]] = {
+RULES: dict[str, Callable[[Due, float | Floats], Keys]] = {
     "value": _by_value,
     "expected-ratio": _by_expected_ratio,
     "starved-first": _by_starvation,
@@ -104,11 +104,12 @@ RULES: dict[str, Callable[[Due, float], Keys]] = {
 POLICIES = tuple(RULES)
 
 
-def dispatch(policy: str, due: Due, capacity: Capacity, equal_ratio: float = 1.0) -> Ints:
+def dispatch(policy: str, due: Due, capacity: Capacity, equal_ratio: float | Floats = 1.0) -> Ints:
     """Who goes, in this order.
 
     policy:      one of POLICIES
-    equal_ratio: the refresh ratio of every target, due or not, if all had the same
+    equal_ratio: the refresh ratio of every target, due or not, if all had the same; (n,) where
+                 hosts are short of time by themselves: of those of the same host
     returns indices into `due`; among equals who has waited longest goes first
     """
     keys = RULES[policy](due, equal_ratio)

@@ -8,7 +8,7 @@ import numpy as np
 
 from schedules.dispatch import Due
 from schedules.history import Floats, Ints
-from schedules.ratios import expected_ratio
+from schedules.ratios import expected_ratio, gain_of_visit
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +66,16 @@ class Waiting:
 def worth_now(worth: Floats, waited: Floats, period: Floats) -> Floats:
     """(n,) what a visit now is worth.
 
-    worth: (n,) of a visit in time; NaN where no plan says it: then the others' mean
+    worth: (n,) of a visit in time; NaN where no plan says it
     waited, period: (n,) time since the last visit, and between visits by the plan
 
-    A visit that is put off gains by as much as the planned interval is exceeded.
+    A visit that is put off gains by as much as the planned interval is exceeded. Of those with a
+    period alone a change in each period is expected; of those without one, the others' mean worth.
     """
     known = np.where(np.isfinite(worth), worth, _mean(worth, 0.0))
     result: Floats = known * np.maximum(waited / period, 1.0)
+    by_period = np.isfinite(period) & ~np.isfinite(worth)
+    result[by_period] = gain_of_visit(1 / period[by_period], waited[by_period])
     return result
 
 

@@ -95,7 +95,7 @@ class FeedsSpider(WrapperSpider):
 
     async def parse_feed(self, response: Response) -> AsyncIterator[Fetched]:
         """Turn a response into a Fetched; a failure here is this feed's outcome, no more."""
-        fetched = self._fetched(response)
+        fetched = self.fetched(response, response.meta["target"])
         fetched.at_least_hours = at_least_hours(response)
         fetched.moved_to = moved_to(response, fetched.final_url)
         if decided := status_outcome(response):

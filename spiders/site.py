@@ -11,8 +11,9 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
+from crawler.cells.wrapper import load_any
 from crawler.errors import ConfigError
-from crawler.wrapper import Wrapper, load_toml
+from crawler.wrapper import Wrapper
 from spiders.wrapper import Arguments, WrapperSpider
 
 NEEDED = ("name", "start_urls", "item_pages")
@@ -54,7 +55,7 @@ class SiteSpider(WrapperSpider):
         if not isinstance(arguments, SiteArguments):
             raise ConfigError("site: wrong arguments")
         if arguments.wrapper is not None:
-            return load_toml(arguments.wrapper)
+            return load_any(arguments.wrapper)
         return Wrapper.of(
             {
                 "name": arguments.name,

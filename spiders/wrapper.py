@@ -14,6 +14,7 @@ from scrapy.http import Response, TextResponse
 from scrapy.settings import BaseSettings
 from twisted.python.failure import Failure
 
+from crawler.cells.failed import QueryFailed
 from crawler.clock import Clock
 from crawler.config import Config
 from crawler.errors import ConfigError, StorageError, first_problem
@@ -32,6 +33,7 @@ from crawler.responses import (
 )
 from crawler.session import Session
 from crawler.wrapper import Wrapper
+from spiders.celled import CellReader, slots_of
 
 BYTES_IN_MB = 1024 * 1024
 # What Scrapy's robots.txt middleware says; redirect loops are IgnoreRequests too.
@@ -62,6 +64,7 @@ class WrapperSpider(Spider):
         self.arguments = self.read_arguments(given)
         self.wrapper = self.read_wrapper(self.arguments)
         super().__init__(name=self.wrapper.name)
+        self.cell_reader = CellReader(self)
         self.start_urls = list(self.wrapper.start_urls)
         self.full = self.arguments.full
 
@@ -114,7 +117,8 @@ class WrapperSpider(Spider):
         """Requests for what is due, as the crawl makes room."""
         try:
             async for target in due_targets(self.session, self.arguments.limit):
-                yield self.request(target)
+                cell = target.kind is Kind.CELL
+                yield await self.cell_reader.request(target) if cell else self.request(target)
         except StorageError as error:
             self.session.fail(error)
 
@@ -136,7 +140,7 @@ class WrapperSpider(Spider):
 
     def parse_target(self, response: Response) -> Iterator[Fetched]:
         """Turn a response into a Fetched; a failure here is this page's outcome, no more."""
-        fetched = self._fetched(response)
+        fetched = self.fetched(response, response.meta["target"])
         try:
             self._read(response, fetched)
         except Exception as error:
@@ -145,18 +149,29 @@ class WrapperSpider(Spider):
             fetched.reason = f"{type(error).__name__}: {error}"[:300]
         yield fetched
 
+    async def parse_cells(self, response: Response) -> AsyncIterator[Fetched]:
+        """Turn a response into a Fetched for each cell that it is for."""
+        async for fetched in self.cell_reader.read(response):
+            yield fetched
+
     def parse_failure(self, failure: Failure) -> Iterator[Fetched | Skipped]:
         """Turn a failed download into a Fetched, or into Skipped if nothing was sent."""
         request: Request = failure.request  # type: ignore[attr-defined]
-        target: Target = request.meta["target"]
+        yield self._failed(request.meta["target"], failure)
+        for other in request.meta.get("along", ()):
+            yield self._failed(other, failure, along=True)
+
+    def _failed(
+        self, target: Target, failure: Failure, *, along: bool = False
+    ) -> Fetched | Skipped:
         if isinstance(failure.value, NotAsked):
-            yield Skipped(target, str(failure.value))
-            return
-        fetched = Fetched(target, self.clock.now(), self.wrapper.scheme(target.kind))
+            return Skipped(target, str(failure.value))
+        scheme = self.wrapper.scheme_of(target)
+        fetched = Fetched(target, self.clock.now(), scheme, along=along)
         refused = isinstance(failure.value, IgnoreRequest) and FORBIDDEN in str(failure.value)
         fetched.outcome = Outcome.BLOCKED if refused else Outcome.ERROR
         fetched.reason = _in_words(failure)
-        yield fetched
+        return fetched
 
     def read_item(self, response: TextResponse) -> dict[str, Any]:
         """What an item page holds: the wrapper's fields, main text where it is wanted."""
@@ -166,13 +181,13 @@ class WrapperSpider(Spider):
             content = main_text(response) | content
         return content
 
-    def _fetched(self, response: Response) -> Fetched:
-        target: Target = response.meta["target"]
+    def fetched(self, response: Response, target: Target) -> Fetched:
+        """What a response says of a target before it is read."""
         final = self.wrapper.canonical(response.url)
         return Fetched(
             target,
             self.clock.now(),
-            self.wrapper.scheme(target.kind),
+            self.wrapper.scheme_of(target),
             response.status,
             round(response.meta.get("download_latency", 0) * 1000),
             size=len(response.body),
@@ -243,11 +258,14 @@ def politeness(wrapper: Wrapper) -> dict[str, Any]:
         "DOWNLOAD_DELAY": wrapper.delay_seconds,
         "CONCURRENT_REQUESTS_PER_DOMAIN": wrapper.concurrency,
         "AUTOTHROTTLE_ENABLED": wrapper.throttle,
+        "DOWNLOAD_SLOTS": slots_of(wrapper) or None,
     }
     return {name: value for name, value in chosen.items() if value is not None}
 
 
 def _in_words(failure: Failure) -> str:
     said = " ".join(str(failure.value).split())
+    if isinstance(failure.value, QueryFailed):
+        return said
     name = failure.type.__name__ if failure.type else "failure"
     return f"{name}: {said}"[:300] if said else name

@@ -1,4 +1,4 @@
-"""`scrapy cron`: the lines of a crontab that keep this project at work."""
+"""`scrapy cron`: the lines of a crontab, or the unit of systemd, that keep this project at work."""
 
 from __future__ import annotations
 
@@ -9,21 +9,17 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 
-from scrapy import Spider
-from scrapy.settings import BaseSettings
-from scrapy.spiderloader import get_spider_loader
-
+from crawler.cells.wrapper import load_any
 from crawler.command import FreshetCommand, print_json
 from crawler.config import PREFIX, PROJECT, UNPREFIXED, Config
-from crawler.errors import ConfigError, ServerError
-from crawler.wrapper import load_toml
+from crawler.errors import ServerError
+from crawler.refreshing.chores import prune_words
+from crawler.refreshing.jobs import ANY_SITE, Spiders, known, spiders_of, usual
+from crawler.refreshing.systemd import unit
 
 CRAWL_MINUTES = 10
 NIGHT_HOURS = 2, 3
 LOG = "cron.log"
-KEEP = "--keep-versions 20 --keep-days 180"
-# The spider of sites that have a file instead of a class.
-ANY_SITE = "site"
 QUIET = ("-L", "WARNING")
 
 
@@ -37,12 +33,22 @@ class Command(FreshetCommand):
         """One line for `scrapy -h`."""
         return "Print the lines of a crontab: crawl, replan, prune"
 
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Cron's lines, or a unit of systemd."""
+        super().add_options(parser)
+        parser.add_argument(
+            "--systemd", action="store_true", help="instead: a unit that runs `scrapy refresh run`"
+        )
+
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print them."""
         assert self.settings is not None
-        spiders = _spiders(self.settings)
+        spiders = spiders_of(self.settings)
+        lines = _lines(args or usual(spiders), spiders, self.config)
+        if opts.systemd:
+            print(unit(self.config, args), end="")
+            return
         _make_folder(self.config)
-        lines = _lines(args or _named(spiders), spiders, self.config)
         if opts.json:
             print_json([{"schedule": when, "command": command} for when, command in lines])
             return
@@ -52,21 +58,7 @@ class Command(FreshetCommand):
             print(f"{when:<15} {command}")
 
 
-def _spiders(settings: BaseSettings) -> dict[str, type[Spider]]:
-    loader = get_spider_loader(settings)
-    return {name: loader.load(name) for name in sorted(loader.list())}
-
-
-def _named(spiders: dict[str, type[Spider]]) -> list[str]:
-    names = [name for name in spiders if name != ANY_SITE]
-    if not names:
-        raise ConfigError("no spiders in this project: name the files of your wrappers")
-    return names
-
-
-def _lines(
-    names: list[str], spiders: dict[str, type[Spider]], config: Config
-) -> list[tuple[str, str]]:
+def _lines(names: list[str], spiders: Spiders, config: Config) -> list[tuple[str, str]]:
     """Times and commands, crawls first."""
     minute = int(sha256(str(PROJECT).encode()).hexdigest(), 16)
     every = [
@@ -74,11 +66,10 @@ def _lines(
         for number, name in enumerate(names)
     ]
     replan, prune = (f"{(minute + 7 * k) % 60} {hour} * * *" for k, hour in enumerate(NIGHT_HOURS))
-    keeps = config.keep_versions or config.keep_visits_days
     return [
         *every,
         (replan, _command(config, "replan")),
-        (prune, _command(config, "prune", *([] if keeps else KEEP.split()))),
+        (prune, _command(config, *prune_words(config))),
     ]
 
 
@@ -88,16 +79,13 @@ def _every(minute: int) -> str:
     return f"{first}-59/{CRAWL_MINUTES} * * * *" if first else f"*/{CRAWL_MINUTES} * * * *"
 
 
-def _what(name: str, spiders: dict[str, type[Spider]]) -> list[str]:
+def _what(name: str, spiders: Spiders) -> list[str]:
     """What follows `scrapy crawl` for a spider or a wrapper's file."""
     if name.endswith(".toml"):
         path = Path(name).resolve()
-        load_toml(path)
+        load_any(path)
         return [ANY_SITE, "-a", f"wrapper={path}"]
-    if name not in spiders or name == ANY_SITE:
-        known = ", ".join(other for other in spiders if other != ANY_SITE) or "none"
-        raise ConfigError(f"no spider {name!r}; there are: {known}; or name a .toml file")
-    return [name]
+    return [known(name, spiders)]
 
 
 def _command(config: Config, *words: str) -> str:

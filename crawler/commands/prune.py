@@ -37,7 +37,7 @@ class Command(FreshetCommand):
         )  # fmt: skip
         parser.add_argument(
             "--keep-days", type=float, metavar="DAYS",
-            help="visits older than this become day sums (default: FRESHET_KEEP_VISITS_DAYS)",
+            help="older visits become day sums, passes go (default: FRESHET_KEEP_VISITS_DAYS)",
         )  # fmt: skip
         parser.add_argument("--dry-run", action="store_true", help="only count what would go")
 
@@ -56,7 +56,8 @@ class Command(FreshetCommand):
             return
         verb = "would go" if opts.dry_run else "gone"
         for name, n in counts.items():
-            print(f"{name}: {n['versions']} versions and {n['visits']} visits {verb}")
+            gone = f"{n['versions']} versions, {n['visits']} visits and {n['runs']} passes"
+            print(f"{name}: {gone} {verb}")
 
 
 def _first(given: float | None, default: float) -> float:
@@ -80,5 +81,6 @@ async def _prune(
                 "visits": await retention.roll_up_visits(db, name, before, really=really)
                 if days
                 else 0,
+                "runs": await retention.drop_runs(db, name, before, really=really) if days else 0,
             }
         return counts

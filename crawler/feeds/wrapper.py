@@ -8,13 +8,7 @@ from typing import Self
 from pydantic import model_validator
 
 from crawler.items import Kind
-from crawler.wrapper import Match, Patterns, StartUrls, Wrapper, digest_of
-
-# What only a site has.
-OF_SITES = (
-    "start_urls", "list_pages", "item_pages", "category", "fields", "main_text",
-    "allowed_domains", "follow_item_links", "list_interval_hours", "item_interval_hours",
-)  # fmt: skip
+from crawler.wrapper import OF_SITES, Match, Patterns, StartUrls, Wrapper, digest_of
 
 
 class FeedsWrapper(Wrapper):

@@ -1,1 +1,1 @@
-"""Downloader middlewares: conditional requests, and manners towards each host."""
+"""Between spider and network: conditional requests, manners towards each host, queries."""

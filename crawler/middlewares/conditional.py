@@ -31,9 +31,7 @@ class ConditionalGetMiddleware:
         if not isinstance(target, Target):
             return
         known = not request.meta.get("redirect_urls") or target.final_url == request.url
-        if not (
-            known and target.content_hash and target.scheme == self.wrapper.scheme(target.kind)
-        ):
+        if not known or not self._have_the_same([target, *request.meta.get("along", ())]):
             request.headers.pop("If-None-Match", None)
             request.headers.pop("If-Modified-Since", None)
             return
@@ -41,3 +39,10 @@ class ConditionalGetMiddleware:
             request.headers["If-None-Match"] = target.validators.etag
         if target.validators.last_modified:
             request.headers["If-Modified-Since"] = target.validators.last_modified
+
+    def _have_the_same(self, targets: list[Target]) -> bool:
+        """Whether "not modified" is true of them all: one target, or all cells of a page."""
+        return len({target.validators for target in targets}) == 1 and all(
+            target.content_hash and target.scheme == self.wrapper.scheme_of(target)
+            for target in targets
+        )

@@ -7,10 +7,8 @@ import logging
 import signal
 import time
 from collections import Counter
-from collections.abc import Coroutine
 from typing import Any
 
-from twisted.internet import asyncioreactor
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.error import CannotListenError
 
@@ -25,6 +23,7 @@ from crawler.push.outgoing import Hubs
 from crawler.push.receiving import Receiving
 from crawler.push.site import Callback, CallbackSite, bounded
 from crawler.push.tokens import Tokens
+from crawler.reactor import run_in_reactor
 from crawler.storage import websub
 from crawler.storage.client import Document
 from crawler.storage.patience import Patience
@@ -43,7 +42,7 @@ LEAVE_SECONDS = 60.0
 def run(config: Config, order: Order) -> Document:
     """Serve to the end; a summary. Raises FreshetError."""
     _log_to_stderr()
-    return _run(_work(config, order))
+    return run_in_reactor(_work(config, order))
 
 
 def _log_to_stderr() -> None:
@@ -52,20 +51,6 @@ def _log_to_stderr() -> None:
     own = logging.getLogger("crawler")
     own.addHandler(handler)
     own.setLevel(logging.INFO)
-
-
-def _run(work: Coroutine[Any, Any, Document]) -> Document:
-    """The result of a coroutine that needs Twisted's reactor; raises what it raises."""
-    loop = asyncio.new_event_loop()
-    asyncio.set_event_loop(loop)
-    asyncioreactor.install(loop)  # type: ignore[no-untyped-call]
-    from twisted.internet import reactor as installed
-
-    reactor: Any = installed
-    task = loop.create_task(work)
-    task.add_done_callback(lambda _: reactor.stop())
-    reactor.run(installSignalHandlers=False)
-    return task.result()
 
 
 async def _work(config: Config, order: Order) -> Document:

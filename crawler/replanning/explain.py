@@ -28,6 +28,7 @@ ENOUGH = 50_000
 # What a visit has to save to be looked at, far below any price.
 LEAST_WORTH = 1e-3
 FIRST = slice(0, 1)
+MOST_AHEAD = 48
 OF_FEED = (
     "title", "site", "format", "window", "full", "posts", "missed", "lapses", "lapsed_at",
     "newest", "bounds", "hubs", "problems", "error",
@@ -77,9 +78,13 @@ def explained(
             "planned_at": (whole or {}).get("at"),
             "reasons": reasons(facts),
             "next_visit": target["next_visit"],
-            "ahead": calendar.upcoming(schedule, site.zone, now, AHEAD_HOURS) if planned else [],
+            "ahead": _ahead(schedule, site, now) if planned else [],
         }
     )
+
+
+def _ahead(schedule: Schedule, site: Site, now: datetime) -> list[datetime]:
+    return calendar.upcoming(schedule, site.zone, now, AHEAD_HOURS, MOST_AHEAD)
 
 
 def _identity(target: Document, site: Site) -> Document:

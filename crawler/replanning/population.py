@@ -138,7 +138,9 @@ def _fixed(watched: Watched, found: tuple[Site, ...], config: Config) -> Floats:
     is_list = watched.kind == _number(watched.kinds, str(Kind.LIST))
     is_feed = watched.kind == _number(watched.kinds, str(Kind.FEED))
     hours = np.where(is_list, lists[watched.spider], items[watched.spider])
+    is_cell = watched.kind == _number(watched.kinds, str(Kind.CELL))
     hours = np.where(is_feed, config.feed_interval_hours, hours)
+    hours = np.where(is_cell, config.cell_interval_hours, hours)
     result: Floats = DAY_HOURS / np.minimum(hours, config.max_interval_hours)
     return result
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from crawler.replanning.feedreasons import reasons_of_feed
 from crawler.replanning.spans import days, hours_text
 from crawler.storage.client import Document
-from crawler.storage.parts import ADAPTIVE
+from crawler.storage.parts import ADAPTIVE, PERIOD
 from crawler.storage.sites import Site
 from crawler.words import amount, count
 from schedules.adaptive import AFTER_CHANGE, AFTER_NONE
@@ -183,6 +183,7 @@ BY_RULE = {
     ),
     "harmonic": _BY_CURVE.format("follow the harmonic rule of LambdaCrawl"),
     "age": _BY_CURVE.format("are those of the least mean age"),
+    PERIOD: "It is a cell with a period of its own, which no replan touches (period).",
     ADAPTIVE: (
         f"Each visit sets its interval: times {AFTER_CHANGE:g} after a change, times "
         f"{AFTER_NONE:g} after none, and never over {{most}}."

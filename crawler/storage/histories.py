@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from crawler.storage.client import Database, Document
 from crawler.storage.columns import Grown, GrownTexts, Names, Texts, offsets
-from crawler.storage.targets import watched
+from crawler.storage.targets import to_plan
 from schedules.history import CHANGE, MINUTES, Floats, Histories, Ints
 from schedules.schedule import Schedules
 
@@ -114,7 +114,7 @@ async def read(db: Database, now: datetime, spiders: Sequence[str] | None = None
 
 async def _batches(db: Database, spiders: Sequence[str] | None) -> AsyncIterator[list[Document]]:
     """Rows in batches; the server works at the next one while this one is read."""
-    query, options = watched(spiders), dict[str, Any](batchSize=BATCH)
+    query, options = to_plan(spiders), dict[str, Any](batchSize=BATCH)
     if spiders is not None and await _are_most(db, query["spider"]):
         options["hint"] = {"$natural": 1}
     pipeline: list[Document] = [{"$match": query}, {"$project": ROW}]

@@ -12,6 +12,8 @@ from schedules.schedule import Schedule
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 ADAPTIVE = "adaptive"
+# Of the plan that a cell's period stands for; no replan touches it.
+PERIOD = "period"
 
 
 def in_minutes(moment: datetime) -> int:

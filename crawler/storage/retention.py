@@ -125,6 +125,17 @@ async def roll_up_visits(db: Database, spider: str, before: datetime, *, really:
     return removed
 
 
+async def drop_runs(db: Database, spider: str, before: datetime, *, really: bool) -> int:
+    """Passes that ended before a time go, but for the last; how many."""
+    last = await db.runs.find_one({"spider": spider}, sort=[("started", -1)])
+    query: Document = {"spider": spider, "finished": {"$lt": before}}
+    if last is not None:
+        query["_id"] = {"$ne": last["_id"]}
+    if not really:
+        return await db.runs.count_documents(query)
+    return (await db.runs.delete_many(query)).deleted_count
+
+
 async def _roll_up_day(db: Database, spider: str, moment: datetime) -> int:
     day = moment.replace(hour=0, minute=0, second=0, microsecond=0)
     in_day: Document = {"spider": spider, "at": {"$gte": day, "$lt": day + timedelta(days=1)}}

@@ -20,7 +20,7 @@ from crawler.storage.migrations import build_histories, index_posts
 from crawler.storage.search import index_model
 
 logger = logging.getLogger(__name__)
-VERSION = 4
+VERSION = 5
 MIGRATIONS: dict[int, Callable[[Database], Awaitable[None]]] = {
     2: build_histories,
     4: index_posts,
@@ -138,6 +138,18 @@ VALIDATORS: dict[str, Document] = {
             "seen_at": _MAYBE_TIME,
         },
     ),
+    "cells": _validator(
+        ["spider", "name"],
+        {
+            "spider": _TEXT,
+            "name": _TEXT,
+            "requested": _COUNT,
+            "refreshed": _COUNT,
+            "refreshed_at": _MAYBE_TIME,
+            "changed_at": _MAYBE_TIME,
+            "content": {"bsonType": ["object", "null"]},
+        },
+    ),
     "pushes": _validator(
         ["spider", "url", "at", "content_type", "size", "body"],
         {
@@ -201,6 +213,7 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("spider", "at"),
         _index("spider", "hint", "at", partialFilterExpression={"hint": {"$exists": True}}),
         _index("pushed", "spider", "at", partialFilterExpression={"pushed": True}),
+        _index("along", "spider", "at", partialFilterExpression={"along": True}),
     ],
     "versions": [_index("target", "at"), _index("spider", "at")],
     "posts": [

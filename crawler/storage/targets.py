@@ -51,6 +51,7 @@ def from_document(found: Document) -> Target:
         moved_to=found.get("moved_to"),
         moves=found.get("moves", 0),
         next_visit=found["next_visit"],
+        execution_ms=found.get("execution_ms"),
     )
 
 
@@ -119,6 +120,8 @@ def update_of(visit: Visit) -> UpdateOne:
         "hinted": False,
         "last_visit": row_of(visit),
     }
+    if visit.execution_ms is not None:
+        state["execution_ms"] = visit.execution_ms
     if visit.missed:
         state["missed"] = target.missed + visit.missed
     update: Document = {"$set": state}
@@ -256,6 +259,11 @@ def watched(spiders: Sequence[str] | None = None) -> Document:
         "gone": {"$ne": True}, "alias_of": {"$exists": False}, "$nor": [DEAD_LINK, ONCE],
     }  # fmt: skip
     return query if spiders is None else query | {"spider": {"$in": list(spiders)}}
+
+
+def to_plan(spiders: Sequence[str] | None = None) -> Document:
+    """As `watched`, without cells that have a period of their own."""
+    return watched(spiders) | {"plan.policy": {"$ne": parts.PERIOD}}
 
 
 async def count(db: Database, spider: str) -> int:

@@ -8,7 +8,7 @@ from bson import ObjectId
 from bson.errors import InvalidId
 
 from crawler.storage.client import Database, Document
-from crawler.storage.targets import watched
+from crawler.storage.targets import to_plan
 
 WEEK_DAYS = 7
 LEARNING = "learning"
@@ -35,7 +35,7 @@ async def groups(db: Database, spiders: Sequence[str] | None = None) -> list[Doc
     """
     learns = {"$gt": ["$plan.until", None]}
     pipeline: list[Document] = [
-        {"$match": watched(spiders)},
+        {"$match": to_plan(spiders)},
         {
             "$group": {
                 "_id": {"$cond": [learns, LEARNING, "$plan.group"]},
@@ -55,7 +55,7 @@ async def groups(db: Database, spiders: Sequence[str] | None = None) -> list[Doc
 async def slots(db: Database, spiders: Sequence[str] | None = None) -> list[Document]:
     """How many targets have each slot: rows of `spider`, `weeks`, `slot`, `targets`."""
     pipeline: list[Document] = [
-        {"$match": watched(spiders) | {"plan.slots.0": {"$exists": True}}},
+        {"$match": to_plan(spiders) | {"plan.slots.0": {"$exists": True}}},
         {"$project": {"spider": 1, "weeks": "$plan.weeks", "slot": "$plan.slots"}},
         {"$unwind": "$slot"},
         {
@@ -73,7 +73,7 @@ async def slots(db: Database, spiders: Sequence[str] | None = None) -> list[Docu
 async def even(db: Database, spiders: Sequence[str] | None = None) -> list[Document]:
     """Targets that are visited at even intervals: rows of `spider`, `targets`, `per_week`."""
     pipeline: list[Document] = [
-        {"$match": watched(spiders) | {"plan.every_hours": {"$gt": 0}}},
+        {"$match": to_plan(spiders) | {"plan.every_hours": {"$gt": 0}}},
         {
             "$group": {
                 "_id": "$spider",
@@ -90,7 +90,7 @@ async def planned(
     db: Database, spiders: Sequence[str] | None = None, limit: int = 0
 ) -> list[Document]:
     """URL, group, windows, weeks and slots of planned targets, `limit` at most if it is not 0."""
-    query = watched(spiders) | {"plan": {"$exists": True}}
+    query = to_plan(spiders) | {"plan": {"$exists": True}}
     names = ("group", "windows", "weeks", "slots", "every_hours", "visits_per_week")
     fields = {"_id": 0, "spider": 1, "url": 1} | {f"plan.{name}": 1 for name in names}
     cursor = db.targets.find(query, fields).sort("_id").limit(limit)

@@ -30,6 +30,8 @@ def row_of(visit: Visit) -> Document:
         row |= _posts_of(visit.collected)
     if fetched.push is not None:
         row["pushed"] = True
+    if fetched.along:
+        row["along"] = True
     if visit.reason:
         row["reason"] = visit.reason
     if fetched.target.hinted:
@@ -67,10 +69,14 @@ async def recover(db: Database, spider: str, since: datetime) -> None:
 
 
 async def count_since(db: Database, spiders: list[str], since: datetime) -> int:
-    """How many visits these spiders have made since a time; what was pushed is no request."""
+    """How many requests these spiders have made since a time.
+
+    What was pushed was not asked for, and cells of one page share a request.
+    """
     query: Document = {"spider": {"$in": spiders}, "at": {"$gte": since}}
     pushed = await db.visits.count_documents(query | {"pushed": True})
-    return await db.visits.count_documents(query) - pushed
+    along = await db.visits.count_documents(query | {"along": True})
+    return await db.visits.count_documents(query) - pushed - along
 
 
 async def of_target(db: Database, spider: str, url: str, limit: int = 0) -> list[Document]:

@@ -23,7 +23,7 @@ ROW: Document = {
     "due": {"$toLong": "$next_visit"},
     "requested": 1,
     "missed": 1,
-    "elapsed_ms": "$last_visit.elapsed_ms",
+    "elapsed_ms": {"$ifNull": ["$execution_ms", "$last_visit.elapsed_ms"]},
     "host": 1,
 }
 NUMBERS = ("worth", "per_week", "since", "due", "requested", "missed", "elapsed_ms")
@@ -71,8 +71,19 @@ def _waiting(found: dict[str, Floats], host: Ints, now: datetime) -> Waiting:
 
 async def served(db: Database, spider: str) -> float:
     """Share of the visits of plans that were made, of all targets of a spider; 1 without any."""
-    sums: Document = {"_id": None, "made": {"$sum": "$requested"}, "missed": {"$sum": "$missed"}}
+    return (await _shares(db, spider, None)).get(None, 1.0)
+
+
+async def served_of_hosts(db: Database, spider: str) -> dict[str | None, float]:
+    """As `served`, of the targets of each host."""
+    return await _shares(db, spider, "$host")
+
+
+async def _shares(db: Database, spider: str, of: str | None) -> dict[str | None, float]:
+    sums: Document = {"_id": of, "made": {"$sum": "$requested"}, "missed": {"$sum": "$missed"}}
     cursor = await db.targets.aggregate([{"$match": watched([spider])}, {"$group": sums}])
-    found = await cursor.to_list(1)
-    made, missed = (found[0]["made"], found[0]["missed"]) if found else (0, 0)
-    return made / (made + missed) if made + missed else 1.0
+    return {
+        row["_id"]: row["made"] / (row["made"] + row["missed"])
+        async for row in cursor
+        if row["made"] + row["missed"]
+    }

@@ -20,6 +20,7 @@ from crawler.sketches.claim import ALONE, Verdicts
 from crawler.storage import (
     aliases,
     cards,
+    cells,
     feedposts,
     feeds,
     listings,
@@ -132,6 +133,7 @@ class Writer:
             written = {one.key for visit in batch for one in visit.candidates}
             await flags.confirm(self._db, self._registry, verdicts, written)
         await feeds.note(self._db, batch)
+        await cells.note(self._db, batch)
         for visit in batch:
             self.discovered += await feedposts.follow(self._db, visit, self._due)
         await self._db.targets.bulk_write(list(targets.updates_of(batch)), ordered=False)

@@ -13,7 +13,16 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import claims, crawlduplicates, dispatching, feedloop, feedplans, planning, recall
+from tests.bench import (
+    claims,
+    crawlduplicates,
+    dispatching,
+    feedloop,
+    feedplans,
+    hundredcells,
+    planning,
+    recall,
+)
 from tests.bench.crawls import ROOT, Crawl, freshet, plain
 from tests.site.running import RunningSite
 
@@ -40,6 +49,12 @@ def main() -> int:
     parser.add_argument(
         "--duplicates", action="store_true", help="crawls with and without near-duplicates"
     )
+    parser.add_argument("--cells", action="store_true", help="a hundred cells kept fresh")
+    parser.add_argument(
+        "--minutes", type=int, default=12, help="with --cells: how long (default 12)"
+    )
+    parser.add_argument("--policy", default="value", help="with --cells: FRESHET_DISPATCH")
+    parser.add_argument("--port", type=int, default=0, help="with --cells: of its six pages")
     parser.add_argument("--days", type=int, default=1, help="with --feeds: days (default 1)")
     parser.add_argument(
         "--trace", type=Path, help="with --feeds: folder with posts.csv.gz and feeds.csv"
@@ -66,6 +81,7 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
         "feed_plans": feedplans.run,
         "dispatch": dispatching.run,
         "duplicates": lambda: crawlduplicates.run(options.rounds or 5),
+        "cells": lambda: hundredcells.run(options.minutes, options.policy, options.port),
         "recall": lambda: recall.run(options.recall),
         "claims": lambda: claims.run(options.posts),
     }

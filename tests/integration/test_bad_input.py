@@ -23,7 +23,7 @@ FILES = {
 }
 # What is typed, what the line has to name.
 INPUT = {
-    "unknown spider": ("crawl nosuch", ["nosuch", "books, feeds, quotes, site"]),
+    "unknown spider": ("crawl nosuch", ["nosuch", "books, cells, feeds, quotes, site"]),
     "unknown argument": ("crawl books -a colour=red", ["colour", "unknown"]),
     "bad limit": ("crawl books -a limit=many", ["limit"]),
     "limit of nothing": ("crawl books -a limit=0", ["limit"]),

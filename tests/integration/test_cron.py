@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +90,23 @@ def test_what_to_keep_is_left_to_the_settings_where_they_say_so(runner: Freshet)
 def test_unknown_names_are_one_line(name: str, complaint: str, runner: Freshet) -> None:
     done = runner("cron", name)
     assert (done.code, done.out, done.complaint) == (1, "", f"scrapy cron: {complaint}")
+
+
+def test_a_unit_of_systemd(runner: Freshet, tmp_path: Path) -> None:
+    wrapper = runner.wrapper("shop", start_urls=["https://s.example/"], item_pages="/item")
+    done = runner("cron", "--systemd", "books", wrapper)
+    assert (done.code, done.err) == (0, "")
+    lines = done.out.splitlines()
+    assert f"EnvironmentFile=-{ROOT}/.env" in lines
+    run = f"ExecStart={sys.executable} -m scrapy refresh run -L WARNING books {wrapper}"
+    assert run in lines
+    unit = tmp_path / "freshet.service"
+    unit.write_text(done.out, encoding="utf-8")
+    if verifier := shutil.which("systemd-analyze"):
+        checked = subprocess.run(
+            [verifier, "verify", unit], check=False, capture_output=True, text=True, timeout=60
+        )
+        assert (checked.returncode, checked.stderr) == (0, "")
 
 
 def test_a_percent_sign_would_end_the_line() -> None:

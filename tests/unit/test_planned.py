@@ -39,7 +39,14 @@ def test_what_no_plan_values_stands_in_the_middle() -> None:
     assert found.value.tolist() == [1, 2, 3]
     assert found.requested.tolist() == [11, 11, 11]
     assert found.period.tolist() == [24, np.inf, 24]
-    assert waiting(2, worth=[NAN, NAN]).due(672).value.tolist() == [0, 0]
+    nothing = waiting(2, worth=[NAN, NAN], every=[NAN, NAN])
+    assert nothing.due(672).value.tolist() == [0, 0]
+
+
+def test_a_period_alone_is_worth_what_a_change_in_each_is() -> None:
+    hourly, daily = waiting(2, worth=[NAN, NAN], every=[1, 24], waited=[1, 24]).due(672).value
+    assert daily == pytest.approx(24 * hourly)
+    assert hourly == pytest.approx(1 - 2 / np.e)
 
 
 def test_a_visit_of_unknown_length_takes_as_long_as_the_others() -> None:

@@ -1,0 +1,62 @@
+"""Scrapy's downloader, with two mends for Scrapy 2.19."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from scrapy import Request, Spider
+from scrapy.core import downloader
+from scrapy.core.downloader import Slot
+from twisted.python.failure import Failure
+
+from crawler.items import Target
+from crawler.middlewares.manners import NotAsked
+
+ENDED = "the pass has ended"
+
+
+class Waiting(deque[Any]):
+    """A slot's queue whose requests count as under way from the moment they leave it."""
+
+    def __init__(self, under_way: set[Request]) -> None:
+        super().__init__()
+        self._under_way = under_way
+
+    def popleft(self) -> Any:
+        """The next request and its Deferred."""
+        entry = super().popleft()
+        self._under_way.add(entry[0])
+        return entry
+
+
+class Downloader(downloader.Downloader):
+    """Keeps to a slot's concurrency, and ends a pass without asking for what still waits.
+
+    Where there is no delay, Scrapy sends all that waits in a slot at once when one request ends:
+    it counts what is under way by tasks that have not begun yet. And at the end of a pass it asks
+    for whatever waits in slots, up to sixteen times a site's delay.
+    """
+
+    def _get_slot(self, request: Request, spider: Spider | None = None) -> tuple[str, Slot]:
+        # Scrapy warns of whoever names the spider.
+        key, slot = super()._get_slot(request)
+        if not isinstance(slot.queue, Waiting):
+            slot.queue = Waiting(slot.transferring)
+        return key, slot
+
+    def _process_queue(self, slot: Slot) -> None:
+        if self._is_closing():
+            self._let_go(slot)
+        super()._process_queue(slot)
+
+    def _is_closing(self) -> bool:
+        state = self.crawler.engine._slot if self.crawler.engine is not None else None
+        return state is not None and state.closing is not None
+
+    def _let_go(self, slot: Slot) -> None:
+        """Targets that wait stay due; what is no target is asked for as ever."""
+        for request, answer in list(slot.queue):
+            if isinstance(request.meta.get("target"), Target):
+                slot.queue.remove((request, answer))
+                answer.errback(Failure(NotAsked(ENDED)))  # type: ignore[no-untyped-call]

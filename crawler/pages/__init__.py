@@ -1,0 +1,1 @@
+"""Pages composed of cells: templates, what is to be built, building, serving."""

@@ -1,0 +1,1 @@
+"""`scrapy refresh`: the service that keeps all spiders fresh by their plans, without cron."""

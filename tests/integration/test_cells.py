@@ -1,0 +1,199 @@
+"""Cells that are parts of pages: one fetch for all of a page, one mechanism with pages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.databases import base, read_cells
+from tests.integration.harness import Db, Freshet, Pages, asked
+
+pytestmark = pytest.mark.mongo
+FRONT = "<h1>Today</h1><ul><li>rain<li>wind</ul><p class=temp>21.5 C</p><div>a <b>b</b></div>"
+
+
+def of_front(pages: Pages) -> str:
+    url = f'url = "{pages.url}/front.html"'
+    return f"""
+[cells.heading]
+{url}
+css = "h1"
+every = "5m"
+[cells.words]
+{url}
+css = "li"
+type = "list"
+every = "2h"
+[cells.temperature]
+{url}
+xpath = "//p[@class='temp']"
+type = "number"
+[cells.part]
+{url}
+css = "div"
+type = "html"
+"""
+
+
+def test_cells_of_one_page_share_its_fetch(freshet: Freshet, database: Db) -> None:
+    with Pages() as pages:
+        pages.file("front.html", FRONT)
+        read_cells(freshet, of_front(pages))
+        assert asked(pages) == {"/front.html": 1}
+    cells = base(database)
+    assert cells["heading"]["content"] == {"value": "Today"}
+    assert cells["words"]["content"] == {"value": ["rain", "wind"]}
+    assert cells["temperature"]["content"] == {"value": 21.5}
+    assert cells["part"]["content"] == {"html": "<div>a <b>b</b></div>"}
+    assert {cell["group"] for cell in cells.values()} == {"dynamic", "static", None}
+    assert all((c["requested"], c["refreshed"]) == (1, 1) for c in cells.values())
+
+
+def test_a_cell_that_is_not_due_is_read_along_with_one_that_is(
+    freshet: Freshet, database: Db
+) -> None:
+    with Pages() as pages:
+        pages.file("front.html", FRONT)
+        read_cells(freshet, of_front(pages))
+        pages.file("front.html", FRONT.replace("rain", "snow"))
+        read_cells(freshet, of_front(pages), hours=0.25)
+        assert asked(pages) == {"/front.html": 2}
+    assert base(database)["words"]["content"] == {"value": ["snow", "wind"]}
+    changed = database.visits.find({"changed": 1}).distinct("target")
+    assert changed == ["cell:words"]
+    assert database.versions.count_documents({"target": "cell:words"}) == 2
+    along = database.visits.count_documents({"along": True})
+    assert along == 6
+
+
+def test_a_page_that_did_not_change_is_not_sent_again(freshet: Freshet, database: Db) -> None:
+    with Pages() as pages:
+        pages.file("front.html", FRONT)
+        read_cells(freshet, of_front(pages))
+        read_cells(freshet, of_front(pages), hours=0.25)
+        outcomes = [row["outcome"] for row in database.visits.find().sort("at", -1).limit(4)]
+    assert outcomes == ["not_modified"] * 4
+
+
+def test_a_new_cell_of_a_known_page_is_read_although_the_page_did_not_change(
+    freshet: Freshet, database: Db
+) -> None:
+    with Pages() as pages:
+        pages.file("front.html", FRONT)
+        read_cells(freshet, of_front(pages))
+        more = f'[cells.bold]\nurl = "{pages.url}/front.html"\ncss = "b"\n'
+        read_cells(freshet, of_front(pages) + more)
+    assert base(database)["bold"]["content"] == {"value": "b"}
+
+
+def test_a_cell_whose_selector_finds_nothing_fails_alone(freshet: Freshet, database: Db) -> None:
+    with Pages() as pages:
+        pages.file("front.html", FRONT)
+        read_cells(freshet, of_front(pages))
+        pages.file("front.html", FRONT.replace("h1", "h2"))
+        read_cells(freshet, of_front(pages), hours=0.25)
+    cells = base(database)
+    assert cells["heading"]["error"] == "nothing found by 'h1'"
+    assert cells["heading"]["content"] == {"value": "Today"}
+    # After a quarter of an hour three periods of five minutes are over.
+    assert (cells["heading"]["requested"], cells["heading"]["refreshed"]) == (4, 1)
+    assert cells["words"]["error"] is None
+
+
+def test_a_page_that_cannot_be_had_costs_its_own_cells_only(freshet: Freshet, database: Db) -> None:
+    with Pages() as pages:
+        pages.file("front.html", FRONT)
+        lost = '[cells.lost]\nurl = "http://127.0.0.1:9/"\ncss = "h1"\nevery = "5m"\n'
+        read_cells(freshet, of_front(pages) + lost, "-s", "RETRY_ENABLED=False")
+    cells = base(database)
+    assert cells["heading"]["refreshed"] == 1
+    assert "refused" in cells["lost"]["error"]
+    assert cells["lost"]["refreshed"] == 0
+
+
+def test_a_period_is_kept_and_a_new_one_counts_at_once(freshet: Freshet, database: Db) -> None:
+    def next_hours() -> float:
+        cell = database.targets.find_one({"url": "cell:words"})
+        assert cell is not None
+        return float((cell["next_visit"] - cell["visited_at"]).total_seconds() / 3600)
+
+    with Pages() as pages:
+        pages.file("front.html", FRONT)
+        read_cells(freshet, of_front(pages))
+        assert next_hours() <= 2
+        read_cells(freshet, of_front(pages).replace('"2h"', '"dynamic"'))
+    assert next_hours() <= 5 / 60
+    assert base(database)["words"]["period_seconds"] == 300
+
+
+def test_a_cell_that_is_defined_no_longer_leaves_and_may_come_back(
+    freshet: Freshet, database: Db
+) -> None:
+    with Pages() as pages:
+        pages.file("front.html", FRONT)
+        read_cells(freshet, of_front(pages))
+        fewer = of_front(pages).partition("[cells.temperature]")[0]
+        read_cells(freshet, fewer, "-a", "full=1", hours=30)
+        assert set(base(database)) == {"heading", "words"}
+        assert database.visits.count_documents({"target": "cell:part"}) == 1
+        read_cells(freshet, of_front(pages), hours=31)
+    part = database.targets.find_one({"url": "cell:part"})
+    assert part is not None
+    assert not part["gone"]
+    assert database.visits.count_documents({"target": "cell:part"}) == 2
+    assert base(database)["part"]["content"] == {"html": "<div>a <b>b</b></div>"}
+
+
+def test_an_edited_selector_is_no_change_of_the_page(freshet: Freshet, database: Db) -> None:
+    with Pages() as pages:
+        pages.file("front.html", FRONT)
+        read_cells(freshet, of_front(pages))
+        edited = of_front(pages).replace('css = "div"', 'css = "div b"')
+        read_cells(freshet, edited, hours=0.25)
+    assert base(database)["part"]["content"] == {"html": "<b>b</b>"}
+    assert database.visits.count_documents({"changed": 1}) == 0
+
+
+def test_replan_plans_cells_without_a_period_and_leaves_the_others_alone(
+    freshet: Freshet, database: Db
+) -> None:
+    with Pages() as pages:
+        pages.file("front.html", FRONT)
+        read_cells(freshet, of_front(pages))
+        done = freshet("replan", "--json")
+    assert done.code == 0, done.err
+    policies = {t["url"]: t["plan"]["policy"] for t in database.targets.find()}
+    assert policies == {
+        "cell:heading": "period",
+        "cell:words": "period",
+        "cell:temperature": "optimal",
+        "cell:part": "optimal",
+    }
+
+
+def test_cells_may_stand_in_the_wrapper_of_a_site(freshet: Freshet, database: Db) -> None:
+    with Pages() as pages:
+        pages.list("index.html", ["/item/1.html"])
+        pages.item("item/1.html", "One")
+        path = freshet.wrapper("shop", start_urls=[f"{pages.url}/index.html"], item_pages="/item/")
+        cell = f'\n[cells.first]\nurl = "{pages.url}/index.html"\ncss = "a"\nevery = "5m"\n'
+        path.write_text(path.read_text() + cell)
+        freshet.crawl(path)
+    assert base(database)["first"]["spider"] == "shop"
+    assert sorted(database.targets.distinct("kind")) == ["cell", "item", "list"]
+
+
+def test_a_file_that_is_not_there_is_said_in_one_line(freshet: Freshet, tmp_path: Path) -> None:
+    result = freshet("crawl", "cells", "-a", f"file={tmp_path}/none.toml")
+    assert result.code == 1
+    assert "none.toml: No such file" in result.complaint
+
+
+def test_history_and_explain_know_cells_by_name(freshet: Freshet, database: Db) -> None:
+    with Pages() as pages:
+        pages.file("front.html", FRONT)
+        read_cells(freshet, of_front(pages))
+    assert "cell:words" in freshet("history", "cell:words").out
+    assert "period of its own" in freshet("explain", "cell:words").out
+    assert "fixed intervals" in freshet("explain", "cell:part").out

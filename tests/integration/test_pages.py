@@ -1,0 +1,235 @@
+"""`scrapy pages`: pages are built from the cell base, and served while it changes."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from pymongo import MongoClient
+
+from crawler.config import Config
+from crawler.storage.embedded import EmbeddedServer
+from tests.integration.harness import Db, Freshet, Row
+from tests.integration.inside import in_json, run
+from tests.integration.pushing import PATIENCE_SECONDS, ask, wait_for
+
+NOW = datetime.now(UTC)
+
+
+def put(db: Db, name: str, content: Row | None, spider: str = "market", **more: Any) -> None:
+    """A cell as a crawl leaves it."""
+    seen = NOW if content else None
+    key = {"_id": f"{spider} cell:{name}", "spider": spider, "name": name, "group": "dynamic"}
+    state = {
+        "period_seconds": 3600.0, "execution_seconds": 0.1, "requested": 1, "refreshed": 1,
+        "refreshed_at": seen, "changed_at": seen, "error": None, "content": content,
+        "content_hash": str(content) if content else None,
+    }  # fmt: skip
+    db.cells.replace_one({"_id": key["_id"]}, key | state | more, upsert=True)
+
+
+@pytest.fixture
+def cells(freshet: Freshet, database: Db) -> Db:
+    """A database with some cells."""
+    assert run(freshet, "feeds", "list").code == 0
+    put(database, "rate", {"value": {"amount": 1.25, "currency": "EUR"}})
+    put(database, "table", {"columns": ["a"], "rows": [{"a": "<script>x</script>"}]})
+    put(database, "teaser", {"html": "<b>new</b><script>x</script>"}, "news")
+    return database
+
+
+@pytest.fixture
+def templates(tmp_path: Path) -> Path:
+    folder = tmp_path / "templates"
+    folder.mkdir()
+    (folder / "_head.html").write_text("<h1>Rates</h1>", encoding="utf-8")
+    text = '{% include "_head.html" %}{{ show("rate") }}'
+    (folder / "rates.html").write_text(text, encoding="utf-8")
+    (folder / "news.html").write_text('{{ cell("news/teaser").html }}', encoding="utf-8")
+    return folder
+
+
+class Serve:
+    """`scrapy pages serve` at work."""
+
+    def __init__(self, freshet: Freshet, *words: object, **env: object) -> None:
+        args = ("pages", "serve", "--port", 0, *words, "--json")
+        self.process = freshet.start(*args, **env)
+        self.url, self.err = "", ""
+        self.done: Row = {}
+
+    def __enter__(self) -> Self:
+        stderr = self.process.stderr
+        assert stderr
+        while not (found := re.search(r"http://127\.0\.0\.1:\d+/", line := stderr.readline())):
+            assert line, "it ended before it served"
+        self.url = found[0]
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        out, self.err = self.process.communicate(timeout=PATIENCE_SECONDS)
+        if exception[0] is None:
+            assert (self.process.returncode, "Traceback" in self.err) == (0, False), self.err
+            self.done = json.loads(out)
+
+    def get(self, path: str = "", **headers: str) -> tuple[int, str]:
+        return ask(self.url + path, headers=headers)
+
+
+@pytest.fixture
+def serving(freshet: Freshet, cells: Db, templates: Path, tmp_path: Path) -> Iterator[Serve]:
+    with Serve(freshet, templates, "--out", tmp_path / "out") as serve:
+        yield serve
+
+
+def test_the_built_in_page_shows_all_cells(freshet: Freshet, cells: Db, tmp_path: Path) -> None:
+    done = in_json(freshet, "pages", "build")
+    out = tmp_path / "data/pages"
+    assert done == {"pages": {"index.html": "written"}, "out": str(out)}
+    page = (out / "index.html").read_text(encoding="utf-8")
+    assert "1.25 EUR" in page
+    assert "<b>new</b>" in page
+    assert "&lt;script&gt;x&lt;/script&gt;" in page
+    assert "<script>" not in page
+    assert run(freshet, "pages", "build").out == f"1 page: 1 unchanged -> {out}\n"
+
+
+def test_only_pages_whose_cells_changed_are_written(
+    freshet: Freshet, cells: Db, templates: Path, tmp_path: Path
+) -> None:
+    words = ("pages", "build", templates, "--out", tmp_path / "out")
+    assert run(freshet, *words).out == f"2 pages: 2 written -> {tmp_path}/out\n"
+    put(cells, "rate", {"value": 2})
+    assert in_json(freshet, *words)["pages"] == {"news.html": "unchanged", "rates.html": "written"}
+    (templates / "news.html").unlink()
+    assert in_json(freshet, *words)["pages"]["news.html"] == "removed"
+    states = json.loads((tmp_path / "out/cells.json").read_text(encoding="utf-8"))
+    assert datetime.fromisoformat(states["market cell:rate"]["refreshed_at"]).tzinfo
+    assert states["market cell:rate"]["stale"] is False
+    later = in_json(freshet, *words, hours=3)
+    assert later["pages"] == {"rates.html": "written"}
+    assert 'class="mark"' in (tmp_path / "out/rates.html").read_text(encoding="utf-8")
+
+
+def test_a_failing_page_is_one_line_and_the_rest_is_written(
+    freshet: Freshet, cells: Db, templates: Path, tmp_path: Path
+) -> None:
+    put(cells, "rate", {"value": 2}, "bank")
+    done = run(freshet, "pages", "build", templates, "--out", tmp_path / "out")
+    assert (done.code, done.complaint) == (
+        1,
+        f"scrapy pages: {templates}/rates.html, line 1: "
+        "cell 'rate' is in several spiders; say bank/rate or market/rate",
+    )
+    assert done.out == f"2 pages: 1 written, 1 failed -> {tmp_path}/out\n"
+    assert {path.name for path in (tmp_path / "out").glob("*.html")} == {"news.html"}
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("build", "none"), "no such folder of templates"),
+        (("build", "{t}", "--out", "{t}/out"), "neither of templates and pages"),
+        (("build", "{t}/sub", "--out", "{t}"), "neither of templates and pages"),
+        (("serve", "--bind", "0.0.0.0"), "--bind 0.0.0.0: only a loopback address"),
+        (("serve", "--bind", "public.example"), "only a loopback address"),
+        (("serve", "--port", "65536"), "--port: '65536' is no number"),
+        (("serve", "--for", "x"), "--for: 'x' is no time"),
+    ],
+)
+def test_the_users_mistakes_are_one_line(
+    freshet: Freshet, templates: Path, words: tuple[str, ...], complaint: str
+) -> None:
+    done = run(freshet, "pages", *(word.replace("{t}", str(templates)) for word in words))
+    assert done.code == 1
+    assert complaint in done.complaint
+    assert not (templates.parent / "data/pages").exists()
+
+
+def test_a_taken_port_is_one_line(serving: Serve, freshet: Freshet, tmp_path: Path) -> None:
+    port = serving.url.split(":")[2].strip("/")
+    done = freshet("pages", "serve", "--port", port, "--out", tmp_path / "other")
+    assert done.code == 1
+    assert done.complaint == (
+        f"scrapy pages: --bind 127.0.0.1 --port {port}: Address already in use"
+    )
+    assert not (tmp_path / "other").exists()
+
+
+def test_pages_change_while_they_are_served(serving: Serve, cells: Db, templates: Path) -> None:
+    status, page = serving.get("rates.html")
+    assert (status, "1.25 EUR" in page) == (200, True)
+    put(cells, "rate", {"value": "up"})
+    wait_for(lambda: "up" in serving.get("rates.html")[1])
+    put(cells, "rate", {"value": "up"}, error="status 500")
+    wait_for(lambda: "last look failed: status 500" in serving.get("rates.html")[1])
+    assert json.loads(serving.get("cells.json")[1])["market cell:rate"]["stale"] is True
+    later = NOW + timedelta(seconds=5)
+    put(cells, "teaser", {"html": "<b>new</b><script>x</script>"}, "news", refreshed_at=later)
+    wait_for(lambda: later.isoformat()[:19] in serving.get("cells.json")[1])
+    (templates / "more.html").write_text("more", encoding="utf-8")
+    wait_for(lambda: serving.get("more.html") == (200, "more"))
+    (templates / "more.html").write_text("{{", encoding="utf-8")
+    time.sleep(2.5)
+    assert serving.get("more.html") == (200, "more")
+    serving.__exit__(None)
+    assert serving.err.count("more.html, line 1") == 1, serving.err
+    assert serving.done["pages"]["more.html"] == "failed"
+
+
+def test_only_this_machine_is_answered(serving: Serve) -> None:
+    port = serving.url.split(":")[2].strip("/")
+    for host in ("localhost", f"127.0.0.1:{port}", "[::1]:1"):
+        assert serving.get("rates.html", Host=host)[0] == 200
+    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example"):
+        assert serving.get("rates.html", Host=host)[0] == 403
+    assert serving.get()[0] == 404, "there is no index"
+    assert serving.get(".freshet-pages.json")[0] == 404
+    assert ask(f"{serving.url}rates.html", b"x")[0] == 405
+    assert ask(f"{serving.url}rates.html", method="HEAD") == (200, "")
+    assert ask(f"{serving.url}rates.html", method="PUT")[0] == 405
+
+
+def test_it_ends_after_its_time_and_at_ctrl_c(freshet: Freshet, cells: Db) -> None:
+    done = freshet("pages", "serve", "--port", 0, "--for", "0.02m")
+    assert (done.code, done.complaint.endswith("/data/pages")) == (0, True)
+    assert done.out.startswith("1 page written in 1 second -> ")
+    with Serve(freshet) as serve:
+        serve.process.send_signal(signal.SIGINT)
+        assert serve.process.wait(PATIENCE_SECONDS) == 0
+
+
+@pytest.fixture
+def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    """A MongoDB of the test's own, to be stopped and started."""
+    folder = tmp_path_factory.mktemp("m")
+    config = Config.load(data_dir=folder, mongo_cache_gb=0.25, mongo_uri=None)
+    server = EmbeddedServer.of(config)
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.mark.usefixtures("mongo")
+def test_a_database_that_is_away_is_told_once(freshet: Freshet, own_server: EmbeddedServer) -> None:
+    env = {"MONGO_URI": own_server.uri, "FRESHET_MONGO_TIMEOUT_SECONDS": 0.5}
+    with Serve(freshet, **env) as serve:
+        own_server.stop()
+        time.sleep(4)
+        assert serve.get()[0] == 200
+        own_server.start()
+        with MongoClient[Row](own_server.uri, tz_aware=True) as client:
+            put(client.get_default_database(), "rate", {"value": "back"})
+        wait_for(lambda: "back" in serve.get()[1])
+    told = serve.err.splitlines()
+    assert len(told) == 2, told
+    assert "pages stay as they are" in told[0]
+    assert told[1] == "scrapy pages: it goes on"

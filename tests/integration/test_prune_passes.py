@@ -1,0 +1,22 @@
+"""Old passes leave the log; the last one always stays."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.databases import read_cells, sqlite
+from tests.integration.harness import Db, Freshet
+
+pytestmark = pytest.mark.mongo
+
+
+def test_old_passes_go_but_for_the_last(freshet: Freshet, database: Db) -> None:
+    url = sqlite(freshet.folder / "a.db", "CREATE TABLE a (b int)")
+    text = f'[databases.a]\nurl = "{url}"\n[cells.b]\ndatabase = "a"\nsql = "SELECT 1 AS n"\n'
+    for hours in (0, 24, 240):
+        read_cells(freshet, text, hours=hours)
+    counted = freshet("prune", "--keep-days", 1, "--dry-run", hours=244)
+    assert "and 2 passes would go" in counted.out
+    freshet("prune", "--keep-days", 1, hours=480)
+    assert database.runs.count_documents({}) == 1
+    assert database.runs.find_one({}, {"_id": 1, "counts": 1}) is not None

@@ -1,0 +1,316 @@
+"""`scrapy refresh run`: a service that visits what is due, and ends as it should."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Self
+
+import pymongo
+import pytest
+
+from crawler.clock import Clock
+from crawler.config import Config
+from crawler.items import Kind
+from crawler.storage import duetimes, targets
+from crawler.storage.embedded import EmbeddedServer
+from crawler.storage.store import opened
+from tests.integration.harness import (
+    LIMIT_SECONDS,
+    Db,
+    Freshet,
+    Pages,
+    Row,
+    asked,
+    outcomes,
+    target,
+)
+
+SHORT = {"FRESHET_LIST_INTERVAL_HOURS": 0.0002, "FRESHET_ITEM_INTERVAL_HOURS": 0.0002}
+ITEMS = 60
+SLOW = {"delay_seconds": 0.04, "concurrency": 2}
+NAMED = "books, feeds, quotes"
+
+
+class Service:
+    """The command at work; it is ended by SIGTERM, and has to end well."""
+
+    def __init__(self, freshet: Freshet, *words: object, **env: object) -> None:
+        self.process = freshet.start("refresh", "run", "--json", *words, **env)
+        self.err = ""
+        self.done: Row = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.process.terminate()
+        out, self.err = self.process.communicate(timeout=LIMIT_SECONDS)
+        if exception[0] is None:
+            assert self.process.returncode == 0, self.err
+            assert "Traceback" not in self.err, self.err
+            self.done = json.loads(out)
+
+    def of(self, name: str) -> Row:
+        """The sums of a spider."""
+        (row,) = [row for row in self.done["spiders"] if row["name"] == name]
+        return row
+
+
+def until(condition: Callable[[], object], seconds: float = 20) -> None:
+    """Return when the condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def wrapper(freshet: Freshet, pages: Pages, name: str, **keys: object) -> Path:
+    """A wrapper of a list and its items below `/NAME/`."""
+    given = {"start_urls": [f"{pages.url}/{name}/list.html"], "item_pages": f"/{name}/item"}
+    return freshet.wrapper(name, **given | {"fields": {"title": "h1"}, "robots": False} | keys)
+
+
+def write(pages: Pages, name: str, items: int = ITEMS) -> None:
+    """The site of such a wrapper."""
+    paths = [f"/{name}/item-{k}.html" for k in range(items)]
+    pages.list(f"/{name}/list.html", paths)
+    for path in paths:
+        pages.item(path, path)
+
+
+def check_whole(db: Db, pages: Pages, name: str, items: int = ITEMS) -> None:
+    """Each page has its visits, as the site's own log counts them."""
+    answered = {f"{pages.url}{path}": n for path, n in asked(pages).items() if f"/{name}/" in path}
+    stored = {row["_id"]: row["n"] for row in db.visits.aggregate(
+        [{"$match": {"spider": name}}, {"$group": {"_id": "$target", "n": {"$sum": 1}}}]
+    )}  # fmt: skip
+    assert stored == answered
+    assert len(stored) == items + 1
+    assert db.runs.count_documents({"finished": None}) == 0
+
+
+def test_a_page_that_changes_is_seen_at_its_next_visit(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    names = ("shop", "news")
+    files = []
+    for name in names:
+        write(pages, name, items=2)
+        files.append(wrapper(freshet, pages, name))
+    with Service(freshet, *files, **SHORT) as service:
+        until(lambda: outcomes(database)["new"] == 6)
+        pages.item("/shop/item-0.html", "changed")
+        until(lambda: outcomes(database, spider="shop")["changed"] == 1)
+        until(lambda: outcomes(database, spider="news")["not_modified"] > 3)
+    assert target(database, f"{pages.url}/shop/item-0.html")["refreshed"] > 1
+    for name in names:
+        check_whole(database, pages, name, items=2)
+        sums = service.of(name)
+        assert sums["passes"] == database.runs.count_documents({"spider": name})
+        assert sums["visits"] == database.visits.count_documents({"spider": name})
+        assert (sums["failed"], sums["new"]) == (0, 3)
+    assert service.of("shop")["changed"] == 1
+    assert len(service.err.splitlines()) <= sum(row["passes"] for row in service.done["spiders"])
+
+
+def test_sigterm_lets_what_is_in_flight_end(freshet: Freshet, database: Db, pages: Pages) -> None:
+    write(pages, "shop")
+    with Service(freshet, wrapper(freshet, pages, "shop", **SLOW)):
+        until(lambda: asked(pages).total() > 4)
+        began = time.monotonic()
+    assert time.monotonic() - began < 10
+    visited = database.visits.count_documents({})
+    assert visited == asked(pages).total() < ITEMS + 1
+    (run,) = database.runs.find()
+    assert (run["reason"], run["counts"]["visits"]) == ("shutdown", visited)
+
+
+def test_slices_end_passes_and_lose_nothing(freshet: Freshet, database: Db, pages: Pages) -> None:
+    write(pages, "shop")
+    with Service(freshet, wrapper(freshet, pages, "shop", **SLOW), "--slice", "0.01m"):
+        until(lambda: database.visits.count_documents({}) == ITEMS + 1)
+        until(lambda: database.runs.count_documents({"finished": None}) == 0)
+    check_whole(database, pages, "shop")
+    assert set(asked(pages).values()) == {1}
+    reasons = [run["reason"] for run in database.runs.find()]
+    assert reasons.count("closespider_timeout") >= 2
+
+
+def test_after_a_kill_the_next_start_resumes(freshet: Freshet, database: Db, pages: Pages) -> None:
+    write(pages, "shop")
+    file = wrapper(freshet, pages, "shop", **SLOW)
+    first = Service(freshet, file)
+    until(lambda: database.visits.count_documents({}) > 4)
+    first.process.kill()
+    first.process.communicate()
+    assert database.runs.count_documents({"finished": None}) == 1
+    with Service(freshet, file):
+        until(lambda: outcomes(database)["new"] == ITEMS + 1)
+        until(lambda: database.runs.count_documents({"finished": None}) == 0)
+    reasons = {run["reason"] for run in database.runs.find()}
+    assert "cut off" in reasons
+    assert len(database.visits.distinct("target")) == ITEMS + 1
+    assert database.visits.count_documents({}) == ITEMS + 1, "no visit that is stored is repeated"
+
+
+def test_one_that_is_broken_is_tried_again_and_does_not_stop_the_others(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    write(pages, "shop", items=2)
+    write(pages, "news", items=2)
+    shop, news = wrapper(freshet, pages, "shop"), wrapper(freshet, pages, "news")
+    good = news.read_text(encoding="utf-8")
+    news.write_text("name = ", encoding="utf-8")
+    code = (
+        "from spiders.wrapper import WrapperSpider\n"
+        "class Bug(WrapperSpider):\n"
+        "    name = 'bug'\n    start_urls = ['http://x.test/']\n    item_pages = '/i'\n"
+        "    def configure(self, crawler):\n        raise TypeError('a bug')\n"
+    )
+    (freshet.folder / "bugs_of_test.py").write_text(code, encoding="utf-8")
+    words = ("bug", news, shop, "-s", "SPIDER_MODULES=spiders,bugs_of_test")
+    with Service(freshet, *words, PYTHONPATH=freshet.folder, **SHORT) as service:
+        until(lambda: outcomes(database, spider="shop")["not_modified"] > 3)
+        news.write_text(good, encoding="utf-8")
+        until(lambda: outcomes(database, spider="news")["new"] == 3)
+    said = [line.partition(" failed: ")[2] for line in service.err.splitlines()]
+    assert any(line.startswith(f"{news}: not valid TOML") for line in said)
+    assert any("TypeError: a bug (" in line and "again in 5 s" in line for line in said)
+    assert service.of("news")["failed"] == 1
+    assert service.of("bug")["failed"] >= 1
+    assert service.of("shop")["failed"] == 0
+
+
+def test_a_crawl_and_the_service_do_not_get_in_each_others_way(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    write(pages, "shop")
+    file = wrapper(freshet, pages, "shop", **SLOW)
+    crawl = "crawl", "site", "-a", f"wrapper={file}"
+    with Service(freshet, file):
+        until(lambda: asked(pages).total() > 2)
+        second = freshet(*crawl)
+        busy = "scrapy crawl: shop is being crawled already, nothing to do"
+        assert (second.code, second.complaint) == (0, busy)
+        until(lambda: database.visits.count_documents({}) == ITEMS + 1)
+        until(lambda: database.runs.count_documents({"finished": None}) == 0)
+    first = freshet.start(*crawl, "-a", "full=1")
+    until(lambda: asked(pages).total() > ITEMS + 3)
+    before = database.runs.count_documents({})
+    with Service(freshet, file) as service:
+        _, err = first.communicate(timeout=LIMIT_SECONDS)
+        assert first.returncode == 0, err
+        until(lambda: database.runs.count_documents({}) > before)
+    assert service.err.count("shop is being crawled by another process") == 1
+    assert service.of("shop")["failed"] == 0
+    check_whole(database, pages, "shop")
+
+
+def test_it_ends_after_a_time(freshet: Freshet, pages: Pages) -> None:
+    write(pages, "shop", items=2)
+    done = freshet("refresh", "run", wrapper(freshet, pages, "shop"), "--for", "0.03m")
+    assert done.code == 0, done.err
+    assert done.complaint.endswith(" s"), "a line for the pass"
+    assert done.out.splitlines() == ["shop: 1 pass, 3 visits, 3 new", "0 replans, 0 prunes; 2 s"]
+
+
+@pytest.mark.usefixtures("warm")
+def test_it_replans_with_what_it_was_told(freshet: Freshet, database: Db, pages: Pages) -> None:
+    write(pages, "shop", items=2)
+    words = (wrapper(freshet, pages, "shop"), "--replan", "0.03m", "-s", "FRESHET_BUDGET=7")
+    with Service(freshet, *words) as service:
+        until(lambda: database.plans.count_documents({"state": "adopted"}) > 1, LIMIT_SECONDS)
+    plan = database.plans.find_one({"state": "adopted"})
+    assert plan is not None
+    assert plan["budget_per_day"] == 7
+    assert service.done["replans"] >= 1
+    assert "scrapy replan is done" in service.err
+
+
+def test_when_a_spider_has_something_to_do(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    now = Clock().now()
+    hour = timedelta(hours=1)
+
+    async def earliest() -> datetime | None:
+        async with opened(Config.load(mongo_uri=uri)) as own:
+            return await duetimes.earliest(own, "shop", now)
+
+    def put(url: str, due: datetime) -> None:
+        db.targets.insert_one(targets.new_document("shop", url, Kind.ITEM, due, now))
+
+    assert asyncio.run(earliest()) is None
+    put("http://held.example/", now - hour)
+    put("http://open.example/", now + hour)
+    assert asyncio.run(earliest()) == now - hour
+    db.hosts.insert_one({"_id": "held.example", "hold_until": now + hour})
+    assert asyncio.run(earliest()) == now + hour, "as long as a host wants to be left alone"
+    row = {"spider": "shop", "url": "x", "at": now, "content_type": "", "size": 0, "body": b""}
+    db.pushes.insert_one(row)
+    assert asyncio.run(earliest()) == now, "a delivery waits for no hour"
+
+
+@pytest.fixture
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    config = Config.load(data_dir=tmp_path_factory.mktemp("d"), mongo_uri=None, mongo_cache_gb=0.25)
+    made = EmbeddedServer.of(config)
+    yield made
+    made.stop()
+
+
+def test_it_goes_on_when_the_embedded_server_was_killed(
+    server: EmbeddedServer, tmp_path: Path, pages: Pages
+) -> None:
+    write(pages, "shop", items=2)
+    env = {"FRESHET_MONGO_CACHE_GB": 0.25, "FRESHET_MONGO_TIMEOUT_SECONDS": 1}
+    freshet = Freshet(tmp_path, FRESHET_DATA_DIR=server.folder, **env)
+    with freshet, Service(freshet, wrapper(freshet, pages, "shop"), **SHORT):
+        until(lambda: asked(pages).total() > 5)
+        pid = server.pid()
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: server.pid() not in (None, pid))
+        before = asked(pages).total()
+        until(lambda: asked(pages).total() > before + 5)
+    client: pymongo.MongoClient[Row]
+    with pymongo.MongoClient(server.start()) as client:
+        check_whole(client.get_default_database(), pages, "shop", items=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["nosuch"], f"no spider 'nosuch'; there are: {NAMED}; or name a .toml file"),
+        (["--spider", "site"], f"no spider 'site'; there are: {NAMED}; or name a .toml file"),
+        (["/nosuch.toml"], "/nosuch.toml: no such file"),
+        (["-L", "LOUD"], "LOG_LEVEL: 'LOUD' is none of DEBUG, INFO, WARNING, …"),
+        (["--logfile", "/nosuch/x.log"], "LOG_FILE /nosuch/x.log: No such file or directory"),
+        (["--for", "1y"], "--for: '1y' is no time such as 30s, 5m, 2h, 1d or 1w"),
+        (["--slice", "0"], "--slice: '0' is no time such as 30s, 5m, 2h, 1d or 1w"),
+        (["--replan", "daily"], "--replan: 'daily' is no time such as 30s, 5m, 2h, 1d or 1w"),
+    ],
+)
+def test_mistakes_are_one_line(words: list[str], complaint: str, tmp_path: Path) -> None:
+    done = Freshet(tmp_path)("refresh", "run", *words)
+    assert (done.code, done.out, done.complaint) == (1, "", f"scrapy refresh: {complaint}")
+
+
+@pytest.mark.parametrize("words", [["run", "--fro", "1h"], ["runs"], []])
+def test_usage_is_checked(words: list[str], tmp_path: Path) -> None:
+    done = Freshet(tmp_path)("refresh", *words)
+    assert done.code == 2
+    assert "Traceback" not in done.err
+
+
+def test_a_database_that_cannot_be_reached_is_one_line(tmp_path: Path) -> None:
+    env = {"MONGO_URI": "mongodb://127.0.0.1:9/x", "FRESHET_MONGO_TIMEOUT_SECONDS": 0.3}
+    done = Freshet(tmp_path, **env)("refresh", "run", "books")
+    assert done.code == 1
+    assert done.complaint.startswith("scrapy refresh: ")

@@ -1,0 +1,347 @@
+"""Cells that are results of queries on real databases, and what goes wrong with them."""
+
+from __future__ import annotations
+
+import socket
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.integration.databases import Postgres, base, postgres, read_cells, sqlite
+from tests.integration.harness import Db, Freshet
+
+pytestmark = pytest.mark.mongo
+RATES = (
+    "DROP TABLE IF EXISTS rates",
+    "CREATE TABLE rates (currency text, rate numeric(12, 4), day date)",
+    "INSERT INTO rates VALUES ('EUR', 1, '2026-11-22'), ('USD', 1.0832, '2026-11-22')",
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
+    with postgres(tmp_path_factory.mktemp("pg")) as started:
+        started.run(*RATES)
+        yield started
+
+
+@pytest.fixture
+def rates(server: Postgres) -> Postgres:
+    server.run(*RATES)
+    return server
+
+
+def database_of(name: str, url: str, **limits: object) -> str:
+    lines = [f"{key} = {value}" for key, value in limits.items()]
+    return "\n".join([f"[databases.{name}]", f'url = "{url}"', *lines, ""])
+
+
+def cell(name: str, database: str, sql: str, **keys: str) -> str:
+    lines = [f"{key} = {value}" for key, value in keys.items()]
+    head = [f"[cells.{name}]", f'database = "{database}"', f'sql = """{sql}"""', 'every = "5m"']
+    return "\n".join([*head, *lines, ""])
+
+
+@pytest.fixture
+def file_url(tmp_path: Path) -> str:
+    return sqlite(tmp_path / "shop.db", *RATES)
+
+
+def test_results_of_both_databases_become_cells(
+    freshet: Freshet, database: Db, rates: Postgres, file_url: str
+) -> None:
+    sql = "SELECT currency, rate, day FROM rates WHERE currency <> :base"
+    parameters = '{ base = "EUR" }'
+    read_cells(
+        freshet,
+        database_of("pg", rates.url)
+        + database_of("lite", file_url)
+        + cell("of_pg", "pg", sql, parameters=parameters)
+        + cell("of_lite", "lite", sql, parameters=parameters)
+        + cell("few", "pg", "SELECT 1 AS n WHERE 'a' IN :names", parameters='{ names = ["a"] }'),
+    )
+    cells = base(database)
+    rows = [{"currency": "USD", "rate": 1.0832, "day": "2026-11-22"}]
+    columns = ["currency", "rate", "day"]
+    assert cells["of_pg"]["content"] == {"columns": columns, "rows": rows}
+    assert cells["of_lite"]["content"] == {"columns": columns, "rows": rows}
+    assert cells["few"]["content"] == {"columns": ["n"], "rows": [{"n": 1}]}
+    assert all(one["execution_seconds"] > 0 for one in cells.values())
+
+
+def test_a_change_of_a_base_table_is_logged_as_of_any_target(
+    freshet: Freshet, database: Db, rates: Postgres
+) -> None:
+    text = database_of("pg", rates.url) + cell("usd", "pg", "SELECT rate FROM rates ORDER BY 1")
+    read_cells(freshet, text)
+    read_cells(freshet, text, hours=0.25)
+    rates.run("UPDATE rates SET rate = 1.1 WHERE currency = 'USD'")
+    read_cells(freshet, text, hours=0.5)
+    outcomes = [row["outcome"] for row in database.visits.find().sort("at")]
+    assert outcomes == ["new", "unchanged", "changed"]
+    assert base(database)["usd"]["content"]["rows"] == [{"rate": 1}, {"rate": 1.1}]
+    assert "rate': 1.1" in freshet("history", "cell:usd", "--diff").out
+
+
+@pytest.mark.parametrize("statement", ["DELETE FROM rates RETURNING *", "INSERT INTO rates"])
+def test_a_query_that_is_no_query_is_refused(
+    freshet: Freshet, statement: str, file_url: str
+) -> None:
+    path = freshet.folder / "cells.toml"
+    path.write_text(database_of("lite", file_url) + cell("bad", "lite", statement))
+    result = freshet("crawl", "cells", "-a", f"file={path}")
+    assert result.code == 1
+    assert "cells.bad: sql has to be one SELECT" in result.complaint
+
+
+def test_what_writes_behind_a_query_is_refused_by_the_database(
+    freshet: Freshet, database: Db, rates: Postgres, file_url: str
+) -> None:
+    rates.run(
+        "CREATE OR REPLACE FUNCTION sly() RETURNS bigint LANGUAGE sql AS "
+        "'WITH gone AS (DELETE FROM rates RETURNING *) SELECT count(*) FROM gone'"
+    )
+    read_cells(
+        freshet,
+        database_of("pg", rates.url)
+        + cell("sly", "pg", "SELECT sly()")
+        + cell("ok", "pg", "SELECT 1 AS n"),
+    )
+    cells = base(database)
+    assert "read-only transaction" in cells["sly"]["error"]
+    assert cells["ok"]["error"] is None
+
+
+def test_a_slow_query_is_ended_and_the_others_go_on(
+    freshet: Freshet, database: Db, rates: Postgres, file_url: str
+) -> None:
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
+    began = time.monotonic()
+    read_cells(
+        freshet,
+        database_of("pg", rates.url, seconds=0.5)
+        + database_of("lite", file_url, seconds=0.5)
+        + cell("slow", "pg", "SELECT pg_sleep(60)")
+        + cell("endless", "lite", endless)
+        + cell("quick", "pg", "SELECT 1 AS n")
+        + cell("quick_too", "lite", "SELECT 1 AS n"),
+    )
+    cells = base(database)
+    assert "statement timeout" in cells["slow"]["error"]
+    assert "interrupted" in cells["endless"]["error"]
+    assert cells["quick"]["content"]["rows"] == cells["quick_too"]["content"]["rows"] == [{"n": 1}]
+    assert time.monotonic() - began < 20
+
+
+def test_a_database_that_hangs_is_left_alone_and_the_others_go_on(
+    freshet: Freshet, database: Db, rates: Postgres, file_url: str
+) -> None:
+    text = (
+        database_of("pg", rates.url, seconds=1)
+        + database_of("lite", file_url)
+        + "".join(cell(f"held{i}", "pg", "SELECT rate FROM rates") for i in range(5))
+        + cell("free", "lite", "SELECT 1 AS n")
+    )
+    read_cells(freshet, text)
+    with rates.stopped():
+        began = time.monotonic()
+        read_cells(freshet, text, hours=0.25)
+        assert time.monotonic() - began < 20
+    cells = base(database)
+    failed = [name for name, one in cells.items() if one["error"]]
+    assert len(failed) == 1
+    assert "timeout" in cells[failed[0]]["error"]
+    assert cells[failed[0]]["content"]["rows"] == [{"rate": 1}, {"rate": 1.0832}]
+    assert cells["free"]["requested"] == cells["free"]["refreshed"] + 2
+    read_cells(freshet, text, hours=0.5)
+    assert not any(one["error"] for one in base(database).values())
+
+
+def test_a_server_that_takes_the_connection_and_says_nothing(
+    freshet: Freshet, database: Db, file_url: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://me@127.0.0.1:{silent.getsockname()[1]}/db"
+        read_cells(
+            freshet,
+            database_of("mute", url, seconds=1)
+            + database_of("lite", file_url)
+            + cell("mute", "mute", "SELECT 1")
+            + cell("free", "lite", "SELECT 1 AS n"),
+        )
+    cells = base(database)
+    assert "timeout" in cells["mute"]["error"] or "no answer" in cells["mute"]["error"]
+    assert cells["free"]["error"] is None
+
+
+@contextmanager
+def cutting(server: Postgres) -> Iterator[None]:
+    """Ends every query of Freshet's as soon as it runs."""
+    done = threading.Event()
+
+    def cut() -> None:
+        while not done.wait(0.05):
+            server.run(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE query LIKE 'FETCH%' AND now() - query_start > interval '0.3 s'"
+            )
+
+    thread = threading.Thread(target=cut)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_queries_of_a_database_are_asked_one_after_the_other(
+    freshet: Freshet, database: Db, rates: Postgres
+) -> None:
+    slow = [cell(f"slow{i}", "pg", "SELECT 1 AS n FROM pg_sleep(0.3)") for i in range(4)]
+    read_cells(freshet, database_of("pg", rates.url) + "".join(slow))
+    took = sorted(one["execution_seconds"] for one in base(database).values())
+    assert took[0] >= 0.3
+    assert took[2] < 0.6
+
+
+def test_a_pass_that_has_ended_asks_for_nothing_more(
+    freshet: Freshet, database: Db, rates: Postgres
+) -> None:
+    slow = [cell(f"slow{i}", "pg", "SELECT 1 AS n FROM pg_sleep(1)") for i in range(8)]
+    text = database_of("pg", rates.url) + "".join(slow)
+    read_cells(freshet, text, "-s", "CLOSESPIDER_TIMEOUT=1.5")
+    read = [one for one in base(database).values() if one["requested"]]
+    assert 1 <= len(read) <= 3
+    assert all(one["error"] is None for one in base(database).values())
+
+
+def test_a_dropped_connection_costs_its_cell_and_is_made_anew(
+    freshet: Freshet, database: Db, rates: Postgres
+) -> None:
+    with cutting(rates):
+        read_cells(
+            freshet,
+            database_of("pg", rates.url)
+            + cell("cut", "pg", "SELECT pg_sleep(5)")
+            + cell("after", "pg", "SELECT 1 AS n"),
+        )
+    cells = base(database)
+    assert "terminat" in cells["cut"]["error"]
+    assert cells["after"]["content"]["rows"] == [{"n": 1}]
+
+
+def test_a_million_rows_are_not_read(freshet: Freshet, database: Db, rates: Postgres) -> None:
+    million = "SELECT i, repeat('x', 1000) AS t FROM generate_series(1, 1000000) AS i"
+    read_cells(
+        freshet,
+        database_of("pg", rates.url, rows=100)
+        + cell("many", "pg", million)
+        + cell("wide", "pg", "SELECT repeat('x', 30000000) AS t")
+        + cell("few", "pg", "SELECT 1 AS n"),
+    )
+    cells = base(database)
+    assert "more than 100 rows" in cells["many"]["error"]
+    assert "bytes" in cells["wide"]["error"]
+    assert cells["few"]["error"] is None
+
+
+def test_a_changed_schema_is_an_error_until_the_cell_is_edited(
+    freshet: Freshet, database: Db, rates: Postgres
+) -> None:
+    head = database_of("pg", rates.url)
+    text = head + cell("all", "pg", "SELECT * FROM rates") + cell("one", "pg", "SELECT 1 AS n")
+    named = cell("named", "pg", "SELECT rate FROM rates")
+    read_cells(freshet, text + named)
+    rates.run("ALTER TABLE rates RENAME COLUMN rate TO price")
+    read_cells(freshet, text + named, hours=0.25)
+    cells = base(database)
+    assert cells["all"]["error"].startswith("the columns were currency, rate, day and are ")
+    assert cells["all"]["content"]["rows"][0]["rate"] == 1
+    assert 'column "rate" does not exist' in cells["named"]["error"]
+    assert cells["one"]["error"] is None
+    edited = text.replace("SELECT * FROM", "SELECT currency, price FROM")
+    read_cells(freshet, edited, hours=0.5)
+    assert base(database)["all"]["content"]["columns"] == ["currency", "price"]
+    assert base(database)["all"]["error"] is None
+
+
+def test_two_columns_of_one_name_are_refused(freshet: Freshet, database: Db, file_url: str) -> None:
+    text = database_of("lite", file_url) + cell("twice", "lite", "SELECT 1 AS n, 2 AS n")
+    read_cells(freshet, text)
+    assert "two columns are called 'n'" in base(database)["twice"]["error"]
+
+
+def test_a_locked_file_costs_its_cells_only(
+    freshet: Freshet, database: Db, tmp_path: Path, file_url: str, rates: Postgres
+) -> None:
+    with sqlite3.connect(tmp_path / "shop.db", isolation_level=None) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        read_cells(
+            freshet,
+            database_of("lite", file_url, seconds=0.5)
+            + database_of("pg", rates.url)
+            + cell("locked", "lite", "SELECT * FROM rates")
+            + cell("free", "pg", "SELECT 1 AS n"),
+        )
+    other.close()
+    cells = base(database)
+    assert "locked" in cells["locked"]["error"]
+    assert cells["free"]["error"] is None
+
+
+SECRET = "hunter2@x/%"
+
+
+def test_a_password_is_neither_printed_nor_stored(
+    freshet: Freshet, database: Db, rates: Postgres
+) -> None:
+    url = "postgresql://me:${SHOP_PASSWORD}@127.0.0.1:9/db"
+    text = database_of("away", url, seconds=2) + cell("away", "away", "SELECT 1")
+    result = read_cells(freshet, text, "-L", "DEBUG", SHOP_PASSWORD=SECRET)
+    assert "OperationalError" in base(database)["away"]["error"]
+    everything = result.out + result.err
+    for name in database.list_collection_names():
+        everything += str(list(database[name].find()))
+    assert "hunter2" not in everything
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("postgresql://me:hunter2@h/db", "keep the password in the environment"),
+        ("postgresql://me:${UNSET_VARIABLE}@h/db", "UNSET_VARIABLE is not set"),
+        ("postgresql://h/db?password=hunter2", "keep the password in the environment"),
+    ],
+)
+def test_a_url_with_a_secret_is_refused(freshet: Freshet, url: str, said: str) -> None:
+    path = freshet.folder / "cells.toml"
+    path.write_text(database_of("pg", url) + cell("one", "pg", "SELECT 1"))
+    result = freshet("crawl", "cells", "-a", f"file={path}")
+    assert result.code == 1
+    assert said in result.complaint
+    assert "hunter2" not in result.complaint
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("oracle://h/db", "cannot be opened for reading alone"),
+        ("nonsense", "no such URL"),
+        ("postgresql+pg8000://h/db", "its driver is not installed"),
+        ("sqlite://", "a file has to be named"),
+    ],
+)
+def test_a_database_that_cannot_be_opened_costs_its_cells(
+    freshet: Freshet, database: Db, url: str, said: str, file_url: str
+) -> None:
+    text = database_of("odd", url) + database_of("lite", file_url)
+    read_cells(freshet, text + cell("odd", "odd", "SELECT 1") + cell("ok", "lite", "SELECT 1 AS n"))
+    cells = base(database)
+    assert said in cells["odd"]["error"]
+    assert cells["ok"]["error"] is None

@@ -1,0 +1,159 @@
+"""How cells are described, and what is wrong with some descriptions."""
+
+from __future__ import annotations
+
+import datetime as dt
+import uuid
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from crawler.cells.definitions import definitions
+from crawler.cells.values import plain
+from crawler.cells.wrapper import CellsWrapper
+from crawler.errors import WrapperError
+from crawler.expanding import expanded_url, shows_secret
+
+PAGE = "https://weather.example/"
+SHOP = {"shop": {"url": "sqlite:///shop.db"}}
+
+
+def wrapper(cell: dict[str, Any], **more: Any) -> CellsWrapper:
+    return CellsWrapper.of({"cells": {"one": cell}, "databases": SHOP} | more, "cells.toml")
+
+
+@pytest.mark.parametrize(
+    ("period", "seconds", "group"),
+    [
+        ("30s", 30, "dynamic"),
+        ("5m", 300, "dynamic"),
+        ("20m", 1200, "semi-dynamic"),
+        ("2h", 7200, "static"),
+        ("1w", 604_800, "static"),
+        ("dynamic", 300, "dynamic"),
+        ("semi-dynamic", 1800, "semi-dynamic"),
+        ("static", 7200, "static"),
+    ],
+)
+def test_a_period_and_the_papers_name_for_it(period: str, seconds: float, group: str) -> None:
+    cell = wrapper({"url": PAGE, "css": "h1", "every": period}).cells["one"]
+    assert cell.every == seconds
+    assert cell.group == group
+
+
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [
+        ({}, "needs either url or database"),
+        ({"url": PAGE, "database": "shop", "sql": "SELECT 1"}, "needs either url or database"),
+        ({"url": PAGE}, "needs exactly one of css, xpath and jmespath"),
+        ({"url": PAGE, "css": "h1", "xpath": "//h1"}, "needs exactly one of"),
+        ({"url": PAGE, "css": "h1["}, "bad selector"),
+        ({"url": PAGE, "css": "h1", "fields": {"a": "b"}}, "exclude each other"),
+        ({"url": "ftp://a/", "css": "h1"}, "not an absolute http or https URL"),
+        ({"url": PAGE, "css": "h1", "sql": "SELECT 1"}, "sql has no meaning"),
+        ({"url": PAGE, "css": "h1", "every": "soon"}, "no time such as 30s"),
+        ({"url": PAGE, "css": "h1", "every": "0.5s"}, "not between 1s and 4w"),
+        ({"url": PAGE, "css": "h1", "every": 5}, "no period such as"),
+        ({"database": "shop"}, "sql has to be one SELECT"),
+        ({"database": "shop", "sql": "DROP TABLE a"}, "sql has to be one SELECT"),
+        ({"database": "shop", "sql": "-- SELECT\nDROP TABLE a"}, "sql has to be one SELECT"),
+        ({"database": "shop", "sql": "SELECT 1", "css": "h1"}, "css has no meaning"),
+        ({"database": "shop", "sql": "SELECT :a"}, "sql names :a"),
+        ({"database": "shop", "sql": "SELECT 1", "parameters": {"a": 1}}, "names 'a'"),
+        ({"database": "other", "sql": "SELECT 1"}, r"there is no \[databases.other\]"),
+        ({"url": PAGE, "css": "h1", "evry": "5m"}, "evry"),
+    ],
+)
+def test_a_mistake_is_named_with_its_cell(cell: dict[str, Any], said: str) -> None:
+    with pytest.raises(WrapperError, match=said) as raised:
+        wrapper(cell)
+    assert str(raised.value).startswith("cells.toml: cells.one")
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select 1",
+        "  -- why\n SELECT 1",
+        "/* a\nb */ WITH a AS (SELECT 1) SELECT * FROM a",
+        "VALUES (1)",
+        "SELECT '12:30'::time",
+    ],
+)
+def test_queries_that_read(sql: str) -> None:
+    assert wrapper({"database": "shop", "sql": sql}).cells["one"].sql == sql
+
+
+@pytest.mark.parametrize("name", ["a b", "a/b", "", "1a", "a" * 65])
+def test_names_are_parts_of_addresses(name: str) -> None:
+    with pytest.raises(WrapperError, match="cannot be a name"):
+        CellsWrapper.of({"cells": {name: {"url": PAGE, "css": "h1"}}}, "cells.toml")
+
+
+def test_a_wrapper_without_cells_is_no_wrapper_of_cells() -> None:
+    with pytest.raises(WrapperError, match="cells"):
+        CellsWrapper.of({}, "cells.toml")
+
+
+def test_keys_of_sites_have_no_meaning() -> None:
+    with pytest.raises(WrapperError, match="item_pages has no meaning for cells"):
+        wrapper({"url": PAGE, "css": "h1"}, item_pages="/a/")
+
+
+def test_cells_of_a_page_come_due_together() -> None:
+    cells = {
+        "a": {"url": PAGE, "css": "h1", "every": "5m"},
+        "b": {"url": PAGE, "css": "h2", "every": "30m"},
+        "c": {"url": f"{PAGE}other", "css": "h2", "every": "30m"},
+    }
+    a, b, c = definitions(CellsWrapper.of({"cells": cells}, "cells.toml"))
+    assert a.phase == b.phase != c.phase
+    assert (a.host, a.every_hours) == ("weather.example", 1 / 12)
+
+
+def test_periods_and_limits_do_not_change_what_a_cell_is() -> None:
+    def scheme(**keys: Any) -> str:
+        cell = {"database": "shop", "sql": "SELECT 1"} | keys
+        return wrapper(cell).cell_schemes["one"]
+
+    assert scheme() == scheme(every="5m") == scheme(rows=5)
+    assert scheme() != scheme(sql="SELECT 2")
+
+
+@pytest.mark.parametrize(
+    ("value", "as_plain"),
+    [
+        (None, None),
+        (True, True),
+        (Decimal("1.50"), 1.5),
+        (Decimal(7), 7),
+        (Decimal("0.1234567890123456789"), "0.1234567890123456789"),
+        (Decimal("NaN"), "NaN"),
+        (float("inf"), "inf"),
+        (dt.date(2026, 11, 22), "2026-11-22"),
+        (dt.time(12, 30), "12:30:00"),
+        (dt.datetime(2026, 11, 22, 12), "2026-11-22T12:00:00"),
+        (
+            dt.datetime(2026, 11, 22, 12, tzinfo=dt.timezone(dt.timedelta(hours=9))),
+            "2026-11-22T03:00:00+00:00",
+        ),
+        (dt.timedelta(minutes=1), 60.0),
+        (b"\x00\xff", "00ff"),
+        (uuid.UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        ([1, Decimal("2.5")], [1, 2.5]),
+        ({"a": b"\x01"}, {"a": "01"}),
+    ],
+)
+def test_values_of_databases_as_json(value: Any, as_plain: Any) -> None:
+    assert plain(value) == as_plain
+
+
+def test_a_variable_is_the_whole_url_or_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHOLE", "postgresql://me:a%40b@h/db")
+    monkeypatch.setenv("PART", "a@b/c")
+    assert expanded_url("${WHOLE}") == "postgresql://me:a%40b@h/db"
+    assert expanded_url("postgresql://me:${PART}@h/db") == "postgresql://me:a%40b%2Fc@h/db"
+    assert not shows_secret("postgresql://me:${PART}@h/db")
+    assert shows_secret("postgresql://me:a${PART}@h/db")

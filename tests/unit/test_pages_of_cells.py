@@ -1,0 +1,411 @@
+"""Pages of cells: what is shown and escaped, what is stale, what a build does and leaves."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crawler.errors import ConfigError
+from crawler.pages import sources
+from crawler.pages.building import Done, build
+from crawler.pages.cells import Cells
+from crawler.pages.files import Asked, answer, is_local
+from crawler.pages.record import RECORD, Record
+from crawler.pages.values import address, age
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
+EVIL = '<script>alert("1")</script>'
+ESCAPED = "&lt;script&gt;alert(&#34;1&#34;)&lt;/script&gt;"
+Row = dict[str, Any]
+
+
+def cell(name: str, content: Row | None = None, spider: str = "market", **more: Any) -> Row:
+    seen = NOW - timedelta(minutes=3) if content else None
+    state = {
+        "group": "dynamic", "period_seconds": 300.0, "refreshed_at": seen, "changed_at": seen,
+        "error": None, "content_hash": _hash(content),
+    }  # fmt: skip
+    key = {"_id": f"{spider} cell:{name}", "spider": spider, "name": name, "content": content}
+    return key | state | more
+
+
+def _hash(content: Row | None) -> str | None:
+    return hashlib.sha256(repr(content).encode()).hexdigest() if content else None
+
+
+class Folders:
+    """Templates, the pages made of them, and the cells."""
+
+    def __init__(self, home: Path) -> None:
+        self.templates, self.out = home / "templates", home / "out"
+        self.templates.mkdir()
+        self.cells: list[Row] = []
+
+    def template(self, name: str, text: str) -> None:
+        path = self.templates / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+    def build(self, now: datetime = NOW, retry: bool = True, builtin: bool = False) -> Done:
+        found = sources.find(None if builtin else self.templates)
+        return build(Cells(self.cells, now), found, self.out, retry=retry)
+
+    def page(self, name: str = "index.html") -> str:
+        return (self.out / name).read_text(encoding="utf-8")
+
+    def shown(self, text: str, *cells: Row) -> str:
+        self.template("index.html", text)
+        self.cells = list(cells)
+        done = self.build()
+        assert not done.problems, done.problems
+        return self.page()
+
+    def problem(self, text: str, *cells: Row) -> str:
+        self.template("index.html", text)
+        self.cells = list(cells)
+        return self.build().problems["index.html"].removeprefix(f"{self.templates}/")
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    return Folders(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"value": EVIL},
+        {"value": [EVIL]},
+        {"value": {"amount": 3, "currency": EVIL}},
+        {"columns": [EVIL], "rows": [{EVIL: 1}]},
+        {"columns": ["a"], "rows": [{"a": EVIL}]},
+        {"title": EVIL},
+        {EVIL: "x", "price": 3},
+    ],
+)
+def test_what_cells_hold_is_never_markup(folders: Folders, content: Row) -> None:
+    page = folders.shown('{{ show("c") }}', cell("c", content))
+    assert "<script" not in page
+    assert ESCAPED in page
+
+
+def test_names_and_errors_are_never_markup(folders: Folders) -> None:
+    folders.cells = [cell(EVIL, {"value": 1}, EVIL, error=f'">{EVIL}', content_hash='"><b>')]
+    folders.build(builtin=True)
+    page = folders.page()
+    assert "alert" not in page.replace(ESCAPED, "")
+    assert '"><b>' not in page
+
+
+@pytest.mark.parametrize("template", ['{{ show("c") }}', '{{ cell("c").html }}'])
+def test_foreign_markup_is_cleaned(folders: Folders, template: str) -> None:
+    html = (
+        f'<b onclick="x()">bold</b>{EVIL}<a href="https://a.example/">in</a></section>'
+        '<a href="javascript:x()">js</a><style>*{}</style><i data-cell="x">i</i><iframe src="x">'
+    )
+    page = folders.shown(template, cell("c", {"html": html}))
+    assert '<b>bold</b><a href="https://a.example/" rel="noopener noreferrer">in</a>' in page
+    for part in ("<script", "onclick", "javascript:", "<style", 'data-cell="x"', "<iframe"):
+        assert part not in page
+
+
+def test_a_cell_gives_its_parts(folders: Folders) -> None:
+    page = folders.shown(
+        '{% set c = cell("market/rate") %}{{ c.name }} {{ c.spider }} {{ c.group }} {{ c.value }} '
+        "{{ c.age_seconds|age }} {{ c.stale }} {{ c.period_seconds }} {{ c.error }}|"
+        '{% for row in cell("q").rows %}{{ row.a }};{% endfor %}{{ cell("f").fields.price }}',
+        cell("rate", {"value": {"amount": 12.5, "currency": "EUR"}}),
+        cell("q", {"columns": ["a"], "rows": [{"a": 1}, {"a": None}]}),
+        cell("f", {"price": "3"}),
+    )
+    assert page == "rate market dynamic 12.50 EUR 3 min ago False 300.0 |1;;3"
+
+
+def test_show_has_a_form_for_each_kind(folders: Folders) -> None:
+    page = folders.shown(
+        '{% for name in "tlfnu" %}{{ show(name) }}{% endfor %}',
+        cell("t", {"columns": ["a", "b"], "rows": [{"a": 1.5, "b": NOW}]}),
+        cell("l", {"value": ["x", "y"]}),
+        cell("f", {"title": "T", "price": {"amount": "3.10", "currency": "GBP"}}),
+        cell("n"),
+        cell("u", {"value": "https://a.example/?a&b"}),
+    )
+    assert '<th scope="col">a</th><th scope="col">b</th>' in page
+    assert '<td class="number">1.5</td><td>2026-05-01 12:00:00 UTC</td>' in page
+    assert "<ul><li>x</li><li>y</li></ul>" in page
+    assert "<dt>title</dt><dd>T</dd>\n<dt>price</dt><dd>3.10 GBP</dd>" in page
+    assert "not read yet" in page
+    assert '<a href="https://a.example/?a&amp;b" rel="noopener noreferrer">' in page
+    assert '<time datetime="2026-05-01T11:57:00+00:00"' in page
+    assert "3 min ago" in page
+    assert page.count('class="mark"') == 1
+    assert 'data-cell="market cell:l"' in page
+    assert 'data-period="300.0"' in page
+
+
+def test_what_was_not_read_yet_is_no_error(folders: Folders) -> None:
+    text = '{{ cell("c").value }}, {{ cell("c").fields.a }}, {{ cell("c").value|default("-") }}'
+    loop = '{% for row in cell("c").rows %}row{% endfor %}{{ cell("c").stale }}'
+    assert folders.shown(text + loop, cell("c")) == "not read yet, not read yet, -True"
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({}, None),
+        ({"refreshed_at": NOW - timedelta(seconds=600)}, None),
+        ({"refreshed_at": NOW - timedelta(seconds=601)}, "read 10 min ago, wanted every 5 min"),
+        ({"refreshed_at": NOW - timedelta(days=9), "period_seconds": None}, None),
+        ({"error": "status\n500"}, "last look failed: status 500"),
+        ({"refreshed_at": None}, "not read yet"),
+        ({"refreshed_at": NOW + timedelta(days=1)}, None),
+    ],
+)
+def test_stale_is_what_failed_or_is_late(more: Row, reason: str | None) -> None:
+    found = Cells([cell("c", {"value": 1}, **more)], NOW).named("c")
+    assert (found.reason, found.stale) == (reason, reason is not None)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('\n{{ cell("d").value }}', "index.html, line 2: there is no cell 'd'"),
+        ('{{ show("b") }}', "index.html, line 1: cell 'b' is in several spiders; say x/b or y/b"),
+        (
+            "\n\n{% if %}",
+            "index.html, line 3: Expected an expression, got 'end of statement block'",
+        ),
+        ("{{ nothing }}", "index.html, line 1: 'nothing' is undefined"),
+        ('{{ cell("a").rows }}', "index.html, line 1: cell market/a has value, not rows"),
+        ("{{ 1 / 0 }}", "index.html, line 1: ZeroDivisionError: division by zero"),
+        ('{% include "_x.html" %}', "index.html, line 1: there is no template '_x.html'"),
+        ('\n{% include "_p.html" %}', "_p.html, line 2: there is no cell 'e'"),
+    ],
+)
+def test_a_problem_has_template_line_and_cause(folders: Folders, text: str, problem: str) -> None:
+    folders.template("_p.html", '\n{{ cell("e") }}')
+    given = (cell("a", {"value": 1}), cell("b", {}, "x"), cell("b", {}, "y"))
+    assert folders.problem(text, *given) == problem
+    assert not (folders.out / "index.html").exists()
+
+
+def test_a_template_that_is_no_text_is_a_problem(folders: Folders) -> None:
+    (folders.templates / "index.html").write_bytes(b"\xff")
+    assert "UnicodeDecodeError" in folders.build().problems["index.html"]
+
+
+def test_a_failing_page_keeps_its_file_and_others_are_written(folders: Folders) -> None:
+    folders.template("b.html", 'good {{ cell("c").value }}')
+    folders.shown('old {{ cell("c").value }}', cell("c", {"value": 1}))
+    folders.cells = [cell("c", {"value": 2})]
+    folders.template("index.html", 'new {{ cell("d").value }}')
+    done = folders.build()
+    assert done.pages == {"b.html": "written", "index.html": "failed"}
+    assert (folders.page(), folders.page("b.html")) == ("old 1", "good 2")
+    assert folders.build().pages == {"b.html": "unchanged", "index.html": "failed"}
+    assert folders.build(retry=False).pages["index.html"] == "unchanged"
+    folders.cells.append(cell("d", {"value": 3}))
+    assert folders.build(retry=False).pages == {"b.html": "unchanged", "index.html": "written"}
+    assert folders.page() == "new 3"
+
+
+def test_a_page_is_built_again_only_when_its_cells_changed(folders: Folders) -> None:
+    folders.template("b.html", '{{ cell("b").value }}')
+    before = cell("a", {"value": 1}), cell("b", {"value": 1})
+    folders.shown('{{ show("a") }}', *before)
+    kept = (folders.out / "index.html").stat()
+    assert folders.build().pages == {"b.html": "unchanged", "index.html": "unchanged"}
+    later = before[0] | {"refreshed_at": NOW, "refreshed": 9}
+    folders.cells = [later, cell("b", {"value": 2})]
+    assert folders.build().pages == {"b.html": "written", "index.html": "unchanged"}
+    assert (folders.out / "index.html").stat().st_mtime_ns == kept.st_mtime_ns
+    for more in ({"error": "status 500"}, {"error": "status 404"}, {"refreshed_at": None}):
+        folders.cells[0] = before[0] | more
+        assert folders.build().pages["index.html"] == "written", more
+    states = json.loads(folders.page("cells.json"))
+    assert states["market cell:b"] == {
+        "refreshed_at": "2026-05-01T11:57:00+00:00", "hash": _hash({"value": 2}), "stale": False,
+    }  # fmt: skip
+
+
+def test_a_page_is_built_again_when_its_cells_become_stale(folders: Folders) -> None:
+    folders.shown('{{ show("a") }}', cell("a", {"value": 1}))
+    assert folders.build(NOW + timedelta(hours=1)).pages == {"index.html": "written"}
+    assert 'title="read 63 min ago, wanted every 5 min"' in folders.page()
+
+
+def test_a_second_cell_of_the_name_is_noticed(folders: Folders) -> None:
+    folders.shown('{{ cell("a").value }}', cell("a", {"value": 1}))
+    folders.cells.append(cell("a", {"value": 1}, "other"))
+    assert folders.build().pages == {"index.html": "failed"}
+
+
+def test_a_page_of_all_cells_notices_new_ones(folders: Folders) -> None:
+    folders.cells = [cell("a", {"value": 1})]
+    assert folders.build(builtin=True).pages == {"index.html": "written"}
+    assert 'data-count="1"' in folders.page()
+    folders.cells.append(cell("b", {"value": 1}))
+    assert folders.build(builtin=True).pages == {"index.html": "written"}
+    assert folders.build(builtin=True).pages == {"index.html": "unchanged"}
+
+
+def test_the_built_in_page_of_no_cells(folders: Folders) -> None:
+    folders.build(builtin=True)
+    assert "There are no cells yet" in folders.page()
+
+
+def test_missing_output_a_changed_template_and_a_broken_record(folders: Folders) -> None:
+    folders.template("_p", "1")
+    folders.shown("{% include '_p' %}", cell("a", {"value": 1}))
+    (folders.out / "index.html").unlink()
+    assert folders.build().pages == {"index.html": "written"}
+    folders.template("_p", "2")
+    assert folders.build().pages == {"index.html": "written"}
+    assert folders.page() == "2"
+    for broken in ("{", "[]", '{"pages": {"../x": {"cells": {}, "written": true}}}'):
+        (folders.out / RECORD).write_text(broken, encoding="utf-8")
+        assert folders.build().pages == {"index.html": "written"}
+    (folders.out / RECORD).unlink()
+    assert folders.build().pages == {"index.html": "written"}
+    assert folders.build().pages == {"index.html": "unchanged"}
+
+
+def test_removed_templates_take_only_our_files_with_them(folders: Folders) -> None:
+    folders.template("sub/old.html", "x")
+    folders.template("sub/a.css", "x")
+    folders.shown("x")
+    (folders.out / "mine.html").write_text("mine", encoding="utf-8")
+    (folders.templates / "sub/old.html").unlink()
+    (folders.templates / "sub/a.css").unlink()
+    assert folders.build().pages == {"index.html": "written", "sub/old.html": "removed"}
+    assert not (folders.out / "sub").exists()
+    assert (folders.out / "mine.html").exists()
+    assert set(Record.read(folders.out).pages) == {"index.html"}
+
+
+def test_files_are_copied_and_partials_are_not(folders: Folders) -> None:
+    folders.template("style/a.css", "a {}")
+    folders.template("_parts/b.html", "b")
+    folders.template(".git/c.html", "c")
+    folders.template("freshet.css", "own {}")
+    folders.template("deep/er/page.html", '{% extends "freshet/base.html" %}')
+    done = folders.build()
+    assert done.pages == {"deep/er/page.html": "written"}
+    found = {str(path.relative_to(folders.out)) for path in folders.out.rglob("*")}
+    assert {name for name in found if (folders.out / name).is_file()} == {
+        RECORD, "cells.json", "deep/er/page.html", "freshet.css", "freshet.js", "style/a.css",
+    }  # fmt: skip
+    assert folders.page("freshet.css") == "own {}"
+    assert 'href="../../freshet.css"' in folders.page("deep/er/page.html")
+    folders.template("style/a.css", "b {}")
+    folders.build()
+    assert folders.page("style/a.css") == "b {}"
+
+
+def test_what_an_import_asks_for_is_noted_for_each_page(folders: Folders) -> None:
+    folders.template("_m.html", '{% set v = cell("a").value %}{% macro m() %}{{ v }}{% endmacro %}')
+    for name in ("b.html", "index.html"):
+        folders.template(name, '{% import "_m.html" as m %}{{ m.m() }}')
+    folders.cells = [cell("a", {"value": 1})]
+    folders.build()
+    folders.cells = [cell("a", {"value": 2})]
+    assert folders.build().pages == {"b.html": "written", "index.html": "written"}
+
+
+@pytest.mark.parametrize("name", [None, "_only.html", "cells.json"])
+def test_a_folder_without_pages_is_refused(folders: Folders, name: str | None) -> None:
+    if name:
+        folders.template(name, "x")
+    if name == "cells.json":
+        folders.template("index.html", "x")
+    with pytest.raises(ConfigError, match="no page in it" if name != "cells.json" else "states"):
+        folders.build()
+    with pytest.raises(ConfigError, match="no such folder"):
+        sources.find(folders.templates / "none")
+
+
+def test_a_page_that_cannot_be_written_is_its_own_problem(folders: Folders) -> None:
+    (folders.out / "index.html" / "x").mkdir(parents=True)
+    folders.template("b.html", "b")
+    folders.template("index.html", "x")
+    done = folders.build()
+    assert done.pages == {"b.html": "written", "index.html": "failed"}
+    assert done.problems["index.html"].startswith(f"{folders.out}/index.html: ")
+
+
+def test_an_output_folder_that_is_a_file_is_refused(folders: Folders) -> None:
+    folders.template("index.html", "x")
+    folders.out.write_text("x", encoding="utf-8")
+    with pytest.raises(ConfigError, match="out"):
+        folders.build()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "never"), (1, "just now"), (45, "45 s ago"), (180, "3 min ago"), (7200, "2 h ago"),
+     (1e6, "12 days ago")],
+)  # fmt: skip
+def test_ages_are_in_their_largest_unit(seconds: float | None, text: str) -> None:
+    assert age(seconds) == text
+
+
+def test_only_web_addresses_are_linked() -> None:
+    assert [address(url) for url in ("https://a/", " HTTP://a/", "javascript:x", None)] == [
+        "https://a/", "HTTP://a/", "#", "#",
+    ]  # fmt: skip
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "out/sub").mkdir(parents=True)
+    for name in ("secret", "out/index.html", "out/.hidden", "out/sub/index.html", "out/a b.css"):
+        (tmp_path / name).write_text(name, encoding="utf-8")
+    (tmp_path / "out/link").symlink_to(tmp_path / "secret")
+    return (tmp_path / "out").resolve()
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/", 200), ("/index.html?x=/../", 200), ("/sub/", 200), ("/sub", 301), ("/a%20b.css", 200),
+        ("//sub/", 200), ("/none", 404), ("/index.html/", 404), ("/.hidden", 404),
+        ("/sub/../.hidden", 404), ("/../secret", 404), ("/%2e%2e/secret", 404),
+        ("/..%2fsecret", 404), ("/link", 404), ("/a%00b", 404), ("/%5c..%5csecret", 404),
+        ("*", 404), ("http://evil.example/", 404), ("/" + "a" * 5000, 404),
+    ],
+)  # fmt: skip
+def test_only_files_of_the_folder_are_answered(root: Path, path: str, status: int) -> None:
+    found = answer(root, Asked("GET", path, ("localhost:1",)))
+    assert found.status == status
+    if status == 301:
+        assert found.headers["Location"] == "sub/"
+    if status == 404:
+        assert b"secret" not in found.body
+
+
+def test_only_get_and_head_and_only_once_if_unchanged(root: Path) -> None:
+    assert answer(root, Asked("POST", "/", ("localhost",))).headers == {"Allow": "GET, HEAD"}
+    first = answer(root, Asked("GET", "/", ("localhost",)))
+    assert first.headers["Content-Type"] == "text/html; charset=utf-8"
+    again = Asked("GET", "/", ("localhost",), etag=first.headers["ETag"])
+    assert (answer(root, again).status, answer(root, again).body) == (304, b"")
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [
+        ("localhost", True), ("LOCALHOST:8000", True), ("127.0.0.1:1", True), ("[::1]:80", True),
+        ("[::1]", True), ("127.0.0.2", True), ("evil.example", False), ("", False),
+        ("localhost.evil.example", False), ("127.0.0.1.evil.example:80", False),
+        ("192.168.1.1", False), ("localhost:80:80", False), ("::1", False), ("[::2]", False),
+    ],
+)  # fmt: skip
+def test_hosts_that_are_this_machine(root: Path, host: str, local: bool) -> None:
+    assert is_local(host) is local
+    assert (answer(root, Asked("GET", "/", (host,))).status == 403) is not local
+    assert answer(root, Asked("GET", "/", (host, "localhost"))).status == 403

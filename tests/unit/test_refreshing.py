@@ -1,0 +1,248 @@
+"""The service's decisions: whose pass begins, who rests how long, when chores are due."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from scrapy import Spider
+from scrapy.settings import Settings
+
+from crawler.config import PROJECT, Config
+from crawler.errors import ConfigError, StorageError
+from crawler.refreshing.chores import FIRST_PRUNE_SECONDS, KEEP, Chore, chores, told
+from crawler.refreshing.deciding import (
+    LONGEST_SECONDS,
+    LOOK_SECONDS,
+    Ending,
+    Standing,
+    decide,
+    pause_seconds,
+)
+from crawler.refreshing.jobs import ANY_SITE, Spiders, jobs_of, usual
+from crawler.refreshing.options import Order, add_options, order_of
+from crawler.refreshing.passes import settings_of_a_pass, why
+from crawler.refreshing.report import Report, line_of_a_pass, lines_at_the_end
+from crawler.refreshing.systemd import unit
+from crawler.wrapper import Wrapper, load_toml
+from spiders.site import SiteSpider
+from spiders.wrapper import Arguments, WrapperSpider
+
+NOW = 1000.0
+COUNTS = {
+    "name": "shop", "fetched": 3, "new": 2, "changed": 1, "gone": 0, "error": 0, "blocked": 0,
+    "posts": 0, "missed_visits": 4, "due": 5,
+}  # fmt: skip
+
+
+def standing(due: float | None, *, not_before: float = 0, is_running: bool = False) -> Standing:
+    return Standing(due=due, not_before=not_before, looked=NOW, is_running=is_running)
+
+
+def test_at_first_every_spider_has_its_pass() -> None:
+    decision = decide(NOW, {"a": Standing(), "b": Standing()}, room=4)
+    assert decision.begin == ["a", "b"]
+    assert Standing().is_blind
+    assert not Standing().needs_look(NOW), "whatever the database says: it may be empty"
+
+
+def test_who_has_waited_longest_goes_first_and_no_more_than_have_room() -> None:
+    spiders = {
+        "late": standing(NOW - 1), "later": standing(NOW - 2), "latest": standing(NOW - 3),
+        "at work": standing(NOW - 9, is_running=True),
+    }  # fmt: skip
+    assert decide(NOW, spiders, room=3).begin == ["latest", "later"]
+    assert decide(NOW, spiders, room=1).begin == []
+
+
+def test_a_pause_counts_as_waiting_only_from_its_end() -> None:
+    spiders = {"rested": standing(NOW - 9, not_before=NOW - 1), "due": standing(NOW - 2)}
+    assert decide(NOW, spiders, room=1).begin == ["due"]
+
+
+@pytest.mark.parametrize(
+    ("spiders", "seconds"),
+    [
+        ({"a": standing(NOW + 2), "b": standing(NOW + 3)}, 2),
+        ({"a": standing(NOW + 900)}, LOOK_SECONDS),
+        ({"a": standing(None)}, LOOK_SECONDS),
+        ({"a": standing(NOW - 9, not_before=NOW + 1)}, 1),
+        ({"a": standing(None, not_before=NOW + 0.2)}, 0.2),
+        ({"a": standing(NOW - 9, is_running=True)}, LOOK_SECONDS),
+        ({}, LOOK_SECONDS),
+    ],
+    ids=["first", "far", "none", "pause", "look after a pause", "at work", "nobody"],
+)
+def test_the_sleep_ends_when_there_may_be_something_to_do(
+    spiders: dict[str, Standing], seconds: float
+) -> None:
+    decision = decide(NOW, spiders, room=4)
+    assert decision.begin == []
+    assert decision.sleep == pytest.approx(seconds)
+
+
+def test_after_a_good_pass_the_database_is_asked_what_is_due() -> None:
+    one = standing(NOW - 9, is_running=True)
+    pause = one.ended(Ending.GOOD, NOW)
+    assert not one.is_running
+    assert one.ready is None, "what was due is visited"
+    assert not one.needs_look(NOW)
+    assert one.needs_look(NOW + pause)
+    one.due, one.looked = NOW + 99, NOW + 1
+    assert not one.needs_look(NOW + 2)
+    assert one.needs_look(NOW + 1 + LOOK_SECONDS), "an import may have brought something forward"
+
+
+@pytest.mark.parametrize("ending", [Ending.FAILED, Ending.BUSY])
+def test_a_pass_that_could_not_begin_is_tried_again_without_a_look(ending: Ending) -> None:
+    one = standing(NOW, is_running=True)
+    pause = one.ended(ending, NOW)
+    assert one.ready == NOW + pause
+    assert not one.needs_look(NOW + pause)
+    assert one.is_blind
+
+
+def test_pauses_double_while_it_fails_and_start_anew_after_a_good_pass() -> None:
+    one = Standing()
+    assert [one.ended(Ending.FAILED, NOW) for _ in range(8)] == [5, 10, 20, 40, 80, 160, 300, 300]
+    assert one.ended(Ending.GOOD, NOW) == pytest.approx(0.2)
+    assert one.ended(Ending.FAILED, NOW) == 5
+    assert [one.ended(Ending.IDLE, NOW) for _ in range(5)] == [30, 60, 120, 240, 300]
+    assert [one.ended(Ending.BUSY, NOW) for _ in range(3)] == [5, 5, 5]
+    assert pause_seconds(Ending.IDLE, 10**6) == LONGEST_SECONDS
+
+
+def test_a_replan_is_due_a_time_after_the_last_one() -> None:
+    config = Config.load(mongo_uri=None)
+    replan, prune = chores(config, 3600, since_plan=600, now=NOW)
+    assert (replan.name, replan.words, replan.next_at) == ("replan", ["replan"], NOW + 3000)
+    assert (prune.words, prune.next_at) == (["prune", *KEEP], NOW + FIRST_PRUNE_SECONDS)
+    overdue, _ = chores(config, 3600, since_plan=9e9, now=NOW)
+    assert overdue.next_at == NOW
+    assert [chore.name for chore in chores(config, 0, 0, NOW)] == ["prune"]
+
+
+def test_a_chore_that_failed_is_run_again_within_the_hour() -> None:
+    chore = Chore("replan", ["replan"], 86_400, NOW)
+    chore.ran(NOW, well=False)
+    assert chore.next_at == NOW + 3600
+    chore.ran(NOW, well=True)
+    assert chore.next_at == NOW + 86_400
+
+
+def test_prune_leaves_to_the_settings_what_they_say() -> None:
+    _, prune = chores(Config.load(mongo_uri=None, keep_versions=3), 1, 0, NOW)
+    assert prune.words == ["prune"]
+
+
+def test_chores_are_told_what_the_service_was_told() -> None:
+    settings = Settings({"FRESHET_CONTACT": "settings.py", "BOT_NAME": "x"})
+    settings.set("FRESHET_BUDGET", "5", priority="cmdline")
+    settings.set("LOG_LEVEL", "DEBUG", priority="cmdline")
+    assert told(settings) == ["-s", "FRESHET_BUDGET=5"]
+
+
+def test_settings_of_a_pass_leave_those_of_the_project_alone() -> None:
+    settings = Settings({"CLOSESPIDER_TIMEOUT": 20, "EXTENSIONS": {"mine.Own": 1}})
+    own = settings_of_a_pass(settings, 60)
+    assert own.getfloat("CLOSESPIDER_TIMEOUT") == 20, "the shorter of the two"
+    assert own.getdict("EXTENSIONS")["mine.Own"] == 1
+    assert own.getdict("EXTENSIONS")["crawler.extensions.garbage.Garbage"] is None
+    assert settings.getdict("EXTENSIONS") == {"mine.Own": 1}
+    assert settings_of_a_pass(Settings(), 60).getfloat("CLOSESPIDER_TIMEOUT") == 60
+
+
+def test_a_spider_whose_file_is_not_there_is_left_out(tmp_path: Path) -> None:
+    class Filed(WrapperSpider):
+        name = "filed"
+        place: ClassVar[Path] = tmp_path / "filed.toml"
+
+        @classmethod
+        def read_wrapper(cls, arguments: Arguments) -> Wrapper:
+            return load_toml(cls.place)
+
+    spiders: Spiders = {"filed": Filed, "other": Spider, ANY_SITE: SiteSpider}
+    assert usual(spiders) == ["other"]
+    Filed.place.write_text("broken", encoding="utf-8")
+    assert usual(spiders) == ["filed", "other"]
+    assert [job.word for job in jobs_of([], spiders)] == ["filed"], "Freshet's spiders alone"
+    with pytest.raises(ConfigError, match="other: not a WrapperSpider"):
+        jobs_of(["other"], spiders)
+    with pytest.raises(ConfigError, match="no spiders in this project"):
+        usual({ANY_SITE: SiteSpider})
+
+
+def order(*words: str) -> Order:
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    return order_of(Config.load(), parser.parse_intermixed_args(list(words)))
+
+
+def test_options() -> None:
+    assert order() == Order([], None, 60, 24)
+    given = order("books", "--spider", "quotes", "books", "--for", "1h", "--slice", "2m")
+    assert given == Order(["books", "quotes"], 3600, 120, 24)
+    assert order("--replan", "0").replan_hours == 0
+    assert order("--replan", "2d").replan_hours == 48
+
+
+@pytest.mark.parametrize("words", [("--for", "soon"), ("--slice", "0m"), ("--replan", "-1h")])
+def test_bad_times_name_their_option(words: tuple[str, str]) -> None:
+    with pytest.raises(ConfigError, match=f"^{words[0]}: '{words[1]}' is no time"):
+        order("=".join(words))
+
+
+def test_a_bug_is_told_with_its_place_a_users_error_as_it_is() -> None:
+    def fail() -> None:
+        raise ValueError("two\nlines")
+
+    with pytest.raises(ValueError, match="two") as caught:
+        fail()
+    assert why(caught.value).startswith("ValueError: two lines (")
+    assert f"{Path(__file__).name}:" in why(caught.value)
+    assert why(StorageError("it is away")) == "it is away"
+
+
+def test_sums_and_lines() -> None:
+    report = Report(["shop.toml", "b"])
+    report.add("shop.toml", COUNTS)
+    report.add("shop.toml", COUNTS)
+    report.failed("b")
+    report.chores["replan"] += 1
+    done = report.as_json(12.34)
+    shop, b = done["spiders"]
+    assert (shop["name"], shop["passes"], shop["visits"], shop["missed"]) == ("shop", 2, 6, 8)
+    assert (b["name"], b["passes"], b["failed"]) == ("b", 0, 1)
+    assert (done["seconds"], done["replans"], done["prunes"]) == (12.3, 1, 0)
+    assert lines_at_the_end(done) == [
+        "shop: 2 passes, 6 visits, 4 new, 2 changed, 8 missed",
+        "b: 0 passes, 0 visits, 1 failed",
+        "1 replan, 0 prunes; 12 s",
+    ]
+    line = line_of_a_pass(COUNTS, 0.25)
+    assert line == "shop: 3 visits, 2 new, 1 changed, 4 missed, 5 still due; 0.2 s"
+
+
+def test_a_unit_for_the_embedded_server_leaves_it_at_work(tmp_path: Path) -> None:
+    text = unit(Config.load(mongo_uri=None, data_dir=Path("/srv/d")), [])
+    assert f"\nWorkingDirectory={PROJECT}\n" in text
+    assert "\nKillMode=process\n" in text
+    assert "\nPrivateTmp=true\n" in text
+    assert "@" not in text
+    deep = Config.load(mongo_uri=None, data_dir=tmp_path / ("d" * 120))
+    assert "\nPrivateTmp=false\n" in unit(deep, []), "its socket is in /tmp"
+    elsewhere = Config.load(mongo_uri="mongodb://db/freshet", data_dir=deep.data_dir)
+    assert "\nKillMode=mixed\n" in unit(elsewhere, [])
+    assert "\nPrivateTmp=true\n" in unit(elsewhere, [])
+
+
+def test_words_of_a_unit_mean_what_they_say() -> None:
+    config = Config.load(mongo_uri=None)
+    (line,) = [
+        line
+        for line in unit(config, ["books", "/a b/50%.toml"]).splitlines()
+        if line.startswith("ExecStart=")
+    ]
+    assert line.endswith(' -m scrapy refresh run -L WARNING books "/a b/50%%.toml"')

@@ -19,8 +19,9 @@ from pydantic import Field as Key
 
 from crawler.expanding import expanded_url, shows_secret
 from crawler.fields import Field, FieldType
+from crawler.keys import Fields, absolute_url
 from crawler.units import seconds
-from crawler.urls import canonical, is_http
+from crawler.urls import canonical
 
 # The paper's three kinds; here with the periods that the simulation of overload has too.
 STATIC, SEMI_DYNAMIC, DYNAMIC = "static", "semi-dynamic", "dynamic"
@@ -32,18 +33,8 @@ _NAME = re.compile(r"[A-Za-z_][\w.-]{0,63}")
 Value = str | int | float | bool | None
 
 
-def _as_field(value: object) -> object:
-    return {"css": value} if isinstance(value, str) else value
-
-
 def _page(value: str) -> str:
-    try:
-        readable = is_http(canonical(value))
-    except ValueError:
-        readable = False
-    if not readable:
-        raise ValueError(f"{value!r} is not an absolute http or https URL")
-    return canonical(value, ())
+    return canonical(absolute_url(value), ())
 
 
 def _period(value: object) -> object:
@@ -92,7 +83,7 @@ class Cell(BaseModel):
     xpath: str | None = None
     jmespath: str | None = None
     type: FieldType = FieldType.TEXT
-    fields: dict[str, Annotated[Field, BeforeValidator(_as_field)]] = {}
+    fields: Fields = {}
 
     database: str | None = None
     sql: str | None = None

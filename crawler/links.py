@@ -21,8 +21,9 @@ from scrapy.utils.sitemap import Sitemap
 from crawler.cards import cards_of
 from crawler.fields import node_text
 from crawler.items import Kind, Link
+from crawler.keys import CategoryRule
 from crawler.urls import is_http
-from crawler.wrapper import CategoryRule, Wrapper
+from crawler.wrapper import Wrapper
 
 logger = logging.getLogger(__name__)
 GZIP_MAGIC = b"\x1f\x8b"

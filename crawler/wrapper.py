@@ -10,17 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Any, Self
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
-    Discriminator,
-    Tag,
     ValidationError,
     field_validator,
     model_validator,
@@ -31,10 +27,21 @@ from crawler.cell import Cells, Sources, checked_names
 from crawler.config import Config, Hours, Seconds
 from crawler.errors import WrapperError, first_problem
 from crawler.expanding import SECRET_NAMES, VARIABLE, expanded, shows_secret
-from crawler.fields import Field
 from crawler.items import Kind, Target
-from crawler.urls import TRACKING_PARAMETERS, canonical, host_of, is_http, within
-from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS
+from crawler.keys import (
+    Amount,
+    Category,
+    CategoryRule,
+    CycleHours,
+    Domains,
+    Fields,
+    Names,
+    Patterns,
+    StartUrls,
+    Windows,
+    checked_pattern,
+)
+from crawler.urls import TRACKING_PARAMETERS, canonical, host_of, within
 from schedules.windows import DAY_HOURS, Week, open_hours
 
 # Names that stand for themselves in a stored item; a field may not hide one.
@@ -48,77 +55,6 @@ OF_SITES = (
 )  # fmt: skip
 # Before the name of a category where a URL pattern could stand as well.
 OF_CATEGORY = "category:"
-
-
-def _pattern(value: str) -> str:
-    try:
-        re.compile(value)
-    except re.error as error:
-        raise ValueError(f"bad regular expression {value!r}: {error}") from None
-    return value
-
-
-def _as_tuple(value: object) -> object:
-    return (value,) if isinstance(value, str) else value
-
-
-def _as_field(value: object) -> object:
-    return {"css": value} if isinstance(value, str) else value
-
-
-def _start_url(value: str) -> str:
-    try:
-        readable = is_http(canonical(value))
-    except ValueError:
-        readable = False
-    if not readable:
-        raise ValueError(f"{value!r} is not an absolute http or https URL")
-    return value
-
-
-def _window(value: str) -> str:
-    open_hours([value])
-    return value
-
-
-def _domain(value: str) -> str:
-    return host_of(canonical(f"http://{value}/"))
-
-
-Pattern = Annotated[str, AfterValidator(_pattern)]
-Patterns = Annotated[tuple[Pattern, ...], BeforeValidator(_as_tuple)]
-StartUrls = Annotated[
-    tuple[Annotated[str, AfterValidator(_start_url)], ...], BeforeValidator(_as_tuple)
-]
-Windows = Annotated[tuple[Annotated[str, AfterValidator(_window)], ...], BeforeValidator(_as_tuple)]
-# No longer than the longest cycle.
-CycleHours = Annotated[float, Key(gt=0, le=LONGEST_WEEKS * WEEK_HOURS)]
-Amount = Annotated[float, Key(gt=0, le=1_000_000, allow_inf_nan=False)]
-Fields = dict[str, Annotated[Field, BeforeValidator(_as_field)]]
-
-
-class CategoryRule(BaseModel):
-    """Where the category of a list page comes from: its URL or a selector on it."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    pattern: Pattern | None = None
-    css: str | None = None
-    xpath: str | None = None
-
-    @model_validator(mode="after")
-    def _one(self) -> Self:
-        if sum(rule is not None for rule in (self.pattern, self.css, self.xpath)) != 1:
-            raise ValueError("needs exactly one of pattern, css and xpath")
-        if self.pattern is None:
-            Field(css=self.css, xpath=self.xpath)
-        return self
-
-
-Category = Annotated[
-    Annotated[str, Tag("text")] | Annotated[CategoryRule, Tag("rule")],
-    Discriminator(lambda value: "text" if isinstance(value, str) else "rule"),
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,12 +78,10 @@ class Wrapper(BaseModel):
     category: Category | None = None
     fields: Fields = {}
     main_text: bool | None = None
-    duplicates: bool | Annotated[tuple[str, ...], BeforeValidator(_as_tuple)] = True
+    duplicates: bool | Names = True
     timezone: str = "UTC"
 
-    allowed_domains: Annotated[
-        tuple[Annotated[str, AfterValidator(_domain)], ...], BeforeValidator(_as_tuple)
-    ] = ()
+    allowed_domains: Domains = ()
     follow_item_links: bool = False
     strip_parameters: tuple[str, ...] | None = None
 
@@ -207,7 +141,7 @@ class Wrapper(BaseModel):
             if key == OF_CATEGORY:
                 raise ValueError(f"{key!r} names no category")
             if not key.startswith(OF_CATEGORY):
-                _pattern(key)
+                checked_pattern(key)
         return value
 
     @field_validator("headers", "cookies")

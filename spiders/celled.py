@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
 from scrapy.http import Response, TextResponse
+from scrapy.utils.response import get_base_url
 
 from crawler.cell import Cell
 from crawler.cells.definitions import address, slot
+from crawler.cells.markup import with_whole_links
 from crawler.items import Fetched, Outcome, Target
 from crawler.responses import HANDLED, decoded, page_problem, status_outcome
 from crawler.storage import cells
@@ -109,6 +111,8 @@ class CellReader:
             assert isinstance(response, TextResponse)
             page, zone = decoded(response), self.spider.wrapper.zone
             content = {name: one.read(page, zone) for name, one in cell.selectors.items()}
+            if isinstance(found := content.get("html"), str) and not cell.fields:
+                content["html"] = with_whole_links(found, get_base_url(page))
             if all(value in (None, [], "") for value in content.values()):
                 fetched.outcome, fetched.reason = Outcome.ERROR, _not_found(cell)
             fetched.content = content

@@ -9,7 +9,8 @@ from pydantic import Field as Key
 from pydantic import model_validator
 
 from crawler.cell import Cells
-from crawler.wrapper import OF_SITES, Match, Patterns, StartUrls, Wrapper, read_toml
+from crawler.keys import Patterns, StartUrls
+from crawler.wrapper import OF_SITES, Match, Wrapper, read_toml
 
 
 class CellsWrapper(Wrapper):

@@ -76,10 +76,18 @@ class Command(FreshetCommand):
         return sorted(pages, key=lambda page: urls.index(page["url"]))
 
 
+def _parts(wrapper: Wrapper) -> str:
+    """What is read, by name."""
+    fields = ", ".join(wrapper.fields) or "none (main text)"
+    cells = f"cells: {', '.join(wrapper.cells)}" if wrapper.cells else ""
+    if cells and not wrapper.item_pages:
+        return cells
+    return "; ".join(filter(None, [f"fields: {fields}", cells]))
+
+
 def _show(wrapper: Wrapper, pages: list[Page]) -> None:
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    fields = ", ".join(wrapper.fields) or "none (main text)"
-    console.print(f"{wrapper.name}: fine; fields: {fields}")
+    console.print(f"{wrapper.name}: fine; {_parts(wrapper)}")
     for page in pages:
         console.print(page["url"], style="bold")
         category = f", category {page['category']}" if page["category"] else ""

@@ -8,7 +8,8 @@ from typing import Self
 from pydantic import model_validator
 
 from crawler.items import Kind
-from crawler.wrapper import OF_SITES, Match, Patterns, StartUrls, Wrapper, digest_of
+from crawler.keys import Patterns, StartUrls
+from crawler.wrapper import OF_SITES, Match, Wrapper, digest_of
 
 
 class FeedsWrapper(Wrapper):

@@ -50,6 +50,16 @@ def test_cells_of_one_page_share_its_fetch(freshet: Freshet, database: Db) -> No
     assert all((c["requested"], c["refreshed"]) == (1, 1) for c in cells.values())
 
 
+def test_links_in_markup_lead_to_where_they_led_on_the_page(freshet: Freshet, database: Db) -> None:
+    with Pages() as pages:
+        pages.file("a/front.html", "<div><a href='b.html'>b</a><img src='/c.png'></div>")
+        text = f'[cells.part]\nurl = "{pages.url}/a/front.html"\ncss = "div"\ntype = "html"\n'
+        read_cells(freshet, text)
+        url = pages.url
+    expected = f'<div><a href="{url}/a/b.html">b</a><img src="{url}/c.png"></div>'
+    assert base(database)["part"]["content"] == {"html": expected}
+
+
 def test_a_cell_that_is_not_due_is_read_along_with_one_that_is(
     freshet: Freshet, database: Db
 ) -> None:

@@ -29,12 +29,13 @@ class Allowance:
         self._left: int | None = None
         self._good_until: datetime | None = None
 
-    def follow(self, plan: Document, polls_per_day: float = 0) -> None:
+    def follow(self, plan: Document, besides_per_day: float = 0) -> None:
         """Take the caps of a plan: `daily_cap` and `hourly_cap`, requests of all its spiders.
 
-        polls_per_day: what a learning phase may spend besides, on a day and evenly in its hours
+        besides_per_day: what learning phases and cells with a period may spend besides, on a day
+                         and evenly in its hours
         """
-        besides = (ceil(polls_per_day), ceil(polls_per_day / 24))
+        besides = (ceil(besides_per_day), ceil(besides_per_day / 24))
         caps = (int(plan.get(name) or 0) for name in ("daily_cap", "hourly_cap"))
         daily, hourly = (cap and cap + more for cap, more in zip(caps, besides, strict=True))
         self._caps = (daily, hourly)

@@ -230,8 +230,9 @@ class Session:
             await targets.make_all_due(self.db, self.spider, self.started)
         await learnings.follow(self.db, self.spider, self.started)
         if plan := await plans.latest(self.db, self.spider, self.started):
-            polls = await learnings.requests_per_day(self.db, plan["spiders"], self.started)
-            self.allowance.follow(plan, polls)
+            besides = await learnings.requests_per_day(self.db, plan["spiders"], self.started)
+            besides += await cells.requests_per_day(self.db, plan["spiders"])
+            self.allowance.follow(plan, besides)
         self.limits.holds |= await hosts.holds(self.db, self.started)
         self.due_at_start = await targets.count_due(self.db, self.spider, self.started)
 

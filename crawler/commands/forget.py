@@ -10,6 +10,7 @@ from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
+from crawler.items import CELL
 from crawler.storage import retention
 from crawler.storage.duplicates.opening import as_stored
 from crawler.storage.store import opened
@@ -58,8 +59,8 @@ class Command(FreshetCommand):
 async def _forget(config: Config, what: str, *, really: bool) -> dict[str, int]:
     now = Clock(config.clock_offset_hours).now()
     async with opened(config) as db, as_stored(db, config) as registry:
-        if is_http(what):
-            url = canonical(what)
+        if is_http(what) or what.startswith(CELL):
+            url = what if what.startswith(CELL) else canonical(what)
             return await retention.forget_url(db, registry, url, now, really=really)
         return await retention.forget_spider(db, registry, what, now, really=really)
 

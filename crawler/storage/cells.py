@@ -20,7 +20,11 @@ from crawler.storage.targets import from_document, new_document
 from schedules.schedule import WEEK_HOURS
 
 HOUR_SECONDS = 3600
+WEEK_DAYS = 7
 NEVER = datetime(9999, 1, 1, tzinfo=UTC)
+AFTER_CELL = CELL[:-1] + chr(ord(CELL[-1]) + 1)
+OF_PERIODS = ("policy", "every_hours", "phase_hours")
+KNOWN = {"host": 1, "retired": 1} | {f"plan.{name}": 1 for name in OF_PERIODS}
 
 
 async def read(db: Database, *, content: bool = True) -> list[Document]:
@@ -42,23 +46,54 @@ async def others(db: Database, spider: str, names: Sequence[str]) -> list[Target
     return [from_document(found) async for found in cursor]
 
 
+async def requests_per_day(db: Database, spiders: Sequence[str]) -> float:
+    """What the periods of cells ask for, which no plan has in its budget."""
+    per_week = 0.0
+    for spider in spiders:
+        query = _all_of(spider) | {"plan.policy": PERIOD, "gone": {"$ne": True}}
+        async for found in db.targets.find(query, {"plan.visits_per_week": 1}):
+            per_week += found["plan"]["visits_per_week"]
+    return per_week / WEEK_DAYS
+
+
 async def define(db: Database, spider: str, cells: Sequence[Defined], now: datetime) -> None:
     """Cells become targets, due when new; those that are defined no longer are retired.
 
     Their past, versions and content stay, and count again should they come back.
     """
-    names = [f"{CELL}{cell.name}" for cell in cells]
-    former: Document = {"spider": spider, "kind": str(Kind.CELL), "url": {"$nin": names}}
-    await db.targets.update_many(
-        former | {"gone": {"$ne": True}}, {"$set": {"gone": True, "next_visit": NEVER}}
-    )
-    retired: Document = {"spider": spider, "name": {"$nin": [cell.name for cell in cells]}}
-    await db.cells.update_many(retired, {"$set": {"retired": True}})
-    if cells:
-        updates = [one for cell in cells for one in _updates_of(spider, cell, now)]
+    wanted = {f"{spider} {CELL}{cell.name}": cell for cell in cells}
+    known = {found["_id"]: found async for found in db.targets.find(_all_of(spider), KNOWN)}
+    left = [key for key in known if key not in wanted and not known[key].get("retired")]
+    if left:
+        await _retire(db, left)
+    other = [cell for key, cell in wanted.items() if not _is_as(cell, known.get(key))]
+    if other:
+        # A target without its place in the base would never get one.
+        await db.cells.bulk_write([_base_of(spider, cell) for cell in other], ordered=False)
+        updates = [one for cell in other for one in _updates_of(spider, cell, now)]
         await db.targets.bulk_write(updates)
-        base = [_base_of(spider, cell) for cell in cells]
-        await db.cells.bulk_write(base, ordered=False)
+
+
+def _all_of(spider: str) -> Document:
+    """The cells of a spider by the index of `_id`; it may have a million other targets."""
+    return {"_id": {"$gte": f"{spider} {CELL}", "$lt": f"{spider} {AFTER_CELL}"}}
+
+
+def _is_as(cell: Defined, found: Document | None) -> bool:
+    """Whether a target is as its cell is defined."""
+    if found is None or found.get("retired") or found.get("host") != cell.host:
+        return False
+    plan, given = found.get("plan") or {}, _plan(cell)
+    if given is None:
+        return plan.get("policy") != PERIOD
+    return all(plan.get(name) == given[name] for name in OF_PERIODS)
+
+
+async def _retire(db: Database, keys: list[str]) -> None:
+    query: Document = {"_id": {"$in": keys}}
+    await db.cells.update_many(query, {"$set": {"retired": True}})
+    out: Document = {"gone": True, "retired": True, "next_visit": NEVER}
+    await db.targets.update_many(query, {"$set": out})
 
 
 def _updates_of(spider: str, cell: Defined, now: datetime) -> list[UpdateOne]:
@@ -67,16 +102,19 @@ def _updates_of(spider: str, cell: Defined, now: datetime) -> list[UpdateOne]:
     made = new_document(spider, url, Kind.CELL, now, now)
     key, plan = made.pop("_id"), _plan(cell)
     del made["host"]
-    back: Document = {"$set": {"gone": False, "next_visit": now, "consecutive_gone": 0}}
+    back: Document = {
+        "$set": {"gone": False, "next_visit": now, "consecutive_gone": 0},
+        "$unset": {"retired": ""},
+    }
     update: Document = {"$setOnInsert": made, "$set": {"host": cell.host}}
-    other: Document = {"_id": key, "plan.policy": PERIOD, "plan.every_hours": {"$ne": None}}
     updates = [
         UpdateOne({"_id": key}, update, upsert=True),
-        UpdateOne({"_id": key, "gone": True, "next_visit": NEVER}, back),
+        UpdateOne({"_id": key, "retired": True}, back),
     ]
     if plan is None:
-        return [*updates, UpdateOne(other, {"$unset": {"plan": ""}})]
-    same = {f"plan.{name}": plan[name] for name in ("policy", "every_hours", "phase_hours")}
+        periodic = {"_id": key, "plan.policy": PERIOD}
+        return [*updates, UpdateOne(periodic, {"$unset": {"plan": ""}})]
+    same = {f"plan.{name}": plan[name] for name in OF_PERIODS}
     sooner: Document = {"$set": {"plan": plan}, "$min": {"next_visit": now}}
     return [*updates, UpdateOne({"_id": key, "$nor": [same]}, sooner)]
 

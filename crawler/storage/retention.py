@@ -18,7 +18,7 @@ OF_A_URL = {
     "posts": "url",
     "days": "target",
 }
-OF_A_SPIDER = (*OF_A_URL, "listings", "runs", "feeds", "pushes")
+OF_A_SPIDER = (*OF_A_URL, "listings", "runs", "feeds", "pushes", "cells")
 SUMMED = ("changed", "get_size", "update_size", "diff_size")
 
 
@@ -38,6 +38,8 @@ async def forget_url(
     }
     if really:
         await release_posts(db, registry, queries["posts"], now)
+    cells = [row["_id"] for row in found if row["kind"] == Kind.CELL]
+    queries["cells"] = {"_id": {"$in": cells}}
     queries["listings"] = {"$or": [{"item": {"$in": owners}}, {"list": {"$in": owners}}]}
     rest = await _remove(db, queries, really=really)
     return {name: rest.get(name, 0) + counts[name] for name in dict.fromkeys((*rest, *counts))}

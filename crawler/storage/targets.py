@@ -272,8 +272,11 @@ async def count(db: Database, spider: str) -> int:
 
 
 async def make_all_due(db: Database, spider: str, at: datetime) -> None:
-    """Every target of a spider becomes due at `at` (`-a full=1`), but for its aliases."""
-    later = {"spider": spider, "next_visit": {"$gt": at}, "alias_of": {"$exists": False}}
+    """Every target of a spider becomes due at `at`, but for aliases and retired cells."""
+    later: Document = {
+        "spider": spider, "next_visit": {"$gt": at},
+        "alias_of": {"$exists": False}, "retired": {"$exists": False},
+    }  # fmt: skip
     await db.targets.update_many(later, {"$set": {"next_visit": at}})
 
 

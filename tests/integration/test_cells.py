@@ -182,6 +182,23 @@ def test_replan_plans_cells_without_a_period_and_leaves_the_others_alone(
     }
 
 
+def test_periods_are_kept_besides_what_a_plan_may_spend(freshet: Freshet, database: Db) -> None:
+    with Pages() as pages:
+        for i in range(4):
+            pages.file(f"{i}.html", FRONT)
+        timed = "".join(
+            f'[cells.t{i}]\nurl = "{pages.url}/{i}.html"\ncss = "h1"\nevery = "5m"\n'
+            for i in range(3)
+        )
+        planned = f'[cells.p]\nurl = "{pages.url}/3.html"\ncss = "h1"\n'
+        read_cells(freshet, timed + planned)
+        assert freshet("replan", "--budget", "1", "--daily-cap", "1").code == 0
+        for turn in range(1, 5):
+            read_cells(freshet, timed + planned, hours=turn / 5)
+    cells = base(database)
+    assert [cells[f"t{i}"]["refreshed"] for i in range(3)] == [5, 5, 5]
+
+
 def test_cells_may_stand_in_the_wrapper_of_a_site(freshet: Freshet, database: Db) -> None:
     with Pages() as pages:
         pages.list("index.html", ["/item/1.html"])
@@ -192,6 +209,17 @@ def test_cells_may_stand_in_the_wrapper_of_a_site(freshet: Freshet, database: Db
         freshet.crawl(path)
     assert base(database)["first"]["spider"] == "shop"
     assert sorted(database.targets.distinct("kind")) == ["cell", "item", "list"]
+
+
+def test_a_cell_and_a_spider_can_be_forgotten(freshet: Freshet, database: Db) -> None:
+    with Pages() as pages:
+        pages.file("front.html", FRONT)
+        read_cells(freshet, of_front(pages))
+    assert freshet("forget", "cell:part", "--yes").code == 0
+    assert set(base(database)) == {"heading", "words", "temperature"}
+    assert database.versions.count_documents({"target": "cell:part"}) == 0
+    assert freshet("forget", "cells", "--yes").code == 0
+    assert base(database) == {}
 
 
 def test_a_file_that_is_not_there_is_said_in_one_line(freshet: Freshet, tmp_path: Path) -> None:

@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator
 
 import numpy as np
 
+from crawler.cells.definitions import of_databases
 from crawler.session import Session
 from crawler.storage import waiting
 from crawler.storage.bulk import in_batches
-from crawler.storage.waiting import Found
+from crawler.storage.waiting import Found, Served
 from schedules.dispatch import Capacity, dispatch
 from schedules.history import Floats, Ints
+from schedules.ratios import equal_ratio
 
 logger = logging.getLogger(__name__)
 
@@ -38,15 +40,21 @@ async def chosen(session: Session, size: int) -> AsyncIterator[list[str]]:
 
 
 async def _served(session: Session, found: Found) -> float | Floats:
-    """The ratio that all would have if all had the same: what they had so far.
+    """The ratio that all would have if all had the same.
 
-    Requests are short for all of them; time is short for each host by itself.
+    Where requests are short, it is what they had so far. Where time is short, each host is by
+    itself; of a database it is known what its cells ask for and what it can do.
     """
     if not session.is_timed:
         return await waiting.served(session.db, session.spider)
     of_host = await waiting.served_of_hosts(session.db, session.spider)
-    shares = np.array([of_host.get(host, 1.0) for host in found.hosts])
-    result: Floats = shares[found.waiting.host]
+    at_a_time = of_databases(session.wrapper)
+    equal = np.ones(len(found.hosts))
+    for number, host in enumerate(found.hosts):
+        fared = of_host.get(host, Served())
+        known = equal_ratio(fared.load / at_a_time[host]) if host in at_a_time else fared.share
+        equal[number] = known
+    result: Floats = equal[found.waiting.host]
     return result
 
 

@@ -23,6 +23,13 @@ def address(name: str, cell: Cell) -> str:
     return cell.url if cell.url is not None else f"{SCHEME}://{cell.database}/{name}"
 
 
+def of_databases(wrapper: Wrapper) -> dict[str, int]:
+    """Queries at a time of each database, by the host that its cells have."""
+    return {
+        host_of(f"{SCHEME}://{name}/"): one.connections for name, one in wrapper.databases.items()
+    }
+
+
 def slot(database: str) -> str:
     """The name under which Scrapy's downloader counts a database's queries."""
     return f"{SCHEME}:{database}"

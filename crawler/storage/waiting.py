@@ -69,21 +69,41 @@ def _waiting(found: dict[str, Floats], host: Ints, now: datetime) -> Waiting:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Served:
+    """How some targets have fared.
+
+    share: of the visits of plans those that were made; 1 without any
+    load:  seconds of execution that the plans of cells ask for in a second
+    """
+
+    share: float = 1.0
+    load: float = 0.0
+
+
 async def served(db: Database, spider: str) -> float:
-    """Share of the visits of plans that were made, of all targets of a spider; 1 without any."""
-    return (await _shares(db, spider, None)).get(None, 1.0)
+    """The share of all targets of a spider."""
+    return (await _served(db, spider, None)).get(None, Served()).share
 
 
-async def served_of_hosts(db: Database, spider: str) -> dict[str | None, float]:
-    """As `served`, of the targets of each host."""
-    return await _shares(db, spider, "$host")
+async def served_of_hosts(db: Database, spider: str) -> dict[str | None, Served]:
+    """How the targets of each host have fared."""
+    return await _served(db, spider, "$host")
 
 
-async def _shares(db: Database, spider: str, of: str | None) -> dict[str | None, float]:
-    sums: Document = {"_id": of, "made": {"$sum": "$requested"}, "missed": {"$sum": "$missed"}}
-    cursor = await db.targets.aggregate([{"$match": watched([spider])}, {"$group": sums}])
-    return {
-        row["_id"]: row["made"] / (row["made"] + row["missed"])
-        async for row in cursor
-        if row["made"] + row["missed"]
+async def _served(db: Database, spider: str, of: str | None) -> dict[str | None, Served]:
+    work: Document = {"$multiply": ["$execution_ms", "$plan.visits_per_week"]}
+    sums: Document = {
+        "_id": of,
+        "made": {"$sum": "$requested"},
+        "missed": {"$sum": "$missed"},
+        "work": {"$sum": work},
     }
+    cursor = await db.targets.aggregate([{"$match": watched([spider])}, {"$group": sums}])
+    return {row["_id"]: _of_sums(row) async for row in cursor}
+
+
+def _of_sums(row: Document) -> Served:
+    all_of = row["made"] + row["missed"]
+    share = row["made"] / all_of if all_of else 1.0
+    return Served(share, row["work"] / (WEEK_HOURS * HOUR_MILLISECONDS))

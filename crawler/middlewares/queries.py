@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from scrapy import Request
 from scrapy.core.downloader.handlers.base import BaseDownloadHandler
+from scrapy.crawler import Crawler
 from scrapy.exceptions import NotSupported
 from scrapy.http import Response, TextResponse
 
@@ -29,7 +30,9 @@ class SqlHandler(BaseDownloadHandler):
 
     lazy = True
 
-    _queries: dict[str, Queries]
+    def __init__(self, crawler: Crawler) -> None:
+        super().__init__(crawler)
+        self._queries: dict[str, Queries] = {}
 
     async def download_request(self, request: Request) -> Response:
         """The result as a JSON response; raises QueryFailed, and NotAsked after one that hung."""
@@ -54,14 +57,12 @@ class SqlHandler(BaseDownloadHandler):
         """Let all connections go."""
         from crawler.cells.queries import all_closed
 
-        await all_closed(list(getattr(self, "_queries", {}).values()))
+        await all_closed(list(self._queries.values()))
 
     def _of(self, session: Session, database: str) -> Queries:
         from crawler.cells.queries import Queries
 
-        known = self.__dict__.setdefault("_queries", {})
-        if database not in known:
-            most = int(session.config.response_mb * MEGABYTE)
-            known[database] = Queries(database, session.wrapper.databases[database], most)
-        found: Queries = known[database]
-        return found
+        if database not in self._queries:
+            source, most = session.wrapper.databases[database], session.config.response_mb
+            self._queries[database] = Queries(database, source, int(most * MEGABYTE))
+        return self._queries[database]

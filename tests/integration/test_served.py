@@ -1,0 +1,48 @@
+"""How the targets of each host have fared, as the dispatcher's floor asks."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from crawler.config import Config
+from crawler.storage import waiting
+from crawler.storage.store import opened
+from tests.integration.harness import Db
+
+pytestmark = pytest.mark.mongo
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+HOURLY = 168
+
+
+def target(name: str, host: str, **more: Any) -> dict[str, Any]:
+    return {
+        "_id": f"s {name}", "spider": "s", "url": name, "kind": "cell", "host": host,
+        "first_seen": NOW, "next_visit": NOW, "requested": 6, "refreshed": 6, "missed": 2,
+        "plan": {"plan": "period", "visits_per_week": HOURLY},
+    } | more  # fmt: skip
+
+
+TARGETS = [
+    target("a", "pg", execution_ms=1_800_000.0),
+    target("b", "pg", execution_ms=3_600_000.0),
+    target("c", "lite", execution_ms=36_000.0, missed=0),
+    target("d", "site.example", requested=1, missed=3),
+]
+
+
+async def fared(uri: str) -> tuple[float, dict[str | None, waiting.Served]]:
+    async with opened(Config.load(mongo_uri=uri)) as db:
+        await db.targets.insert_many(TARGETS)
+        return await waiting.served(db, "s"), await waiting.served_of_hosts(db, "s")
+
+
+def test_the_share_of_a_host_and_the_load_of_its_cells(stored: tuple[Db, str]) -> None:
+    of_all, of_hosts = asyncio.run(fared(stored[1]))
+    assert of_all == pytest.approx(19 / 26)
+    assert of_hosts["pg"] == waiting.Served(12 / 16, pytest.approx(1.5))
+    assert of_hosts["lite"] == waiting.Served(1.0, pytest.approx(0.01))
+    assert of_hosts["site.example"] == waiting.Served(0.25, 0.0)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+# The next visit of what is not to be visited again.
+NEVER = datetime(9999, 1, 1, tzinfo=UTC)
+
 
 def in_milliseconds(moment: datetime) -> datetime:
     """`moment` as MongoDB will return it: whole milliseconds."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 SHOWN_NAMES = 5
-_UNITS = (("days", 86_400.0), ("h", 3600.0), ("min", 60.0))
+MINUTE, HOUR, DAY = 60, 3600, 86_400
 
 
 def amount(number: float) -> str:
@@ -33,11 +33,11 @@ def listed(names: Sequence[str], shown: int = SHOWN_NAMES) -> str:
     return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")
 
 
-def span(seconds: float | None) -> str | None:
-    """A length of time in its largest fitting unit: `45 s`, `5 min`, `2 h`, `3 days`."""
-    if seconds is None:
-        return None
-    for unit, length in _UNITS:
-        if seconds >= length:
-            return f"{seconds / length:.3g} {unit}"
-    return f"{seconds:.3g} s"
+def span(seconds: float) -> str:
+    """A length of time in its largest unit: `45 s`, `3 min`, `5 h`, `12 days`."""
+    for most, unit_seconds, name in ((90, 1, "s"), (90 * MINUTE, MINUTE, "min")):
+        if seconds < most:
+            return f"{seconds / unit_seconds:.0f} {name}"
+    if seconds < 36 * HOUR:
+        return f"{seconds / HOUR:.0f} h"
+    return f"{seconds / DAY:.0f} days"

@@ -6,13 +6,13 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Self
 from zoneinfo import ZoneInfo
 
 from scrapy.crawler import Crawler
 
 from crawler.cells.definitions import definitions
+from crawler.clock import NEVER
 from crawler.differences import diff_size
 from crawler.errors import StorageError
 from crawler.items import SEEN, Fetched, Kind, Outcome, Target, Visit
@@ -24,7 +24,6 @@ from schedules.first import Intervals
 logger = logging.getLogger(__name__)
 LONG_DIFF_CHARACTERS = 20_000
 UTC = ZoneInfo("UTC")
-NEVER = datetime(9999, 1, 1, tzinfo=UTC)
 FEEDS = Intervals(6.0, 1.0, 672.0)
 CELLS = Intervals(1.0, 1.0, 672.0)
 UNDECIDED = "cannot be decided"

@@ -135,12 +135,16 @@ def _row(one: Document) -> tuple[Any, ...]:
     return (
         f"{one['spider']}/{one['name']}",
         one["group"] or "planned",
-        span(one["period_seconds"]),
+        _span(one["period_seconds"]),
         None if takes is None else f"{takes:.3f} s",
-        span(one["age_seconds"]),
+        _span(one["age_seconds"]),
         one["ratio"],
         shorten(one["error"] or "", SHOWN_CHARACTERS),
     )
+
+
+def _span(seconds: float | None) -> str:
+    return "" if seconds is None else span(seconds)
 
 
 def _text(value: Any) -> str:

@@ -10,7 +10,8 @@ import nh3
 from jinja2 import StrictUndefined
 from markupsafe import Markup
 
-from crawler.pages.values import NEVER, NotRead, age, dressed, span
+from crawler.pages.values import NEVER, NotRead, age, dressed
+from crawler.words import span
 
 # What a page was built with: key, hash, stale, error, period of a cell.
 Fact = list[Any]

@@ -7,7 +7,8 @@ from typing import Any
 
 from jinja2 import ChainableUndefined
 
-MINUTE, HOUR, DAY = 60, 3600, 86_400
+from crawler.words import span
+
 NEVER = "not read yet"
 
 
@@ -52,16 +53,6 @@ def as_text(value: Any) -> str:
 def in_utc(moment: datetime) -> str:
     """A time for readers, to the second: `2026-05-01 12:00:00 UTC`."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def span(seconds: float) -> str:
-    """A length of time in its largest unit: `45 s`, `3 min`, `5 h`, `12 days`."""
-    for most, unit_seconds, name in ((90, 1, "s"), (90 * MINUTE, MINUTE, "min")):
-        if seconds < most:
-            return f"{seconds / unit_seconds:.0f} {name}"
-    if seconds < 36 * HOUR:
-        return f"{seconds / HOUR:.0f} h"
-    return f"{seconds / DAY:.0f} days"
 
 
 def age(seconds: float | None) -> str:

@@ -7,12 +7,13 @@ The paper's tuple <I, P, Eq, Rq, r> with <C_id, C_data> (Ha et al. 2002, section
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from pymongo import UpdateOne
 
 from crawler.cell import Defined
+from crawler.clock import NEVER
 from crawler.items import CELL, SEEN, Kind, Planned, Target, Visit
 from crawler.storage.client import Database, Document
 from crawler.storage.parts import PERIOD
@@ -21,7 +22,6 @@ from schedules.schedule import WEEK_HOURS
 
 HOUR_SECONDS = 3600
 WEEK_DAYS = 7
-NEVER = datetime(9999, 1, 1, tzinfo=UTC)
 AFTER_CELL = CELL[:-1] + chr(ord(CELL[-1]) + 1)
 OF_PERIODS = ("policy", "every_hours", "phase_hours")
 KNOWN = {"host": 1, "retired": 1} | {f"plan.{name}": 1 for name in OF_PERIODS}

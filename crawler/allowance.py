@@ -76,6 +76,18 @@ class Allowance:
         self._left -= 1
         return self._left >= 0
 
+    async def some(self, most: int, in_flight: int) -> int:
+        """How many of `most` may be handed out; they are counted then."""
+        taken = 0
+        while taken < most and await self.take(in_flight + taken):
+            taken += 1
+        return taken
+
+    def give_back(self, count: int) -> None:
+        """So many were counted and not handed out."""
+        if self._left is not None:
+            self._left += count
+
     def _share(self, left: int | None) -> int | None:
         """Other spiders of the plan draw on the same caps: only a part before the next count."""
         if left is None or len(self._spiders) < 2:

@@ -56,7 +56,7 @@ class Config(BaseSettings):
     redis_url: str | None = Field(
         None,
         validation_alias=AliasChoices("REDIS_URL", "FRESHET_REDIS_URL"),
-        description="Redis that claims near-duplicates for several machines; unset: MongoDB does",
+        description="Redis through which several workers share passes; unset: each is alone",
     )
     database: str = Field(
         "freshet", pattern=r"^[A-Za-z0-9_-]{1,38}$", description="used where MONGO_URI names none"
@@ -71,7 +71,9 @@ class Config(BaseSettings):
     # How writes are grouped.
     commit_size: Count = Field(200, le=5000, description="visits written in one batch at most")
     commit_ms: float = Field(25.0, ge=0, le=5000, description="wait for a batch to fill")
-    commit_retry_seconds: Seconds = Field(30.0, description="retry a batch when the server is away")
+    commit_retry_seconds: Seconds = Field(
+        300.0, description="wait for MongoDB or Redis to come back"
+    )
 
     # When a target is visited again, until a plan says otherwise.
     list_interval_hours: Hours = Field(6.0, description="first interval of list pages")
@@ -132,6 +134,12 @@ class Config(BaseSettings):
         "value", "expected-ratio", "starved-first", "round-robin", "earliest-deadline"
     ] = Field("value", description="who goes first where a pass has no room for all")
     in_flight: Count = Field(100, le=10_000, description="targets between queue and storage")
+    lease_seconds: float = Field(
+        30.0, ge=1, le=3600, description="a worker that says nothing for so long is given up"
+    )
+    lease_tries: Count = Field(
+        3, le=100, description="workers that may die over a page until it is left for dead"
+    )
     clock_offset_hours: float = Field(
         0.0, ge=-1e6, le=1e6, description="moves Freshet's clock, for rehearsals"
     )

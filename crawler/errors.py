@@ -7,6 +7,7 @@ FreshetError            one line: what is wrong, where, what to do
 └── StorageError        the database
     ├── Unreachable     no MongoDB or Redis answered in time
     ├── BandsLost       Redis lost its claims, or they are made anew
+    ├── PassLost        Redis lost the pass that several workers share
     ├── NewerDatabase   written by a later Freshet
     └── ServerError     the embedded server could not be found, started or stopped
 """
@@ -42,6 +43,10 @@ class Unreachable(StorageError):
 
 class BandsLost(StorageError):
     """Redis lost its claims of near-duplicates, or they are being made anew."""
+
+
+class PassLost(StorageError):
+    """Redis lost the pass that several workers share."""
 
 
 class NewerDatabase(StorageError):

@@ -26,7 +26,7 @@ async def due_targets(session: Session, limit: int | None = None) -> AsyncIterat
         if session.error is not None or (limit is not None and handed_out >= limit):
             return
         if refusal := await _refusal(session):
-            await _refuse(session, *refusal)
+            await refuse(session, *refusal, len(session.in_flight))
             return
         handed_out += 1
         session.take(target)
@@ -74,27 +74,35 @@ async def _of_keys(session: Session, keys: list[str]) -> list[Target]:
     return [found[key] for key in keys if key in found]
 
 
+CLOSED = ("closed", "closed at this hour by the wrapper's windows or blackout")
+
+
+def over_cap(session: Session) -> tuple[str, str]:
+    """That the caps are reached, as a count's name and in words."""
+    return "over_cap", f"the plan's cap is reached ({session.allowance.caps})"
+
+
 async def _refusal(session: Session) -> tuple[str, str] | None:
     """Why nothing more may be handed out, as a count's name and in words; None if it may."""
     allowance = session.allowance
     if not allowance.is_open():
-        return "closed", "closed at this hour by the wrapper's windows or blackout"
+        return CLOSED
     while True:
         in_flight, releases = len(session.in_flight), session.releases
         if await allowance.take(in_flight):
             return None
         # One in flight may be stored already, and so counted twice.
         if not in_flight or session.error is not None:
-            return "over_cap", f"the plan's cap is reached ({allowance.caps})"
+            return over_cap(session)
         await session.until_released(releases)
 
 
-async def _refuse(session: Session, name: str, why: str) -> None:
+async def refuse(session: Session, name: str, why: str, under_way: int) -> None:
     """Say once why the pass ends here; what is left stays due."""
     count = await session.patience.read(
         lambda: targets.count_due(session.db, session.spider, session.started)
     )
-    left = max(0, count - len(session.in_flight))
+    left = max(0, count - under_way)
     session.counts[name] = left
     logger.info("%s: %s; %d stay due", session.spider, why, left)
 

@@ -176,10 +176,14 @@ class Fetched:
 
 @dataclass(slots=True)
 class Skipped:
-    """A target that was handed out and not fetched (a host's cap, a hold): no visit."""
+    """A target that was handed out and not fetched (a host's cap, a hold): no visit.
+
+    ended: it was this process that had no more time for it
+    """
 
     target: Target
     reason: str
+    ended: bool = False
 
 
 @dataclass(slots=True)

@@ -7,44 +7,39 @@ import logging
 from collections import Counter
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
-from typing import Any
+from secrets import token_hex
+from typing import Any, cast
 
 from bson import ObjectId
-from scrapy import Spider, signals
+from scrapy import Request, Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
 from scrapy.http import Response
 from twisted.python.failure import Failure
 
 from crawler.allowance import Allowance
-from crawler.cells.definitions import definitions
-from crawler.clock import Clock
+from crawler.clock import Clock, from_milliseconds, milliseconds
 from crawler.config import Config
+from crawler.counting import counts_of, whole
 from crawler.errors import FreshetError, StorageError
 from crawler.hosts import HostLimits
 from crawler.items import Fetched, Skipped, Target, Visit
-from crawler.storage import (
-    cells,
-    hosts,
-    learnings,
-    listings,
-    moves,
-    plans,
-    runs,
-    sites,
-    targets,
-    visits,
-)
+from crawler.preparing import Beginning, make_whole, prepare
+from crawler.redis.turns import Turns
+from crawler.storage import cells, hosts, learnings, listings, plans, runs, targets
 from crawler.storage.client import Database
-from crawler.storage.duplicates import leaving
 from crawler.storage.duplicates.opening import opened
 from crawler.storage.duplicates.registry import Registry
 from crawler.storage.patience import Patience
 from crawler.storage.store import Store
 from crawler.storage.writer import Writer
+from crawler.worker import Worker, opened_worker
 from crawler.wrapper import Wrapper
 
 logger = logging.getLogger(__name__)
+PREPARE = "prepare"
+# Counts of what was not handed out.
+LEFT_OVER = ("over_cap", "closed")
 
 
 class Session:
@@ -56,7 +51,9 @@ class Session:
     allowance: Allowance
     registry: Registry | None
     started: datetime
-    run: ObjectId
+    run: ObjectId | None = None
+    worker: Worker | None = None
+    turns: Turns | None = None
 
     def __init__(self, crawler: Crawler, wrapper: Wrapper, config: Config, clock: Clock) -> None:
         self.crawler = crawler
@@ -73,7 +70,8 @@ class Session:
         self.error: FreshetError | None = None
         self.due_at_start = 0
         self.targets_at_end = 0
-        self.missed_posts = 0.0
+        self.prepares = self.sums_up = True
+        self.workers, self.others, self.visits_of_all = 1, 0, 0
         self.ended = asyncio.Event()
         self._released = asyncio.Event()
         self._is_open = False
@@ -112,6 +110,31 @@ class Session:
         """Targets found in this pass so far."""
         return self.writer.discovered if self._is_open else 0
 
+    def encoded(self, request: Request) -> str | None:
+        """A request that a spider made as text; None where it cannot leave this process."""
+        assert self.worker is not None
+        try:
+            return self.worker.queue.encode(request)
+        except (TypeError, ValueError) as error:
+            logger.debug("%s stays with this worker: %s", request, error)
+            return None
+
+    def share(self, request: Request, fingerprint: str, text: str) -> None:
+        """Let a request that a spider made wait for whoever has room."""
+        assert self.worker is not None
+        entry = f"{self.spider} request {token_hex(8)}"
+        self.worker.push((entry, fingerprint, request.priority, text))
+
+    async def may_ask(self, host: str) -> bool:
+        """Whether the workers of this pass together may send one more request to a host."""
+        if self.worker is None or not self.limits.cap:
+            return True
+        return await self.worker.queue.spend(host) <= self.limits.cap
+
+    async def holds(self, target: Target) -> bool:
+        """Whether a target is still this process's, which may have slept for too long."""
+        return self.worker is None or await self.worker.still_holds(target.key)
+
     def take(self, target: Target) -> None:
         """A target is handed to the spider."""
         self.in_flight.add(target.key)
@@ -121,9 +144,15 @@ class Session:
         self.along.add(target.key)
         self.take(target)
 
-    def release(self, target: Target) -> None:
-        """A target is done with, whatever came of it."""
+    def release(self, target: Target, visit: Visit | None = None) -> None:
+        """A target is done with; visit: what came of it, where that is stored."""
+        counts = {} if visit is None else counts_of(visit)
+        for name, value in counts.items():
+            self.counts[name] += value  # type: ignore[assignment]
         self.in_flight.discard(target.key)
+        # What could not be stored goes back to the other workers.
+        if self.worker is not None and self.error is None:
+            self.worker.done(target.key, counts)
         self._wake()
 
     def skip(self, target: Target) -> None:
@@ -132,7 +161,14 @@ class Session:
         Its host gets no more requests in this pass: still due, it would be handed out for ever.
         """
         self.limits.given_up.add(target.host)
+        if self.worker is not None:
+            self.worker.shut(target.host)
         self.release(target)
+
+    def leave(self, target: Target) -> None:
+        """A target is not this process's any more: it ends, or others have taken it over."""
+        self.in_flight.discard(target.key)
+        self._wake()
 
     async def until_released(self, releases: int) -> None:
         """Return when more than `releases` targets have been released since the pass began."""
@@ -144,18 +180,6 @@ class Session:
         self.releases += 1
         self._released.set()
 
-    def count(self, visit: Visit) -> None:
-        """Count a stored visit."""
-        self.counts["visits"] += 1
-        self.counts[visit.outcome] += 1
-        self.counts[f"{visit.fetched.target.kind} pages"] += 1
-        self.counts["bytes"] += visit.fetched.size
-        self.counts["missed visits"] += visit.missed
-        if visit.collected is not None:
-            self.counts["posts"] += len(visit.collected.new)
-            self.counts["edited posts"] += len(visit.collected.edited)
-            self.missed_posts += visit.collected.missed
-
     def closed_hosts(self) -> list[str]:
         """Hosts that get no more requests in this pass."""
         patience = timedelta(seconds=self.config.retry_after_seconds)
@@ -164,6 +188,8 @@ class Session:
     async def leave_alone(self, host: str, until: datetime) -> None:
         """Hold a host, in later passes too."""
         self.limits.hold(host, until)
+        if self.turns is not None:
+            await self.turns.hold(host, (until - self.clock.now()).total_seconds())
         await self.patience.read(lambda: hosts.hold(self.db, host, until))
 
     def fail(self, error: FreshetError) -> None:
@@ -175,6 +201,8 @@ class Session:
             if engine is not None and engine.spider is not None:
                 closing = engine.close_spider_async(reason="storage")
                 self._closing = asyncio.ensure_future(closing)
+        if self.worker is not None:
+            self.worker.stop()
         self._wake()
 
     def _item_failed(self, item: Any, failure: Failure) -> None:
@@ -204,31 +232,41 @@ class Session:
             self.patience = Patience(self.config.commit_retry_seconds, store.revive)
             self.allowance = Allowance(store.db, self.patience, self.wrapper, self.clock)
             self.registry = await self._opened.enter_async_context(opened(store.db, self.config))
+            await self._begin(full=bool(getattr(spider, "full", False)))
             self.writer = Writer(store.db, self.config, self.started, self.patience, self.registry)
             self._is_open = True
-            full = bool(getattr(spider, "full", False))
-            await self.patience.read(lambda: self._prepare(full=full))
         except FreshetError as error:
             self.fail(error)
 
+    async def _begin(self, *, full: bool) -> None:
+        if self.config.redis_url is not None:
+            await self._join()
+        if self.prepares:
+            await self.patience.read(lambda: self._prepare(full=full))
+        await self.patience.read(self._know)
+
+    async def _join(self) -> None:
+        """Share the pass with other workers; one of them prepares it."""
+        worker = opened_worker(self.config, self.db.name, self.crawler, self._shares, self.fail)
+        own, self.turns = await self._opened.enter_async_context(worker)
+        self.worker = own
+        joined = await own.join()
+        self.prepares = joined.todo == PREPARE
+        self.run = ObjectId(joined.run) if joined.run else None
+        if not self.prepares:
+            self.started = from_milliseconds(int(joined.started))
+            logger.info("%s: this worker joins a pass that is at work", self.spider)
+
     async def _prepare(self, *, full: bool) -> None:
-        if since := await runs.unfinished_since(self.db, self.spider):
-            await visits.recover(self.db, self.spider, since)
-            if self.registry is not None:
-                await leaving.recover(self.db, self.registry, self.spider, since, self.started)
-            await runs.close_unfinished(self.db, self.spider, self.started)
-        await sites.note(self.db, self.wrapper, self.started)
-        await plans.finish(self.db, self.started, [self.spider])
-        self.run = await runs.begin(self.db, self.spider, self.started)
-        starts = self.wrapper.starts
-        await targets.ensure_starts(self.db, self.spider, starts, self.started, self.started)
-        confirmations = self.config.gone_confirmations
-        for old, new in await moves.rename_moved(self.db, self.spider, confirmations):
-            logger.info("%s has moved for good to %s", old, new)
-        await cells.define(self.db, self.spider, definitions(self.wrapper), self.started)
-        if full:
-            await targets.make_all_due(self.db, self.spider, self.started)
-        await learnings.follow(self.db, self.spider, self.started)
+        one = Beginning(
+            self.db, self.registry, self.wrapper, self.config, self.started, self.run
+        )  # fmt: skip
+        self.run = await prepare(one, full=full)
+        if self.worker is not None:
+            await self.worker.queue.open(str(self.run), milliseconds(self.started))
+
+    async def _know(self) -> None:
+        """Learn what every process of a pass has to know."""
         if plan := await plans.latest(self.db, self.spider, self.started):
             besides = await learnings.requests_per_day(self.db, plan["spiders"], self.started)
             besides += await cells.requests_per_day(self.db, plan["spiders"])
@@ -236,30 +274,53 @@ class Session:
         self.limits.holds |= await hosts.holds(self.db, self.started)
         self.due_at_start = await targets.count_due(self.db, self.spider, self.started)
 
+    def _shares(self) -> dict[str, float]:
+        """What this process counts besides its visits."""
+        own = {name: self.counts[name] for name in LEFT_OVER if self.counts[name]}
+        return {"discovered": self.discovered, **own}
+
     async def _close(self, spider: Spider, reason: str) -> None:
         try:
             if self._is_open:
-                await self._finish(reason)
+                await self.writer.close()
+            if self.worker is not None:
+                await self._leave(self.worker)
+            if self._is_open and self.error is None and self.sums_up:
+                await self.patience.read(lambda: self._sum_up(reason))
+            if self.worker is not None and self.sums_up:
+                await self.worker.queue.finish()
         except FreshetError as error:
             self.fail(error)
         finally:
             self.ended.set()
             await self._opened.aclose()
 
-    async def _finish(self, reason: str) -> None:
-        await self.writer.close()
-        if self.error is None:
-            await self.patience.read(lambda: self._sum_up(reason))
+    async def _leave(self, worker: Worker) -> None:
+        """End this process's part; the last worker of all sums up what all have done."""
+        patient = self.error is None
+        self.sums_up, self.others, self.visits_of_all = await worker.leave(patient=patient)
+        if not self.sums_up:
+            return
+        sums, self.workers, has_expired = await worker.queue.sums()
+        self.counts = cast("Counter[str]", Counter(sums))
+        if has_expired and self._is_open:
+            await self.patience.read(
+                lambda: make_whole(
+                    self.db, self.registry, self.spider, self.started, self.clock.now()
+                )
+            )
 
     async def _sum_up(self, reason: str) -> None:
-        self.counts["discovered"] = self.writer.discovered
+        if self.worker is None:
+            self.counts["discovered"] = self.writer.discovered
         # An item is off the lists only when all lists that are due have been read.
         if not await targets.lists_are_due(self.db, self.spider, self.started):
             now = self.clock.now()
             self.counts["unlisted"] = await listings.settle(self.db, self.spider, now)
         self.targets_at_end = await targets.count(self.db, self.spider)
-        self.counts["missed posts"] = round(self.missed_posts)
         self.counts["targets"] = self.targets_at_end
         self.counts["due"] = await targets.count_due(self.db, self.spider, self.started)
+        self.counts = whole(self.counts)
         counts = {name.replace(" ", "_"): n for name, n in self.counts.items()}
-        await runs.finish(self.db, self.run, self.clock.now(), reason, counts)
+        assert self.run is not None
+        await runs.finish(self.db, self.run, self.clock.now(), reason, counts, self.workers)

@@ -25,20 +25,31 @@ class StoragePipeline(OfSession):
     async def process_item(self, item: Any) -> Any:
         """Store a Visit; an item that Freshet does not know passes untouched."""
         if isinstance(item, Skipped):
-            self.session.skip(item.target)
+            await self._skip(item)
             raise Stored(item.reason)
         if not isinstance(item, Visit):
             return item
+        target = item.fetched.target
+        if not await self.session.holds(target):
+            self.session.leave(target)
+            raise Stored("another worker has taken it over")
         try:
             visit = await self._store(item)
-        finally:
-            self.session.release(item.fetched.target)
-        self.session.count(visit)
+        except BaseException:
+            self.session.leave(target)
+            raise
+        self.session.release(target, visit)
         for post in exported_posts(visit):
             await self._export(post)
         if visit.has_new_content and visit.fetched.target.kind is Kind.ITEM:
             return exported(visit)
         raise Stored(visit.outcome)
+
+    async def _skip(self, item: Skipped) -> None:
+        if item.ended:
+            self.session.leave(item.target)
+        else:
+            self.session.skip(item.target)
 
     async def _export(self, post: dict[str, Any]) -> None:
         """Let a feed's post out to Scrapy's exports: one visit brings many, an item is but one."""

@@ -72,8 +72,10 @@ class FeedsSpider(WrapperSpider):
     async def start(self) -> AsyncIterator[Any]:
         """What was delivered, then requests for what is due."""
         try:
-            async for target, push in pushed_documents(self.session):
-                yield await self._delivered(target, push)
+            # One worker sees to what hubs have delivered; the others wait for it.
+            if self.session.prepares:
+                async for target, push in pushed_documents(self.session):
+                    yield await self._delivered(target, push)
         except StorageError as error:
             self.session.fail(error)
             return

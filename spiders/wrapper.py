@@ -19,10 +19,12 @@ from crawler.clock import Clock
 from crawler.config import Config
 from crawler.errors import ConfigError, StorageError, first_problem
 from crawler.feeder import due_targets
+from crawler.feeding import Feeding
 from crawler.items import Fetched, Kind, Outcome, Skipped, Target
+from crawler.leasing import Leasing
 from crawler.links import category_of, sitemap_links, sitemap_of, wanted_links
 from crawler.maintext import main_text
-from crawler.middlewares.manners import NotAsked
+from crawler.middlewares.manners import Ended, NotAsked
 from crawler.responses import (
     HANDLED,
     decoded,
@@ -32,6 +34,7 @@ from crawler.responses import (
     validators_of,
 )
 from crawler.session import Session
+from crawler.worker import Worker
 from crawler.wrapper import Wrapper
 from spiders.celled import CellReader, slots_of
 
@@ -72,6 +75,8 @@ class WrapperSpider(Spider):
     def update_settings(cls, settings: BaseSettings) -> None:
         """Scrapy starts as many tasks a response as CONCURRENT_ITEMS; ours gives one item."""
         settings.set("CONCURRENT_ITEMS", 1, priority="addon")
+        if Config.of(settings).redis_url is not None:
+            settings.set("SCHEDULER", "crawler.redis.scheduler.Scheduler", priority="addon")
         super().update_settings(settings)
 
     @classmethod
@@ -115,12 +120,31 @@ class WrapperSpider(Spider):
 
     async def start(self) -> AsyncIterator[Request]:
         """Requests for what is due, as the crawl makes room."""
+        stream = self._due() if self.session.worker is None else self._leased(self.session.worker)
         try:
-            async for target in due_targets(self.session, self.arguments.limit):
-                cell = target.kind is Kind.CELL
-                yield await self.cell_reader.request(target) if cell else self.request(target)
+            async for request in stream:
+                yield request
         except StorageError as error:
             self.session.fail(error)
+
+    async def _due(self) -> AsyncIterator[Request]:
+        async for target in due_targets(self.session, self.arguments.limit):
+            yield await self._request(target)
+
+    async def _leased(self, worker: Worker) -> AsyncIterator[Request]:
+        """What this worker has leased, in a pass that several share."""
+        worker.begin(Feeding(self.session, worker, self.arguments.limit).feed)
+        async for lease, one in Leasing(self.session, worker).work():
+            if isinstance(one, Request):
+                yield one
+            else:
+                request = await self._request(one)
+                worker.holds(lease, [other.key for other in request.meta.get("along", ())])
+                yield request
+
+    async def _request(self, target: Target) -> Request:
+        cell = target.kind is Kind.CELL
+        return await self.cell_reader.request(target) if cell else self.request(target)
 
     def request(self, target: Target) -> Request:
         """The request for one target."""
@@ -165,7 +189,8 @@ class WrapperSpider(Spider):
         self, target: Target, failure: Failure, *, along: bool = False
     ) -> Fetched | Skipped:
         if isinstance(failure.value, NotAsked):
-            return Skipped(target, str(failure.value))
+            ended = isinstance(failure.value, Ended)
+            return Skipped(target, str(failure.value), ended)
         scheme = self.wrapper.scheme_of(target)
         fetched = Fetched(target, self.clock.now(), scheme, along=along)
         refused = isinstance(failure.value, IgnoreRequest) and FORBIDDEN in str(failure.value)

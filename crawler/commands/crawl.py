@@ -70,7 +70,9 @@ class Command(crawl.Command):
             name = _check_arguments(spider, opts.spargs)
             asyncio.run(_check_storage(config))
             busy = f"{name} is being crawled already, nothing to do"
-            self._lock = only_one(config, f"crawl-{name}", busy)
+            # With Redis it is one more worker.
+            if config.redis_url is None:
+                self._lock = only_one(config, f"crawl-{name}", busy)
 
     def _spider(self, name: str) -> type[Spider]:
         assert self.settings is not None

@@ -45,6 +45,8 @@ class Summary:
         for name, value in counts.items():
             self.crawler.stats.set_value(f"freshet/{name}", value)
         line = sentence(self.session.spider, counts)
+        if not self.session.sums_up:
+            line = part_of_a_pass(self.session)
         # On a terminal the log is quiet, and the line stands below the live display.
         if sys.stderr.isatty() and self.crawler.settings["LOG_LEVEL"] != "INFO":
             print(line, file=sys.stderr)
@@ -96,6 +98,15 @@ def sentence(spider: str, counts: dict[str, float]) -> str:
         + (f"; {counts['missed_visits']:.0f} visits missed" if counts["missed_visits"] else "")
         + (f"; {counts['due']:.0f} still due" if counts["due"] else "")
         + "".join(f", {why}" for name, why in LEFT.items() if counts[name])
+    )
+
+
+def part_of_a_pass(session: Session) -> str:
+    """What this worker did, in one line; the last one to end says what all have done."""
+    others = "worker is" if session.others == 1 else "workers are"
+    return (
+        f"{session.spider}: {session.counts['visits']} fetched by this worker, "
+        f"{session.visits_of_all} by all; {session.others} other {others} still at work"
     )
 
 

@@ -1,4 +1,4 @@
-"""Scrapy's downloader, with two mends for Scrapy 2.19."""
+"""Scrapy's downloader, with two mends for Scrapy 2.19, and with the turns of shared passes."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Any
 from scrapy import Request, Spider
 from scrapy.core import downloader
 from scrapy.core.downloader import Slot
+from scrapy.http import Response
 from twisted.python.failure import Failure
 
 from crawler.items import Target
-from crawler.middlewares.manners import NotAsked
+from crawler.middlewares.manners import Ended, NotAsked
+from crawler.redis.turns import HostHeld, Turn, Turns
+from crawler.session import Session
 
 ENDED = "the pass has ended"
 
@@ -45,6 +48,33 @@ class Downloader(downloader.Downloader):
             slot.queue = Waiting(slot.transferring)
         return key, slot
 
+    async def _download(self, slot: Slot, request: Request) -> Response:
+        session = getattr(self.crawler.spider, "session", None)
+        turns = session.turns if isinstance(session, Session) else None
+        if turns is None:
+            return await super()._download(slot, request)
+        turn = await self._turn(turns, slot, request)
+        try:
+            return await super()._download(slot, request)
+        finally:
+            turns.give(turn)
+
+    async def _turn(self, turns: Turns, slot: Slot, request: Request) -> Turn:
+        """Leave to send it, while its place among this process's requests is kept."""
+        host = request.meta[self.DOWNLOAD_SLOT]
+        delay_seconds = slot.download_delay()
+        patience_seconds = Session.of(self.crawler).config.retry_after_seconds
+        slot.transferring.add(request)
+        try:
+            return await turns.take(host, slot.concurrency, delay_seconds, patience_seconds)
+        except BaseException as error:
+            slot.transferring.discard(request)
+            self._process_queue(slot)
+            if isinstance(error, HostHeld):
+                held = f"{host} asked to be left alone for {error.seconds:.0f} s"
+                raise NotAsked(held) from None
+            raise
+
     def _process_queue(self, slot: Slot) -> None:
         if self._is_closing():
             self._let_go(slot)
@@ -59,4 +89,4 @@ class Downloader(downloader.Downloader):
         for request, answer in list(slot.queue):
             if isinstance(request.meta.get("target"), Target):
                 slot.queue.remove((request, answer))
-                answer.errback(Failure(NotAsked(ENDED)))  # type: ignore[no-untyped-call]
+                answer.errback(Failure(Ended(ENDED)))  # type: ignore[no-untyped-call]

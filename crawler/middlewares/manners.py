@@ -28,6 +28,10 @@ class NotAsked(IgnoreRequest):
     """The request was not sent: the host's cap is used up, or it asked to be left alone."""
 
 
+class Ended(NotAsked):
+    """The request was not sent: this process ends."""
+
+
 class MannersMiddleware:
     """Waits where a host asks for it, and gives up for this pass where it asks for long."""
 
@@ -47,7 +51,7 @@ class MannersMiddleware:
             if seconds > self.patience_seconds:
                 raise NotAsked(f"{host} asked to be left alone for {seconds:.0f} s")
             await asyncio.sleep(min(seconds, 1.0))
-        if not limits.spend(host):
+        if not limits.spend(host) or not await self.session.may_ask(host):
             raise NotAsked(f"{host}: the cap of {limits.cap} requests in one run is used up")
 
     async def process_response(self, request: Request, response: Response) -> Response | Request:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from pymongo import AsyncMongoClient, WriteConcern
@@ -40,6 +41,8 @@ def server_uri(config: Config) -> str:
 
 def open_client(uri: str, config: Config) -> AsyncMongoClient[Document]:
     """A client whose writes return once a majority has them in its journal; connects lazily."""
+    # Scrapy has the root logger take everything: the driver would write a record for each step.
+    logging.getLogger("pymongo").setLevel(logging.INFO)
     return AsyncMongoClient(
         uri,
         tz_aware=True,

@@ -18,7 +18,7 @@ OF_A_URL = {
     "posts": "url",
     "days": "target",
 }
-OF_A_SPIDER = (*OF_A_URL, "listings", "runs", "feeds", "pushes", "cells")
+OF_A_SPIDER = (*OF_A_URL, "listings", "runs", "feeds", "pushes", "cells", "dead")
 SUMMED = ("changed", "get_size", "update_size", "diff_size")
 
 

@@ -17,10 +17,10 @@ async def begin(db: Database, spider: str, started: datetime) -> ObjectId:
 
 
 async def finish(
-    db: Database, run: ObjectId, finished: datetime, reason: str, counts: Document
+    db: Database, run: ObjectId, finished: datetime, reason: str, counts: Document, workers: int
 ) -> None:
-    """The end of a pass."""
-    end = {"finished": finished, "reason": reason, "counts": counts}
+    """The end of a pass; workers: how many took part."""
+    end = {"finished": finished, "reason": reason, "counts": counts, "workers": workers}
     await db.runs.update_one({"_id": run}, {"$set": end})
 
 
@@ -30,8 +30,9 @@ async def unfinished_since(db: Database, spider: str) -> datetime | None:
     return found["started"] if found else None
 
 
-async def close_unfinished(db: Database, spider: str, at: datetime) -> None:
-    """Passes that a crash cut off count as ended once their log is whole again."""
-    await db.runs.update_many(
-        {"spider": spider, "finished": None}, {"$set": {"finished": at, "reason": "cut off"}}
-    )
+async def close_unfinished(
+    db: Database, spider: str, at: datetime, but: ObjectId | None = None
+) -> None:
+    """Passes that a crash cut off count as ended once their log is whole again; not `but`."""
+    cut_off: Document = {"spider": spider, "finished": None, "_id": {"$ne": but}}
+    await db.runs.update_many(cut_off, {"$set": {"finished": at, "reason": "cut off"}})

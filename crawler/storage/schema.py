@@ -20,7 +20,7 @@ from crawler.storage.migrations import build_histories, index_posts
 from crawler.storage.search import index_model
 
 logger = logging.getLogger(__name__)
-VERSION = 5
+VERSION = 6
 MIGRATIONS: dict[int, Callable[[Database], Awaitable[None]]] = {
     2: build_histories,
     4: index_posts,
@@ -73,6 +73,7 @@ VALIDATORS: dict[str, Document] = {
             "refreshed": _COUNT,
             "window": _COUNT,
             "asks_hours": _NUMBER,
+            "dead": _TIME,
             "consecutive_errors": _COUNT,
             "history": _HISTORY,
             "plan": _PLAN,
@@ -185,6 +186,10 @@ VALIDATORS: dict[str, Document] = {
             "at": _TIME,
         },
     ),
+    "dead": _validator(
+        ["spider", "url", "at", "leases"],
+        {"spider": _TEXT, "url": _TEXT, "at": _TIME, "leases": _COUNT},
+    ),
     "runs": _validator(["spider", "started"], {"spider": _TEXT, "started": _TIME}),
     "days": _validator(["spider", "target", "day"], {"spider": _TEXT, "target": _TEXT}),
     "hosts": _validator(["hold_until"], {"hold_until": _TIME}),
@@ -234,6 +239,7 @@ INDEXES: dict[str, list[IndexModel]] = {
     "pushes": [_index("spider", "at"), _index("spider", "url", "at")],
     "listings": [_index("spider", "list"), _index("spider", "item"), _index("spider", "shown")],
     "runs": [_index("spider", "started")],
+    "dead": [_index("spider", "at")],
     "plans": [_index("spiders", "at")],
     "days": [_index("target", "day"), _index("spider", "day")],
 }

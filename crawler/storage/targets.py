@@ -19,6 +19,8 @@ from schedules.schedule import WEEK_HOURS
 DEAD_LINK: Document = {"refreshed": 0, "consecutive_gone": {"$gt": 0}}
 # The page of a feed's post is fetched once, and planned never.
 ONCE: Document = {"post": {"$exists": True}}
+# What killed its workers waits for somebody to look at it (crawler/storage/dead.py).
+ALIVE: Document = {"dead": {"$exists": False}}
 # What a visit needs not know of its target.
 NOT_FOR_A_VISIT = {"last_visit": 0, "aliases": 0}
 
@@ -217,18 +219,32 @@ async def due(
     excluded_hosts: Sequence[str] = (),
 ) -> list[Target]:
     """The `limit` most overdue targets of a spider: `next_visit` at or before `until`."""
-    query: Document = {"spider": spider, "next_visit": {"$lte": until}}
-    if excluded_hosts:
-        query["host"] = {"$nin": list(excluded_hosts)}
+    query = _due(spider, until, excluded_hosts)
     cursor = db.targets.find(query, NOT_FOR_A_VISIT).sort("next_visit").limit(limit)
     return [from_document(found) async for found in cursor]
+
+
+async def due_keys(
+    db: Database, spider: str, until: datetime, limit: int, excluded_hosts: Sequence[str] = ()
+) -> list[str]:
+    """As `due`, the keys alone."""
+    query = _due(spider, until, excluded_hosts)
+    cursor = db.targets.find(query, {"_id": 1}).sort("next_visit").limit(limit)
+    return [found["_id"] async for found in cursor]
+
+
+def _due(spider: str, until: datetime, excluded_hosts: Sequence[str]) -> Document:
+    query: Document = {"spider": spider, "next_visit": {"$lte": until}} | ALIVE
+    if excluded_hosts:
+        query["host"] = {"$nin": list(excluded_hosts)}
+    return query
 
 
 async def due_of(
     db: Database, keys: list[str], until: datetime, excluded_hosts: Sequence[str] = ()
 ) -> dict[str, Target]:
     """Those of the targets with these keys that are due, by key."""
-    query: Document = {"_id": {"$in": keys}, "next_visit": {"$lte": until}}
+    query: Document = {"_id": {"$in": keys}, "next_visit": {"$lte": until}} | ALIVE
     if excluded_hosts:
         query["host"] = {"$nin": list(excluded_hosts)}
     cursor = db.targets.find(query, NOT_FOR_A_VISIT)
@@ -257,7 +273,7 @@ def watched(spiders: Sequence[str] | None = None) -> Document:
     """A query for all targets under watch of these spiders, of all if None."""
     query: Document = {
         "gone": {"$ne": True}, "alias_of": {"$exists": False}, "$nor": [DEAD_LINK, ONCE],
-    }  # fmt: skip
+    } | ALIVE  # fmt: skip
     return query if spiders is None else query | {"spider": {"$in": list(spiders)}}
 
 
@@ -276,7 +292,7 @@ async def make_all_due(db: Database, spider: str, at: datetime) -> None:
     later: Document = {
         "spider": spider, "next_visit": {"$gt": at},
         "alias_of": {"$exists": False}, "retired": {"$exists": False},
-    }  # fmt: skip
+    } | ALIVE  # fmt: skip
     await db.targets.update_many(later, {"$set": {"next_visit": at}})
 
 

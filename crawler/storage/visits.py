@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from pymongo import DESCENDING
 
 from crawler.items import Visit
 from crawler.posts import Collected
+from crawler.storage.bulk import insert_new
 from crawler.storage.client import Database, Document
 
 
@@ -66,6 +68,19 @@ async def recover(db: Database, spider: str, since: datetime) -> None:
         {"$merge": {"into": "visits", "on": "_id", "whenMatched": "keepExisting"}},
     ]
     await (await db.targets.aggregate(pipeline)).to_list(None)
+
+
+async def acknowledged(db: Database, keys: Sequence[str], since: datetime) -> dict[str, Document]:
+    """Those of some targets that were visited since a time, with these visits, by key.
+
+    The log is made whole for them: their worker may have died before it wrote there.
+    """
+    query: Document = {"_id": {"$in": list(keys)}, "last_visit.at": {"$gte": since}}
+    kept: Document = {"spider": 1, "url": 1, "kind": 1, "last_visit": 1}
+    found = await db.targets.find(query, kept).to_list(None)
+    rows = [{"spider": x["spider"], "target": x["url"], **x["last_visit"]} for x in found]
+    await insert_new(db.visits, rows)
+    return {x["_id"]: {**x["last_visit"], "kind": x["kind"]} for x in found}
 
 
 async def count_since(db: Database, spiders: list[str], since: datetime) -> int:

@@ -43,7 +43,7 @@ async def opened(db: Database, config: Config) -> AsyncIterator[Registry | None]
     if config.redis_url is None:
         yield Registry.of(db, scheme)
         return
-    async with _in_redis(db, config.redis_url, scheme) as registry:
+    async with _in_redis(db, config, scheme) as registry:
         yield registry
 
 
@@ -58,16 +58,17 @@ async def as_stored(db: Database, config: Config) -> AsyncIterator[Registry]:
         return
     if config.redis_url is None:
         raise ConfigError("near-duplicates are claimed in Redis: REDIS_URL has to name it")
-    async with _in_redis(db, config.redis_url, scheme) as registry:
+    async with _in_redis(db, config, scheme) as registry:
         yield registry
 
 
 @asynccontextmanager
-async def _in_redis(db: Database, url: str, scheme: Scheme) -> AsyncIterator[Registry]:
+async def _in_redis(db: Database, config: Config, scheme: Scheme) -> AsyncIterator[Registry]:
     from crawler.redis.bands import RedisBands
     from crawler.redis.client import open_redis
 
-    client = await open_redis(url)
+    url, seconds = config.redis_url or "", config.commit_retry_seconds
+    client = await open_redis(url, retry_seconds=seconds)
     try:
         bands = RedisBands(client, f"freshet:{db.name}:duplicates")
         registry = Registry.of(db, scheme, bands)

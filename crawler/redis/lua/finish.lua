@@ -1,0 +1,9 @@
+-- The pass has been summed up: nothing of it stays.
+if is_over() then
+  return 0
+end
+call("DEL", pass)
+for _, key in pairs(of) do
+  call("DEL", key)
+end
+return 1

@@ -1,0 +1,9 @@
+-- The pass is prepared. From ARGV[5] on: its run, when it started.
+if is_over() or call("HGET", pass, "preparer") ~= worker then
+  return 0
+end
+call("HSET", pass, "state", "open", "run", ARGV[FIRST], "started", ARGV[FIRST + 1])
+feeds()
+beat()
+keep()
+return 1

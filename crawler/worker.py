@@ -1,0 +1,311 @@
+"""The part of one process in a pass that several share: what it holds, what it has done.
+
+Three things go on at once: talking to the queue (what is done, what is wanted), renewing what is
+held, and, in one of the workers at a time, finding out what is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+
+from bson import ObjectId
+from scrapy.crawler import Crawler
+
+from crawler.config import Config
+from crawler.errors import FreshetError, StorageError
+from crawler.redis.client import open_redis
+from crawler.redis.queue import Joined, Lease, LeasedQueue, Standing
+from crawler.redis.steady import Steady
+from crawler.redis.turns import Turns
+
+logger = logging.getLogger(__name__)
+# Between two looks where nothing waits: ever longer, up to the second.
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.02, 0.5
+JOIN_SECONDS = 0.2
+TICK_SECONDS = 1.0
+OVER = "ending"
+# Leases for each request that Scrapy has under way: some wait to be sent, some to be stored.
+HOLD = 4
+Counts = Mapping[str, float]
+Feed = Callable[[], Awaitable[None]]
+# Entry, fingerprint, priority and text of a request.
+Pushed = tuple[str, str, int, str]
+
+
+def own_name() -> str:
+    """A name that no other worker has."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}".replace(" ", "-")
+
+
+class Worker:
+    """Holds leases and says what became of them.
+
+    hold:   how many entries at most
+    tries:  leases of an entry until it is left for dead
+    shares: this worker's own sums
+    failed: is told of an error that ends the work
+    """
+
+    def __init__(
+        self,
+        queue: LeasedQueue,
+        steady: Steady,
+        lease_seconds: float,
+        hold: int,
+        tries: int,
+        shares: Callable[[], Counts],
+        failed: Callable[[FreshetError], None],
+    ) -> None:
+        self.queue = queue
+        self.standing: Standing | None = None
+        self.tries = tries
+        self._steady = steady
+        self._lease_seconds = lease_seconds
+        self._hold = hold
+        self._held: dict[str, set[str]] = {}
+        self._entries: dict[str, str] = {}
+        self._lost: set[str] = set()
+        self._leases: list[Lease] = []
+        self._done: list[tuple[str, Counts]] = []
+        self._counted: dict[str, Counter[str]] = {}
+        self._loose: Counter[str] = Counter()
+        self._feed: Feed | None = None
+        self._shares, self._failed = shares, failed
+        self._pushed: list[Pushed] = []
+        self._shut: set[str] = set()
+        self._wake, self._arrived = asyncio.Event(), asyncio.Event()
+        self._is_wanted = self._is_stopped = False
+        self._sure_until = 0.0
+        self._outages = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._feeding: asyncio.Task[None] | None = None
+        self._now = asyncio.get_running_loop().time
+
+    async def join(self) -> Joined:
+        """Take part in the pass, once it is clear what this worker is to do there."""
+        while True:
+            joined = await self.queue.join(str(ObjectId()))
+            if joined.todo != "wait":
+                self._sure_until = self._now() + self._lease_seconds
+                self._tasks.append(self._start(self._renew_in_time()))
+                return joined
+            await asyncio.sleep(JOIN_SECONDS)
+
+    def begin(self, feed: Feed) -> None:
+        """Go to work. feed: finds out what is due, where that is this worker's to do."""
+        self._feed = feed
+        self._tasks.append(self._start(self._talk()))
+
+    async def next(self) -> list[Lease]:
+        """Leases, as there is room for them; none when the pass is over, or this worker is."""
+        while not self._leases and not self._is_over:
+            self._is_wanted = True
+            self._wake.set()
+            self._arrived.clear()
+            await self._arrived.wait()
+        self._is_wanted = False
+        taken, self._leases = self._leases, []
+        return [] if self._is_over else taken
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_stopped or (self.standing is not None and self.standing.state == OVER)
+
+    def holds(self, lease: Lease, keys: Iterable[str]) -> None:
+        """The targets that an entry stands for: it is done when all of them are."""
+        if lease.entry in self._held:
+            self._held[lease.entry].update(keys)
+            self._entries |= dict.fromkeys(keys, lease.entry)
+
+    def done(self, key: str, counts: Counts) -> None:
+        """A target is stored; what is to be counted of it."""
+        self._lost.discard(key)
+        entry = self._entries.pop(key, None)
+        # What was not leased (a hub's delivery) is nobody else's to count.
+        so_far = self._loose if entry is None else self._counted.setdefault(entry, Counter())
+        for name, value in counts.items():
+            so_far[name] += value  # type: ignore[assignment]
+        if entry is None:
+            return
+        left = self._held[entry]
+        left.discard(key)
+        if not left:
+            self.drop(entry, so_far)
+
+    def drop(self, entry: str, counts: Counts | None = None) -> None:
+        """An entry is done with, whatever it stood for."""
+        if self._held.pop(entry, None) is not None:
+            self._counted.pop(entry, None)
+            self._done.append((entry, counts or {}))
+            self._wake.set()
+
+    @property
+    def held(self) -> dict[str, set[str]]:
+        """What is leased: the targets that are not stored yet, by entry."""
+        return self._held
+
+    async def still_holds(self, key: str) -> bool:
+        """Whether a target is still this worker's, which may have slept too long for that."""
+        while self._now() > self._sure_until and not self._is_stopped:
+            await self._renew()
+        return key not in self._lost
+
+    def shut(self, host: str) -> None:
+        """A host gets no more requests in this pass, from nobody."""
+        self._shut.add(host)
+
+    def push(self, request: Pushed) -> None:
+        """A request that the spider made waits for whoever has room."""
+        self._pushed.append(request)
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Take no more leases."""
+        self._is_stopped = True
+        self._wake.set()
+        self._arrived.set()
+
+    async def leave(self, *, patient: bool) -> tuple[bool, int, int]:
+        """Say what is done, give back the rest, and go; at once or never if not `patient`.
+
+        Returns whether this worker is to sum up the pass (all others have left then), how many
+        others are at work, and the visits of the pass so far.
+        """
+        self.stop()
+        if not patient:
+            self._steady.hurry()
+        for task in [*self._tasks, *([self._feeding] if self._feeding else [])]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._done or self._pushed:
+            await self._say(0)
+        while True:
+            closes, others, visits = await self.queue.leave(self._sums(), self._held)
+            if not closes or not others:
+                return closes, others, visits
+            await asyncio.sleep(JOIN_SECONDS)
+
+    def _sums(self) -> Counts:
+        return {**self._loose, **self._shares()}
+
+    async def look(self) -> None:
+        """See how the pass stands."""
+        self._note((await self.queue.work([], 0, 0))[0])
+
+    def _start(self, work: Awaitable[None]) -> asyncio.Task[None]:
+        return asyncio.ensure_future(self._guarded(work))
+
+    async def _guarded(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except Exception as error:
+            self.stop()
+            if not isinstance(error, FreshetError):
+                logger.exception("The work on a shared pass broke down")
+                error = StorageError(f"shared pass: {error!r}")
+            self._failed(error)
+
+    async def _talk(self) -> None:
+        pause_seconds = FIRST_PAUSE_SECONDS
+        while not self._is_over:
+            self._wake.clear()
+            want = self._hold - len(self._held) if self._is_wanted else 0
+            if not want and not self._done and not self._pushed:
+                await self._wake.wait()
+                continue
+            found = await self._say(want)
+            self._arrived.set()
+            pause_seconds = FIRST_PAUSE_SECONDS if found else pause_seconds * 2
+            if want and not found:
+                pause_seconds = min(pause_seconds, LONGEST_PAUSE_SECONDS)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), pause_seconds)
+        self._arrived.set()
+
+    async def _say(self, want: int) -> bool:
+        # Before what they came from is done: else the pass could end between the two.
+        while self._pushed:
+            await self.queue.push(*self._pushed[0])
+            del self._pushed[0]
+        if self._shut:
+            await self.queue.shut(self._shut)
+            self._shut = set()
+        done, self._done = self._done, []
+        try:
+            standing, leases = await self.queue.work(done, want, self.tries)
+        except BaseException:
+            self._done = done + self._done
+            raise
+        self._held |= {lease.entry: set() for lease in leases}
+        self._leases += leases
+        self._note(standing)
+        return bool(leases)
+
+    async def _renew_in_time(self) -> None:
+        while not self._is_stopped:
+            await asyncio.sleep(min(TICK_SECONDS, self._lease_seconds / 4))
+            due = self._now() > self._sure_until - self._lease_seconds * 2 / 3
+            # Whoever is late after an outage finds that others have what it holds.
+            if due or self._steady.outages != self._outages:
+                await self._renew()
+
+    async def _renew(self) -> None:
+        began, outages = self._now(), self._steady.outages
+        standing, lost = await self.queue.renew(
+            list(self._held), self._sums(),
+            sure=began < self._sure_until, back=outages != self._outages,
+        )  # fmt: skip
+        self._sure_until = began + self._lease_seconds
+        self._outages = outages
+        for entry in lost:
+            keys = self._held.pop(entry, set())
+            self._lost |= keys
+            for key in keys:
+                self._entries.pop(key, None)
+        self._leases = [lease for lease in self._leases if lease.entry in self._held]
+        self._note(standing)
+
+    def _note(self, standing: Standing) -> None:
+        self.standing = standing
+        feed = None if self._is_stopped else self._feed
+        if standing.feeds and self._feeding is None and feed is not None:
+            self._feeding = self._start(feed())
+        elif not standing.feeds and self._feeding is not None:
+            self._feeding.cancel()
+            self._feeding = None
+        if self._is_over:
+            self._arrived.set()
+
+
+@asynccontextmanager
+async def opened_worker(
+    config: Config,
+    database: str,
+    crawler: Crawler,
+    shares: Callable[[], Counts],
+    failed: Callable[[FreshetError], None],
+) -> AsyncIterator[tuple[Worker, Turns]]:
+    """A worker of a spider's passes, and its turns at hosts; raises ConfigError or Unreachable."""
+    client = await open_redis(config.redis_url or "", retry_seconds=0)
+    steady, name = Steady(client, config.commit_retry_seconds), own_name()
+    assert crawler.spider is not None
+    key = f"{{freshet:{database}:{crawler.spider.name}}}:"
+    queue = LeasedQueue(steady, crawler.spider, key, name, round(config.lease_seconds * 1000))
+    most = min(config.in_flight, HOLD * crawler.settings.getint("CONCURRENT_REQUESTS"))
+    turns = Turns(steady, f"freshet:{database}", name, config.lease_seconds)
+    try:
+        yield (
+            Worker(queue, steady, config.lease_seconds, most, config.lease_tries, shares, failed),
+            turns,
+        )
+    finally:
+        with suppress(FreshetError):
+            await turns.close()
+        await client.aclose()

@@ -15,7 +15,7 @@ from crawler.command import FreshetCommand
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What one action is. A module with `add_options(parser)` and `function(config, opts)`.
+    """What one action is. A module with `options(parser)` and `function(config, opts)`.
 
     The function returns the exit code, None for 0.
     """
@@ -24,6 +24,7 @@ class Action:
     example: str
     module: str
     function: str = "run"
+    options: str = "add_options"
 
 
 class ActionsCommand(FreshetCommand):
@@ -82,7 +83,8 @@ class ActionsCommand(FreshetCommand):
     def _parser(self, name: str) -> _Parser:
         shown = f"[{name}]" if name == self.usual else name
         parser = _Parser(prog=f"scrapy {self.name} {shown}", add_help=False, allow_abbrev=False)
-        import_module(self.actions[name].module).add_options(parser)
+        action = self.actions[name]
+        getattr(import_module(action.module), action.options)(parser)
         return parser
 
     def _told(self) -> str:

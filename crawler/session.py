@@ -131,10 +131,6 @@ class Session:
             return True
         return await self.worker.queue.spend(host) <= self.limits.cap
 
-    async def holds(self, target: Target) -> bool:
-        """Whether a target is still this process's, which may have slept for too long."""
-        return self.worker is None or await self.worker.still_holds(target.key)
-
     def take(self, target: Target) -> None:
         """A target is handed to the spider."""
         self.in_flight.add(target.key)
@@ -233,7 +229,9 @@ class Session:
             self.allowance = Allowance(store.db, self.patience, self.wrapper, self.clock)
             self.registry = await self._opened.enter_async_context(opened(store.db, self.config))
             await self._begin(full=bool(getattr(spider, "full", False)))
-            self.writer = Writer(store.db, self.config, self.started, self.patience, self.registry)
+            self.writer = Writer(
+                store.db, self.config, self.started, self.patience, self.registry, self.worker
+            )
             self._is_open = True
         except FreshetError as error:
             self.fail(error)

@@ -151,9 +151,16 @@ class Worker:
         """What is leased: the targets that are not stored yet, by entry."""
         return self._held
 
+    @property
+    def is_sure(self) -> bool:
+        """Whether its last word is so young that nobody can have taken over what it holds."""
+        return self._now() <= self._sure_until
+
     async def still_holds(self, key: str) -> bool:
-        """Whether a target is still this worker's, which may have slept too long for that."""
-        while self._now() > self._sure_until and not self._is_stopped:
+        """Whether a target is still this worker's; it asks where it is not sure."""
+        while not self.is_sure:
+            if self._is_stopped:
+                return False
             await self._renew()
         return key not in self._lost
 

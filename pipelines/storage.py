@@ -9,6 +9,7 @@ from scrapy.exceptions import DropItem
 
 from crawler.errors import StorageError
 from crawler.items import Kind, Outcome, Skipped, Visit
+from crawler.storage.writer import TakenOver
 from pipelines.changes import OfSession, as_error
 
 
@@ -30,11 +31,11 @@ class StoragePipeline(OfSession):
         if not isinstance(item, Visit):
             return item
         target = item.fetched.target
-        if not await self.session.holds(target):
-            self.session.leave(target)
-            raise Stored("another worker has taken it over")
         try:
             visit = await self._store(item)
+        except TakenOver:
+            self.session.leave(target)
+            raise Stored("another worker has taken it over") from None
         except BaseException:
             self.session.leave(target)
             raise
@@ -62,6 +63,8 @@ class StoragePipeline(OfSession):
     async def _store(self, visit: Visit) -> Visit:
         try:
             await self.session.writer.commit(visit)
+        except TakenOver:
+            raise
         except StorageError as error:
             self.session.fail(error)
             raise

@@ -234,8 +234,8 @@ class LeasedQueue(Base):  # type: ignore[misc]
             said = await self._steady.ask(run)
         if isinstance(said, list) and said[0] == b"over":
             raise PassLost(
-                "Redis lost the pass of these workers (its append-only file is off?), or it was "
-                "ended from outside: start again, nothing is lost"
+                "the pass is over without this worker, or Redis lost it (is its append-only file "
+                "off?): start again, nothing is lost"
             )
         return said
 

@@ -12,6 +12,9 @@ import asyncio
 import contextlib
 import logging
 from datetime import datetime, timedelta
+from itertools import compress
+from operator import not_
+from typing import Protocol
 
 from crawler.config import Config
 from crawler.errors import Unreachable
@@ -41,8 +44,27 @@ logger = logging.getLogger(__name__)
 Entry = tuple[Visit, "asyncio.Future[None]"]
 
 
+class Leases(Protocol):
+    """What this process may store, where several share a pass."""
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it was not silent for so long that others may have taken over what it holds."""
+
+    async def still_holds(self, key: str) -> bool:
+        """Whether a target is still this process's; asks, unless it is sure."""
+
+
+class Slept(Exception):
+    """The process was silent for too long, in the middle of a batch."""
+
+
+class TakenOver(Exception):
+    """Another worker has taken over the target of a visit, as this one was silent for too long."""
+
+
 class Writer:
-    """Writes visits in batches; one for each pass."""
+    """Writes visits in batches; one for each pass. leases: where several workers share it."""
 
     def __init__(
         self,
@@ -51,12 +73,14 @@ class Writer:
         due: datetime,
         patience: Patience,
         registry: Registry | None = None,
+        leases: Leases | None = None,
     ) -> None:
         self._db = db
         self._config = config
         self._due = due
         self._patience = patience
         self._registry = registry
+        self._leases = leases
         self._longest = timedelta(hours=config.max_interval_hours)
         self._waiting: list[Entry] = []
         self._arrived = asyncio.Event()
@@ -68,8 +92,8 @@ class Writer:
     async def commit(self, visit: Visit) -> None:
         """Return when the visit and all that belongs to it is stored.
 
-        Raises Unreachable when the server stays away, and the driver's error when this visit
-        (not its batch) cannot be stored.
+        Raises Unreachable when the server stays away, TakenOver where the visit is not this
+        process's to store, and the driver's error when this visit (not its batch) cannot be stored.
         """
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((visit, stored))
@@ -102,8 +126,12 @@ class Writer:
 
     async def _store(self, batch: list[Entry]) -> None:
         try:
+            batch = await self._kept(batch)
             visits_of_batch = [visit for visit, _ in batch]
-            await self._patience.ask(lambda: self._write(visits_of_batch))
+            if batch:
+                await self._patience.ask(lambda: self._write(visits_of_batch))
+        except Slept:
+            await self._store(batch)
         except Unreachable as error:
             _fail(batch, error)
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait have to hear it
@@ -111,6 +139,14 @@ class Writer:
         else:
             for _, stored in batch:
                 _succeed(stored)
+
+    async def _kept(self, batch: list[Entry]) -> list[Entry]:
+        """Without those that others have taken over; asked right before they are stored."""
+        if self._leases is None:
+            return batch
+        holds = [await self._leases.still_holds(visit.fetched.target.key) for visit, _ in batch]
+        _fail(list(compress(batch, map(not_, holds))), TakenOver())
+        return list(compress(batch, holds))
 
     async def _store_singly(self, batch: list[Entry], error: Exception) -> None:
         """One visit that cannot be stored fails alone."""
@@ -136,6 +172,8 @@ class Writer:
         await cells.note(self._db, batch)
         for visit in batch:
             self.discovered += await feedposts.follow(self._db, visit, self._due)
+        if self._leases is not None and not self._leases.is_sure:
+            raise Slept
         await self._db.targets.bulk_write(list(targets.updates_of(batch)), ordered=False)
         await insert_new(self._db.visits, [visits.log_row_of(visit) for visit in batch])
         if doubted := [visit.fetched.target.key for visit in batch if visit.doubts_push]:

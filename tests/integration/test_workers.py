@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import redis as driver
 
-from tests.integration.harness import Db, Freshet, Pages, asked, outcomes
 from tests.integration.forked import Process
+from tests.integration.harness import Db, Freshet, Pages, asked, outcomes, visits
 
 ITEMS = 60
+PATIENCE_SECONDS = 60
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Return once something is true."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not true():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
 
 
 def shop(freshet: Freshet, pages: Pages, items: int = ITEMS, **keys: object) -> Path:
@@ -78,3 +93,160 @@ def test_three_workers_fetch_each_page_once_and_their_sums_add_up(
     (summary,) = [line for log in said for line in log.splitlines() if "accuracy 100" in line]
     assert f"{fetched} fetched: {fetched} new" in summary
     assert keys_in(redis, database) == []
+
+
+def test_what_a_killed_worker_held_comes_back_and_is_stored_once(
+    freshet: Freshet, database: Db, pages: Pages, redis: str
+) -> None:
+    wrapper = shop(freshet, pages, 100, concurrency=1, delay_seconds=0.02)
+    env = {"FRESHET_LEASE_SECONDS": 2}
+    killed, lived = start(freshet, wrapper, redis, 2, **env)
+    until(lambda: database.visits.count_documents({}) > 20)
+    killed.kill()
+    ended([lived])
+    killed.communicate()
+    (run,) = database.runs.find()
+    assert run["reason"] == "finished"
+    assert run["counts"]["visits"] == database.visits.count_documents({}) == 111
+    assert set(Counter(row["target"] for row in visits(database)).values()) == {1}
+    assert database.targets.count_documents({"requested": 1}) == 111
+    # What was under way when the worker was killed is fetched again, and nothing else.
+    assert sum(asked(pages).values()) <= 111 + 1
+    assert keys_in(redis, database) == []
+
+
+def test_a_pass_whose_workers_all_died_is_taken_over(
+    freshet: Freshet, database: Db, pages: Pages, redis: str
+) -> None:
+    wrapper = shop(freshet, pages, 60, concurrency=1, delay_seconds=0.02)
+    env = {"FRESHET_LEASE_SECONDS": 1}
+    (killed,) = start(freshet, wrapper, redis, 1, **env)
+    until(lambda: database.visits.count_documents({}) > 20)
+    killed.kill()
+    killed.communicate()
+    time.sleep(1.2)
+    ended(start(freshet, wrapper, redis, 1, **env))
+    (run,) = database.runs.find()
+    assert run["counts"]["visits"] == database.visits.count_documents({}) == 67
+    assert keys_in(redis, database) == []
+
+
+def test_a_worker_that_slept_too_long_stores_nothing_of_what_others_took_over(
+    freshet: Freshet, database: Db, pages: Pages, redis: str
+) -> None:
+    wrapper = shop(freshet, pages, 60, concurrency=1, delay_seconds=0.05)
+    env = {"FRESHET_LEASE_SECONDS": 1}
+    slept, lived = start(freshet, wrapper, redis, 2, **env)
+    until(lambda: database.visits.count_documents({}) > 20)
+    os.kill(slept.pid, signal.SIGSTOP)
+    said = ended([lived])
+    os.kill(slept.pid, signal.SIGCONT)
+    slept.communicate(timeout=60)
+    assert slept.returncode in (0, 1)
+    assert "accuracy 100" in said[0]
+    assert database.visits.count_documents({}) == 67
+    assert set(Counter(row["target"] for row in visits(database)).values()) == {1}
+
+
+def test_sigterm_ends_one_worker_and_the_others_go_on(
+    freshet: Freshet, database: Db, pages: Pages, redis: str
+) -> None:
+    wrapper = shop(freshet, pages, 60, concurrency=1, delay_seconds=0.02)
+    left, stayed = start(freshet, wrapper, redis, 2)
+    until(lambda: database.visits.count_documents({}) > 20)
+    os.kill(left.pid, signal.SIGTERM)
+    said = ended([left, stayed])
+    assert "1 other worker is still at work" in said[0]
+    assert set(asked(pages).values()) == {1}
+    (run,) = database.runs.find()
+    assert (run["reason"], run["counts"]["visits"], run["workers"]) == ("finished", 67, 2)
+
+
+def test_the_last_worker_that_is_ended_sums_up_and_the_next_pass_goes_on(
+    freshet: Freshet, database: Db, pages: Pages, redis: str
+) -> None:
+    wrapper = shop(freshet, pages, 60, concurrency=1, delay_seconds=0.05)
+    (left,) = start(freshet, wrapper, redis, 1)
+    until(lambda: database.visits.count_documents({}) > 10)
+    os.kill(left.pid, signal.SIGTERM)
+    ended([left])
+    first = database.runs.find_one()
+    assert first is not None
+    assert first["reason"] == "shutdown"
+    assert first["counts"]["visits"] == database.visits.count_documents({})
+    assert keys_in(redis, database) == []
+    ended(start(freshet, wrapper, redis, 1))
+    assert set(asked(pages).values()) == {1}
+    assert database.runs.count_documents({"reason": "finished"}) == 1
+
+
+def test_workers_keep_to_the_delay_and_the_number_of_one(
+    freshet: Freshet, database: Db, pages: Pages, redis: str
+) -> None:
+    wrapper = shop(freshet, pages, 20, concurrency=1, delay_seconds=0.1)
+    began = time.monotonic()
+    ended(start(freshet, wrapper, redis, 3, DOWNLOAD_DELAY_JITTER=0))
+    # robots.txt is asked for by each.
+    times = sorted(
+        request["at"] for request in pages.requests() if request["path"] != "/robots.txt"
+    )
+    assert time.monotonic() - began > 22 * 0.05
+    assert len(times) == 23
+    assert times[-1] - times[0] > 22 * 0.1 * 0.7
+
+
+def test_a_limit_and_a_cap_of_requests_hold_for_all_workers_together(
+    freshet: Freshet, database: Db, pages: Pages, redis: str
+) -> None:
+    wrapper = shop(freshet, pages, 60)
+    words = ("crawl", "site", "-a", f"wrapper={wrapper}", "-a", "limit=15")
+    ended([freshet.start(*words, REDIS_URL=redis) for _ in range(2)])
+    assert sum(asked(pages).values()) == database.visits.count_documents({}) == 15
+    ended(start(freshet, wrapper, redis, 2, FRESHET_HOST_REQUESTS=20))
+    assert sum(asked(pages).values()) - 15 <= 20
+
+
+POISON = """
+import json
+import os
+from spiders.wrapper import WrapperSpider
+
+
+class Shop(WrapperSpider):
+    name = "shop"
+    start_urls = ["{url}/index"]
+    list_pages = "/list/"
+    item_pages = "/item/"
+    concurrency = 4
+    throttle = False
+
+    def read_item(self, response):
+        if response.url.endswith("/item/13"):
+            os._exit(9)
+        return {{"title": response.css("h1::text").get()}}
+"""
+
+
+def test_a_page_that_kills_three_workers_is_left_for_dead(
+    freshet: Freshet, database: Db, pages: Pages, redis: str, tmp_path: Path
+) -> None:
+    shop(freshet, pages, 40)
+    (tmp_path / "poisoned.py").write_text(POISON.format(url=pages.url), encoding="utf-8")
+    env = {"PYTHONPATH": tmp_path, "REDIS_URL": redis, "FRESHET_LEASE_SECONDS": 1}
+    words = ("crawl", "shop", "-s", "SPIDER_MODULES=poisoned")
+    codes = []
+    while len(codes) < 8 and 0 not in codes:
+        time.sleep(1.2 if codes else 0)
+        codes.append(freshet(*words, **env).code)
+    assert codes == [9, 9, 9, 0]
+    assert database.posts.count_documents({}) == 39
+    (row,) = json.loads(freshet("dead", "list", "--json").out)
+    assert (row["url"], row["leases"]) == (f"{pages.url}/item/13", 3)
+    (run,) = database.runs.find()
+    assert run["counts"]["dead"] == 1
+    assert keys_in(redis, database) == []
+
+    assert freshet("crawl", "shop", "-s", "SPIDER_MODULES=poisoned", **env).code == 0
+    assert freshet("dead", "retry", f"{pages.url}/item/13").out == "1 target due again\n"
+    assert freshet("dead").out == "nothing is dead\n"
+    assert freshet(*words, **env).code == 9

@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.02, 0.5
 JOIN_SECONDS = 0.2
 TICK_SECONDS = 1.0
+ANSWER_SECONDS = 5.0
 OVER = "ending"
 # Leases for each request that Scrapy has under way: some wait to be sent, some to be stored.
 HOLD = 4
@@ -300,7 +301,9 @@ async def opened_worker(
     failed: Callable[[FreshetError], None],
 ) -> AsyncIterator[tuple[Worker, Turns]]:
     """A worker of a spider's passes, and its turns at hosts; raises ConfigError or Unreachable."""
-    client = await open_redis(config.redis_url or "", retry_seconds=0)
+    # A server that is silent is noticed before a lease runs out.
+    timeout_seconds = min(ANSWER_SECONDS, config.lease_seconds / 3)
+    client = await open_redis(config.redis_url or "", timeout_seconds, retry_seconds=0)
     steady, name = Steady(client, config.commit_retry_seconds), own_name()
     assert crawler.spider is not None
     key = f"{{freshet:{database}:{crawler.spider.name}}}:"

@@ -3,7 +3,7 @@
 -- ARGV: id of the pass, name of this worker, milliseconds of a lease, milliseconds until keys expire
 --
 -- pass      hash   id, state (preparing, open, ending), run, started, preparer, closer, feeder,
---                  feeder_until, fed (entries so far), expired (leases so far)
+--                  feeder_until, fed (entries so far), expired (leases so far), beat, settled
 -- tries     hash   entry -> leases so far; outlives a pass that was cut off
 -- of one pass, behind its id:
 -- pending   zset   entries that wait, in their order
@@ -46,7 +46,15 @@ local function is_alive(name)
   return dies and tonumber(dies) > now
 end
 
+-- Where nobody has said a word for long the server slept, not the workers: until all have said what
+-- they hold, no lease expires and none is given.
+local GRACE_MS = 3000
 local function beat()
+  local last = tonumber(call("HGET", pass, "beat") or now)
+  if now - last > lease_ms / 2 then
+    call("HSET", pass, "settled", now + GRACE_MS)
+  end
+  call("HSET", pass, "beat", now)
   call("ZADD", of.workers, now + lease_ms, worker)
   call("SADD", of.members, worker)
 end
@@ -70,6 +78,10 @@ local function feeds()
   end
   call("HSET", pass, "feeder", worker, "feeder_until", now + lease_ms)
   return 1
+end
+
+local function is_settled()
+  return now >= tonumber(call("HGET", pass, "settled") or "0")
 end
 
 local function let_go(entry)

@@ -23,7 +23,7 @@ while i <= #ARGV do
   i = last + 1
 end
 
-if want == 0 or call("HGET", pass, "state") ~= "open" then
+if want == 0 or not is_settled() or call("HGET", pass, "state") ~= "open" then
   return standing({})
 end
 

@@ -43,7 +43,13 @@ LEFT_OVER = ("over_cap", "closed")
 
 
 class Session:
-    """Opens and closes a pass and holds its state; the spider carries it."""
+    """Opens and closes a pass and holds its state; the spider carries it.
+
+    worker, turns: where several processes share the pass
+    prepares, sums_up: whether it is this process that begins the pass, and that ends it
+    counts: of the pass; of this process alone until it has left the others
+    own:    of this process alone, once it has left
+    """
 
     db: Database
     writer: Writer
@@ -67,6 +73,7 @@ class Session:
         self.along: set[str] = set()
         self.releases = 0
         self.counts: Counter[str] = Counter()
+        self.own: Counter[str] | None = None
         self.error: FreshetError | None = None
         self.due_at_start = 0
         self.targets_at_end = 0
@@ -296,11 +303,13 @@ class Session:
     async def _leave(self, worker: Worker) -> None:
         """End this process's part; the last worker of all sums up what all have done."""
         patient = self.error is None
+        self.own = whole({**self.counts, **self._shares()})
         self.sums_up, self.others, self.visits_of_all = await worker.leave(patient=patient)
         if not self.sums_up:
             return
         sums, self.workers, has_expired = await worker.queue.sums()
         self.counts = cast("Counter[str]", Counter(sums))
+        self.visits_of_all = self.counts["visits"]
         if has_expired and self._is_open:
             await self.patience.read(
                 lambda: make_whole(

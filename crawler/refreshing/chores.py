@@ -8,11 +8,13 @@ import logging
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 
 from crawler.config import PROJECT, Config
+from crawler.errors import FreshetError
 
 logger = logging.getLogger(__name__)
 # What cron's prune keeps where no setting says it.
@@ -22,6 +24,8 @@ FIRST_PRUNE_SECONDS = 3600.0
 AGAIN_SECONDS = 3600.0
 STOP_SECONDS = 10.0
 STDERR = 2
+REPLAN = "replan"
+CLOCKS_SECONDS = 2.0
 
 
 @dataclass(slots=True)
@@ -52,7 +56,7 @@ def chores(config: Config, replan_seconds: float, since_plan: float, now: float)
     if not replan_seconds:
         return [prune]
     first = now + max(0.0, replan_seconds - since_plan)
-    return [Chore("replan", ["replan"], replan_seconds, first), prune]
+    return [Chore(REPLAN, ["replan"], replan_seconds, first), prune]
 
 
 def prune_words(config: Config) -> list[str]:
@@ -71,12 +75,23 @@ def told(settings: BaseSettings) -> list[str]:
 COMMAND_LINE = SETTINGS_PRIORITIES["cmdline"]
 
 
-async def keep_doing(todo: list[Chore], options: list[str], counts: Counter[str]) -> None:
-    """Run each chore at its time, one at a time, until this is cancelled; count those done."""
+async def keep_doing(
+    todo: list[Chore],
+    options: list[str],
+    counts: Counter[str],
+    since_plan: Callable[[], Awaitable[float]],
+) -> None:
+    """Run each chore at its time, one at a time, until this is cancelled; count those done.
+
+    since_plan: seconds since the last plan
+    """
     clock = asyncio.get_running_loop().time
     while todo:
         chore = min(todo, key=lambda one: one.next_at)
         await asyncio.sleep(max(0.0, chore.next_at - clock()))
+        if chore.name == REPLAN and (waits := await _waits(chore, since_plan)) > 0:
+            chore.next_at = clock() + waits
+            continue
         code = await _run([*chore.words, *options])
         chore.ran(clock(), well=not code)
         counts[chore.name] += not code
@@ -84,6 +99,14 @@ async def keep_doing(todo: list[Chore], options: list[str], counts: Counter[str]
             logger.warning("scrapy %s failed (exit code %d)", chore.name, code)
         else:
             logger.info("scrapy %s is done", chore.name)
+
+
+async def _waits(chore: Chore, since_plan: Callable[[], Awaitable[float]]) -> float:
+    """Seconds until the next replan, as another machine may have made the last one."""
+    with contextlib.suppress(FreshetError):
+        # Its time was read from another clock.
+        return chore.every - await since_plan() - CLOCKS_SECONDS
+    return 0.0
 
 
 async def _run(words: list[str]) -> int:

@@ -12,6 +12,7 @@ from scrapy.settings import Settings
 from crawler.config import Config
 from crawler.errors import FreshetError
 from crawler.extensions.summary import figures
+from crawler.items import Outcome
 from crawler.locks import only_one
 from crawler.refreshing.jobs import Job
 from crawler.session import Session
@@ -21,6 +22,10 @@ LOOK_SECONDS = 0.05
 # The service says what a pass did; and frozen garbage of a pass would stay for ever.
 LEFT_OUT = {"crawler.extensions.summary.Summary": None, "crawler.extensions.garbage.Garbage": None}
 LIMIT = "CLOSESPIDER_TIMEOUT"
+# What the service sums up, by its name in a session's counts.
+OWN = {"fetched": "visits", "missed_visits": "missed visits", "posts": "posts"} | {
+    str(outcome): str(outcome) for outcome in Outcome
+}
 Made = asyncio.Task[dict[str, Any]]
 
 
@@ -37,8 +42,9 @@ def settings_of_a_pass(settings: Settings, slice_seconds: float) -> Settings:
 class Pass:
     """A pass that is at work.
 
-    made: its task; the counts of `crawler.extensions.summary.figures`. Raises Busy, FreshetError,
-          or whatever a spider raises when it is made.
+    made: its task; the counts of `crawler.extensions.summary.figures`, and the visits of all
+          processes that shared it. Raises Busy, FreshetError, or whatever a spider raises when it
+          is made.
     """
 
     def __init__(self, job: Job, config: Config, settings: Settings) -> None:
@@ -56,7 +62,9 @@ class Pass:
 
     async def _make(self, config: Config, settings: Settings) -> dict[str, Any]:
         name = self.job.name()
-        lock = only_one(config, f"crawl-{name}", f"{name} is being crawled by another process")
+        busy = f"{name} is being crawled by another process"
+        # With Redis it is one more worker.
+        lock = None if config.redis_url else only_one(config, f"crawl-{name}", busy)
         try:
             self.crawler = Crawler(self.job.spider, settings)
             await self.crawler.crawl_async(**self.job.arguments)
@@ -66,9 +74,19 @@ class Pass:
                 await session.ended.wait()
             if session.error is not None:
                 raise session.error
-            return {"name": name} | figures(session)
+            return {"name": name} | _counted(session)
         finally:
-            lock.release()
+            if lock is not None:
+                lock.release()
+
+
+def _counted(session: Session) -> dict[str, Any]:
+    """What this process did: those of the others count what they did."""
+    counts: dict[str, Any] = figures(session)
+    if session.own is None:
+        return counts | {"of_all": counts["fetched"]}
+    own = {name: session.own[of] for name, of in OWN.items()}
+    return counts | own | {"of_all": session.visits_of_all}
 
 
 def _is_open(crawler: Crawler) -> bool:

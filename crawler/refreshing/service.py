@@ -55,7 +55,8 @@ class Service:
         """Return when it was stopped and all has ended; raises StorageError at its start only."""
         todo = await self._chores()
         options = told(self.settings)
-        beside = asyncio.create_task(keep_doing(todo, options, self.report.chores))
+        doing = keep_doing(todo, options, self.report.chores, self._since_plan)
+        beside = asyncio.create_task(doing)
         while not self._is_stopping:
             self._wake.clear()
             await self._sleep(self._begin() if await self._look() else LOOK_SECONDS)
@@ -63,16 +64,18 @@ class Service:
         await asyncio.gather(beside, self._end(), return_exceptions=True)
 
     async def _chores(self) -> list[Chore]:
-        now = self.clock.now()
         for word, job in self.jobs.items():
             # One that is broken is told when its pass begins.
             with contextlib.suppress(FreshetError):
                 self._names[word] = job.name()
-        since = await self._patience.read(
-            lambda: _since(self.store, list(self._names.values()), now)
-        )
+        since = await self._since_plan()
         cadence = self.order.replan_hours * HOUR_SECONDS
         return chores(self.store.config, cadence, since, self._now())
+
+    async def _since_plan(self) -> float:
+        """Seconds since the last plan, whichever machine made it."""
+        now, names = self.clock.now(), list(self._names.values())
+        return await self._patience.read(lambda: _since(self.store, names, now))
 
     async def _look(self) -> bool:
         """Read what is due of those of whom it is not known; False if the database is away."""
@@ -128,7 +131,7 @@ class Service:
         self._names[word] = str(counts["name"])
         self.report.add(word, counts)
         standing = self.standings[word]
-        is_idle = not counts["fetched"] and not standing.is_blind
+        is_idle = not counts["of_all"] and not standing.is_blind
         standing.ended(Ending.IDLE if is_idle else Ending.GOOD, self._now())
         level = logging.INFO if counts["fetched"] else logging.DEBUG
         logger.log(level, "%s", line_of_a_pass(counts, seconds))

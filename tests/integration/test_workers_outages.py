@@ -1,4 +1,4 @@
-"""Redis goes away in the middle of a shared pass: the pass waits, and nothing is lost or repeated."""
+"""Redis goes away in the middle of a shared pass: the pass waits, nothing is lost or repeated."""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ import pytest
 import redis as driver
 
 from tests.integration.harness import Db, Freshet, Pages, asked
-from tests.integration.test_workers import ended, keys_in, start, until
+from tests.integration.test_workers import ended, keys_in, shop, start, until
 
 # Each item page names another with its details; `read_details` logs what it got.
-SPIDER = '''
+SPIDER = """
 from scrapy import Request
 from spiders.wrapper import WrapperSpider
 
@@ -37,7 +37,7 @@ class Shop(WrapperSpider):
     def read_details(self, response, of):
         assert response.request.headers.get("X-Of") == b"item" or of == "all"
         self.logger.info("details of %s: %s", of, response.css("h1::text").get())
-'''
+"""
 
 
 @pytest.fixture
@@ -118,4 +118,21 @@ def test_all_cells_of_a_page_are_read_by_one_worker_in_one_request(
     assert database.visits.count_documents({"along": True}) == 16
     (run,) = database.runs.find()
     assert run["counts"]["visits"] == 20
+    assert keys_in(redis, database) == []
+
+
+def test_services_on_several_machines_share_passes_and_their_reports_add_up(
+    freshet: Freshet, database: Db, pages: Pages, redis: str, tmp_path: Path
+) -> None:
+    wrapper = shop(freshet, pages, 60, concurrency=2)
+    words = ("refresh", "run", wrapper, "--for", "6s", "--json")
+    services = [
+        freshet.start(*words, REDIS_URL=redis, FRESHET_DATA_DIR=tmp_path / f"machine{n}")
+        for n in range(2)
+    ]
+    done = [json.loads(service.communicate(timeout=60)[0]) for service in services]
+    assert set(asked(pages).values()) == {1}
+    assert sum(row["visits"] for one in done for row in one["spiders"]) == 67
+    assert sum(row["failed"] for one in done for row in one["spiders"]) == 0
+    assert sum(run["counts"]["visits"] for run in database.runs.find()) == 67
     assert keys_in(redis, database) == []

@@ -140,6 +140,9 @@ class Config(BaseSettings):
     lease_tries: Count = Field(
         3, le=100, description="workers that may die over a page until it is left for dead"
     )
+    grace_seconds: Seconds = Field(
+        30.0, description="for what is under way when a process is told to end"
+    )
     clock_offset_hours: float = Field(
         0.0, ge=-1e6, le=1e6, description="moves Freshet's clock, for rehearsals"
     )

@@ -78,6 +78,7 @@ class Session:
         self.due_at_start = 0
         self.targets_at_end = 0
         self.prepares = self.sums_up = True
+        self.is_hurried = False
         self.workers, self.others, self.visits_of_all = 1, 0, 0
         self.ended = asyncio.Event()
         self._released = asyncio.Event()
@@ -194,6 +195,13 @@ class Session:
         if self.turns is not None:
             await self.turns.hold(host, (until - self.clock.now()).total_seconds())
         await self.patience.read(lambda: hosts.hold(self.db, host, until))
+
+    def hurry(self) -> None:
+        """The time is over in which what is under way may end."""
+        self.is_hurried = True
+        self.patience.hurry()
+        if self.worker is not None:
+            self.worker.hurry()
 
     def fail(self, error: FreshetError) -> None:
         """End the pass because of an error that is not one page's; said once."""

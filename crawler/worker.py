@@ -165,6 +165,10 @@ class Worker:
             await self._renew()
         return key not in self._lost
 
+    def hurry(self) -> None:
+        """Wait no longer for a Redis that is away."""
+        self._steady.hurry()
+
     def shut(self, host: str) -> None:
         """A host gets no more requests in this pass, from nobody."""
         self._shut.add(host)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from typing import Any
 
 from scrapy import Request, Spider
 from scrapy.core import downloader
 from scrapy.core.downloader import Slot
+from scrapy.crawler import Crawler
 from scrapy.http import Response
 from twisted.python.failure import Failure
 
 from crawler.items import Target
-from crawler.middlewares.manners import Ended, NotAsked
+from crawler.middlewares.manners import ENDED, Ended, NotAsked
 from crawler.redis.turns import HostHeld, Turn, Turns
 from crawler.session import Session
-
-ENDED = "the pass has ended"
 
 
 class Waiting(deque[Any]):
@@ -48,7 +48,27 @@ class Downloader(downloader.Downloader):
             slot.queue = Waiting(slot.transferring)
         return key, slot
 
+    def __init__(self, crawler: Crawler) -> None:
+        super().__init__(crawler)
+        self._sending: set[asyncio.Task[Any]] = set()
+
+    def give_up(self) -> None:
+        """Wait no longer for answers."""
+        for task in list(self._sending):
+            task.cancel()
+
     async def _download(self, slot: Slot, request: Request) -> Response:
+        task = asyncio.current_task()
+        assert task is not None
+        self._sending.add(task)
+        try:
+            return await self._in_turn(slot, request)
+        except asyncio.CancelledError:
+            raise Ended(ENDED) from None
+        finally:
+            self._sending.discard(task)
+
+    async def _in_turn(self, slot: Slot, request: Request) -> Response:
         session = getattr(self.crawler.spider, "session", None)
         turns = session.turns if isinstance(session, Session) else None
         if turns is None:
@@ -76,11 +96,13 @@ class Downloader(downloader.Downloader):
             raise
 
     def _process_queue(self, slot: Slot) -> None:
-        if self._is_closing():
+        if self.is_closing:
             self._let_go(slot)
         super()._process_queue(slot)
 
-    def _is_closing(self) -> bool:
+    @property
+    def is_closing(self) -> bool:
+        """Whether the pass is ending: nothing more is begun."""
         state = self.crawler.engine._slot if self.crawler.engine is not None else None
         return state is not None and state.closing is not None
 

@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 BUSY = frozenset({429, 503})
 REFUSED = frozenset({403, 429})
 MOST_WAITS = 3
+ENDED = "the pass has ended"
 ALONE_HOURS = 1.0
 LONGEST_HOLD = timedelta(days=30)
 
@@ -50,6 +51,8 @@ class MannersMiddleware:
         while (seconds := limits.wait_seconds(host, self.session.clock.now())) > 0:
             if seconds > self.patience_seconds:
                 raise NotAsked(f"{host} asked to be left alone for {seconds:.0f} s")
+            if self.session.is_hurried:
+                raise Ended(ENDED)
             await asyncio.sleep(min(seconds, 1.0))
         if not limits.spend(host) or not await self.session.may_ask(host):
             raise NotAsked(f"{host}: the cap of {limits.cap} requests in one run is used up")

@@ -47,13 +47,13 @@ class Steady:
     async def ask(self, call: Callable[[], Awaitable[Result]]) -> Result:
         """The result of `call`; raises Unreachable when the server stays away."""
         now = asyncio.get_running_loop().time
-        deadline, pause_seconds = now() + self._seconds, FIRST_PAUSE_SECONDS
+        began, pause_seconds = now(), FIRST_PAUSE_SECONDS
         while True:
             try:
                 result = await call()
             except AWAY as error:
                 self._note(error)
-                if now() > deadline:
+                if now() > began + self._seconds:
                     with user_errors(self.client):
                         raise
             else:

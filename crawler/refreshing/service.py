@@ -24,7 +24,8 @@ from crawler.storage.patience import Patience
 from crawler.storage.store import Store
 
 logger = logging.getLogger(__name__)
-GRACE_SECONDS = 30.0
+# For the rest, after what is under way has had its time.
+REST_SECONDS = 10.0
 
 
 class Service:
@@ -152,12 +153,13 @@ class Service:
         passes = list(self.running.values())
         if not passes:
             return
+        seconds = self.store.config.grace_seconds + REST_SECONDS
         closing = [asyncio.create_task(one.close()) for one in passes]
-        await asyncio.wait([one.made for one in passes], timeout=GRACE_SECONDS)
+        await asyncio.wait([one.made for one in passes], timeout=seconds)
         for task in closing:
             task.cancel()
         for word in self.running:
-            logger.warning("%s: the pass did not end in %.0f s", word, GRACE_SECONDS)
+            logger.warning("%s: the pass did not end in %.0f s", word, seconds)
 
 
 async def _since(store: Store, names: list[str], now: datetime) -> float:

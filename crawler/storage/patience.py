@@ -18,7 +18,7 @@ FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Patience:
     """How long to bear with a server, and how to bring it back.
 
@@ -29,18 +29,22 @@ class Patience:
     seconds: float
     revive: Callable[[], Awaitable[None]]
 
+    def hurry(self) -> None:
+        """Wait no longer for a server that is away."""
+        self.seconds = 0.0
+
     async def ask(self, call: Callable[[], Awaitable[Result]]) -> Result:
         """The result of `call`, which has to be safe to repeat.
 
         Raises Unreachable when the server stays away; other errors of the driver pass.
         """
         now = asyncio.get_running_loop().time
-        deadline, pause_seconds = now() + self.seconds, FIRST_PAUSE_SECONDS
+        began, pause_seconds = now(), FIRST_PAUSE_SECONDS
         while True:
             try:
                 return await call()
             except (AutoReconnect, ConnectionFailure) as error:
-                if now() > deadline:
+                if now() > began + self.seconds:
                     raise Unreachable(f"MongoDB went away: {in_short(error)}") from None
                 logger.warning("MongoDB went away, trying again: %s", in_short(error))
             await asyncio.sleep(pause_seconds)

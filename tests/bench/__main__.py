@@ -22,6 +22,7 @@ from tests.bench import (
     hundredcells,
     planning,
     recall,
+    workeroptions,
 )
 from tests.bench.crawls import ROOT, Crawl, freshet, plain
 from tests.site.running import RunningSite
@@ -51,7 +52,7 @@ def main() -> int:
     )
     parser.add_argument("--cells", action="store_true", help="a hundred cells kept fresh")
     parser.add_argument(
-        "--minutes", type=int, default=12, help="with --cells: how long (default 12)"
+        "--minutes", type=float, help="how long: --cells (default 12), --hour (default 60)"
     )
     parser.add_argument("--policy", default="value", help="with --cells: FRESHET_DISPATCH")
     parser.add_argument("--port", type=int, default=0, help="with --cells: of its six pages")
@@ -59,9 +60,10 @@ def main() -> int:
     parser.add_argument(
         "--trace", type=Path, help="with --feeds: folder with posts.csv.gz and feeds.csv"
     )
+    workeroptions.add(parser)
     options = parser.parse_args()
     for name, bench in _others(options).items():
-        if getattr(options, name):
+        if getattr(options, name) not in (None, False):
             return bench()
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name, RunningSite() as site:
         folder = Path(name)
@@ -81,10 +83,12 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
         "feed_plans": feedplans.run,
         "dispatch": dispatching.run,
         "duplicates": lambda: crawlduplicates.run(options.rounds or 5),
-        "cells": lambda: hundredcells.run(options.minutes, options.policy, options.port),
+        "cells": lambda: hundredcells.run(
+            round(options.minutes or 12), options.policy, options.port
+        ),
         "recall": lambda: recall.run(options.recall),
         "claims": lambda: claims.run(options.posts),
-    }
+    } | workeroptions.benches(options)
 
 
 def _speed(url: str, folder: Path, items: int, rounds: int) -> int:

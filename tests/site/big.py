@@ -182,7 +182,12 @@ def list_page(total: int, articles: bool, number: int, text: Text, edits: int) -
         after %= (total, place, number + 1, query)
     body = b'<h2 class="category">%s</h2>\n<ul class="products">\n%s\n</ul>\n<p>%s</p>'
     note = b"\n<p>Edited %d times.</p>" % edits if edits else b""
-    return _HEAD % category + body % (category, links, after) + note + _FOOT
+    return framed(category, body % (category, links, after) + note)
+
+
+def framed(name: bytes, body: bytes) -> bytes:
+    """Return a page of this name."""
+    return _HEAD % name + body + _FOOT
 
 
 @lru_cache(maxsize=128)

@@ -163,6 +163,30 @@ class RunningFolder(RunningServer):
         super().__init__("tests.site.folder", options)
 
 
+class RunningQuick(RunningServer):
+    """A site that answers faster than a crawler asks; `options` are words of its command line."""
+
+    def __init__(self, items: int, *options: str) -> None:
+        super().__init__("tests.site.quick", ["--items", str(items), *options])
+        self.items = items
+        self._read = self._answers = 0
+
+    def answers(self) -> int:
+        """Return how many requests the log holds; reads only what has come since the last call."""
+        if self.log.exists():
+            with self.log.open("rb") as log:
+                log.seek(self._read)
+                text = log.read()
+            self._read += len(text)
+            self._answers += text.count(b"\n")
+        return self._answers
+
+    def clear_log(self) -> None:
+        """Empty the log."""
+        super().clear_log()
+        self._read = self._answers = 0
+
+
 class RunningFeeds(RunningServer):
     """Feeds by a trace of posts; their clock stands at `start` until `set_clock`."""
 

@@ -1,0 +1,53 @@
+"""How fast a site is by itself: `python -m tests.bench.asking URL ITEMS` prints pages a second.
+
+The client reads as little of an answer as it has to, over 16 connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from tests.site.running import ROOT
+
+CONNECTIONS = 16
+END = b"\r\n\r\n"
+LENGTH = re.compile(rb"content-length: *(\d+)", re.I)
+
+
+def pages_per_second(url: str, items: int) -> float:
+    """What a client that does nothing else gets of the site; in a process of its own."""
+    command = [sys.executable, "-m", "tests.bench.asking", url, str(items)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+async def _ask(host: str, port: int, paths: Iterator[str]) -> None:
+    reader, writer = await asyncio.open_connection(host, port)
+    for path in paths:
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+        head = await reader.readuntil(END)
+        found = LENGTH.search(head)
+        assert found is not None, head
+        await reader.readexactly(int(found[1]))
+    writer.close()
+
+
+async def _main(url: str, items: int) -> float:
+    address = urlsplit(url)
+    assert address.hostname is not None
+    assert address.port is not None
+    paths = (f"/item/{n}.html" for n in range(1, items + 1))
+    begun = time.monotonic()
+    each = [_ask(address.hostname, address.port, paths) for _ in range(CONNECTIONS)]
+    await asyncio.gather(*each)
+    return items / (time.monotonic() - begun)
+
+
+if __name__ == "__main__":
+    print(f"{asyncio.run(_main(sys.argv[1], int(sys.argv[2]))):.0f}")

@@ -1,0 +1,184 @@
+"""`make bench ARGS=--hour`: the service for an hour on a site that changes by itself, and grows.
+
+Pages are visited every few minutes until the first replan, and every hour or two then; cells of
+some pages have periods of seconds. Replans follow each other every few minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pymongo
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.hourpicture import draw
+from tests.knocks.accounts import Accounts
+from tests.knocks.crowd import Crowd
+from tests.knocks.ending import orderly
+from tests.knocks.samples import Sample, Trend, sample, trend
+from tests.knocks.servers import Mongo, Redis
+from tests.knocks.sides import FreshetSide, settings
+from tests.knocks.worker import Worker
+from tests.site.running import RunningQuick
+
+PAGES, MINUTES, WORKERS, REPLAN = 10_000, 60, 2, "5m"
+PICTURE = Path(".benchmarks/hour.png")
+SITE = ("--changes-seconds", "60", "--arrivals-seconds", "5")
+SAMPLE_SECONDS, LEAST_SAMPLES = 10.0, 120
+STOP_SECONDS = 120.0
+# A worker's memory over the last half; less is noise.
+GROWTH_SHARE = 0.05
+REQUESTS_A_DAY = 24
+WRONG = re.compile(r" failed\b|Traceback|went away")
+CELL_PAGES, PERIODS = 20, {"p.price": "5s", "p.stock": "20s"}
+KEYS = """
+list_interval_hours = 0.03
+item_interval_hours = 0.05
+max_interval_hours = 2
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be done. redis: the workers share one; without it there is one worker."""
+
+    minutes: float = MINUTES
+    workers: int = WORKERS
+    pages: int = PAGES
+    replan: str = REPLAN
+    redis: bool = True
+    picture: Path = PICTURE
+
+
+class ServiceSide(FreshetSide):
+    """`scrapy refresh run` on the wrapper, with cells."""
+
+    replan: str = REPLAN
+
+    def begin(self) -> None:
+        super().begin()
+        described = self.wrapper.read_text(encoding="utf-8")
+        top, mark, fields = described.partition("[fields]")
+        text = f"{top}{KEYS}\n{mark}{fields}\n{cells_toml(self.url)}"
+        self.wrapper.write_text(text, encoding="utf-8")
+
+    def start(self, number: int) -> Worker:
+        words = ["refresh", "run", str(self.wrapper), "--json", "--replan", self.replan]
+        return self.started(number, [*words, *settings(number)])
+
+
+@dataclass(frozen=True, slots=True)
+class PageCell:
+    """A cell of an item page."""
+
+    path: str
+    css: str
+    every: str
+
+
+def cells() -> dict[str, PageCell]:
+    """Two cells of each of some pages, by name; they share requests when both are due."""
+    return {
+        f"c{page}{css[-5:]}": PageCell(f"/item/{page}.html", css, every)
+        for page in range(1, CELL_PAGES + 1)
+        for css, every in PERIODS.items()
+    }
+
+
+def cells_toml(url: str) -> str:
+    """The cells as a wrapper's tables."""
+    return "\n".join(
+        f'[cells.{name}]\nurl = "{url}{one.path}"\ncss = "{one.css}"\nevery = "{one.every}"'
+        for name, one in cells().items()
+    )
+
+
+def run(asked: Asked) -> int:
+    """Let it run, print what came of it and draw it; 1 if a law is broken."""
+    asked.picture.parent.mkdir(parents=True, exist_ok=True)
+    with orderly(), ExitStack() as opened:
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="fh-")))
+        site = opened.enter_context(RunningQuick(asked.pages, *SITE))
+        mongo = opened.enter_context(Mongo(folder / "m"))
+        redis = opened.enter_context(Redis(folder)) if asked.redis else None
+        env = {"FRESHET_BUDGET": f"{asked.pages * REQUESTS_A_DAY}/day", "FRESHET_DAILY_CAP": "0"}
+        uri, url = mongo.uri("hour"), None if redis is None else redis.url
+        side = ServiceSide(folder, site.url, uri, url, **env)
+        side.replan = asked.replan
+        print(f"{asked.pages:,} items; MongoDB and Redis keep their data in {folder}")
+        with Crowd(side, asked.workers if asked.redis else 1) as crowd:
+            samples = _watched(crowd, asked.minutes * 60, mongo, redis)
+            ended = _ended(crowd)
+        reports = [json.loads(worker.output) for worker in crowd.workers if worker.output]
+        with pymongo.MongoClient[dict[str, Any]](uri, tz_aware=True) as client:
+            pages = {name: one.path for name, one in cells().items()}
+            accounts = Accounts(client.get_default_database(), site, pages, reports)
+            broken = [*ended, *accounts.check()]
+            broken += [] if accounts.replans else ["no replan was done"]
+            print(accounts)
+    trends = {worker.number: trend(samples, worker.number) for worker in crowd.workers}
+    draw(samples, asked.picture)
+    broken += _show(trends, samples)
+    print("\n".join(broken) or "No law is broken.", f"The picture: {asked.picture}", sep="\n")
+    return 1 if broken else 0
+
+
+def _watched(crowd: Crowd, seconds: float, mongo: Mongo, redis: Redis | None) -> list[Sample]:
+    began, samples = time.monotonic(), list[Sample]()
+    every = min(SAMPLE_SECONDS, seconds / LEAST_SAMPLES)
+    while (now := time.monotonic() - began) < seconds:
+        samples.append(sample(now, crowd.alive, mongo, redis))
+        pause = len(samples) * every - (time.monotonic() - began)
+        crowd.until(lambda: False, pause)
+        if not crowd.alive:
+            break
+    return samples
+
+
+def _ended(crowd: Crowd) -> list[str]:
+    """End all at the same time; what is wrong with that."""
+    early = [
+        f"{worker.agent} ended by itself" for worker in crowd.workers if worker.code is not None
+    ]
+    for worker in crowd.alive:
+        worker.terminate()
+    crowd.finish(STOP_SECONDS)
+    late = [f"{worker.agent} did not end in {STOP_SECONDS:g} s" for worker in crowd.alive]
+    failed = [f"{worker.agent}: exit code {worker.code}" for worker in crowd.failed]
+    return [*early, *late, *failed, *(line for worker in crowd.workers for line in _wrong(worker))]
+
+
+def _wrong(worker: Worker) -> list[str]:
+    """Lines of a log that should not be there: of passes, of replans, of bugs."""
+    lines = worker.log.read_text(encoding="utf-8").splitlines()
+    return [f"{worker.agent}: {line}" for line in lines if WRONG.search(line)]
+
+
+def _show(trends: dict[int, Trend], samples: list[Sample]) -> list[str]:
+    """Print; the laws of memory and descriptors that are broken."""
+    table = Table("worker", "mean MB", "MB an hour", "grown MB", "descriptors", "threads")
+    broken = []
+    for number, one in trends.items():
+        table.add_row(
+            str(number), f"{one.mean_mb:.0f}", f"{one.mb_per_hour:+.1f}", f"{one.grown_mb:+.1f}",
+            *(f"{before} to {after}" for before, after in (one.descriptors, one.threads)),
+        )  # fmt: skip
+        if one.grown_mb > GROWTH_SHARE * one.mean_mb:
+            broken.append(f"worker-{number} has grown by {one.grown_mb:.1f} MB in the last half")
+        if one.descriptors[1] > one.descriptors[0]:
+            broken.append(f"worker-{number} has more descriptors open than before")
+    console, last = Console(), samples[-1]
+    console.print(table)
+    console.print(
+        f"MongoDB {last.mongo_mb:.0f} MB, Redis {last.redis_mb:.0f} MB with {last.keys} keys "
+        f"({max(one.keys for one in samples)} at most)"
+    )
+    return broken

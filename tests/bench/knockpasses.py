@@ -1,0 +1,193 @@
+"""The passes of `make bench ARGS=--knocks`: each with a database and a Redis of its own."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pymongo
+
+from tests.knocks.crowd import Crowd
+from tests.knocks.fetches import Fetches, fetches
+from tests.knocks.laws import Laws
+from tests.knocks.relay import Relay
+from tests.knocks.servers import Mongo, Redis, Server
+from tests.knocks.sides import FreshetSide, PlainSide, Side
+from tests.knocks.striking import Outage, Striker, drawn
+from tests.site.quick import Pages
+from tests.site.running import RunningQuick
+
+FRESHET, PLAIN = "Freshet", "scrapy-redis"
+REDIS, MONGO = Redis.name, Mongo.name
+LONGEST_SECONDS = 900.0
+OUTAGE_SHARE = 0.3
+STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be done.
+
+    workers, redis: so many on one Redis; without Redis there is one, and a new one after each kill
+    kills:          of workers and of servers, by name
+    outage_seconds: of each server in each way; 0: none
+    env:            of Freshet's workers
+    """
+
+    workers: int
+    kills: dict[str, int]
+    outage_seconds: float
+    pages: int
+    redis: bool = True
+    seed: int = 0
+    env: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What happens in a pass: kills by name, or one server away in one way."""
+
+    name: str
+    kills: dict[str, int] = field(default_factory=dict)
+    away: str = ""
+    way: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What came of a pass. broken: sentences; of plain scrapy-redis nothing is demanded."""
+
+    side: str
+    scenario: str
+    blows: int
+    seconds: float
+    found: Fetches
+    stored: int
+    lost: int
+    doubled: int
+    broken: list[str]
+
+
+class Knocks:
+    """Passes over one site and on one mongod, each with a database and a Redis of its own."""
+
+    def __init__(self, asked: Asked, folder: Path, site: RunningQuick, mongo: Mongo) -> None:
+        self._asked, self._folder, self._site, self._mongo = asked, folder, site, mongo
+        self._passes = 0
+
+    def line(self, scenario: Scenario, *, plain: bool) -> Line:
+        """Make a pass, and look at what is left."""
+        self._passes += 1
+        name = f"k{self._passes}"
+        folder = self._folder / name
+        folder.mkdir()
+        self._site.clear_log()
+        chance = random.Random(f"{self._asked.seed} {scenario.name}")
+        with Redis(folder) as redis, self._database(name) as uri:
+            self._servers: dict[str, Server] = {REDIS: redis, MONGO: self._mongo}
+            if plain:
+                side = PlainSide(folder, self._site.url, redis, mongo_uri=uri)
+                return self._plain(scenario, side, chance)
+            with self._way(scenario, redis, name) as (mongo_uri, redis_url, way):
+                ours = FreshetSide(folder, self._site.url, mongo_uri, redis_url, **self._asked.env)
+                return self._freshet(scenario, ours, uri, chance, way)
+
+    def _freshet(
+        self,
+        scenario: Scenario,
+        side: FreshetSide,
+        uri: str,
+        chance: random.Random,
+        way: Outage | None,
+    ) -> Line:
+        began = time.monotonic()
+        with Crowd(side, self._asked.workers if self._asked.redis else 1) as crowd:
+            striker = self._striker(crowd, chance)
+            if way is None:
+                went = striker.kill(_told(FRESHET, scenario, chance))
+            else:
+                seconds = self._asked.outage_seconds
+                went = striker.outage(scenario.away, way, OUTAGE_SHARE, seconds)
+            has_ended = crowd.finish(LONGEST_SECONDS)
+        found = fetches(self._site.requests(), striker.blows)
+        broken = [] if went else ["the pass stood still, or ended before the last knock"]
+        broken += [] if has_ended else [f"not all ended within {LONGEST_SECONDS:g} s"]
+        broken += self._laws(uri, found, crowd)
+        return self._line(FRESHET, scenario, side, striker, began, broken)
+
+    def _plain(self, scenario: Scenario, side: PlainSide, chance: random.Random) -> Line:
+        began = time.monotonic()
+        with Crowd(side, self._asked.workers, replaces=True) as crowd:
+            striker = self._striker(crowd, chance)
+            striker.kill(_told(PLAIN, scenario, chance))
+            crowd.finish(LONGEST_SECONDS)
+        return self._line(PLAIN, scenario, side, striker, began, [])
+
+    def _striker(self, crowd: Crowd, chance: random.Random) -> Striker:
+        return Striker(crowd, self._site, self._asked.pages, chance, self._servers)
+
+    def _line(
+        self,
+        name: str,
+        scenario: Scenario,
+        side: Side,
+        striker: Striker,
+        began: float,
+        broken: list[str],
+    ) -> Line:
+        stored = Counter(side.stored())
+        return Line(
+            name,
+            scenario.name,
+            len(striker.blows),
+            time.monotonic() - began,
+            fetches(self._site.requests(), striker.blows),
+            len(stored),
+            self._asked.pages - len(stored),
+            stored.total() - len(stored),
+            broken,
+        )
+
+    def _laws(self, uri: str, found: Fetches, crowd: Crowd) -> list[str]:
+        with pymongo.MongoClient[dict[str, Any]](uri, tz_aware=True) as client:
+            pages, shared = Pages(self._asked.pages), self._asked.redis
+            laws = Laws(client.get_default_database(), self._site.url, pages, shared=shared)
+            return laws.check(found, crowd.workers)
+
+    @contextmanager
+    def _way(
+        self, scenario: Scenario, redis: Redis, database: str
+    ) -> Iterator[tuple[str, str | None, Outage | None]]:
+        """URI of MongoDB, URL of Redis, and how the one that is to be away goes."""
+        uri, url = self._mongo.uri(database), redis.url if self._asked.redis else None
+        server: Server = redis if scenario.away == REDIS else self._mongo
+        with ExitStack() as opened:
+            if scenario.way in ("", STOPPED):
+                yield uri, url, server.stopped if scenario.way else None
+                return
+            relay = opened.enter_context(Relay(server.socket))
+            if scenario.away == REDIS:
+                url = f"redis://127.0.0.1:{relay.port}/0"
+            else:
+                uri = f"mongodb://127.0.0.1:{relay.port}/{database}"
+            yield uri, url, getattr(relay, scenario.way)
+
+    @contextmanager
+    def _database(self, name: str) -> Iterator[str]:
+        uri = self._mongo.uri(name)
+        yield uri
+        with pymongo.MongoClient[dict[str, Any]](uri) as client:
+            client.drop_database(name)
+
+
+def _told(side: str, scenario: Scenario, chance: random.Random) -> list[tuple[float, str]]:
+    """When to strike and what; printed, as a seed alone says little."""
+    plan = drawn(chance, scenario.kills)
+    print(f"{side}, {scenario.name}:", " ".join(f"{what}@{share:.3f}" for share, what in plan))
+    return plan

@@ -1,0 +1,78 @@
+"""`make bench ARGS=--knocks`: passes whose workers and servers are killed, stopped and cut off.
+
+After each pass the database is held against the site's own log. The same kills befall plain
+scrapy-redis, for comparison.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.knockpasses import MONGO, REDIS, STOPPED, Asked, Knocks, Line, Scenario
+from tests.knocks.ending import orderly
+from tests.knocks.servers import Mongo
+from tests.knocks.striking import WORKER
+from tests.site.running import RunningQuick
+
+PAGES, DELAY_MS = 4000, 150
+KILLED = (WORKER, REDIS, MONGO)
+# How a server can be away: it stands still, or the way to it is closed, or swallows all.
+WAYS = (STOPPED, "refusing", "swallowing")
+
+
+def run(asked: Asked) -> int:
+    """All passes; 1 if a law is broken."""
+    with (
+        orderly(),
+        tempfile.TemporaryDirectory(prefix="fk-") as name,
+        RunningQuick(asked.pages, "--delay-ms", str(DELAY_MS)) as site,
+        Mongo(Path(name) / "m") as mongo,
+    ):
+        print(f"seed {asked.seed}; {asked.pages:,} items, {DELAY_MS} ms an answer; data in {name}")
+        knocks = Knocks(asked, Path(name), site, mongo)
+        ours = scenarios(asked, redis=asked.redis)
+        lines = [knocks.line(scenario, plain=False) for scenario in ours]
+        theirs = [one for one in scenarios(asked, redis=True) if one.kills]
+        lines += [knocks.line(scenario, plain=True) for scenario in theirs]
+    _show(lines)
+    broken = [f"{one.scenario}: {said}" for one in lines for said in one.broken]
+    print("\n".join(broken) or "No law is broken.")
+    return 1 if broken else 0
+
+
+def scenarios(asked: Asked, *, redis: bool) -> list[Scenario]:
+    """The passes to make. redis: whether it is used."""
+    kills = {name: n for name, n in asked.kills.items() if n and (redis or name != REDIS)}
+    found = [Scenario(f"{n} kills, {name}", {name: n}) for name, n in kills.items()]
+    if len(kills) > 1:
+        found.append(Scenario("all of these", kills))
+    if asked.outage_seconds:
+        seconds = f"{asked.outage_seconds:g} s"
+        servers = (MONGO, REDIS) if redis else (MONGO,)
+        found += [
+            Scenario(f"{name} {way}, {seconds}", away=name, way=way)
+            for way in WAYS
+            for name in servers
+        ]
+    return found
+
+
+def _show(lines: list[Line]) -> None:
+    table = Table(
+        "", "pass", "blows", "seconds", "answers", "cut", "again: in hand", "away", "other",
+        "longest s", "stored", "lost", "a blow", "double", "broken",
+    )  # fmt: skip
+    for one in lines:
+        found = one.found
+        table.add_row(
+            one.side, one.scenario, str(one.blows), f"{one.seconds:.0f}",
+            *map(str, (found.answered, found.cut, found.in_flight, found.while_away)),
+            str(len(found.unexplained)), f"{found.longest_seconds:.2f}", str(one.stored),
+            str(one.lost), f"{one.lost / one.blows:.1f}" if one.blows else "-", str(one.doubled),
+            str(len(one.broken)),
+        )  # fmt: skip
+    Console(width=150).print(table)

@@ -1,0 +1,38 @@
+"""The spider: the same links and fields as Freshet's wrapper."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from scrapy_redis.spiders import RedisSpider
+
+
+class Shop(RedisSpider):
+    """Follows the list pages of the quick site and yields its items."""
+
+    name = "shop"
+    redis_key = "shop:start_urls"
+
+    def parse(self, response: Any) -> Iterator[Any]:
+        """The first page, or a list page."""
+        self._is_busy()
+        yield from response.follow_all(css="li.list a", callback=self.parse)
+        yield from response.follow_all(css="li.item a", callback=self.parse_item)
+
+    def parse_item(self, response: Any) -> Iterator[dict[str, Any]]:
+        """An item page."""
+        self._is_busy()
+        yield {
+            "url": response.url,
+            "title": response.css("h1::text").get(),
+            "price": response.css("p.price::text").get(),
+            "stock": response.css("p.stock::text").get(),
+            "sku": response.css("span.sku::text").get(),
+            "description": response.css("div.description ::text").getall(),
+        }
+
+    def _is_busy(self) -> None:
+        # Mend: the idle time is counted from when scrapy-redis was imported.
+        self.spider_idle_start_time = int(time.time())

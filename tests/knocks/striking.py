@@ -1,0 +1,87 @@
+"""Kills and outages at random places of a pass."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from tests.knocks.crowd import Crowd
+from tests.knocks.fetches import Blow
+from tests.knocks.servers import Server
+from tests.site.running import RunningQuick
+
+WORKER = "worker"
+# Of the pass: there is something to lose, and there is something left to do.
+FIRST_SHARE, LAST_SHARE = 0.03, 0.92
+# After the moment by count, so that it may be any moment of what a worker does.
+JITTER_SECONDS = 0.1
+SHORTEST_AWAY_SECONDS, LONGEST_AWAY_SECONDS = 0.2, 3.0
+STILL_SECONDS = 240.0
+Outage = Callable[[], AbstractContextManager[Any]]
+
+
+def drawn(chance: random.Random, counts: Mapping[str, int]) -> list[tuple[float, str]]:
+    """When to strike, as shares of a pass, and what; so many of each, in the order of time."""
+    whats = [what for what, n in counts.items() for _ in range(n)]
+    return sorted((chance.uniform(FIRST_SHARE, LAST_SHARE), what) for what in whats)
+
+
+class Striker:
+    """Strikes at the workers and servers of one pass; `blows` says what it did.
+
+    pages:   of the whole pass
+    servers: by the names that `drawn` was given for them
+    """
+
+    def __init__(
+        self,
+        crowd: Crowd,
+        site: RunningQuick,
+        pages: int,
+        chance: random.Random,
+        servers: Mapping[str, Server],
+    ) -> None:
+        self._crowd, self._site, self._pages = crowd, site, pages
+        self._chance, self._servers = chance, servers
+        self.blows: list[Blow] = []
+
+    def kill(self, plan: list[tuple[float, str]]) -> bool:
+        """Kill as was drawn; False if the pass stands still or nobody is left before the end."""
+        for share, what in plan:
+            if not self._reached(share):
+                return False
+            time.sleep(self._chance.uniform(0, JITTER_SECONDS))
+            if what == WORKER:
+                self._kill_worker()
+            else:
+                self._kill_server(what)
+        return True
+
+    def outage(self, what: str, way: Outage, share: float, seconds: float) -> bool:
+        """Have a server unreachable for so long at a share of the pass."""
+        if not self._reached(share):
+            return False
+        began = time.time()
+        with way():
+            self._crowd.until(lambda: time.time() > began + seconds, seconds * 2)
+        self.blows.append(Blow(what, began, time.time()))
+        return bool(self._crowd.alive)
+
+    def _reached(self, share: float) -> bool:
+        return self._crowd.until(lambda: self._site.answers() >= share * self._pages, STILL_SECONDS)
+
+    def _kill_worker(self) -> None:
+        began = time.time()
+        if worker := self._crowd.kill_one(self._chance):
+            self.blows.append(Blow(WORKER, began, worker.ended, worker.agent))
+
+    def _kill_server(self, name: str) -> None:
+        server, began = self._servers[name], time.time()
+        server.kill()
+        away = self._chance.uniform(SHORTEST_AWAY_SECONDS, LONGEST_AWAY_SECONDS)
+        self._crowd.until(lambda: time.time() > began + away, away * 2)
+        server.start()
+        self.blows.append(Blow(name, began, time.time()))

@@ -1,0 +1,26 @@
+"""How what a worker holds has gone over time."""
+
+from __future__ import annotations
+
+from tests.knocks.samples import Held, Sample, trend
+
+
+def samples(memory_mb: list[float], descriptors: list[int]) -> list[Sample]:
+    held = zip(memory_mb, descriptors, strict=True)
+    return [
+        Sample(10.0 * k, {1: Held(mb, open_, 4, 0.0)}, 100.0, 0.0, 0)
+        for k, (mb, open_) in enumerate(held)
+    ]
+
+
+def test_growth_is_that_of_the_last_half() -> None:
+    found = trend(samples([*range(0, 400, 10), *(400 + k for k in range(40))], [9] * 80), 1)
+    assert round(found.mb_per_hour, 6) == 360
+    assert round(found.grown_mb, 6) == 39
+    assert found.mean_mb == 419.5
+
+
+def test_descriptors_that_come_and_go_are_no_leak() -> None:
+    busy, leak = [9, 30] * 40, [9] * 40 + [12, 30] * 20
+    assert trend(samples([100.0] * 80, busy), 1).descriptors == (9, 9)
+    assert trend(samples([100.0] * 80, leak), 1).descriptors == (9, 12)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 
 from crawler.config import PROJECT, Config
-from crawler.errors import FreshetError
 
 logger = logging.getLogger(__name__)
 # What cron's prune keeps where no setting says it.
@@ -25,7 +24,6 @@ AGAIN_SECONDS = 3600.0
 STOP_SECONDS = 10.0
 STDERR = 2
 REPLAN = "replan"
-CLOCKS_SECONDS = 2.0
 
 
 @dataclass(slots=True)
@@ -79,18 +77,18 @@ async def keep_doing(
     todo: list[Chore],
     options: list[str],
     counts: Counter[str],
-    since_plan: Callable[[], Awaitable[float]],
+    waits: Callable[[Chore], Awaitable[float]],
 ) -> None:
     """Run each chore at its time, one at a time, until this is cancelled; count those done.
 
-    since_plan: seconds since the last plan
+    waits: seconds that a chore has to wait yet, as another machine does it, or has done it
     """
     clock = asyncio.get_running_loop().time
     while todo:
         chore = min(todo, key=lambda one: one.next_at)
         await asyncio.sleep(max(0.0, chore.next_at - clock()))
-        if chore.name == REPLAN and (waits := await _waits(chore, since_plan)) > 0:
-            chore.next_at = clock() + waits
+        if (seconds := await waits(chore)) > 0:
+            chore.next_at = clock() + seconds
             continue
         code = await _run([*chore.words, *options])
         chore.ran(clock(), well=not code)
@@ -99,14 +97,6 @@ async def keep_doing(
             logger.warning("scrapy %s failed (exit code %d)", chore.name, code)
         else:
             logger.info("scrapy %s is done", chore.name)
-
-
-async def _waits(chore: Chore, since_plan: Callable[[], Awaitable[float]]) -> float:
-    """Seconds until the next replan, as another machine may have made the last one."""
-    with contextlib.suppress(FreshetError):
-        # Its time was read from another clock.
-        return chore.every - await since_plan() - CLOCKS_SECONDS
-    return 0.0
 
 
 async def _run(words: list[str]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 
 from scrapy.settings import Settings
@@ -13,19 +13,20 @@ from scrapy.settings import Settings
 from crawler.clock import Clock
 from crawler.errors import FreshetError, StorageError
 from crawler.locks import Busy
-from crawler.refreshing.chores import Chore, chores, keep_doing, told
+from crawler.refreshing.chores import AGAIN_SECONDS, REPLAN, Chore, chores, keep_doing, told
 from crawler.refreshing.deciding import LOOK_SECONDS, Ending, Standing, decide
 from crawler.refreshing.jobs import Job
 from crawler.refreshing.options import HOUR_SECONDS, Order
 from crawler.refreshing.passes import Made, Pass, settings_of_a_pass, why
 from crawler.refreshing.report import Report, line_of_a_pass
-from crawler.storage import duetimes
+from crawler.storage import duetimes, turns
 from crawler.storage.patience import Patience
 from crawler.storage.store import Store
 
 logger = logging.getLogger(__name__)
 # For the rest, after what is under way has had its time.
 REST_SECONDS = 10.0
+CLOCKS_SECONDS = 2.0
 
 
 class Service:
@@ -56,7 +57,7 @@ class Service:
         """Return when it was stopped and all has ended; raises StorageError at its start only."""
         todo = await self._chores()
         options = told(self.settings)
-        doing = keep_doing(todo, options, self.report.chores, self._since_plan)
+        doing = keep_doing(todo, options, self.report.chores, self._waits)
         beside = asyncio.create_task(doing)
         while not self._is_stopping:
             self._wake.clear()
@@ -77,6 +78,21 @@ class Service:
         """Seconds since the last plan, whichever machine made it."""
         now, names = self.clock.now(), list(self._names.values())
         return await self._patience.read(lambda: _since(self.store, names, now))
+
+    async def _waits(self, chore: Chore) -> float:
+        """Seconds that a chore waits yet: of several machines one does it, at its time."""
+        try:
+            # The last plan's time is that of another clock.
+            if chore.name == REPLAN:
+                since = await self._since_plan()
+                if (seconds := chore.every - since - CLOCKS_SECONDS) > 0:
+                    return seconds
+            now, db = self.clock.now(), self.store.db
+            apart = timedelta(seconds=min(chore.every, AGAIN_SECONDS) / 2)
+            mine = await self._patience.read(lambda: turns.taken(db, chore.name, now, apart))
+        except StorageError:
+            return LOOK_SECONDS
+        return 0.0 if mine else apart.total_seconds()
 
     async def _look(self) -> bool:
         """Read what is due of those of whom it is not known; False if the database is away."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from bson import ObjectId
 
 from crawler.storage.client import Database, Document
+
+MILLISECOND = timedelta(milliseconds=1)
 
 
 async def begin(db: Database, spider: str, started: datetime) -> ObjectId:
@@ -28,6 +30,12 @@ async def unfinished_since(db: Database, spider: str) -> datetime | None:
     """Start of the oldest pass of a spider that never ended; None if all did."""
     found = await db.runs.find_one({"spider": spider, "finished": None}, sort=[("started", 1)])
     return found["started"] if found else None
+
+
+async def at_work(db: Database, longest: timedelta) -> bool:
+    """Whether a pass is at work that began less than so long ago, by the server's clock."""
+    recent: Document = {"$gt": ["$started", {"$subtract": ["$$NOW", longest // MILLISECOND]}]}
+    return await db.runs.find_one({"finished": None, "$expr": recent}, {"_id": 1}) is not None
 
 
 async def close_unfinished(

@@ -75,6 +75,8 @@ async def acknowledged(db: Database, keys: Sequence[str], since: datetime) -> di
 
     The log is made whole for them: their worker may have died before it wrote there.
     """
+    if not keys:
+        return {}
     query: Document = {"_id": {"$in": list(keys)}, "last_visit.at": {"$gte": since}}
     kept: Document = {"spider": 1, "url": 1, "kind": 1, "last_visit": 1}
     found = await db.targets.find(query, kept).to_list(None)

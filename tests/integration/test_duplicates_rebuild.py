@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -283,7 +283,14 @@ def test_claims_go_to_redis_and_back(freshet: Freshet, posts: Db) -> None:
     with private_server() as server:
         url = url_of(server)
         with redis.Redis(unix_socket_path=str(server.unix_socket_path)) as client:
+            run_at_work = posts.runs.insert_one(
+                {"spider": "other", "started": datetime.now(UTC), "finished": None}
+            )
             assert "claims in mongodb" in refusal(freshet, redis_url=url)
+            posts.runs.delete_one({"_id": run_at_work.inserted_id})
+            # Without anybody at work there, claims move by themselves.
+            assert refusal(freshet, redis_url=url) == ""
+            assert posts.signatures.find_one({"bands": {"$exists": True}}) is None
             assert rebuild(freshet, REDIS_URL=url).code == 0
             assert groups(posts) == TEN
             assert client.dbsize() > 0

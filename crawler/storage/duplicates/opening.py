@@ -8,11 +8,13 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from crawler.config import Config
 from crawler.errors import BandsLost, ConfigError, StorageError
 from crawler.sketches.schemes import Scheme, scheme_of
+from crawler.storage import runs
 from crawler.storage.client import Database, Document
 from crawler.storage.duplicates import signatures
 from crawler.storage.duplicates.registry import Registry
@@ -25,6 +27,8 @@ META: Document = {"_id": "duplicates"}
 MONGODB, REDIS, REBUILDING = "mongodb", "redis", "rebuilding"
 FILLING = "filling"
 FILLINGS = 10
+# A pass that began longer ago and has not ended was cut off.
+AT_WORK = timedelta(hours=1)
 BATCH = 1000
 HINT = "scrapy duplicates rebuild compares all posts anew"
 
@@ -90,10 +94,20 @@ async def agree(db: Database, scheme: Scheme, config: Config) -> None:
     if found is None or await db.signatures.find_one({}, {"_id": 1}) is None:
         await db.meta.replace_one(META, asked, upsert=True)
         return
+    if found | asked == found | {"keeper": REDIS} and not await runs.at_work(db, AT_WORK):
+        await _move_to_redis(db, asked)
+        return
     raise StorageError(
         f"the stored posts are compared by {found['scheme']} with claims in {found['keeper']}, "
         f"the settings ask for {scheme.name} in {keeper}: {HINT}"
     )
+
+
+async def _move_to_redis(db: Database, asked: Document) -> None:
+    """Nobody claims in MongoDB any more; Redis is filled like one that lost its data."""
+    logger.info("Near-duplicates are claimed in Redis from now on")
+    await db.meta.replace_one(META, asked, upsert=True)
+    await db.signatures.update_many({"bands": {"$exists": True}}, {"$unset": {"bands": ""}})
 
 
 async def refill(registry: Registry, bands: RedisBands) -> None:

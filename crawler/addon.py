@@ -46,8 +46,6 @@ HANDLERS: dict[str, dict[Any, Any]] = {
         "http": "crawler.middlewares.http.HttpHandler",
         "https": "crawler.middlewares.http.HttpHandler",
         "sql": "crawler.middlewares.queries.SqlHandler",
-        # What no wrapper asks for, no page shall ask for either.
-        **dict.fromkeys(("data", "file", "ftp", "s3")),
     },
 }
 

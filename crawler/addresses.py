@@ -79,7 +79,8 @@ class Named:
     @classmethod
     def of(cls, urls: Iterable[str], domains: Sequence[str] = ()) -> Self:
         """What these URLs name, with and without `www.`, and what is below these domains."""
-        return cls(frozenset(map(_place, urls)) - {("", 0)}, tuple(domains))
+        places = frozenset(place for place in map(_place, urls) if place[0])
+        return cls(places, tuple(domains))
 
     def cover(self, url: str) -> bool:
         """Whether a URL leads to one of them."""

@@ -68,6 +68,7 @@ def _unpack(unpacker: Any, data: bytes, at: int, found: bytearray, limit_bytes: 
         read = unpacker.decompress(piece, PIECE_BYTES)
         found += read
         if len(found) > limit_bytes:
+            found.clear()  # who keeps the error would keep this too
             raise Misbehaves(TOO_MUCH.format(limit_bytes))
         if not piece and not read:
             break

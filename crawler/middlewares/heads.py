@@ -51,7 +51,7 @@ class BoundedParser(_LenientHTTPClientParser):
     """Reads the head of an answer, and of those before it (1xx), up to a limit."""
 
     MAX_LENGTH = LINE_BYTES
-    _transferDecoders = {b"chunked": BoundedChunks}  # noqa: N815, RUF012 - as Twisted has it
+    _transferDecoders: dict[bytes, Any] = {b"chunked": BoundedChunks}  # noqa: N815, RUF012
     head_bytes = 0
 
     def lineReceived(self, line: bytes) -> None:  # noqa: N802
@@ -75,7 +75,14 @@ class BoundedProtocol(_LenientHTTP11ClientProtocol):
         # As Scrapy gives the parser its class: Twisted names no way.
         if self._parser is not None:
             self._parser.__class__ = BoundedParser
+            self._parser.finisher = self._ended
         return answer
+
+    def _ended(self, rest: bytes) -> None:
+        """What comes behind an answer must not be taken for the next page's."""
+        if rest and self._parser is not None:
+            self._parser.connHeaders.setRawHeaders(b"Connection", [b"close"])
+        self._finishResponse(rest)
 
     def dataReceived(self, data: bytes) -> None:  # noqa: N802
         """Read what came. Twisted would say goodbye and wait, as long as an endless answer goes."""

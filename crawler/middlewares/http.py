@@ -17,7 +17,12 @@ from scrapy.core.downloader.handlers.http11 import (
     _ScrapyAgent,
 )
 from scrapy.crawler import Crawler
-from scrapy.exceptions import CannotResolveHostError, DownloadCancelledError, DownloadTimeoutError
+from scrapy.exceptions import (
+    CannotResolveHostError,
+    DownloadCancelledError,
+    DownloadTimeoutError,
+    ResponseDataLossError,
+)
 from scrapy.http import Response
 from scrapy.utils._download_handlers import normalize_bind_address, wrap_twisted_exceptions
 from scrapy.utils.defer import maybe_deferred_to_future
@@ -25,6 +30,7 @@ from scrapy.utils.misc import build_from_crawler
 from twisted.internet.defer import Deferred
 from twisted.web._newclient import ParseError
 from twisted.web.client import Agent
+from twisted.web.http import _MalformedChunkedDataError
 
 from crawler.config import Config
 from crawler.middlewares.certificates import VerifyingContextFactory
@@ -36,7 +42,7 @@ from crawler.urls import host_of
 
 # In a request's meta: seconds under way so far, those of redirects and retries before included.
 SPENT = "seconds_under_way"
-NO_HTTP = (ParseError, ValueError, KeyError)
+NO_HTTP = (ParseError, _MalformedChunkedDataError, ValueError, KeyError)
 
 
 class HttpHandler(HTTP11DownloadHandler):
@@ -68,7 +74,8 @@ class HttpHandler(HTTP11DownloadHandler):
             fail_on_dataloss=self._fail_on_dataloss,
             crawler=self._crawler,
         )
-        with _in_words(request, passage), _in_time(request), wrap_twisted_exceptions():
+        words = _in_words(request, passage, self._default_maxsize)
+        with words, _in_time(request), wrap_twisted_exceptions():
             return await maybe_deferred_to_future(agent.download_request(request))
 
 
@@ -126,7 +133,7 @@ def _in_time(request: Request) -> Iterator[None]:
 
 
 @contextmanager
-def _in_words(request: Request, passage: Passage) -> Iterator[None]:
+def _in_words(request: Request, passage: Passage, limit_bytes: int) -> Iterator[None]:
     """Say what was wrong with an answer, where Scrapy and Twisted only say that something was."""
     try:
         yield
@@ -135,9 +142,8 @@ def _in_words(request: Request, passage: Passage) -> Iterator[None]:
             host = host_of(request.url)
             raise OffLimits(request.url, refusal(host, passage.refused)) from None
         raise
-    except DownloadCancelledError as error:
-        said = "a body longer than FRESHET_RESPONSE_MB"
-        raise Misbehaves(f"{said}: {error}" if str(error) else said) from None
+    except DownloadCancelledError:
+        raise Misbehaves(f"a body of more than {limit_bytes} bytes (FRESHET_RESPONSE_MB)") from None
     except Exception as error:
         for cause in _causes(error):
             if isinstance(cause, Misbehaves):
@@ -145,6 +151,8 @@ def _in_words(request: Request, passage: Passage) -> Iterator[None]:
             if isinstance(cause, NO_HTTP):
                 said = ": ".join(map(str, cause.args))
                 raise Misbehaves(f"no valid HTTP: {said}") from None
+        if isinstance(error, ResponseDataLossError):
+            raise ResponseDataLossError("the body ends before its end") from None
         raise
 
 

@@ -41,10 +41,11 @@ def _unpacked(body: bytes, coding: bytes, limit_bytes: int) -> bytes:
         if coding == b"zstd" and max(map(body.count, FRAMES)) > MOST_PARTS:
             raise Misbehaves(f"packed in more than {MOST_PARTS} parts")
         return HttpCompressionMiddleware._decode(body, coding, limit_bytes)
-    except Misbehaves:
-        raise
     except _DecompressionMaxSizeExceeded:
-        raise Misbehaves(TOO_MUCH.format(limit_bytes)) from None
+        said = TOO_MUCH.format(limit_bytes)
+    except Misbehaves as error:
+        said = str(error)
     except Exception as error:  # noqa: BLE001 - each library has errors of its own
-        said = " ".join(str(error).split())
-        raise Misbehaves(f"cannot be unpacked as {coding.decode()}: {said}"[:200]) from None
+        said = f"cannot be unpacked as {coding.decode()}: {' '.join(str(error).split())}"[:200]
+    # Not from there: the error would keep all that was unpacked so far.
+    raise Misbehaves(said)

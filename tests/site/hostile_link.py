@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Iterable
 
 HTML = "text/html; charset=utf-8"
@@ -19,7 +20,8 @@ class Link:
     def __init__(self, head: str, writer: asyncio.StreamWriter) -> None:
         lines = head.split("\r\n")
         self.target = lines[0].split(" ")[1]
-        self.path = self.target.partition("?")[0]
+        # To a proxy whole URLs are sent.
+        self.path = re.sub(r"^http://[^/]*", "", self.target).partition("?")[0]
         headers = dict(line.split(": ", 1) for line in lines[1:] if ": " in line)
         self.host = headers.get("Host", "")
         self.address, self.port = writer.get_extra_info("sockname")[:2]

@@ -24,6 +24,8 @@ PLACES = {
     "multicast": "224.0.0.1",
     "unique-local": "[fd00::1]",
     "link-local": "[fe80::1]",
+    # A name that only the resolver of a test knows.
+    "rebound": "rebound.test",
 }
 
 

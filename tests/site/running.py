@@ -163,6 +163,13 @@ class RunningFolder(RunningServer):
         super().__init__("tests.site.folder", options)
 
 
+class RunningHostile(RunningServer):
+    """A server that misbehaves, each way at a path of its own."""
+
+    def __init__(self) -> None:
+        super().__init__("tests.site.hostile", [])
+
+
 class RunningFeeds(RunningServer):
     """Feeds by a trace of posts; their clock stands at `start` until `set_clock`."""
 

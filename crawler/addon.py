@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from scrapy.settings import Settings, get_settings_priority
@@ -21,6 +20,10 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
     "DOWNLOADER_MIDDLEWARES": {
         "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware": None,
         "crawler.middlewares.robots.RobotsMiddleware": 100,
+        "scrapy.downloadermiddlewares.httpcompression.HttpCompressionMiddleware": None,
+        "crawler.middlewares.unpacking.UnpackingMiddleware": 590,
+        "scrapy.downloadermiddlewares.cookies.CookiesMiddleware": None,
+        "crawler.middlewares.cookies.FewCookiesMiddleware": 700,
         # Nearer to the network than Scrapy's retries (550) and redirects (600), so that both
         # are counted and wait like any other request.
         "crawler.middlewares.conditional.ConditionalGetMiddleware": 650,
@@ -40,7 +43,11 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
 DOWNLOADER = "crawler.middlewares.downloader.Downloader"
 # By scheme, not by order.
 HANDLERS: dict[str, dict[Any, Any]] = {
-    "DOWNLOAD_HANDLERS": {"sql": "crawler.middlewares.queries.SqlHandler"},
+    "DOWNLOAD_HANDLERS": {
+        "http": "crawler.middlewares.http.HttpHandler",
+        "https": "crawler.middlewares.http.HttpHandler",
+        "sql": "crawler.middlewares.queries.SqlHandler",
+    },
 }
 
 
@@ -53,17 +60,9 @@ class FreshetAddon:
             # A plain set at add-on priority would lose against a user's own components.
             priority = max(settings.getpriority(name) or 0, get_settings_priority("addon"))
             settings.set(name, components | settings.getdict(name), priority=priority)
-        # A robots.txt that cannot be fetched is the site's trouble: one line says it all.
-        logging.getLogger("scrapy.downloadermiddlewares.robotstxt").addFilter(without_traceback)
         settings.set("DOWNLOADER", DOWNLOADER, priority="addon")
         for name, value in manners(Config.of(settings)).items():
             settings.set(name, value, priority="addon")
-
-
-def without_traceback(record: logging.LogRecord) -> bool:
-    """A log filter that lets records pass without their traceback."""
-    record.exc_info = None
-    return True
 
 
 def manners(config: Config) -> dict[str, Any]:
@@ -79,8 +78,11 @@ def manners(config: Config) -> dict[str, Any]:
         "DOWNLOAD_TIMEOUT": config.response_seconds,
         "DOWNLOAD_MAXSIZE": int(config.response_mb * 1024 * 1024),
         "DOWNLOAD_WARNSIZE": 0,
+        "DOWNLOAD_VERIFY_CERTIFICATES": True,
         # A 429 without Retry-After is not asked again in the same pass.
         "RETRY_HTTP_CODES": [500, 502, 503, 504, 522, 524, 408],
+        # The spider says why it gave a page up, once.
+        "RETRY_GIVE_UP_LOG_LEVEL": "DEBUG",
         # The length of URLs is limited where they are found, and said there.
         "URLLENGTH_LIMIT": 0,
     }

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import logging
 import re
-import zlib
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,11 +19,11 @@ from crawler.cards import cards_of
 from crawler.fields import node_text
 from crawler.items import Kind, Link
 from crawler.keys import CategoryRule
+from crawler.packed import GZIP, Broken, gunzipped
 from crawler.urls import is_http
 from crawler.wrapper import Wrapper
 
 logger = logging.getLogger(__name__)
-GZIP_MAGIC = b"\x1f\x8b"
 BASE_TAG = re.compile(rb"<base\b[^>]*>", re.I)
 # An XML declaration, comments and stylesheets may stand before the root element.
 # Atomic groups: a page that begins with a thousand comments is no reason to try them all again.
@@ -36,17 +33,16 @@ SITEMAP_START = re.compile(
     re.S,
 )
 SNIFFED_BYTES = 8192
-CHUNK_BYTES = 65_536
-NOT_GZIP = (OSError, EOFError, zlib.error)
 YEAR_OR_MONTH = re.compile(r"\d{4}(?:-\d{2})?")
 
 _anchors = LinkExtractor(deny_extensions=(), unique=True)
 
 
 def sitemap_of(body: bytes, limit_bytes: int) -> Sitemap | None:
-    """The sitemap in a body (gzipped or not); None if it is none."""
-    if body.startswith(GZIP_MAGIC):
-        body = _unzipped(body, limit_bytes)
+    """The sitemap in a body (gzipped or not); None if it is none. Raises Misbehaves for a bomb."""
+    if body.startswith(GZIP):
+        with suppress(Broken):
+            body = gunzipped(body, limit_bytes)
     return Sitemap(body) if SITEMAP_START.match(body[:SNIFFED_BYTES]) else None
 
 
@@ -145,15 +141,6 @@ def _moment(value: str | None) -> datetime | None:
         return read and (read if read.tzinfo else read.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         return None
-
-
-def _unzipped(body: bytes, limit_bytes: int) -> bytes:
-    """What can be unpacked, to the limit; a file that is cut off or has more behind it counts."""
-    unpacked = bytearray()
-    with gzip.GzipFile(fileobj=io.BytesIO(body)) as packed, suppress(*NOT_GZIP):
-        while chunk := packed.read1(min(CHUNK_BYTES, limit_bytes - len(unpacked))):
-            unpacked += chunk
-    return bytes(unpacked)
 
 
 def _joined(base: str, url: str) -> str:

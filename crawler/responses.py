@@ -17,6 +17,7 @@ GUESSED_BYTES = 65_536
 # Encodings that pages without a declaration still have; the rest is read like a browser does.
 LIKELY = ("cp949", "cp932", "gb18030", "big5", "euc_jp", "cp1251", "koi8_r", "cp1252")
 PERMANENT = frozenset({301, 308})
+LONGEST_VALIDATOR = 1000
 MAX_AGE = re.compile(r"max-age\s*=\s*\"?(\d{1,9})")
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 # Every other status reaches the spider, which turns it into an outcome.
@@ -87,12 +88,18 @@ def at_least_hours(response: Response) -> float | None:
     return max(0, int(found[1]) - passed) / 3600
 
 
+def unfollowed(response: Response) -> str:
+    """Why a status that no page has was the end, such as a redirect to where nobody goes."""
+    to = (response.headers.get("Location") or b"").decode("latin-1")
+    return f"status {response.status}" + (f", redirects to {to[:200]!r}" if to else "")
+
+
 def validators_of(response: Response) -> Validators:
-    """ETag and Last-Modified of a response."""
+    """ETag and Last-Modified of a response; what is too long to be one is none."""
 
     def header(name: str) -> str | None:
         value = response.headers.get(name)
-        return value.decode("latin-1") if value else None
+        return value.decode("latin-1") if value and len(value) <= LONGEST_VALIDATOR else None
 
     return Validators(header("ETag"), header("Last-Modified"))
 

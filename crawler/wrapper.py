@@ -93,6 +93,7 @@ class Wrapper(BaseModel):
     concurrency: int | None = Key(None, ge=1, le=64)
     throttle: bool | None = None
     robots: bool | None = None
+    verify_tls: bool | None = None
     host_requests: int | None = Key(None, ge=1)
     list_interval_hours: Hours | None = None
     item_interval_hours: Hours | None = None

@@ -12,6 +12,7 @@ from scrapy.crawler import Crawler
 from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response, TextResponse
 from scrapy.settings import BaseSettings
+from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
 from crawler.cells.failed import QueryFailed
@@ -25,12 +26,14 @@ from crawler.leasing import Leasing
 from crawler.links import category_of, sitemap_links, sitemap_of, wanted_links
 from crawler.maintext import main_text
 from crawler.middlewares.manners import Ended, NotAsked
+from crawler.misbehaving import Misbehaves, OffLimits
 from crawler.responses import (
     HANDLED,
     decoded,
     page_problem,
     raw_hash,
     status_outcome,
+    unfollowed,
     validators_of,
 )
 from crawler.session import Session
@@ -39,8 +42,10 @@ from crawler.wrapper import Wrapper
 from spiders.celled import CellReader, slots_of
 
 BYTES_IN_MB = 1024 * 1024
+# Errors whose message says it all.
+PLAIN = (QueryFailed, Misbehaves, OffLimits)
 # What Scrapy's robots.txt middleware says; redirect loops are IgnoreRequests too.
-FORBIDDEN = "robots.txt"
+FORBIDDEN = "Forbidden by robots.txt"
 
 
 class Arguments(BaseModel):
@@ -167,6 +172,9 @@ class WrapperSpider(Spider):
         fetched = self.fetched(response, response.meta["target"])
         try:
             self._read(response, fetched)
+        except Misbehaves as problem:
+            self.logger.warning("%s: %s", response.url, problem)
+            fetched.outcome, fetched.reason = Outcome.ERROR, str(problem)
         except Exception as error:
             self.logger.exception("Reading %s failed", response.url)
             fetched.outcome = Outcome.ERROR
@@ -193,9 +201,13 @@ class WrapperSpider(Spider):
             return Skipped(target, str(failure.value), ended)
         scheme = self.wrapper.scheme_of(target)
         fetched = Fetched(target, self.clock.now(), scheme, along=along)
-        refused = isinstance(failure.value, IgnoreRequest) and FORBIDDEN in str(failure.value)
+        error = failure.value
+        forbidden = isinstance(error, IgnoreRequest) and str(error) == FORBIDDEN
+        refused = forbidden or isinstance(error, OffLimits)
         fetched.outcome = Outcome.BLOCKED if refused else Outcome.ERROR
         fetched.reason = _in_words(failure)
+        if not along and not forbidden:
+            self.logger.warning("%s: %s", target.url, fetched.reason)
         return fetched
 
     def read_item(self, response: TextResponse) -> dict[str, Any]:
@@ -283,14 +295,17 @@ def politeness(wrapper: Wrapper) -> dict[str, Any]:
         "DOWNLOAD_DELAY": wrapper.delay_seconds,
         "CONCURRENT_REQUESTS_PER_DOMAIN": wrapper.concurrency,
         "AUTOTHROTTLE_ENABLED": wrapper.throttle,
+        "DOWNLOAD_VERIFY_CERTIFICATES": wrapper.verify_tls,
         "DOWNLOAD_SLOTS": slots_of(wrapper) or None,
     }
     return {name: value for name, value in chosen.items() if value is not None}
 
 
 def _in_words(failure: Failure) -> str:
+    if isinstance(failure.value, HttpError):
+        return unfollowed(failure.value.response)
     said = " ".join(str(failure.value).split())
-    if isinstance(failure.value, QueryFailed):
-        return said
+    if isinstance(failure.value, PLAIN):
+        return said[:300]
     name = failure.type.__name__ if failure.type else "failure"
     return f"{name}: {said}"[:300] if said else name

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from ipaddress import IPv4Address, IPv6Address
 
+from crawler.addresses import Address, is_public, usable
 from crawler.urls import host_of
 
 RESOLVE_SECONDS = 10.0
-# 64:ff9b::/96 stands for the IPv4 addresses behind a translator (RFC 6052).
-TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
-Address = IPv4Address | IPv6Address
 
 
 class NotAllowed(Exception):
@@ -27,11 +24,8 @@ async def addresses_for(host: str, port: int, feed: str) -> list[str]:
     Raises NotAllowed. The caller connects to these, so that no second answer of the name server
     can lead elsewhere.
     """
-    found = [address for address in await resolved(host, port) if not _is_never_asked(address)]
-    public = [str(address) for address in found if is_public(address)]
-    if public:
-        return public
-    if found and await _is_private(feed):
+    found = usable(await resolved(host, port), private=True)
+    if found and (is_public(found[0]) or await _is_private(feed)):
         return [str(address) for address in found]
     why = "is in a private network and its feed is not" if found else "has no usable address"
     raise NotAllowed(f"{host} {why}")
@@ -48,28 +42,6 @@ async def resolved(host: str, port: int) -> list[Address]:
         raise NotAllowed(f"{host}: {reason}") from None
     names = dict.fromkeys(str(row[4][0]).partition("%")[0] for row in rows)
     return [ipaddress.ip_address(name) for name in names]
-
-
-def is_public(address: Address) -> bool:
-    """Whether an address is one of the public Internet, whatever it is wrapped in."""
-    inner = _unwrapped(address)
-    return inner.is_global and not inner.is_multicast
-
-
-def _is_never_asked(address: Address) -> bool:
-    """Not even for a private feed: whole nets, and what machines in a cloud tell of themselves."""
-    inner = _unwrapped(address)
-    if inner.is_loopback:
-        return False
-    return inner.is_multicast or inner.is_unspecified or inner.is_link_local or inner.is_reserved
-
-
-def _unwrapped(address: Address) -> Address:
-    if isinstance(address, IPv4Address):
-        return address
-    if address in TRANSLATED:
-        return IPv4Address(int(address) & 0xFFFFFFFF)
-    return address.ipv4_mapped or address.sixtofour or address
 
 
 async def _is_private(feed: str) -> bool:

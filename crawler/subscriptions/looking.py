@@ -78,6 +78,8 @@ class Looking(Spider):
     def __init__(self, looked: list[Looked], now: datetime, *, every: bool) -> None:
         super().__init__()
         self.looked, self.now, self.every = looked, now, every
+        # What the user names may be anywhere; what a page names may not.
+        self.start_urls = [one.asked for one in looked]
         # Scrapy 2.19 lets the third and later of those pass that wait for one robots.txt.
         self.of_host: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self.room = asyncio.Semaphore(AT_ONCE)

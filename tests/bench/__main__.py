@@ -19,6 +19,7 @@ from tests.bench import (
     dispatching,
     feedloop,
     feedplans,
+    hostile,
     hundredcells,
     planning,
     recall,
@@ -39,6 +40,7 @@ def main() -> int:
     parser.add_argument("--planning", action="store_true", help="replans of a million targets")
     parser.add_argument("--feeds", action="store_true", help="a day of crawls of 1,000 feeds")
     parser.add_argument("--feed-plans", action="store_true", help="plans of a million feeds")
+    parser.add_argument("--hostile", action="store_true", help="memory of misbehaving servers")
     parser.add_argument("--dispatch", action="store_true", help="a million due targets in order")
     parser.add_argument(
         "--recall", type=Path, help="near-duplicates found among the posts of a file"
@@ -81,6 +83,7 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
         "planning": planning.run,
         "feeds": lambda: feedloop.run(options.days, trace=options.trace),
         "feed_plans": feedplans.run,
+        "hostile": hostile.run,
         "dispatch": dispatching.run,
         "duplicates": lambda: crawlduplicates.run(options.rounds or 5),
         "cells": lambda: hundredcells.run(

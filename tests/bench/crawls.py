@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,7 +61,7 @@ def plain(start: str, *settings: str) -> Crawl:
         spider = ROOT / "tests/bench/plain.py"
         script = ["runspider", str(spider), "-a", f"first={start}"]
         options = [part for setting in settings for part in ("-s", setting)]
-        return _run([*script, "-O", f"{folder}/items.jsonl", *options], {}, cwd=folder)
+        return run([*script, "-O", f"{folder}/items.jsonl", *options], {}, cwd=folder)
 
 
 def freshet(start: str, name: str, folder: Path, *, fields: bool = True, **env: str) -> Crawl:
@@ -71,12 +72,15 @@ def freshet(start: str, name: str, folder: Path, *, fields: bool = True, **env: 
     path = folder / f"{name}.toml"
     path.write_text(WRAPPER.format(name=name, start=start, fields=FIELDS if fields else ""))
     arguments = ["crawl", "site", "-a", f"wrapper={path}"]
-    return _run(arguments, {"FRESHET_DATA_DIR": str(folder / "data")} | env, cwd=str(ROOT))
+    return run(arguments, {"FRESHET_DATA_DIR": str(folder / "data")} | env, cwd=str(ROOT))
 
 
-def _run(arguments: list[str], env: dict[str, str], cwd: str) -> Crawl:
+def run(
+    arguments: list[str], env: dict[str, str], cwd: str, fast: Mapping[str, str] = FAST
+) -> Crawl:
+    """`scrapy` with these arguments and settings to its end; RuntimeError if it fails."""
     with tempfile.NamedTemporaryFile(suffix=".json") as usage:
-        settings = [part for item in FAST.items() for part in ("-s", "=".join(item))]
+        settings = [part for item in fast.items() for part in ("-s", "=".join(item))]
         command = [sys.executable, "-m", "tests.bench.measured", usage.name, *arguments, *settings]
         done = subprocess.run(
             command, cwd=cwd, env=os.environ | {"PYTHONPATH": str(ROOT)} | env,

@@ -5,20 +5,15 @@ from __future__ import annotations
 import contextlib
 import ssl
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
+from tests.integration.certificates import certificate
 from tests.integration.harness import Db, Freshet
 from tests.integration.pushing import (
-    DAY,
     Push,
     push_of,
     put,
@@ -39,30 +34,6 @@ def test_a_hub_s_certificate_has_to_be_good(
                 assert "certificate verify failed" in push_of(database)["reason"]
             wait_for(lambda: "attempts" in push_of(database))
     assert push.counts == {"asked": 1} | ({} if trusted else {"failed": 1})
-
-
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate for localhost that has signed itself, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - DAY)
-        .not_valid_after(now + DAY)
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    files = folder / "cert.pem", folder / "key.pem"
-    files[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    files[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, *form))
-    return files
 
 
 class Accepting(BaseHTTPRequestHandler):

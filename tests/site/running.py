@@ -187,6 +187,13 @@ class RunningQuick(RunningServer):
         self._read = self._answers = 0
 
 
+class RunningHostile(RunningServer):
+    """A server that misbehaves, each way at a path of its own."""
+
+    def __init__(self) -> None:
+        super().__init__("tests.site.hostile", [])
+
+
 class RunningFeeds(RunningServer):
     """Feeds by a trace of posts; their clock stands at `start` until `set_clock`."""
 

@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from crawler.addresses import is_public
 from crawler.errors import ConfigError, StorageError
 from crawler.feeds.pushing import is_active, poll_hours
 from crawler.push import guard, times
-from crawler.push.guard import NotAllowed, addresses_for, is_public
+from crawler.push.guard import NotAllowed, addresses_for
 from crawler.push.holds import Holds
 from crawler.push.lanes import AT_ONCE, AT_ONCE_OF_HOST, MOST_WAITING_OF_HOST, Lanes
 from crawler.push.options import add_options, order_of

@@ -1,0 +1,104 @@
+"""The gate before private networks: what a page names must not lead there, unless a user said so.
+
+Hosts written as addresses are checked before anything else; names when they are connected to, so
+that no second answer of a name server can lead elsewhere. A proxy connects by itself, so that
+behind one only what is written can be checked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from scrapy import Request
+from scrapy.crawler import Crawler
+
+from crawler.addresses import Address, Named, literal, usable
+from crawler.config import Config
+from crawler.items import Kind, Target
+from crawler.misbehaving import OffLimits
+from crawler.urls import host_of
+from crawler.wrapper import Wrapper
+
+WAY_OUT = "name it in start_urls, or set FRESHET_PRIVATE_ADDRESSES=1"
+# In a request's meta: the request for whose sake it is made.
+SAKE = "for_the_sake_of"
+
+
+class Gate:
+    """Says which requests of a crawl may lead into private networks."""
+
+    def __init__(self, named: Named, *, is_open: bool) -> None:
+        self._named = named
+        self._is_open = is_open
+
+    @classmethod
+    def of(cls, crawler: Crawler) -> Self:
+        """The gate of a crawl, by what its spider names."""
+        config = Config.of(crawler.settings)
+        return cls(_named_by(crawler.spider), is_open=config.private_addresses)
+
+    def is_named(self, request: Request) -> bool:
+        """Whether the user has named the request's host, or a feed on it."""
+        cause = request.meta.get(SAKE, request)
+        feed = _feed_of(cause.meta.get("target"))
+        return self._named.cover(request.url) or Named.of(feed).cover(request.url)
+
+    def check(self, request: Request) -> None:
+        """Raise OffLimits if the host is written as an address that may not be asked."""
+        written = literal(host_of(request.url))
+        if written is None or self._is_open or self.is_named(request):
+            return
+        if not usable([written], private=False):
+            raise OffLimits(request.url, refusal(host_of(request.url), [written]))
+
+    def passage(self, request: Request) -> Passage:
+        """How the connection for a request is to be made."""
+        named = self.is_named(request)
+        written = named and literal(host_of(request.url)) is not None
+        return Passage(private=named, anywhere=self._is_open or written)
+
+
+@dataclass(slots=True)
+class Passage:
+    """Lets the addresses of one host through, or not; remembers those it refused.
+
+    private:  addresses of private networks too      anywhere: all there are
+    """
+
+    private: bool
+    anywhere: bool
+    refused: list[Address] = field(default_factory=list)
+
+    def let_through(self, found: list[Address]) -> list[Address]:
+        """Those of a host's addresses that may be connected to."""
+        if self.anywhere:
+            return found
+        allowed = usable(found, private=self.private)
+        self.refused = [] if allowed else found
+        return allowed
+
+
+def refusal(host: str, found: list[Address]) -> str:
+    """Why a host is not asked, in words."""
+    leads = "" if literal(host) else f" ({found[0]})"
+    return f"{host} is not on the public Internet{leads} and only a page names it ({WAY_OUT})"
+
+
+def _named_by(spider: Any) -> Named:
+    """What a spider's user has named: URLs and domains of its wrapper, or as Scrapy has them."""
+    wrapper = getattr(spider, "wrapper", None)
+    if isinstance(wrapper, Wrapper):
+        cells = [cell.url for cell in wrapper.cells.values() if cell.url]
+        return Named.of([*wrapper.start_urls, *cells], wrapper.allowed_domains)
+    return Named.of(spider.start_urls, getattr(spider, "allowed_domains", None) or ())
+
+
+def _feed_of(target: Any) -> list[str]:
+    """The feed that a target is, or whose post's page it is: users add feeds themselves."""
+    if not isinstance(target, Target):
+        return []
+    if target.kind is Kind.FEED:
+        return [target.url]
+    # A post's key is the spider, its feed's URL and its id.
+    return target.post.split(" ")[1:2] if target.post else []

@@ -1,0 +1,129 @@
+"""Certificates of sites have to be good, unless a wrapper says otherwise."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from tests.integration.certificates import authority, certificate
+from tests.integration.harness import Db, Freshet, outcomes, visits
+
+FAULTS = {
+    "good": None,
+    "expired": "the certificate has expired",
+    "early": "the certificate is not valid yet",
+    "other": "the certificate is not one of localhost",
+    "itself": "the certificate is signed by itself",
+}
+
+
+class Page(BaseHTTPRequestHandler):
+    """The same page everywhere."""
+
+    def do_GET(self) -> None:
+        body = b"<h1>A page</h1>"
+        self.send_response(404 if self.path == "/robots.txt" else 200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Sites:
+    """Sites on this machine, each with a certificate of its own; `trusted`: who signed them."""
+
+    urls: dict[str, str]
+    trusted: Path
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
+    folder = tmp_path_factory.mktemp("certificates")
+    signer, trusted = authority(folder)
+    files = {
+        "good": certificate(folder, signed_by=signer),
+        "expired": certificate(folder, days=(-9, -2), signed_by=signer),
+        "early": certificate(folder, days=(2, 9), signed_by=signer),
+        "other": certificate(folder, host="other.example", signed_by=signer),
+        "itself": certificate(folder, days=(-1, 3)),
+    }
+    with contextlib.ExitStack() as stack:
+        ports = {name: stack.enter_context(secure(*two)) for name, two in files.items()}
+        yield Sites({name: f"https://localhost:{port}/" for name, port in ports.items()}, trusted)
+
+
+@contextlib.contextmanager
+def secure(cert: Path, key: Path) -> Iterator[int]:
+    """The port of a server that speaks TLS."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    # The handshake belongs to the connection's own thread: it may never come to an end.
+    server.socket = context.wrap_socket(
+        server.socket, server_side=True, do_handshake_on_connect=False
+    )
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def crawled(freshet: Freshet, sites: Sites, **keys: object) -> str:
+    """A pass over all of them; its log."""
+    given = {"start_urls": list(sites.urls.values()), "item_pages": "/item/", **keys}
+    wrapper = freshet.wrapper("secure", **given)
+    return freshet.crawl(wrapper, SSL_CERT_FILE=sites.trusted).err
+
+
+def test_a_bad_certificate_costs_its_site_and_the_log_says_what_is_wrong(
+    freshet: Freshet, database: Db, sites: Sites
+) -> None:
+    log = crawled(freshet, sites)
+    found = {visit["target"]: visit for visit in visits(database)}
+    for name, fault in FAULTS.items():
+        visit = found[sites.urls[name]]
+        if fault is None:
+            assert visit["outcome"] == "new"
+        else:
+            assert visit["outcome"] == "error"
+            assert visit["reason"] == f"{fault} (verify_tls = false in the wrapper takes it)"
+            assert f"{visit['target']}: {visit['reason']}" in log
+    assert "Traceback" not in log
+
+
+def test_a_wrapper_may_take_them_as_they_are(freshet: Freshet, database: Db, sites: Sites) -> None:
+    crawled(freshet, sites, verify_tls=False)
+    assert outcomes(database) == {"new": len(FAULTS)}
+
+
+def test_so_may_the_wrapper_of_feeds(freshet: Freshet, database: Db, sites: Sites) -> None:
+    freshet("feeds", "add", "--no-fetch", sites.urls["expired"])
+    for verify, reason in ((True, "the certificate has expired"), (False, "no feed")):
+        wrapper = freshet.wrapper("feeds", verify_tls=verify)
+        result = freshet(
+            "crawl",
+            "feeds",
+            "-a",
+            f"wrapper={wrapper}",
+            "-a",
+            "full=1",
+            SSL_CERT_FILE=sites.trusted,
+        )
+        assert result.code == 0, result.err
+        assert visits(database)[-1]["reason"].startswith(reason)

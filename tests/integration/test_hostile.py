@@ -1,0 +1,288 @@
+"""Misbehaving servers: each costs its own page, its memory and its time are bounded."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from tests.conftest import Databases
+from tests.integration.harness import Db, Freshet, Pages, Row, visits
+from tests.site.hostile import GOOD_PAGES, MISBEHAVIOURS
+from tests.site.hostile_moves import PLACES
+from tests.site.running import RunningHostile
+
+SECONDS, MEGABYTES = 2, 1
+LIMITS = {"FRESHET_RESPONSE_SECONDS": SECONDS, "FRESHET_RESPONSE_MB": MEGABYTES}
+# One of them took 2 GB before there were bounds.
+MOST_MB = 300
+# So much is on its way before a client can say that it is enough, at three tries.
+MOST_SENT = 30_000_000
+WATCHED = ("-s", "MEMUSAGE_CHECK_INTERVAL_SECONDS=0.5")
+RESOLVER = """
+from scrapy.resolver import CachingThreadedResolver
+from twisted.internet.defer import succeed
+
+class Resolver(CachingThreadedResolver):
+    def getHostByName(self, name, timeout=()):
+        private = name == "rebound.test"
+        return succeed("127.0.0.1") if private else super().getHostByName(name, timeout)
+"""
+TOO_LONG = "a body of more than 1048576 bytes (FRESHET_RESPONSE_MB)"
+BOMB = "unpacks to more than 1048576 bytes (FRESHET_RESPONSE_MB)"
+PARTS = "packed in more than 2000 parts"
+LATE = "Timeout: no whole answer in 2.0 s (FRESHET_RESPONSE_SECONDS)"
+HEAD = "headers of more than 256 kB"
+LINE = "a line of more than 16 kB before the body"
+CIRCLES = "max redirections reached"
+REASONS = {
+    "bomb-gzip": BOMB,
+    "bomb-deflate": BOMB,
+    "bomb-br": BOMB,
+    "bomb-zstd": BOMB,
+    "bomb-nested": BOMB,
+    "bomb-nested-headers": BOMB,
+    "bomb-layers": "packed 3000 times, 5 are the most",
+    "bomb-members": PARTS,
+    "bomb-frames": PARTS,
+    "bomb-sitemap.xml.gz": BOMB,
+    "not-gzip": "cannot be unpacked as gzip: no gzip file",
+    "endless": TOO_LONG,
+    "endless-chunked": TOO_LONG,
+    "endless-crumbs": "chunks that are smaller than what frames them",
+    "one-chunk": TOO_LONG,
+    "terabytes": TOO_LONG,
+    "drip": LATE,
+    "short": "the body ends before its end",
+    "length-negative": "no valid HTTP: Value contains non-decimal digits: b'-5'",
+    "length-word": "no valid HTTP: Value contains non-decimal digits: b'many'",
+    "lengths-differ": "no valid HTTP: Invalid response: conflicting Content-Length headers",
+    "chunk-bad": "no valid HTTP: Chunk-size must be an integer",
+    "chunk-cut": "the body ends before its end",
+    "chunk-long-line": "no valid HTTP: Chunk size line exceeds",
+    "endless-trailers": "no valid HTTP: Trailer headers data is too long",
+    "unknown-transfer": "no valid HTTP: b'rot13'",
+    "silent": LATE,
+    "drip-head": LATE,
+    "endless-headers": HEAD,
+    "huge-header": LINE,
+    "folded-header": HEAD,
+    "cookies": HEAD,
+    "endless-status": LINE,
+    "endless-1xx": HEAD,
+    "no-http": "no valid HTTP: non-integer status code",
+    "closed": "DownloadFailedError",
+    "loop": CIRCLES,
+    "ever-new": CIRCLES,
+    "slow-moves": LATE,
+    "refresh-loop": CIRCLES,
+    "refresh-ever-new": CIRCLES,
+    "no-location": "status 302",
+    "to-long": "redirects to a URL of",
+    "to-file": "status 302, redirects to 'file:///etc/passwd'",
+    "to-data": "status 302, redirects to 'data:text/html,<h1>data</h1>'",
+    "to-ftp": "status 302, redirects to 'ftp://",
+    "to-javascript": "javascript:alert(1)",
+    "to-nonsense": "Invalid IPv6 URL",
+}
+# A body is read to its announced length; a page whose refresh leads nowhere is a page.
+FINE = ("long", "some-cookies", "refresh-file")
+OFF_LIMITS = ("refresh-private", *(f"to-{name}" for name in PLACES))
+
+
+@dataclass(frozen=True)
+class Hostiles:
+    """A pass over all of them."""
+
+    db: Db
+    url: str
+    requests: list[Row]
+    log: str
+    seconds: float
+
+    def visit(self, path: str) -> Row:
+        """The only visit of a page."""
+        (found,) = visits(self.db, target=f"{self.url}{path}")
+        return found
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RunningHostile]:
+    with RunningHostile() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def hostiles(
+    server: RunningHostile, databases: Databases, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Hostiles]:
+    """The pass, run once for the tests that only look."""
+    folder = tmp_path_factory.mktemp("hostile")
+    (folder / "resolver_of_hostile.py").write_text(RESOLVER, encoding="utf-8")
+    with databases() as (db, uri):
+        freshet = Freshet(folder, MONGO_URI=uri, FRESHET_DATA_DIR=folder / "data")
+        wrapper = freshet.wrapper(
+            "hostile",
+            start_urls=[f"{server.url}/", f"{server.url}/many/some-cookies/6"],
+            list_pages="sitemap",
+            item_pages=r"/good/|/item/(?!.*sitemap)",
+            fields={"title": "h1"},
+        )
+        words = (*WATCHED, "-s", "DNS_RESOLVER=resolver_of_hostile.Resolver")
+        before = time.monotonic()
+        result = freshet.crawl(wrapper, *words, PYTHONPATH=folder, **LIMITS)
+        seconds = time.monotonic() - before
+        yield Hostiles(db, server.url, server.requests(), result.err, seconds)
+
+
+def test_every_misbehaviour_is_expected_here() -> None:
+    assert {*REASONS, *FINE, *OFF_LIMITS} == set(MISBEHAVIOURS)
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_a_misbehaviour_costs_its_page_and_the_log_says_why(hostiles: Hostiles, name: str) -> None:
+    visit = hostiles.visit(f"/item/{name}")
+    assert visit["outcome"] == "error"
+    assert REASONS[name] in visit["reason"]
+    assert f"/item/{name}: {visit['reason']}" in hostiles.log
+
+
+@pytest.mark.parametrize("name", OFF_LIMITS)
+def test_no_page_leads_into_a_private_network(hostiles: Hostiles, name: str) -> None:
+    visit = hostiles.visit(f"/item/{name}")
+    assert visit["outcome"] == "blocked"
+    assert "is not on the public Internet" in visit["reason"]
+    assert "FRESHET_PRIVATE_ADDRESSES" in visit["reason"]
+
+
+def test_nothing_was_asked_there(hostiles: Hostiles) -> None:
+    assert {row["host"] for row in hostiles.requests} == {hostiles.url.removeprefix("http://")}
+    assert not [row for row in hostiles.requests if row["path"] == "/secret"]
+
+
+def test_where_a_name_leads_is_said(hostiles: Hostiles) -> None:
+    reason = hostiles.visit("/item/to-rebound")["reason"]
+    assert reason.startswith("rebound.test is not on the public Internet (127.0.0.1)")
+
+
+@pytest.mark.parametrize("name", FINE)
+def test_what_can_be_read_is_read(hostiles: Hostiles, name: str) -> None:
+    assert hostiles.visit(f"/item/{name}")["outcome"] == "new"
+
+
+def test_pages_that_behave_are_all_there(hostiles: Hostiles) -> None:
+    for n in range(GOOD_PAGES):
+        assert hostiles.visit(f"/good/{n}")["outcome"] == "new"
+
+
+def test_many_cookies_of_one_page_cost_no_other(hostiles: Hostiles) -> None:
+    for n in range(6):
+        assert hostiles.visit(f"/item/some-cookies/{n}")["outcome"] == "new"
+
+
+def test_the_pass_takes_little_memory_and_ends_in_time(hostiles: Hostiles) -> None:
+    start, most = (
+        int(re.search(rf"'memusage/{name}': (\d+)", hostiles.log)[1])  # type: ignore[index]
+        for name in ("startup", "max")
+    )
+    assert (most - start) / 1e6 < MOST_MB
+    assert hostiles.seconds < 45
+    assert max(row["bytes"] for row in hostiles.requests) < MOST_SENT
+
+
+def test_none_fills_the_log_with_tracebacks(hostiles: Hostiles) -> None:
+    assert "Traceback" not in hostiles.log
+
+
+# What robots.txt forbids of /good/0 to /good/2, by the address whose robots.txt it is.
+ROBOTS = {
+    "127.0.0.11": {1},  # 10 MB; a rule behind the limit is not read
+    "127.0.0.12": {1},  # endless
+    "127.0.0.13": set(),  # slow
+    "127.0.0.14": set(),  # redirects in circles
+    "127.0.0.15": set(),  # redirects into the private network
+    "127.0.0.16": set(),  # rubbish
+    "127.0.0.17": {1},  # half a megabyte of wildcards
+    "127.0.0.18": {1},  # the same in one line
+    "127.0.0.19": {1},  # thousands of user agents above thousands of rules
+    "127.0.0.20": set(),  # a bomb
+}  # fmt: skip
+UNREAD = {
+    "127.0.0.13": LATE,
+    "127.0.0.14": CIRCLES,
+    "127.0.0.15": "localhost is not on the public Internet",
+    "127.0.0.20": BOMB,
+}
+
+
+@pytest.fixture(scope="module")
+def robots(
+    server: RunningHostile, databases: Databases, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Db, str, str]]:
+    """A pass over hosts whose robots.txt misbehaves; its database, its log and their port."""
+    folder = tmp_path_factory.mktemp("robots")
+    port = server.url.rpartition(":")[2]
+    with databases() as (db, uri):
+        freshet = Freshet(folder, MONGO_URI=uri, FRESHET_DATA_DIR=folder / "data")
+        urls = [f"http://{address}:{port}/" for address in ROBOTS]
+        keys = {"start_urls": urls, "item_pages": "/good/", "fields": {"title": "h1"}}
+        result = freshet.crawl(freshet.wrapper("robots", **keys), *WATCHED, **LIMITS)
+        yield db, result.err, port
+
+
+@pytest.mark.parametrize("address", ROBOTS)
+def test_a_robots_txt_is_obeyed_as_far_as_it_can_be_read(
+    robots: tuple[Db, str, str], address: str
+) -> None:
+    db, log, port = robots
+    url = f"http://{address}:{port}"
+    for n in range(GOOD_PAGES):
+        (visit,) = visits(db, target=f"{url}/good/{n}")
+        assert visit["outcome"] == ("blocked" if n in ROBOTS[address] else "new")
+    said = f"{url}/robots.txt cannot be read, so it forbids nothing: {UNREAD.get(address, '')}"
+    assert (said in log) == (address in UNREAD)
+
+
+def test_a_proxy_is_not_sent_into_its_private_network(
+    freshet: Freshet, database: Db, server: RunningHostile
+) -> None:
+    server.clear_log()
+    start = ["http://other.test/item/to-private", "http://other.test/item/to-localhost"]
+    wrapper = freshet.wrapper("proxied", start_urls=start, item_pages="/x/", proxy=server.url)
+    freshet.crawl(wrapper)
+    assert [visit["outcome"] for visit in visits(database)] == ["blocked", "blocked"]
+    assert {row["host"] for row in server.requests()} == {"other.test"}
+
+
+FEED = (
+    """<?xml version="1.0"?><rss version="2.0"><channel><title>A feed</title>{}</channel></rss>"""
+)
+ITEM = "<item><title>{0}</title><guid>{0}</guid><link>{0}</link></item>"
+
+
+def test_posts_lead_to_their_feed_s_private_host_and_to_no_other(
+    freshet: Freshet, database: Db, server: RunningHostile, pages: Pages
+) -> None:
+    own, other = f"{pages.url}/post.html", f"{server.url}/good/0"
+    elsewhere = pages.url.replace("127.0.0.1", "localhost") + "/post.html"
+    pages.item("post.html", "A post that is long enough to be read as one. " * 9)
+    pages.file("feed.xml", FEED.format("".join(map(ITEM.format, (own, other, elsewhere)))))
+    freshet("feeds", "add", "--no-fetch", f"{pages.url}/feed.xml")
+    assert freshet("crawl", "feeds", "-a", "follow=1").code == 0
+    found = {visit["target"]: visit["outcome"] for visit in visits(database)}
+    assert found[own] == "new"
+    assert found[other] == found[elsewhere] == "blocked"
+
+
+def test_a_page_that_is_added_as_a_feed_names_none_in_a_private_network(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    pages.file("feed.xml", FEED.format(ITEM.format("http://a.example/")))
+    hidden = pages.url.replace("127.0.0.1", "localhost") + "/feed.xml"
+    link = '<link rel="alternate" type="application/rss+xml" href="{}">'
+    pages.file("page.html", link.format(hidden))
+    assert freshet("feeds", "add", f"{pages.url}/page.html").code == 1
+    assert not [row for row in pages.requests() if row["host"].startswith("localhost")]

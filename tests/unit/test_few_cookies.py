@@ -1,0 +1,56 @@
+"""Cookies that a site sets without end."""
+
+from __future__ import annotations
+
+from scrapy import Request
+from scrapy.http import Response
+from scrapy.http.cookies import CookieJar
+
+from crawler.middlewares.cookies import MOST, MOST_BYTES, MOST_OF_A_HOST, FewCookiesMiddleware
+
+
+def visited(middleware: FewCookiesMiddleware, url: str, *cookies: str) -> CookieJar:
+    """Visit a page that sets cookies."""
+    response = Response(url, headers={"Set-Cookie": list(cookies)})
+    middleware.process_response(Request(url), response)
+    return middleware.jars[None]
+
+
+def sent(middleware: FewCookiesMiddleware, url: str) -> list[bytes]:
+    """The cookies that go with the next request."""
+    request = Request(url)
+    middleware.process_request(request)
+    return (request.headers.get("Cookie") or b"").split(b"; ")
+
+
+def test_few_cookies_are_kept_as_ever() -> None:
+    middleware = FewCookiesMiddleware()
+    visited(middleware, "http://a.example/", "a=1", "b=2")
+    visited(middleware, "http://a.example/", "a=3")
+    assert sorted(sent(middleware, "http://a.example/x")) == [b"a=3", b"b=2"]
+
+
+def test_of_a_host_the_newest_are_kept() -> None:
+    middleware = FewCookiesMiddleware()
+    for page in range(30):
+        cookies = [f"c{page}-{n}=1; Path=/{page}" for n in range(5)]
+        jar = visited(middleware, f"http://a.example/{page}", *cookies)
+    assert len(jar) == MOST_OF_A_HOST
+    assert len(jar._cookies["a.example"]) == MOST_OF_A_HOST // 5
+    assert len(sent(middleware, "http://a.example/29/x")) == 5
+
+
+def test_they_fit_into_a_request() -> None:
+    middleware = FewCookiesMiddleware()
+    visited(middleware, "http://a.example/", *(f"c{n}={'x' * 3000}" for n in range(10)))
+    visited(middleware, "http://a.example/", f"huge={'x' * MOST_BYTES}")
+    assert [cookie[:2] for cookie in sent(middleware, "http://a.example/")] == [b"c8", b"c9"]
+
+
+def test_of_many_hosts_the_latest_are_kept() -> None:
+    middleware = FewCookiesMiddleware()
+    for n in range(MOST // 40 + 10):
+        jar = visited(middleware, f"http://h{n}.example/", *(f"c{i}=1" for i in range(40)))
+    assert len(jar) <= MOST
+    assert "h0.example" not in jar._cookies
+    assert len(sent(middleware, f"http://h{MOST // 40 + 9}.example/")) == 40

@@ -1,0 +1,76 @@
+"""Who may lead a crawl into private networks."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+import pytest
+from scrapy import Request
+
+from crawler.addresses import Named
+from crawler.items import Kind, Target
+from crawler.middlewares.gate import SAKE, Gate
+from crawler.misbehaving import OffLimits
+
+INTRANET = "http://intranet:8080/list"
+PRIVATE, PUBLIC, METADATA = map(ip_address, ("10.0.0.5", "1.1.1.1", "169.254.169.254"))
+
+
+def gate(*urls: str, is_open: bool = False) -> Gate:
+    return Gate(Named.of(urls), is_open=is_open)
+
+
+def request(url: str, target: Target | None = None) -> Request:
+    return Request(url, meta={"target": target} if target else {})
+
+
+def test_what_nobody_named_stays_public() -> None:
+    passage = gate(INTRANET).passage(request("http://elsewhere/"))
+    assert passage.let_through([PRIVATE, PUBLIC]) == [PUBLIC]
+    assert passage.let_through([PRIVATE]) == []
+    assert passage.refused == [PRIVATE]
+
+
+def test_a_named_host_may_be_private_but_no_cloud_s_metadata() -> None:
+    passage = gate(INTRANET).passage(request("http://intranet:8080/item"))
+    assert passage.let_through([PRIVATE]) == [PRIVATE]
+    assert passage.let_through([METADATA]) == []
+
+
+def test_an_address_that_is_named_is_asked_whatever_it_is() -> None:
+    url = "http://0.0.0.0:8000/"
+    gate(url).check(request(url))
+    assert gate(url).passage(request(url)).let_through([ip_address("0.0.0.0")])
+
+
+def test_an_open_gate_lets_everything_through() -> None:
+    opened = gate(is_open=True)
+    opened.check(request("http://169.254.169.254/"))
+    assert opened.passage(request("http://elsewhere/")).let_through([METADATA]) == [METADATA]
+
+
+@pytest.mark.parametrize("url", ["http://10.0.0.5/", "http://0x7f.1/", "http://localhost:1/"])
+def test_written_addresses_are_refused_before_anyone_connects(url: str) -> None:
+    with pytest.raises(OffLimits) as refused:
+        gate(INTRANET).check(request(url))
+    assert refused.value.url == url
+
+
+def test_a_feed_names_its_own_host_for_itself_and_its_posts() -> None:
+    feed = Target("feeds", "http://10.0.0.5/feed", Kind.FEED)
+    post = Target(
+        "feeds", "http://10.0.0.5/post", Kind.ITEM, post="feeds http://10.0.0.5/feed id 1"
+    )
+    stranger = Target("feeds", "http://10.0.0.5/x", Kind.ITEM, post="feeds http://a.example/feed 1")
+    for target in (feed, post):
+        gate().check(request(target.url, target))
+    with pytest.raises(OffLimits):
+        gate().check(request(stranger.url, stranger))
+    with pytest.raises(OffLimits):
+        gate().check(request("http://10.0.0.6/", feed))
+
+
+def test_robots_txt_has_the_rights_of_whom_it_is_read_for() -> None:
+    feed = Target("feeds", "http://10.0.0.5/feed", Kind.FEED)
+    asked = Request("http://10.0.0.5/robots.txt", meta={SAKE: request(feed.url, feed)})
+    gate().check(asked)

@@ -1,0 +1,84 @@
+"""Gzip and deflate, as servers send them and as they should not."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+
+import pytest
+
+from crawler.misbehaving import Misbehaves
+from crawler.packed import MOST_PARTS, PIECE_BYTES, Broken, gunzipped, inflated
+
+LIMIT = 1_000_000
+TEXT = os.urandom(3 * PIECE_BYTES) + b"the same " * 30_000
+HEAD = b"\x1f\x8b\x08%c\0\0\0\0\0\xff"
+
+
+def raw(data: bytes) -> bytes:
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    return packer.compress(data) + packer.flush()
+
+
+@pytest.mark.parametrize("level", [0, 1, 9])
+def test_what_was_packed_is_unpacked(level: int) -> None:
+    assert gunzipped(gzip.compress(TEXT, level), LIMIT) == TEXT
+    assert inflated(zlib.compress(TEXT, level), LIMIT) == TEXT
+
+
+def test_deflate_without_its_frame_is_read_too() -> None:
+    assert inflated(raw(TEXT), LIMIT) == TEXT
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        HEAD % 1, HEAD % 8 + b"name.txt\0", HEAD % 16 + b"a comment\0", HEAD % 4 + b"\2\0xx",
+        HEAD % 30 + b"\2\0xxname\0comment\0cc",
+    ],
+    ids=["plain", "name", "comment", "extra", "all"],
+)  # fmt: skip
+def test_what_stands_before_is_skipped(head: bytes) -> None:
+    assert gunzipped(head + raw(TEXT) + b"checksum", LIMIT) == TEXT
+
+
+def test_parts_are_read_one_after_the_other() -> None:
+    assert gunzipped(gzip.compress(TEXT) + gzip.compress(b"more"), LIMIT) == TEXT + b"more"
+
+
+@pytest.mark.parametrize("after", [b"\0" * 512, b"\r\n", b"garbage"])
+def test_what_comes_after_is_left_out(after: bytes) -> None:
+    assert gunzipped(gzip.compress(TEXT) + after, LIMIT) == TEXT
+
+
+def test_a_wrong_checksum_does_not_matter() -> None:
+    assert gunzipped(gzip.compress(TEXT)[:-8] + b"12345678", LIMIT) == TEXT
+
+
+def test_a_file_that_is_cut_off_is_read_as_far_as_it_goes() -> None:
+    read = gunzipped(gzip.compress(TEXT)[:-50_000], LIMIT)
+    assert TEXT.startswith(read)
+    assert len(read) > 100_000
+
+
+@pytest.mark.parametrize("data", [b"<html>", HEAD % 1 + b"\xff" * 100], ids=["a page", "broken"])
+def test_what_is_not_packed_is_broken(data: bytes) -> None:
+    with pytest.raises(Broken):
+        gunzipped(data, LIMIT)
+    with pytest.raises(Broken):
+        inflated(b"\xff" * 100, LIMIT)
+
+
+def test_more_than_the_limit_is_refused() -> None:
+    packed = gzip.compress(bytes(LIMIT + 1))
+    assert len(gunzipped(packed, LIMIT + 1)) == LIMIT + 1
+    with pytest.raises(Misbehaves, match="more than 1000000 bytes"):
+        gunzipped(packed, LIMIT)
+    with pytest.raises(Misbehaves, match="more than 1000000 bytes"):
+        inflated(zlib.compress(bytes(LIMIT + 1)), LIMIT)
+
+
+def test_parts_without_number_are_refused() -> None:
+    with pytest.raises(Misbehaves, match="parts"):
+        gunzipped(gzip.compress(b"") * (MOST_PARTS + 1), LIMIT)

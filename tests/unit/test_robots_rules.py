@@ -1,0 +1,64 @@
+"""What of a robots.txt is read, and which of its rules are ours."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from protego import Protego
+
+from crawler.middlewares.rules import MOST_BYTES, beginning, for_agent
+
+AGENT = "Freshet/1.0 (+https://bot.example/fresh)"
+URLS = ["http://a.example/", *(f"http://a.example/{n}" for n in range(4))]
+LINES = st.sampled_from(
+    [
+        "User-agent: *", "User-agent: Freshet", "user agent freshet", "User-agent: Fresh*",
+        "User-agent: other", "User-agent: bot", "User-agent:", "Useragent : FRESHET/1.0",
+        "Disallow: /", "Disallow: /1", "Allow: /1", "Disallow: /2", "Disallow:", "Disallow: /*3$",
+        "Crawl-delay: 5", "Sitemap: http://a.example/s.xml", "Host: a.example", "", "# a comment",
+        "nonsense", "Noindex: /2", "Disallow: /0 # User-agent: *",
+    ]
+)  # fmt: skip
+
+
+@given(st.lists(LINES, max_size=12))
+def test_what_is_left_says_the_same(lines: list[str]) -> None:
+    text = "\n".join(lines)
+    whole, ours = Protego.parse(text), Protego.parse(for_agent(text, AGENT))
+    for url in URLS:
+        assert ours.can_fetch(url, AGENT) == whole.can_fetch(url, AGENT), url
+    assert ours.crawl_delay(AGENT) == whole.crawl_delay(AGENT)
+
+
+def test_rules_of_others_are_left_out() -> None:
+    text = "User-agent: other\nDisallow: /\n\nUser-agent: *\nDisallow: /private\n"
+    assert for_agent(text, AGENT) == "User-agent: *\nDisallow: /private"
+
+
+def test_thousands_of_names_above_thousands_of_rules_are_no_product() -> None:
+    names = "".join(f"User-agent: f{n}\n" for n in range(15_000))
+    rules = "".join(f"Disallow: /x{n}\n" for n in range(15_000))
+    assert for_agent(names + rules, AGENT) == ""
+    kept = for_agent(names + "User-agent: *\n" + rules, AGENT)
+    assert len(kept.splitlines()) == 15_001
+
+
+def test_a_file_is_read_to_the_last_whole_line_before_the_limit() -> None:
+    line = b"Disallow: /private/of/somebody\n"
+    body = line * (MOST_BYTES // len(line) + 10)
+    read = beginning(body, is_cut=False)
+    assert MOST_BYTES - len(line) < len(read) <= MOST_BYTES
+    assert read.endswith(line)
+
+
+def test_where_the_download_was_cut_the_last_line_does_not_count() -> None:
+    assert beginning(b"Disallow: /a\r\nDisallow: /", is_cut=True) == b"Disallow: /a\r\n"
+    assert beginning(b"Disallow: /a\rDisallow: /", is_cut=True) == b"Disallow: /a\r"
+    assert beginning(b"Disallow: /", is_cut=True) == b""
+    assert beginning(b"Disallow: /", is_cut=False) == b"Disallow: /"
+
+
+@pytest.mark.parametrize("text", ["", "\0\1\2\xff", "User-agent: other\nDisallow: /"])
+def test_without_rules_for_us_there_are_none(text: str) -> None:
+    assert for_agent(text, AGENT) == ""

@@ -34,6 +34,7 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
         "crawler.extensions.garbage.Garbage": 10,
         "crawler.extensions.summary.Summary": 20,
         "crawler.extensions.progress.Progress": 30,
+        "crawler.extensions.metrics.Metrics": 40,
     },
 }
 DOWNLOADER = "crawler.middlewares.downloader.Downloader"

@@ -22,6 +22,9 @@ FIRST_PRUNE_SECONDS = 3600.0
 AGAIN_SECONDS = 3600.0
 STOP_SECONDS = 10.0
 STDERR = 2
+CHORES = REPLAN, PRUNE = "replan", "prune"
+# Behind the name of a chore in its counts.
+FAILED = "failed"
 
 
 @dataclass(slots=True)
@@ -48,11 +51,11 @@ def chores(config: Config, replan_seconds: float, since_plan: float, now: float)
     replan_seconds: between replans; 0: never
     since_plan:     seconds since the last plan, or since the first pass ever
     """
-    prune = Chore("prune", prune_words(config), PRUNE_SECONDS, now + FIRST_PRUNE_SECONDS)
+    prune = Chore(PRUNE, prune_words(config), PRUNE_SECONDS, now + FIRST_PRUNE_SECONDS)
     if not replan_seconds:
         return [prune]
     first = now + max(0.0, replan_seconds - since_plan)
-    return [Chore("replan", ["replan"], replan_seconds, first), prune]
+    return [Chore(REPLAN, ["replan"], replan_seconds, first), prune]
 
 
 def prune_words(config: Config) -> list[str]:
@@ -72,14 +75,14 @@ COMMAND_LINE = SETTINGS_PRIORITIES["cmdline"]
 
 
 async def keep_doing(todo: list[Chore], options: list[str], counts: Counter[str]) -> None:
-    """Run each chore at its time, one at a time, until this is cancelled; count those done."""
+    """Run each chore at its time, one at a time, until this is cancelled; count how they went."""
     clock = asyncio.get_running_loop().time
     while todo:
         chore = min(todo, key=lambda one: one.next_at)
         await asyncio.sleep(max(0.0, chore.next_at - clock()))
         code = await _run([*chore.words, *options])
         chore.ran(clock(), well=not code)
-        counts[chore.name] += not code
+        counts[f"{chore.name} {FAILED}" if code else chore.name] += 1
         if code:
             logger.warning("scrapy %s failed (exit code %d)", chore.name, code)
         else:

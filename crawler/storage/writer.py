@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from crawler.config import Config
@@ -42,7 +44,10 @@ Entry = tuple[Visit, "asyncio.Future[None]"]
 
 
 class Writer:
-    """Writes visits in batches; one for each pass."""
+    """Writes visits in batches; one for each pass.
+
+    on_stored: called with each batch that is stored, and the seconds that it took
+    """
 
     def __init__(
         self,
@@ -64,6 +69,7 @@ class Writer:
         self._closing = False
         self._task = asyncio.ensure_future(self._work())
         self.discovered = 0
+        self.on_stored: Callable[[list[Visit], float], None] | None = None
 
     async def commit(self, visit: Visit) -> None:
         """Return when the visit and all that belongs to it is stored.
@@ -101,6 +107,7 @@ class Writer:
         return bool(self._waiting) or not self._closing
 
     async def _store(self, batch: list[Entry]) -> None:
+        began = time.monotonic()
         try:
             visits_of_batch = [visit for visit, _ in batch]
             await self._patience.ask(lambda: self._write(visits_of_batch))
@@ -111,6 +118,8 @@ class Writer:
         else:
             for _, stored in batch:
                 _succeed(stored)
+            if self.on_stored is not None:
+                self.on_stored(visits_of_batch, time.monotonic() - began)
 
     async def _store_singly(self, batch: list[Entry], error: Exception) -> None:
         """One visit that cannot be stored fails alone."""

@@ -13,9 +13,11 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
+from crawler.metrics.passes import LAST_SUCCESS
+
 SUMS = ("counter", "histogram")
-# The one gauge that a process does not know of those before it.
-LAST = "freshet_pass_last_success_timestamp_seconds"
+# Gauges that a process does not know of those before it.
+GAUGES = (LAST_SUCCESS,)
 BUILD = "freshet_build_info"
 OF_PROCESS = "freshet_process_"
 Key = tuple[str, frozenset[tuple[str, str]]]
@@ -31,7 +33,7 @@ def past_of(families: Iterable[Metric], version: str) -> Past:
     return {
         name: {_key(sample): sample for sample in family.samples}
         for name, family in found.items()
-        if family.type in SUMS or name == LAST
+        if family.type in SUMS or name in GAUGES
     }
 
 

@@ -1,24 +1,16 @@
-"""Measures this process and tells what was measured: by a file, or by HTTP."""
+"""Measures this process, and keeps a file of what was measured."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.defer import maybeDeferred
-
-from crawler.metrics.address import Address
 from crawler.metrics.measuring import Measuring
 from crawler.metrics.process import Process
-from crawler.metrics.site import Told, site_of
 from crawler.metrics.textfile import TextFile
-from crawler.reactor import open_port, url_of
 
-logger = logging.getLogger(__name__)
 WRITE_SECONDS = 10.0
 
 
@@ -56,16 +48,3 @@ async def _keep_writing(file: TextFile) -> None:
     while True:
         file.write()
         await asyncio.sleep(WRITE_SECONDS)
-
-
-@asynccontextmanager
-async def served(told: Told, address: Address, option: str) -> AsyncIterator[str]:
-    """The URL where it is told while inside; raises ConfigError, which names the option."""
-    from twisted.internet import reactor
-
-    said = f"{option} {address.host}:{address.port}"
-    port = open_port(reactor, address.port, site_of(reactor, told), address.host, said)
-    try:
-        yield url_of(port)
-    finally:
-        await maybeDeferred(port.stopListening).asFuture(asyncio.get_running_loop())

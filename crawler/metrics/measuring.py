@@ -16,14 +16,17 @@ from prometheus_client import (
 
 from crawler import __version__
 from crawler.items import Visit
+from crawler.metrics.carrying import BUILD
 from crawler.metrics.passes import OF_SPIDER, Passes
 from crawler.session import Session
 
-LAG_SECONDS = 1.0
+LAG_EVERY_SECONDS = 1.0
 SHORT = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-LAGS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5)
 LONG = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
+LAGS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5)
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+TO_STORED = "Seconds from the response to the moment when its visit was stored."
+LAG = "How much too late the event loop comes, measured once a second."
 
 
 class Measuring:
@@ -37,49 +40,33 @@ class Measuring:
         self.registry.register(self.passes)
         # Under its usual name it would clash with that of node_exporter.
         ProcessCollector(namespace="freshet", registry=self.registry)
-        build = self._build_info()
-        build.labels(__version__).set(1)
-        self._pass_seconds = self._histogram(
-            "freshet_pass_duration_seconds", "Seconds that passes took.", LONG
-        )
-        self._batch_visits = self._histogram(
-            "freshet_storage_batch_visits", "Visits stored in one batch.", SIZES
-        )
-        self._batch_seconds = self._histogram(
-            "freshet_storage_batch_duration_seconds", "Seconds that storing a batch took.", SHORT
-        )
-        self._to_stored = self._histogram(
-            "freshet_response_to_stored_seconds",
-            "Seconds from the response to the moment when its visit was stored.",
-            SHORT,
-        )
-        self._lag = Histogram(
-            "freshet_reactor_lag_seconds",
-            "How much too late the event loop comes, measured once a second.",
-            buckets=LAGS,
-            registry=self.registry,
-        )
+        version = Gauge(BUILD, "The version at work.", ["version"], registry=self.registry)
+        version.labels(__version__).set(1)
+        self._took = self._of("pass_duration_seconds", "Seconds that passes took.", LONG)
+        self._sizes = self._of("storage_batch_visits", "Visits stored in one batch.", SIZES)
+        told = "Seconds that storing a batch took."
+        self._storing = self._of("storage_batch_duration_seconds", told, SHORT)
+        self._to_stored = self._of("response_to_stored_seconds", TO_STORED, SHORT)
+        self._lag = self._of("reactor_lag_seconds", LAG, LAGS, by_spider=False)
 
     def ended(self, session: Session, reason: str, seconds: float) -> None:
         """A pass has ended. reason: as Scrapy says it."""
         self.passes.end(session, reason)
-        self._pass_seconds.labels(session.spider).observe(seconds)
+        self._took.labels(session.spider).observe(seconds)
 
     def batches(self, session: Session) -> Callable[[list[Visit], float], None]:
         """What is to hear of each stored batch of a pass, and of the seconds that it took."""
-        sizes, took, since = (
-            histogram.labels(session.spider)
-            for histogram in (self._batch_visits, self._batch_seconds, self._to_stored)
-        )
+        of_batch = (self._sizes, self._storing, self._to_stored)
+        sizes, storing, to_stored = (each.labels(session.spider) for each in of_batch)
 
         def note(batch: list[Visit], seconds: float) -> None:
             sizes.observe(len(batch))
-            took.observe(seconds)
+            storing.observe(seconds)
             now = session.clock.now()
             for visit in batch:
                 # Deliveries of hubs have waited for a pass.
                 if visit.fetched.push is None:
-                    since.observe((now - visit.fetched.at).total_seconds())
+                    to_stored.observe((now - visit.fetched.at).total_seconds())
 
         return note
 
@@ -87,19 +74,16 @@ class Measuring:
         """Measure until this is cancelled."""
         clock = asyncio.get_running_loop().time
         while True:
-            due = clock() + LAG_SECONDS
-            await asyncio.sleep(LAG_SECONDS)
+            due = clock() + LAG_EVERY_SECONDS
+            await asyncio.sleep(LAG_EVERY_SECONDS)
             self._lag.observe(max(0.0, clock() - due))
 
     async def exposition(self) -> bytes:
         """All of it in the text format."""
         return generate_latest(self.registry)
 
-    def _build_info(self) -> Gauge:
-        return Gauge(
-            "freshet_build_info", "The version that is at work.", ["version"],
-            registry=self.registry,
-        )  # fmt: skip
-
-    def _histogram(self, name: str, told: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(name, told, [OF_SPIDER], buckets=buckets, registry=self.registry)
+    def _of(
+        self, name: str, told: str, buckets: tuple[float, ...], *, by_spider: bool = True
+    ) -> Histogram:
+        labels, name = [OF_SPIDER] if by_spider else [], f"freshet_{name}"
+        return Histogram(name, told, labels, buckets=buckets, registry=self.registry)

@@ -4,43 +4,34 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from crawler.items import Outcome
+from crawler.metrics.gauges import Values, by_spider
 from crawler.session import Session
 
 OF_SPIDER = "spider"
-# Name, HELP, and the label besides the spider with its values.
-COUNTERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
-    (
-        "freshet_requests",
-        "Requests that were answered or failed, with robots.txt, redirects and repetitions.",
-        "",
-        (),
-    ),
-    (
-        "freshet_responses",
-        "Responses by class of their status.",
-        "code",
-        ("2xx", "3xx", "4xx", "5xx", "other"),
-    ),
-    ("freshet_request_failures", "Requests without a response, such as timeouts.", "", ()),
-    ("freshet_request_retries", "Requests that were made again after a failure.", "", ()),
-    ("freshet_response_bytes", "Bytes of responses as received, with headers.", "", ()),
-    ("freshet_visits", "Stored visits by outcome.", "outcome", tuple(map(str, Outcome))),
-    ("freshet_missed_visits", "Visits of plans that were never made.", "", ()),
-    ("freshet_storage_retries", "Repetitions while MongoDB was away.", "", ()),
-    ("freshet_passes_started", "Passes that have begun.", "", ()),
-    (
-        "freshet_passes_ended",
-        "Passes that have ended, by how.",
-        "result",
-        ("finished", "limited", "stopped", "failed", "other"),
-    ),
-)
+LAST_SUCCESS = "freshet_pass_last_success_timestamp_seconds"
+RESULTS = ("finished", "limited", "stopped", "failed", "other")
+CLASSES = ("2xx", "3xx", "4xx", "5xx", "other")
+PLAIN = {
+    "freshet_requests": "Requests answered or failed, with robots.txt, redirects, repetitions.",
+    "freshet_request_failures": "Requests without a response, such as timeouts.",
+    "freshet_request_retries": "Requests that were made again after a failure.",
+    "freshet_response_bytes": "Bytes of responses as received, with headers.",
+    "freshet_missed_visits": "Visits of plans that were never made.",
+    "freshet_storage_retries": "Repetitions while MongoDB was away.",
+    "freshet_passes_started": "Passes that have begun.",
+}
+# With the label besides the spider and its values, which are there before they are counted.
+LABELLED = {
+    "freshet_responses": ("Responses by class of their status.", "code", CLASSES),
+    "freshet_visits": ("Stored visits by outcome.", "outcome", tuple(map(str, Outcome))),
+    "freshet_passes_ended": ("Passes that have ended, by how.", "result", RESULTS),
+}
 ENDS = {"finished": "finished", "shutdown": "stopped", "cancelled": "stopped"}
 LIMIT = "closespider_"
 STATUS = ("downloader/response_status_count/", "freshet/asked_again_status_count/")
@@ -82,24 +73,23 @@ class Passes(Collector):
         now = {spider: Counter(counts) for spider, counts in self._ended.items()}
         for session in self._at_work:
             now[session.spider].update(counted(session))
-        for name, told, label, values in COUNTERS:
-            yield _family(name, told, label, values, now)
-        yield _gauge(
-            "freshet_targets_in_flight",
-            "Targets between queue and storage.",
-            ((session.spider, len(session.in_flight)) for session in self._at_work),
-        )
+        for name, told in PLAIN.items():
+            values = (((spider,), counts[name, ""]) for spider, counts in now.items())
+            yield _counter(name, told, [OF_SPIDER], values)
+        for name, (told, label, labels) in LABELLED.items():
+            each = (((of, to), counts[name, to]) for of, counts in now.items() for to in labels)
+            yield _counter(name, told, [OF_SPIDER, label], each)
+        yield from self._gauges(now)
+
+    def _gauges(self, spiders: Iterable[str]) -> Iterator[Metric]:
+        in_flight = ((session.spider, len(session.in_flight)) for session in self._at_work)
+        told = "Targets between queue and storage."
+        yield by_spider("freshet_targets_in_flight", told, in_flight)
         running = Counter(session.spider for session in self._at_work)
-        yield _gauge(
-            "freshet_passes_running",
-            "Passes at work.",
-            ((spider, running[spider]) for spider in now),
-        )
-        yield _gauge(
-            "freshet_pass_last_success_timestamp_seconds",
-            "When a pass last ended without an error.",
-            self._succeeded.items(),
-        )
+        of_all = ((spider, running[spider]) for spider in spiders)
+        yield by_spider("freshet_passes_running", "Passes at work.", of_all)
+        told = "When a pass last ended without an error."
+        yield by_spider(LAST_SUCCESS, told, self._succeeded.items())
 
 
 def result_of(reason: str) -> str:
@@ -136,20 +126,8 @@ def class_of(status: str) -> str:
     return f"{status[0]}xx" if status[:1] in {"2", "3", "4", "5"} else "other"
 
 
-def _family(
-    name: str, told: str, label: str, values: tuple[str, ...], now: dict[str, Counts]
-) -> Metric:
-    """A counter of all spiders; with all values of its label, so that none begins at one."""
-    labels = [OF_SPIDER, label] if label else [OF_SPIDER]
+def _counter(name: str, told: str, labels: Sequence[str], values: Values) -> Metric:
     family = CounterMetricFamily(name, told, labels=labels)
-    for spider, counts in now.items():
-        for value in values or ("",):
-            family.add_metric([spider, value] if label else [spider], counts[name, value])
+    for of, value in values:
+        family.add_metric(of, value)
     return family
-
-
-def _gauge(name: str, told: str, values: Iterable[tuple[str, float]]) -> Metric:
-    gauge = GaugeMetricFamily(name, told, labels=[OF_SPIDER])
-    for spider, value in values:
-        gauge.add_metric([spider], value)
-    return gauge

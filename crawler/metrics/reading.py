@@ -42,16 +42,20 @@ async def read(store: Store, known: Queues | None = None) -> list[Metric]:
     found = await Patience(0, store.revive).read(lambda: figures.read(store.db, now))
     metrics = list(database.families(found))
     if known is not None:
-        metrics += queues.families(await known.read())
-    seconds = time.monotonic() - began
-    return [
-        *metrics,
-        _up(1),
-        _alone("freshet_database_read_seconds", "Seconds that reading all this took.", seconds),
-        _alone(
-            "freshet_database_read_timestamp_seconds", "When all this was read.", time.time()
-        ),
-    ]  # fmt: skip
+        metrics += await _of_queues(known)
+    seconds, took = time.monotonic() - began, "Seconds that reading all this took."
+    metrics.append(_alone("freshet_database_read_seconds", took, seconds))
+    when = "When all this was read."
+    metrics.append(_alone("freshet_database_read_timestamp_seconds", when, time.time()))
+    return [*metrics, _up(1)]
+
+
+async def _of_queues(known: Queues) -> list[Metric]:
+    """Nothing where they cannot be read: that says nothing of the database."""
+    try:
+        return list(queues.families(await known.read()))
+    except StorageError:
+        return []
 
 
 def text_of(metrics: Sequence[Metric]) -> bytes:

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from crawler.config import Config
 from crawler.metrics.address import Address
-from crawler.metrics.exporting import served
 from crawler.metrics.reading import Latest
-from crawler.metrics.site import Told
+from crawler.metrics.site import Told, served
 from crawler.reactor import run_in_reactor
 from crawler.storage.store import Store
 

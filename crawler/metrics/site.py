@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
+from twisted.internet.defer import maybeDeferred
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
+
+from crawler.metrics.address import Address
+from crawler.reactor import open_port, url_of
 
 logger = logging.getLogger(__name__)
 IDLE_SECONDS = 30
@@ -93,8 +98,20 @@ class Telling(Resource):
             _send(request, found)
 
 
-def site_of(reactor: Any, told: Told) -> Site:
-    """The factory to listen with."""
+@asynccontextmanager
+async def served(told: Told, address: Address, option: str) -> AsyncIterator[str]:
+    """The URL where it is told while inside; raises ConfigError, which names the option."""
+    from twisted.internet import reactor
+
+    said = f"{option} {address.host}:{address.port}"
+    port = open_port(reactor, address.port, _site(reactor, told), address.host, said)
+    try:
+        yield url_of(port)
+    finally:
+        await maybeDeferred(port.stopListening).asFuture(asyncio.get_running_loop())
+
+
+def _site(reactor: Any, told: Told) -> Site:
     return Site(  # type: ignore[no-untyped-call]
         Telling(told),
         requestFactory=Bodiless,

@@ -14,8 +14,8 @@ from prometheus_client.registry import Collector
 
 from crawler.errors import ConfigError
 from crawler.metrics.address import Address
-from crawler.metrics.exporting import Export, served
-from crawler.metrics.site import Told
+from crawler.metrics.exporting import Export
+from crawler.metrics.site import Told, served
 from crawler.refreshing.chores import CHORES, FAILED
 from crawler.refreshing.report import Report
 from crawler.storage.store import Store

@@ -140,13 +140,6 @@ def test_a_crawl_leaves_its_counts_and_the_next_adds_to_them(
     assert ("freshet_process_open_fds",) not in found
 
 
-def test_nothing_is_written_unless_it_is_asked_for(
-    freshet: Freshet, pages: Pages, tmp_path: Path
-) -> None:
-    freshet.crawl(shop(freshet, pages))
-    assert not list(tmp_path.rglob("*.prom"))
-
-
 def test_a_crawl_that_cannot_write_metrics_is_made_all_the_same(
     freshet: Freshet, database: Db, pages: Pages, tmp_path: Path
 ) -> None:

@@ -38,6 +38,7 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
         "crawler.extensions.summary.Summary": 20,
         "crawler.extensions.progress.Progress": 30,
         "crawler.extensions.grace.Grace": 40,
+        "crawler.extensions.metrics.Metrics": 50,
     },
 }
 DOWNLOADER = "crawler.middlewares.downloader.Downloader"

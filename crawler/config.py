@@ -160,6 +160,14 @@ class Config(BaseSettings):
     )
     refresh_passes: int = Field(4, ge=1, le=64, description="its passes at work at a time")
 
+    # Metrics.
+    metrics_dir: Path | None = Field(
+        None, description="folder of node_exporter's text files; unset: none are written"
+    )
+    metrics_port: str | None = Field(
+        None, description="[HOST:]PORT where the service tells its metrics; unset: nowhere"
+    )
+
     # How long the log is kept.
     keep_versions: int = Field(0, ge=0, description="newest versions kept a target; 0: all")
     keep_visits_days: float = Field(

@@ -81,6 +81,9 @@ class MannersMiddleware:
             request.meta["dont_retry"] = True
             return response
         logger.info("%s asked to wait for %.0f s", host, seconds)
+        # Scrapy's own count of statuses never hears of this one.
+        stat = f"freshet/asked_again_status_count/{response.status}"
+        self.session.crawler.stats.inc_value(stat)
         return request.replace(meta=request.meta | {"waits": waits}, dont_filter=True)
 
 

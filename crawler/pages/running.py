@@ -11,9 +11,9 @@ from twisted.internet.defer import maybeDeferred
 from crawler.command import complain
 from crawler.config import Config
 from crawler.pages.options import Listening, Places
-from crawler.pages.site import listen, url_of
+from crawler.pages.site import listen
 from crawler.pages.watching import COMMAND, Watching
-from crawler.reactor import run_in_reactor
+from crawler.reactor import run_in_reactor, url_of
 from crawler.storage.client import Document
 from crawler.storage.store import Store
 

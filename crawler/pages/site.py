@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from twisted.internet.error import CannotListenError
 from twisted.web.resource import Resource
 from twisted.web.server import Site
 
-from crawler.errors import ConfigError
 from crawler.pages.files import ALWAYS, Asked, answer
 from crawler.pages.options import Listening
+from crawler.reactor import open_port
 
 IDLE_SECONDS = 30
 
@@ -42,19 +41,8 @@ def listen(reactor: Any, order: Listening, root: Path) -> Any:
     site = Site(  # type: ignore[no-untyped-call]
         Folder(root), timeout=IDLE_SECONDS, reactor=reactor, parsePOSTFormSubmission=False
     )
-    try:
-        return reactor.listenTCP(order.port, site, interface=order.bind)
-    except (CannotListenError, OSError) as error:
-        reason = getattr(error, "socketError", error)
-        reason = getattr(reason, "strerror", None) or reason
-        raise ConfigError(f"--bind {order.bind} --port {order.port}: {reason}") from None
-
-
-def url_of(listening: Any) -> str:
-    """Where a listening port is found."""
-    host = listening.getHost()
-    name = f"[{host.host}]" if ":" in host.host else host.host
-    return f"http://{name}:{host.port}/"
+    option = f"--bind {order.bind} --port {order.port}"
+    return open_port(reactor, order.port, site, order.bind, option)
 
 
 def _asked(request: Any) -> Asked:

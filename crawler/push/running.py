@@ -10,20 +10,18 @@ from collections import Counter
 from typing import Any
 
 from twisted.internet.defer import maybeDeferred
-from twisted.internet.error import CannotListenError
 
 from crawler import __version__
 from crawler.clock import Clock
 from crawler.config import Config
-from crawler.errors import ConfigError
 from crawler.push.asking import Asking
 from crawler.push.leaving import leave
 from crawler.push.options import Order
 from crawler.push.outgoing import Hubs
 from crawler.push.receiving import Receiving
-from crawler.push.site import Callback, CallbackSite, bounded
+from crawler.push.site import Callback, CallbackSite
 from crawler.push.tokens import Tokens
-from crawler.reactor import run_in_reactor
+from crawler.reactor import open_port, run_in_reactor
 from crawler.storage import websub
 from crawler.storage.client import Document
 from crawler.storage.patience import Patience
@@ -102,7 +100,8 @@ class Serving:
         config = store.config
         body_bytes = min(int(config.response_mb * 1024 * 1024), MOST_BODY_BYTES)
         site = CallbackSite(reactor, receiving, body_bytes, config.response_seconds)
-        listening = _listen(reactor, order, bounded(site))
+        option = f"--bind {order.bind} --port {order.port}"
+        listening = open_port(reactor, order.port, site, order.bind, option)
         serving = cls(order, asking, site, listening)
         logger.info("listening at %s for %s", serving.address, order.wanted.callback)
         return serving
@@ -155,12 +154,3 @@ async def _halves(store: Store, order: Order, reactor: Any) -> tuple[Asking, Rec
     lease = order.wanted.lease
     receiving = Receiving(store.db, patience, clock, tokens, lease, KEPT_BYTES, counts)
     return asking, receiving
-
-
-def _listen(reactor: Any, order: Order, factory: Any) -> Any:
-    try:
-        return reactor.listenTCP(order.port, factory, interface=order.bind)
-    except (CannotListenError, OSError) as error:
-        reason = getattr(error, "socketError", error)
-        reason = getattr(reason, "strerror", None) or reason
-        raise ConfigError(f"--bind {order.bind} --port {order.port}: {reason}") from None

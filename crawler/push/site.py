@@ -6,7 +6,6 @@ import asyncio
 import logging
 from typing import Any
 
-from twisted.protocols.policies import WrappingFactory
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
 
@@ -14,7 +13,6 @@ from crawler.errors import FreshetError
 from crawler.push.receiving import Answer, Delivery, Receiving
 
 logger = logging.getLogger(__name__)
-MOST_CONNECTIONS = 64
 # Of all requests that are being received together.
 MOST_BYTES_AT_ONCE = 64_000_000
 IDLE_SECONDS = 30
@@ -153,21 +151,6 @@ class Callback(Resource):
             body,
         )
         return await self._receiving.deliver(token, delivery)
-
-
-class Bounded(WrappingFactory):
-    """Takes so many connections and no more; the rest is closed at once."""
-
-    def buildProtocol(self, addr: Any) -> Any:  # noqa: N802 - Twisted's name
-        """A protocol for a connection; None closes it."""
-        if len(self.protocols) >= MOST_CONNECTIONS:
-            return None
-        return super().buildProtocol(addr)
-
-
-def bounded(site: CallbackSite) -> Any:
-    """The factory to listen with."""
-    return Bounded(site)  # type: ignore[no-untyped-call]
 
 
 def _query(request: Any) -> dict[str, str]:

@@ -23,7 +23,9 @@ FIRST_PRUNE_SECONDS = 3600.0
 AGAIN_SECONDS = 3600.0
 STOP_SECONDS = 10.0
 STDERR = 2
-REPLAN = "replan"
+CHORES = REPLAN, PRUNE = "replan", "prune"
+# Behind the name of a chore in its counts.
+FAILED = "failed"
 
 
 @dataclass(slots=True)
@@ -50,7 +52,7 @@ def chores(config: Config, replan_seconds: float, since_plan: float, now: float)
     replan_seconds: between replans; 0: never
     since_plan:     seconds since the last plan, or since the first pass ever
     """
-    prune = Chore("prune", prune_words(config), PRUNE_SECONDS, now + FIRST_PRUNE_SECONDS)
+    prune = Chore(PRUNE, prune_words(config), PRUNE_SECONDS, now + FIRST_PRUNE_SECONDS)
     if not replan_seconds:
         return [prune]
     first = now + max(0.0, replan_seconds - since_plan)
@@ -79,7 +81,7 @@ async def keep_doing(
     counts: Counter[str],
     waits: Callable[[Chore], Awaitable[float]],
 ) -> None:
-    """Run each chore at its time, one at a time, until this is cancelled; count those done.
+    """Run each chore at its time, one at a time, until this is cancelled; count how they went.
 
     waits: seconds that a chore has to wait yet, as another machine does it, or has done it
     """
@@ -92,7 +94,7 @@ async def keep_doing(
             continue
         code = await _run([*chore.words, *options])
         chore.ran(clock(), well=not code)
-        counts[chore.name] += not code
+        counts[f"{chore.name} {FAILED}" if code else chore.name] += 1
         if code:
             logger.warning("scrapy %s failed (exit code %d)", chore.name, code)
         else:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from crawler import units
 from crawler.config import Config
 from crawler.errors import ConfigError
+from crawler.metrics.address import Address, address_of
 
 NEVER = "0"
 HOUR_SECONDS = 3600.0
@@ -21,12 +22,14 @@ class Order:
     seconds:       None is until it is stopped
     slice_seconds: a pass ends after so long
     replan_hours:  0 is never
+    metrics:       where they are told by HTTP; None: nowhere
     """
 
     names: list[str]
     seconds: float | None
     slice_seconds: float
     replan_hours: float
+    metrics: Address | None = None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +49,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="T",
         help="between replans (FRESHET_REFRESH_REPLAN_HOURS); 0: never",
     )
+    parser.add_argument(
+        "--metrics",
+        metavar="[HOST:]PORT",
+        help="tell Prometheus there; loopback without a host (FRESHET_METRICS_PORT)",
+    )
 
 
 def order_of(config: Config, opts: argparse.Namespace) -> Order:
@@ -58,7 +66,14 @@ def order_of(config: Config, opts: argparse.Namespace) -> Order:
     if opts.replan is not None:
         never = opts.replan == NEVER
         replan_hours = 0.0 if never else _seconds(opts.replan, "--replan") / HOUR_SECONDS
-    return Order(words, limit, slice_seconds, replan_hours)
+    return Order(words, limit, slice_seconds, replan_hours, _address(config, opts.metrics))
+
+
+def _address(config: Config, given: str | None) -> Address | None:
+    if given is not None:
+        return address_of(given, "--metrics")
+    named = config.metrics_port
+    return None if named is None else address_of(named, "FRESHET_METRICS_PORT")
 
 
 def _seconds(text: str, option: str) -> float:

@@ -7,6 +7,7 @@ import gc
 import logging
 import signal
 import time
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 from scrapy.crawler import AsyncCrawlerProcess
@@ -92,11 +93,23 @@ async def _work(
         stopping = asyncio.create_task(_stop_at(stop, service))
         # Libraries stay: no collection need look at them.
         gc.freeze()
-        await service.work()
+        async with _measured(service, order):
+            await service.work()
         stopping.cancel()
     finally:
         await store.close()
     return service.report.as_json(time.monotonic() - began)
+
+
+def _measured(service: Service, order: Order) -> AbstractAsyncContextManager[None]:
+    """Metrics, where somebody wants them."""
+    folder = service.store.config.metrics_dir
+    if order.metrics is None and folder is None:
+        return nullcontext()
+    # Slow to import, and needed by few.
+    from crawler.refreshing.measures import measured
+
+    return measured(service.store, service.report, folder, order.metrics)
 
 
 async def _stop_at(stop: asyncio.Event, service: Service) -> None:

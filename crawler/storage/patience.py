@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from pymongo.errors import AutoReconnect, ConnectionFailure, PyMongoError
@@ -24,10 +25,12 @@ class Patience:
 
     seconds: after this long without success the call fails
     revive:  starts the embedded server again; does nothing for a server by URI
+    counts:  `retries` so far
     """
 
     seconds: float
     revive: Callable[[], Awaitable[None]]
+    counts: Counter[str] = field(default_factory=Counter)
 
     def hurry(self) -> None:
         """Wait no longer for a server that is away."""
@@ -47,6 +50,7 @@ class Patience:
                 if now() > began + self.seconds:
                     raise Unreachable(f"MongoDB went away: {in_short(error)}") from None
                 logger.warning("MongoDB went away, trying again: %s", in_short(error))
+            self.counts["retries"] += 1
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(pause_seconds * 2, LONGEST_PAUSE_SECONDS)
             await self.revive()

@@ -7,10 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+import pymongo
 from pymongo import AsyncMongoClient
+from pymongo.errors import PyMongoError
 
 from crawler.config import Config
 from crawler.storage.client import Database, Document, check_reachable, open_client, server_uri
+from crawler.storage.patience import in_short
 from crawler.storage.schema import prepare
 
 
@@ -40,6 +43,15 @@ class Store:
         """Start the embedded server again if it is the one in use and died."""
         if self.config.mongo_uri is None:
             await asyncio.to_thread(server_uri, self.config)
+
+    async def trouble(self, seconds: float) -> str | None:
+        """Why the database cannot be used now, in one line; None if it answers in that time."""
+        try:
+            with pymongo.timeout(seconds):
+                await self.client.admin.command("ping")
+        except PyMongoError as error:
+            return f"MongoDB: {in_short(error)}"
+        return None
 
     async def close(self) -> None:
         """Close the connections; the embedded server goes on for others."""

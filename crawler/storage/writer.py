@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from itertools import compress
 from operator import not_
@@ -64,7 +66,11 @@ class TakenOver(Exception):
 
 
 class Writer:
-    """Writes visits in batches; one for each pass. leases: where several workers share it."""
+    """Writes visits in batches; one for each pass.
+
+    leases:    where several workers share it
+    on_stored: called with each batch that is stored, and the seconds that it took
+    """
 
     def __init__(
         self,
@@ -88,6 +94,7 @@ class Writer:
         self._closing = False
         self._task = asyncio.ensure_future(self._work())
         self.discovered = 0
+        self.on_stored: Callable[[list[Visit], float], None] | None = None
 
     async def commit(self, visit: Visit) -> None:
         """Return when the visit and all that belongs to it is stored.
@@ -125,6 +132,7 @@ class Writer:
         return bool(self._waiting) or not self._closing
 
     async def _store(self, batch: list[Entry]) -> None:
+        began = time.monotonic()
         try:
             batch = await self._kept(batch)
             visits_of_batch = [visit for visit, _ in batch]
@@ -139,6 +147,8 @@ class Writer:
         else:
             for _, stored in batch:
                 _succeed(stored)
+            if self.on_stored is not None:
+                self.on_stored(visits_of_batch, time.monotonic() - began)
 
     async def _kept(self, batch: list[Entry]) -> list[Entry]:
         """Without those that others have taken over; asked right before they are stored."""

@@ -16,6 +16,7 @@ from rich.table import Table
 from tests.bench import (
     claims,
     crawlduplicates,
+    crawlmetrics,
     dispatching,
     feedloop,
     feedplans,
@@ -35,7 +36,7 @@ def main() -> int:
     """Run what was asked for; exit code 1 if a bar is missed."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--items", type=int, default=4000, help="item pages (default 4000)")
-    parser.add_argument("--rounds", type=int, help="rounds (default 3; --duplicates 5)")
+    parser.add_argument("--rounds", type=int, help="rounds (default 3, 5 or 9)")
     parser.add_argument("--scale", action="store_true", help="memory at 50,000 and 100,000 items")
     parser.add_argument("--planning", action="store_true", help="replans of a million targets")
     parser.add_argument("--feeds", action="store_true", help="a day of crawls of 1,000 feeds")
@@ -52,6 +53,7 @@ def main() -> int:
     parser.add_argument(
         "--duplicates", action="store_true", help="crawls with and without near-duplicates"
     )
+    parser.add_argument("--metrics", action="store_true", help="crawls with and without metrics")
     parser.add_argument("--cells", action="store_true", help="a hundred cells kept fresh")
     parser.add_argument(
         "--minutes", type=float, help="how long: --cells (default 12), --hour (default 60)"
@@ -86,6 +88,7 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
         "hostile": hostile.run,
         "dispatch": dispatching.run,
         "duplicates": lambda: crawlduplicates.run(options.rounds or 5),
+        "metrics": lambda: crawlmetrics.run(options.rounds or 9),
         "cells": lambda: hundredcells.run(
             round(options.minutes or 12), options.policy, options.port
         ),

@@ -1,0 +1,1 @@
+"""Metrics for Prometheus: of processes at work, and of the database."""

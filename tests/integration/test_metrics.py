@@ -1,0 +1,445 @@
+"""Metrics as Prometheus gets them: of crawls, of the service, of the database."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Self
+
+import pytest
+from bson import ObjectId
+from prometheus_client.parser import text_string_to_metric_families
+
+from crawler.config import Config
+from crawler.items import Kind
+from crawler.metrics.queues import Queue
+from crawler.metrics.reading import Latest, read, text_of
+from crawler.storage.embedded import EmbeddedServer
+from crawler.storage.store import Store
+from tests.integration.harness import (
+    LIMIT_SECONDS,
+    Db,
+    Freshet,
+    Pages,
+    Result,
+    Row,
+    asked,
+    outcomes,
+)
+from tests.integration.inside import in_json, run
+from tests.integration.known_pages import DAY, HOUR, NOW, clock, never_seen, page, put
+from tests.site.running import RunningSite
+
+Figures = dict[tuple[str, ...], float]
+SHORT = {"FRESHET_LIST_INTERVAL_HOURS": 0.0002, "FRESHET_ITEM_INTERVAL_HOURS": 0.0002}
+SHOP = "https://shop.example"
+COUNTED = "freshet_visits_total"
+
+
+def figures(text: str) -> Figures:
+    """Values by name and by the labels' values, in the order of the labels' names."""
+    samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
+    found: Figures = {}
+    for one in samples:
+        labels = sorted(label for label in one.labels.items() if label[0] != "process")
+        found[one.name, *(value for _, value in labels)] = one.value
+    assert len(found) == len(samples), "no series stands twice"
+    return found
+
+
+def get(url: str) -> tuple[int, str]:
+    """Status and text of an answer."""
+    try:
+        with urllib.request.urlopen(url, timeout=20) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def until(url: str, status: int) -> None:
+    """Return when a URL is answered so."""
+    deadline = time.monotonic() + 20
+    while get(url)[0] != status:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+class Serving:
+    """A command that tells where it listens; it is ended by SIGTERM, and has to end well."""
+
+    def __init__(self, freshet: Freshet, *words: object, **env: object) -> None:
+        self.process = freshet.start(*words, **env)
+        self.err = ""
+
+    def __enter__(self) -> Self:
+        assert self.process.stderr is not None
+        while "http://127.0.0.1:" not in (line := self.process.stderr.readline()):
+            assert line, self.err
+            self.err += line
+        self.url = line[line.index("http://") :].strip().removesuffix("/metrics")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.process.terminate()
+        _, err = self.process.communicate(timeout=LIMIT_SECONDS)
+        self.err += err
+        if exception[0] is None:
+            assert self.process.returncode == 0, self.err
+            assert "Traceback" not in self.err, self.err
+
+    def metrics(self) -> Figures:
+        """What it tells at present."""
+        status, text = get(f"{self.url}/metrics")
+        assert status == 200, text
+        return figures(text)
+
+
+def shop(freshet: Freshet, pages: Pages, name: str = "shop", **keys: object) -> Path:
+    """A wrapper of a list and two items."""
+    paths = [f"/{name}/item-{k}.html" for k in range(2)]
+    pages.list(f"/{name}/list.html", paths)
+    for path in paths:
+        pages.item(path, path)
+    given = {"start_urls": [f"{pages.url}/{name}/list.html"], "item_pages": f"/{name}/item"}
+    return freshet.wrapper(name, **given | {"fields": {"title": "h1"}} | keys)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "textfiles"
+
+
+def test_a_crawl_leaves_its_counts_and_the_next_adds_to_them(
+    freshet: Freshet, database: Db, pages: Pages, folder: Path
+) -> None:
+    file = shop(freshet, pages)
+    for hours in (0, 30):
+        freshet.crawl(file, hours=hours, FRESHET_METRICS_DIR=folder)
+        found = figures((folder / "freshet-shop.prom").read_text())
+        of_log = {outcome: n for outcome, n in outcomes(database).items() if n}
+        counted = {key[1]: n for key, n in found.items() if key[0] == COUNTED and n}
+        assert counted == of_log
+        assert found["freshet_requests_total", "shop"] == len(pages.requests())
+        of_class = {key[1]: n for key, n in found.items() if key[0] == "freshet_responses_total"}
+        assert sum(of_class.values()) == len(pages.requests())
+        # Of a site without robots.txt.
+        assert of_class["4xx"] == database.runs.count_documents({})
+        assert found["freshet_storage_batch_visits_sum", "shop"] == database.visits.count_documents(
+            {}
+        )
+        assert found["freshet_response_to_stored_seconds_count", "shop"] == sum(of_log.values())
+        assert found["freshet_passes_running", "shop"] == 0
+    assert found[COUNTED, "not_modified", "shop"] == 3
+    assert found["freshet_passes_ended_total", "finished", "shop"] == 2
+    assert found["freshet_pass_duration_seconds_count", "shop"] == 2
+    assert ("freshet_process_open_fds",) not in found
+
+
+def test_a_crawl_that_cannot_write_metrics_is_made_all_the_same(
+    freshet: Freshet, database: Db, pages: Pages, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    done = freshet.crawl(shop(freshet, pages), FRESHET_METRICS_DIR=tmp_path / "file" / "x")
+    assert "Not a directory; no metrics are written" in done.err
+    assert outcomes(database)["new"] == 3
+
+
+def test_a_killed_crawl_is_seen_and_the_next_one_goes_on(
+    freshet: Freshet, database: Db, pages: Pages, folder: Path
+) -> None:
+    file, place = (
+        shop(freshet, pages, delay_seconds=0.3, concurrency=1),
+        folder / "freshet-shop.prom",
+    )
+    words = ("crawl", "site", "-a", f"wrapper={file}")
+    process = freshet.start(*words, FRESHET_METRICS_DIR=folder)
+    deadline = time.monotonic() + 20
+    while not database.visits.count_documents({}):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.kill()
+    process.communicate()
+    left = figures(place.read_text())
+    assert left["freshet_passes_running", "shop"] == 1
+    assert left["freshet_process_open_fds",] > 0
+    freshet.crawl(file, FRESHET_METRICS_DIR=folder)
+    found = figures(place.read_text())
+    assert found["freshet_passes_running", "shop"] == 0
+    assert found["freshet_passes_started_total", "shop"] == 2
+    assert found["freshet_passes_ended_total", "finished", "shop"] == 1
+
+
+def test_a_failed_pass_counts_as_such(freshet: Freshet, pages: Pages, folder: Path) -> None:
+    code = f"""
+from spiders.wrapper import WrapperSpider
+class Bug(WrapperSpider):
+    name = "bug"
+    start_urls = ["{pages.url}/"]
+    item_pages = "/i"
+    def parse_target(self, response):
+        raise TypeError("a bug")
+"""
+    (freshet.folder / "bug_of_metrics.py").write_text(code, encoding="utf-8")
+    words = ("crawl", "bug", "-s", "SPIDER_MODULES=bug_of_metrics")
+    env = {"PYTHONPATH": freshet.folder, "FRESHET_METRICS_DIR": folder}
+    assert freshet(*words, **env).code == 1
+    found = figures((folder / "freshet-bug.prom").read_text())
+    assert found["freshet_passes_ended_total", "failed", "bug"] == 1
+    assert ("freshet_pass_last_success_timestamp_seconds", "bug") not in found
+
+
+def test_an_answer_that_says_later_is_counted(
+    freshet: Freshet, site: RunningSite, folder: Path
+) -> None:
+    url = f"{site.url}/edge/retry-after/1"
+    file = freshet.wrapper("edge", start_urls=[url], item_pages="/nothing", robots=False)
+    freshet.crawl(file, FRESHET_METRICS_DIR=folder)
+    found = figures((folder / "freshet-edge.prom").read_text())
+    assert asked(site).total() == 2
+    assert found["freshet_requests_total", "edge"] == 2
+    later = [found["freshet_responses_total", code, "edge"] for code in ("4xx", "5xx")]
+    assert (found["freshet_responses_total", "2xx", "edge"], sum(later)) == (1, 1)
+
+
+def test_the_service_tells_by_http(freshet: Freshet, database: Db, pages: Pages) -> None:
+    broken = freshet.folder / "broken.toml"
+    broken.write_text("name = ", encoding="utf-8")
+    words = ("refresh", "run", shop(freshet, pages), shop(freshet, pages, "news"), broken)
+    with Serving(freshet, *words, "--metrics", "0", **SHORT) as service:
+        until(f"{service.url}/-/ready", 200)
+        deadline = time.monotonic() + 20
+        while outcomes(database)["not_modified"] < 6:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        found = service.metrics()
+        assert get(f"{service.url}/-/healthy") == (200, "healthy\n")
+        assert get(f"{service.url}/nosuch")[0] == 404
+    for name in ("shop", "news"):
+        assert found[COUNTED, "new", name] == 3
+        assert found["freshet_passes_started_total", name] >= 2
+        assert found["freshet_passes_ended_total", "failed", name] == 0
+        assert found["freshet_refresh_failures_total", name] == 0
+    assert found["freshet_refresh_failures_total", str(broken)] >= 1
+    assert found["freshet_refresh_chores_total", "prune", "done"] == 0
+    assert found["freshet_process_resident_memory_bytes",] > 1e6
+    assert found["freshet_reactor_lag_seconds_count",] >= 0
+
+
+def test_a_service_without_a_port_writes_a_file(
+    freshet: Freshet, pages: Pages, folder: Path
+) -> None:
+    words = ("refresh", "run", shop(freshet, pages), "--for", "2s")
+    assert freshet(*words, FRESHET_METRICS_DIR=folder).code == 0
+    (file,) = folder.glob("*.prom")
+    assert file.name == "freshet-refresh.prom"
+    assert figures(file.read_text())[COUNTED, "new", "shop"] == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("refresh", "run", "--metrics", "x"), "--metrics: 'x' is no [HOST:]PORT"),
+        (("metrics", "serve", "--port", "x:1"), "--port: 'x' is no IP address of this machine"),
+        (("metrics", "serve", "--cache", "1y"), "--cache: '1y' is no time such as 30s"),
+        (("metrics", "--out", "/nosuch/x.prom"), "--out /nosuch/x.prom: No such file or directory"),
+    ],
+)
+def test_mistakes_are_one_line(freshet: Freshet, words: tuple[str, ...], complaint: str) -> None:
+    done = run(freshet, *words)
+    assert (done.code, done.out) == (1, "")
+    assert done.complaint.startswith(f"scrapy {words[0]}: {complaint}")
+
+
+def test_a_port_that_is_taken_is_one_line(freshet: Freshet, pages: Pages) -> None:
+    port = pages.url.rpartition(":")[2]
+    for words in (
+        ("metrics", "serve", "--port"),
+        ("refresh", "run", shop(freshet, pages), "--metrics"),
+    ):
+        done = freshet(*words, port)
+        assert done.code == 1
+        assert f"127.0.0.1:{port}: Address already in use" in done.complaint
+
+
+def plan(**own: object) -> Row:
+    usual = {"plan": ObjectId(), "visits_per_week": 7.0, "freshness": 0.9, "age_days": 0.5}
+    return usual | {"rate_per_week": 1.0, "rate_low": 1.0, "rate_high": 1.0} | own
+
+
+def visit(outcome: str, at: datetime, **own: object) -> Row:
+    row = {"spider": "shop", "target": f"{SHOP}/1", "at": at, "outcome": outcome, "changed": 0}
+    return row | own
+
+
+@pytest.fixture
+def filled(stored: tuple[Db, str]) -> tuple[Db, str]:
+    """A shop with a plan, a log and a pass; a spider that was never planned."""
+    db, uri = stored
+    put(db, uri, [
+        page(f"{SHOP}/1", plan=plan(), next_visit=NOW - 2 * HOUR),
+        page(f"{SHOP}/2", plan=plan(freshness=0.7), next_visit=NOW - HOUR / 2),
+        page(f"{SHOP}/3", consecutive_errors=6),
+        page(f"{SHOP}/4", consecutive_errors=1, gone=True),
+        page(f"{SHOP}/", kind=Kind.LIST),
+        never_seen(f"{SHOP}/5", next_visit=NOW + DAY),
+        page("https://news.example/", spider="news", kind=Kind.FEED),
+    ])  # fmt: skip
+    db.visits.insert_many([
+        visit("changed", NOW - HOUR / 2),
+        visit("unchanged", NOW - HOUR / 2, along=True),
+        visit("unchanged", NOW - 5 * HOUR),
+        visit("error", NOW - 5 * HOUR),
+        visit("new", NOW - 2 * DAY),
+    ])  # fmt: skip
+    made = {"at": NOW - 3 * DAY, "spiders": ["shop"], "budget_per_day": 14.0, "state": "adopted"}
+    db.plans.insert_one(made)
+    began = NOW - timedelta(minutes=10)
+    counts = {"visits": 7, "changed": 2, "over_cap": 4}
+    db.runs.insert_many([
+        {"spider": "shop", "started": NOW - DAY, "finished": NOW - DAY, "reason": "shutdown"},
+        {"spider": "shop", "started": began, "finished": began + timedelta(seconds=90),
+         "reason": "my own", "counts": counts},
+        {"spider": "shop", "started": NOW - timedelta(minutes=1), "finished": None},
+    ])  # fmt: skip
+    db.posts.insert_many([
+        {"spider": "shop", "url": f"{SHOP}/{n}", "first_seen": NOW, "content_hash": "h"}
+        | ({"duplicate_of": f"shop {SHOP}/1"} if n > 2 else {})
+        for n in range(1, 5)
+    ])  # fmt: skip
+    return stored
+
+
+def told(freshet: Freshet, *words: object) -> Result:
+    done = run(freshet, "metrics", *words, hours=clock())
+    assert (done.code, done.err) == (0, ""), done.err
+    return done
+
+
+@pytest.mark.usefixtures("filled")
+def test_the_database_is_told_as_it_is(freshet: Freshet) -> None:
+    found = figures(told(freshet).out)
+    of_shop = {key[0]: value for key, value in found.items() if key[1:] == ("shop",)}
+    assert found["freshet_targets", "item", "shop"] == 4
+    assert found["freshet_targets", "list", "shop"] == 1
+    assert found["freshet_targets", "feed", "news"] == 1
+    assert (of_shop["freshet_targets_due"], of_shop["freshet_targets_overdue"]) == (2, 1)
+    assert of_shop["freshet_targets_oldest_due_seconds"] == pytest.approx(7200, abs=60)
+    assert found["freshet_targets_oldest_due_seconds", "news"] == 0
+    assert of_shop["freshet_targets_never_visited"] == 1
+    assert [found["freshet_targets_failing", n, "shop"] for n in "15"] == [1, 1], "gone is no error"
+    assert of_shop["freshet_targets_most_errors_in_a_row"] == 6
+    recent = {key[1:]: n for key, n in found.items() if key[0] == "freshet_recent_requests" and n}
+    assert recent == {
+        ("changed", "shop", "1h"): 1, ("changed", "shop", "1d"): 1,
+        ("unchanged", "shop", "1d"): 1, ("error", "shop", "1d"): 1,
+    }  # fmt: skip
+    assert of_shop["freshet_plan_budget_requests_per_day"] == 14
+    assert of_shop["freshet_plan_timestamp_seconds"] == (NOW - 3 * DAY).timestamp()
+    assert (of_shop["freshet_plan_targets"], of_shop["freshet_plan_requests_per_day"]) == (2, 2)
+    assert of_shop["freshet_plan_freshness_ratio"] == pytest.approx(0.8)
+    assert of_shop["freshet_plan_age_seconds"] == 43_200
+    assert of_shop["freshet_present_freshness_ratio"] == pytest.approx(
+        2.718281828 ** (-1 / 168), abs=1e-4
+    )
+    assert of_shop["freshet_last_pass_duration_seconds"] == 90
+    assert found["freshet_last_pass_info", "other", "shop"] == 1
+    assert found["freshet_last_pass_counts", "over_cap", "shop"] == 4
+    assert found["freshet_last_pass_counts", "new", "shop"] == 0
+    assert (of_shop["freshet_posts"], of_shop["freshet_duplicate_posts"]) == (4, 2)
+    assert found["freshet_database_documents", "targets"] == 7
+    assert found["freshet_database_bytes", "data"] > 1000
+    assert found["freshet_database_up",] == 1
+    assert ("freshet_plan_freshness_ratio", "news") not in found
+
+
+@pytest.mark.usefixtures("filled")
+def test_it_is_written_and_printed_for_machines(freshet: Freshet, tmp_path: Path) -> None:
+    assert told(freshet, "--out", tmp_path / "x.prom").out == ""
+    assert figures((tmp_path / "x.prom").read_text())["freshet_posts", "shop"] == 4
+    assert [path.name for path in tmp_path.glob("*x.prom*")] == ["x.prom"]
+    rows = in_json(freshet, "metrics", hours=clock())
+    assert {"name": "freshet_posts", "labels": {"spider": "shop"}, "value": 4} in rows
+
+
+def test_an_empty_database_has_nothing_to_tell_but_that(freshet: Freshet) -> None:
+    found = figures(told(freshet).out)
+    assert {key[0] for key in found} == {
+        "freshet_database_bytes", "freshet_database_documents", "freshet_database_up",
+        "freshet_database_read_seconds", "freshet_database_read_timestamp_seconds",
+    }  # fmt: skip
+
+
+def test_large_spiders_are_sampled(filled: tuple[Db, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    db, uri = filled
+    rows = [
+        page(f"{SHOP}/many/{n}", plan=plan(freshness=n % 2, visits_per_week=n % 4))
+        for n in range(2000)
+    ]
+    db.targets.insert_many(rows)
+    monkeypatch.setattr("crawler.storage.present.FEW", 100)
+    monkeypatch.setattr("crawler.storage.present.MOST", 1000)
+
+    async def metrics() -> str:
+        store = await Store.open(Config.load(mongo_uri=uri))
+        try:
+            return text_of(await read(store)).decode()
+        finally:
+            await store.close()
+
+    found = figures(asyncio.run(metrics()))
+    assert found["freshet_targets", "item", "shop"] == 2004, "counts are exact"
+    assert found["freshet_plan_freshness_ratio", "shop"] == pytest.approx(0.5, abs=0.1)
+    assert found["freshet_plan_requests_per_day", "shop"] == pytest.approx(2000 * 1.5 / 7, rel=0.2)
+
+
+def test_a_scrape_reads_no_more_often_than_it_may(filled: tuple[Db, str]) -> None:
+    _, uri = filled
+
+    class Known:
+        async def read(self) -> list[Queue]:
+            return [Queue("shop", 5, 4, 3, 2)]
+
+    async def scrapes(cache_seconds: float) -> list[Figures]:
+        store = await Store.open(Config.load(mongo_uri=uri))
+        latest = Latest(store, cache_seconds, Known())
+        try:
+            texts = await asyncio.gather(*(latest.exposition() for _ in range(5)))
+            texts.append(await latest.exposition())
+        finally:
+            await latest.close()
+            await store.close()
+        return [figures(text.decode()) for text in texts if text is not None]
+
+    found = asyncio.run(scrapes(60))
+    assert len(found) == 6
+    assert len({one["freshet_database_read_timestamp_seconds",] for one in found}) == 1
+    assert found[0]["freshet_queue_pending", "shop"] == 5
+
+
+@pytest.fixture
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    config = Config.load(data_dir=tmp_path_factory.mktemp("d"), mongo_uri=None, mongo_cache_gb=0.25)
+    made = EmbeddedServer.of(config)
+    made.start()
+    yield made
+    made.stop()
+
+
+def test_a_database_that_goes_away_is_told(server: EmbeddedServer, tmp_path: Path) -> None:
+    freshet = Freshet(tmp_path, MONGO_URI=server.uri, FRESHET_MONGO_TIMEOUT_SECONDS=0.5)
+    words = ("metrics", "serve", "--port", "0", "--cache", "1s")
+    with freshet, Serving(freshet, *words) as serving:
+        assert get(f"{serving.url}/-/ready") == (200, "ready\n")
+        assert serving.metrics()["freshet_database_up",] == 1
+        server.stop()
+        status, why = get(f"{serving.url}/-/ready")
+        assert status == 503
+        assert why.startswith("MongoDB: ")
+        assert serving.metrics() == {("freshet_database_up",): 0}
+        assert get(f"{serving.url}/-/healthy")[0] == 200
+    assert serving.err == "", "but for the address nothing is said"

@@ -1,0 +1,72 @@
+"""Freshness of this moment: laws that hold for whatever rates are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import gamma
+
+from schedules.history import Floats
+from schedules.present import Rates, age_hours, freshness
+
+shapes = st.floats(1, 50)
+means = st.floats(0.01, 50)
+hours = st.floats(0, 2000)
+
+
+def rates(shape: float, mean: float) -> Rates:
+    """What the planner would store of a rate that is distributed like this."""
+    known = gamma(shape, scale=mean / shape)
+    return Rates(*(np.array([value]) for value in (mean, known.ppf(0.05), known.ppf(0.95))))
+
+
+def exact(shape: float, mean: float, weeks: Floats) -> Floats:
+    result: Floats = (1 + mean * weeks / shape) ** -shape
+    return result
+
+
+@settings(max_examples=40)
+@given(shapes, means, hours)
+def test_three_rates_stand_for_all(shape: float, mean: float, since: float) -> None:
+    found = freshness(rates(shape, mean), np.array([since]))
+    assert found == pytest.approx(exact(shape, mean, np.array([since / 168])), abs=0.024)
+
+
+@settings(max_examples=40)
+@given(shapes, means, st.floats(1, 2000))
+def test_age_is_the_time_that_copies_were_not_fresh(
+    shape: float, mean: float, since: float
+) -> None:
+    grid = np.linspace(0, since, 4001)
+    stale = 1 - exact(shape, mean, grid / 168)
+    expected = np.trapezoid(stale, grid)
+    found = age_hours(rates(shape, mean), np.array([since]))[0]
+    assert found == pytest.approx(expected, abs=0.02 * since)
+
+
+@settings(max_examples=40)
+@given(shapes, means, hours, hours)
+def test_copies_get_older_and_never_fresher(
+    shape: float, mean: float, one: float, other: float
+) -> None:
+    since = np.sort([one, other])
+    known = Rates(*(np.repeat(column, 2) for column in rates(shape, mean)))
+    fresh, age = freshness(known, since), age_hours(known, since)
+    assert 1 >= fresh[0] >= fresh[1] >= 0
+    assert 0 <= age[0] <= age[1] + 1e-9
+    assert (age <= since).all()
+
+
+def test_what_was_just_seen_is_fresh_and_what_never_changes_stays_so() -> None:
+    never = Rates(*np.zeros((3, 2)))
+    assert freshness(never, np.array([0.0, 1e6])).tolist() == [1, 1]
+    assert age_hours(never, np.array([0.0, 1e6])) == pytest.approx([0, 0], abs=1e-2)
+    assert freshness(rates(2, 3), np.zeros(1)).tolist() == [1]
+
+
+def test_what_is_not_known_stays_unknown() -> None:
+    unknown = Rates(*np.full((3, 1), np.nan))
+    assert np.isnan(freshness(unknown, np.ones(1))).all()
+    assert np.isnan(age_hours(unknown, np.ones(1))).all()

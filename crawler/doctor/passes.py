@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from crawler.doctor.findings import Finding, ok, warning
 from crawler.doctor.wrappers import Site
@@ -12,9 +12,6 @@ from crawler.storage.standing import MOST, Standing, standing
 from crawler.words import count, span
 
 CHECK = "last pass"
-# A pass that has stored nothing for so long is not at work any more.
-SILENT = timedelta(hours=1)
-STORAGE = "storage"
 
 
 async def check(db: Database, sites: Sequence[Site], now: datetime) -> list[Finding]:
@@ -30,12 +27,10 @@ def of_spider(name: str, found: Standing | None, now: datetime) -> Finding:
     if found is None:
         return ok(CHECK, f"none so far: scrapy crawl {name}", of=name)
     due = _due(found, now)
+    ago = span((now - found.latest).total_seconds())
     if found.finished is not None:
-        ago = span((now - found.finished).total_seconds())
         return ok(CHECK, f"ended {ago} ago ({found.reason}); {due}", of=name)
-    latest = max(found.started, found.stored or found.started)
-    ago = span((now - latest).total_seconds())
-    if now - latest < SILENT:
+    if found.may_be_at_work(now):
         return ok(CHECK, f"at work, or cut off {ago} ago; {due}", of=name)
     todo = "nothing: the next one makes the log whole; why it ended may stand in its log"
     return warning(CHECK, f"cut off {ago} ago; {due}", todo, of=name)

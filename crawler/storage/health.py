@@ -19,6 +19,7 @@ from crawler.config import Config
 from crawler.errors import StorageError
 from crawler.storage.client import Database, Document, check_reachable, open_client, server_uri
 from crawler.storage.patience import in_short
+from crawler.storage.schema import META, refuse_half_a_copy
 
 PINGS = 5
 # What is left of a test that was killed goes after this time.
@@ -116,6 +117,7 @@ async def write(db: Database, now: datetime, timeout_seconds: float) -> float:
 
 
 async def data_version(db: Database) -> int | None:
-    """The version of the data; None where there are none yet."""
-    meta = await db.meta.find_one({"_id": "schema"})
+    """The version of the data; None where there are none yet. Raises StorageError in a copy."""
+    meta = await db.meta.find_one(META)
+    refuse_half_a_copy(db, meta)
     return int(meta["version"]) if meta else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from pymongo import ASCENDING, DESCENDING
 
@@ -11,6 +11,8 @@ from crawler.storage.client import Database, Document
 from crawler.storage.duetimes import BY_TIME
 
 MOST = 100_000
+# A pass that has stored nothing for so long is not at work any more.
+SILENT = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,15 @@ class Standing:
     stored: datetime | None
     due: int
     since: datetime | None
+
+    @property
+    def latest(self) -> datetime:
+        """When the pass is known to have been at work."""
+        return self.finished or max(self.started, self.stored or self.started)
+
+    def may_be_at_work(self, now: datetime) -> bool:
+        """Whether the pass has not ended, nor fallen silent."""
+        return self.finished is None and now - self.latest < SILENT
 
 
 async def standing(db: Database, spider: str, now: datetime) -> Standing | None:

@@ -12,8 +12,10 @@ from crawler.doctor.findings import Finding, failed, ok, warning
 
 CHECK = "data folder"
 GB = 1024**3
-# The embedded server does not start with less; below the other somebody should look.
+# Of a database: the embedded server does not start with less; below the other it is time to look.
 LEAST_GB, LITTLE_GB = 0.3, 2.0
+# Of locks.
+LOCKS_GB = 0.05
 WAY_OUT = "set FRESHET_DATA_DIR to a folder that can be written"
 
 
@@ -23,16 +25,23 @@ def check(config: Config) -> list[Finding]:
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if problem := _problem(there):
         return [failed(CHECK, f"{folder}: {problem}", WAY_OUT)]
-    return [room(CHECK, shutil.disk_usage(there).free, str(folder))]
+    limits = (LEAST_GB, LITTLE_GB) if config.mongo_uri is None else (LOCKS_GB, LOCKS_GB)
+    return [room(CHECK, shutil.disk_usage(there).free, str(folder), *limits)]
 
 
-def room(check: str, free_bytes: float, where: str) -> Finding:
-    """Whether a disk has room."""
+def room(
+    check: str,
+    free_bytes: float,
+    where: str,
+    least_gb: float = LEAST_GB,
+    little_gb: float = LITTLE_GB,
+) -> Finding:
+    """Whether a disk has room: not enough with less than `least_gb`, hardly below `little_gb`."""
     free_gb = free_bytes / GB
     found = f"{where}: {free_gb:,.1f} GB free"
-    if free_gb < LEAST_GB:
+    if free_gb < least_gb:
         return failed(check, found, "make room: scrapy prune, or a larger disk")
-    if free_gb < LITTLE_GB:
+    if free_gb < little_gb:
         return warning(check, found, "make room soon: scrapy prune, or a larger disk")
     return ok(check, found)
 

@@ -72,7 +72,8 @@ class Service:
             lambda: _since(self.store, list(self._names.values()), now)
         )
         cadence = self.order.replan_hours * HOUR_SECONDS
-        return chores(self.store.config, cadence, since, self._now())
+        prunes = self.order.prunes
+        return chores(self.store.config, cadence, since, self._now(), prunes=prunes)
 
     async def _look(self) -> bool:
         """Read what is due of those of whom it is not known; False if the database is away."""

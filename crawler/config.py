@@ -187,6 +187,9 @@ class Config(BaseSettings):
         except ValidationError as error:
             key, cause = first_problem(error)
             raise ConfigError(f"{_variable(key)}: {cause}") from None
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "not UTF-8"
+            raise ConfigError(f"{PROJECT / '.env'} cannot be read: {reason}") from None
 
     @classmethod
     def of(cls, settings: ScrapySettings) -> Config:

@@ -1,12 +1,16 @@
 """Scrapy settings; what may change from user to user is in crawler/config.py."""
 
+import sys
+
 from crawler.config import Config
 from crawler.errors import ConfigError
 
 try:
     Config.load()
 except ConfigError as error:
-    raise SystemExit(f"scrapy: {error}") from None
+    # The doctor tells it with all the rest.
+    if sys.argv[1:2] != ["doctor"]:
+        raise SystemExit(f"scrapy: {error}") from None
 
 BOT_NAME = "freshet"
 SPIDER_MODULES = ["spiders"]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
-from pathlib import Path
+from importlib.resources import files
 from pickle import UnpicklingError
 from typing import Any, ParamSpec, TypeVar
 
@@ -23,12 +23,12 @@ R = TypeVar("R")
 
 
 class _Kept(FunctionCache):
-    """Kernels on disk, valid as long as no file of their folder changes."""
+    """Kernels on disk, valid as long as no module of their package changes."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         super().__init__(function)  # type: ignore[no-untyped-call]
         place = self._cache_path, self._impl.filename_base
-        stamp = _stamp_of(Path(function.__code__.co_filename).parent)
+        stamp = _stamp_of(function.__module__.rpartition(".")[0])
         self._cache_file = IndexDataCacheFile(*place, stamp)  # type: ignore[no-untyped-call]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
@@ -44,9 +44,11 @@ class _Kept(FunctionCache):
 
 
 @cache
-def _stamp_of(folder: Path) -> bytes:
+def _stamp_of(package: str) -> bytes:
     """Numba compares a kernel's own file only, but its code holds what it takes from others."""
-    return sha256(b"".join(file.read_bytes() for file in sorted(folder.glob("*.py")))).digest()
+    there = sorted(files(package).iterdir(), key=lambda file: file.name)
+    modules = (file.read_bytes() for file in there if file.name.endswith(".py"))
+    return sha256(b"".join(modules)).digest()
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:

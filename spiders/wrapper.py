@@ -107,8 +107,10 @@ class WrapperSpider(Spider):
     @classmethod
     def read_arguments(cls, given: dict[str, Any]) -> Arguments:
         """The `-a` arguments; raises ConfigError with the bad one's name."""
+        # Scrapyd says to every spider which job of its own this is.
+        ours = {name: value for name, value in given.items() if not name.startswith("_")}
         try:
-            return cls.arguments_model.model_validate(given)
+            return cls.arguments_model.model_validate(ours)
         except ValidationError as error:
             key, cause = first_problem(error)
             raise ConfigError(f"-a {key}: {cause}" if key else f"-a {cause}") from None

@@ -9,13 +9,15 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 
+from scrapy.exceptions import UsageError
+
 from crawler.cells.wrapper import load_any
 from crawler.command import FreshetCommand, print_json
 from crawler.config import PREFIX, PROJECT, UNPREFIXED, Config
-from crawler.errors import ServerError
+from crawler.errors import ConfigError, ServerError
 from crawler.refreshing.chores import prune_words
-from crawler.refreshing.jobs import ANY_SITE, Spiders, known, spiders_of, usual
-from crawler.refreshing.systemd import unit
+from crawler.refreshing.jobs import ANY_SITE, Spiders, known, spiders_of, usual, with_files
+from crawler.refreshing.systemd import SERVICE, WORKER, unit
 
 CRAWL_MINUTES = 10
 NIGHT_HOURS = 2, 3
@@ -26,7 +28,7 @@ QUIET = ("-L", "WARNING")
 class Command(FreshetCommand):
     """Lines for `crontab`."""
 
-    arguments = ("[NAME|FILE.toml…]",)
+    arguments = ("[NAME|FILE.toml|FOLDER/…]",)
     example = "(crontab -l; scrapy cron books shop.toml) | crontab -"
 
     def short_desc(self) -> str:
@@ -39,14 +41,21 @@ class Command(FreshetCommand):
         parser.add_argument(
             "--systemd", action="store_true", help="instead: a unit that runs `scrapy refresh run`"
         )
+        parser.add_argument(
+            "--worker",
+            action="store_true",
+            help="with --systemd: the unit of further workers, freshet@.service",
+        )
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print them."""
         assert self.settings is not None
         spiders = spiders_of(self.settings)
-        lines = _lines(args or usual(spiders), spiders, self.config)
+        lines = _lines([*with_files(args)] or usual(spiders), spiders, self.config)
+        if opts.worker:
+            _check_worker(self.config, opts)
         if opts.systemd:
-            print(unit(self.config, args), end="")
+            print(unit(self.config, args, WORKER if opts.worker else SERVICE), end="")
             return
         _make_folder(self.config)
         if opts.json:
@@ -56,6 +65,15 @@ class Command(FreshetCommand):
             print(f"# {remark}")
         for when, command in lines:
             print(f"{when:<15} {command}")
+
+
+def _check_worker(config: Config, opts: argparse.Namespace) -> None:
+    if not opts.systemd:
+        raise UsageError("--worker goes with --systemd", print_help=False)
+    if config.redis_url is None:
+        raise ConfigError(
+            f"--worker: workers share a pass through Redis: set REDIS_URL in {PROJECT / '.env'}"
+        )
 
 
 def _lines(names: list[str], spiders: Spiders, config: Config) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
@@ -131,8 +131,9 @@ class RedisBands:
         )
         values = f"{{{shapes}}}, {self._bucket_bits}, {LAYOUT}"
         head = f"local SHAPES, BUCKET_BITS, LAYOUT = {values}\n"
-        files = (Path(__file__).with_name(f"{name}.lua") for name in ("index", *names))
-        return self._client.register_script(head + "".join(file.read_text() for file in files))
+        # A project that was deployed as an egg is no folder.
+        texts = (files(__package__).joinpath(f"{name}.lua") for name in ("index", *names))
+        return self._client.register_script(head + "".join(text.read_text() for text in texts))
 
     async def _run(self, script: AsyncScript, parts: list[list[Any]]) -> list[list[Any]]:
         """What a script says of each of these parts, in order."""

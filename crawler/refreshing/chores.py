@@ -46,17 +46,18 @@ class Chore:
         self.next_at = now + (self.every if well else min(self.every, AGAIN_SECONDS))
 
 
-def chores(config: Config, replan_seconds: float, since_plan: float, now: float) -> list[Chore]:
+def chores(
+    config: Config, replan_seconds: float, since_plan: float, now: float, *, prunes: bool = True
+) -> list[Chore]:
     """What is to be done beside the passes.
 
     replan_seconds: between replans; 0: never
     since_plan:     seconds since the last plan, or since the first pass ever
     """
     prune = Chore(PRUNE, prune_words(config), PRUNE_SECONDS, now + FIRST_PRUNE_SECONDS)
-    if not replan_seconds:
-        return [prune]
     first = now + max(0.0, replan_seconds - since_plan)
-    return [Chore(REPLAN, ["replan"], replan_seconds, first), prune]
+    replan = Chore(REPLAN, ["replan"], replan_seconds, first)
+    return [replan] * bool(replan_seconds) + [prune] * prunes
 
 
 def prune_words(config: Config) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -70,8 +71,19 @@ def _lacks_file(spider: type[Spider]) -> bool:
 def jobs_of(names: list[str], spiders: Spiders) -> list[Job]:
     """The jobs of these names, of all Freshet's spiders if there are none; raises ConfigError."""
     if names:
-        return [_job(name, spiders) for name in names]
+        return [_job(name, spiders) for name in with_files(names)]
     return [_job(name, spiders) for name in usual(spiders) if _is_ours(spiders[name])]
+
+
+def with_files(names: Iterable[str]) -> Iterator[str]:
+    """These names, and for a folder (its name ends with /) its wrappers; raises ConfigError."""
+    for name in names:
+        if not name.endswith(os.sep):
+            yield name
+            continue
+        if not (files := sorted(map(str, Path(name).glob("*.toml")))):
+            raise ConfigError(f"{name}: no .toml file there: it is where wrappers are to be")
+        yield from files
 
 
 def _job(name: str, spiders: Spiders) -> Job:

@@ -18,24 +18,26 @@ HOUR_SECONDS = 3600.0
 class Order:
     """What is asked for, checked.
 
-    names:         spiders and files of wrappers; empty: all spiders of the project
+    names:         spiders, files of wrappers, folders of them; empty: all spiders of the project
     seconds:       None is until it is stopped
     slice_seconds: a pass ends after so long
     replan_hours:  0 is never
     metrics:       where they are told by HTTP; None: nowhere
+    prunes:        whether old versions and visits go
     """
 
     names: list[str]
     seconds: float | None
     slice_seconds: float
     replan_hours: float
+    prunes: bool = True
     metrics: Address | None = None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The arguments and options of `scrapy refresh run`."""
     parser.add_argument(
-        "names", nargs="*", metavar="NAME|FILE.toml", help="these alone (all spiders)"
+        "names", nargs="*", metavar="NAME|FILE.toml|FOLDER/", help="these alone (all spiders)"
     )
     parser.add_argument(
         "--spider", action="append", default=[], metavar="NAME", help="as NAME (may be repeated)"
@@ -48,6 +50,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--replan",
         metavar="T",
         help="between replans (FRESHET_REFRESH_REPLAN_HOURS); 0: never",
+    )
+    parser.add_argument(
+        "--no-prune", dest="prunes", action="store_false", help="leave prunes to another process"
     )
     parser.add_argument(
         "--metrics",
@@ -66,7 +71,8 @@ def order_of(config: Config, opts: argparse.Namespace) -> Order:
     if opts.replan is not None:
         never = opts.replan == NEVER
         replan_hours = 0.0 if never else _seconds(opts.replan, "--replan") / HOUR_SECONDS
-    return Order(words, limit, slice_seconds, replan_hours, _address(config, opts.metrics))
+    address = _address(config, opts.metrics)
+    return Order(words, limit, slice_seconds, replan_hours, opts.prunes, address)
 
 
 def _address(config: Config, given: str | None) -> Address | None:

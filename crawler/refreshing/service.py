@@ -72,7 +72,8 @@ class Service:
                 self._names[word] = job.name()
         since = await self._since_plan()
         cadence = self.order.replan_hours * HOUR_SECONDS
-        return chores(self.store.config, cadence, since, self._now())
+        prunes = self.order.prunes
+        return chores(self.store.config, cadence, since, self._now(), prunes=prunes)
 
     async def _since_plan(self) -> float:
         """Seconds since the last plan, whichever machine made it."""

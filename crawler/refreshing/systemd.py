@@ -1,7 +1,8 @@
-"""The unit of systemd that runs the service from this checkout."""
+"""The units of systemd that run the service, and further workers, from this checkout."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,12 +10,16 @@ from pathlib import Path
 from crawler.config import PROJECT, Config
 from crawler.storage.embedded import EmbeddedServer
 
-TEMPLATE = PROJECT / "deploy" / "freshet.service"
+SERVICE, WORKER = "freshet.service", "freshet@.service"
 
 
-def unit(config: Config, names: Sequence[str]) -> str:
-    """The text of the unit. names: of spiders and files, empty for all spiders."""
-    words = [str(Path(name).resolve()) if name.endswith(".toml") else name for name in names]
+def unit(config: Config, names: Sequence[str], template: str = SERVICE) -> str:
+    """The text of a unit.
+
+    names:    of spiders, files and folders; empty for all spiders
+    template: SERVICE, or WORKER for one that neither replans nor prunes
+    """
+    words = [_absolute(name) for name in names]
     is_embedded = config.mongo_uri is None
     filled = {
         "PROJECT": _plain(str(PROJECT)),
@@ -23,11 +28,19 @@ def unit(config: Config, names: Sequence[str]) -> str:
         "KILL_MODE": "process" if is_embedded else "mixed",
         "PRIVATE_TMP": "false" if is_embedded and _is_elsewhere(config) else "true",
     }
-    lines = [line for line in TEMPLATE.read_text(encoding="utf-8").splitlines() if line[:1] != "#"]
+    written = (PROJECT / "deploy" / template).read_text(encoding="utf-8")
+    lines = [line for line in written.splitlines() if line[:1] != "#"]
     text = "\n".join(lines).strip() + "\n"
     for name, value in filled.items():
         text = text.replace(f"@{name}@", value)
     return text
+
+
+def _absolute(name: str) -> str:
+    """A name as a unit has it, which runs in the project folder."""
+    if name.endswith(os.sep):
+        return f"{Path(name).resolve()}{os.sep}"
+    return str(Path(name).resolve()) if name.endswith(".toml") else name
 
 
 def _is_elsewhere(config: Config) -> bool:

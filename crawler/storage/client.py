@@ -29,14 +29,19 @@ def server_uri(config: Config) -> str:
     """URI with a database name; starts the embedded server where MONGO_URI is unset (blocking)."""
     if config.mongo_uri is None:
         return EmbeddedServer.of(config).start()
+    return with_database(config.mongo_uri, config.database, "MONGO_URI")
+
+
+def with_database(uri: str, database: str, name: str) -> str:
+    """A URI that names a database, its own or this. Raises ConfigError, which says `name`."""
     try:
-        parsed = parse_uri(config.mongo_uri)
+        parsed = parse_uri(uri)
     except (InvalidURI, ConfigurationError, ValueError) as error:
-        raise ConfigError(f"MONGO_URI: {error}") from None
+        raise ConfigError(f"{name}: {error}") from None
     if parsed["database"]:
-        return config.mongo_uri
-    head, mark, options = config.mongo_uri.partition("?")
-    return f"{head.rstrip('/')}/{config.database}{mark}{options}"
+        return uri
+    head, mark, options = uri.partition("?")
+    return f"{head.rstrip('/')}/{database}{mark}{options}"
 
 
 def open_client(uri: str, config: Config) -> AsyncMongoClient[Document]:
@@ -53,15 +58,17 @@ def open_client(uri: str, config: Config) -> AsyncMongoClient[Document]:
     )
 
 
-async def check_reachable(client: AsyncMongoClient[Document], uri: str) -> None:
-    """Raise Unreachable unless the server answers within the client's time."""
+NAMED = "MONGO_URI names it; without MONGO_URI an embedded server is used"
+
+
+async def check_reachable(client: AsyncMongoClient[Document], uri: str, named: str = NAMED) -> None:
+    """Raise Unreachable unless the server answers within the client's time. named: where from."""
     try:
         await client.admin.command("ping")
     except ServerSelectionTimeoutError:
         seconds = client.options.server_selection_timeout
         raise Unreachable(
-            f"MongoDB at {without_password(uri)}: no answer in {seconds:g} s (does it run? "
-            "MONGO_URI names it; without MONGO_URI an embedded server is used)"
+            f"MongoDB at {without_password(uri)}: no answer in {seconds:g} s (does it run? {named})"
         ) from None
     except PyMongoError as error:
         reason = " ".join(str(error).split(", full error")[0].split())

@@ -26,6 +26,11 @@ async def finish(
     await db.runs.update_one({"_id": run}, {"$set": end})
 
 
+async def spiders(db: Database) -> list[str]:
+    """Names of all that have had a pass."""
+    return sorted(await db.runs.distinct("spider"))
+
+
 async def unfinished_since(db: Database, spider: str) -> datetime | None:
     """Start of the oldest pass of a spider that never ended; None if all did."""
     found = await db.runs.find_one({"spider": spider, "finished": None}, sort=[("started", 1)])

@@ -26,6 +26,9 @@ MIGRATIONS: dict[int, Callable[[Database], Awaitable[None]]] = {
     4: index_posts,
 }
 ALREADY_THERE = 48
+# The document of `meta` with the version; while a copy is made, it says of what.
+META: Document = {"_id": "schema"}
+COPYING = "copying"
 
 _TEXT = {"bsonType": "string"}
 _TIME = {"bsonType": "date"}
@@ -255,7 +258,8 @@ async def prepare(db: Database) -> None:
 
 
 async def _prepare(db: Database) -> None:
-    meta = await db.meta.find_one({"_id": "schema"})
+    meta = await db.meta.find_one(META)
+    refuse_half_a_copy(db, meta)
     found = int(meta["version"]) if meta else 0
     if found > VERSION:
         raise NewerDatabase(
@@ -268,19 +272,34 @@ async def _prepare(db: Database) -> None:
         if found and (migration := MIGRATIONS.get(version)):
             logger.info("Database %r is being brought to data version %d", db.name, version)
             await migration(db)
-    await _create(db)
-    await db.meta.replace_one({"_id": "schema"}, {"version": VERSION}, upsert=True)
+    await create_collections(db)
+    await create_indexes(db)
+    await db.meta.replace_one(META, {"version": VERSION}, upsert=True)
 
 
-async def _create(db: Database) -> None:
+def refuse_half_a_copy(db: Database, meta: Document | None) -> None:
+    """Raise StorageError for a database that a copy is being made in. meta: its META."""
+    if meta and COPYING in meta:
+        raise StorageError(
+            f"database {db.name!r} is being copied from {meta[COPYING]}, or that was cut off: let "
+            "it end, or run scrapy db copy again"
+        )
+
+
+async def create_collections(db: Database) -> None:
+    """All collections with their validators; those that are there get the validators."""
     for name, validator in VALIDATORS.items():
         options: Document = {"validator": validator}
         if name in COMPRESSED:
             engine = {"wiredTiger": {"configString": "block_compressor=zstd"}}
             options["storageEngine"] = engine
         await _create_collection(db, name, options)
-        if indexes := INDEXES.get(name):
-            await db[name].create_indexes(indexes)
+
+
+async def create_indexes(db: Database) -> None:
+    """The indexes that are not there yet."""
+    for name, indexes in INDEXES.items():
+        await db[name].create_indexes(indexes)
 
 
 async def _create_collection(db: Database, name: str, options: Document) -> None:

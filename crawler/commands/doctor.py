@@ -1,0 +1,67 @@
+"""`scrapy doctor`: whether Freshet can work here, and what to do where it cannot."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.console import Console
+
+from crawler.command import FreshetCommand, print_json
+from crawler.config import Config
+from crawler.doctor.findings import Finding, Status, as_json, lines
+from crawler.errors import ConfigError
+from crawler.working import working
+
+STYLES = {Status.WARNING: "yellow", Status.FAILED: "red"}
+
+
+class Command(FreshetCommand):
+    """Look at everything that Freshet needs."""
+
+    example = "scrapy doctor --spider books --spider shop.toml"
+
+    def short_desc(self) -> str:
+        """One line for `scrapy -h`."""
+        return "Look at everything that Freshet needs, and say what to do"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """What to look at."""
+        super().add_options(parser)
+        parser.add_argument(
+            "--spider", action="append", default=[], metavar="NAME|FILE.toml",
+            help="only this one (may be repeated); all spiders of the project",
+        )  # fmt: skip
+        parser.add_argument(
+            "--quick", action="store_true", help="start no server and ask no site for robots.txt"
+        )
+
+    def execute(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Look, tell, and exit with 1 if something keeps Freshet from working."""
+        # Slow to import: not for --help.
+        from crawler.doctor.examining import Examination
+
+        assert self.settings is not None
+        with working(_shown(self), "looking at this machine") as say:
+            found = Examination(self.settings, opts.spider, opts.quick, say).run()
+        if any(one.status is Status.FAILED for one in found):
+            self.exitcode = 1
+        if opts.json:
+            print_json(as_json(found))
+        else:
+            _show(found)
+
+
+def _shown(command: FreshetCommand) -> Config:
+    """The settings that say whether progress is shown; bad ones are told with all the rest."""
+    try:
+        return command.config
+    except ConfigError:
+        return Config.model_construct()
+
+
+def _show(found: list[Finding]) -> None:
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    *rows, total = lines(found)
+    for one, row in zip(found, rows, strict=True):
+        console.print(row, style=STYLES.get(one.status))
+    console.print(total)

@@ -1,0 +1,1 @@
+"""Health and readiness: each module looks at one subject and returns findings."""

@@ -1,0 +1,95 @@
+"""All checks in their order: what one needs and another found wanting is left out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from scrapy.settings import BaseSettings
+
+from crawler.clock import Clock
+from crawler.config import Config
+from crawler.doctor import (
+    claims,
+    disks,
+    embedded,
+    knobs,
+    machine,
+    mongodb,
+    names,
+    passes,
+    robots,
+    wrappers,
+)
+from crawler.doctor.findings import Finding, failed
+from crawler.doctor.wrappers import Site
+from crawler.errors import FreshetError
+from crawler.storage import health
+
+Say = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Examination:
+    """One visit of the doctor.
+
+    spiders: names and files; empty: all of the project
+    quick:   nothing is started and nobody on the network is asked but the servers
+    """
+
+    settings: BaseSettings
+    spiders: Sequence[str]
+    quick: bool
+    say: Say
+    found: list[Finding] = field(default_factory=list)
+
+    def run(self) -> list[Finding]:
+        """Everything that is found."""
+        self.found += [*machine.check(), *names.check()]
+        config = self._config()
+        self.say("loading the spiders")
+        found, sites = wrappers.check(self.settings, self.spiders)
+        if config is not None:
+            self._of_config(config, sites)
+        self.found += found
+        if config is not None and not self.quick:
+            self.say("asking for robots.txt")
+            self.found += robots.check(self.settings, sites)
+        return self.found
+
+    def _config(self) -> Config | None:
+        try:
+            config = Config.of(self.settings)
+        except FreshetError as error:
+            self.found.append(failed(knobs.CHECK, str(error), "the servers are not looked at"))
+            return None
+        self.found += [*knobs.check(config, os.environ), *disks.check(config)]
+        return config
+
+    def _of_config(self, config: Config, sites: Sequence[Site]) -> None:
+        """What the settings lead to."""
+        answers = True
+        if config.mongo_uri is None:
+            self.say("looking at the embedded MongoDB")
+            finding, answers = embedded.check(config, start=not self.quick)
+            self.found.append(finding)
+        if answers:
+            self.say("looking at MongoDB")
+            self.found += asyncio.run(_of_database(config, sites))
+        if config.redis_url is not None:
+            self.say("looking at Redis")
+            self.found += asyncio.run(claims.check(config.redis_url, config))
+
+
+async def _of_database(config: Config, sites: Sequence[Site]) -> list[Finding]:
+    found: list[Finding] = []
+    now = Clock(config.clock_offset_hours).now()
+    try:
+        async with health.reached(config) as db:
+            found += await mongodb.check(db, config)
+            found += await passes.check(db, sites, now)
+    except FreshetError as error:
+        found.append(failed(mongodb.SERVER, str(error)))
+    return found

@@ -1,0 +1,86 @@
+"""What a check found, and how all of it is told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from crawler.words import count
+
+
+class Status(StrEnum):
+    """OK: nothing to do. WARNING: Freshet works, but. FAILED: it does not until that is mended."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the doctor.
+
+    check: what was looked at, such as `mongodb write`
+    found: in words
+    todo:  what to do; empty where there is nothing to do, or where `found` says it
+    of:    whose it is, where there are several: a spider
+    """
+
+    check: str
+    status: Status
+    found: str
+    todo: str = ""
+    of: str = ""
+
+
+def ok(check: str, found: str, of: str = "") -> Finding:
+    """All is well."""
+    return Finding(check, Status.OK, found, of=of)
+
+
+def warning(check: str, found: str, todo: str = "", of: str = "") -> Finding:
+    """Freshet works, but somebody should know."""
+    return Finding(check, Status.WARNING, found, todo, of)
+
+
+def failed(check: str, found: str, todo: str = "", of: str = "") -> Finding:
+    """Freshet does not work until this is mended."""
+    return Finding(check, Status.FAILED, found, todo, of)
+
+
+def lines(findings: Sequence[Finding]) -> list[str]:
+    """One line for each finding, in columns, and one for all of them."""
+    names = [" ".join(filter(None, (one.check, one.of))) for one in findings]
+    width = max(map(len, names), default=0)
+    rows = [
+        f"{one.status:<8} {name:<{width}}  {one.found}" + (f" -> {one.todo}" if one.todo else "")
+        for name, one in zip(names, findings, strict=True)
+    ]
+    return [*rows, in_short(findings)]
+
+
+def in_short(findings: Iterable[Finding]) -> str:
+    """How many there are of each kind."""
+    n = _counts(findings)
+    return (
+        f"{count(n.total(), 'check')}: {n[Status.OK]} ok, "
+        f"{count(n[Status.WARNING], 'warning')}, {n[Status.FAILED]} failed"
+    )
+
+
+def as_json(findings: Sequence[Finding]) -> dict[str, Any]:
+    """The same for machines."""
+    n = _counts(findings)
+    return {
+        "ok": not n[Status.FAILED],
+        "failed": n[Status.FAILED],
+        "warnings": n[Status.WARNING],
+        "findings": [asdict(one) for one in findings],
+    }
+
+
+def _counts(findings: Iterable[Finding]) -> Counter[Status]:
+    return Counter(one.status for one in findings)

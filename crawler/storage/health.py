@@ -1,0 +1,123 @@
+"""How a MongoDB server and Freshet's database on it are; nothing is created, mended or migrated."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import statistics
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from pymongo import WriteConcern
+from pymongo.errors import OperationFailure, PyMongoError
+
+from crawler.config import Config
+from crawler.errors import StorageError
+from crawler.storage.client import Database, Document, check_reachable, open_client, server_uri
+from crawler.storage.patience import in_short
+from crawler.storage.schema import META, refuse_half_a_copy
+
+PINGS = 5
+# What is left of a test that was killed goes after this time.
+LEFT_OVER = timedelta(hours=1)
+TEST = "doctor"
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What a server says of itself.
+
+    replica_set: its name; None: it stands alone, or is a router of shards (`is_router`)
+    ahead_seconds: its clock less ours; negative where it is behind
+    free_bytes, total_bytes: of the disk that its data are on; None where it does not tell
+    """
+
+    version: tuple[int, ...]
+    replica_set: str | None
+    members: int
+    is_router: bool
+    ahead_seconds: float
+    round_trip_ms: float
+    free_bytes: int | None
+    total_bytes: int | None
+
+
+@asynccontextmanager
+async def reached(config: Config) -> AsyncIterator[Database]:
+    """The database as it is. Starts the embedded server; raises StorageError or ConfigError."""
+    uri = await asyncio.to_thread(server_uri, config)
+    client = open_client(uri, config)
+    try:
+        await check_reachable(client, uri)
+        yield client.get_default_database()
+    except PyMongoError as error:
+        raise StorageError(f"MongoDB: {in_short(error)}") from None
+    finally:
+        await client.close()
+
+
+async def server(db: Database) -> Server:
+    """What the server says of itself."""
+    admin = db.client.admin
+    built = await admin.command("buildInfo")
+    times = []
+    for _ in range(PINGS):
+        before, began = datetime.now(UTC), time.perf_counter()
+        hello = await admin.command("hello", codec_options=db.codec_options)
+        times.append(time.perf_counter() - began)
+    middle = before + timedelta(seconds=times[-1] / 2)
+    free, total = await _disk(db)
+    return Server(
+        version=tuple(built["versionArray"][:3]),
+        replica_set=hello.get("setName"),
+        members=len(hello.get("hosts", ())),
+        is_router=hello.get("msg") == "isdbgrid",
+        ahead_seconds=(hello["localTime"] - middle).total_seconds(),
+        round_trip_ms=statistics.median(times) * 1000,
+        free_bytes=free,
+        total_bytes=total,
+    )
+
+
+async def _disk(db: Database) -> tuple[int, int] | tuple[None, None]:
+    try:
+        stats = await db.command("dbStats")
+    except OperationFailure:
+        return None, None
+    # An empty database is on no disk.
+    if not stats.get("fsTotalSize"):
+        return None, None
+    return int(stats["fsTotalSize"] - stats["fsUsedSize"]), int(stats["fsTotalSize"])
+
+
+async def write(db: Database, now: datetime, timeout_seconds: float) -> float:
+    """Milliseconds until a majority has a document in its journal; it is read back and removed.
+
+    Raises StorageError where that cannot be.
+    """
+    concern = WriteConcern("majority", int(timeout_seconds * 1000), j=True)
+    meta = db.meta.with_options(write_concern=concern)
+    key = f"{TEST} {platform.node()} {os.getpid()}"
+    old: Document = {"_id": {"$regex": f"^{TEST} "}, "at": {"$lt": now - LEFT_OVER}}
+    began = time.perf_counter()
+    try:
+        await meta.replace_one({"_id": key}, {"at": now}, upsert=True)
+        taken = time.perf_counter() - began
+        found = await meta.find_one({"_id": key})
+        await meta.delete_many({"$or": [{"_id": key}, old]})
+    except PyMongoError as error:
+        raise StorageError(in_short(error)) from None
+    if found is None:
+        raise StorageError("what was written could not be read")
+    return taken * 1000
+
+
+async def data_version(db: Database) -> int | None:
+    """The version of the data; None where there are none yet. Raises StorageError in a copy."""
+    meta = await db.meta.find_one(META)
+    refuse_half_a_copy(db, meta)
+    return int(meta["version"]) if meta else None

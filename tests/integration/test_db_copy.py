@@ -1,0 +1,235 @@
+"""`scrapy db copy`: a database on another server, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from crawler.config import Config
+from crawler.locks import only_one
+from crawler.storage.embedded import EmbeddedServer
+from crawler.storage.schema import INDEXES, VERSION, prepare
+from tests.conftest import Databases
+from tests.integration.harness import Db, Freshet, Pages, Row, asked
+from tests.integration.inside import run
+from tests.integration.known_pages import on
+from tests.integration.once import left_in
+from tests.integration.second_mongod import Client, second_mongod
+
+LONG_AGO = datetime.now(UTC) - timedelta(hours=30)
+VISIT = {"spider": "shop", "target": "https://s.example/", "outcome": "new", "changed": 0}
+
+
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[tuple[Client, str]]:
+    """Another server, and its URI."""
+    with second_mongod() as made:
+        yield made
+
+
+@pytest.fixture
+def other(elsewhere: tuple[Client, str], database: Db) -> Iterator[tuple[Db, str]]:
+    """An empty database on it, and its URI."""
+    client, uri = elsewhere
+    name = f"copy_of_{database.name}"[:38]
+    try:
+        yield client[name], f"{uri}/{name}"
+    finally:
+        client.drop_database(name)
+
+
+@pytest.fixture
+def filled(stored: tuple[Db, str]) -> Db:
+    """A database with documents of many kinds."""
+    db, uri = stored
+    on(uri, prepare)
+    db.visits.insert_many(VISIT | {"_id": n, "at": LONG_AGO} for n in range(2500))
+    db.versions.insert_one(
+        {"_id": "v", "spider": "shop", "target": "t", "content_hash": "h", "at": LONG_AGO,
+         "content": {"title": "é" * 1000, "n": 1.5}},
+    )  # fmt: skip
+    db.runs.insert_one({"spider": "shop", "started": LONG_AGO, "finished": None})
+    db.meta.insert_one({"_id": "duplicates", "scheme": "characters-1", "keeper": "mongodb"})
+    return db
+
+
+@contextmanager
+def halting_after(inserts: int, server: Client) -> Iterator[None]:
+    """A server that answers Freshet's inserts so many times and no more."""
+    data = {"failCommands": ["insert"], "appName": "freshet", "blockConnection": True,
+            "blockTimeMS": 600_000}  # fmt: skip
+    order = {"configureFailPoint": "failCommand", "mode": {"skip": inserts}, "data": data}
+    server.admin.command(order)
+    try:
+        yield
+    finally:
+        server.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
+
+
+def shapes(db: Db) -> dict[str, Row]:
+    """Options and indexes of each collection."""
+    found: dict[str, Row] = {}
+    for one in db.list_collections(filter={"type": "collection"}):
+        indexes = {row["name"]: row for row in db[one["name"]].list_indexes()}
+        found[one["name"]] = {"options": one["options"], "indexes": indexes}
+    return found
+
+
+def test_a_crawled_site_goes_on_on_another_server(
+    freshet: Freshet, database: Db, other: tuple[Db, str], pages: Pages
+) -> None:
+    pages.list("list.html", ["/item-a.html"])
+    pages.item("item-a.html", "A")
+    wrapper = freshet.wrapper("shop", start_urls=[f"{pages.url}/list.html"], item_pages="/item-")
+    freshet.crawl(wrapper)
+    there, uri = other
+    done = freshet("db", "copy", uri)
+    assert (done.code, done.err) == (0, ""), done.err
+    n = sum(len(rows) for rows in left_in(database).values())
+    assert done.out == (
+        f"copied to {uri}: {n} documents in {len(database.list_collection_names())} collections; "
+        "set MONGO_URI to it, the data here stay as they are\n"
+    )
+    assert left_in(there) == left_in(database)
+    assert shapes(there) == shapes(database)
+    pages.clear_log()
+    freshet.crawl(wrapper, MONGO_URI=uri)
+    assert not asked(pages), "nothing is due there that is not due here"
+
+
+def test_there_and_back(
+    freshet: Freshet, filled: Db, other: tuple[Db, str], databases: Databases
+) -> None:
+    there, uri = other
+    with databases() as (back, back_uri):
+        for source, target in ((freshet.env["MONGO_URI"], uri), (uri, back_uri)):
+            done = run(freshet, "db", "copy", target, "--json", MONGO_URI=source)
+            assert done.code == 0, done.err
+            assert json.loads(done.out)["collections"]["visits"] == 2500
+        assert left_in(back) == left_in(filled)
+        assert list(back.meta.find().sort("_id")) == list(filled.meta.find().sort("_id"))
+        assert shapes(back) == shapes(filled)
+    assert there.visits.count_documents({}) == 2500, "the source stays"
+
+
+def test_what_is_not_of_the_schema_comes_too(
+    freshet: Freshet, filled: Db, other: tuple[Db, str]
+) -> None:
+    filled.check_mine_signatures.insert_one({"bands": [1]})
+    filled.check_mine_signatures.create_index("bands", unique=True, sparse=True)
+    filled.create_collection("latest", capped=True, size=4096)
+    filled.posts.create_index([("fields.price", -1)], name="mine")
+    filled.create_collection("seen", viewOn="visits", pipeline=[])
+    assert run(freshet, "db", "copy", other[1]).code == 0
+    here = shapes(filled)
+    del here["system.views"]
+    assert shapes(other[0]) == here
+    assert left_in(other[0])["check_mine_signatures"][0]["bands"] == [1]
+
+
+def test_a_database_in_use_is_refused(freshet: Freshet, filled: Db, other: tuple[Db, str]) -> None:
+    other[0].notes.insert_one({"mine": True})
+    done = run(freshet, "db", "copy", other[1])
+    assert done.code == 1
+    assert "is not empty (there are documents in notes): name another" in done.complaint
+    assert other[0].list_collection_names() == ["notes"]
+    assert "is not empty" in run(freshet, "db", "copy", freshet.env["MONGO_URI"]).complaint
+
+
+def test_a_database_that_was_only_looked_at_is_empty(
+    freshet: Freshet, filled: Db, other: tuple[Db, str]
+) -> None:
+    assert run(freshet, "targets", MONGO_URI=other[1]).code == 0
+    assert set(INDEXES) < set(other[0].list_collection_names())
+    assert run(freshet, "db", "copy", other[1]).code == 0
+    assert left_in(other[0]) == left_in(filled)
+
+
+def test_a_copy_that_was_killed_is_used_by_nobody_and_begun_anew(
+    freshet: Freshet, filled: Db, elsewhere: tuple[Client, str], other: tuple[Db, str]
+) -> None:
+    there, uri = other
+    # meta, runs, versions and a batch of visits.
+    with halting_after(4, elsewhere[0]):
+        copying = freshet.start("db", "copy", uri)
+        deadline = time.monotonic() + 60
+        while not there.visits.estimated_document_count():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        copying.kill()
+        copying.communicate()
+    assert 0 < there.visits.count_documents({}) < 2500
+    refused = run(freshet, "targets", MONGO_URI=uri)
+    assert refused.code == 1
+    assert "is being copied from mongodb://" in refused.complaint
+    assert refused.complaint.endswith("or run scrapy db copy again")
+    assert "is being copied from" in run(freshet, "doctor", "--quick", MONGO_URI=uri).out
+
+    filled.visits.delete_many({"_id": {"$gte": 1000}})
+    assert run(freshet, "db", "copy", uri).code == 0
+    assert left_in(there) == left_in(filled), "nothing of the first copy is left"
+    assert there.meta.find_one({"_id": "schema"}) == {"_id": "schema", "version": VERSION}
+
+
+def test_a_document_that_is_refused_is_named(
+    freshet: Freshet, filled: Db, other: tuple[Db, str]
+) -> None:
+    filled.command("insert", "visits", documents=[{"_id": "bad"}], bypassDocumentValidation=True)
+    done = run(freshet, "db", "copy", other[1])
+    assert done.code == 1
+    assert "document 'bad' is refused: Document failed validation" in done.complaint
+    assert done.complaint.endswith("run the same command again, it begins anew")
+    filled.visits.delete_one({"_id": "bad"})
+    assert run(freshet, "db", "copy", other[1]).code == 0
+
+
+def test_nothing_is_copied_while_a_pass_is_at_work(
+    freshet: Freshet, filled: Db, other: tuple[Db, str]
+) -> None:
+    filled.runs.insert_one({"spider": "far", "started": datetime.now(UTC), "finished": None})
+    done = run(freshet, "db", "copy", other[1])
+    assert (done.code, done.complaint) == (
+        1,
+        "scrapy db: far is being crawled on another machine, or was cut off just now: "
+        "let it end, or stop it first",
+    )
+    assert other[0].list_collection_names() == []
+
+
+def test_a_pass_of_this_machine_holds_its_lock(
+    freshet: Freshet, filled: Db, other: tuple[Db, str]
+) -> None:
+    data = freshet.env["FRESHET_DATA_DIR"]
+    config = Config.load(mongo_uri=freshet.env["MONGO_URI"], data_dir=data)
+    lock = only_one(config, "crawl-shop", "")
+    try:
+        complaint = run(freshet, "db", "copy", other[1]).complaint
+    finally:
+        lock.release()
+    assert complaint == "scrapy db: shop is being crawled: let it end, or stop it first"
+
+
+@pytest.mark.parametrize(
+    ("uri", "says"),
+    [
+        ("localhost", "TO_URI: Invalid URI scheme"),
+        ("mongodb://me:secret@%2Fnowhere%2Fm.sock/x", "no answer in 0.2 s (does it run? TO_URI"),
+    ],
+)
+def test_a_target_that_cannot_be_reached(
+    freshet: Freshet, database: Db, uri: str, says: str
+) -> None:
+    done = run(freshet, "db", "copy", uri, FRESHET_MONGO_TIMEOUT_SECONDS=0.2)
+    assert done.code == 1
+    assert says in done.complaint
+    assert "secret" not in done.err
+
+
+def test_a_target_is_needed(freshet: Freshet, mongo: EmbeddedServer) -> None:
+    assert "TO_URI is missing" in run(freshet, "db", "copy").err
+    assert "unexpected argument" in run(freshet, "db", "uri", "mongodb://x").err

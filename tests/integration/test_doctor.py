@@ -1,0 +1,233 @@
+"""`scrapy doctor` on real servers, good ones and broken ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from crawler.storage.schema import INDEXES, VERSION, prepare
+from tests.integration.harness import Db, Freshet, Pages, Result, Row
+from tests.integration.inside import run
+from tests.integration.known_pages import on
+from tests.integration.redis_server import private_server, url_of
+from tests.integration.second_mongod import second_mongod
+
+CONTACT = {"FRESHET_CONTACT": "mailto:me@example.org"}
+NOBODY = "mongodb://%2Fnowhere%2Fmongod.sock/freshet"
+
+
+@pytest.fixture
+def prepared(stored: tuple[Db, str]) -> Db:
+    """A database as commands leave it."""
+    db, uri = stored
+    on(uri, prepare)
+    return db
+
+
+def quick(freshet: Freshet, *args: object, **env: object) -> Result:
+    return run(freshet, "doctor", "--quick", "--json", *args, **CONTACT, **env)
+
+
+def findings(done: Result) -> list[Row]:
+    assert done.err == ""
+    told = json.loads(done.out)
+    assert done.code == (0 if told["ok"] else 1)
+    return list(told["findings"])
+
+
+def bad(done: Result) -> list[Row]:
+    """What is not fine."""
+    return [one for one in findings(done) if one["status"] != "ok"]
+
+
+def one_bad(done: Result) -> Row:
+    (found,) = bad(done)
+    return found
+
+
+def found_of(done: Result, check: str) -> Row:
+    (found,) = (one for one in findings(done) if one["check"] == check and not one["of"])
+    return found
+
+
+def test_where_all_is_well(freshet: Freshet, prepared: Db, redis: str) -> None:
+    done = quick(freshet, REDIS_URL=redis)
+    assert [one["check"] for one in bad(done)] == ["redis persistence"]
+    assert found_of(done, "mongodb data")["found"] == f"{prepared.name}: version {VERSION}"
+    assert found_of(done, "mongodb indexes")["found"] == "all are there"
+    assert found_of(done, "redis")["found"].startswith("Valkey ")
+    assert list(prepared.meta.find({"_id": {"$regex": "doctor"}})) == [], "nothing is left"
+
+
+def test_for_people_each_check_is_a_line(freshet: Freshet, prepared: Db) -> None:
+    done = run(freshet, "doctor", "--quick", "--spider", "books")
+    assert (done.code, done.err) == (0, "")
+    *rows, total = done.out.splitlines()
+    assert all(row.split()[0] in ("ok", "warning") for row in rows)
+    assert total == f"{len(rows)} checks: {len(rows) - 1} ok, 1 warning, 0 failed"
+    assert sum(row.split()[1:3] == ["wrapper", "books"] for row in rows) == 1
+
+
+def test_an_empty_database_stays_without_collections(freshet: Freshet, database: Db) -> None:
+    done = quick(freshet)
+    assert bad(done) == []
+    assert "none yet" in found_of(done, "mongodb data")["found"]
+    assert database.list_collection_names() == ["meta"], "where the write was tried"
+
+
+def test_an_index_that_is_gone_and_one_that_is_another(freshet: Freshet, prepared: Db) -> None:
+    prepared.visits.drop_index("spider_1_at_1")
+    prepared.signatures.drop_index("bands_1")
+    prepared.posts.drop_index("search")
+    prepared.posts.create_index([("title", "text"), ("words", "text")], name="search")
+    done = quick(freshet)
+    told = {one["found"].partition(" ")[0]: one for one in bad(done)}
+    assert {name: one["status"] for name, one in told.items()} == {
+        "spider_1_at_1": "warning", "bands_1": "failed", "search": "warning",
+    }  # fmt: skip
+    assert told["spider_1_at_1"]["todo"] == (
+        'in mongosh: db.visits.createIndex({"spider": 1, "at": 1}, {"name": "spider_1_at_1"})'
+    )
+    assert 'db.posts.dropIndex("search"); db.posts.createIndex(' in told["search"]["todo"]
+
+
+def test_what_the_schema_makes_is_what_is_looked_for(freshet: Freshet, prepared: Db) -> None:
+    for name in INDEXES:
+        prepared.drop_collection(name)
+    missing = [one for one in bad(quick(freshet)) if one["check"] == "mongodb indexes"]
+    assert len(missing) == sum(map(len, INDEXES.values()))
+
+
+def test_data_of_a_later_freshet(freshet: Freshet, prepared: Db) -> None:
+    prepared.meta.update_one({"_id": "schema"}, {"$set": {"version": VERSION + 1}})
+    assert one_bad(quick(freshet))["check"] == "mongodb data"
+
+
+def test_data_of_an_earlier_freshet_are_left_alone(freshet: Freshet, prepared: Db) -> None:
+    prepared.meta.update_one({"_id": "schema"}, {"$set": {"version": VERSION - 1}})
+    assert one_bad(quick(freshet))["status"] == "warning"
+    assert prepared.meta.find_one({"_id": "schema"}) == {"_id": "schema", "version": VERSION - 1}
+
+
+def test_servers_that_are_away(freshet: Freshet) -> None:
+    away = {"MONGO_URI": NOBODY, "FRESHET_MONGO_TIMEOUT_SECONDS": 0.2}
+    done = quick(freshet, REDIS_URL="redis://:secret@127.0.0.1:1/0", **away)
+    assert {one["check"]: one["status"] for one in bad(done)} == {
+        "mongodb": "failed", "redis": "failed",
+    }  # fmt: skip
+    assert "secret" not in done.out
+    assert all(one["status"] == "ok" for one in findings(done) if one["check"] == "wrapper")
+
+
+def test_a_server_without_a_journal(freshet: Freshet) -> None:
+    with second_mongod("--nojournal") as (_, uri):
+        found = one_bad(quick(freshet, MONGO_URI=f"{uri}/freshet"))
+    assert (found["check"], found["status"]) == ("mongodb write", "failed")
+    assert "journal" in found["found"]
+
+
+def test_a_redis_that_drops_what_is_needed(freshet: Freshet, prepared: Db) -> None:
+    settings = {"maxmemory": "100mb", "maxmemory_policy": "volatile-ttl", "appendonly": "yes"}
+    with private_server(**settings) as server:
+        found = one_bad(quick(freshet, REDIS_URL=url_of(server)))
+        assert found["found"] == "100 MB, maxmemory-policy volatile-ttl"
+    with private_server(maxmemory="100mb", maxmemory_policy="allkeys-lru") as server:
+        found = one_bad(quick(freshet, REDIS_URL=url_of(server)))
+        assert (found["check"], found["status"]) == ("redis", "failed")
+
+
+def test_a_redis_that_is_full(freshet: Freshet, prepared: Db) -> None:
+    with private_server(maxmemory="1") as server:
+        found = one_bad(quick(freshet, REDIS_URL=url_of(server)))
+    assert (found["check"], found["status"]) == ("redis", "failed")
+    assert "used memory" in found["found"]
+
+
+def test_wrappers_that_are_broken(freshet: Freshet, prepared: Db) -> None:
+    good = {"start_urls": ["https://s.example/"], "item_pages": "/item"}
+    fine = freshet.wrapper("fine", **good)
+    wrong = freshet.wrapper("wrong", **good, colour="red")
+    secret = freshet.wrapper("secret", **good, headers={"X-Token": "${NO_SUCH_TOKEN_HERE}"})
+    given = [word for path in (fine, wrong, secret) for word in ("--spider", path)]
+    done = quick(freshet, *given, "--spider", "nosuch")
+    told = {one["of"]: one for one in bad(done)}
+    assert told.keys() == {str(wrong), str(secret), "nosuch"}
+    assert told[str(wrong)]["found"] == f"{wrong}: colour: unknown key"
+    assert told[str(secret)]["todo"] == "set NO_SUCH_TOKEN_HERE in the environment"
+    assert "there are: books, feeds, quotes" in told["nosuch"]["found"]
+
+
+def test_a_spider_that_cannot_be_imported(freshet: Freshet, prepared: Db, tmp_path: Path) -> None:
+    package = tmp_path / "broken_spiders"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "typo.py").write_text("nosuchname\n")
+    (package / "whole.py").write_text(
+        "from spiders.books import Books as Other\nclass Mine(Other):\n    name = 'mine'\n"
+    )
+    words = ("doctor", "--quick", "--json", "-s", "SPIDER_MODULES=broken_spiders")
+    done = freshet(*words, PYTHONPATH=tmp_path, **CONTACT)
+    found = one_bad(done)
+    assert (found["of"], found["status"]) == ("broken_spiders.typo", "failed")
+    assert f"name 'nosuchname' is not defined ({package / 'typo.py'}:1)" in found["found"]
+    assert "mine" in {one["of"] for one in findings(done)}, "the others are looked at"
+
+
+def test_a_bad_setting_is_one_of_the_findings(freshet: Freshet) -> None:
+    done = freshet("doctor", "--quick", "--json", FRESHET_COMMIT_SIZE="0", **CONTACT)
+    found = one_bad(done)
+    assert found["check"] == "settings"
+    assert found["found"].startswith("FRESHET_COMMIT_SIZE: ")
+    assert "wrapper" in {one["check"] for one in findings(done)}, "what can be looked at is"
+
+
+def test_the_last_pass_of_a_spider(freshet: Freshet, prepared: Db) -> None:
+    long_ago = datetime.now(UTC) - timedelta(hours=30)
+    prepared.runs.insert_one({"spider": "books", "started": long_ago, "finished": None})
+    found = one_bad(quick(freshet, "--spider", "books"))
+    assert (found["check"], found["of"]) == ("last pass", "books")
+    assert found["found"] == "cut off 30 h ago; nothing is due"
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Freshet]:
+    """Freshet without MONGO_URI; its server, if it started one, is stopped at the end."""
+    data = Path(tempfile.mkdtemp(prefix="fd-"))
+    with Freshet(tmp_path, FRESHET_DATA_DIR=data) as freshet:
+        yield freshet
+        freshet("db", "stop")
+    shutil.rmtree(data)
+
+
+@pytest.mark.mongo
+def test_the_embedded_server_is_started_unless_it_has_to_be_quick(
+    alone: Freshet, pages: Pages
+) -> None:
+    pages.file("robots.txt", "User-agent: *\nDisallow: /private/\nCrawl-delay: 5\n")
+    start = {"item_pages": "/item", "delay_seconds": 1}
+    shut = alone.wrapper("shut", start_urls=[f"{pages.url}/private/"], **start)
+    slow = alone.wrapper("slow", start_urls=[f"{pages.url}/a", "http://127.0.0.1:1/"], **start)
+    given = ("--spider", shut, "--spider", slow)
+    done = quick(alone, *given)
+    assert bad(done) == []
+    assert found_of(done, "embedded server")["found"].startswith("not running")
+    assert pages.requests() == []
+
+    whole = alone("doctor", "--json", *given, **CONTACT)
+    assert " answers, data in " in found_of(whole, "embedded server")["found"]
+    assert "standing alone" in found_of(whole, "mongodb")["found"]
+    host = pages.url.removeprefix("http://")
+    *answered, silent = [(one["of"], one["found"]) for one in bad(whole)]
+    assert answered == [
+        ("shut", f"{host} answers 200, and forbids {pages.url}/private/"),
+        ("slow", f"{host} answers 200, and asks for 5 s between requests; ours is 1"),
+    ]
+    assert silent[0] == "slow"
+    assert silent[1].startswith("127.0.0.1:1 cannot be reached: ")
+    assert {request["path"] for request in pages.requests()} == {"/robots.txt"}

@@ -1,0 +1,374 @@
+"""The doctor's judgements: what follows from what was found."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from scrapy.robotstxt import ProtegoRobotParser
+from scrapy.settings import Settings
+
+from crawler.config import PROJECT, Config
+from crawler.doctor import (
+    claims,
+    clocks,
+    disks,
+    knobs,
+    machine,
+    mongodb,
+    names,
+    passes,
+    robots,
+    wrappers,
+)
+from crawler.doctor.findings import Finding, Status, as_json, failed, lines, ok, warning
+from crawler.errors import ConfigError
+from crawler.redis.health import Server as Redis
+from crawler.storage.health import Server as Mongo
+from crawler.storage.indexes import Lack
+from crawler.storage.schema import VERSION
+from crawler.storage.standing import Standing
+from crawler.wrapper import Wrapper
+from spiders.robots import Answer
+
+NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
+OK, WARNING, FAILED = Status.OK, Status.WARNING, Status.FAILED
+MONGO = Mongo((6, 0, 5), None, 0, False, 0.01, 0.5, 90 * disks.GB, 100 * disks.GB)
+REDIS = Redis("Valkey", (9, 1, 0), "noeviction", 0, True, False, True, 0.0, 0.2)
+
+
+def statuses(findings: list[Finding]) -> list[Status]:
+    return [one.status for one in findings]
+
+
+def worst(findings: list[Finding]) -> Finding:
+    """The one finding that is not fine."""
+    (found,) = (one for one in findings if one.status is not OK)
+    return found
+
+
+def test_each_finding_is_a_line_and_the_last_line_counts_them() -> None:
+    found = [
+        ok("python", "3.13"),
+        warning("redis", "no file", "set it"),
+        failed("x", "bad", of="b"),
+    ]
+    assert lines(found) == [
+        "ok       python  3.13",
+        "warning  redis   no file -> set it",
+        "failed   x b     bad",
+        "3 checks: 1 ok, 1 warning, 1 failed",
+    ]
+
+
+def test_for_machines_nothing_is_lost() -> None:
+    told = as_json([warning("redis", "no file", "set it", of="shop")])
+    assert told == {
+        "ok": True,
+        "failed": 0,
+        "warnings": 1,
+        "findings": [
+            {"check": "redis", "status": "warning", "found": "no file", "todo": "set it",
+             "of": "shop"},
+        ],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("version", "system", "status"),
+    [
+        ((3, 10, 9), "Linux", FAILED),
+        ((3, 11, 0), "Linux", OK),
+        ((3, 13, 2), "Linux", OK),
+        ((3, 14, 0), "Linux", WARNING),
+        ((3, 12, 0), "Darwin", WARNING),
+    ],
+)
+def test_pythons_and_systems(version: tuple[int, ...], system: str, status: Status) -> None:
+    assert machine.python(version, system).status is status
+
+
+def test_in_the_project_folder_all_is_well() -> None:
+    assert statuses(machine.folder(PROJECT, ["", "/usr/lib/python3"])) == [OK]
+    assert statuses(machine.folder(PROJECT / "docs", ["/usr/lib/python3"])) == [OK]
+
+
+def test_within_a_package_its_modules_hide_libraries() -> None:
+    """`python -m scrapy` in crawler/ would import crawler/redis for the library."""
+    found = worst(machine.folder(PROJECT / "crawler", [""]))
+    assert found.status is FAILED
+    assert str(PROJECT / "crawler") in found.found
+
+
+def test_the_settings_of_another_project(tmp_path: Path) -> None:
+    (tmp_path / "scrapy.cfg").write_text("[settings]\n")
+    assert f"scrapy.cfg is that of {tmp_path}" in worst(machine.folder(tmp_path, [])).found
+
+
+def test_a_folder_that_was_removed() -> None:
+    assert worst(machine.folder(None, [])).found == "the working directory is gone"
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Installs a distribution `greedy` with one package."""
+
+    def put(package: str) -> Path:
+        init = tmp_path / package / "__init__.py"
+        init.parent.mkdir()
+        init.write_text("")
+        info = tmp_path / "greedy-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: greedy\nVersion: 1.0\n")
+        (info / "top_level.txt").write_text(f"{package}\n")
+        monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+        return init
+
+    return put
+
+
+def test_a_package_that_would_hide_the_projects_spiders(install: Callable[[str], Path]) -> None:
+    init = install("spiders")
+    found = worst(names.check())
+    assert found.status is WARNING, "in the project's folder its own come first"
+    assert found.found == f"spiders is also a package of greedy ({init})"
+    assert found.todo == f"pip uninstall greedy, or keep to python -m scrapy in {PROJECT}"
+
+
+def test_a_package_that_hides_them(
+    install: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the `scrapy` script has it: installed packages before the project."""
+    install("schedules")
+    first = sys.path[-1]
+    monkeypatch.setattr(sys, "path", [first, *sys.path[:-1]])
+    monkeypatch.delitem(sys.modules, "schedules")
+    found = worst(names.check())
+    assert found.status is FAILED
+    assert "or run python -m scrapy in" in found.todo
+
+
+def test_tests_are_not_needed_to_crawl(
+    install: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("tests")
+    assert worst(names.check()).status is WARNING
+
+
+@pytest.mark.parametrize(
+    ("free_gb", "status"), [(90, OK), (1.5, WARNING), (0.2, FAILED)], ids=["ample", "little", "no"]
+)
+def test_room_on_a_disk(free_gb: float, status: Status) -> None:
+    assert disks.room("disk", free_gb * disks.GB, "/data").status is status
+
+
+def test_a_data_folder_is_judged_by_what_is_there_of_it(tmp_path: Path) -> None:
+    deep = tmp_path / "a" / "b"
+    (found,) = disks.check(Config.load(data_dir=deep, mongo_uri=None))
+    assert found.found.startswith(f"{deep}: ")
+    assert not deep.exists(), "and is not made"
+    (tmp_path / "a").write_text("")
+    (found,) = disks.check(Config.load(data_dir=deep, mongo_uri=None))
+    assert (found.status, found.found) == (FAILED, f"{deep}: {tmp_path / 'a'} is no folder")
+
+
+@pytest.mark.parametrize(
+    ("ahead_seconds", "status"), [(0.4, OK), (-0.9, OK), (2, WARNING), (-31, FAILED)]
+)
+def test_clocks(ahead_seconds: float, status: Status) -> None:
+    found = clocks.skew("MongoDB", ahead_seconds)
+    assert found.status is status
+    assert ("behind" in found.found) == (ahead_seconds < -1)
+
+
+def test_unknown_variables_and_what_was_meant() -> None:
+    found = list(knobs.unknown(["FRESHET_BUGDET", "FRESHET_XYZZY", "MONGO_URI", "freshet_budget"]))
+    assert [(one.found, one.todo) for one in found] == [
+        ("FRESHET_BUGDET is no setting", "did you mean FRESHET_BUDGET?"),
+        ("FRESHET_XYZZY is no setting", "docs/reference.md has all of them"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"redis_url": "redis://r"}, "the embedded MongoDB is for this one alone"),
+        ({"clock_offset_hours": 3}, "FRESHET_CLOCK_OFFSET_HOURS=3: all times are moved"),
+        ({"item_interval_hours": 900}, "FRESHET_ITEM_INTERVAL_HOURS=900 is longer than"),
+        ({"budget": 100, "daily_cap": 90}, "FRESHET_DAILY_CAP=90 is less than the budget, 100"),
+        ({"budget": 100, "hourly_cap": 4}, "leaves no room for a budget of 100 a day"),
+        ({"budget": 9, "shared_budget": True, "feed_budget": 9}, "has no meaning while"),
+        ({"contact": ""}, "no site can tell whose crawler this is"),
+    ],
+)
+def test_values_that_make_no_sense_together(given: dict[str, object], says: str) -> None:
+    config = Config.load(**{"contact": "a@b.example", "mongo_uri": None} | given)
+    (found,) = knobs.odd(config)
+    assert found.status is WARNING
+    assert says in found.found
+
+
+def test_lines_of_the_env_file_that_say_nothing() -> None:
+    (found,) = knobs.unreadable({"freshet_budget": None, "mongo_uri": "mongodb://x"})
+    assert found.found.endswith(".env: freshet_budget has no value")
+
+
+def test_an_env_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / ".env"
+    path.write_bytes(b"FRESHET_CONTACT=\xff\xfe\n")
+    with pytest.raises(ConfigError, match=r"\.env cannot be read: not UTF-8$"):
+        Config.load(_env_file=path)
+
+
+@pytest.mark.parametrize(
+    ("server", "status", "says"),
+    [
+        (MONGO, OK, "6.0.5, standing alone, 0.5 ms"),
+        (replace(MONGO, version=(4, 2, 0)), FAILED, "4.2.0"),
+        (replace(MONGO, version=(5, 0, 3)), WARNING, "5.0.3"),
+        (replace(MONGO, round_trip_ms=80), WARNING, "80.0 ms there and back"),
+        (replace(MONGO, replica_set="rs0", members=3), OK, "replica set rs0 of 3"),
+        (replace(MONGO, is_router=True), OK, "a router of shards"),
+    ],
+)
+def test_servers_of_mongodb(server: Mongo, status: Status, says: str) -> None:
+    first = mongodb.of_server(server)[0]
+    assert first.status is status
+    assert says in first.found
+
+
+def test_a_replica_set_of_two_is_worse_than_one() -> None:
+    server = replace(MONGO, replica_set="rs0", members=2)
+    assert worst(mongodb.of_server(server)).found == "replica set rs0 has two members"
+
+
+def test_the_disk_and_the_clock_of_a_server() -> None:
+    assert worst(mongodb.of_server(replace(MONGO, free_bytes=1))).check == "mongodb disk"
+    assert worst(mongodb.of_server(replace(MONGO, ahead_seconds=5))).check == "clock"
+    hidden = replace(MONGO, free_bytes=None, total_bytes=None)
+    assert statuses(mongodb.of_server(hidden)) == [OK, OK]
+
+
+@pytest.mark.parametrize(
+    ("version", "status"),
+    [(None, OK), (VERSION, OK), (VERSION - 1, WARNING), (VERSION + 1, FAILED)],
+)
+def test_versions_of_the_data(version: int | None, status: Status) -> None:
+    assert mongodb.data("freshet", version).status is status
+
+
+def test_a_unique_index_is_needed_the_others_make_it_fast() -> None:
+    lack = Lack("posts", "url_1", False, False, 'db.posts.createIndex({"url": 1}, {})')
+    found = mongodb.of_indexes([lack, replace(lack, unique=True, differs=True)])
+    assert statuses(found) == [WARNING, FAILED]
+    assert found[0].todo == 'in mongosh: db.posts.createIndex({"url": 1}, {})'
+
+
+def test_a_good_redis() -> None:
+    assert set(statuses(claims.of_server(REDIS))) == {OK}
+    assert claims.of_server(REDIS)[0].found == "Valkey 9.1.0, 0.2 ms there and back"
+
+
+@pytest.mark.parametrize(
+    ("server", "check", "status"),
+    [
+        (replace(REDIS, version=(3, 2)), "redis", FAILED),
+        (replace(REDIS, runs_scripts=False), "redis scripts", FAILED),
+        (replace(REDIS, policy="volatile-lru"), "redis memory", WARNING),
+        (replace(REDIS, policy=None), "redis memory", WARNING),
+        (replace(REDIS, is_kept=False), "redis persistence", WARNING),
+        (replace(REDIS, is_kept=None), "redis persistence", WARNING),
+        (replace(REDIS, is_failing=True), "redis persistence", FAILED),
+        (replace(REDIS, ahead_seconds=-40), "clock", FAILED),
+    ],
+)
+def test_redis_that_is_not_as_it_should_be(server: Redis, check: str, status: Status) -> None:
+    found = worst(claims.of_server(server))
+    assert (found.check, found.status) == (check, status)
+
+
+def at(hours_ago: float) -> datetime:
+    return NOW - timedelta(hours=hours_ago)
+
+
+@pytest.mark.parametrize(
+    ("standing", "status", "says"),
+    [
+        (None, OK, "none so far: scrapy crawl shop"),
+        (
+            Standing(at(3), at(2), "finished", at(2), 0, None), OK,
+            "ended 2 h ago (finished); nothing is due",
+        ),
+        (
+            Standing(at(3), at(2), "finished", at(2), 7, at(5)), OK,
+            "ended 2 h ago (finished); 7 targets due, the first since 5 h",
+        ),
+        (
+            Standing(at(30), None, None, at(0.1), 0, None), OK,
+            "at work, or cut off 6 min ago; nothing is due",
+        ),
+        (
+            Standing(at(30), None, None, at(20), 1, at(1)), WARNING,
+            "cut off 20 h ago; 1 target due, the first since 60 min",
+        ),
+        (
+            Standing(at(2), None, None, None, 100_000, at(2)), WARNING,
+            "cut off 2 h ago; 100,000 targets or more due, the first since 2 h",
+        ),
+    ],
+)  # fmt: skip
+def test_last_passes(standing: Standing | None, status: Status, says: str) -> None:
+    found = passes.of_spider("shop", standing, NOW)
+    assert (found.status, found.found) == (status, says)
+
+
+SHOP = Wrapper(name="shop", start_urls=("https://s.example/",), item_pages=("/item",))
+
+
+def answer(text: str, status: int = 200) -> Answer:
+    rules = ProtegoRobotParser(text.encode(), None)
+    return Answer("https://s.example/robots.txt", status, rules, "Freshet/1 (+x)")
+
+
+@pytest.mark.parametrize(
+    ("given", "wrapper", "status", "says"),
+    [
+        (answer(""), SHOP, OK, "s.example answers 200; nothing of ours is forbidden"),
+        (answer("<h1>404</h1>", 404), SHOP, OK, "answers 404"),
+        (answer("", 503), SHOP, WARNING, "answers 503"),
+        (answer("User-agent: *\nDisallow: /"), SHOP, WARNING, "forbids https://s.example/"),
+        (
+            answer("User-agent: *\nDisallow: /\n\nUser-agent: Freshet\nAllow: /"), SHOP, OK,
+            "nothing of ours",
+        ),
+        (
+            answer("User-agent: *\nCrawl-delay: 10"), SHOP, WARNING,
+            "asks for 10 s between requests; ours is 0",
+        ),
+        (
+            answer("User-agent: *\nCrawl-delay: 10"),
+            SHOP.model_copy(update={"delay_seconds": 12.0}), OK, "nothing of ours",
+        ),
+        (Answer("https://s.example/robots.txt", problem="no"), SHOP, WARNING, "cannot be reached"),
+    ],
+)  # fmt: skip
+def test_robots(given: Answer, wrapper: Wrapper, status: Status, says: str) -> None:
+    found = robots.of_host(wrapper, ["https://s.example/"], given)
+    assert found.status is status
+    assert says in found.found
+
+
+def test_two_wrappers_of_one_name(tmp_path: Path) -> None:
+    text = 'name = "shop"\nstart_urls = ["https://s.example/"]\nitem_pages = "/item"\n'
+    files = [tmp_path / "a.toml", tmp_path / "b.toml"]
+    for file in files:
+        file.write_text(text)
+    settings = Settings({"SPIDER_MODULES": ["spiders"]})
+    found, sites = wrappers.check(settings, [str(file) for file in files])
+    assert statuses(found) == [OK, FAILED]
+    assert f"its name 'shop' is that of {files[0]} too" in found[1].found
+    assert len(sites) == 1

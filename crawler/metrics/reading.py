@@ -11,9 +11,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from crawler.clock import Clock
-from crawler.errors import StorageError
+from crawler.errors import ConfigError, StorageError
 from crawler.metrics import database, queues
-from crawler.metrics.queues import Queues
 from crawler.storage import figures
 from crawler.storage.patience import Patience
 from crawler.storage.store import Store
@@ -36,13 +35,12 @@ class Fixed(Collector):
         yield from self._families
 
 
-async def read(store: Store, known: Queues | None = None) -> list[Metric]:
-    """All metrics of the database, and of queues where these are known; raises StorageError."""
+async def read(store: Store) -> list[Metric]:
+    """All metrics of the database, and of passes that are shared; raises StorageError."""
     began, now = time.monotonic(), Clock(store.config.clock_offset_hours).now()
     found = await Patience(0, store.revive).read(lambda: figures.read(store.db, now))
     metrics = list(database.families(found))
-    if known is not None:
-        metrics += await _of_queues(known)
+    metrics += await _of_queues(store)
     seconds, took = time.monotonic() - began, "Seconds that reading all this took."
     metrics.append(_alone("freshet_database_read_seconds", took, seconds))
     when = "When all this was read."
@@ -50,11 +48,11 @@ async def read(store: Store, known: Queues | None = None) -> list[Metric]:
     return [*metrics, _up(1)]
 
 
-async def _of_queues(known: Queues) -> list[Metric]:
-    """Nothing where they cannot be read: that says nothing of the database."""
+async def _of_queues(store: Store) -> list[Metric]:
+    """Nothing where Redis cannot be read: that says nothing of the database."""
     try:
-        return list(queues.families(await known.read()))
-    except StorageError:
+        return await queues.read(store)
+    except (StorageError, ConfigError):
         return []
 
 
@@ -68,13 +66,12 @@ def text_of(metrics: Sequence[Metric]) -> bytes:
 class Latest:
     """What was read last; a scrape that finds it old has it read anew.
 
-    cache_seconds: how old it may be    known: the queues, where there are any
+    cache_seconds: how old it may be
     """
 
-    def __init__(self, store: Store, cache_seconds: float, known: Queues | None = None) -> None:
+    def __init__(self, store: Store, cache_seconds: float) -> None:
         self._store = store
         self._cache_seconds = cache_seconds
-        self._known = known
         self._text: bytes | None = None
         self._next = 0.0
         self._reading: asyncio.Task[None] | None = None
@@ -104,7 +101,7 @@ class Latest:
     async def _read(self) -> None:
         began = time.monotonic()
         try:
-            self._text = text_of(await read(self._store, self._known))
+            self._text = text_of(await read(self._store))
         except StorageError:
             self._text = text_of([_up(0)])
             self._next = time.monotonic() + AGAIN_SECONDS

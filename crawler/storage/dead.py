@@ -61,3 +61,10 @@ async def retry(db: Database, keys: Sequence[str], now: datetime) -> None:
 async def drop(db: Database, keys: Sequence[str]) -> None:
     """Take them off the list; their targets stay unvisited, wherever they are linked."""
     await db.dead.delete_many({"_id": {"$in": list(keys)}})
+
+
+async def by_spider(db: Database) -> dict[str, int]:
+    """How many are buried of each spider."""
+    stages: list[Document] = [{"$group": {"_id": "$spider", "n": {"$sum": 1}}}]
+    cursor = await db.dead.aggregate(stages)
+    return {row["_id"]: row["n"] async for row in cursor}

@@ -17,7 +17,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from crawler.config import Config
 from crawler.items import Kind
-from crawler.metrics.queues import Queue
 from crawler.metrics.reading import Latest, read, text_of
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.store import Store
@@ -400,13 +399,9 @@ def test_large_spiders_are_sampled(filled: tuple[Db, str], monkeypatch: pytest.M
 def test_a_scrape_reads_no_more_often_than_it_may(filled: tuple[Db, str]) -> None:
     _, uri = filled
 
-    class Known:
-        async def read(self) -> list[Queue]:
-            return [Queue("shop", 5, 4, 3, 2)]
-
     async def scrapes(cache_seconds: float) -> list[Figures]:
         store = await Store.open(Config.load(mongo_uri=uri))
-        latest = Latest(store, cache_seconds, Known())
+        latest = Latest(store, cache_seconds)
         try:
             texts = await asyncio.gather(*(latest.exposition() for _ in range(5)))
             texts.append(await latest.exposition())
@@ -418,7 +413,6 @@ def test_a_scrape_reads_no_more_often_than_it_may(filled: tuple[Db, str]) -> Non
     found = asyncio.run(scrapes(60))
     assert len(found) == 6
     assert len({one["freshet_database_read_timestamp_seconds",] for one in found}) == 1
-    assert found[0]["freshet_queue_pending", "shop"] == 5
 
 
 @pytest.fixture

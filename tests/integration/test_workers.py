@@ -250,3 +250,19 @@ def test_a_page_that_kills_three_workers_is_left_for_dead(
     assert freshet("dead", "retry", f"{pages.url}/item/13").out == "1 target due again\n"
     assert freshet("dead").out == "nothing is dead\n"
     assert freshet(*words, **env).code == 9
+
+
+def test_metrics_tell_how_a_shared_pass_stands(
+    freshet: Freshet, database: Db, pages: Pages, redis: str
+) -> None:
+    wrapper = shop(freshet, pages, 60, concurrency=1, delay_seconds=0.1)
+    workers = start(freshet, wrapper, redis, 2)
+    until(lambda: database.visits.count_documents({}) > 10)
+    rows = json.loads(freshet("metrics", "--json", REDIS_URL=redis).out)
+    for worker in workers:
+        worker.kill()
+        worker.communicate()
+    figures = {row["name"]: row["value"] for row in rows if row["labels"] == {"spider": "shop"}}
+    assert figures["freshet_queue_workers"] == 2
+    assert figures["freshet_queue_leased"] > 0
+    assert figures["freshet_queue_pending"] >= 0

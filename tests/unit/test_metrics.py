@@ -25,10 +25,10 @@ from crawler.metrics.carrying import Carried, past_of
 from crawler.metrics.estimates import estimated
 from crawler.metrics.measuring import Measuring
 from crawler.metrics.passes import class_of, result_of
-from crawler.metrics.queues import Queue
 from crawler.metrics.reading import Fixed, text_of
 from crawler.metrics.site import Told, answer
 from crawler.metrics.textfile import KEPT_SECONDS, TextFile
+from crawler.redis.standings import PassStanding
 from crawler.refreshing.measures import Measures
 from crawler.refreshing.report import Report
 from crawler.storage.figures import Figures
@@ -243,7 +243,8 @@ def test_labels_are_bounded_whatever_servers_and_spiders_say() -> None:
 
 
 def test_queues_are_told_where_they_are_known() -> None:
-    found = parsed(text_of(list(queues.families([Queue("shop", 5, 4, 3, 2)]))))
+    families = [*queues.families([PassStanding("shop", 5, 4, 3)]), queues.buried({"shop": 2})]
+    found = parsed(text_of(families))
     shop = (("spider", "shop"),)
     assert {name: values(family) for name, family in found.items()} == {
         "freshet_queue_pending": {shop: 5},
@@ -282,7 +283,12 @@ def empty_families() -> list[Metric]:
     registry.register(Measures(Report([])))
     of_reading = ("database_up", "database_read_seconds", "database_read_timestamp_seconds")
     others = ("metrics_timestamp_seconds", *of_reading)
-    known = [*registry.collect(), *database.families(figures), *queues.families([])]
+    known = [
+        *registry.collect(),
+        *database.families(figures),
+        *queues.families([]),
+        queues.buried({}),
+    ]
     return [*known, *(Metric(f"freshet_{name}", "Told elsewhere.", "gauge") for name in others)]
 
 

@@ -22,7 +22,8 @@ from crawler.clock import Clock
 from crawler.config import Config
 from crawler.errors import FreshetError, StorageError
 from crawler.hosts import HostLimits
-from crawler.items import Fetched, Skipped, Target, Visit
+from crawler.items import Fetched, Outcome, Skipped, Target, Visit
+from crawler.misbehaving import FORBIDDEN
 from crawler.storage import (
     cells,
     hosts,
@@ -45,6 +46,7 @@ from crawler.storage.writer import Writer
 from crawler.wrapper import Wrapper
 
 logger = logging.getLogger(__name__)
+TROUBLE = frozenset({Outcome.ERROR, Outcome.BLOCKED})
 
 
 class Session:
@@ -151,6 +153,8 @@ class Session:
         self.counts[f"{visit.fetched.target.kind} pages"] += 1
         self.counts["bytes"] += visit.fetched.size
         self.counts["missed visits"] += visit.missed
+        if visit.outcome in TROUBLE:
+            _say(visit)
         if visit.collected is not None:
             self.counts["posts"] += len(visit.collected.new)
             self.counts["edited posts"] += len(visit.collected.edited)
@@ -263,3 +267,10 @@ class Session:
         self.counts["due"] = await targets.count_due(self.db, self.spider, self.started)
         counts = {name.replace(" ", "_"): n for name, n in self.counts.items()}
         await runs.finish(self.db, self.run, self.clock.now(), reason, counts)
+
+
+def _say(visit: Visit) -> None:
+    """A line in the log for a page that could not be read, but for what robots.txt forbids."""
+    reason, target = visit.reason or "", visit.fetched.target
+    if not visit.fetched.along and not reason.endswith(FORBIDDEN):
+        logger.warning("%s: %s: %s", target.url, visit.outcome, reason)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from scrapy.exceptions import IgnoreRequest
 
+# What Scrapy's robots.txt middleware says; redirect loops are IgnoreRequests too.
+FORBIDDEN = "Forbidden by robots.txt"
+
 
 class Misbehaves(IgnoreRequest):
     """An answer that costs more than it may, or is none; `str()` says what is wrong.

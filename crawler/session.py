@@ -23,7 +23,8 @@ from crawler.config import Config
 from crawler.counting import counts_of, whole
 from crawler.errors import FreshetError, StorageError
 from crawler.hosts import HostLimits
-from crawler.items import Fetched, Skipped, Target, Visit
+from crawler.items import Fetched, Outcome, Skipped, Target, Visit
+from crawler.misbehaving import FORBIDDEN
 from crawler.preparing import Beginning, make_whole, prepare
 from crawler.redis.turns import Turns
 from crawler.storage import cells, hosts, learnings, listings, plans, runs, targets
@@ -40,6 +41,7 @@ logger = logging.getLogger(__name__)
 PREPARE = "prepare"
 # Counts of what was not handed out.
 LEFT_OVER = ("over_cap", "closed")
+TROUBLE = frozenset({Outcome.ERROR, Outcome.BLOCKED})
 
 
 class Session:
@@ -151,6 +153,8 @@ class Session:
     def release(self, target: Target, visit: Visit | None = None) -> None:
         """A target is done with; visit: what came of it, where that is stored."""
         counts = {} if visit is None else counts_of(visit)
+        if visit is not None and visit.outcome in TROUBLE:
+            _say(visit)
         for name, value in counts.items():
             self.counts[name] += value  # type: ignore[assignment]
         self.in_flight.discard(target.key)
@@ -339,3 +343,10 @@ class Session:
         counts = {name.replace(" ", "_"): n for name, n in self.counts.items()}
         assert self.run is not None
         await runs.finish(self.db, self.run, self.clock.now(), reason, counts, self.workers)
+
+
+def _say(visit: Visit) -> None:
+    """A line in the log for a page that could not be read, but for what robots.txt forbids."""
+    reason, target = visit.reason or "", visit.fetched.target
+    if not visit.fetched.along and not reason.endswith(FORBIDDEN):
+        logger.warning("%s: %s: %s", target.url, visit.outcome, reason)

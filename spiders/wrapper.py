@@ -26,7 +26,7 @@ from crawler.leasing import Leasing
 from crawler.links import category_of, sitemap_links, sitemap_of, wanted_links
 from crawler.maintext import main_text
 from crawler.middlewares.manners import Ended, NotAsked
-from crawler.misbehaving import Misbehaves, OffLimits
+from crawler.misbehaving import FORBIDDEN, Misbehaves, OffLimits
 from crawler.responses import (
     HANDLED,
     decoded,
@@ -44,8 +44,6 @@ from spiders.celled import CellReader, slots_of
 BYTES_IN_MB = 1024 * 1024
 # Errors whose message says it all.
 PLAIN = (QueryFailed, Misbehaves, OffLimits)
-# What Scrapy's robots.txt middleware says; redirect loops are IgnoreRequests too.
-FORBIDDEN = "Forbidden by robots.txt"
 
 
 class Arguments(BaseModel):
@@ -175,7 +173,6 @@ class WrapperSpider(Spider):
         try:
             self._read(response, fetched)
         except Misbehaves as problem:
-            self.logger.warning("%s: %s", response.url, problem)
             fetched.outcome, fetched.reason = Outcome.ERROR, str(problem)
         except Exception as error:
             self.logger.exception("Reading %s failed", response.url)
@@ -204,12 +201,11 @@ class WrapperSpider(Spider):
         scheme = self.wrapper.scheme_of(target)
         fetched = Fetched(target, self.clock.now(), scheme, along=along)
         error = failure.value
-        forbidden = isinstance(error, IgnoreRequest) and str(error) == FORBIDDEN
-        refused = forbidden or isinstance(error, OffLimits)
+        refused = isinstance(error, OffLimits) or (
+            isinstance(error, IgnoreRequest) and str(error) == FORBIDDEN
+        )
         fetched.outcome = Outcome.BLOCKED if refused else Outcome.ERROR
         fetched.reason = _in_words(failure)
-        if not along and not forbidden:
-            self.logger.warning("%s: %s", target.url, fetched.reason)
         return fetched
 
     def read_item(self, response: TextResponse) -> dict[str, Any]:

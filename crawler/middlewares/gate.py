@@ -79,8 +79,10 @@ class Passage:
         return allowed
 
 
-def refusal(host: str, found: list[Address]) -> str:
+def refusal(host: str, found: list[Address], *, is_named: bool = False) -> str:
     """Why a host is not asked, in words."""
+    if is_named:
+        return f"{host} leads to {found[0]}, where no name may lead ({WAY_OUT})"
     leads = "" if literal(host) else f" ({found[0]})"
     return f"{host} is not on the public Internet{leads} and only a page names it ({WAY_OUT})"
 

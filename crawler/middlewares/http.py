@@ -119,14 +119,14 @@ def _in_time(request: Request) -> Iterator[None]:
     """Give a request what is left of its time, its redirects and retries included."""
     meta, began = request.meta, monotonic()
     whole, spent = meta.get("download_timeout"), meta.get(SPENT, 0.0)
-    late = Misbehaves(f"Timeout: no whole answer in {whole} s (FRESHET_RESPONSE_SECONDS)")
+    late = f"Timeout: no whole answer in {whole or 0:g} s (FRESHET_RESPONSE_SECONDS)"
     if whole and spent >= whole:
-        raise late
+        raise Misbehaves(late)
     try:
         meta["download_timeout"] = whole and whole - spent
         yield
     except DownloadTimeoutError:
-        raise late from None
+        raise Misbehaves(late) from None
     finally:
         meta["download_timeout"] = whole
         meta[SPENT] = spent + monotonic() - began
@@ -139,8 +139,8 @@ def _in_words(request: Request, passage: Passage, limit_bytes: int) -> Iterator[
         yield
     except CannotResolveHostError:
         if passage.refused:
-            host = host_of(request.url)
-            raise OffLimits(request.url, refusal(host, passage.refused)) from None
+            why = refusal(host_of(request.url), passage.refused, is_named=passage.private)
+            raise OffLimits(request.url, why) from None
         raise
     except DownloadCancelledError:
         raise Misbehaves(f"a body of more than {limit_bytes} bytes (FRESHET_RESPONSE_MB)") from None
@@ -148,11 +148,11 @@ def _in_words(request: Request, passage: Passage, limit_bytes: int) -> Iterator[
         for cause in _causes(error):
             if isinstance(cause, Misbehaves):
                 raise cause from None
-            if isinstance(cause, NO_HTTP):
+            if cause is not error and isinstance(cause, NO_HTTP):
                 said = ": ".join(map(str, cause.args))
                 raise Misbehaves(f"no valid HTTP: {said}") from None
         if isinstance(error, ResponseDataLossError):
-            raise ResponseDataLossError("the body ends before its end") from None
+            raise ResponseDataLossError("the connection ended before the body") from None
         raise
 
 

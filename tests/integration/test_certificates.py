@@ -103,7 +103,7 @@ def test_a_bad_certificate_costs_its_site_and_the_log_says_what_is_wrong(
         else:
             assert visit["outcome"] == "error"
             assert visit["reason"] == f"{fault} (verify_tls = false in the wrapper takes it)"
-            assert f"{visit['target']}: {visit['reason']}" in log
+            assert f"{visit['target']}: error: {visit['reason']}" in log
     assert "Traceback" not in log
 
 

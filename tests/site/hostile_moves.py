@@ -59,8 +59,8 @@ async def ever_new(link: Link, rest: str) -> None:
 
 
 async def slow_moves(link: Link, rest: str) -> None:
-    """The same, and each takes half a second."""
-    await asyncio.sleep(0.5)
+    """The same, and each takes its time."""
+    await asyncio.sleep(1.5)
     await move(link, f"/item/slow-moves/{int(rest or 0) + 1}")
 
 

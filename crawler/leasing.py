@@ -46,6 +46,9 @@ class Leasing:
         """Targets that are still to be visited; with the others nothing is left to do."""
         session = self.session
         db, started, closed = session.db, session.started, session.closed_hosts()
+        # Else whoever finds out what is due would let their targets wait again and again.
+        for host in closed:
+            self.worker.shut(host)
         keys = {lease: lease.body or lease.entry for lease in leases}
         own = [key for key in keys.values() if key.startswith(f"{session.spider} ")]
         found = await session.patience.read(lambda: targets.due_of(db, own, started, closed))
@@ -54,8 +57,10 @@ class Leasing:
         for lease, key in keys.items():
             if (target := found.get(key)) is not None:
                 self.worker.holds(lease, [key])
-                session.take(target)
-                yield lease, target
+                # Lost while this process slept, and leased again: it is at work on it yet.
+                if key not in session.in_flight:
+                    session.take(target)
+                    yield lease, target
             else:
                 # Its worker died after it had stored the visit, and before it could say so.
                 self.worker.drop(lease.entry, counts_of_row(seen[key]) if key in seen else None)

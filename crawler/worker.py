@@ -11,8 +11,7 @@ import logging
 import os
 import secrets
 import socket
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 
 from bson import ObjectId
@@ -20,6 +19,7 @@ from scrapy.crawler import Crawler
 
 from crawler.config import Config
 from crawler.errors import FreshetError, StorageError
+from crawler.holdings import Counts, Holdings
 from crawler.redis.client import open_redis
 from crawler.redis.queue import Joined, Lease, LeasedQueue, Standing
 from crawler.redis.steady import Steady
@@ -34,7 +34,6 @@ ANSWER_SECONDS = 5.0
 OVER = "ending"
 # Leases for each request that Scrapy has under way: some wait to be sent, some to be stored.
 HOLD = 4
-Counts = Mapping[str, float]
 Feed = Callable[[], Awaitable[None]]
 # Entry, fingerprint, priority and text of a request.
 Pushed = tuple[str, str, int, str]
@@ -70,17 +69,13 @@ class Worker:
         self._steady = steady
         self._lease_seconds = lease_seconds
         self._hold = hold
-        self._held: dict[str, set[str]] = {}
-        self._entries: dict[str, str] = {}
-        self._lost: set[str] = set()
+        self._holdings = Holdings()
         self._leases: list[Lease] = []
-        self._done: list[tuple[str, Counts]] = []
-        self._counted: dict[str, Counter[str]] = {}
-        self._loose: Counter[str] = Counter()
         self._feed: Feed | None = None
         self._shares, self._failed = shares, failed
         self._pushed: list[Pushed] = []
         self._shut: set[str] = set()
+        self._told: set[str] = set()
         self._wake, self._arrived = asyncio.Event(), asyncio.Event()
         self._is_wanted = self._is_stopped = False
         self._sure_until = 0.0
@@ -121,36 +116,17 @@ class Worker:
 
     def holds(self, lease: Lease, keys: Iterable[str]) -> None:
         """The targets that an entry stands for: it is done when all of them are."""
-        if lease.entry in self._held:
-            self._held[lease.entry].update(keys)
-            self._entries |= dict.fromkeys(keys, lease.entry)
+        self._holdings.stand(lease.entry, keys)
 
     def done(self, key: str, counts: Counts) -> None:
         """A target is stored; what is to be counted of it."""
-        self._lost.discard(key)
-        entry = self._entries.pop(key, None)
-        # What was not leased (a hub's delivery) is nobody else's to count.
-        so_far = self._loose if entry is None else self._counted.setdefault(entry, Counter())
-        for name, value in counts.items():
-            so_far[name] += value  # type: ignore[assignment]
-        if entry is None:
-            return
-        left = self._held[entry]
-        left.discard(key)
-        if not left:
-            self.drop(entry, so_far)
+        self._holdings.store(key, counts)
+        self._wake.set()
 
     def drop(self, entry: str, counts: Counts | None = None) -> None:
         """An entry is done with, whatever it stood for."""
-        if self._held.pop(entry, None) is not None:
-            self._counted.pop(entry, None)
-            self._done.append((entry, counts or {}))
-            self._wake.set()
-
-    @property
-    def held(self) -> dict[str, set[str]]:
-        """What is leased: the targets that are not stored yet, by entry."""
-        return self._held
+        self._holdings.drop(entry, counts or {})
+        self._wake.set()
 
     @property
     def is_sure(self) -> bool:
@@ -163,7 +139,7 @@ class Worker:
             if self._is_stopped:
                 return False
             await self._renew()
-        return key not in self._lost
+        return not self._holdings.is_lost(key)
 
     def hurry(self) -> None:
         """Wait no longer for a Redis that is away."""
@@ -171,7 +147,9 @@ class Worker:
 
     def shut(self, host: str) -> None:
         """A host gets no more requests in this pass, from nobody."""
-        self._shut.add(host)
+        if host not in self._told:
+            self._told.add(host)
+            self._shut.add(host)
 
     def push(self, request: Pushed) -> None:
         """A request that the spider made waits for whoever has room."""
@@ -196,16 +174,16 @@ class Worker:
         for task in [*self._tasks, *([self._feeding] if self._feeding else [])]:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._done or self._pushed:
+        if self._holdings.done or self._pushed:
             await self._say(0)
         while True:
-            closes, others, visits = await self.queue.leave(self._sums(), self._held)
+            closes, others, visits = await self.queue.leave(self._sums(), self._holdings.held)
             if not closes or not others:
                 return closes, others, visits
             await asyncio.sleep(JOIN_SECONDS)
 
     def _sums(self) -> Counts:
-        return {**self._loose, **self._shares()}
+        return {**self._holdings.loose, **self._shares()}
 
     async def look(self) -> None:
         """See how the pass stands."""
@@ -228,8 +206,8 @@ class Worker:
         pause_seconds = FIRST_PAUSE_SECONDS
         while not self._is_over:
             self._wake.clear()
-            want = self._hold - len(self._held) if self._is_wanted else 0
-            if not want and not self._done and not self._pushed:
+            want = self._hold - len(self._holdings.held) if self._is_wanted else 0
+            if not want and not self._holdings.done and not self._pushed:
                 await self._wake.wait()
                 continue
             found = await self._say(want)
@@ -249,13 +227,10 @@ class Worker:
         if self._shut:
             await self.queue.shut(self._shut)
             self._shut = set()
-        done, self._done = self._done, []
-        try:
-            standing, leases = await self.queue.work(done, want, self.tries)
-        except BaseException:
-            self._done = done + self._done
-            raise
-        self._held |= {lease.entry: set() for lease in leases}
+        done = list(self._holdings.done)
+        standing, leases = await self.queue.work(done, want, self.tries)
+        del self._holdings.done[: len(done)]
+        self._holdings.take(leases)
         self._leases += leases
         self._note(standing)
         return bool(leases)
@@ -271,17 +246,13 @@ class Worker:
     async def _renew(self) -> None:
         began, outages = self._now(), self._steady.outages
         standing, lost = await self.queue.renew(
-            list(self._held), self._sums(),
+            self._holdings.entries(), self._sums(),
             sure=began < self._sure_until, back=outages != self._outages,
         )  # fmt: skip
         self._sure_until = began + self._lease_seconds
         self._outages = outages
-        for entry in lost:
-            keys = self._held.pop(entry, set())
-            self._lost |= keys
-            for key in keys:
-                self._entries.pop(key, None)
-        self._leases = [lease for lease in self._leases if lease.entry in self._held]
+        self._holdings.lose(lost)
+        self._leases = [lease for lease in self._leases if lease.entry in self._holdings.held]
         self._note(standing)
 
     def _note(self, standing: Standing) -> None:

@@ -22,6 +22,7 @@ from tests.bench import (
     hundredcells,
     planning,
     recall,
+    sizing,
 )
 from tests.bench.crawls import ROOT, Crawl, freshet, plain
 from tests.site.running import RunningSite
@@ -49,6 +50,7 @@ def main() -> int:
     parser.add_argument(
         "--duplicates", action="store_true", help="crawls with and without near-duplicates"
     )
+    parser.add_argument("--sizing", action="store_true", help="what a page costs")
     parser.add_argument("--cells", action="store_true", help="a hundred cells kept fresh")
     parser.add_argument(
         "--minutes", type=int, default=12, help="with --cells: how long (default 12)"
@@ -82,6 +84,7 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
         "dispatch": dispatching.run,
         "duplicates": lambda: crawlduplicates.run(options.rounds or 5),
         "cells": lambda: hundredcells.run(options.minutes, options.policy, options.port),
+        "sizing": sizing.run,
         "recall": lambda: recall.run(options.recall),
         "claims": lambda: claims.run(options.posts),
     }

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from pymongo import ASCENDING, DESCENDING
 
 from crawler.storage.client import Database, Document
-from crawler.storage.duetimes import BY_TIME
 
 MOST = 100_000
 # A pass that has stored nothing for so long is not at work any more.
@@ -48,14 +47,13 @@ async def standing(db: Database, spider: str, now: datetime) -> Standing | None:
         return None
     visit = await db.visits.find_one({"spider": spider}, {"at": 1}, sort=[("at", DESCENDING)])
     query: Document = {"spider": spider, "next_visit": {"$lte": now}}
-    first = await db.targets.find_one(
-        query, {"next_visit": 1}, sort=[("next_visit", ASCENDING)], hint=BY_TIME
-    )
+    by_time = [("next_visit", ASCENDING)]
+    first = await db.targets.find_one(query, {"next_visit": 1}, sort=by_time)
     return Standing(
         started=run["started"],
         finished=run["finished"],
         reason=run.get("reason"),
         stored=visit["at"] if visit else None,
-        due=await db.targets.count_documents(query, limit=MOST, hint=BY_TIME) if first else 0,
+        due=await db.targets.count_documents(query, limit=MOST) if first else 0,
         since=first["next_visit"] if first else None,
     )

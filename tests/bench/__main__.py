@@ -24,6 +24,7 @@ from tests.bench import (
     hundredcells,
     planning,
     recall,
+    sizing,
     workeroptions,
 )
 from tests.bench.crawls import ROOT, Crawl, freshet, plain
@@ -54,6 +55,7 @@ def main() -> int:
         "--duplicates", action="store_true", help="crawls with and without near-duplicates"
     )
     parser.add_argument("--metrics", action="store_true", help="crawls with and without metrics")
+    parser.add_argument("--sizing", action="store_true", help="what a page costs")
     parser.add_argument("--cells", action="store_true", help="a hundred cells kept fresh")
     parser.add_argument(
         "--minutes", type=float, help="how long: --cells (default 12), --hour (default 60)"
@@ -92,6 +94,7 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
         "cells": lambda: hundredcells.run(
             round(options.minutes or 12), options.policy, options.port
         ),
+        "sizing": sizing.run,
         "recall": lambda: recall.run(options.recall),
         "claims": lambda: claims.run(options.posts),
     } | workeroptions.benches(options)

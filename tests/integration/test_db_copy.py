@@ -68,6 +68,10 @@ def halting_after(inserts: int, server: Client) -> Iterator[None]:
     try:
         yield
     finally:
+        # The order is not taken back before those that it halts have ended.
+        halted = [{"$currentOp": {}}, {"$match": {"appName": "freshet"}}]
+        for operation in server.admin.aggregate(halted):
+            server.admin.command("killOp", op=operation["opid"])
         server.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
 
 

@@ -190,9 +190,13 @@ def test_a_bad_setting_is_one_of_the_findings(freshet: Freshet) -> None:
 def test_the_last_pass_of_a_spider(freshet: Freshet, prepared: Db) -> None:
     long_ago = datetime.now(UTC) - timedelta(hours=30)
     prepared.runs.insert_one({"spider": "books", "started": long_ago, "finished": None})
+    prepared.targets.insert_one(
+        {"_id": "books x", "spider": "books", "url": "x", "kind": "item", "first_seen": long_ago,
+         "next_visit": long_ago},
+    )  # fmt: skip
     found = one_bad(quick(freshet, "--spider", "books"))
     assert (found["check"], found["of"]) == ("last pass", "books")
-    assert found["found"] == "cut off 30 h ago; nothing is due"
+    assert found["found"] == "cut off 30 h ago; 1 target due, the first since 30 h"
 
 
 @pytest.fixture

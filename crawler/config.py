@@ -127,6 +127,16 @@ class Config(BaseSettings):
         None, description="query parameters off every URL, separated by spaces; unset: tracking"
     )
 
+    # Sites without end: calendars, facets, session ids in paths.
+    max_depth: Count = Field(1000, description="pages between a start URL and a target")
+    max_pattern_lists: Count = Field(
+        100_000, description="targets that one pattern of list_pages may have"
+    )
+    max_pattern_items: Count = Field(
+        1_000_000, description="targets that one pattern of item_pages may have"
+    )
+    max_path_repeats: Count = Field(8, description="times that a part of a URL's path may stand")
+
     # The pass.
     dispatch: Literal[
         "value", "expected-ratio", "starved-first", "round-robin", "earliest-deadline"

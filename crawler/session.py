@@ -40,8 +40,10 @@ from crawler.storage.duplicates import leaving
 from crawler.storage.duplicates.opening import opened
 from crawler.storage.duplicates.registry import Registry
 from crawler.storage.patience import Patience
+from crawler.storage.patterns import Patterns
 from crawler.storage.store import Store
 from crawler.storage.writer import Writer
+from crawler.traps import Traps
 from crawler.wrapper import Wrapper
 
 logger = logging.getLogger(__name__)
@@ -66,6 +68,7 @@ class Session:
         self.limits = HostLimits(
             wrapper.host_requests or self.config.host_requests, self.config.blocked_strikes
         )
+        self.traps = Traps(wrapper)
         self.in_flight: set[str] = set()
         self.along: set[str] = set()
         self.releases = 0
@@ -204,10 +207,14 @@ class Session:
             self.patience = Patience(self.config.commit_retry_seconds, store.revive)
             self.allowance = Allowance(store.db, self.patience, self.wrapper, self.clock)
             self.registry = await self._opened.enter_async_context(opened(store.db, self.config))
-            self.writer = Writer(store.db, self.config, self.started, self.patience, self.registry)
+            patterns = Patterns(store.db, self.traps)
+            self.writer = Writer(
+                store.db, self.config, self.started, self.patience, patterns, self.registry
+            )
             self._is_open = True
             full = bool(getattr(spider, "full", False))
             await self.patience.read(lambda: self._prepare(full=full))
+            await self.patience.read(patterns.open)
         except FreshetError as error:
             self.fail(error)
 
@@ -259,6 +266,7 @@ class Session:
             self.counts["unlisted"] = await listings.settle(self.db, self.spider, now)
         self.targets_at_end = await targets.count(self.db, self.spider)
         self.counts["missed posts"] = round(self.missed_posts)
+        self.counts["left out"] = self.traps.left_out
         self.counts["targets"] = self.targets_at_end
         self.counts["due"] = await targets.count_due(self.db, self.spider, self.started)
         counts = {name.replace(" ", "_"): n for name, n in self.counts.items()}

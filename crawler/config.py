@@ -122,6 +122,12 @@ class Config(BaseSettings):
     blocked_strikes: Count = Field(3, description="429/503/403 in a row until a host is left alone")
     response_mb: float = Field(16.0, gt=0, le=1024, description="largest response body")
     response_seconds: Seconds = Field(60.0, description="longest time for one response")
+    read_seconds: Seconds = Field(
+        20.0, gt=0, description="longest time for reading one page, of the processor"
+    )
+    read_mb: float = Field(
+        1024.0, ge=64, le=1_000_000, description="most memory for reading one large page"
+    )
     url_characters: int = Field(2000, ge=64, le=65536, description="longest URL followed")
     strip_parameters: Annotated[tuple[str, ...] | None, NoDecode] = Field(
         None, description="query parameters off every URL, separated by spaces; unset: tracking"

@@ -37,9 +37,10 @@ def _signalled(number: int, frame: FrameType | None) -> None:
 def time_limit(seconds: float) -> Iterator[None]:
     """Raises TooLong when what stands in the block has used so many seconds of processor time.
 
-    In other threads than the main one there is no limit: signals do not reach them.
+    In other threads than the main one there is no limit, as signals do not reach them; within
+    another limit that one holds.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if _is_on or threading.current_thread() is not threading.main_thread():
         yield
         return
     _begin(seconds)

@@ -115,3 +115,25 @@ def test_a_page_that_keeps_its_reader_busy_is_given_up(
         reasons = {name: made.visit(name).get("reason") for name in bodies}
     too_long = "takes longer than 1 s of processor time"
     assert reasons == dict.fromkeys(ENDLESS, too_long) | {"plain": None}
+
+
+def test_a_link_that_a_pattern_searches_for_ever_costs_its_page(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    # No text that a check makes of it has a trap in it.
+    pattern = r"^(?=.*trap)https?://[^/]+/(\w+/?)+$|/item/"
+    pages.list("/list.html", ["/list/good.html", "/list/bad.html"])
+    pages.list("/list/good.html", ["/item/1.html"])
+    pages.list("/list/bad.html", [f"/trap/{'a' * 60}."])
+    pages.item("/item/1.html", "One")
+    wrapper = freshet.wrapper(
+        "trapped", start_urls=[f"{pages.url}/list.html"], list_pages="/list/", item_pages=pattern,
+        fields={"title": "h1"},
+    )  # fmt: skip
+    freshet.crawl(wrapper, FRESHET_READ_SECONDS=0.5)
+    reasons = {
+        visit["target"].removeprefix(pages.url): visit.get("reason") for visit in visits(database)
+    }
+    too_long = "takes longer than 0.5 s of processor time"
+    fine = ("/list.html", "/list/good.html", "/item/1.html")
+    assert reasons == dict.fromkeys(fine) | {"/list/bad.html": too_long}

@@ -127,10 +127,26 @@ class Config(BaseSettings):
     private_addresses: bool = Field(
         False, description="what only a page names may be asked in private networks too"
     )
+    read_seconds: Seconds = Field(
+        20.0, gt=0, description="longest time for reading one page, of the processor"
+    )
+    read_mb: float = Field(
+        1024.0, ge=64, le=1_000_000, description="most memory for reading one large page"
+    )
     url_characters: int = Field(2000, ge=64, le=65536, description="longest URL followed")
     strip_parameters: Annotated[tuple[str, ...] | None, NoDecode] = Field(
         None, description="query parameters off every URL, separated by spaces; unset: tracking"
     )
+
+    # Sites without end: calendars, facets, session ids in paths.
+    max_depth: Count = Field(1000, description="pages between a start URL and a target")
+    max_pattern_lists: Count = Field(
+        100_000, description="targets that one pattern of list_pages may have"
+    )
+    max_pattern_items: Count = Field(
+        1_000_000, description="targets that one pattern of item_pages may have"
+    )
+    max_path_repeats: Count = Field(8, description="times that a part of a URL's path may stand")
 
     # The pass.
     dispatch: Literal[

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
@@ -16,6 +17,8 @@ from parsel import Selector, SelectorList
 from pydantic import BaseModel, ConfigDict, model_validator
 from scrapy.http import TextResponse
 
+from crawler.backtracking import refuse_endless
+
 # A sign that no word ends with, then digits in groups of three, or digits, or a bare fraction.
 NUMBER = re.compile(
     r"(?P<sign>(?<![\w.])[-+\u2212])?\s?"
@@ -24,6 +27,9 @@ NUMBER = re.compile(
 )
 NEGATIVE = re.compile(r"(?<![\w.])[-\u2212]\s?[^\w\s]?\s?\d")
 MOST_DIGITS = 300
+# Functions of XPath that take regular expressions, and its texts.
+OF_EXSLT = re.compile(r"\bre:(?:test|match|replace)\b")
+LITERAL = re.compile(r"""\"([^\"]*)\"|'([^']*)'""")
 # Digits alone, or a time of day: dateparser would make up the rest.
 NO_DATE = re.compile(r"\d+|\d{1,2}:\d{2}(?::\d{2})?(?:\s?[ap]\.?m\.?)?", re.I)
 
@@ -234,3 +240,13 @@ def _check_selector(field: Field) -> None:
     except (SelectorError, etree.XPathError, jmespath.exceptions.JMESPathError, ValueError) as bad:
         shown = next(x for x in (field.css, field.xpath, field.jmespath) if x is not None)
         raise ValueError(f"bad selector {shown!r}: {squeeze(str(bad))}") from None
+    if field.xpath is not None and OF_EXSLT.search(field.xpath):
+        for one, other in LITERAL.findall(field.xpath):
+            _check_literal(one or other)
+
+
+def _check_literal(text: str) -> None:
+    """A text that may be a regular expression of an XPath expression."""
+    with suppress(re.error):
+        re.compile(text)
+        refuse_endless(text)

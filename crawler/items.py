@@ -78,6 +78,7 @@ class Planned:
 class Target:
     """A URL under watch, as the database knew it when it was handed to the spider.
 
+    depth:    pages between a start URL and this one: 0 for a start, 1 for what it links to
     post:     `_id` of the feed's post whose page this is; such a page is fetched once
     moved_to: where a feed has said so many times (`moves`) in a row that it now is
     execution_ms: mean time that a cell's refresh took lately
@@ -104,6 +105,7 @@ class Target:
     history: History | None = None
     lies: int = 0
     plan: Planned | None = None
+    depth: int = 0
     post: str | None = None
     moved_to: str | None = None
     moves: int = 0
@@ -123,13 +125,18 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A wanted URL found on a page. card: digest of what the page says of an item around it."""
+    """A wanted URL found on a page.
+
+    card:    digest of what the page says of an item around it
+    pattern: digest of the wrapper's pattern that it meets
+    """
 
     url: str
     kind: Kind
     category: str | None = None
     lastmod: datetime | None = None
     card: str | None = None
+    pattern: str | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from pydantic import (
 )
 from pydantic import Field as Key
 
+from crawler.backtracking import refuse_endless
 from crawler.fields import Field
 from crawler.urls import canonical, host_of, is_http
 from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS
@@ -23,11 +24,12 @@ from schedules.windows import open_hours
 
 
 def checked_pattern(value: str) -> str:
-    """The regular expression; ValueError where it is none."""
+    """The regular expression; ValueError where it is none, or may search for ever."""
     try:
         re.compile(value)
     except re.error as error:
         raise ValueError(f"bad regular expression {value!r}: {error}") from None
+    refuse_endless(value)
     return value
 
 

@@ -20,6 +20,7 @@ from crawler.fields import node_text
 from crawler.items import Kind, Link
 from crawler.keys import CategoryRule
 from crawler.packed import GZIP, Broken, gunzipped
+from crawler.traps import SITEMAPS
 from crawler.urls import is_http
 from crawler.wrapper import Wrapper
 
@@ -106,13 +107,13 @@ def _wanted(
         _say_ambiguous(wrapper.name, known)
     if match.kind is None:
         return None
-    own = match.category if match.kind is Kind.ITEM else None
-    return Link(known, match.kind, own or (category if match.kind is Kind.ITEM else None), lastmod)
+    own = match.category or category if match.kind is Kind.ITEM else None
+    return Link(known, match.kind, own, lastmod, pattern=match.pattern)
 
 
 def _part_of_index(url: str, wrapper: Wrapper, longest: int) -> Link | None:
     known = _own(url, wrapper, longest)
-    return Link(known, Kind.LIST) if known else None
+    return Link(known, Kind.LIST, pattern=SITEMAPS) if known else None
 
 
 def _own(url: str, wrapper: Wrapper, longest: int) -> str | None:

@@ -40,6 +40,11 @@ def main_text(response: TextResponse) -> dict[str, Any]:
     return {"title": page_title(response), "main_text": text[:LONGEST_CHARACTERS] or None}
 
 
+def load() -> None:
+    """Load the extractor: a second of imports, for wrappers without fields alone."""
+    import trafilatura  # noqa: F401
+
+
 def page_title(response: TextResponse) -> str | None:
     """The page's own title: og:title, else the first h1, else <title>."""
     for query in (OG_TITLE, "string(//h1)", "string(//title)"):
@@ -81,7 +86,7 @@ def _guessed(response: TextResponse) -> str:
 
 
 def _extracted(html: str) -> str:
-    import trafilatura  # a second of imports, for wrappers without fields alone
+    import trafilatura  # slow, see `load`
 
     try:
         return trafilatura.extract(html, fast=True, include_comments=False) or ""

@@ -8,6 +8,7 @@ import re
 
 from scrapy.http import Response, TextResponse
 
+from crawler.heavy import DEEPEST, is_cut_off
 from crawler.items import Outcome, Validators
 
 GONE = frozenset({404, 410})
@@ -50,7 +51,7 @@ def page_problem(response: Response) -> str | None:
     head = response.body[:SNIFFED_BYTES]
     if b"\0" in head and not head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "not a text page: binary content"
-    return None
+    return f"nested more than {DEEPEST:,} deep" if is_cut_off(response) else None
 
 
 def decoded(response: TextResponse) -> TextResponse:

@@ -32,8 +32,10 @@ from crawler.storage.client import Database
 from crawler.storage.duplicates.opening import opened
 from crawler.storage.duplicates.registry import Registry
 from crawler.storage.patience import Patience
+from crawler.storage.patterns import Patterns
 from crawler.storage.store import Store
 from crawler.storage.writer import Writer
+from crawler.traps import Traps
 from crawler.worker import Worker, opened_worker
 from crawler.wrapper import Wrapper
 
@@ -71,6 +73,7 @@ class Session:
         self.limits = HostLimits(
             wrapper.host_requests or self.config.host_requests, self.config.blocked_strikes
         )
+        self.traps = Traps(wrapper)
         self.in_flight: set[str] = set()
         self.along: set[str] = set()
         self.releases = 0
@@ -248,8 +251,16 @@ class Session:
             self.allowance = Allowance(store.db, self.patience, self.wrapper, self.clock)
             self.registry = await self._opened.enter_async_context(opened(store.db, self.config))
             await self._begin(full=bool(getattr(spider, "full", False)))
+            patterns = Patterns(store.db, self.traps)
+            await self.patience.read(patterns.open)
             self.writer = Writer(
-                store.db, self.config, self.started, self.patience, self.registry, self.worker
+                store.db,
+                self.config,
+                self.started,
+                self.patience,
+                patterns,
+                self.registry,
+                self.worker,
             )
             self._is_open = True
         except FreshetError as error:
@@ -291,10 +302,10 @@ class Session:
         self.limits.holds |= await hosts.holds(self.db, self.started)
         self.due_at_start = await targets.count_due(self.db, self.spider, self.started)
 
-    def _shares(self) -> dict[str, float]:
+    def _shares(self) -> dict[str, int]:
         """What this process counts besides its visits."""
         own = {name: self.counts[name] for name in LEFT_OVER if self.counts[name]}
-        return {"discovered": self.discovered, **own}
+        return {"discovered": self.discovered, "left out": self.traps.left_out, **own}
 
     async def _close(self, spider: Spider, reason: str) -> None:
         try:
@@ -331,7 +342,7 @@ class Session:
 
     async def _sum_up(self, reason: str) -> None:
         if self.worker is None:
-            self.counts["discovered"] = self.writer.discovered
+            self.counts |= Counter(self._shares())
         # An item is off the lists only when all lists that are due have been read.
         if not await targets.lists_are_due(self.db, self.spider, self.started):
             now = self.clock.now()

@@ -6,7 +6,7 @@ import hashlib
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -52,18 +52,27 @@ OF_PAGES = ("title", "main_text")
 OF_SITES = (
     "start_urls", "list_pages", "item_pages", "category", "fields", "main_text",
     "allowed_domains", "follow_item_links", "list_interval_hours", "item_interval_hours",
+    "max_depth", "max_pattern_lists", "max_pattern_items", "max_path_repeats",
 )  # fmt: skip
+# What keeps a crawl out of sites without end.
+CAPS = ("max_depth", "max_pattern_lists", "max_pattern_items", "max_path_repeats")
+# Before the digest of caps in the scheme of a page some of whose links were left out.
+OF_CAPS = "+"
 # Before the name of a category where a URL pattern could stand as well.
 OF_CATEGORY = "category:"
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What a URL is to a wrapper; `kind` None: not wanted, or `both` patterns claim it."""
+    """What a URL is to a wrapper; `kind` None: not wanted, or `both` patterns claim it.
+
+    pattern: digest of the pattern that it meets; None for a start URL
+    """
 
     kind: Kind | None = None
     category: str | None = None
     both: bool = False
+    pattern: str | None = field(default=None, compare=False)
 
 
 class Wrapper(BaseModel):
@@ -84,6 +93,10 @@ class Wrapper(BaseModel):
     allowed_domains: Domains = ()
     follow_item_links: bool = False
     strip_parameters: tuple[str, ...] | None = None
+    max_depth: int | None = Key(None, ge=1)
+    max_pattern_lists: int | None = Key(None, ge=1)
+    max_pattern_items: int | None = Key(None, ge=1)
+    max_path_repeats: int | None = Key(None, ge=1)
 
     headers: dict[str, str] = {}
     cookies: dict[str, str] = {}
@@ -212,9 +225,9 @@ class Wrapper(BaseModel):
 
     def completed(self, config: Config) -> Self:
         """The wrapper with the config's values for what it leaves open."""
-        if self.strip_parameters is not None or config.strip_parameters is None:
-            return self
-        return self.model_copy(update={"strip_parameters": config.strip_parameters})
+        names = ("strip_parameters", *CAPS)
+        open_ones = [name for name in names if getattr(self, name) is None]
+        return self.model_copy(update={name: getattr(config, name) for name in open_ones})
 
     @cached_property
     def zone(self) -> ZoneInfo:
@@ -264,8 +277,16 @@ class Wrapper(BaseModel):
         return self._list_scheme if kind is Kind.LIST else self._item_scheme
 
     def scheme_of(self, target: Target) -> str:
-        """As `scheme`, of one target: each cell has its own."""
-        return self.cell_schemes[target.cell] if target.cell else self.scheme(target.kind)
+        """As `scheme`, of one target: each cell has its own, and a page that had links too many."""
+        if target.cell:
+            return self.cell_schemes[target.cell]
+        had_too_many = OF_CAPS in (target.scheme or "")
+        return self.capped_scheme(target) if had_too_many else self.scheme(target.kind)
+
+    def capped_scheme(self, target: Target) -> str:
+        """The scheme of a page some of whose links were left out: other caps read it anew."""
+        caps = [getattr(self, name) for name in CAPS]
+        return f"{self.scheme(target.kind)}{OF_CAPS}{digest_of(target.depth, *caps)}"
 
     @cached_property
     def cell_schemes(self) -> dict[str, str]:
@@ -307,8 +328,22 @@ class Wrapper(BaseModel):
         if as_list and as_item:
             return Match(both=True)
         if as_list:
-            return Match(Kind.LIST, self._category_of(url))
-        return Match(Kind.ITEM, _group(as_item)) if as_item else Match()
+            return Match(Kind.LIST, self._category_of(url), pattern=self._digest_of(as_list))
+        if as_item:
+            return Match(Kind.ITEM, _group(as_item), pattern=self._digest_of(as_item))
+        return Match()
+
+    @cached_property
+    def patterns(self) -> dict[str, str]:
+        """The patterns of list and item pages, by their digests."""
+        return {digest_of(pattern): pattern for pattern in (*self.list_pages, *self.item_pages)}
+
+    @cached_property
+    def _digests(self) -> dict[str, str]:
+        return {pattern: digest for digest, pattern in self.patterns.items()}
+
+    def _digest_of(self, found: re.Match[str]) -> str:
+        return self._digests[found.re.pattern]
 
     def _category_of(self, url: str) -> str | None:
         if isinstance(self.category, str):

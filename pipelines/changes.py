@@ -18,6 +18,7 @@ from crawler.errors import StorageError
 from crawler.items import SEEN, Fetched, Kind, Outcome, Target, Visit
 from crawler.session import Session
 from crawler.storage import versions
+from crawler.wrapper import OF_CAPS
 from pipelines import following
 from schedules.first import Intervals
 
@@ -174,12 +175,14 @@ def compare(fetched: Fetched) -> tuple[Outcome, str | None]:
     """New, changed or unchanged, by the hash of the content.
 
     After an edit of the wrapper the hashes are of different things: then the raw page decides.
+    Of a page with links too many, other caps may take more of the same links.
     """
     target = fetched.target
     if target.content_hash is None:
         return Outcome.NEW, None
     if fetched.content_hash == target.content_hash:
-        return Outcome.UNCHANGED, None
+        other_caps = OF_CAPS in (target.scheme or "") and fetched.scheme != target.scheme
+        return Outcome.UNCHANGED, EDITED if other_caps else None
     if fetched.scheme != target.scheme and fetched.raw_hash == target.raw_hash:
         return Outcome.UNCHANGED, EDITED
     return Outcome.CHANGED, None

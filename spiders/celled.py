@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
@@ -13,6 +14,7 @@ from scrapy.utils.response import get_base_url
 from crawler.cell import Cell
 from crawler.cells.definitions import address, slot
 from crawler.cells.markup import with_whole_links
+from crawler.heavy import is_heavy
 from crawler.items import Fetched, Outcome, Target
 from crawler.responses import HANDLED, decoded, page_problem, status_outcome
 from crawler.storage import cells
@@ -91,25 +93,31 @@ class CellReader:
         # Where the page was moved to is no other name of a part of it.
         fetched.final_url = None
         cell = self._cell(target)
+        if cell.database is None:
+            return await self._read_page(response, fetched, cell)
         try:
-            if cell.database is not None:
-                await self._read_result(response, fetched)
-            else:
-                self._read_part(response, fetched, cell)
+            await self._read_result(response, fetched)
         except Exception as error:
             self.spider.logger.exception("Reading %s failed", target.url)
             fetched.outcome = Outcome.ERROR
             fetched.reason = f"{type(error).__name__}: {error}"[:300]
         return fetched
 
-    def _read_part(self, response: Response, fetched: Fetched, cell: Cell) -> None:
-        if decided := status_outcome(response):
+    async def _read_page(self, response: Response, fetched: Fetched, cell: Cell) -> Fetched:
+        page = decoded(response) if isinstance(response, TextResponse) else response
+        read = partial(self._read_part, page, fetched, cell)
+        if is_heavy(page):
+            return await self.spider.read_apart(fetched, read)
+        return self.spider.read_safely(fetched, read)
+
+    def _read_part(self, page: Response, fetched: Fetched, cell: Cell) -> None:
+        if decided := status_outcome(page):
             fetched.outcome, fetched.reason = decided
-        elif problem := page_problem(response):
+        elif problem := page_problem(page):
             fetched.outcome, fetched.reason = Outcome.ERROR, problem
         else:
-            assert isinstance(response, TextResponse)
-            page, zone = decoded(response), self.spider.wrapper.zone
+            assert isinstance(page, TextResponse)
+            zone = self.spider.wrapper.zone
             content = {name: one.read(page, zone) for name, one in cell.selectors.items()}
             if isinstance(found := content.get("html"), str) and not cell.fields:
                 content["html"] = with_whole_links(found, get_base_url(page))

@@ -7,6 +7,7 @@ from typing import Any
 
 from scrapy import Request
 from scrapy.crawler import Crawler
+from scrapy.utils.asyncgen import as_async_generator
 
 from crawler.items import Fetched, Kind, Skipped, Target
 from crawler.wrapper import Match, Wrapper
@@ -38,12 +39,11 @@ def checking(
                     request.meta["asked"] = url
                     yield request
 
-        def parse_target(self, response: Any) -> Iterator[Fetched]:
+        async def parse_target(self, response: Any) -> None:
             """Keep what the wrapper reads."""
             asked = response.meta["asked"]
-            read = super().parse_target(response)
-            pages.extend(_page(asked, fetched, self.wrapper) for fetched in read)
-            yield from ()
+            read = as_async_generator(super().parse_target(response))
+            pages.extend([_page(asked, fetched, self.wrapper) async for fetched in read])
 
         def parse_failure(self, failure: Any) -> Iterator[Fetched | Skipped]:
             """Keep why a page could not be fetched."""

@@ -5,11 +5,11 @@ Weights, hours and manners stand here as class attributes, or in a file: -a wrap
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from functools import cached_property
+from datetime import datetime
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +17,7 @@ from pydantic import Field
 from scrapy import Request
 from scrapy.http import Response, TextResponse
 
+from crawler.apart import TooMuch
 from crawler.documents import FeedDocument, NoFeed
 from crawler.errors import StorageError
 from crawler.feeds.linkheaders import hubs_of_headers
@@ -30,7 +31,7 @@ from crawler.wrapper import Wrapper, read_toml
 from spiders.readers import reader_of, readers
 from spiders.wrapper import Arguments, WrapperSpider
 
-# What takes longer to read than a turn of the reactor may take goes to a thread.
+# What takes longer to read than a turn of the reactor may take goes to a process of its own.
 BIG_BYTES = 100_000
 
 
@@ -119,27 +120,27 @@ class FeedsSpider(WrapperSpider):
     async def _read_feed(self, fetched: Fetched, body: bytes, url: str, kind: str) -> None:
         fetched.follow = self.follow
         try:
-            fetched.document = await _read(body, url, kind, fetched)
+            fetched.document = await self._document(body, url, kind, fetched.at)
         except NoFeed as problem:
             fetched.outcome, fetched.reason = Outcome.ERROR, f"no feed: {problem}"
+        except TooMuch as problem:
+            fetched.outcome, fetched.reason = Outcome.ERROR, str(problem)
         except Exception as error:
             self.logger.exception("Reading %s failed", url)
             fetched.outcome = Outcome.ERROR
             fetched.reason = f"{type(error).__name__}: {error}"[:300]
 
+    async def _document(self, body: bytes, url: str, kind: str, at: datetime) -> FeedDocument:
+        # Slow to import, and every command loads every spider.
+        from crawler.feeds.reading import read
+
+        reading = partial(read, body, url, kind, at)
+        return reading() if len(body) < BIG_BYTES else await self.apart.do(reading)
+
     def read_item(self, response: TextResponse) -> dict[str, Any]:
         """The page of a post: as a wrapper of its site reads it, else its main text."""
         reader = reader_of(response.url, self.readers)
         return reader.read_item(response) if reader else super().read_item(response)
-
-
-async def _read(body: bytes, url: str, kind: str, fetched: Fetched) -> FeedDocument:
-    # Slow to import, and every command loads every spider.
-    from crawler.feeds.reading import read
-
-    if len(body) < BIG_BYTES:
-        return read(body, url, kind, fetched.at)
-    return await asyncio.to_thread(read, body, url, kind, fetched.at)
 
 
 def _add_hubs(fetched: Fetched, links: list[str], url: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -15,16 +15,18 @@ from scrapy.settings import BaseSettings
 from scrapy.spidermiddlewares.httperror import HttpError
 from twisted.python.failure import Failure
 
+from crawler.apart import Apart, TooMuch
 from crawler.cells.failed import QueryFailed
 from crawler.clock import Clock
 from crawler.config import Config
 from crawler.errors import ConfigError, StorageError, first_problem
 from crawler.feeder import due_targets
 from crawler.feeding import Feeding
+from crawler.heavy import is_heavy, out_of_memory
 from crawler.items import Fetched, Kind, Outcome, Skipped, Target
 from crawler.leasing import Leasing
 from crawler.links import category_of, sitemap_links, sitemap_of, wanted_links
-from crawler.maintext import main_text
+from crawler.maintext import load, main_text
 from crawler.middlewares.manners import Ended, NotAsked
 from crawler.misbehaving import FORBIDDEN, Misbehaves, OffLimits
 from crawler.responses import (
@@ -37,6 +39,7 @@ from crawler.responses import (
     validators_of,
 )
 from crawler.session import Session
+from crawler.timelimit import TooLong, time_limit
 from crawler.worker import Worker
 from crawler.wrapper import Wrapper
 from spiders.celled import CellReader, slots_of
@@ -97,6 +100,7 @@ class WrapperSpider(Spider):
         self.config = Config.of(crawler.settings)
         self.clock = Clock(self.config.clock_offset_hours)
         self.wrapper = self.wrapper.completed(self.config)
+        self.apart = Apart(self.config.read_seconds, self.config.read_mb)
 
     def begin(self, crawler: Crawler) -> None:
         """Open a pass."""
@@ -167,18 +171,48 @@ class WrapperSpider(Spider):
             dont_filter=True,
         )
 
-    def parse_target(self, response: Response) -> Iterator[Fetched]:
-        """Turn a response into a Fetched; a failure here is this page's outcome, no more."""
+    def parse_target(self, response: Response) -> Iterable[Fetched] | AsyncIterator[Fetched]:
+        """Turn a response into a Fetched; a failure here is this page's outcome, no more.
+
+        At once, but for a page that may take long.
+        """
+        if isinstance(response, TextResponse):
+            response = decoded(response)
         fetched = self.fetched(response, response.meta["target"])
+        if is_heavy(response):
+            return self._parse_heavy(response, fetched)
+        return [self.read_safely(fetched, lambda: self._read(response, fetched))]
+
+    async def _parse_heavy(self, response: Response, fetched: Fetched) -> AsyncIterator[Fetched]:
+        if self.wrapper.wants_main_text:
+            # Once, not in each process.
+            load()
+        yield await self.read_apart(fetched, lambda: self._read(response, fetched))
+
+    async def read_apart(self, fetched: Fetched, read: Callable[[], None]) -> Fetched:
+        """As `read_safely`, in a process of its own; what `read` fills comes back as a copy."""
         try:
-            self._read(response, fetched)
-        except Misbehaves as problem:
+            return await self.apart.do(lambda: self.read_safely(fetched, read))
+        except TooMuch as problem:
             fetched.outcome, fetched.reason = Outcome.ERROR, str(problem)
+            return fetched
+
+    def read_safely(self, fetched: Fetched, read: Callable[[], None]) -> Fetched:
+        """Let `read` fill a Fetched; whatever goes wrong, or takes too long, is its outcome."""
+        try:
+            with time_limit(self.config.read_seconds):
+                read()
+            return fetched
+        except (TooLong, Misbehaves) as problem:
+            fetched.reason = str(problem)
         except Exception as error:
-            self.logger.exception("Reading %s failed", response.url)
-            fetched.outcome = Outcome.ERROR
-            fetched.reason = f"{type(error).__name__}: {error}"[:300]
-        yield fetched
+            if out_of_memory(error):
+                fetched.reason = f"takes more than {self.config.read_mb:g} MB of memory"
+            else:
+                self.logger.exception("Reading %s failed", fetched.target.url)
+                fetched.reason = f"{type(error).__name__}: {error}"[:300]
+        fetched.outcome, fetched.content, fetched.links = Outcome.ERROR, None, None
+        return fetched
 
     async def parse_cells(self, response: Response) -> AsyncIterator[Fetched]:
         """Turn a response into a Fetched for each cell that it is for."""
@@ -280,7 +314,7 @@ class WrapperSpider(Spider):
             fetched.outcome, fetched.reason = Outcome.ERROR, problem
             return None
         assert isinstance(response, TextResponse)
-        return decoded(response)
+        return response
 
     def _nothing_found(self) -> str:
         names = ", ".join(self.wrapper.fields)

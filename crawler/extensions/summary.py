@@ -58,6 +58,7 @@ def figures(session: Session) -> dict[str, float]:
     """The counts of a pass.
 
     accuracy: wanted pages of all pages fetched (the paper's equation 1)
+    left_out: links that became no targets, as there are caps for sites without end
     due:      still due at the end (a limit, a host's cap)
     posts, edited_posts, missed_posts: of feeds; the last is an estimate
     missed_visits: that plans asked for since the visits before, and that nobody made
@@ -71,6 +72,7 @@ def figures(session: Session) -> dict[str, float]:
         "fetched": visits,
         **{str(outcome): counts[outcome] for outcome in Outcome},
         "discovered": counts["discovered"],
+        "left_out": counts["left out"],
         "unlisted": counts["unlisted"],
         "targets": session.targets_at_end,
         "due": counts["due"],
@@ -95,6 +97,7 @@ def sentence(spider: str, counts: dict[str, float]) -> str:
         f"accuracy {counts['accuracy']:.2%}; "
         f"{counts['saved']:.0f} requests saved of {targets:.0f} ({saved})"
         + _of_posts(counts)
+        + (f"; {counts['left_out']:.0f} links left out" if counts["left_out"] else "")
         + (f"; {counts['missed_visits']:.0f} visits missed" if counts["missed_visits"] else "")
         + (f"; {counts['due']:.0f} still due" if counts["due"] else "")
         + "".join(f", {why}" for name, why in LEFT.items() if counts[name])

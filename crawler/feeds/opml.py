@@ -9,6 +9,7 @@ broken, and takes the square of the folders in time and memory (1.4 MB: 10 s, 0.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from email.utils import format_datetime
@@ -17,11 +18,16 @@ from xml.sax.saxutils import escape, quoteattr
 
 from lxml import etree
 
-from crawler.feeds.lists import NOT_IN_XML, Gathering, Subscription, category_of
+from crawler.feeds.lists import NOT_IN_XML, Gathering, NoList, Subscription, category_of
 
 Chunks = Iterable[str]
 FEED_TYPES = frozenset({"rss", "atom", "feed", "rdf", "json"})
 ELSEWHERE = frozenset({"include", "link"})
+# Libraries compare each attribute of a tag with all before it.
+MOST_ATTRIBUTES = 200
+TOO_MANY_SAID = f"a tag with more than {MOST_ATTRIBUTES} attributes"
+ATTRIBUTE = r"""[\s/]*+[^\s/>][^\s/>=]*+(?:\s*+=\s*+(?:"[^"]*+"?|'[^']*+'?|[^\s>"'][^\s>]*+)?+)?+"""
+TOO_MANY = re.compile(rf"<[a-zA-Z][^\s/>]*+(?:{ATTRIBUTE}){{{MOST_ATTRIBUTES + 1}}}")
 # libxml2 counts no further in HTML.
 LAST_LINE = 65_500
 # Entities are not resolved, nothing is fetched, what is very deep or very long ends the parse.
@@ -50,7 +56,8 @@ def read(chunks: Callable[[], Chunks], gathering: Callable[[], Gathering]) -> tu
         said = " ".join((error.msg or "no XML").split())
     taken = gathering()
     taken.problems.append(f"broken XML ({said}): read as far as possible")
-    return taken, _outlines(etree.HTMLPullParser(EVENTS, encoding="utf-8"), chunks(), taken)
+    parser = etree.HTMLPullParser(EVENTS, encoding="utf-8")
+    return taken, _outlines(parser, _without_floods(chunks()), taken)
 
 
 def _outlines(parser: Any, chunks: Chunks, taken: Gathering) -> int:
@@ -78,6 +85,16 @@ def _fed(parser: Any, chunks: Chunks) -> Iterator[Any]:
     yield parser.read_events()
 
 
+def _without_floods(chunks: Chunks) -> Iterator[str]:
+    """The same chunks; raises NoList at a tag that would keep the parser of HTML busy for hours."""
+    before = ""
+    for chunk in chunks:
+        if TOO_MANY.search(before + chunk):
+            raise NoList(TOO_MANY_SAID)
+        yield chunk
+        before = chunk
+
+
 def _let_go(event: str, element: Any) -> None:
     """An element that has ended is not needed any more, nor what stands before it."""
     if event == "end":
@@ -93,6 +110,9 @@ def _local(tag: str) -> str:
 
 def _outline(element: Any, folder: str, taken: Gathering) -> str:
     """Take one outline; the folder that its inner outlines stand in."""
+    if len(element.attrib) > MOST_ATTRIBUTES:
+        taken.refuse(_where(element), "an outline", None, TOO_MANY_SAID)
+        return folder
     said = {_local(name): value for name, value in element.attrib.items()}
     title = said.get("text", "").strip() or said.get("title", "")
     kind = said.get("type", "").strip().lower()

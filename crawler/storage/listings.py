@@ -17,20 +17,26 @@ from crawler.items import Fetched, Kind, Link, Target
 from crawler.storage import hints, targets
 from crawler.storage.bulk import in_batches, insert_new
 from crawler.storage.client import Database, Document
+from crawler.storage.patterns import Patterns
 
 BATCH = 1000
 
 
-async def record(db: Database, fetched: Fetched, due: datetime) -> int:
+async def record(db: Database, fetched: Fetched, due: datetime, patterns: Patterns) -> int:
     """Bring edges and targets up to what a page links to; the number of targets discovered."""
-    spider, discovered = fetched.target.spider, 0
+    spider, wrapper = fetched.target.spider, patterns.traps.wrapper
+    discovered, left_out = 0, patterns.traps.left_out
     items: list[Link] = []
     for part in in_batches(fetched.links or (), BATCH):
-        links = await _resolve_aliases(db, spider, part)
-        discovered += await _discover(db, fetched, links, due)
+        found = await _resolve_aliases(db, spider, part)
+        links, new = await _discover(db, fetched, found, due, patterns)
+        discovered += new
         await hints.record(db, spider, links, due)
         items += [link for link in links if link.kind is Kind.ITEM]
     await _update_edges(db, fetched.target, items, due)
+    has_too_many = patterns.traps.left_out > left_out
+    target = fetched.target
+    fetched.scheme = wrapper.capped_scheme(target) if has_too_many else wrapper.scheme(target.kind)
     return discovered
 
 
@@ -58,21 +64,29 @@ async def _resolve_aliases(db: Database, spider: str, links: Iterable[Link]) -> 
     return list(by_url.values())
 
 
-async def _discover(db: Database, fetched: Fetched, links: Iterable[Link], due: datetime) -> int:
-    spider = fetched.target.spider
+async def _discover(
+    db: Database, fetched: Fetched, links: Iterable[Link], due: datetime, patterns: Patterns
+) -> tuple[list[Link], int]:
+    """Those of the links that are targets now, and how many of them are new."""
+    spider, depth = fetched.target.spider, fetched.target.depth + 1
     by_key = {f"{spider} {link.url}": link for link in links}
-    known = {
-        found["_id"] async for found in db.targets.find({"_id": {"$in": list(by_key)}}, {"_id": 1})
-    }
-    new = [
-        targets.new_document(
-            spider, link.url, link.kind, due, fetched.at,
-            [link.category] if link.category and link.kind is Kind.ITEM else [],
-        )
-        for key, link in by_key.items()
-        if key not in known
-    ]  # fmt: skip
-    return await insert_new(db.targets, new)
+    found = db.targets.find({"_id": {"$in": list(by_key)}}, {"depth": 1})
+    known = {target["_id"]: target.get("depth", depth) async for target in found}
+    if further := [key for key, before in known.items() if before > depth]:
+        nearer: Document = {"_id": {"$in": further}, "depth": {"$gt": depth}}
+        await db.targets.update_many(nearer, {"$set": {"depth": depth}})
+    new = await patterns.admitted([x for key, x in by_key.items() if key not in known], depth)
+    inserted = await insert_new(
+        db.targets, [_target(spider, link, depth, due, fetched.at) for link in new]
+    )
+    await patterns.added(new)
+    return [link for key, link in by_key.items() if key in known] + new, inserted
+
+
+def _target(spider: str, link: Link, depth: int, due: datetime, now: datetime) -> Document:
+    categories = [link.category] if link.category and link.kind is Kind.ITEM else []
+    made = targets.new_document(spider, link.url, link.kind, due, now, categories)
+    return made | {"depth": depth, "pattern": link.pattern}
 
 
 async def _update_edges(db: Database, page: Target, links: list[Link], due: datetime) -> None:

@@ -80,7 +80,8 @@ async def note(db: Database, wrapper: Wrapper, now: datetime) -> None:
         document[name] = list(document[name])
     # A pattern may hold dots and dollars, which do not go well with names of fields.
     document["weights"] = [{"of": key, "weight": w} for key, w in wrapper.weights.items()]
-    await db.sites.replace_one({"_id": wrapper.name}, document | {"at": now}, upsert=True)
+    update = {"$set": document | {"at": now}}
+    await db.sites.update_one({"_id": wrapper.name}, update, upsert=True)
 
 
 async def of_spiders(db: Database, spiders: Sequence[str]) -> tuple[Site, ...]:

@@ -49,6 +49,7 @@ def from_document(found: Document) -> Target:
         history=parts.history_of(found.get("history")),
         lies=found.get("history", {}).get("lies", 0),
         plan=parts.planned_of(found.get("plan")),
+        depth=found.get("depth", 0),
         post=found.get("post"),
         moved_to=found.get("moved_to"),
         moves=found.get("moves", 0),
@@ -198,7 +199,7 @@ async def ensure_starts(
                     for name, value in new_document(spider, url, Kind.LIST, due, now).items()
                     if name not in ("_id", "start", "kind")
                 },
-                "$set": {"start": True, "kind": str(Kind.LIST)},
+                "$set": {"start": True, "kind": str(Kind.LIST), "depth": 0},
             },
             upsert=True,
         )

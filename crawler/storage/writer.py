@@ -41,6 +41,7 @@ from crawler.storage.client import Database
 from crawler.storage.duplicates import claims, flags, leaving
 from crawler.storage.duplicates.registry import Registry
 from crawler.storage.patience import Patience
+from crawler.storage.patterns import Patterns
 
 logger = logging.getLogger(__name__)
 Entry = tuple[Visit, "asyncio.Future[None]"]
@@ -78,6 +79,7 @@ class Writer:
         config: Config,
         due: datetime,
         patience: Patience,
+        patterns: Patterns,
         registry: Registry | None = None,
         leases: Leases | None = None,
     ) -> None:
@@ -85,6 +87,7 @@ class Writer:
         self._config = config
         self._due = due
         self._patience = patience
+        self._patterns = patterns
         self._registry = registry
         self._leases = leases
         self._longest = timedelta(hours=config.max_interval_hours)
@@ -218,7 +221,8 @@ class Writer:
 
     async def _write_links(self, visit: Visit) -> None:
         if visit.has_new_links:
-            self.discovered += await listings.record(self._db, visit.fetched, self._due)
+            links = listings.record(self._db, visit.fetched, self._due, self._patterns)
+            self.discovered += await links
         if visit.fetched.target.kind is Kind.LIST and visit.alias_of is None:
             await cards.record(self._db, visit.fetched, self._due)
         if visit.gone and visit.outcome is Outcome.GONE:

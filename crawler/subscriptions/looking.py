@@ -21,6 +21,7 @@ from scrapy.settings import Settings
 from crawler.documents import FeedDocument, NoFeed
 from crawler.feeds.discovery import candidates
 from crawler.feeds.reading import read
+from crawler.heavy import LARGE_BYTES
 from crawler.responses import decoded
 from crawler.urls import host_of
 from crawler.words import count
@@ -110,7 +111,9 @@ class Looking(Spider):
             said = str(error)
         if not isinstance(response, HtmlResponse):
             raise NotFound(said)
-        named = candidates(decoded(response))
+        # Feeds are named at its head, and a large page may take hours to read.
+        head = response.replace(body=response.body[:LARGE_BYTES])
+        named = candidates(decoded(head))
         for urls in (named.declared, named.guessed):
             if found := await self._of(urls):
                 return found

@@ -1,0 +1,139 @@
+"""Pages that are made to harm their reader: each costs itself, and the log says why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Databases
+from tests.integration.harness import Db, Freshet, Pages, Row, visits
+
+MEGABYTES = 200
+PARAGRAPH = "<p>A sentence of a page that is as good as any other one of this site.</p>"
+HEAD = "<!DOCTYPE html><html><head><title>Page</title></head><body><h1>Heading</h1>"
+MANY = 100_000
+TOO_DEEP = "nested more than 2,000 deep"
+# What a page holds, and why it cannot be read.
+BROKEN = {
+    "deep": ("<div>" * MANY + PARAGRAPH, TOO_DEEP),
+    "deeper": ("<div>" * (10 * MANY) + "</div>" * (10 * MANY) + PARAGRAPH, TOO_DEEP),
+    "tables": ("<table><tr><td>" * MANY + PARAGRAPH, TOO_DEEP),
+    "bold": ("<b>x" * MANY + PARAGRAPH, TOO_DEEP),
+    "forms": ("<form><div>" * 50_000 + PARAGRAPH, TOO_DEEP),
+    "memory": ("<p>x" * (15 * MANY), f"takes more than {MEGABYTES} MB of memory"),
+}
+# What takes minutes, if it is let.
+ENDLESS = {
+    "attributes": f"<div {' '.join(f'a{n}=1' for n in range(5 * MANY))}>{PARAGRAPH}</div>",
+    "selectors": "<div class=x>" * 200 + "<p>x" * 30_000,
+    "comments": "<!-- x -->" * (15 * MANY) + PARAGRAPH,
+}
+FINE = {
+    "plain": PARAGRAPH,
+    "anchors": "<a href='/x'>x" * 3_000 + PARAGRAPH,
+    "misnested": "<b><i>x</b>" * 2_000 + "<font><p>x</font>" * 2_000 + PARAGRAPH,
+    "attribute": f'<p title="{"x" * 1_000_000}" class="{"c " * 300_000}">x</p>{PARAGRAPH}',
+    "entities": "<p>" + "&amp;&lt;&#65;&nbsp;&none;" * 20_000 + PARAGRAPH,
+    "unclosed": f"{PARAGRAPH}<!--" + "<!--" * MANY,
+    "brackets": "<" * (10 * MANY) + PARAGRAPH,
+    "characters": PARAGRAPH * 40 + "<p>a\0b &#0; &#xD800; \ufdd0</p>",
+}
+
+
+@dataclass(frozen=True)
+class Passed:
+    """A pass over some pages."""
+
+    db: Db
+    url: str
+    log: str
+
+    def visit(self, name: str) -> Row:
+        """The only visit of a page."""
+        (found,) = visits(self.db, target=f"{self.url}/item/{name}.html")
+        return found
+
+
+@contextmanager
+def passed(
+    databases: Databases, folder: Path, bodies: Mapping[str, str], main_text: bool, **env: object
+) -> Iterator[Passed]:
+    """A pass over pages with these bodies."""
+    with databases() as (db, uri), Pages() as pages, Freshet(folder, MONGO_URI=uri) as freshet:
+        for name, body in bodies.items():
+            pages.file(f"/item/{name}.html", HEAD + body)
+        pages.list("/list.html", [f"/item/{name}.html" for name in bodies])
+        wrapper = freshet.wrapper(
+            "hostile", start_urls=[f"{pages.url}/list.html"], item_pages="/item/",
+            main_text=main_text,
+            fields={"heading": "h1", "all": {"css": "div.x p", "type": "list"}, "text": "body"},
+        )  # fmt: skip
+        result = freshet.crawl(wrapper, FRESHET_DATA_DIR=folder / "data", **env)
+        yield Passed(db, pages.url, result.err)
+
+
+@pytest.fixture(scope="module")
+def odd(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Passed]:
+    bodies = FINE | {name: body for name, (body, _) in BROKEN.items()}
+    folder, env = tmp_path_factory.mktemp("odd"), {"FRESHET_READ_MB": MEGABYTES}
+    with passed(databases, folder, bodies, main_text=True, **env) as made:
+        yield made
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_page_that_would_harm_its_reader_is_an_error_and_the_log_says_why(
+    odd: Passed, name: str
+) -> None:
+    visit = odd.visit(name)
+    assert (visit["outcome"], visit["reason"]) == ("error", BROKEN[name][1])
+
+
+@pytest.mark.parametrize("name", FINE)
+def test_a_page_that_is_only_odd_is_read(odd: Passed, name: str) -> None:
+    assert odd.visit(name)["outcome"] == "new", odd.visit(name).get("reason")
+    (post,) = odd.db.posts.find({"url": f"{odd.url}/item/{name}.html"})
+    assert post["fields"]["heading"] == "Heading"
+
+
+def test_no_page_costs_another_one(odd: Passed) -> None:
+    targets = odd.db.targets.count_documents({})
+    assert odd.db.visits.count_documents({}) == targets == 1 + len(BROKEN) + len(FINE)
+    assert odd.db.runs.count_documents({"reason": "finished"}) == 1
+    assert "Traceback" not in odd.log
+
+
+def test_a_page_that_keeps_its_reader_busy_is_given_up(
+    databases: Databases, tmp_path: Path
+) -> None:
+    bodies = ENDLESS | {"plain": PARAGRAPH}
+    env = {"FRESHET_READ_SECONDS": 1}
+    with passed(databases, tmp_path, bodies, main_text=False, **env) as made:
+        reasons = {name: made.visit(name).get("reason") for name in bodies}
+    too_long = "takes longer than 1 s of processor time"
+    assert reasons == dict.fromkeys(ENDLESS, too_long) | {"plain": None}
+
+
+def test_a_link_that_a_pattern_searches_for_ever_costs_its_page(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    # No text that a check makes of it has a trap in it.
+    pattern = r"^(?=.*trap)https?://[^/]+/(\w+/?)+$|/item/"
+    pages.list("/list.html", ["/list/good.html", "/list/bad.html"])
+    pages.list("/list/good.html", ["/item/1.html"])
+    pages.list("/list/bad.html", [f"/trap/{'a' * 60}."])
+    pages.item("/item/1.html", "One")
+    wrapper = freshet.wrapper(
+        "trapped", start_urls=[f"{pages.url}/list.html"], list_pages="/list/", item_pages=pattern,
+        fields={"title": "h1"},
+    )  # fmt: skip
+    freshet.crawl(wrapper, FRESHET_READ_SECONDS=0.5)
+    reasons = {
+        visit["target"].removeprefix(pages.url): visit.get("reason") for visit in visits(database)
+    }
+    too_long = "takes longer than 0.5 s of processor time"
+    fine = ("/list.html", "/list/good.html", "/item/1.html")
+    assert reasons == dict.fromkeys(fine) | {"/list/bad.html": too_long}

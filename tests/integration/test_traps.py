@@ -1,0 +1,220 @@
+"""Sites without end: calendars, facets and paths that grow are left where a cap says so."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
+from pathlib import Path
+
+from tests.integration.harness import Db, Freshet, Pages, outcomes, target, urls, visits
+
+Links = Callable[[str], list[str]]
+
+
+class Endless(BaseHTTPRequestHandler):
+    """Any path is a page, whose links are made of the path; with an ETag."""
+
+    links: Links
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        if self.path == "/robots.txt":
+            self.send_error(404)
+            return
+        body = "".join(f'<p><a href="{x}">{x}</a></p>' for x in type(self).links(self.path))
+        page = f"<h1>{self.path}</h1>{body}".encode()
+        tag = f'"{hash(page)}"'
+        known = self.headers.get("If-None-Match") == tag
+        type(self).asked.append(self.path)
+        self.send_response(304 if known else 200)
+        self.send_header("ETag", tag)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.end_headers()
+        self.wfile.write(b"" if known else page)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def endless(links: Links) -> Iterator[tuple[str, list[str]]]:
+    """A site without end: its URL, and the paths that were asked for."""
+    asked: list[str] = []
+    pages = type("Site", (Endless,), {"links": staticmethod(links), "asked": asked})
+    with ThreadingHTTPServer(("127.0.0.1", 0), pages) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+
+
+def calendar(path: str) -> list[str]:
+    """The next month for ever, and an event in each."""
+    month = int(path.strip("/").rpartition("/")[2] or 0)
+    return [f"/calendar/{month + 1}/", f"/event/{month}"] if "event" not in path else []
+
+
+def calendar_wrapper(freshet: Freshet, url: str, **keys: object) -> Path:
+    given: dict[str, object] = {
+        "start_urls": [f"{url}/"], "list_pages": "/calendar/", "item_pages": "/event/",
+        "fields": {"title": "h1"},
+    }  # fmt: skip
+    return freshet.wrapper("agenda", **given | keys)
+
+
+def said(text: str, what: str) -> list[str]:
+    """Lines of a log with some words in them."""
+    return [line for line in text.splitlines() if what in line]
+
+
+def test_a_calendar_ends_at_the_depth_of_the_wrapper(freshet: Freshet, database: Db) -> None:
+    with endless(calendar) as (url, asked):
+        result = freshet.crawl(calendar_wrapper(freshet, url, max_depth=10))
+    assert len(asked) == 21, "the start, ten months, and an event of each but the last"
+    depths = {row["url"].removeprefix(url): row["depth"] for row in database.targets.find()}
+    assert depths == (
+        {"/": 0} | {f"/calendar/{n}/": n for n in range(1, 11)}
+        | {f"/event/{n}": n + 1 for n in range(10)}
+    )  # fmt: skip
+    line, of_items = sorted(said(result.err, "left out, like others"))
+    assert f"{url}/event/10 is further" in of_items
+    assert f"{url}/calendar/11/ is further than 10 pages" in line
+    assert "max_depth in the wrapper, or FRESHET_MAX_DEPTH" in line
+    assert said(result.err, "; 2 links left out")
+    (run,) = database.runs.find()
+    assert run["counts"]["left_out"] == 2
+
+
+def test_a_higher_cap_takes_what_was_left_out_though_no_page_has_changed(
+    freshet: Freshet, database: Db
+) -> None:
+    with endless(calendar) as (url, asked):
+        freshet.crawl(calendar_wrapper(freshet, url, max_depth=3))
+        asked.clear()
+        freshet.crawl(calendar_wrapper(freshet, url, max_depth=3), hours=30)
+        assert len(asked) == 7, "nothing new under the same cap"
+        assert outcomes(database, at={"$gt": last_begin(database)}) == {"not_modified": 7}
+        freshet.crawl(calendar_wrapper(freshet, url, max_depth=6), hours=60)
+    assert database.targets.count_documents({"kind": "list"}) == 7
+    scheme = target(database, f"{url}/calendar/2/")["scheme"]
+    assert target(database, f"{url}/calendar/3/")["scheme"] == scheme, "it has all its links now"
+    assert target(database, f"{url}/calendar/6/")["scheme"].startswith(f"{scheme}+")
+
+
+def last_begin(db: Db) -> object:
+    """When the last pass began."""
+    return db.runs.find_one({}, sort=[("started", -1)])["started"]  # type: ignore[index]
+
+
+def test_a_page_found_again_nearer_keeps_the_least_depth(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    chain = [f"/list/{n}.html" for n in range(4)]
+    for path, after in pairwise(chain):
+        pages.list(path, [after])
+    pages.list(chain[-1], ["/item/1.html"])
+    pages.item("/item/1.html", "One")
+    wrapper = freshet.wrapper(
+        "chain", start_urls=[f"{pages.url}{chain[0]}"], list_pages="/list/", item_pages="/item/",
+        fields={"title": "h1"},
+    )  # fmt: skip
+    freshet.crawl(wrapper)
+    assert target(database, f"{pages.url}/item/1.html")["depth"] == 4
+    pages.list(chain[0], [chain[1], "/item/1.html"])
+    freshet.crawl(wrapper, hours=7)
+    assert target(database, f"{pages.url}/item/1.html")["depth"] == 1
+
+
+def test_targets_of_before_depths_were_kept_count_as_near(freshet: Freshet, database: Db) -> None:
+    with endless(calendar) as (url, _):
+        freshet.crawl(calendar_wrapper(freshet, url, max_depth=3))
+        database.targets.update_many({}, {"$unset": {"depth": "", "pattern": ""}})
+        database.targets.update_many({}, {"$unset": {"etag": "", "content_hash": ""}})
+        database.sites.update_many({}, {"$unset": {"patterns": ""}})
+        freshet.crawl(calendar_wrapper(freshet, url, max_depth=3), hours=30)
+    found = {row["url"].removeprefix(url): row.get("depth") for row in database.targets.find()}
+    assert found["/"] == 0
+    assert found["/calendar/4/"] == 1, "its list page has no depth"
+    assert "/calendar/7/" not in found
+
+
+def facets(path: str) -> list[str]:
+    """Each facet can be added to those of a page, in any order: no URL is far or repeats itself."""
+    chosen = [part for part in path.split("/")[2:] if part]
+    more = [f"{name}{n}" for n in range(4) for name in "abcdefgh"]
+    return [f"/shop/{'/'.join([*chosen, one])}/" for one in more if one not in chosen]
+
+
+def test_a_pattern_has_no_more_lists_than_its_cap_and_what_is_forgotten_makes_room(
+    freshet: Freshet, database: Db
+) -> None:
+    with endless(facets) as (url, asked):
+        keys = {"start_urls": [f"{url}/shop/"], "list_pages": "/shop/"}
+        wrapper = calendar_wrapper(freshet, url, **keys)
+        result = freshet.crawl(wrapper, FRESHET_MAX_PATTERN_LISTS=40)
+        assert len(asked) == 41
+        gone = [row["_id"] for row in database.targets.find({"start": False}).limit(5)]
+        database.targets.delete_many({"_id": {"$in": gone}})
+        freshet.crawl(wrapper, hours=30, FRESHET_MAX_PATTERN_LISTS=41)
+    (line,) = said(result.err, "left out, like others")
+    assert "would be one more than 40 list pages by '/shop/'" in line
+    assert "max_pattern_lists in the wrapper, or FRESHET_MAX_PATTERN_LISTS" in line
+    assert database.targets.count_documents({"start": False}) == 41
+    (site,) = database.sites.find()
+    assert list(site["patterns"].values()) == [41]
+
+
+def chained(path: str) -> list[str]:
+    """Items that link to other items for ever."""
+    number = int(path.rpartition("/")[2] or 0)
+    return [f"/event/{number * 3 + n}" for n in (1, 2, 3)]
+
+
+def test_items_that_link_to_items_for_ever_end_too(freshet: Freshet, database: Db) -> None:
+    with endless(chained) as (url, asked):
+        wrapper = calendar_wrapper(freshet, url, follow_item_links=True, max_pattern_items=50)
+        result = freshet.crawl(wrapper)
+    assert len(asked) == 51
+    assert said(result.err, "one more than 50 items by '/event/'")
+    assert database.listings.count_documents({"item": {"$nin": items_of(database)}}) == 0, (
+        "what is no target has no place in the category map"
+    )
+
+
+def items_of(db: Db) -> list[str]:
+    return [row["url"] for row in db.targets.find({"kind": "item"})]
+
+
+def test_two_crawls_at_once_share_a_pattern_s_cap(freshet: Freshet, database: Db) -> None:
+    with endless(facets) as (url, _):
+        keys = {"start_urls": [f"{url}/shop/"], "list_pages": "/shop/", "max_pattern_lists": 60}
+        wrapper = calendar_wrapper(freshet, url, **keys)
+        words = ("crawl", "site", "-a", f"wrapper={wrapper}")
+        # Locks are those of one machine; two data folders stand for two.
+        folders = [freshet.folder / f"data{n}" for n in range(2)]
+        crawls = [freshet.start(*words, FRESHET_DATA_DIR=folder) for folder in folders]
+        assert [crawl.communicate(timeout=60) and crawl.returncode for crawl in crawls] == [0, 0]
+    count = database.targets.count_documents({"start": False})
+    assert 60 <= count <= 60 + 32, "more by what one page of the other adds at most"
+
+
+def test_the_parts_of_a_sitemap_index_lie_behind_it(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    name = "http://www.sitemaps.org/schemas/sitemap/0.9"
+    place = f"<sitemap><loc>{pages.url}/part.xml</loc></sitemap>"
+    pages.file("/index.xml", f'<sitemapindex xmlns="{name}">{place}</sitemapindex>')
+    entry = f"<url><loc>{pages.url}/item/1.html</loc></url>"
+    pages.file("/part.xml", f'<urlset xmlns="{name}">{entry}</urlset>')
+    pages.item("/item/1.html", "One")
+    wrapper = freshet.wrapper(
+        "mapped", start_urls=[f"{pages.url}/index.xml"], item_pages="/item/", fields={"title": "h1"}
+    )
+    freshet.crawl(wrapper)
+    assert target(database, f"{pages.url}/part.xml")["depth"] == 1
+    assert target(database, f"{pages.url}/item/1.html")["depth"] == 2
+    assert urls(visits(database), "target") == urls(database.targets.find())

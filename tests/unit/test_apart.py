@@ -1,0 +1,99 @@
+"""Work in a process of its own: its result comes back, and what it may not do ends it alone."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from crawler.apart import Apart, TooMuch
+
+AMPLE_MB = 512
+
+
+def done(work: Callable[[], Any], seconds: float = 5, megabytes: float = AMPLE_MB) -> Any:
+    """What comes of some work that is done apart."""
+
+    async def do() -> Any:
+        return await Apart(seconds, megabytes).do(work)
+
+    return asyncio.run(do())
+
+
+def endlessly() -> None:
+    """Use the processor until somebody ends it."""
+    while True:
+        time.time()
+
+
+@pytest.mark.parametrize("result", [None, "text", {"a": [1, 2]}, b"x" * 3_000_000])
+def test_the_result_of_the_work_comes_back(result: object) -> None:
+    assert done(lambda: result) == result
+
+
+def test_the_work_is_done_in_another_process_and_changes_nothing_here() -> None:
+    kept: list[int] = []
+    assert done(lambda: kept.append(1) or os.getpid()) != os.getpid()
+    assert kept == []
+
+
+def test_an_error_of_the_work_is_raised_here() -> None:
+    with pytest.raises(KeyError, match="missing"):
+        done(lambda: {}["missing"])
+
+
+def test_work_without_end_is_ended() -> None:
+    with pytest.raises(TooMuch, match="takes longer than 1 s of processor time"):
+        done(endlessly, seconds=1)
+
+
+def test_work_that_waits_for_ever_is_ended() -> None:
+    with pytest.raises(TooMuch, match=r"takes longer than 0.1 s"):
+        done(lambda: time.sleep(60), seconds=0.1)
+
+
+def test_work_that_takes_all_memory_is_ended() -> None:
+    with pytest.raises(TooMuch, match="takes more than 64 MB of memory"):
+        done(lambda: len(bytearray(200_000_000)), megabytes=64)
+
+
+def test_work_that_breaks_its_process_breaks_no_other() -> None:
+    with pytest.raises(TooMuch, match="its reader was ended by SIGUSR1"):
+        done(lambda: os.kill(os.getpid(), signal.SIGUSR1))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_cannot_travel_is_said() -> None:
+    with pytest.raises(TooMuch, match="cannot be handed over"):
+        done(threading.Lock)
+
+
+def test_a_result_without_measure_is_not_taken() -> None:
+    with pytest.raises(TooMuch, match="larger than 128 MB"):
+        done(lambda: b"x" * 140_000_000, megabytes=1000)
+
+
+def test_several_at_once_wait_for_a_place() -> None:
+    async def all_of() -> list[int]:
+        apart = Apart(5, AMPLE_MB)
+        return await asyncio.gather(*(apart.do(lambda n=n: n) for n in range(6)))  # type: ignore[misc]
+
+    assert asyncio.run(all_of()) == list(range(6))
+
+
+def test_who_waits_no_longer_leaves_no_process_behind() -> None:
+    async def give_up() -> None:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(Apart(60, AMPLE_MB).do(endlessly), 0.2)
+
+    asyncio.run(give_up())
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime < 60

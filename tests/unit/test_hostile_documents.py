@@ -1,0 +1,130 @@
+"""Sitemaps, feeds, lists of feeds and JSON that are made to harm their reader."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from scrapy.http import JsonResponse
+
+from crawler.config import Config
+from crawler.documents import FeedDocument, NoFeed
+from crawler.errors import ConfigError
+from crawler.feeds.listfile import read_list
+from crawler.feeds.lists import FeedList
+from crawler.feeds.reading import read
+from crawler.fields import text
+from crawler.links import sitemap_links, sitemap_of
+from tests.unit.pages import NOON, SITE, wrapper
+
+ENTITIES = '<!ENTITY a "lol">' + "".join(
+    f'<!ENTITY {name} "{f"&{before};" * 10}">'
+    for before, name in zip("abcdefghijkl", "bcdefghijklm", strict=True)
+)
+LAUGHS = f"<?xml version='1.0'?><!DOCTYPE x [{ENTITIES}]>"
+OF_A_FILE = "<?xml version='1.0'?><!DOCTYPE x [<!ENTITY m SYSTEM 'file:///etc/passwd'>]>"
+DEEP = 100_000
+FLOOD = " ".join(f'a{n}="1"' for n in range(DEEP))
+NAMESPACE = "http://www.sitemaps.org/schemas/sitemap/0.9"
+ENTRY = f"<url><loc>{SITE}item/1</loc></url>"
+
+
+def on_map(markup: str, before: str = "") -> list[str]:
+    """The wanted URLs of a sitemap."""
+    body = f'{before}<urlset xmlns="{NAMESPACE}">{markup}</urlset>'.encode()
+    found = sitemap_of(body, 1 << 24)
+    assert found is not None
+    return [link.url for link in sitemap_links(found, SITE, wrapper(), 200)]
+
+
+@pytest.mark.parametrize("before", [LAUGHS, OF_A_FILE], ids=["laughs", "a file"])
+def test_entities_of_a_sitemap_are_not_resolved(before: str) -> None:
+    urls = on_map(f"<url><loc>{SITE}item/&m;</loc></url>{ENTRY}", before)
+    assert set(urls) <= {f"{SITE}item/", f"{SITE}item/1"}
+
+
+@pytest.mark.parametrize(
+    "more",
+    ["<url>" * DEEP, f"<url {FLOOD}/>", "<!-- x -->" * DEEP],
+    ids=["deep", "attributes", "comments"],
+)
+def test_what_stands_before_a_flood_in_a_sitemap_is_read(more: str) -> None:
+    assert on_map(ENTRY + more) == [f"{SITE}item/1"]
+
+
+def feed(markup: str, before: str = "") -> FeedDocument:
+    """An RSS feed with this in it."""
+    item = "<item><guid>1</guid><title>One</title></item>"
+    body = f"{before}<rss version='2.0'><channel>{item}{markup}</channel></rss>"
+    return read(body.encode(), SITE, None, NOON)
+
+
+def ids(of: FeedDocument) -> list[str]:
+    return [entry.id for entry in of.entries]
+
+
+@pytest.mark.parametrize("before", [LAUGHS, OF_A_FILE], ids=["laughs", "a file"])
+def test_entities_of_a_feed_are_not_resolved(before: str) -> None:
+    found = feed("<item><guid>2</guid><title>&m;</title></item>", before)
+    assert ids(found) == ["1", "2"]
+    assert found.entries[1].content["title"] in ("&m;", "m")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "<x>" * 5_000 + "</x>" * 5_000,
+        "<description>" + "<div>" * 20_000 + "</description>",
+        f"<x {FLOOD}/>",
+        "<category>c</category>" * 5_000,
+    ],
+    ids=["deep", "deep markup", "attributes", "categories"],
+)
+def test_a_flood_in_a_feed_does_not_hide_its_posts(more: str) -> None:
+    assert ids(feed(f"<item><guid>2</guid>{more}</item>"))[0] == "1"
+
+
+def opml(markup: str, before: str = "") -> FeedList:
+    """What an OPML document with this in it lists."""
+    body = f"{before}<opml><body><outline text='One' xmlUrl='{SITE}feed'/>{markup}</body></opml>"
+    return read_list(io.BytesIO(body.encode()), "feeds.opml", Config.load())
+
+
+@pytest.mark.parametrize("before", [LAUGHS, OF_A_FILE], ids=["laughs", "a file"])
+def test_entities_of_a_list_are_not_resolved(before: str) -> None:
+    found = opml(f"<outline text='&m;' xmlUrl='{SITE}two'/>", before)
+    assert [one.url for one in found.feeds] == [f"{SITE}feed", f"{SITE}two"]
+    assert (found.feeds[1].title or "") in ("", "&m;")
+
+
+def test_a_list_of_deep_folders_is_read_as_far_as_it_can_be() -> None:
+    found = opml("<outline text='f'>" * DEEP)
+    assert [one.url for one in found.feeds] == [f"{SITE}feed"]
+    assert "Excessive depth" in found.problems[0]
+
+
+def test_an_outline_with_a_flood_of_attributes_is_refused() -> None:
+    found = opml(f"<outline {FLOOD} xmlUrl='{SITE}two'/>")
+    assert [one.url for one in found.feeds] == [f"{SITE}feed"]
+    assert [one.reason for one in found.refused] == ["a tag with more than 200 attributes"]
+
+
+def test_a_flood_of_attributes_in_broken_markup_ends_the_list() -> None:
+    flood = FLOOD.replace('"', "")
+    with pytest.raises(ConfigError, match="a tag with more than 200 attributes"):
+        opml(f"<outline {flood} xmlUrl='{SITE}two'/>")
+
+
+def nested(opening: str, closing: str) -> str:
+    return opening * DEEP + closing * DEEP
+
+
+@pytest.mark.parametrize(
+    "body", [nested("[", "]"), nested('{"a":', "}")[:-DEEP] + "1" + "}" * DEEP], ids=["[", "{"]
+)
+def test_json_that_is_nested_without_measure_is_an_error(body: str) -> None:
+    page = JsonResponse(SITE, body=body.encode(), encoding="utf-8")
+    with pytest.raises(RecursionError):
+        text(jmespath="a").read(page, wrapper().zone)
+    with pytest.raises(NoFeed):
+        read(body.encode(), SITE, None, NOON)

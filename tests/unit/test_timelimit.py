@@ -1,0 +1,78 @@
+"""A limit on processor time: it ends what never ends, and leaves alone what comes after."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from crawler.timelimit import TooLong, time_limit
+
+# Twice as long with each character.
+ENDLESS = (r"(\w+/?)+$", f"/{'a' * 60}!")
+
+
+def endless() -> None:
+    """Search for what is not there, again whenever an error comes."""
+    while True:
+        with contextlib.suppress(Exception):
+            re.search(*ENDLESS)
+
+
+def limited(work: Callable[[], object], seconds: float) -> None:
+    """Do some work under a limit."""
+    with time_limit(seconds):
+        work()
+
+
+def test_a_search_that_never_ends_is_ended() -> None:
+    with pytest.raises(TooLong, match=r"takes longer than 0.2 s of processor time"):
+        limited(lambda: re.search(*ENDLESS), 0.2)
+
+
+def test_no_other_exception_hides_it() -> None:
+    with pytest.raises(TooLong):
+        limited(endless, 0.2)
+
+
+def test_what_is_done_in_time_goes_on_undisturbed() -> None:
+    with time_limit(60):
+        value = 1
+    assert value == 1
+    assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
+
+
+def test_an_error_in_time_is_the_error() -> None:
+    with pytest.raises(KeyError), time_limit(60):
+        raise KeyError
+    assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
+
+
+def test_nothing_is_ended_after_the_block() -> None:
+    with pytest.raises(TooLong):
+        limited(endless, 0.05)
+    signal.raise_signal(signal.SIGPROF)
+    ends = time.process_time() + 0.3
+    while time.process_time() < ends:
+        pass
+
+
+def test_other_threads_have_no_limit() -> None:
+    done = []
+
+    def work() -> None:
+        with time_limit(0.01):
+            ends = time.thread_time() + 0.1
+            while time.thread_time() < ends:
+                pass
+            done.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == [True]

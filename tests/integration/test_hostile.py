@@ -252,6 +252,16 @@ def test_a_proxy_is_not_sent_into_its_private_network(
     assert {row["host"] for row in server.requests()} == {"other.test"}
 
 
+def test_who_wants_it_is_led_into_private_networks(
+    freshet: Freshet, server: RunningHostile
+) -> None:
+    server.clear_log()
+    start = [f"{server.url}/item/to-localhost"]
+    wrapper = freshet.wrapper("open", start_urls=start, item_pages="/x/", robots=False)
+    freshet.crawl(wrapper, FRESHET_PRIVATE_ADDRESSES=1)
+    assert "/secret" in {row["path"] for row in server.requests()}
+
+
 FEED = (
     """<?xml version="1.0"?><rss version="2.0"><channel><title>A feed</title>{}</channel></rss>"""
 )

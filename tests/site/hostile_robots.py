@@ -73,7 +73,7 @@ ALL: dict[str, Misbehaviour] = {
     "127.0.0.15": elsewhere,
     "127.0.0.16": file(bytes(n * 37 % 256 for n in range(200_000))),
     "127.0.0.17": file(numbered(FIRST, b"Disallow: /*a*a*a*%d*$\n", HALF_MEGABYTE)),
-    "127.0.0.18": file(FIRST + b"Disallow: /" + b"*a" * (HALF_MEGABYTE // 2)),
+    "127.0.0.18": file(FIRST + b"Disallow: /" + b"*a" * (HALF_MEGABYTE // 2 - 50) + b"\n"),
     "127.0.0.19": file(numbered(AGENTS + FIRST, b"Disallow: /x%d\n", HALF_MEGABYTE)),
     "127.0.0.20": file(gzipped(FIRST), "Content-Encoding: gzip"),
 }

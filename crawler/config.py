@@ -181,7 +181,9 @@ class Config(BaseSettings):
         None, description="folder of node_exporter's text files; unset: none are written"
     )
     metrics_port: str | None = Field(
-        None, description="[HOST:]PORT where the service tells its metrics; unset: nowhere"
+        None,
+        coerce_numbers_to_str=True,
+        description="[HOST:]PORT where the service tells its metrics; unset: nowhere",
     )
 
     # How long the log is kept.

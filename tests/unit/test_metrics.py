@@ -17,7 +17,9 @@ import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from scrapy.settings import Settings
 
+from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.metrics import database, queues
 from crawler.metrics.address import Address, address_of
@@ -195,6 +197,11 @@ def test_addresses(text: str, host: str, port: int) -> None:
 def test_what_is_no_address_is_one_line(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^--metrics: .* is no \[HOST:\]PORT such as 9464 or "):
         address_of(text, "--metrics")
+
+
+def test_a_port_may_be_a_number_in_settings() -> None:
+    config = Config.of(Settings({"FRESHET_METRICS_PORT": 9463}))
+    assert config.metrics_port == "9463"
 
 
 def test_names_of_other_machines_are_no_addresses_of_this_one() -> None:

@@ -20,7 +20,8 @@ from crawler.misbehaving import Misbehaves
 HEAD_BYTES = 262_144
 LINE_BYTES = 16_384
 # Sizes of chunks may take so much more than the chunks themselves.
-FRAMES_BYTES = 262_144
+FRAMES_BYTES = 65_536
+MOST_INTERIM = 100
 
 
 class BoundedChunks(_ChunkedTransferDecoder):
@@ -53,6 +54,14 @@ class BoundedParser(_LenientHTTPClientParser):
     MAX_LENGTH = LINE_BYTES
     _transferDecoders: dict[bytes, Any] = {b"chunked": BoundedChunks}  # noqa: N815, RUF012
     head_bytes = 0
+    interim = 0
+
+    def allHeadersReceived(self) -> None:  # noqa: N802
+        """Go on to the body, or to the next head; raises Misbehaves where there were too many."""
+        self.interim += self.response.code < 200
+        if self.interim > MOST_INTERIM:
+            raise Misbehaves(f"more than {MOST_INTERIM} interim answers")
+        super().allHeadersReceived()  # type: ignore[no-untyped-call]
 
     def lineReceived(self, line: bytes) -> None:  # noqa: N802
         """Read a line; raises Misbehaves where there were too many."""

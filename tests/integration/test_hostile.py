@@ -71,7 +71,7 @@ REASONS = {
     "folded-header": HEAD,
     "cookies": HEAD,
     "endless-status": LINE,
-    "endless-1xx": HEAD,
+    "endless-1xx": "more than 100 interim answers",
     "no-http": "no valid HTTP: non-integer status code",
     "closed": "DownloadFailedError",
     "loop": CIRCLES,

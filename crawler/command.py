@@ -64,6 +64,10 @@ class FreshetCommand(ScrapyCommand):
         except FreshetError as error:
             complain(self.name, error)
             self.exitcode = 1
+        except UnicodeEncodeError as error:
+            # Bytes of the command line that are no text, on their way into the database.
+            complain(self.name, f"{error.object!a} is no text in UTF-8")
+            self.exitcode = 1
         except BrokenPipeError:
             # The reader (head, less) has seen enough.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -34,6 +34,8 @@ SITEMAP_START = re.compile(
     re.S,
 )
 SNIFFED_BYTES = 8192
+# It is kept with each item of its list.
+LONGEST_CATEGORY = 1000
 YEAR_OR_MONTH = re.compile(r"\d{4}(?:-\d{2})?")
 
 _anchors = LinkExtractor(deny_extensions=(), unique=True)
@@ -93,7 +95,7 @@ def category_of(response: TextResponse, wrapper: Wrapper, url: str) -> str | Non
     if not isinstance(rule, CategoryRule) or rule.pattern is not None:
         return wrapper.match(url).category
     found = response.css(rule.css) if rule.css is not None else response.xpath(rule.xpath or "")
-    return (node_text(found[0]) or None) if found else None
+    return (node_text(found[0])[:LONGEST_CATEGORY].rstrip() or None) if found else None
 
 
 def _wanted(

@@ -41,6 +41,7 @@ from crawler.keys import (
     Windows,
     checked_pattern,
 )
+from crawler.names import storable_name
 from crawler.urls import TRACKING_PARAMETERS, canonical, host_of, within
 from schedules.windows import DAY_HOURS, Week, open_hours
 
@@ -270,7 +271,7 @@ class Wrapper(BaseModel):
         """The fields that tell whether two posts are the same; None: Freshet's own choice."""
         if isinstance(self.duplicates, bool):
             return None if self.duplicates else ()
-        return self.duplicates
+        return tuple(map(storable_name, self.duplicates))
 
     def scheme(self, kind: Kind) -> str:
         """Digest of all that decides what a page's content is; an edit of it is no change."""

@@ -11,12 +11,16 @@ from typing import Any
 
 from crawler.documents import Entry
 from crawler.items import Fetched, Kind, Link, Outcome
+from crawler.names import storable_name, with_storable_names
 from crawler.posts import Post
 
 logger = logging.getLogger(__name__)
 # The largest whole number that MongoDB stores, and one.
 INT64 = 2**63
 LARGEST_FLOAT = 10**308
+# MongoDB takes documents that are a hundred deep, of which some are its own.
+MOST_NESTED = 90
+OF_A_RESULT = {"columns", "rows"}
 
 
 class ContentPipeline:
@@ -24,23 +28,30 @@ class ContentPipeline:
 
     def process_item(self, item: Any) -> Any:
         """Fill `content` and `content_hash` of a Fetched."""
+        if isinstance(item, Fetched) and item.reason is not None:
+            # It may quote the page.
+            item.reason = normal(item.reason)
         if isinstance(item, Fetched) and item.outcome is None:
             try:
                 fill(item)
             except Exception as error:
                 logger.exception("The content of %s has no normal form", item.target.url)
                 item.outcome = Outcome.ERROR
-                item.reason = f"no normal form: {type(error).__name__}: {error}"[:300]
+                item.reason = normal(f"no normal form: {type(error).__name__}: {error}"[:300])
         return item
 
 
 def fill(item: Fetched) -> None:
-    """Content and posts in their normal form, and their hash."""
+    """Content and posts in their normal form, and their hash; names are made storable after it."""
     if item.document is not None:
         item.posts = tuple(map(post_of, item.document.entries))
     if item.content is not None:
-        item.content = {name: normal(value) for name, value in item.content.items()}
+        item.content = normal(dict(item.content))
     item.content_hash = content_hash(item)
+    if item.content is not None:
+        item.content = with_storable_names(item.content)
+        if item.target.kind is Kind.CELL and item.content.keys() == OF_A_RESULT:
+            item.content["columns"] = list(map(storable_name, item.content["columns"]))
 
 
 def content_hash(fetched: Fetched) -> str:
@@ -64,21 +75,30 @@ def _identity(link: Link) -> list[str]:
     return [link.kind, link.url, link.category or "", lastmod]
 
 
-def normal(value: Any) -> Any:
-    """A value in its normal form: NFC, no NUL, no lone surrogates, times in milliseconds."""
+def normal(value: Any, room: int = MOST_NESTED) -> Any:
+    """A value in its normal form: NFC, no NUL, no lone surrogates, times in milliseconds.
+
+    room: so deep it may be nested still; raises ValueError where it is deeper
+    """
     if isinstance(value, str):
         clean = value.replace("\0", "").encode("utf-8", "replace").decode("utf-8")
         return unicodedata.normalize("NFC", clean).strip()
-    if isinstance(value, dict):
-        return {str(normal(str(key))): normal(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [normal(entry) for entry in value]
+    if isinstance(value, dict | list | tuple):
+        return _normal_parts(value, room - 1)
     if isinstance(value, int) and not -INT64 <= value < INT64:
         return float(value) if abs(value) < LARGEST_FLOAT else str(value)
     if isinstance(value, datetime):
         value = value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
         return value.replace(microsecond=value.microsecond // 1000 * 1000)
     return value
+
+
+def _normal_parts(value: Any, room: int) -> Any:
+    if room < 0:
+        raise ValueError(f"nested more than {MOST_NESTED} deep")
+    if isinstance(value, dict):
+        return {normal(str(key)): normal(entry, room) for key, entry in value.items()}
+    return [normal(entry, room) for entry in value]
 
 
 def digest(value: Any) -> str:

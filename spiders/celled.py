@@ -16,6 +16,7 @@ from crawler.cells.definitions import address, slot
 from crawler.cells.markup import with_whole_links
 from crawler.heavy import is_heavy
 from crawler.items import Fetched, Outcome, Target
+from crawler.names import storable_name
 from crawler.responses import HANDLED, decoded, page_problem, status_outcome
 from crawler.storage import cells
 from crawler.wrapper import Wrapper
@@ -134,12 +135,16 @@ class CellReader:
         if target.content_hash is None or target.scheme != fetched.scheme:
             return
         known = await session.patience.read(lambda: cells.columns(session.db, target))
-        if known is not None and known != columns:
+        if known is not None and _stored(known) != _stored(columns):
             fetched.outcome = Outcome.ERROR
             fetched.reason = (
                 f"the columns were {', '.join(known)} and are {', '.join(columns)} "
                 "(name those that are wanted in sql)"
             )[:300]
+
+
+def _stored(columns: list[str]) -> list[str]:
+    return list(map(storable_name, columns))
 
 
 def slots_of(wrapper: Wrapper) -> dict[str, dict[str, float]]:

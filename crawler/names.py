@@ -1,0 +1,29 @@
+"""Names of fields as MongoDB takes them, whatever a page calls them.
+
+A name that begins with `$` would read as an operator, one with `.` as a path, an empty one as
+nothing. MongoDB's manual advises the full-width forms of both characters.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+DOLLAR, FULL_DOLLAR = "$", "\uff04"
+DOT, FULL_DOT = ".", "\uff0e"
+NAMELESS = "_"
+
+
+def storable_name(name: str) -> str:
+    """A name with full-width forms for each `.` and for a first `$`; `_` for an empty one."""
+    if name.startswith(DOLLAR):
+        name = FULL_DOLLAR + name.removeprefix(DOLLAR)
+    return name.replace(DOT, FULL_DOT) or NAMELESS
+
+
+def with_storable_names(value: Any) -> Any:
+    """A value whose dicts have such names at any depth; of two that become one the last counts."""
+    if isinstance(value, dict):
+        return {storable_name(name): with_storable_names(entry) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [with_storable_names(entry) for entry in value]
+    return value

@@ -1,0 +1,83 @@
+"""Names of fields and keys, whatever a page calls them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from crawler.items import Fetched, Kind
+from crawler.names import storable_name, with_storable_names
+from pipelines.content import MOST_NESTED, ContentPipeline, fill, normal
+from tests.unit.pages import fetched, target, wrapper
+
+
+@pytest.mark.parametrize(
+    ("name", "stored"),
+    [
+        ("title", "title"),
+        ("a_1-b c", "a_1-b c"),
+        ("$where", "＄where"),
+        ("$$NOW", "＄$NOW"),
+        ("a$b", "a$b"),
+        ("a.b.c", "a．b．c"),
+        (".", "．"),
+        ("$.a", "＄．a"),
+        ("", "_"),
+    ],
+)
+def test_a_name_as_it_is_stored(name: str, stored: str) -> None:
+    assert storable_name(name) == stored
+    assert storable_name(stored) == stored
+
+
+def test_names_at_any_depth_are_made_storable() -> None:
+    value = {"a.b": [{"$set": {"": 1}}, "a.b", ["$x"]], "c": "$d"}
+    assert with_storable_names(value) == {"a．b": [{"＄set": {"_": 1}}, "a.b", ["$x"]], "c": "$d"}
+
+
+def filled(**seen: Any) -> Fetched:
+    """A fetch after the content pipeline."""
+    page: Fetched = ContentPipeline().process_item(fetched(**seen))
+    return page
+
+
+def test_names_of_any_kind_become_texts() -> None:
+    page = filled(content={1: 2, None: 3, "a\0b": 4, "\ud800": 5})
+    assert page.content == {"1": 2, "None": 3, "ab": 4, "?": 5}
+
+
+def test_the_hash_is_that_of_the_names_as_the_page_has_them() -> None:
+    page = fetched(content={"a": {"b.c": 1, "$d": 2}, "e": "f"})
+    fill(page)
+    assert page.content == {"a": {"b．c": 1, "＄d": 2}, "e": "f"}
+    assert page.content_hash == "f8f9e685a5b9952d62a1c77ac5dd39cc"
+
+
+def test_columns_of_a_result_have_the_names_of_its_rows() -> None:
+    cell = target(Kind.CELL)
+    page = filled(of=cell, content={"columns": ["count(t.x)", ""], "rows": [{"count(t.x)": 1}]})
+    assert page.content == {"columns": ["count(t．x)", "_"], "rows": [{"count(t．x)": 1}]}
+
+
+def test_fields_that_are_compared_are_named_as_they_are_stored() -> None:
+    assert wrapper(duplicates=["a.b", "title"]).compared == ("a．b", "title")
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = {"n": value}
+    return value
+
+
+def test_what_is_nested_too_deeply_for_the_database_is_an_error() -> None:
+    assert normal(nested(MOST_NESTED)) == nested(MOST_NESTED)
+    page = filled(content=nested(MOST_NESTED + 1))
+    assert page.outcome == "error"
+    assert page.reason == "no normal form: ValueError: nested more than 90 deep"
+
+
+def test_a_reason_that_quotes_a_page_can_be_stored() -> None:
+    page = filled(outcome="error", reason="KeyError: a\0\ud800")
+    assert page.reason == "KeyError: a?"

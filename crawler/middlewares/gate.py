@@ -40,23 +40,23 @@ class Gate:
 
     def is_named(self, request: Request) -> bool:
         """Whether the user has named the request's host, or a feed on it."""
+        if self._named.cover(request.url):
+            return True
         cause = request.meta.get(SAKE, request)
         feed = _feed_of(cause.meta.get("target"))
-        return self._named.cover(request.url) or Named.of(feed).cover(request.url)
-
-    def check(self, request: Request) -> None:
-        """Raise OffLimits if the host is written as an address that may not be asked."""
-        written = literal(host_of(request.url))
-        if written is None or self._is_open or self.is_named(request):
-            return
-        if not usable([written], private=False):
-            raise OffLimits(request.url, refusal(host_of(request.url), [written]))
+        return feed is not None and Named.of([feed]).cover(request.url)
 
     def passage(self, request: Request) -> Passage:
-        """How the connection for a request is to be made."""
-        named = self.is_named(request)
-        written = named and literal(host_of(request.url)) is not None
-        return Passage(private=named, anywhere=self._is_open or written)
+        """How the connection for a request is to be made.
+
+        Raises OffLimits if the host is written as an address that may not be asked.
+        """
+        host, named = host_of(request.url), self.is_named(request)
+        written = literal(host)
+        passage = Passage(private=named, anywhere=self._is_open or (named and written is not None))
+        if written is not None and not passage.let_through([written]):
+            raise OffLimits(request.url, refusal(host, [written]))
+        return passage
 
 
 @dataclass(slots=True)
@@ -96,11 +96,11 @@ def _named_by(spider: Any) -> Named:
     return Named.of(spider.start_urls, getattr(spider, "allowed_domains", None) or ())
 
 
-def _feed_of(target: Any) -> list[str]:
+def _feed_of(target: Any) -> str | None:
     """The feed that a target is, or whose post's page it is: users add feeds themselves."""
     if not isinstance(target, Target):
-        return []
+        return None
     if target.kind is Kind.FEED:
-        return [target.url]
+        return target.url
     # A post's key is the spider, its feed's URL and its id.
-    return target.post.split(" ")[1:2] if target.post else []
+    return target.post.split(" ")[1] if target.post else None

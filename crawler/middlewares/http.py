@@ -63,7 +63,6 @@ class HttpHandler(HTTP11DownloadHandler):
             raise Misbehaves(
                 f"redirects to a URL of {len(request.url)} characters (FRESHET_URL_CHARACTERS)"
             )
-        self._gate.check(request)
         passage = self._gate.passage(request)
         agent = BoundedAgent(
             passage=passage,

@@ -37,7 +37,7 @@ STOP_SECONDS = 120.0
 # A worker's memory over the last half; less is noise.
 GROWTH_SHARE = 0.05
 REQUESTS_A_DAY = 24
-WRONG = re.compile(r" failed\b|Traceback|went away")
+WRONG = re.compile(r" failed\b|Traceback|went away|\bERROR\b")
 CELL_PAGES, PERIODS = 20, {"p.price": "5s", "p.stock": "20s"}
 KEYS = """
 list_interval_hours = 0.03

@@ -40,6 +40,8 @@ class Laws:
         self._law.none("fetched twice for no reason", found.unexplained)
         failed = [f"{w.agent} ({w.code}, {w.log})" for w in workers if w.code and not w.is_killed]
         self._law.none("workers failed", failed)
+        bugs = [w.agent for w in workers if "Traceback" in w.log.read_text(encoding="utf-8")]
+        self._law.none("workers with a traceback in their log", bugs)
         return self._law.said
 
     def _check_stored(self) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pymongo
+from pymongo.database import Database
 
 from crawler.config import Config
 from crawler.storage.store import opened
@@ -132,7 +133,7 @@ class PlainSide:
 def _urls(uri: str, collection: str) -> list[str]:
     client: pymongo.MongoClient[Row]
     with pymongo.MongoClient(uri) as client:
-        db = client.get_default_database()
+        db: Database[Row] = client.get_default_database()
         return [row["url"] for row in db[collection].find({}, {"url": 1})]
 
 

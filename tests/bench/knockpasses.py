@@ -73,6 +73,10 @@ class Line:
     doubled: int
     broken: list[str]
 
+    def __str__(self) -> str:
+        counts = f"{self.seconds:.0f} s, {self.found.again} again, {self.lost} lost"
+        return f"{self.side}, {self.scenario}: {counts}; broken: {self.broken or 'nothing'}"
+
 
 class Knocks:
     """Passes over one site and on one mongod, each with a database and a Redis of its own."""
@@ -189,5 +193,6 @@ class Knocks:
 def _told(side: str, scenario: Scenario, chance: random.Random) -> list[tuple[float, str]]:
     """When to strike and what; printed, as a seed alone says little."""
     plan = drawn(chance, scenario.kills)
-    print(f"{side}, {scenario.name}:", " ".join(f"{what}@{share:.3f}" for share, what in plan))
+    moments = " ".join(f"{what}@{share:.3f}" for share, what in plan)
+    print(f"{side}, {scenario.name}: {moments}", flush=True)
     return plan

@@ -34,10 +34,12 @@ def run(asked: Asked) -> int:
     ):
         print(f"seed {asked.seed}; {asked.pages:,} items, {DELAY_MS} ms an answer; data in {name}")
         knocks = Knocks(asked, Path(name), site, mongo)
-        ours = scenarios(asked, redis=asked.redis)
-        lines = [knocks.line(scenario, plain=False) for scenario in ours]
-        theirs = [one for one in scenarios(asked, redis=True) if one.kills]
-        lines += [knocks.line(scenario, plain=True) for scenario in theirs]
+        todo = [(one, False) for one in scenarios(asked, redis=asked.redis)]
+        todo += [(one, True) for one in scenarios(asked, redis=True) if one.kills]
+        lines = []
+        for scenario, plain in todo:
+            lines.append(knocks.line(scenario, plain=plain))
+            print(lines[-1], flush=True)
     _show(lines)
     broken = [f"{one.scenario}: {said}" for one in lines for said in one.broken]
     print("\n".join(broken) or "No law is broken.")

@@ -56,6 +56,10 @@ class Done:
     lost: int
     peak_mb: float
 
+    def __str__(self) -> str:
+        cpu = ", ".join(f"{who} {ms:.2f}" for who, ms in self.cpu.items())
+        return f"{self.rate:.0f} pages/s, ms a page: {cpu}; {self.lost} lost"
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
@@ -150,7 +154,7 @@ def run(pages: int, workers: Sequence[int], rounds: int, *, redis: bool) -> int:
             # The other end first in every second round.
             for case in cases[:: -1 if number % 2 else 1]:
                 found[case].append(done := passes.done(case))
-                print(f"{number + 1}. {case.name}, {case.workers}: {done.rate:.0f}", flush=True)
+                print(f"round {number + 1}, {case.name}, {case.workers}: {done}", flush=True)
     _show(found)
     _show_ratios(found, workers)
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -28,4 +29,5 @@ def orderly() -> Iterator[None]:
 def _end(number: int, frame: FrameType | None) -> None:
     for one in ENDS:
         signal.signal(one, signal.SIG_IGN)
+    print(f"Ended by {signal.Signals(number).name}.", file=sys.stderr, flush=True)
     raise SystemExit(SIGNALLED + number)

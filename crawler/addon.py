@@ -82,7 +82,7 @@ def manners(config: Config) -> dict[str, Any]:
         "DOWNLOAD_VERIFY_CERTIFICATES": True,
         # A 429 without Retry-After is not asked again in the same pass.
         "RETRY_HTTP_CODES": [500, 502, 503, 504, 522, 524, 408],
-        # The spider says why it gave a page up, once.
+        # Each page that cannot be read has a line of its own in the log.
         "RETRY_GIVE_UP_LOG_LEVEL": "DEBUG",
         # The length of URLs is limited where they are found, and said there.
         "URLLENGTH_LIMIT": 0,

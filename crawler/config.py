@@ -123,7 +123,9 @@ class Config(BaseSettings):
     )
     blocked_strikes: Count = Field(3, description="429/503/403 in a row until a host is left alone")
     response_mb: float = Field(16.0, gt=0, le=1024, description="largest response body")
-    response_seconds: Seconds = Field(60.0, description="longest time for one response")
+    response_seconds: Seconds = Field(
+        60.0, description="longest time for a page, redirects included"
+    )
     private_addresses: bool = Field(
         False, description="what only a page names may be asked in private networks too"
     )

@@ -16,13 +16,21 @@ from collections.abc import Iterable
 from pathlib import Path
 from urllib.parse import unquote
 
-from tests.site import hostile_bodies, hostile_heads, hostile_moves, hostile_robots
+from tests.site import (
+    hostile_bodies,
+    hostile_bombs,
+    hostile_heads,
+    hostile_moves,
+    hostile_robots,
+)
 from tests.site.hostile_link import Link, Misbehaviour
 
 HOME = "127.0.0.1"
 GOOD_PAGES = 3
 HEAD_BYTES = 65_536
-MISBEHAVIOURS: dict[str, Misbehaviour] = hostile_bodies.ALL | hostile_heads.ALL | hostile_moves.ALL
+MISBEHAVIOURS: dict[str, Misbehaviour] = (
+    hostile_bombs.ALL | hostile_bodies.ALL | hostile_heads.ALL | hostile_moves.ALL
+)
 
 
 class Hostile:

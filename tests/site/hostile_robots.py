@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from tests.site.hostile_bodies import gzipped
+from tests.site.hostile_bombs import gzipped
 from tests.site.hostile_link import Link, Misbehaviour
 from tests.site.hostile_moves import missing, move
 

@@ -15,7 +15,6 @@ import yaml
 
 from crawler.config import PREFIX, UNPREFIXED, Config
 from crawler.doctor.knobs import KNOWN
-from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.refreshing import options
 from crawler.refreshing.chores import chores

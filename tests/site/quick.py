@@ -25,6 +25,7 @@ from tests.site import big
 A_PAGE = 200
 # How often items change, in units of `changes_seconds`; every fourth never does.
 PERIODS = (1, 4, 16, 0)
+LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 END = b"\r\n\r\n"
 AGENT = re.compile(rb"\r\nuser-agent: *([^\r]*)", re.I)
 TAG = re.compile(rb"\r\nif-none-match: *([^\r]*)", re.I)
@@ -92,8 +93,7 @@ class Site:
     def __init__(self, pages: Pages, log: Path | None, delay_seconds: float) -> None:
         self.pages, self._delay = pages, delay_seconds
         self._began = time.monotonic()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        self._log = None if log is None else os.open(log, flags, 0o644)
+        self._log = None if log is None else os.open(log, LOG_FLAGS, 0o644)
 
     def delay(self) -> float:
         """Return how many seconds the next answer takes; half to one and a half of the mean."""
@@ -102,8 +102,7 @@ class Site:
     def answer(self, head: bytes) -> tuple[int, bytes]:
         """Return the status of a request and all that is sent."""
         path = head.split(b" ", 2)[1]
-        found = self.pages.page(path, time.monotonic() - self._began)
-        if found is None:
+        if (found := self.pages.page(path, time.monotonic() - self._began)) is None:
             return 404, _response(b"404 Not Found", MISSING)
         body, edits = found
         tag = b'"%08x-%d"' % (crc32(path), edits)
@@ -117,13 +116,10 @@ class Site:
             return
         agent = AGENT.search(head)
         row = {
-            "at": asked,
-            "answered": time.time(),
+            "at": asked, "answered": time.time(), "status": status, "complete": complete,
             "path": head.split(b" ", 2)[1].decode("latin-1"),
-            "status": status,
             "agent": agent[1].decode("latin-1") if agent else "",
-            "complete": complete,
-        }
+        }  # fmt: skip
         os.write(self._log, json.dumps(row).encode() + b"\n")
 
 
@@ -167,8 +163,8 @@ class Connection(asyncio.Protocol):
             self._answer()
 
     def _answer(self) -> None:
-        if self._head is None:
-            return  # nobody waits any more
+        if self._head is None:  # nobody waits any more
+            return
         status, text = self._site.answer(self._head)
         # Who has the answer finds it in the log.
         self._site.note(self._head, self._asked, status, complete=True)

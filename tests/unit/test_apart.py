@@ -76,8 +76,8 @@ def test_what_cannot_travel_is_said() -> None:
 
 
 def test_a_result_without_measure_is_not_taken() -> None:
-    with pytest.raises(TooMuch, match="larger than 128 MB"):
-        done(lambda: b"x" * 140_000_000, megabytes=1000)
+    with pytest.raises(TooMuch, match="larger than 64 MB"):
+        done(lambda: b"x" * 70_000_000, megabytes=1000)
 
 
 def test_several_at_once_wait_for_a_place() -> None:

@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 AT_ONCE = 2
 MEGABYTE = 1024 * 1024
 CHUNK_BYTES = MEGABYTE
-LARGEST_RESULT_MB = 128
+LARGEST_RESULT_MB = 64
 # A busy machine gives a process a tenth of its time.
 PATIENCE = 10
 OUT_OF_TIME = (-signal.SIGXCPU, -signal.SIGKILL)

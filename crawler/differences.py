@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Sequence
 
 from rapidfuzz.distance import Indel, Prefix
 
 # Above this many pairs of characters the exact distance takes a second; lines are compared then.
 EXACT_PAIRS = 40_000_000_000
+# Above this many pairs of lines difflib may take minutes, or hours of lines made for that.
+LINE_PAIRS = 100_000_000
 
 
 def diff_size(before: str, after: str) -> int:
     """Fewest characters to delete from `before` and insert to make `after`.
 
     Exact where what differs (without the common start and end) is up to about 200,000 characters
-    on both sides; beyond, whole lines count.
+    on both sides; beyond, whole lines count, and where they stand only up to 10,000 on both sides.
     """
     first, second = sorted((before, after))
     start = _common_start(first, second)
@@ -32,6 +35,9 @@ def _common_start(first: str, second: str) -> int:
 
 
 def _line_diff_size(old: list[str], new: list[str]) -> int:
+    if len(old) * len(new) > LINE_PAIRS:
+        before, after = Counter(old), Counter(new)
+        return sum(len(line) * n for line, n in ((before - after) + (after - before)).items())
     return sum(
         sum(map(len, old[i1:i2])) + sum(map(len, new[j1:j2]))
         for tag, i1, i2, j1, j2 in difflib.SequenceMatcher(None, old, new).get_opcodes()

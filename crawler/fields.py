@@ -27,6 +27,7 @@ NUMBER = re.compile(
 )
 NEGATIVE = re.compile(r"(?<![\w.])[-\u2212]\s?[^\w\s]?\s?\d")
 MOST_DIGITS = 300
+LONGEST_DATE = 200
 # Functions of XPath that take regular expressions, and its texts.
 OF_EXSLT = re.compile(r"\bre:(?:test|match|replace)\b")
 LITERAL = re.compile(r"""\"([^\"]*)\"|'([^']*)'""")
@@ -171,7 +172,7 @@ def read_number(value: str) -> int | float | None:
 def _price(value: str) -> tuple[float, str | None] | None:
     from price_parser import Price
 
-    read = Price.fromstring(value[:MOST_DIGITS])
+    read = Price.fromstring(value)
     if read.amount_float is None:
         return None
     return (-read.amount_float if NEGATIVE.search(value) else read.amount_float), read.currency
@@ -179,13 +180,14 @@ def _price(value: str) -> tuple[float, str | None] | None:
 
 def read_price(value: str) -> dict[str, Any] | None:
     """Amount and currency in a text, as {"amount": float, "currency": str or None}."""
-    read = _price(value)
+    # What is read is kept: no more than that.
+    read = _price(value[:MOST_DIGITS])
     return None if read is None else {"amount": read[0], "currency": read[1]}
 
 
 def read_date(value: str, zone: ZoneInfo) -> datetime | None:
     """A date in a text, in UTC; relative ones ("2 hours ago") are none, as they never stand."""
-    read = _iso_date(value) or _parse_date(value)
+    read = _iso_date(value) or _parse_date(value[:LONGEST_DATE])
     if read is None:
         return None
     try:
@@ -208,7 +210,7 @@ def _parse_date(value: str) -> datetime | None:
     if NO_DATE.fullmatch(value):
         return None
     read: datetime | None = dateparser.parse(
-        value[:200],
+        value,
         settings={
             "PARSERS": ["custom-formats", "absolute-time", "no-spaces-time"],
             "REQUIRE_PARTS": ["day", "month", "year"],

@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import pairwise
 from pathlib import Path
 
+from crawler.items import Kind
+from crawler.storage.targets import new_document
 from tests.integration.harness import Db, Freshet, Pages, outcomes, target, urls, visits
 
 Links = Callable[[str], list[str]]
+NAMESPACE = "http://www.sitemaps.org/schemas/sitemap/0.9"
 
 
 class Endless(BaseHTTPRequestHandler):
@@ -71,35 +74,29 @@ def said(text: str, what: str) -> list[str]:
     return [line for line in text.splitlines() if what in line]
 
 
-def test_a_calendar_ends_at_the_depth_of_the_wrapper(freshet: Freshet, database: Db) -> None:
-    with endless(calendar) as (url, asked):
-        result = freshet.crawl(calendar_wrapper(freshet, url, max_depth=10))
-    assert len(asked) == 21, "the start, ten months, and an event of each but the last"
-    depths = {row["url"].removeprefix(url): row["depth"] for row in database.targets.find()}
-    assert depths == (
-        {"/": 0} | {f"/calendar/{n}/": n for n in range(1, 11)}
-        | {f"/event/{n}": n + 1 for n in range(10)}
-    )  # fmt: skip
-    line, of_items = sorted(said(result.err, "left out, like others"))
-    assert f"{url}/event/10 is further" in of_items
-    assert f"{url}/calendar/11/ is further than 10 pages" in line
-    assert "max_depth in the wrapper, or FRESHET_MAX_DEPTH" in line
-    assert said(result.err, "; 2 links left out")
-    (run,) = database.runs.find()
-    assert run["counts"]["left_out"] == 2
-
-
-def test_a_higher_cap_takes_what_was_left_out_though_no_page_has_changed(
+def test_a_calendar_ends_at_the_cap_of_its_depth_and_goes_on_under_a_higher_one(
     freshet: Freshet, database: Db
 ) -> None:
     with endless(calendar) as (url, asked):
-        freshet.crawl(calendar_wrapper(freshet, url, max_depth=3))
+        result = freshet.crawl(calendar_wrapper(freshet, url, max_depth=3))
+        found = {row["url"].removeprefix(url): row["depth"] for row in database.targets.find()}
+        months = {"/": 0, "/calendar/1/": 1, "/calendar/2/": 2, "/calendar/3/": 3}
+        assert found == months | {"/event/0": 1, "/event/1": 2, "/event/2": 3}
+        assert urls(visits(database), "target") == {f"{url}{path}" for path in found}
+        first = database.runs.find_one()
         asked.clear()
-        freshet.crawl(calendar_wrapper(freshet, url, max_depth=3), hours=30)
+        freshet.crawl(calendar_wrapper(freshet, url), hours=30, FRESHET_MAX_DEPTH=3)
         assert len(asked) == 7, "nothing new under the same cap"
         assert outcomes(database, at={"$gt": last_begin(database)}) == {"not_modified": 7}
         freshet.crawl(calendar_wrapper(freshet, url, max_depth=6), hours=60)
-    assert database.targets.count_documents({"kind": "list"}) == 7
+    of_lists, of_items = sorted(said(result.err, "left out, like others"))
+    assert f"{url}/calendar/4/ is further than 3 pages" in of_lists
+    assert "max_depth in the wrapper, or FRESHET_MAX_DEPTH" in of_lists
+    assert f"{url}/event/3 is further" in of_items
+    assert said(result.err, "; 2 links left out")
+    assert first is not None
+    assert first["counts"]["left_out"] == 2
+    assert database.targets.count_documents({"kind": "list"}) == 7, "though no page has changed"
     scheme = target(database, f"{url}/calendar/2/")["scheme"]
     assert target(database, f"{url}/calendar/3/")["scheme"] == scheme, "it has all its links now"
     assert target(database, f"{url}/calendar/6/")["scheme"].startswith(f"{scheme}+")
@@ -110,36 +107,44 @@ def last_begin(db: Db) -> object:
     return db.runs.find_one({}, sort=[("started", -1)])["started"]  # type: ignore[index]
 
 
-def test_a_page_found_again_nearer_keeps_the_least_depth(
+def test_a_depth_is_the_least_that_was_found_through_lists_and_sitemaps(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
-    chain = [f"/list/{n}.html" for n in range(4)]
-    for path, after in pairwise(chain):
-        pages.list(path, [after])
-    pages.list(chain[-1], ["/item/1.html"])
+    chain = [f"/list/{n}.html" for n in range(3)]
+    pages.list(chain[0], [chain[1]])
+    pages.list(chain[1], [chain[2]])
+    pages.list(chain[2], ["/item/1.html"])
     pages.item("/item/1.html", "One")
+    pages.item("/item/2.html", "Two")
+    part = f"<sitemap><loc>{pages.url}/part.xml</loc></sitemap>"
+    pages.file("/index.xml", f'<sitemapindex xmlns="{NAMESPACE}">{part}</sitemapindex>')
+    entry = f"<url><loc>{pages.url}/item/2.html</loc></url>"
+    pages.file("/part.xml", f'<urlset xmlns="{NAMESPACE}">{entry}</urlset>')
+    starts = [f"{pages.url}{chain[0]}", f"{pages.url}/index.xml"]
     wrapper = freshet.wrapper(
-        "chain", start_urls=[f"{pages.url}{chain[0]}"], list_pages="/list/", item_pages="/item/",
-        fields={"title": "h1"},
-    )  # fmt: skip
+        "chain", start_urls=starts, list_pages="/list/", item_pages="/item/", fields={"title": "h1"}
+    )
     freshet.crawl(wrapper)
-    assert target(database, f"{pages.url}/item/1.html")["depth"] == 4
+    depths = {row["url"].removeprefix(pages.url): row["depth"] for row in database.targets.find()}
+    assert depths == {
+        "/list/0.html": 0, "/list/1.html": 1, "/list/2.html": 2, "/item/1.html": 3,
+        "/index.xml": 0, "/part.xml": 1, "/item/2.html": 2,
+    }  # fmt: skip
     pages.list(chain[0], [chain[1], "/item/1.html"])
     freshet.crawl(wrapper, hours=7)
     assert target(database, f"{pages.url}/item/1.html")["depth"] == 1
 
 
-def test_targets_of_before_depths_were_kept_count_as_near(freshet: Freshet, database: Db) -> None:
+def test_a_target_of_before_depths_were_kept_counts_as_near(freshet: Freshet, database: Db) -> None:
+    now = datetime.now(UTC)
     with endless(calendar) as (url, _):
-        freshet.crawl(calendar_wrapper(freshet, url, max_depth=3))
-        database.targets.update_many({}, {"$unset": {"depth": "", "pattern": ""}})
-        database.targets.update_many({}, {"$unset": {"etag": "", "content_hash": ""}})
-        database.sites.update_many({}, {"$unset": {"patterns": ""}})
-        freshet.crawl(calendar_wrapper(freshet, url, max_depth=3), hours=30)
+        old = new_document("agenda", f"{url}/calendar/50/", Kind.LIST, now, now)
+        database.targets.insert_one(old)
+        freshet.crawl(calendar_wrapper(freshet, url, max_depth=3), hours=1)
     found = {row["url"].removeprefix(url): row.get("depth") for row in database.targets.find()}
-    assert found["/"] == 0
-    assert found["/calendar/4/"] == 1, "its list page has no depth"
-    assert "/calendar/7/" not in found
+    assert (found["/calendar/50/"], found["/calendar/51/"], found["/calendar/53/"]) == (None, 1, 3)
+    assert "/calendar/54/" not in found
+    assert "/calendar/4/" not in found
 
 
 def facets(path: str) -> list[str]:
@@ -155,17 +160,17 @@ def test_a_pattern_has_no_more_lists_than_its_cap_and_what_is_forgotten_makes_ro
     with endless(facets) as (url, asked):
         keys = {"start_urls": [f"{url}/shop/"], "list_pages": "/shop/"}
         wrapper = calendar_wrapper(freshet, url, **keys)
-        result = freshet.crawl(wrapper, FRESHET_MAX_PATTERN_LISTS=40)
-        assert len(asked) == 41
+        result = freshet.crawl(wrapper, FRESHET_MAX_PATTERN_LISTS=15)
+        assert len(asked) == 16
         gone = [row["_id"] for row in database.targets.find({"start": False}).limit(5)]
         database.targets.delete_many({"_id": {"$in": gone}})
-        freshet.crawl(wrapper, hours=30, FRESHET_MAX_PATTERN_LISTS=41)
+        freshet.crawl(wrapper, hours=30, FRESHET_MAX_PATTERN_LISTS=16)
     (line,) = said(result.err, "left out, like others")
-    assert "would be one more than 40 list pages by '/shop/'" in line
+    assert "would be one more than 15 list pages by '/shop/'" in line
     assert "max_pattern_lists in the wrapper, or FRESHET_MAX_PATTERN_LISTS" in line
-    assert database.targets.count_documents({"start": False}) == 41
+    assert database.targets.count_documents({"start": False}) == 16
     (site,) = database.sites.find()
-    assert list(site["patterns"].values()) == [41]
+    assert list(site["patterns"].values()) == [16]
 
 
 def chained(path: str) -> list[str]:
@@ -176,10 +181,10 @@ def chained(path: str) -> list[str]:
 
 def test_items_that_link_to_items_for_ever_end_too(freshet: Freshet, database: Db) -> None:
     with endless(chained) as (url, asked):
-        wrapper = calendar_wrapper(freshet, url, follow_item_links=True, max_pattern_items=50)
+        wrapper = calendar_wrapper(freshet, url, follow_item_links=True, max_pattern_items=20)
         result = freshet.crawl(wrapper)
-    assert len(asked) == 51
-    assert said(result.err, "one more than 50 items by '/event/'")
+    assert len(asked) == 21
+    assert said(result.err, "one more than 20 items by '/event/'")
     assert database.listings.count_documents({"item": {"$nin": items_of(database)}}) == 0, (
         "what is no target has no place in the category map"
     )
@@ -191,7 +196,7 @@ def items_of(db: Db) -> list[str]:
 
 def test_two_crawls_at_once_share_a_pattern_s_cap(freshet: Freshet, database: Db) -> None:
     with endless(facets) as (url, _):
-        keys = {"start_urls": [f"{url}/shop/"], "list_pages": "/shop/", "max_pattern_lists": 60}
+        keys = {"start_urls": [f"{url}/shop/"], "list_pages": "/shop/", "max_pattern_lists": 40}
         wrapper = calendar_wrapper(freshet, url, **keys)
         words = ("crawl", "site", "-a", f"wrapper={wrapper}")
         # Locks are those of one machine; two data folders stand for two.
@@ -199,22 +204,4 @@ def test_two_crawls_at_once_share_a_pattern_s_cap(freshet: Freshet, database: Db
         crawls = [freshet.start(*words, FRESHET_DATA_DIR=folder) for folder in folders]
         assert [crawl.communicate(timeout=60) and crawl.returncode for crawl in crawls] == [0, 0]
     count = database.targets.count_documents({"start": False})
-    assert 60 <= count <= 60 + 32, "more by what one page of the other adds at most"
-
-
-def test_the_parts_of_a_sitemap_index_lie_behind_it(
-    freshet: Freshet, database: Db, pages: Pages
-) -> None:
-    name = "http://www.sitemaps.org/schemas/sitemap/0.9"
-    place = f"<sitemap><loc>{pages.url}/part.xml</loc></sitemap>"
-    pages.file("/index.xml", f'<sitemapindex xmlns="{name}">{place}</sitemapindex>')
-    entry = f"<url><loc>{pages.url}/item/1.html</loc></url>"
-    pages.file("/part.xml", f'<urlset xmlns="{name}">{entry}</urlset>')
-    pages.item("/item/1.html", "One")
-    wrapper = freshet.wrapper(
-        "mapped", start_urls=[f"{pages.url}/index.xml"], item_pages="/item/", fields={"title": "h1"}
-    )
-    freshet.crawl(wrapper)
-    assert target(database, f"{pages.url}/part.xml")["depth"] == 1
-    assert target(database, f"{pages.url}/item/1.html")["depth"] == 2
-    assert urls(visits(database), "target") == urls(database.targets.find())
+    assert 40 <= count <= 40 + 32, "more by what one page of the other adds at most"

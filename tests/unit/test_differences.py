@@ -68,6 +68,14 @@ def test_a_large_difference_is_the_same_both_ways() -> None:
     assert there == diff_size("".join(after), "".join(before))
 
 
+def test_lines_without_measure_count_wherever_they_stand() -> None:
+    numbers = random.Random(4)
+    lines = [f"line number {numbers.randrange(150):04}\n" for _ in range(30_000)]
+    shuffled = numbers.sample(lines, len(lines))
+    # The lines at both ends may be cut where they are alike.
+    assert diff_size("".join(lines), "".join(["new\n", *shuffled[1:]])) < 10 * len(lines[0])
+
+
 def test_a_diff_shows_what_went_and_what_came() -> None:
     diff = unified(["title: a", "price: 1"], ["title: a", "price: 2"], ("old", "new"))
     assert diff == ["--- old", "+++ new", "@@ -1,2 +1,2 @@", " title: a", "-price: 1", "+price: 2"]

@@ -23,7 +23,7 @@ ENTITIES = '<!ENTITY a "lol">' + "".join(
 )
 LAUGHS = f"<?xml version='1.0'?><!DOCTYPE x [{ENTITIES}]>"
 OF_A_FILE = "<?xml version='1.0'?><!DOCTYPE x [<!ENTITY m SYSTEM 'file:///etc/passwd'>]>"
-DEEP = 100_000
+DEEP = 50_000
 FLOOD = " ".join(f'a{n}="1"' for n in range(DEEP))
 NAMESPACE = "http://www.sitemaps.org/schemas/sitemap/0.9"
 ENTRY = f"<url><loc>{SITE}item/1</loc></url>"

@@ -177,7 +177,7 @@ class Worker:
         if self._holdings.done or self._pushed:
             await self._say(0)
         while True:
-            closes, others, visits = await self.queue.leave(self._sums(), self._holdings.held)
+            closes, others, visits = await self.queue.leave(self._sums())
             if not closes or not others:
                 return closes, others, visits
             await asyncio.sleep(JOIN_SECONDS)

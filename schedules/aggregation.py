@@ -56,7 +56,7 @@ def min_missing(rate: Floats, window: Floats, fetches: int) -> Ints:
     """
     if not (rate > 0).any():
         return uniform(rate, fetches)
-    round_of = np.ceil(rate / window * (1 - RESIDUE)).astype(np.int64)
+    round_of = np.maximum(np.ceil(rate / window * (1 - RESIDUE)), rate > 0).astype(np.int64)
     rounds, rest = divmod(fetches, int(round_of.sum()))
     result: Ints = rounds * round_of + np.bincount(choices(rate, window, rest), minlength=len(rate))
     return result

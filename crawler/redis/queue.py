@@ -151,13 +151,13 @@ class LeasedQueue(Base):  # type: ignore[misc]
         """Let the pass end if nothing is left; whether it does."""
         return bool(await self._ask("close", []))
 
-    async def leave(self, shares: Counts, left: Iterable[str]) -> tuple[bool, int, int]:
-        """Give back what is left, and go.
+    async def leave(self, shares: Counts) -> tuple[bool, int, int]:
+        """Give back what is held, and go.
 
         Returns whether this worker is to sum up the pass, how many others are still at work (it is
         to ask again until there are none), and the visits of the pass so far.
         """
-        closes, others, visits = await self._ask("leave", [len(shares), *_flat(shares), *left])
+        closes, others, visits = await self._ask("leave", _flat(shares))
         return bool(closes), others, int(float(visits))
 
     async def sums(self) -> tuple[dict[str, float], int, bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 import psutil
@@ -63,7 +64,7 @@ class Trend:
     """How one worker's holdings went.
 
     mb_per_hour, grown_mb: by least squares over the last half
-    descriptors, threads:  the fewest in the second and in the last quarter: what is open for a
+    descriptors, threads:  medians of the second and of the last quarter: what is open for a
                            request or a replan comes and goes
     """
 
@@ -86,12 +87,12 @@ def trend(samples: Sequence[Sample], number: int) -> Trend:
         float(memory.mean()),
         slope * 3600,
         slope * float(seconds[-1] - seconds[0]),
-        _fewest(held, lambda one: one.descriptors),
-        _fewest(held, lambda one: one.threads),
+        _usual(held, lambda one: one.descriptors),
+        _usual(held, lambda one: one.threads),
     )
 
 
-def _fewest(held: Sequence[Held], figure: Callable[[Held], int]) -> tuple[int, int]:
+def _usual(held: Sequence[Held], figure: Callable[[Held], int]) -> tuple[int, int]:
     quarter = len(held) // 4
     second, last = held[quarter : 2 * quarter], held[-quarter:]
-    return min(map(figure, second)), min(map(figure, last))
+    return round(median(map(figure, second))), round(median(map(figure, last)))

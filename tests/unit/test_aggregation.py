@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from schedules.aggregation import choices, min_delay, min_missing, missing, uniform, whole
@@ -80,6 +80,7 @@ def test_the_heap_chooses_as_the_paper_does(feeds: list[tuple[int, int]], fetche
     st.lists(st.tuples(st.floats(0, 1e6), st.integers(1, 60)), min_size=1, max_size=30),
     st.integers(0, 300),
 )
+@example([(5e-324, 2)], 3)
 def test_residues_of_floats_do_not_stall_the_reset(
     feeds: list[tuple[float, int]], fetches: int
 ) -> None:

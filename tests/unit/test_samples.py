@@ -21,6 +21,6 @@ def test_growth_is_that_of_the_last_half() -> None:
 
 
 def test_descriptors_that_come_and_go_are_no_leak() -> None:
-    busy, leak = [9, 30] * 40, [9] * 40 + [12, 30] * 20
-    assert trend(samples([100.0] * 80, busy), 1).descriptors == (9, 9)
-    assert trend(samples([100.0] * 80, leak), 1).descriptors == (9, 12)
+    busy, leak = [9, 9, 30] * 27, [9] * 40 + [12] * 41
+    assert trend(samples([100.0] * 81, busy), 1).descriptors == (9, 9)
+    assert trend(samples([100.0] * 81, leak), 1).descriptors == (9, 12)

@@ -1,17 +1,15 @@
--- A worker has ended. From ARGV[5] on: how many shares follow, and these (name, value); then the
--- entries that it gives back. Whoever is to sum up the pass stays until all others have left.
+-- A worker has ended, and gives back what it holds, also by an answer that it did not wait for.
+-- From ARGV[5] on: its shares (name, value).
+-- Whoever is to sum up the pass stays until all others have left.
 -- Returns whether it is to sum up, how many others are at work, and the visits of the pass so far.
 if is_over() then
   return {0, 0, "0"}
 end
-local first = FIRST + 1 + tonumber(ARGV[FIRST]) * 2
-for i = FIRST + 1, first - 1, 2 do
+for i = FIRST, #ARGV, 2 do
   call("HSET", of.shares, worker .. " " .. ARGV[i], ARGV[i + 1])
 end
-for i = first, #ARGV do
-  if call("HGET", of.holders, ARGV[i]) == worker then
-    give_back(ARGV[i])
-  end
+for _, entry in ipairs(held()) do
+  give_back(entry)
 end
 if call("HGET", pass, "feeder") == worker then
   call("HDEL", pass, "feeder")

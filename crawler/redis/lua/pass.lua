@@ -98,6 +98,17 @@ local function take(entry)
   call("HSET", of.holders, entry, worker)
 end
 
+-- What this worker holds.
+local function held()
+  local found = {}
+  for _, entry in ipairs(call("ZRANGE", of.leased, 0, -1)) do
+    if call("HGET", of.holders, entry) == worker then
+      found[#found + 1] = entry
+    end
+  end
+  return found
+end
+
 -- As if it had never been leased.
 local function give_back(entry)
   if let_go(entry) == 1 then

@@ -11,7 +11,7 @@ local first = FIRST + 3 + tonumber(ARGV[FIRST + 2]) * 2
 for i = FIRST + 3, first - 1, 2 do
   call("HSET", of.shares, worker .. " " .. ARGV[i], ARGV[i + 1])
 end
-local lost, held = {}, {}
+local lost, said = {}, {}
 for i = first, #ARGV do
   local entry = ARGV[i]
   local holder = call("HGET", of.holders, entry)
@@ -20,15 +20,15 @@ for i = first, #ARGV do
     call("ZREM", of.pending, entry)
     call("ZREM", of.suspects, entry)
     take(entry)
-    held[entry] = true
+    said[entry] = true
   else
     lost[#lost + 1] = entry
   end
 end
 -- Leased by an answer that never came.
 if back then
-  for _, entry in ipairs(call("ZRANGE", of.leased, 0, -1)) do
-    if not held[entry] and call("HGET", of.holders, entry) == worker then
+  for _, entry in ipairs(held()) do
+    if not said[entry] then
       give_back(entry)
     end
   end

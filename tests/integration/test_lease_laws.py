@@ -1,0 +1,207 @@
+"""Whatever workers of a shared pass do or fail to do, each entry is done, and counted, once."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import redis as driver
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+from scrapy import Spider
+
+from crawler.redis.client import open_redis
+from crawler.redis.queue import LeasedQueue
+from crawler.redis.steady import Steady
+
+WORKERS = ("ann", "ben", "cem")
+SOME = st.sampled_from(WORKERS)
+# Longer than a test: leases run out when the test says so.
+LEASE_MS = 3_600_000
+MANY_LEASES = 1_000
+VISIT = {"visits": 1.0}
+Result = TypeVar("Result")
+
+
+class Pass:
+    """A shared pass whose workers are asked one after the other."""
+
+    def __init__(self, url: str) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.client = self.loop.run_until_complete(open_redis(url))
+        self.key = f"{{freshet:{uuid.uuid4().hex}:shop}}:"
+        self.steady = Steady(self.client, 0.0)
+        self.driver = driver.Redis.from_url(url, decode_responses=True)
+        self.queues: dict[str, LeasedQueue] = {}
+
+    def enter(self, worker: str) -> LeasedQueue:
+        """A worker joins, or prepares the pass where nobody is there."""
+        queue = LeasedQueue(self.steady, Spider("shop"), self.key, worker, LEASE_MS)
+        joined = self.ask(queue.join("first"))
+        if joined.todo == "prepare":
+            assert self.ask(queue.open("run", 0))
+        self.queues[worker] = queue
+        return queue
+
+    def ask(self, said: Coroutine[Any, Any, Result]) -> Result:
+        return self.loop.run_until_complete(said)
+
+    def names(self, key: str) -> set[str]:
+        return set(self.driver.zrange(f"{self.key}first:{key}", 0, -1))
+
+    def of(self, worker: str) -> list[str]:
+        """What Redis takes for a worker's."""
+        holders = self.driver.hgetall(f"{self.key}first:holders")
+        return [entry for entry, holder in holders.items() if holder == worker]
+
+    def run_out(self, worker: str) -> None:
+        for entry in self.of(worker):
+            self.driver.zadd(f"{self.key}first:leased", {entry: 1}, xx=True)
+
+    def die(self, worker: str) -> None:
+        """What happens when a worker has said nothing for a lease."""
+        self.run_out(worker)
+        self.driver.zadd(f"{self.key}first:workers", {worker: 1}, xx=True)
+        del self.queues[worker]
+
+    def close(self) -> None:
+        for key in self.driver.scan_iter(f"{self.key}*"):
+            self.driver.delete(key)
+        self.driver.close()
+        self.loop.run_until_complete(self.client.aclose())
+        self.loop.close()
+
+
+@contextmanager
+def opened_pass(url: str) -> Iterator[Pass]:
+    one = Pass(url)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def machine(url: str) -> Callable[[], RuleBasedStateMachine]:
+    """Workers that lease, finish, oversleep, die, leave and come back in any order."""
+
+    class Workers(RuleBasedStateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one = Pass(url)
+            self.held: dict[str, list[str]] = {}
+            self.fed: set[str] = set()
+            self.done: set[str] = set()
+
+        @initialize()
+        def begin(self) -> None:
+            for worker in WORKERS:
+                self.come(worker)
+
+        @rule(worker=SOME)
+        def come(self, worker: str) -> None:
+            if worker not in self.one.queues:
+                self.one.enter(worker)
+                self.held[worker] = []
+
+        @rule(worker=SOME, first=st.integers(0, 30), count=st.integers(1, 8))
+        def feed(self, worker: str, first: int, count: int) -> None:
+            """Also what is waited for or worked on already, but never what is stored."""
+            if (queue := self.one.queues.get(worker)) is not None:
+                names = (f"shop {n}" for n in range(first, first + count))
+                entries = [name for name in names if name not in self.done]
+                standing, _, _ = self.one.ask(queue.feed(100, [(name, "") for name in entries]))
+                if standing.feeds:
+                    self.fed |= set(entries)
+
+        @rule(worker=SOME, want=st.integers(0, 6), finished=st.integers(0, 6))
+        def work(self, worker: str, want: int, finished: int) -> None:
+            if (queue := self.one.queues.get(worker)) is not None:
+                done, self.held[worker] = self.held[worker][:finished], self.held[worker][finished:]
+                said = [(entry, VISIT) for entry in done]
+                _, leases = self.one.ask(queue.work(said, want, MANY_LEASES))
+                self.done |= set(done)
+                self.held[worker] += [lease.entry for lease in leases]
+
+        @rule(worker=SOME)
+        def work_without_an_answer(self, worker: str) -> None:
+            if (queue := self.one.queues.get(worker)) is not None:
+                self.one.ask(queue.work([], 3, MANY_LEASES))
+
+        @rule(worker=SOME)
+        def oversleep(self, worker: str) -> None:
+            self.one.run_out(worker)
+
+        @rule(worker=SOME, sure=st.booleans(), back=st.booleans())
+        def renew(self, worker: str, *, sure: bool, back: bool) -> None:
+            if (queue := self.one.queues.get(worker)) is not None:
+                held = self.held[worker]
+                _, lost = self.one.ask(queue.renew(held, {}, sure=sure, back=back))
+                self.held[worker] = [entry for entry in held if entry not in lost]
+
+        @rule(worker=SOME)
+        def die(self, worker: str) -> None:
+            if worker in self.one.queues:
+                self.one.die(worker)
+
+        @rule(worker=SOME)
+        def leave(self, worker: str) -> None:
+            # The last of all would sum up.
+            if len(self.one.queues) > 1 and worker in self.one.queues:
+                self.one.ask(self.one.queues.pop(worker).leave({}))
+                assert self.one.of(worker) == []
+
+        @invariant()
+        def every_entry_is_in_one_place(self) -> None:
+            places = [self.one.names(key) for key in ("pending", "suspects", "leased")]
+            assert sum(map(len, places)) == len(set().union(*places))
+            assert self.fed - self.done <= set().union(*places)
+
+        def teardown(self) -> None:
+            """One worker that stays does all that is left, and the pass ends."""
+            for worker in list(self.one.queues):
+                self.one.die(worker)
+            queue, done = self.one.enter("zoe"), list[str]()
+            while True:
+                said = [(entry, VISIT) for entry in done]
+                standing, leases = self.one.ask(queue.work(said, 100, MANY_LEASES))
+                done = [lease.entry for lease in leases]
+                self.done |= set(done)
+                if standing.is_empty:
+                    break
+            assert self.done == self.fed
+            sums, _, _ = self.one.ask(queue.sums())
+            assert sums.get("visits", 0) == len(self.fed)
+            assert self.one.ask(queue.feed(0, []))[0].feeds
+            assert self.one.ask(queue.close())
+            self.one.ask(queue.finish())
+            assert list(self.one.driver.scan_iter(f"{self.one.key}*")) == []
+            self.one.close()
+
+    return Workers
+
+
+def test_each_entry_is_done_and_counted_once(redis: str) -> None:
+    run_state_machine_as_test(
+        machine(redis), settings=settings(max_examples=40, stateful_step_count=40, deadline=None)
+    )
+
+
+def test_a_worker_that_leaves_gives_back_what_it_never_heard_of(redis: str) -> None:
+    with opened_pass(redis) as one:
+        ann, ben = one.enter("ann"), one.enter("ben")
+        one.ask(ann.feed(9, [(f"shop {n}", "") for n in range(3)]))
+        one.ask(ann.work([], 9, MANY_LEASES))
+        one.ask(ann.leave({}))
+        _, leases = one.ask(ben.work([], 9, MANY_LEASES))
+        assert sorted(lease.entry for lease in leases) == ["shop 0", "shop 1", "shop 2"]
+        assert {lease.count for lease in leases} == {1}

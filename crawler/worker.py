@@ -211,9 +211,10 @@ class Worker:
                 await self._wake.wait()
                 continue
             found = await self._say(want)
-            self._arrived.set()
             pause_seconds = FIRST_PAUSE_SECONDS if found else pause_seconds * 2
-            if want and not found:
+            if found:
+                self._arrived.set()
+            elif want:
                 pause_seconds = min(pause_seconds, LONGEST_PAUSE_SECONDS)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), pause_seconds)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import redis as driver
@@ -91,108 +92,106 @@ def opened_pass(url: str) -> Iterator[Pass]:
         one.close()
 
 
-def machine(url: str) -> Callable[[], RuleBasedStateMachine]:
+class Workers(RuleBasedStateMachine):
     """Workers that lease, finish, oversleep, die, leave and come back in any order."""
 
-    class Workers(RuleBasedStateMachine):
-        def __init__(self) -> None:
-            super().__init__()
-            self.one = Pass(url)
-            self.held: dict[str, list[str]] = {}
-            self.fed: set[str] = set()
-            self.done: set[str] = set()
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self.one = Pass(url)
+        self.held: dict[str, list[str]] = {}
+        self.fed: set[str] = set()
+        self.done: set[str] = set()
 
-        @initialize()
-        def begin(self) -> None:
-            for worker in WORKERS:
-                self.come(worker)
+    @initialize()
+    def begin(self) -> None:
+        for worker in WORKERS:
+            self.come(worker)
 
-        @rule(worker=SOME)
-        def come(self, worker: str) -> None:
-            if worker not in self.one.queues:
-                self.one.enter(worker)
-                self.held[worker] = []
+    @rule(worker=SOME)
+    def come(self, worker: str) -> None:
+        if worker not in self.one.queues:
+            self.one.enter(worker)
+            self.held[worker] = []
 
-        @rule(worker=SOME, first=st.integers(0, 30), count=st.integers(1, 8))
-        def feed(self, worker: str, first: int, count: int) -> None:
-            """Also what is waited for or worked on already, but never what is stored."""
-            if (queue := self.one.queues.get(worker)) is not None:
-                names = (f"shop {n}" for n in range(first, first + count))
-                entries = [name for name in names if name not in self.done]
-                standing, _, _ = self.one.ask(queue.feed(100, [(name, "") for name in entries]))
-                if standing.feeds:
-                    self.fed |= set(entries)
+    @rule(worker=SOME, first=st.integers(0, 30), count=st.integers(1, 8))
+    def feed(self, worker: str, first: int, count: int) -> None:
+        """Also what is waited for or worked on already, but never what is stored."""
+        if (queue := self.one.queues.get(worker)) is not None:
+            names = (f"shop {n}" for n in range(first, first + count))
+            entries = [name for name in names if name not in self.done]
+            standing, _, _ = self.one.ask(queue.feed(100, [(name, "") for name in entries]))
+            if standing.feeds:
+                self.fed |= set(entries)
 
-        @rule(worker=SOME, want=st.integers(0, 6), finished=st.integers(0, 6))
-        def work(self, worker: str, want: int, finished: int) -> None:
-            if (queue := self.one.queues.get(worker)) is not None:
-                done, self.held[worker] = self.held[worker][:finished], self.held[worker][finished:]
-                said = [(entry, VISIT) for entry in done]
-                _, leases = self.one.ask(queue.work(said, want, MANY_LEASES))
-                self.done |= set(done)
-                self.held[worker] += [lease.entry for lease in leases]
+    @rule(worker=SOME, want=st.integers(0, 6), finished=st.integers(0, 6))
+    def work(self, worker: str, want: int, finished: int) -> None:
+        if (queue := self.one.queues.get(worker)) is not None:
+            done, self.held[worker] = self.held[worker][:finished], self.held[worker][finished:]
+            said = [(entry, VISIT) for entry in done]
+            _, leases = self.one.ask(queue.work(said, want, MANY_LEASES))
+            self.done |= set(done)
+            self.held[worker] += [lease.entry for lease in leases]
 
-        @rule(worker=SOME)
-        def work_without_an_answer(self, worker: str) -> None:
-            if (queue := self.one.queues.get(worker)) is not None:
-                self.one.ask(queue.work([], 3, MANY_LEASES))
+    @rule(worker=SOME)
+    def work_without_an_answer(self, worker: str) -> None:
+        if (queue := self.one.queues.get(worker)) is not None:
+            self.one.ask(queue.work([], 3, MANY_LEASES))
 
-        @rule(worker=SOME)
-        def oversleep(self, worker: str) -> None:
-            self.one.run_out(worker)
+    @rule(worker=SOME)
+    def oversleep(self, worker: str) -> None:
+        self.one.run_out(worker)
 
-        @rule(worker=SOME, sure=st.booleans(), back=st.booleans())
-        def renew(self, worker: str, *, sure: bool, back: bool) -> None:
-            if (queue := self.one.queues.get(worker)) is not None:
-                held = self.held[worker]
-                _, lost = self.one.ask(queue.renew(held, {}, sure=sure, back=back))
-                self.held[worker] = [entry for entry in held if entry not in lost]
+    @rule(worker=SOME, sure=st.booleans(), back=st.booleans())
+    def renew(self, worker: str, *, sure: bool, back: bool) -> None:
+        if (queue := self.one.queues.get(worker)) is not None:
+            held = self.held[worker]
+            _, lost = self.one.ask(queue.renew(held, {}, sure=sure, back=back))
+            self.held[worker] = [entry for entry in held if entry not in lost]
 
-        @rule(worker=SOME)
-        def die(self, worker: str) -> None:
-            if worker in self.one.queues:
-                self.one.die(worker)
+    @rule(worker=SOME)
+    def die(self, worker: str) -> None:
+        if worker in self.one.queues:
+            self.one.die(worker)
 
-        @rule(worker=SOME)
-        def leave(self, worker: str) -> None:
-            # The last of all would sum up.
-            if len(self.one.queues) > 1 and worker in self.one.queues:
-                self.one.ask(self.one.queues.pop(worker).leave({}))
-                assert self.one.of(worker) == []
+    @rule(worker=SOME)
+    def leave(self, worker: str) -> None:
+        # The last of all would sum up.
+        if len(self.one.queues) > 1 and worker in self.one.queues:
+            self.one.ask(self.one.queues.pop(worker).leave({}))
+            assert self.one.of(worker) == []
 
-        @invariant()
-        def every_entry_is_in_one_place(self) -> None:
-            places = [self.one.names(key) for key in ("pending", "suspects", "leased")]
-            assert sum(map(len, places)) == len(set().union(*places))
-            assert self.fed - self.done <= set().union(*places)
+    @invariant()
+    def every_entry_is_in_one_place(self) -> None:
+        places = [self.one.names(key) for key in ("pending", "suspects", "leased")]
+        assert sum(map(len, places)) == len(set().union(*places))
+        assert self.fed - self.done <= set().union(*places)
 
-        def teardown(self) -> None:
-            """One worker that stays does all that is left, and the pass ends."""
-            for worker in list(self.one.queues):
-                self.one.die(worker)
-            queue, done = self.one.enter("zoe"), list[str]()
-            while True:
-                said = [(entry, VISIT) for entry in done]
-                standing, leases = self.one.ask(queue.work(said, 100, MANY_LEASES))
-                done = [lease.entry for lease in leases]
-                self.done |= set(done)
-                if standing.is_empty:
-                    break
-            assert self.done == self.fed
-            sums, _, _ = self.one.ask(queue.sums())
-            assert sums.get("visits", 0) == len(self.fed)
-            assert self.one.ask(queue.feed(0, []))[0].feeds
-            assert self.one.ask(queue.close())
-            self.one.ask(queue.finish())
-            assert list(self.one.driver.scan_iter(f"{self.one.key}*")) == []
-            self.one.close()
-
-    return Workers
+    def teardown(self) -> None:
+        """One worker that stays does all that is left, and the pass ends."""
+        for worker in list(self.one.queues):
+            self.one.die(worker)
+        queue, done = self.one.enter("zoe"), list[str]()
+        while True:
+            said = [(entry, VISIT) for entry in done]
+            standing, leases = self.one.ask(queue.work(said, 100, MANY_LEASES))
+            done = [lease.entry for lease in leases]
+            self.done |= set(done)
+            if standing.is_empty:
+                break
+        assert self.done == self.fed
+        sums, _, _ = self.one.ask(queue.sums())
+        assert sums.get("visits", 0) == len(self.fed)
+        assert self.one.ask(queue.feed(0, []))[0].feeds
+        assert self.one.ask(queue.close())
+        self.one.ask(queue.finish())
+        assert list(self.one.driver.scan_iter(f"{self.one.key}*")) == []
+        self.one.close()
 
 
 def test_each_entry_is_done_and_counted_once(redis: str) -> None:
     run_state_machine_as_test(
-        machine(redis), settings=settings(max_examples=40, stateful_step_count=40, deadline=None)
+        partial(Workers, redis),
+        settings=settings(max_examples=25, stateful_step_count=40, deadline=None),
     )
 
 

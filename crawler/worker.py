@@ -206,7 +206,9 @@ class Worker:
         pause_seconds = FIRST_PAUSE_SECONDS
         while not self._is_over:
             self._wake.clear()
-            want = self._hold - len(self._holdings.held) if self._is_wanted else 0
+            # A suspect is leased on top of what was wanted.
+            room = max(0, self._hold - len(self._holdings.held))
+            want = room if self._is_wanted else 0
             if not want and not self._holdings.done and not self._pushed:
                 await self._wake.wait()
                 continue

@@ -24,6 +24,7 @@ from scrapy import Spider
 from crawler.redis.client import open_redis
 from crawler.redis.queue import LeasedQueue
 from crawler.redis.steady import Steady
+from crawler.worker import Worker
 
 WORKERS = ("ann", "ben", "cem")
 SOME = st.sampled_from(WORKERS)
@@ -204,3 +205,32 @@ def test_a_worker_that_leaves_gives_back_what_it_never_heard_of(redis: str) -> N
         _, leases = one.ask(ben.work([], 9, MANY_LEASES))
         assert sorted(lease.entry for lease in leases) == ["shop 0", "shop 1", "shop 2"]
         assert {lease.count for lease in leases} == {1}
+
+
+def test_a_worker_whose_hands_are_full_waits_until_it_has_done_something(redis: str) -> None:
+    async def work(one: Pass, queue: LeasedQueue) -> list[str]:
+        worker = Worker(queue, one.steady, LEASE_MS / 1000, 1, 3, dict, failures.append)
+        worker.begin(nothing_to_feed)
+        # A suspect comes on top of what there is room for.
+        first = [lease.entry for lease in await worker.next()]
+        waiting = asyncio.ensure_future(worker.next())
+        await asyncio.sleep(0.2)
+        assert not waiting.done()
+        for entry in first:
+            worker.drop(entry)
+        second = [lease.entry for lease in await waiting]
+        await worker.leave(patient=False)
+        return [*first, *second]
+
+    failures: list[Exception] = []
+    with opened_pass(redis) as one:
+        ann = one.enter("ann")
+        one.ask(ann.feed(9, [("shop 1", ""), ("shop 2", "")]))
+        one.driver.zadd(f"{one.key}first:suspects", {"shop 0": 0})
+        assert one.ask(work(one, ann)) == ["shop 0", "shop 1", "shop 2"]
+    assert failures == []
+
+
+async def nothing_to_feed() -> None:
+    """Another worker finds out what is due."""
+    await asyncio.sleep(60)

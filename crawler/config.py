@@ -159,7 +159,7 @@ class Config(BaseSettings):
         30.0, ge=1, le=3600, description="a worker that says nothing for so long is given up"
     )
     lease_tries: Count = Field(
-        3, le=100, description="workers that may die over a page until it is left for dead"
+        5, le=100, description="workers that may die over a page until it is left for dead"
     )
     grace_seconds: Seconds = Field(
         30.0, description="for what is under way when a process is told to end"

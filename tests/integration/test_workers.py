@@ -232,7 +232,8 @@ def test_a_page_that_kills_three_workers_is_left_for_dead(
 ) -> None:
     shop(freshet, pages, 40)
     (tmp_path / "poisoned.py").write_text(POISON.format(url=pages.url), encoding="utf-8")
-    env = {"PYTHONPATH": tmp_path, "REDIS_URL": redis, "FRESHET_LEASE_SECONDS": 1}
+    env: dict[str, object] = {"PYTHONPATH": tmp_path, "REDIS_URL": redis}
+    env |= {"FRESHET_LEASE_SECONDS": 1, "FRESHET_LEASE_TRIES": 3}
     words = ("crawl", "shop", "-s", "SPIDER_MODULES=poisoned")
     codes = []
     while len(codes) < 8 and 0 not in codes:

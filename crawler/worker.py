@@ -77,6 +77,8 @@ class Worker:
         self._shut: set[str] = set()
         self._told: set[str] = set()
         self._wake, self._arrived = asyncio.Event(), asyncio.Event()
+        # What is held is told and changed by one message at a time.
+        self._lock = asyncio.Lock()
         self._is_wanted = self._is_stopped = False
         self._sure_until = 0.0
         self._outages = 0
@@ -187,7 +189,7 @@ class Worker:
 
     async def look(self) -> None:
         """See how the pass stands."""
-        self._note((await self.queue.work([], 0, 0))[0])
+        await self._say(0)
 
     def _start(self, work: Awaitable[None]) -> asyncio.Task[None]:
         return asyncio.ensure_future(self._guarded(work))
@@ -230,11 +232,12 @@ class Worker:
         if self._shut:
             await self.queue.shut(self._shut)
             self._shut = set()
-        done = list(self._holdings.done)
-        standing, leases = await self.queue.work(done, want, self.tries)
-        del self._holdings.done[: len(done)]
-        self._holdings.take(leases)
-        self._leases += leases
+        async with self._lock:
+            done = list(self._holdings.done)
+            standing, leases = await self.queue.work(done, want, self.tries)
+            del self._holdings.done[: len(done)]
+            self._holdings.take(leases)
+            self._leases += leases
         self._note(standing)
         return bool(leases)
 
@@ -247,15 +250,16 @@ class Worker:
                 await self._renew()
 
     async def _renew(self) -> None:
-        began, outages = self._now(), self._steady.outages
-        standing, lost = await self.queue.renew(
-            self._holdings.entries(), self._sums(),
-            sure=began < self._sure_until, back=outages != self._outages,
-        )  # fmt: skip
-        self._sure_until = began + self._lease_seconds
-        self._outages = outages
-        self._holdings.lose(lost)
-        self._leases = [lease for lease in self._leases if lease.entry in self._holdings.held]
+        async with self._lock:
+            began, outages = self._now(), self._steady.outages
+            standing, lost = await self.queue.renew(
+                self._holdings.entries(), self._sums(),
+                sure=lambda: self.is_sure, back=outages != self._outages,
+            )  # fmt: skip
+            self._sure_until = began + self._lease_seconds
+            self._outages = outages
+            self._holdings.lose(lost)
+            self._leases = [one for one in self._leases if one.entry in self._holdings.held]
         self._note(standing)
 
     def _note(self, standing: Standing) -> None:

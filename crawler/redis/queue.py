@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,7 @@ class LeasedQueue(Base):  # type: ignore[misc]
         self.id, self.worker = "", worker
         self._steady = steady
         self._ours = [worker, lease_ms, EXPIRY_MS]
+        self._messages = count(1)
         names = ("join", "open", "feed", "push", "work", "renew", "close", "leave", "finish")
         self._scripts = {name: self._script(name) for name in names}
 
@@ -135,16 +137,16 @@ class LeasedQueue(Base):  # type: ignore[misc]
         return _standing(said), [Lease(n.decode(), b.decode(), int(c)) for n, b, c in leases]
 
     async def renew(
-        self, held: Iterable[str], shares: Counts, *, sure: bool, back: bool
+        self, held: Iterable[str], shares: Counts, *, sure: Callable[[], bool], back: bool
     ) -> tuple[Standing, set[str]]:
         """Keep what is held; which leases are lost to others.
 
         shares: this worker's own sums so far
-        sure:   the last word with the server is younger than a lease
+        sure:   whether the last word with the server is younger than a lease
         back:   the server was away since
         """
-        words = [int(sure), int(back), len(shares), *_flat(shares), *held]
-        said = await self._ask("renew", words)
+        words = [int(back), len(shares), *_flat(shares), *held]
+        said = await self._ask("renew", lambda: [int(sure()), *words])
         return _standing(said), {entry.decode() for entry in said[5]}
 
     async def close(self) -> bool:
@@ -228,7 +230,7 @@ class LeasedQueue(Base):  # type: ignore[misc]
 
         def run() -> Any:
             more = words() if callable(words) else words
-            return script(keys=[self.key], args=[*first, *more])
+            return script(keys=[self.key], args=[*first, next(self._messages), *more])
 
         with user_errors(self.server):
             said = await self._steady.ask(run)

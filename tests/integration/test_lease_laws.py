@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from typing import Any, TypeVar
 
 import redis as driver
@@ -146,7 +147,7 @@ class Workers(RuleBasedStateMachine):
     def renew(self, worker: str, *, sure: bool, back: bool) -> None:
         if (queue := self.one.queues.get(worker)) is not None:
             held = self.held[worker]
-            _, lost = self.one.ask(queue.renew(held, {}, sure=sure, back=back))
+            _, lost = self.one.ask(queue.renew(held, {}, sure=lambda: sure, back=back))
             self.held[worker] = [entry for entry in held if entry not in lost]
 
     @rule(worker=SOME)
@@ -205,6 +206,19 @@ def test_a_worker_that_leaves_gives_back_what_it_never_heard_of(redis: str) -> N
         _, leases = one.ask(ben.work([], 9, MANY_LEASES))
         assert sorted(lease.entry for lease in leases) == ["shop 0", "shop 1", "shop 2"]
         assert {lease.count for lease in leases} == {1}
+
+
+def test_a_message_that_arrives_late_leases_nothing_that_is_done(redis: str) -> None:
+    with opened_pass(redis) as one:
+        ann = one.enter("ann")
+        one.ask(ann.feed(9, [("shop 0", "")]))
+        one.ask(ann.work([], 1, MANY_LEASES))
+        late, ann._messages = ann._messages, count(100)
+        standing, _ = one.ask(ann.work([("shop 0", VISIT)], 0, MANY_LEASES))
+        assert standing.is_empty
+        ann._messages = late
+        standing, lost = one.ask(ann.renew(["shop 0"], {}, sure=lambda: True, back=False))
+        assert (standing.is_empty, lost) == (True, set())
 
 
 def test_a_worker_whose_hands_are_full_waits_until_it_has_done_something(redis: str) -> None:

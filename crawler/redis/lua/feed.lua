@@ -1,5 +1,5 @@
 -- New entries wait, in this order; those that wait already, or are leased, are left as they are.
--- From ARGV[5] on: how many may be new, then for each entry its name and its body (empty where the
+-- From ARGV[6] on: how many may be new, then for each entry its name and its body (empty where the
 -- name says it all). Returns how the pass stands, how many were new, and how many were so far.
 if is_over() then
   return {"over"}

@@ -1,5 +1,5 @@
 -- A worker has ended, and gives back what it holds, also by an answer that it did not wait for.
--- From ARGV[5] on: its shares (name, value).
+-- From ARGV[6] on: its shares (name, value).
 -- Whoever is to sum up the pass stays until all others have left.
 -- Returns whether it is to sum up, how many others are at work, and the visits of the pass so far.
 if is_over() then

@@ -1,4 +1,4 @@
--- The pass is prepared. From ARGV[5] on: its run, when it started.
+-- The pass is prepared. From ARGV[6] on: its run, when it started.
 if is_over() or call("HGET", pass, "preparer") ~= worker then
   return 0
 end

@@ -1,6 +1,7 @@
 -- What every script of a shared pass begins with.
 -- KEYS[1]: `{freshet:DATABASE:SPIDER}:`, with which all keys begin
--- ARGV: id of the pass, name of this worker, milliseconds of a lease, milliseconds until keys expire
+-- ARGV: id of the pass, name of this worker, milliseconds of a lease, milliseconds until keys expire,
+--       number of this message among the worker's
 --
 -- pass      hash   id, state (preparing, open, ending), run, started, preparer, closer, feeder,
 --                  feeder_until, fed (entries so far), expired (leases so far), beat, settled
@@ -12,19 +13,20 @@
 -- trying    hash   worker -> the suspect that it tries
 -- bodies    hash   entry -> request, where the entry's name does not say it
 -- workers   zset   worker -> when it counts as dead; members: all that ever took part
+-- messages  hash   worker -> number of its last message
 -- counts    hash   sums over all entries that are done; shares: worker's own sums
 -- seen      set    fingerprints of requests; closed: hosts that get no more requests
 -- asked     hash   host -> requests, where their number has a cap
 local call = redis.call
 local base, worker = KEYS[1], ARGV[2]
 local lease_ms, expiry_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
-local FIRST = 5
+local FIRST = 6
 local time = call("TIME")
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local pass, tries = base .. "pass", base .. "tries"
 local NAMES = {
   "pending", "suspects", "leased", "holders", "trying", "bodies", "workers", "members", "counts",
-  "shares", "seen", "closed", "asked",
+  "shares", "seen", "closed", "asked", "messages",
 }
 
 local function keys_of(id)
@@ -78,6 +80,13 @@ local function feeds()
   end
   call("HSET", pass, "feeder", worker, "feeder_until", now + lease_ms)
   return 1
+end
+
+-- Whether a message arrives after a later one of its worker, who has given up waiting for its answer.
+local function is_stale()
+  local last = tonumber(call("HGET", of.messages, worker) or "0")
+  call("HSET", of.messages, worker, math.max(last, tonumber(ARGV[FIRST - 1])))
+  return tonumber(ARGV[FIRST - 1]) < last
 end
 
 local function is_settled()

@@ -1,4 +1,4 @@
--- A request that a spider made. From ARGV[5] on: its entry, fingerprint (empty: it may come again),
+-- A request that a spider made. From ARGV[6] on: its entry, fingerprint (empty: it may come again),
 -- priority and body. Returns 1, or 0 where it was seen before.
 if is_over() then
   return -1

@@ -1,8 +1,11 @@
--- The leases of a worker go on. From ARGV[5] on: "sure" where its last word is younger than a lease,
+-- The leases of a worker go on. From ARGV[6] on: "sure" where its last word is younger than a lease,
 -- "back" where Redis was away since; how many shares follow, and these (name, value); then what it
 -- holds. Returns how the pass stands, and which leases are lost.
 if is_over() then
   return {"over"}
+end
+if is_stale() then
+  return standing({})
 end
 local sure, back = ARGV[FIRST] == "1", ARGV[FIRST + 1] == "1"
 beat()

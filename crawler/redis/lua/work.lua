@@ -1,9 +1,12 @@
 -- What a worker says again and again: what is done, and how much it would like to lease.
--- From ARGV[5] on: entries wanted; after so many leases an entry is leased once more, to be buried;
+-- From ARGV[6] on: entries wanted; after so many leases an entry is leased once more, to be buried;
 -- then for each entry that is done its name, how many counts follow, and these (name, value).
 -- Returns how the pass stands and the leases: name, body, number of leases so far.
 if is_over() then
   return {"over"}
+end
+if is_stale() then
+  return standing({})
 end
 beat()
 local want, most = tonumber(ARGV[FIRST]), tonumber(ARGV[FIRST + 1])

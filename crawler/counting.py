@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from crawler.items import Kind, Outcome, Visit
+from crawler.items import Visit
 
 Counts = dict[str, float]
+NOT_STORED = ("missed visits", "dead")
+SUMMED = ("visits", "bytes", "posts", "edited posts", "missed posts")
 
 
 def counts_of(visit: Visit) -> Counts:
     """The counts of one stored visit, by name; none is 0."""
     fetched = visit.fetched
-    counts = _counts(fetched.target.kind, visit.outcome, fetched.size)
+    kind = f"{fetched.target.kind} pages"
+    counts = {"visits": 1.0, str(visit.outcome): 1, kind: 1, "bytes": fetched.size}
     counts["missed visits"] = visit.missed
     if visit.collected is not None:
         counts["posts"] = len(visit.collected.new)
@@ -23,20 +26,24 @@ def counts_of(visit: Visit) -> Counts:
     return {name: value for name, value in counts.items() if value}
 
 
-def counts_of_row(row: Mapping[str, Any]) -> Counts:
-    """As `counts_of`, from the change log's row and the target's kind: its worker died too early.
+def recounted(
+    counts: Mapping[str, float],
+    by_outcome: Iterable[Mapping[str, Any]],
+    by_kind: Iterable[Mapping[str, Any]],
+) -> Counts:
+    """Counts of a pass by what is stored, where workers that died may have told it twice or never.
 
-    Missed visits are not in the log.
+    by_outcome, by_kind: as `storage.visits` has them. What is not stored (missed visits, pages left
+    for dead) stays as it was counted.
     """
-    counts = _counts(row["kind"], row["outcome"], row["get_size"])
-    counts["posts"] = row.get("posts_new", 0)
-    counts["edited posts"] = row.get("posts_edited", 0)
-    counts["missed posts"] = row.get("missed", 0)
-    return {name: value for name, value in counts.items() if value}
-
-
-def _counts(kind: Kind | str, outcome: Outcome | str, size: int) -> Counts:
-    return {"visits": 1, str(outcome): 1, f"{kind} pages": 1, "bytes": size}
+    found = Counter[str]()
+    for row in by_outcome:
+        found[row["_id"]] += row["visits"]
+        for name in SUMMED:
+            found[name] += row[name]
+    kinds = {f"{row['_id']} pages": row["pages"] for row in by_kind}
+    left = {name: counts.get(name, 0) for name in NOT_STORED}
+    return {name: value for name, value in (found | left | kinds).items() if value}
 
 
 def whole(counts: Mapping[str, float]) -> Counter[str]:

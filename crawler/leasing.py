@@ -8,12 +8,11 @@ from collections.abc import AsyncIterator, Iterator
 
 from scrapy import Request
 
-from crawler.counting import counts_of_row
 from crawler.items import Target
 from crawler.redis.queue import Lease
 from crawler.redis.scheduler import LEASE, Scheduler
 from crawler.session import Session
-from crawler.storage import dead, targets, visits
+from crawler.storage import dead, targets
 from crawler.storage.dead import Dead
 from crawler.worker import Worker
 
@@ -52,8 +51,6 @@ class Leasing:
         keys = {lease: lease.body or lease.entry for lease in leases}
         own = [key for key in keys.values() if key.startswith(f"{session.spider} ")]
         found = await session.patience.read(lambda: targets.due_of(db, own, started, closed))
-        left = [key for lease, key in keys.items() if key not in found and lease.count > 1]
-        seen = await session.patience.read(lambda: visits.acknowledged(db, left, started))
         for lease, key in keys.items():
             if (target := found.get(key)) is not None:
                 self.worker.holds(lease, [key])
@@ -62,8 +59,8 @@ class Leasing:
                     session.take(target)
                     yield lease, target
             else:
-                # Its worker died after it had stored the visit, and before it could say so.
-                self.worker.drop(lease.entry, counts_of_row(seen[key]) if key in seen else None)
+                # A worker may have died after it had stored the visit, and before it could say so.
+                self.worker.drop(lease.entry)
 
     def _made(self, leases: list[Lease]) -> Iterator[Leased]:
         """Requests that a spider made, in this process or in another."""

@@ -8,7 +8,7 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from secrets import token_hex
-from typing import Any, cast
+from typing import Any
 
 from bson import ObjectId
 from scrapy import Request, Spider, signals
@@ -20,14 +20,14 @@ from twisted.python.failure import Failure
 from crawler.allowance import Allowance
 from crawler.clock import Clock, from_milliseconds, milliseconds
 from crawler.config import Config
-from crawler.counting import counts_of, whole
+from crawler.counting import Counts, counts_of, recounted, whole
 from crawler.errors import FreshetError, StorageError
 from crawler.hosts import HostLimits
 from crawler.items import Fetched, Outcome, Skipped, Target, Visit
 from crawler.misbehaving import FORBIDDEN
 from crawler.preparing import Beginning, make_whole, prepare
 from crawler.redis.turns import Turns
-from crawler.storage import cells, hosts, learnings, listings, plans, runs, targets
+from crawler.storage import cells, hosts, learnings, listings, plans, runs, targets, visits
 from crawler.storage.client import Database
 from crawler.storage.duplicates.opening import opened
 from crawler.storage.duplicates.registry import Registry
@@ -330,15 +330,20 @@ class Session:
         self.sums_up, self.others, self.visits_of_all = await worker.leave(patient=patient)
         if not self.sums_up:
             return
-        sums, self.workers, has_expired = await worker.queue.sums()
-        self.counts = cast("Counter[str]", Counter(sums))
-        self.visits_of_all = self.counts["visits"]
+        counts, shares, self.workers, has_expired = await worker.queue.sums()
         if has_expired and self._is_open:
-            await self.patience.read(
-                lambda: make_whole(
-                    self.db, self.registry, self.spider, self.started, self.clock.now()
-                )
-            )
+            counts = await self.patience.read(lambda: self._recounted(counts))
+        # Deliveries of hubs are among both.
+        self.counts = whole({n: counts.get(n, 0) + shares.get(n, 0) for n in {*counts, *shares}})
+        self.visits_of_all = self.counts["visits"]
+
+    async def _recounted(self, counts: Counts) -> Counts:
+        """Make whole what workers that died have left, and count the pass by its log."""
+        db, spider = self.db, self.spider
+        await make_whole(db, self.registry, spider, self.started, self.clock.now())
+        since = await runs.unfinished_since(db, spider) or self.started
+        outcomes = await visits.by_outcome(db, spider, since)
+        return recounted(counts, outcomes, await visits.by_kind(db, spider, since))
 
     async def _sum_up(self, reason: str) -> None:
         if self.worker is None:

@@ -188,8 +188,10 @@ class Worker:
         return {**self._holdings.loose, **self._shares()}
 
     async def look(self) -> None:
-        """See how the pass stands."""
-        await self._say(0)
+        """See how the pass stands; who finds out what is due keeps that role so."""
+        async with self._lock:
+            standing, _ = await self.queue.work([], 0, 0)
+        self._note(standing)
 
     def _start(self, work: Awaitable[None]) -> asyncio.Task[None]:
         return asyncio.ensure_future(self._guarded(work))
@@ -248,6 +250,8 @@ class Worker:
             # Whoever is late after an outage finds that others have what it holds.
             if due or self._steady.outages != self._outages:
                 await self._renew()
+            elif self._feeding is not None:
+                await self.look()
 
     async def _renew(self) -> None:
         async with self._lock:

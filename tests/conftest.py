@@ -36,6 +36,12 @@ def pytest_unconfigure() -> None:
     forked.end()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Half as many again as there are processors: tests wait for servers and clocks as a rule."""
+    return (os.cpu_count() or 2) * 3 // 2
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that need a MongoDB server."""
     for item in items:

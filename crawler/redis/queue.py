@@ -162,16 +162,17 @@ class LeasedQueue(Base):  # type: ignore[misc]
         closes, others, visits = await self._ask("leave", _flat(shares))
         return bool(closes), others, int(float(visits))
 
-    async def sums(self) -> tuple[dict[str, float], int, bool]:
-        """What all workers have counted; how many they were; whether a lease has expired."""
+    async def sums(self) -> tuple[dict[str, float], dict[str, float], int, bool]:
+        """What was counted of entries, and of workers; how many were they, has a lease expired."""
         names = [self._key(name) for name in ("counts", "shares", "members")]
         with user_errors(self.server):
             counts, shares, workers, expired = await self._steady.ask(lambda: self._read(*names))
-        sums = {name.decode(): float(value) for name, value in counts.items()}
-        for of_worker, value in shares.items():
-            name = of_worker.decode().partition(" ")[2]
-            sums[name] = sums.get(name, 0) + float(value)
-        return sums, workers, bool(int(expired or 0))
+        of_entries = {name.decode(): float(value) for name, value in counts.items()}
+        of_workers: dict[str, float] = {}
+        for of_one, value in shares.items():
+            name = of_one.decode().partition(" ")[2]
+            of_workers[name] = of_workers.get(name, 0) + float(value)
+        return of_entries, of_workers, workers, bool(int(expired or 0))
 
     async def finish(self) -> None:
         """The pass is over and summed up: nothing of it stays."""

@@ -22,6 +22,9 @@ SCRIPT = Path(__file__).parent / "lua" / "turn.lua"
 # Others wait for a turn that is used again; they ask so often.
 REUSE_SECONDS, IDLE_SECONDS, ASK_SECONDS = 1.0, 0.1, 0.03
 LONGEST_SLEEP_SECONDS = 1.0
+# A worker that says nothing for so long has lost its turns: it is dead as a rule, and was it
+# asleep, the host gets a few requests more at a time for a moment.
+FORGET_SECONDS = 6.0
 
 
 class HostHeld(Exception):
@@ -52,7 +55,7 @@ class Turns:
 
     def __init__(self, steady: Steady, prefix: str, worker: str, lease_seconds: float) -> None:
         self._steady, self._prefix, self._worker = steady, prefix, worker
-        self._lease_seconds = lease_seconds
+        self._forget_seconds = min(lease_seconds, FORGET_SECONDS)
         self._script = steady.client.register_script(SCRIPT.read_text())
         self._numbers = count()
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -115,12 +118,8 @@ class Turns:
     ) -> Turn | None:
         token = f"{self._worker} {next(self._numbers)}"
         keys = [self._key(host, name) for name in ("running", "next", "hold", "users")]
-        words: list[str | int] = [
-            token,
-            most,
-            round(delay_seconds * 1000),
-            round(self._lease_seconds * 1000),
-        ]
+        forget_ms = round(self._forget_seconds * 1000)
+        words: list[str | int] = [token, most, round(delay_seconds * 1000), forget_ms]
         with user_errors(self._steady.client):
             said, ms = await self._steady.ask(lambda: self._script(keys=keys, args=words))
         if said == b"go":
@@ -160,7 +159,7 @@ class Turns:
             for turn in left:
                 self._free[turn.host].remove(turn)
             await self._forget(left)
-            if now > renewed + self._lease_seconds / 3:
+            if now > renewed + self._forget_seconds / 4:
                 renewed = now
                 await self._renew(self._all())
 
@@ -169,7 +168,7 @@ class Turns:
 
     async def _renew(self, turns: list[Turn]) -> None:
         seconds, micros = await self._steady.ask(self._steady.client.time)
-        until = seconds * 1000 + micros // 1000 + round(self._lease_seconds * 1000)
+        until = seconds * 1000 + micros // 1000 + round(self._forget_seconds * 1000)
         await self._change(turns, lambda pipe, key, token: pipe.zadd(key, {token: until}, xx=True))
 
     async def _change(

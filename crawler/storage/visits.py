@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
 
 from pymongo import DESCENDING
 
 from crawler.items import Visit
 from crawler.posts import Collected
-from crawler.storage.bulk import insert_new
 from crawler.storage.client import Database, Document
 
 
@@ -70,19 +68,29 @@ async def recover(db: Database, spider: str, since: datetime) -> None:
     await (await db.targets.aggregate(pipeline)).to_list(None)
 
 
-async def acknowledged(db: Database, keys: Sequence[str], since: datetime) -> dict[str, Document]:
-    """Those of some targets that were visited since a time, with these visits, by key.
+async def by_outcome(db: Database, spider: str, since: datetime) -> list[Document]:
+    """The log since a time by `outcome`: visits, bytes and posts, without what hubs delivered."""
+    summed: Document = {
+        "visits": {"$sum": 1},
+        "bytes": {"$sum": "$get_size"},
+        "posts": {"$sum": "$posts_new"},
+        "edited posts": {"$sum": "$posts_edited"},
+        "missed posts": {"$sum": "$missed"},
+    }
+    query: Document = {"spider": spider, "at": {"$gte": since}, "pushed": {"$ne": True}}
+    return await _grouped(db, "visits", query, {"_id": "$outcome"} | summed)
 
-    The log is made whole for them: their worker may have died before it wrote there.
-    """
-    if not keys:
-        return {}
-    query: Document = {"_id": {"$in": list(keys)}, "last_visit.at": {"$gte": since}}
-    kept: Document = {"spider": 1, "url": 1, "kind": 1, "last_visit": 1}
-    found = await db.targets.find(query, kept).to_list(None)
-    rows = [{"spider": x["spider"], "target": x["url"], **x["last_visit"]} for x in found]
-    await insert_new(db.visits, rows)
-    return {x["_id"]: {**x["last_visit"], "kind": x["kind"]} for x in found}
+
+async def by_kind(db: Database, spider: str, since: datetime) -> list[Document]:
+    """Targets visited since a time by kind (`_id`), as `pages`; without what hubs delivered."""
+    query: Document = {"spider": spider, "last_visit.at": {"$gte": since}}
+    query["last_visit.pushed"] = {"$ne": True}
+    return await _grouped(db, "targets", query, {"_id": "$kind", "pages": {"$sum": 1}})
+
+
+async def _grouped(db: Database, name: str, query: Document, group: Document) -> list[Document]:
+    pipeline = [{"$match": query}, {"$group": group}]
+    return await (await db[name].aggregate(pipeline)).to_list(None)
 
 
 async def count_since(db: Database, spiders: list[str], since: datetime) -> int:

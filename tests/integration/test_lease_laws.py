@@ -181,7 +181,7 @@ class Workers(RuleBasedStateMachine):
             if standing.is_empty:
                 break
         assert self.done == self.fed
-        sums, _, _ = self.one.ask(queue.sums())
+        sums, _, _, _ = self.one.ask(queue.sums())
         assert sums.get("visits", 0) == len(self.fed)
         assert self.one.ask(queue.feed(0, []))[0].feeds
         assert self.one.ask(queue.close())

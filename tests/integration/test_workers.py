@@ -148,6 +148,28 @@ def test_a_worker_that_slept_too_long_stores_nothing_of_what_others_took_over(
     assert set(Counter(row["target"] for row in visits(database)).values()) == {1}
 
 
+def test_a_pass_that_lost_a_lease_is_counted_by_its_log(
+    freshet: Freshet, database: Db, pages: Pages, redis: str
+) -> None:
+    wrapper = shop(freshet, pages, 40, concurrency=1, delay_seconds=0.03)
+    workers = start(freshet, wrapper, redis, 2)
+    until(lambda: database.visits.count_documents({}) > 10)
+    base = f"{{freshet:{database.name}:shop}}:"
+    with driver.Redis.from_url(redis) as client:
+        # As if workers that died had told some of their visits twice.
+        own = str(client.hget(f"{base}pass", "id"), "ascii")
+        client.hincrbyfloat(f"{base}{own}:counts", "visits", 3)
+        client.hincrbyfloat(f"{base}{own}:counts", "item pages", 3)
+        client.hincrby(f"{base}pass", "expired", 1)
+    ended(workers)
+    (run,) = database.runs.find()
+    counts = {name: n for name, n in run["counts"].items() if n}
+    assert counts.pop("bytes") == sum(row["get_size"] for row in database.visits.find())
+    assert counts == {
+        "visits": 45, "new": 45, "list_pages": 5, "item_pages": 40, "discovered": 44, "targets": 45
+    }  # fmt: skip
+
+
 def test_sigterm_ends_one_worker_and_the_others_go_on(
     freshet: Freshet, database: Db, pages: Pages, redis: str
 ) -> None:

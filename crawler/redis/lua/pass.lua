@@ -69,7 +69,8 @@ local function keep()
   end
 end
 
--- One worker at a time finds out what is due; 1 if it is this one.
+-- One worker at a time finds out what is due; 1 if it is this one. It says something every second.
+local FEEDER_MS = 5000
 local function feeds()
   local feeder = call("HGET", pass, "feeder")
   if feeder ~= worker then
@@ -78,7 +79,7 @@ local function feeds()
       return 0
     end
   end
-  call("HSET", pass, "feeder", worker, "feeder_until", now + lease_ms)
+  call("HSET", pass, "feeder", worker, "feeder_until", now + math.min(lease_ms, FEEDER_MS))
   return 1
 end
 

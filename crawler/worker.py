@@ -173,9 +173,10 @@ class Worker:
         self.stop()
         if not patient:
             self._steady.hurry()
-        for task in [*self._tasks, *([self._feeding] if self._feeding else [])]:
+        tasks = [*self._tasks, *([self._feeding] if self._feeding else [])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._holdings.done or self._pushed:
             await self._say(0)
         while True:

@@ -63,6 +63,7 @@ class Turns:
         self._free: defaultdict[str, list[Turn]] = defaultdict(list)
         self._given = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
+        self._is_closed = False
         self._now = asyncio.get_running_loop().time
 
     async def take(
@@ -95,8 +96,12 @@ class Turns:
 
     async def close(self) -> None:
         """Give back all turns, and leave all hosts to others."""
+        self._is_closed = True
+        self._given.set()
         if self._keeping is not None:
+            # Python 3.11 may lose a cancellation that comes just as a turn is given back.
             self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
         await self._forget(self._all())
         gone = [Turn(host, self._worker, True, 0.0) for host in self._locks]
         await self._change(gone, lambda pipe, key, name: pipe.zrem(key, name), "users")
@@ -152,7 +157,7 @@ class Turns:
     async def _keep(self) -> None:
         """Give back turns that are left to others, and keep those that are used."""
         renewed = self._now()
-        while self._used or any(self._free.values()):
+        while not self._is_closed and (self._used or any(self._free.values())):
             await self._pause(IDLE_SECONDS)
             now = self._now()
             left = [turn for turns in self._free.values() for turn in turns if turn.is_left(now)]

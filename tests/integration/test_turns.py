@@ -1,0 +1,35 @@
+"""A worker's turns at hosts, at their end."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+import pytest
+
+from crawler.redis.client import open_redis
+from crawler.redis.steady import Steady
+from crawler.redis.turns import Turns
+
+
+async def ended(url: str, pause_seconds: float) -> tuple[bool, int]:
+    """Whether anything is at work after a worker's end, and how many keys it has left.
+
+    pause_seconds: from the first turn to the end, at which all turns are given back
+    """
+    client, prefix = await open_redis(url, retry_seconds=0), f"freshet:{uuid.uuid4().hex}"
+    turns = Turns(Steady(client, 5.0), prefix, "ann", 30.0)
+    taken = [await turns.take("shop.example", 16, 0.0, 60.0) for _ in range(4)]
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    await asyncio.sleep(pause_seconds)
+    for turn in taken:
+        turns.give(turn)
+    await turns.close()
+    left = [key async for key in client.scan_iter(f"*{prefix}*")]
+    await client.aclose()
+    return any(not task.done() for task in others), len(left)
+
+
+@pytest.mark.parametrize("pause_ms", range(0, 200, 20))
+def test_nothing_of_a_worker_asks_redis_after_its_end(redis: str, pause_ms: int) -> None:
+    assert asyncio.run(ended(redis, pause_ms / 1000)) == (False, 0)

@@ -20,14 +20,15 @@ from twisted.python.failure import Failure
 from crawler.allowance import Allowance
 from crawler.clock import Clock, from_milliseconds, milliseconds
 from crawler.config import Config
-from crawler.counting import Counts, counts_of, recounted, whole
+from crawler.counting import counts_of, whole
+from crawler.ending import Ending
 from crawler.errors import FreshetError, StorageError
 from crawler.hosts import HostLimits
 from crawler.items import Fetched, Outcome, Skipped, Target, Visit
 from crawler.misbehaving import FORBIDDEN
-from crawler.preparing import Beginning, make_whole, prepare
+from crawler.preparing import Beginning, prepare
 from crawler.redis.turns import Turns
-from crawler.storage import cells, hosts, learnings, listings, plans, runs, targets, visits
+from crawler.storage import cells, hosts, learnings, plans, runs, targets
 from crawler.storage.client import Database
 from crawler.storage.duplicates.opening import opened
 from crawler.storage.duplicates.registry import Registry
@@ -332,33 +333,23 @@ class Session:
             return
         counts, shares, self.workers, has_expired = await worker.queue.sums()
         if has_expired and self._is_open:
-            counts = await self.patience.read(lambda: self._recounted(counts))
+            counts = await self.patience.read(lambda: self._ending.counted_anew(counts))
         # Deliveries of hubs are among both.
         self.counts = whole({n: counts.get(n, 0) + shares.get(n, 0) for n in {*counts, *shares}})
         self.visits_of_all = self.counts["visits"]
 
-    async def _recounted(self, counts: Counts) -> Counts:
-        """Make whole what workers that died have left, and count the pass by its log."""
-        db, spider = self.db, self.spider
-        await make_whole(db, self.registry, spider, self.started, self.clock.now())
-        since = await runs.unfinished_since(db, spider) or self.started
-        outcomes = await visits.by_outcome(db, spider, since)
-        return recounted(counts, outcomes, await visits.by_kind(db, spider, since))
-
     async def _sum_up(self, reason: str) -> None:
         if self.worker is None:
             self.counts |= Counter(self._shares())
-        # An item is off the lists only when all lists that are due have been read.
-        if not await targets.lists_are_due(self.db, self.spider, self.started):
-            now = self.clock.now()
-            self.counts["unlisted"] = await listings.settle(self.db, self.spider, now)
-        self.targets_at_end = await targets.count(self.db, self.spider)
-        self.counts["targets"] = self.targets_at_end
-        self.counts["due"] = await targets.count_due(self.db, self.spider, self.started)
-        self.counts = whole(self.counts)
+        self.counts = await self._ending.with_what_is_left({**self.counts})
+        self.targets_at_end = self.counts["targets"]
         counts = {name.replace(" ", "_"): n for name, n in self.counts.items()}
         assert self.run is not None
         await runs.finish(self.db, self.run, self.clock.now(), reason, counts, self.workers)
+
+    @property
+    def _ending(self) -> Ending:
+        return Ending(self.db, self.registry, self.spider, self.started, self.clock.now())
 
 
 def _say(visit: Visit) -> None:

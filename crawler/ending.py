@@ -1,0 +1,42 @@
+"""What a pass needs after its last request: a log made whole, and its sums."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime
+
+from crawler.counting import Counts, recounted, whole
+from crawler.preparing import make_whole
+from crawler.storage import listings, runs, targets, visits
+from crawler.storage.client import Database
+from crawler.storage.duplicates.registry import Registry
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """A pass that ends. Both of what it does may be repeated."""
+
+    db: Database
+    registry: Registry | None
+    spider: str
+    started: datetime
+    now: datetime
+
+    async def counted_anew(self, counts: Counts) -> Counts:
+        """Make whole what workers that died have left, and count the pass by its log."""
+        db, spider = self.db, self.spider
+        await make_whole(db, self.registry, spider, self.started, self.now)
+        since = await runs.unfinished_since(db, spider) or self.started
+        outcomes = await visits.by_outcome(db, spider, since)
+        return recounted(counts, outcomes, await visits.by_kind(db, spider, since))
+
+    async def with_what_is_left(self, counts: Counts) -> Counter[str]:
+        """Counts, with what is off the lists, what is watched and what is still due."""
+        found = dict(counts)
+        # An item is off the lists only when all lists that are due have been read.
+        if not await targets.lists_are_due(self.db, self.spider, self.started):
+            found["unlisted"] = await listings.settle(self.db, self.spider, self.now)
+        found["targets"] = await targets.count(self.db, self.spider)
+        found["due"] = await targets.count_due(self.db, self.spider, self.started)
+        return whole(found)

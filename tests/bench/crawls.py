@@ -42,12 +42,13 @@ description = "div.description"
 
 @dataclass(frozen=True, slots=True)
 class Crawl:
-    """What one crawl did."""
+    """What one crawl did. readers_mb: the most that a process had which it has started."""
 
     pages: int
     seconds: float
     cpu_seconds: float
     peak_mb: float
+    readers_mb: float = 0.0
 
     @property
     def pages_per_second(self) -> float:
@@ -94,6 +95,7 @@ def run(
         seconds=_stat("elapsed_time_seconds", done.stderr),
         cpu_seconds=used["cpu_seconds"],
         peak_mb=used["peak_mb"],
+        readers_mb=used["readers_mb"],
     )
 
 

@@ -19,7 +19,7 @@ from crawler.config import Config
 from crawler.storage.embedded import EmbeddedServer
 from tests.bench.crawls import FAST, ROOT
 from tests.bench.crawls import run as crawl
-from tests.site import hostile_robots
+from tests.site import hostile_pages, hostile_robots
 from tests.site.hostile import HOME, MISBEHAVIOURS
 from tests.site.running import RunningHostile
 
@@ -33,6 +33,7 @@ list_pages = 'sitemap'
 item_pages = '/good/|/item/(?!.*sitemap)'
 [fields]
 title = "h1"
+all = {{css = "div.x p", type = "list"}}
 """
 
 
@@ -46,7 +47,7 @@ class Case:
 
 def run() -> int:
     """Crawl them all and print a table."""
-    table = Table("", "peak MB", "seconds", "outcome", "reason")
+    table = Table("", "peak MB", "of a reader", "seconds", "outcome", "reason")
     with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name, RunningHostile() as site:
         folder = Path(name)
         config = Config.load(data_dir=folder / "data", mongo_uri=None)
@@ -63,7 +64,7 @@ def run() -> int:
 
 def _cases(url: str) -> Iterable[Case]:
     yield Case("an ordinary site", f"{url}/many/none/0")
-    for name in MISBEHAVIOURS:
+    for name in [*MISBEHAVIOURS, *hostile_pages.ALL]:
         yield Case(name, f"{url}/many/{name}/{AT_ONCE}")
     for address in hostile_robots.ALL:
         if address != HOME:
@@ -77,6 +78,7 @@ def _measured(case: Case, name: str, folder: Path, uri: str) -> Iterable[str]:
         "FRESHET_DATA_DIR": str(folder / "data"),
         "FRESHET_DUPLICATES": "off",
         "FRESHET_RESPONSE_SECONDS": str(SECONDS),
+        "FRESHET_READ_SECONDS": str(SECONDS),
     }
     words = ["crawl", "site", "-a", f"wrapper={path}"]
     used = crawl(words, env, cwd=str(ROOT), fast=OBEDIENT)
@@ -86,6 +88,6 @@ def _measured(case: Case, name: str, folder: Path, uri: str) -> Iterable[str]:
     reasons = sorted({visit.get("reason") or "" for visit in worst})
     outcomes = sorted({visit["outcome"] for visit in worst})
     return (
-        case.name, f"{used.peak_mb:.0f}", f"{used.seconds:.1f}", ", ".join(outcomes),
-        "; ".join(reasons)[:100],
+        case.name, f"{used.peak_mb:.0f}", f"{used.readers_mb:.0f}", f"{used.seconds:.1f}",
+        ", ".join(outcomes), "; ".join(reasons)[:100],
     )  # fmt: skip

@@ -14,7 +14,13 @@ from scrapy.cmdline import execute
 
 def _write(path: Path) -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
-    figures = {"cpu_seconds": used.ru_utime + used.ru_stime, "peak_mb": _peak_mb()}
+    # Of those it has started; a copy of itself has as much as itself to begin with.
+    readers_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    figures = {
+        "cpu_seconds": used.ru_utime + used.ru_stime,
+        "peak_mb": _peak_mb(),
+        "readers_mb": readers_mb,
+    }
     path.write_text(json.dumps(figures))
 
 

@@ -11,35 +11,12 @@ import pytest
 
 from tests.conftest import Databases
 from tests.integration.harness import Db, Freshet, Pages, Row, visits
+from tests.site.hostile_pages import BROKEN, ENDLESS, FINE, HEAD, PARAGRAPH
 
 MEGABYTES = 64
-PARAGRAPH = "<p>A sentence of a page that is as good as any other one of this site.</p>"
-HEAD = "<!DOCTYPE html><html><head><title>Page</title></head><body><h1>Heading</h1>"
-MANY = 100_000
 TOO_DEEP = "nested more than 2,000 deep"
-# What a page holds, and why it cannot be read.
-BROKEN = {
-    "deep": ("<div>" * MANY + PARAGRAPH, TOO_DEEP),
-    "tables": ("<table><tr><td>" * MANY + PARAGRAPH, TOO_DEEP),
-    "bold": ("<b>x" * MANY + PARAGRAPH, TOO_DEEP),
-    "forms": ("<form><div>" * 50_000 + PARAGRAPH, TOO_DEEP),
-    "memory": ("<p>x" * (7 * MANY), f"takes more than {MEGABYTES} MB of memory"),
-}
-# What takes minutes, if it is let.
-ENDLESS = {
-    "attributes": f"<div {' '.join(f'a{n}=1' for n in range(5 * MANY))}>{PARAGRAPH}</div>",
-    "selectors": "<div class=x>" * 200 + "<p>x" * 30_000,
-}
-FINE = {
-    "plain": PARAGRAPH,
-    "anchors": "<a href='/x'>x" * 3_000 + PARAGRAPH,
-    "misnested": "<b><i>x</b>" * 2_000 + "<font><p>x</font>" * 2_000 + PARAGRAPH,
-    "attribute": f'<p title="{"x" * 1_000_000}" class="{"c " * 300_000}">x</p>{PARAGRAPH}',
-    "entities": "<p>" + "&amp;&lt;&#65;&nbsp;&none;" * 20_000 + PARAGRAPH,
-    "unclosed": f"{PARAGRAPH}<!--" + "<!--" * MANY,
-    "brackets": "<" * (10 * MANY) + PARAGRAPH,
-    "characters": PARAGRAPH * 40 + "<p>a\0b &#0; &#xD800; \ufdd0</p>",
-}
+# Why a page cannot be read.
+REASONS = dict.fromkeys(BROKEN, TOO_DEEP) | {"memory": f"takes more than {MEGABYTES} MB of memory"}
 
 
 @dataclass(frozen=True)
@@ -76,7 +53,7 @@ def passed(
 
 @pytest.fixture(scope="module")
 def odd(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Passed]:
-    bodies = FINE | {name: body for name, (body, _) in BROKEN.items()}
+    bodies = FINE | BROKEN
     folder, env = tmp_path_factory.mktemp("odd"), {"FRESHET_READ_MB": MEGABYTES}
     with passed(databases, folder, bodies, main_text=True, **env) as made:
         yield made
@@ -87,7 +64,7 @@ def test_a_page_that_would_harm_its_reader_is_an_error_and_the_log_says_why(
     odd: Passed, name: str
 ) -> None:
     visit = odd.visit(name)
-    assert (visit["outcome"], visit["reason"]) == ("error", BROKEN[name][1])
+    assert (visit["outcome"], visit["reason"]) == ("error", REASONS[name])
 
 
 @pytest.mark.parametrize("name", FINE)

@@ -21,6 +21,7 @@ from tests.site import (
     hostile_bombs,
     hostile_heads,
     hostile_moves,
+    hostile_pages,
     hostile_robots,
 )
 from tests.site.hostile_link import Link, Misbehaviour
@@ -67,7 +68,8 @@ class Hostile:
             await link.page(_list(f"{name}/{n}" for n in range(int(count))))
         elif link.path.startswith("/item/"):
             name, _, rest = unquote(link.path.removeprefix("/item/")).partition("/")
-            await MISBEHAVIOURS.get(name, hostile_moves.missing)(link, rest)
+            known = MISBEHAVIOURS | hostile_pages.ALL
+            await known.get(name, hostile_moves.missing)(link, rest)
         else:
             await link.page(f"<h1>{link.path}</h1><p>A page that behaves.</p>")
 

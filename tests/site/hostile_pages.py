@@ -1,0 +1,43 @@
+"""Pages that are made to harm their reader, or are only odd: bodies by name."""
+
+from __future__ import annotations
+
+from tests.site.hostile_link import Link, Misbehaviour
+
+PARAGRAPH = "<p>A sentence of a page that is as good as any other one of this site.</p>"
+HEAD = "<!DOCTYPE html><html><head><title>Page</title></head><body><h1>Heading</h1>"
+MANY = 100_000
+BROKEN = {
+    "deep": "<div>" * MANY + PARAGRAPH,
+    "tables": "<table><tr><td>" * MANY + PARAGRAPH,
+    "bold": "<b>x" * MANY + PARAGRAPH,
+    "forms": "<form><div>" * 50_000 + PARAGRAPH,
+    "memory": "<p>x" * (7 * MANY),
+}
+# What takes minutes, if it is let.
+ENDLESS = {
+    "attributes": f"<div {' '.join(f'a{n}=1' for n in range(5 * MANY))}>{PARAGRAPH}</div>",
+    "selectors": "<div class=x>" * 200 + "<p>x" * 30_000,
+}
+FINE = {
+    "plain": PARAGRAPH,
+    "anchors": "<a href='/x'>x" * 3_000 + PARAGRAPH,
+    "misnested": "<b><i>x</b>" * 2_000 + "<font><p>x</font>" * 2_000 + PARAGRAPH,
+    "attribute": f'<p title="{"x" * 1_000_000}" class="{"c " * 300_000}">x</p>{PARAGRAPH}',
+    "entities": "<p>" + "&amp;&lt;&#65;&nbsp;&none;" * 20_000 + PARAGRAPH,
+    "unclosed": f"{PARAGRAPH}<!--" + "<!--" * MANY,
+    "brackets": "<" * (10 * MANY) + PARAGRAPH,
+    "characters": PARAGRAPH * 40 + "<p>a\0b &#0; &#xD800; \ufdd0</p>",
+}
+
+
+def _answering(body: str) -> Misbehaviour:
+    async def answer(link: Link, rest: str) -> None:
+        await link.page(HEAD + body)
+
+    return answer
+
+
+ALL: dict[str, Misbehaviour] = {
+    name: _answering(body) for name, body in (BROKEN | ENDLESS | FINE).items()
+}

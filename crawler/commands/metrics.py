@@ -14,6 +14,7 @@ from crawler import units
 from crawler.command import FreshetCommand, complain, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
+from crawler.files import atomic_replace
 from crawler.metrics.address import address_of
 from crawler.storage.store import Store
 
@@ -98,10 +99,9 @@ def _sample(one: Any) -> dict[str, Any]:
 
 
 def _write(path: Path, text: bytes) -> None:
-    draft = path.with_name(f".{path.name}.new")
     try:
-        draft.write_bytes(text)
-        draft.replace(path)
+        with atomic_replace(path) as draft:
+            draft.write_bytes(text)
     except OSError as error:
         raise ConfigError(f"--out {path}: {error.strerror or error}") from None
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
+
+from crawler.files import atomic_replace
 
 
 def write(path: Path, content: bytes) -> None:
     """Put a file in place of what is there; its folder is made. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with unfinished.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    finally:
-        with suppress(OSError):
-            unfinished.unlink(missing_ok=True)
+    with atomic_replace(path) as draft:
+        draft.write_bytes(content)
 
 
 def is_there(path: Path) -> bool:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from crawler.errors import ConfigError
+from crawler.files import atomic_replace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -103,16 +103,11 @@ def scale_by_factors(axes: Axes, of_what: str) -> None:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    unfinished = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     # A date in the file would make equal curves different files.
     metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            figure.savefig(unfinished, dpi=150, metadata=metadata)
-            unfinished.replace(path)
-        finally:
-            with suppress(OSError):
-                unfinished.unlink(missing_ok=True)
+        with atomic_replace(path) as draft:
+            figure.savefig(draft, dpi=150, metadata=metadata)
     except OSError as error:
         raise ConfigError(f"--plot {path}: {error.strerror or error}") from None

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from crawler.clock import Clock
@@ -16,6 +14,7 @@ from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.feeds import opml
 from crawler.feeds.lists import Subscription
+from crawler.files import atomic_replace
 from crawler.storage import subscriptions
 from crawler.storage.store import opened
 from crawler.subscriptions.common import spider_option
@@ -73,16 +72,8 @@ def _lines(config: Config, opts: argparse.Namespace, feeds: list[Subscription]) 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
     """The whole file or nothing."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        try:
-            with unfinished.open("w", encoding="utf-8", newline="\n") as file:
-                file.writelines(lines)
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(path)
-        finally:
-            with suppress(OSError):
-                unfinished.unlink(missing_ok=True)
+        with atomic_replace(path) as draft, draft.open("w", encoding="utf-8", newline="\n") as file:
+            file.writelines(lines)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from None

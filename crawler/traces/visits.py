@@ -5,13 +5,13 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from crawler.errors import TraceError
+from crawler.files import atomic_replace
 from crawler.traces.files import HOUR_SECONDS, isos
 from schedules.history import Floats
 from schedules.score import Times
@@ -28,14 +28,10 @@ def write_visits(path: Path, ids: Sequence[str], visits: Times) -> None:
     The file is there entirely or not at all; one that was there is replaced. Its folder is made.
     Raises TraceError.
     """
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            _write(unfinished, ids, visits)
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        with atomic_replace(path) as draft:
+            _write(draft, ids, visits)
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror or error}") from None
 

@@ -32,6 +32,7 @@ HEAD_BYTES = 65_536
 MISBEHAVIOURS: dict[str, Misbehaviour] = (
     hostile_bombs.ALL | hostile_bodies.ALL | hostile_heads.ALL | hostile_moves.ALL
 )
+KNOWN = MISBEHAVIOURS | hostile_pages.ALL
 
 
 class Hostile:
@@ -68,8 +69,7 @@ class Hostile:
             await link.page(_list(f"{name}/{n}" for n in range(int(count))))
         elif link.path.startswith("/item/"):
             name, _, rest = unquote(link.path.removeprefix("/item/")).partition("/")
-            known = MISBEHAVIOURS | hostile_pages.ALL
-            await known.get(name, hostile_moves.missing)(link, rest)
+            await KNOWN.get(name, hostile_moves.missing)(link, rest)
         else:
             await link.page(f"<h1>{link.path}</h1><p>A page that behaves.</p>")
 

@@ -92,7 +92,7 @@ def terms_of(
     """The terms of a plan, and where its budget is from; ConfigError where caps are too low."""
     budget = Budget(math.inf, POLICY)
     if (wish.policy or POLICIES[0]) not in UNBOUNDED:
-        budget = _budget(gathered, wish, effect, now_hours)
+        budget = budget_of(gathered, wish, effect, now_hours)
     return terms_within(wish, budget), budget
 
 
@@ -106,7 +106,12 @@ def terms_within(wish: Wish, budget: Budget) -> Terms:
     return Terms(policy, budget.per_day, daily, hourly, aim)
 
 
-def _budget(gathered: Gathered, wish: Wish, effect: Effect, now_hours: float) -> Budget:
+def budget_of(gathered: Gathered, wish: Wish, effect: Effect, now_hours: float) -> Budget:
+    """Return the budget that a replan with these options would use.
+
+    Without a budget or goal in the options, it is the budget of the current plan, or where there is
+    none, the requests that the fixed intervals make. Raises ConfigError for a goal out of reach.
+    """
     if wish.budget is not None:
         return Budget(wish.budget, ASKED)
     if wish.has_goal:

@@ -84,7 +84,8 @@ def _add_pages(group: argparse._ArgumentGroup) -> None:
     )  # fmt: skip
     group.add_argument(
         "--budget", action="append", metavar="N",
-        help="requests a day; may be repeated, and each policy is tried with each",
+        help="requests a day; may be repeated, each policy is tried with each (default with "
+        "--history: the current budget)",
     )  # fmt: skip
     group.add_argument(
         "--daily-cap", metavar="N", help="requests at most on a day, UTC (default: no cap)"
@@ -102,7 +103,8 @@ def _add_feeds(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--visits", action="append", metavar="N",
         help="fetches of all feeds together from --split to --to, such as 20000, or as many for "
-        "each feed, such as 3x; may be repeated, and each policy is tried with each",
+        "each feed, such as 3x; may be repeated, each policy is tried with each (default with "
+        "--history: as many as the current budget allows)",
     )  # fmt: skip
 
 
@@ -153,7 +155,7 @@ def _check_trace(kind: str, opts: argparse.Namespace) -> None:
     if kind == FEEDS and opts.replan_every and not opts.closed_loop:
         raise _wrong("--replan-every is for feeds in a closed loop (--closed-loop)")
     amount, what = AMOUNTS[kind]
-    if not getattr(opts, amount):
+    if not getattr(opts, amount) and opts.history is None:
         raise _wrong(f"{_option(amount)} {what} is missing")
 
 

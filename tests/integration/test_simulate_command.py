@@ -291,19 +291,37 @@ def test_the_own_past_is_simulated(stored: tuple[Db, str], freshet: Freshet) -> 
     assert "nothing is known of any change" in nothing.complaint
     changes = (0, 0, 0, 2, 14)
     put(*stored, [page(f"https://shop.example/{i}", spread(n, 9)) for i, n in enumerate(changes)])
-    found = json.loads(past(freshet, "--policy", "uniform", "--json").out)
+    found = json.loads(simulated_past(freshet, "--policy", "uniform", "--json").out)
     assert found["pages"] == 5
     assert found["changes"] == 10, "of the two weeks that are judged, after one to learn from"
     (row,) = found["results"]
     assert row["requests_per_day"] == pytest.approx(5, abs=0.5)
     assert 0.7 < row["freshness"] < 1
-    of_one = json.loads(past(freshet, "shop", "--policy", "uniform", "--json").out)
+    of_one = json.loads(simulated_past(freshet, "shop", "--policy", "uniform", "--json").out)
     assert of_one == found
-    assert "no targets of 'shoe'" in past(freshet, "shoe", code=1).complaint
+    assert "no targets of 'shoe'" in simulated_past(freshet, "shoe", code=1).complaint
 
 
-def past(freshet: Freshet, *args: object, code: int = 0) -> Result:
-    words = ("simulate", "pages", "--budget", 5, "--history", *args)
+def test_the_own_past_is_simulated_with_the_budget_of_the_plan(
+    stored: tuple[Db, str], freshet: Freshet
+) -> None:
+    changes = (0, 1, 2, 7, 14)
+    put(*stored, [page(f"https://shop.example/{i}", spread(n, 9)) for i, n in enumerate(changes)])
+    unplanned = simulated_past(freshet, "--json", budget=None)
+    assert [row["budget"] for row in json.loads(unplanned.out)["results"]] == [5], "daily visits"
+    planned = run(freshet, "replan", "--budget", "3/day", hours=clock())
+    assert planned.code == 0, planned.err
+    shown = simulated_past(freshet, budget=None)
+    assert "The budget is the current one, 3 requests a day (--budget)." in shown.out
+    found = json.loads(simulated_past(freshet, "shop", "--json", budget=None).out)
+    assert [row["budget"] for row in found["results"]] == [3]
+
+
+def simulated_past(
+    freshet: Freshet, *args: object, code: int = 0, budget: float | None = 5
+) -> Result:
+    asked = () if budget is None else ("--budget", budget)
+    words = ("simulate", "pages", *asked, "--history", *args)
     result = run(freshet, *words, hours=clock())
     assert result.code == code, result.err
     return result

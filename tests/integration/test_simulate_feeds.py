@@ -400,6 +400,10 @@ def test_the_own_past_is_simulated(stored: tuple[Db, str], freshet: Freshet) -> 
     }
     assert in_json(freshet, *command, "feeds", hours=clock()) == found
     assert "no targets of 'feed'" in run(freshet, *command, "feed", hours=clock()).complaint
+    planned = run(freshet, "replan", "--kind", "feeds", "--budget", "2/day", hours=clock())
+    assert planned.code == 0, planned.err
+    as_planned = in_json(freshet, "simulate", "feeds", "--history", hours=clock())
+    assert [row["visits"] for row in as_planned["results"]] == [28], "2 a day for two weeks"
 
 
 def test_a_post_appeared_when_it_says_so(stored: tuple[Db, str], freshet: Freshet) -> None:

@@ -38,6 +38,7 @@ class Amount:
 class Asked:
     """Policies, numbers of visits for each, from when to when, and what to write.
 
+    amounts:      none: as many visits as the current plan would make
     replan_hours: between two replans of a closed loop; None: not closed
     """
 
@@ -53,7 +54,7 @@ class Asked:
         """The options; ConfigError names the one that is wrong."""
         return cls(
             asked.policies(opts.policy, FEED_POLICIES, " for feeds"),
-            tuple(_amount(text) for text in opts.visits),
+            tuple(_amount(text) for text in opts.visits or ()),
             asked.moments(opts.start, opts.split, opts.stop),
             asked.period(opts.replan_every, asked.DAY_HOURS) if opts.closed_loop else None,
             asked.folder("--visits-out", opts.visits_out),

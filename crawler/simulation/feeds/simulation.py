@@ -11,13 +11,14 @@ from typing import Any
 from rich.console import Console
 
 from crawler.config import Config
+from crawler.replanning.orders import FEEDS
 from crawler.simulation.asked import DAY_HOURS
 from crawler.simulation.feeds import comparison
-from crawler.simulation.feeds.asked import Asked
+from crawler.simulation.feeds.asked import Amount, Asked
 from crawler.simulation.feeds.curves import draw
 from crawler.simulation.feeds.runs import Outcome, run_all
 from crawler.simulation.feeds.stages import Stage, stage_of_past, stage_of_trace
-from crawler.simulation.past import gathered
+from crawler.simulation.past import current_budget, gathered
 from crawler.traces.feeds import read_feed_trace
 from crawler.traces.visits import write_visits
 
@@ -38,6 +39,10 @@ class FeedSimulation:
         asked = Asked.of(opts)
         stage = _stage(config, opts, asked)
         amounts = dict.fromkeys(amount.among(len(stage.feeds)) for amount in asked.amounts)
+        if not amounts:
+            days = (stage.span.stop - stage.span.split) / DAY_HOURS
+            visits = Amount(max(1, round(current_budget(config, opts.history, FEEDS) * days)))
+            amounts = {visits.among(len(stage.feeds)): None}
         work = stage, asked.policies, tuple(amounts), say, asked.replan_hours
         return cls(asked, stage, run_all(*work))
 
@@ -63,6 +68,8 @@ class FeedSimulation:
             console.print(comparison.by_policy(self.outcomes))
         for note in comparison.notes(self.stage):
             console.print(note, soft_wrap=True)
+        if not self.asked.amounts:
+            console.print("The number of visits is that of the current budget (--visits).")
 
     @property
     def _title(self) -> str:

@@ -11,7 +11,7 @@ from crawler import units
 from crawler.errors import ConfigError
 from crawler.simulation import asked
 from crawler.simulation.moments import Moments
-from crawler.simulation.pages.runs import Manner, Pair
+from crawler.simulation.pages.runs import Manner
 from schedules.schedule import WEEK_HOURS
 from schedules.terms import POLICIES
 
@@ -20,9 +20,13 @@ LONGEST_DAYS = 365.0
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Pairs of policy and budget, how to try them, from when to when, and what to write."""
+    """Policies and budgets, how to try them, from when to when, and what to write.
 
-    pairs: tuple[Pair, ...]
+    budgets: requests a day; none: the budget of the current plan
+    """
+
+    policies: tuple[str, ...]
+    budgets: tuple[float, ...]
     manner: Manner
     moments: Moments
     visits_out: Path | None
@@ -32,7 +36,8 @@ class Asked:
     def of(cls, opts: argparse.Namespace) -> Asked:
         """The options; ConfigError names the one that is wrong."""
         return cls(
-            _pairs(asked.policies(opts.policy, POLICIES), opts.budget),
+            asked.policies(opts.policy, POLICIES),
+            tuple(dict.fromkeys(_amount("--budget", text) for text in opts.budget or ())),
             Manner(
                 asked.period(opts.replan_every, WEEK_HOURS), _cap(opts.daily_cap), opts.closed_loop
             ),
@@ -40,12 +45,6 @@ class Asked:
             asked.folder("--visits-out", opts.visits_out),
             asked.picture(opts.plot),
         )
-
-
-def _pairs(policies: tuple[str, ...], budgets: list[str]) -> tuple[Pair, ...]:
-    """Each policy with each budget, once."""
-    amounts = [_amount("--budget", text) for text in budgets]
-    return tuple((p, b) for p in policies for b in dict.fromkeys(amounts))
 
 
 def _amount(option: str, text: str) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -12,14 +13,16 @@ from typing import Any
 from rich.console import Console
 
 from crawler.config import Config
+from crawler.replanning.orders import PAGES
 from crawler.simulation.pages import comparison
 from crawler.simulation.pages.asked import Asked
 from crawler.simulation.pages.curves import draw
 from crawler.simulation.pages.runs import Outcome, check_budgets, run, run_all, run_daily
 from crawler.simulation.pages.stages import Stage, stage_of_past, stage_of_trace
-from crawler.simulation.past import gathered
+from crawler.simulation.past import current_budget, gathered
 from crawler.traces.pages import read_trace
 from crawler.traces.visits import write_visits
+from crawler.words import amount
 
 PAPERS = "groups"
 
@@ -40,10 +43,12 @@ class PageSimulation:
         """Simulate what is asked; raises FreshetError."""
         asked = Asked.of(opts)
         stage = _stage(config, opts, asked)
-        check_budgets(stage, asked.manner, asked.pairs)
-        outcomes = run_all(stage, asked.manner, asked.pairs, say)
+        budgets = asked.budgets or (current_budget(config, opts.history, PAGES),)
+        pairs = tuple(product(asked.policies, budgets))
+        check_budgets(stage, asked.manner, pairs)
+        outcomes = run_all(stage, asked.manner, pairs, say)
         references = [run_daily(stage)]
-        if asked.plot and PAPERS not in {policy for policy, _ in asked.pairs}:
+        if asked.plot and PAPERS not in asked.policies:
             references.append(run(stage, asked.manner, PAPERS, inf))
         return cls(asked, stage, outcomes, references)
 
@@ -67,6 +72,9 @@ class PageSimulation:
         console.print(comparison.by_page(everything), comparison.by_source(everything))
         for note in comparison.notes(self.outcomes):
             console.print(note, soft_wrap=True)
+        if not self.asked.budgets:
+            budget = amount(self.outcomes[0].budget)
+            console.print(f"The budget is the current one, {budget} requests a day (--budget).")
 
     @property
     def _title(self) -> str:

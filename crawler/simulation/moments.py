@@ -26,6 +26,11 @@ def span_of(known: Sequence[Floats], moments: Moments) -> Span:
     start, split, stop = moments
     start = float(at.min()) if start is None else start
     stop = float(at.max()) if stop is None else stop
+    if start == stop:
+        raise ConfigError(
+            f"nothing to simulate yet: all visits were at about {iso(start)} "
+            "(crawl for a few days first)"
+        )
     split = start + (stop - start) * LEARNING_SHARE if split is None else split
     if not start < split:
         raise ConfigError(f"--from {iso(start)} has to be before --split {iso(split)}")

@@ -114,6 +114,7 @@ def become(asked: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(asked["env"])
     time.tzset()
+    os.chdir(asked["env"].get("RUN_IN", "."))
     sys.path[1:1] = [path for path in asked["env"].get("PYTHONPATH", "").split(":") if path]
     sys.argv[1:] = asked["args"]
     runpy.run_module(asked["module"], run_name="__main__", alter_sys=True)

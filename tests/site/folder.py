@@ -62,7 +62,8 @@ class FolderSite:
         body = file.read_bytes()
         if file.suffix in REWRITTEN:
             body = self._https.sub(rb"http://\1", body)
-        kind = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+        usual = "application/octet-stream" if file.suffix else "text/html"
+        kind = mimetypes.guess_type(file.name)[0] or usual
         etag = hashlib.sha256(body).hexdigest()[:20] if self._validators else None
         return Answer(body, kind, etag=etag)
 

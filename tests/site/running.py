@@ -48,7 +48,7 @@ def python(
     """`python -m` in the project folder, at work; its stdout is a pipe."""
     return subprocess.Popen(
         [sys.executable, "-m", module, *args],
-        cwd=ROOT,
+        cwd=env.get("RUN_IN", ROOT),
         env=env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -13,7 +13,7 @@ from lxml import etree
 from scrapy.http import TextResponse
 from scrapy.utils.response import get_base_url
 
-from crawler.fields import squeeze
+from crawler.plaintext import text_below
 
 Owners = dict[etree._Element, str]
 # A part of the page that belongs to several items.
@@ -61,5 +61,5 @@ def _card(anchor: etree._Element, item: str, owners: Owners) -> etree._Element |
 
 
 def _digest(card: etree._Element) -> str:
-    text = squeeze(" ".join(map(str, card.itertext())))
+    text = text_below(card)
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=DIGEST_BYTES).hexdigest()

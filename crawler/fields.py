@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from scrapy.http import TextResponse
 
 from crawler.backtracking import refuse_endless
+from crawler.plaintext import Markup, text_below
 
 # A sign that no word ends with, then digits in groups of three, or digits, or a bare fraction.
 NUMBER = re.compile(
@@ -77,7 +78,7 @@ class Field(BaseModel):
         if not found:
             return None
         if self.type is FieldType.HTML:
-            return squeeze(found[0].get() or "") or None
+            return Markup(squeeze(found[0].get() or "")) or None
         return typed(node_text(found[0]), self.type, zone)
 
     def _select(self, response: TextResponse) -> SelectorList[Any]:
@@ -85,7 +86,11 @@ class Field(BaseModel):
 
 
 def text(css: str | None = None, *, xpath: str | None = None, jmespath: str | None = None) -> Field:
-    """A field of text: all text below the first match, white space folded."""
+    """A field of text: all text below the first match, as one line.
+
+    Blocks and table cells are separated by a space; scripts, styles, templates and noscript are
+    left out, unless the match itself is one.
+    """
     return Field(css=css, xpath=xpath, jmespath=jmespath, type=FieldType.TEXT)
 
 
@@ -126,14 +131,14 @@ def squeeze(value: str) -> str:
 
 
 def node_text(node: Selector) -> str:
-    """All text below a node, white space folded; for attributes and text nodes their value."""
+    """All text below a node as `text_below` reads it; for attributes and text nodes their value."""
     root = node.root
     if isinstance(root, str):
         return squeeze(root)
     if isinstance(root, etree._Element):
         if not isinstance(root.tag, str):
             return squeeze(root.text or "")  # a comment or processing instruction
-        return squeeze("".join(map(str, root.itertext())))
+        return text_below(root)
     return squeeze(str(root))
 
 
@@ -227,6 +232,8 @@ def _typed_json(found: SelectorList[Any], kind: FieldType, zone: ZoneInfo) -> An
         return None
     value = values[0]
     if isinstance(value, str):
+        if kind is FieldType.HTML:
+            return Markup(squeeze(value)) or None
         return typed(squeeze(value), kind, zone)
     return value if kind in (FieldType.NUMBER, FieldType.TEXT) else typed(str(value), kind, zone)
 

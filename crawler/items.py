@@ -154,6 +154,7 @@ class Fetched:
              out old posts, so a delivery tells nothing of those that are not in it
     follow:  the pages of new posts are wanted too
     compared: the fields that tell duplicates, where the wrapper names them; empty: none are told
+    markup:  the fields that hold HTML: their text is compared and searched
     along:   a cell of a page that was fetched for another cell: no request of its own
     """
 
@@ -177,6 +178,7 @@ class Fetched:
     push: str | None = None
     follow: bool = False
     compared: tuple[str, ...] | None = None
+    markup: tuple[str, ...] = ()
     along: bool = False
     content_hash: str | None = None
 

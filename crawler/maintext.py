@@ -8,7 +8,8 @@ from lxml import etree
 from parsel import SelectorList
 from scrapy.http import TextResponse
 
-from crawler.fields import squeeze
+from crawler.fields import node_text
+from crawler.plaintext import UNSEEN, text_below
 from crawler.shortposts import ARTICLE_CHARACTERS, SHORT_CHARACTERS, short_post
 
 LONGEST_CHARACTERS = 1_000_000
@@ -21,8 +22,7 @@ POSTS = (
     "article",
 )
 OG_TITLE = "//meta[@property='og:title']/@content"
-FRAME = "self::script or self::style or self::noscript or self::nav or self::header or self::footer"
-TEXT = f".//text()[not(ancestor::*[{FRAME}])]"
+FRAME = UNSEEN | {"nav", "header", "footer"}
 
 
 def main_text(response: TextResponse) -> dict[str, Any]:
@@ -47,9 +47,9 @@ def load() -> None:
 
 def page_title(response: TextResponse) -> str | None:
     """The page's own title: og:title, else the first h1, else <title>."""
-    for query in (OG_TITLE, "string(//h1)", "string(//title)"):
-        if found := squeeze(response.xpath(query).get() or ""):
-            return found[:1000]
+    for query in (OG_TITLE, "//h1", "//title"):
+        if (found := response.xpath(query)) and (title := node_text(found[0])):
+            return title[:1000]
     return None
 
 
@@ -63,7 +63,7 @@ def _marked(response: TextResponse) -> SelectorList[Any]:
 
 
 def _length(found: SelectorList[Any]) -> int:
-    return len(squeeze(found.xpath("string()").get() or ""))
+    return len(node_text(found[0])) if found else 0
 
 
 def _found(response: TextResponse, marked: SelectorList[Any]) -> str:
@@ -96,4 +96,4 @@ def _extracted(html: str) -> str:
 
 def _said(elements: SelectorList[Any]) -> str:
     """What elements say outside of the frame."""
-    return squeeze(" ".join(elements.xpath(TEXT).getall()))
+    return " ".join(text_below(element.root, FRAME) for element in elements)

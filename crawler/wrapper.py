@@ -27,6 +27,7 @@ from crawler.cell import Cells, Sources, checked_names
 from crawler.config import Config, Hours, Seconds
 from crawler.errors import WrapperError, first_problem
 from crawler.expanding import SECRET_NAMES, VARIABLE, expanded, shows_secret
+from crawler.fields import FieldType
 from crawler.items import Kind, Target
 from crawler.keys import (
     Amount,
@@ -272,6 +273,11 @@ class Wrapper(BaseModel):
         if isinstance(self.duplicates, bool):
             return None if self.duplicates else ()
         return tuple(map(storable_name, self.duplicates))
+
+    @cached_property
+    def markup(self) -> tuple[str, ...]:
+        """The fields that hold HTML."""
+        return tuple(name for name, field in self.fields.items() if field.type is FieldType.HTML)
 
     def scheme(self, kind: Kind) -> str:
         """Digest of all that decides what a page's content is; an edit of it is no change."""

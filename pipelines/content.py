@@ -12,6 +12,7 @@ from typing import Any
 from crawler.documents import Entry
 from crawler.items import Fetched, Kind, Link, Outcome
 from crawler.names import storable_name, with_storable_names
+from crawler.plaintext import Markup
 from crawler.posts import Post
 
 logger = logging.getLogger(__name__)
@@ -46,6 +47,11 @@ def fill(item: Fetched) -> None:
     if item.document is not None:
         item.posts = tuple(map(post_of, item.document.entries))
     if item.content is not None:
+        item.markup = tuple(
+            storable_name(name)
+            for name, value in item.content.items()
+            if isinstance(value, Markup) or (name in item.markup and isinstance(value, str))
+        )
         item.content = normal(dict(item.content))
     item.content_hash = content_hash(item)
     if item.content is not None:

@@ -14,6 +14,7 @@ from typing import Any
 from scrapy.exceptions import NotConfigured
 
 from crawler.items import Kind, Visit
+from crawler.plaintext import as_texts
 from crawler.session import Session
 from crawler.sketches.claim import Candidate, created_at
 from crawler.sketches.compared import sketch_of
@@ -49,8 +50,9 @@ def sketched(visit: Visit, scheme: Scheme) -> tuple[tuple[Candidate, ...], tuple
     names = visit.fetched.compared
     candidates, emptied = [], []
     for key, content, published, edited in _posts(visit):
-        fields = {name: value for name, value in content.items() if name != "main_text"}
-        title, text = content.get("title"), content.get("main_text")
+        told = as_texts(content, visit.fetched.markup)
+        fields = {name: value for name, value in told.items() if name != "main_text"}
+        title, text = told.get("title"), told.get("main_text")
         sketch = sketch_of(scheme, title, text, fields, names)
         if sketch is None:
             emptied.append(key)

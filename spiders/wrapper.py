@@ -264,6 +264,7 @@ class WrapperSpider(Spider):
             validators=validators_of(response),
             final_url=final if final != target.url else None,
             compared=self.wrapper.compared,
+            markup=self.wrapper.markup,
         )
 
     def _read(self, response: Response, fetched: Fetched) -> None:

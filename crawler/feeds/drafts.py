@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urljoin
 
 from crawler.documents import Bounds
-from crawler.feeds.text import line
+from crawler.plaintext import line
 from crawler.urls import is_http
 
 LONGEST_TITLE = 1000

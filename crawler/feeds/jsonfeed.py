@@ -16,7 +16,7 @@ from crawler.feeds.drafts import (
     absolute,
     unique,
 )
-from crawler.feeds.text import line, lines, plain
+from crawler.plaintext import line, lines, plain
 
 MARK = "jsonfeed.org/version/"
 VERSIONS = {"1": "json1", "1.1": "json11"}

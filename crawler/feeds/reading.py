@@ -15,8 +15,8 @@ from crawler.feeds.decoding import decoded
 from crawler.feeds.drafts import Draft, Source
 from crawler.feeds.identity import named
 from crawler.feeds.jsonfeed import json_source
-from crawler.feeds.text import line
 from crawler.feeds.xmlfeed import xml_source
+from crawler.plaintext import line
 
 MOST_ENTRIES = 50_000
 LARGEST_BYTES = 64 * 1024 * 1024

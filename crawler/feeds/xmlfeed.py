@@ -21,7 +21,7 @@ from crawler.feeds.drafts import (
 )
 from crawler.feeds.parsing import Parsed, Unreadable, parse
 from crawler.feeds.prolog import Prolog, prolog
-from crawler.feeds.text import FORBIDDEN, line, lines, plain
+from crawler.plaintext import FORBIDDEN, line, lines, plain
 from crawler.words import count
 
 HTML_TYPES = frozenset({"text/html", "application/xhtml+xml", "html", "xhtml"})

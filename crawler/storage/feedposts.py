@@ -109,6 +109,6 @@ def _update_of(visit: Visit, key: str, post: Post, verdicts: Verdicts) -> Update
         "changed_at": at,
     }
     constant = {"spider": target.spider, "guid": post.id, "first_seen": at}
-    update = naming({"$set": current, "$setOnInsert": constant}, visit.fetched.compared)
+    update = naming({"$set": current, "$setOnInsert": constant}, visit.fetched)
     update = shown(update, current, verdicts.get(key))
     return UpdateOne({"_id": key}, update, upsert=True)

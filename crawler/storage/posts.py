@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pymongo import UpdateOne
 
 from crawler.items import Visit
+from crawler.plaintext import as_texts
 from crawler.sketches.claim import Verdicts
 from crawler.storage.client import Database, Document
 from crawler.storage.shown import naming, shown
@@ -44,9 +45,9 @@ def _page_of_post(visit: Visit, stored: dict[str, Document], verdicts: Verdicts)
     content = fetched.content or {}
     page = {"url": fetched.target.url, "at": fetched.at, "content_hash": fetched.content_hash}
     fields = {name: value for name, value in content.items() if name != "main_text"}
-    current: Document = {"page": page | {"fields": fields}}
-    if content.get("main_text"):
-        current["text"] = content["main_text"]
+    current: Document = {"page": page | {"fields": fields, "markup": list(fetched.markup)}}
+    if text := as_texts(content, fetched.markup).get("main_text"):
+        current["text"] = text
     key = str(fetched.target.post)
     post = stored.get(key, {}) | current
     return UpdateOne({"_id": key}, shown({"$set": current}, post, verdicts.get(key)))
@@ -54,15 +55,16 @@ def _page_of_post(visit: Visit, stored: dict[str, Document], verdicts: Verdicts)
 
 def _update_of(visit: Visit, categories: list[str], verdicts: Verdicts) -> UpdateOne:
     fetched, target, content = visit.fetched, visit.fetched.target, visit.fetched.content or {}
+    told = as_texts(content, fetched.markup)
     current: Document = {
         "fields": {name: value for name, value in content.items() if name != "main_text"},
-        "title": content.get("title"),
-        "text": content.get("main_text"),
+        "title": told.get("title"),
+        "text": told.get("main_text"),
         "categories": categories,
         "content_hash": fetched.content_hash,
         "changed_at": fetched.at,
     }
     constant = {"spider": target.spider, "url": target.url, "first_seen": fetched.at}
-    update = naming({"$set": current, "$setOnInsert": constant}, fetched.compared)
-    update = shown(update, current, verdicts.get(target.key))
+    update = naming({"$set": current, "$setOnInsert": constant}, fetched)
+    update = shown(update, update["$set"], verdicts.get(target.key))
     return UpdateOne({"_id": target.key}, update, upsert=True)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from pymongo import DESCENDING, TEXT, IndexModel
 from pymongo.asynchronous.command_cursor import AsyncCommandCursor
 from pymongo.errors import OperationFailure
 
 from crawler.errors import StorageError
+from crawler.plaintext import as_texts
 from crawler.searching.query import Query
 from crawler.searching.words import field_texts, search_words
 from crawler.storage.client import Database, Document
@@ -19,8 +21,8 @@ NO_INDEX = 27
 # Their texts are read; one may have a million characters.
 BATCH = 25
 FIELDS = (
-    "spider", "url", "feed", "categories", "title", "text", "fields", "page.fields", "published",
-    "first_seen", "cluster",
+    "spider", "url", "feed", "categories", "title", "text", "fields", "markup", "page.fields",
+    "page.markup", "published", "first_seen", "cluster",
 )  # fmt: skip
 OF_COPIES = (
     "spider", "url", "feed", "title", "published", "first_seen", "similarity", "duplicate_of",
@@ -50,9 +52,10 @@ def words_of(post: Document) -> str | None:
     return search_words(post.get("title"), post.get("text"), _fields_of(post))
 
 
-def _fields_of(post: Document) -> list[Document]:
-    """What a wrapper read of a post, and of the page of a feed's post."""
-    return [post.get("fields") or {}, (post.get("page") or {}).get("fields") or {}]
+def _fields_of(post: Document) -> list[Mapping[str, Any]]:
+    """The fields of a post, and of the page of a feed's post, with text in place of HTML."""
+    parts = (post, post.get("page") or {})
+    return [as_texts(part.get("fields") or {}, part.get("markup") or ()) for part in parts]
 
 
 def with_words(update: Document, post: Document) -> Document:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
+from crawler.items import Fetched
 from crawler.sketches.claim import Verdict
 from crawler.storage.client import Document
 from crawler.storage.duplicates.flags import merged
@@ -15,8 +14,9 @@ def shown(update: Document, post: Document, verdict: Verdict | None) -> Document
     return merged(with_words(update, post), verdict)
 
 
-def naming(update: Document, compared: Sequence[str] | None) -> Document:
-    """An update with the fields that a wrapper wants compared, or without where it names none."""
-    if compared is None:
-        return update | {"$unset": {"compare": ""}}
-    return update | {"$set": update["$set"] | {"compare": list(compared)}}
+def naming(update: Document, fetched: Fetched) -> Document:
+    """An update with the names of the fields to compare, and of those that hold HTML, if any."""
+    names = {"compare": fetched.compared, "markup": fetched.markup or None}
+    given = {name: list(fields) for name, fields in names.items() if fields is not None}
+    absent = {name: "" for name, fields in names.items() if fields is None}
+    return update | {"$set": update["$set"] | given} | ({"$unset": absent} if absent else {})

@@ -146,6 +146,45 @@ def test_records_of_few_words_are_duplicates_where_they_are_the_same(
     assert database.posts.count_documents({"title": "Us", "original": True}) == 1
 
 
+WIDGET = """<div class="card card-body shadow-sm" data-widget="product-description-panel-v2"
+  data-tracking="view:item click:add-to-basket scroll:reviews" style="margin:0;padding:0 12px">
+  <header class="card-header d-flex justify-content-between align-items-center"></header>{}
+  <script>window.dataLayer.push({{event: "item view", currency: "EUR", list: "search results"}})
+  </script></div>"""
+
+
+def test_html_fields_are_compared_and_searched_by_their_text(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    texts = {"a": text(1, words=30), "b": text(2, words=30), "c": text(1, words=30)}
+    for name, words in texts.items():
+        body = WIDGET.format(f"<p>{words}</p>")
+        if name == "c":
+            body = f'<div class="other">{words.replace(" ", "</b> <b>", 5)}</div>'
+        pages.file(f"item-{name}.html", f"<h1><i>{name}</i></h1>{body}")
+    html = {
+        "title": {"css": "h1", "type": "html"},
+        "body": {"css": "div", "type": "html"},
+    }
+    freshet.crawl(site(freshet, pages, *texts, fields=html, duplicates=["body"]))
+    assert database.posts.count_documents({"original": True}) == 2
+    assert database.posts.count_documents({"title": "b", "original": True}) == 1
+    post = database.posts.find_one({"title": "b"})
+    assert post is not None
+    assert post["markup"] == ["title", "body"]
+    assert post["fields"]["body"].startswith("<div class=")
+
+    word = texts["b"].split()[0]
+    (found,) = json.loads(freshet("search", word, "--spider", "copies", "--json").out)
+    assert found["url"].endswith("item-b.html")
+    assert "<" not in found["snippet"]
+    for unseen in ("tracking", "card", "dataLayer"):
+        assert freshet("search", unseen, "--json").out.strip() == "[]"
+
+    assert freshet("duplicates", "rebuild", FRESHET_DUPLICATES=DUPLICATES).code == 0
+    assert database.posts.count_documents({"original": True}) == 2
+
+
 def test_a_wrapper_says_what_is_compared_or_that_nothing_is(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:

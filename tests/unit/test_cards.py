@@ -60,3 +60,11 @@ def test_other_links_and_broken_ones_are_no_items() -> None:
 def test_a_deep_page_is_no_trouble() -> None:
     deep = "<div>" * 200 + product(1, "£5") + "</div>" * 200
     assert set(cards(deep + product(2, "£6"))) == {"1", "2"}
+
+
+def test_scripts_say_nothing_of_an_item() -> None:
+    def listed(nonce: int) -> dict[str, str]:
+        script = f"<script>track({nonce})</script>"
+        return cards(f"<ul>{product(1, '£5', script)}{product(2, '£6', script)}</ul>")
+
+    assert listed(1) == listed(2)

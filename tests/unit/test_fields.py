@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from time import perf_counter
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -70,6 +71,45 @@ PAGE = HtmlResponse(
 )
 def test_a_field_finds_its_value_on_a_page(field: Field, value: Any) -> None:
     assert field.read(PAGE, UTC_ZONE) == value
+
+
+BLOCKS = HtmlResponse(
+    "https://shop.example/i/2",
+    encoding="utf-8",
+    body=b"""<div><h1>Title one</h1><p>First <b>pa</b>ra</p>line<br>break
+      <ul><li>one</li><li>two<script>var a = "<p>";</script></li></ul>
+      <table><tr><td>1</td><td>2</td></tr><tr><th>3</th></tr></table>
+      <style>p { color: red }</style><template><p>later</p></template>
+      <noscript>Enable <b>JavaScript</b></noscript><section>end</section>tail</div>after""",
+)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        (text("div"), "Title one First para line break one two 1 2 3 end tail"),
+        (texts("ul, tr"), ["one two", "1 2", "3"]),
+        (text("script"), 'var a = "<p>";'),
+        (text("noscript"), "Enable JavaScript"),
+        (text("body"), "Title one First para line break one two 1 2 3 end tail after"),
+        (number("tr"), 1),
+    ],
+    ids=lambda value: (value.css or value.xpath) if isinstance(value, Field) else "",
+)
+def test_text_has_spaces_between_blocks_and_nothing_unseen(field: Field, value: Any) -> None:
+    assert field.read(BLOCKS, UTC_ZONE) == value
+
+
+def test_text_of_deep_and_long_pages_takes_time_that_grows_with_them() -> None:
+    def seconds(parts: int) -> float:
+        deep = "<div>" * 1500 + "<i>a</i><p>b</p>" * parts + "</div>" * 1500
+        page = HtmlResponse("https://shop.example", body=deep.encode(), encoding="utf-8")
+        page.selector  # noqa: B018 - parsing is not measured
+        started = perf_counter()
+        assert (text("body").read(page, UTC_ZONE) or "").count("b") == parts
+        return perf_counter() - started
+
+    assert min(seconds(80_000) for _ in range(3)) < 16 * min(seconds(10_000) for _ in range(3))
 
 
 JSON = TextResponse(

@@ -73,3 +73,11 @@ def test_an_endless_page_is_cut() -> None:
 )
 def test_the_title_is_the_page_s_own(head: str, title: str | None) -> None:
     assert page_title(page(head)) == title
+
+
+def test_a_title_and_a_body_without_prose_are_not_glued() -> None:
+    body = "<h1>Tea<br>and <i>cof</i>fee</h1><div>One</div><div>Two<template>3</template></div>"
+    read = main_text(page(f"<body>{body}</body>"))
+    assert read["title"] == "Tea and coffee"
+    assert "One Two" in " ".join(read["main_text"].split())
+    assert "3" not in read["main_text"]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+from crawler.plaintext import as_texts
 from crawler.sketches import compared
 from crawler.sketches.claim import Candidate, created_at
 from crawler.sketches.schemes import Scheme
@@ -13,8 +14,8 @@ from crawler.sketches.stored import Sketch
 from crawler.storage.client import Document
 
 FIELDS = (
-    "title", "text", "fields", "page.at", "page.fields", "changed_at", "compare", "published",
-    "first_seen",
+    "title", "text", "fields", "markup", "page.at", "page.fields", "page.markup", "changed_at",
+    "compare", "published", "first_seen",
 )  # fmt: skip
 
 
@@ -44,12 +45,12 @@ def created_of(post: Document) -> datetime:
 
 
 def _content(post: Document) -> tuple[str | None, Mapping[str, Any]]:
-    """Title and fields: of the page behind a feed's post where that was read last."""
+    """Title and fields, HTML as its text; of the page behind a feed's post if read last."""
     page = post.get("page")
     if page and page["at"] >= post.get("changed_at", page["at"]):
-        fields = page.get("fields") or {}
+        fields = as_texts(page.get("fields") or {}, page.get("markup") or ())
         return fields.get("title"), fields
-    return post.get("title"), post.get("fields") or {}
+    return post.get("title"), as_texts(post.get("fields") or {}, post.get("markup") or ())
 
 
 def _all_fields(post: Document) -> list[Mapping[str, Any]]:

@@ -8,17 +8,22 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.differences import unified
 from crawler.errors import ConfigError
 from crawler.finding import names_of, target_of
+from crawler.searching.passages import printable
 from crawler.storage import feedposts, versions, visits
 from crawler.storage.client import Database, Document
 from crawler.storage.store import opened
 
 SHOWN_HASH = 8
+STYLES = {"+": "green", "-": "red", "@": "cyan"}
+# No mark is looked for beyond the next one: that keeps the search linear.
+MARKS = {r"\[-(?:(?!\[-).)*?-\]": "red", r"\{\+(?:(?!\{\+).)*?\+\}": "green"}
 
 
 class Command(FreshetCommand):
@@ -114,9 +119,14 @@ def _show_diff(found: Document, pair: tuple[int, int], *, as_json: bool) -> None
         print_json({"url": found["url"], "before": before, "after": after, "diff": lines})
         return
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    styles = {"+": "green", "-": "red", "@": "cyan"}
+    if not lines:
+        console.print(f"no difference between {names[0]} and {names[1]}")
     for line in lines:
-        console.print(line, style=styles.get(line[:1]))
+        text = Text(line, style=STYLES.get(line[:1], ""))
+        if line.startswith("~"):
+            for mark, style in MARKS.items():
+                text.highlight_regex(mark, style)
+        console.print(text)
 
 
 def _show(found: Document) -> None:
@@ -147,7 +157,9 @@ def _visits_table(rows: list[Document]) -> Table:
     for row in rows:
         sizes = (str(row[name]) for name in ("get_size", "update_size", "diff_size"))
         status = str(row["status"] or "")
-        table.add_row(_time(row["at"]), row["outcome"], status, *sizes, row.get("reason", ""))
+        table.add_row(
+            _time(row["at"]), row["outcome"], status, *sizes, printable(row.get("reason") or "")
+        )
     return table
 
 

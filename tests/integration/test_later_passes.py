@@ -219,3 +219,22 @@ def test_what_the_world_did_meanwhile_is_what_the_log_says(
     for item in world.items:
         if item.live(now):
             assert prices[site.url + item.path] == item.offer(now).pence / 100
+
+
+def test_a_changed_html_field_is_shown_by_word(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    words = " ".join(f"word{number}" for number in range(3000))
+    pages.list("list.html", ["item-a.html"])
+    wrapper = pages_wrapper(freshet, pages, fields={"body": {"css": "div", "type": "html"}})
+    for number, price in enumerate(("12", "13 \x1b]0;x\x07")):
+        pages.file("item-a.html", f"<div><p>{words}</p> <b>price {price}</b> <i>{words}</i></div>")
+        freshet.crawl(wrapper, "-a", "full=1", hours=number)
+    url = f"{pages.url}/item-a.html"
+    shown = freshet("history", url, "--diff").out
+    assert "price [-12-]{+13 " in shown
+    assert "\x1b" not in shown
+    assert "characters …" in shown
+    assert len(shown) < 1000
+    same = freshet("history", url, "--diff", "1", "1")
+    assert (same.code, "no difference between version 1," in same.out) == (0, True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler.differences import diff_size, unified
+from crawler.differences import Matcher, by_word, diff_size, unified
 
 TEXTS = st.text("ab\n", max_size=40) | st.text(max_size=20)
 LINES = st.lists(st.text("ab ", max_size=4), max_size=12)
@@ -47,3 +47,24 @@ def test_a_diff_takes_away_and_adds_what_differs_in_number(
     removed = sum(line.startswith("-") for line in body)
     assert added - removed == len(after) - len(before)
     assert bool(body) == (before != after)
+
+
+@given(LINES, LINES, st.sampled_from([0, 4, 1000]))
+def test_runs_are_equal_and_in_order_within_any_budget(
+    one: list[str], other: list[str], pairs: int
+) -> None:
+    at = to = 0
+    for i, j, n in Matcher(pairs).runs(one, other):
+        assert i >= at
+        assert j >= to
+        assert n > 0
+        assert one[i : i + n] == other[j : j + n]
+        at, to = i + n, j + n
+
+
+@given(TEXTS, TEXTS, st.sampled_from([0, 4, 1000]))
+def test_a_diff_by_word_loses_nothing_of_both_texts(one: str, other: str, pairs: int) -> None:
+    changes = by_word(one, other, Matcher(pairs))
+    assert "".join(change.same + change.old for change in changes) == one
+    assert "".join(change.same + change.new for change in changes) == other
+    assert any(change.old or change.new for change in changes) == (one != other)

@@ -8,7 +8,7 @@ from time import perf_counter
 
 import pytest
 
-from crawler.differences import EXACT_PAIRS, diff_size, unified
+from crawler.differences import EXACT_PAIRS, MAX_CHARACTERS, diff_size, unified
 
 
 @pytest.mark.parametrize(
@@ -83,3 +83,87 @@ def test_a_diff_shows_what_went_and_what_came() -> None:
 
 def test_equal_contents_have_no_diff() -> None:
     assert unified(["a"], ["a"], ("old", "new")) == []
+
+
+WORDS = [f"word{number}" for number in range(5000)]
+
+
+def article(*edits: tuple[int, str]) -> list[str]:
+    """Lines of a content with one long html field, in which some words were replaced."""
+    words = WORDS.copy()
+    for at, word in edits:
+        words[at] = word
+    return ["title: Tea", f"body: <article>{' '.join(words)}</article>"]
+
+
+def test_a_long_line_is_shown_by_word_with_its_surroundings() -> None:
+    diff = unified(article(), article((2500, "<b>new</b>"), (2504, "x"), (4000, "!")), ("a", "b"))
+    told = "\n".join(diff)
+    shown = "word2499 [-word2500-]{+<b>new</b>+} word2501 word2502 word2503 [-word2504-]{+x+} "
+    assert shown in told
+    assert "word3999 [-word4000-]{+!+} word4001" in told
+    assert diff[3:5] == [" title: Tea", "~body: <article>word0 word1 wor"]
+    assert diff[5].startswith("~… 21,")
+    assert len(told) < 800
+
+
+def test_short_lines_stay_lines_beside_long_ones() -> None:
+    before, after = ["price: 1", *article()], ["price: 2", *article((7, "seven"))]
+    before[1] = "title: A"
+    diff = unified(before, after, ("a", "b"))
+    assert diff[3:7] == ["-price: 1", "-title: A", "+price: 2", "+title: Tea"]
+    assert " word6 [-word7-]{+seven+} word8 " in "\n".join(diff)
+
+
+def test_a_long_text_that_went_is_folded() -> None:
+    (line,) = unified(article()[1:], [], ("a", "b"))[3:]
+    assert line.startswith("-body: <article>word0 ")
+    assert line.endswith(" word4999</article>")
+    assert "characters …" in line
+    assert len(line) < 2100
+
+
+def test_what_a_terminal_would_act_on_is_escaped() -> None:
+    diff = unified(["a: 1"], ["a: \x1b]0;title\x07\u202e2\r3"], ("a", "b"))
+    assert diff[-1] == "+a: \\x1b]0;title\\x07\\u202e2\\r3"
+    diff = unified(article(), article((2500, "\x1b[2J")), ("a", "b"))
+    assert "{+\\x1b[2J+}" in "\n".join(diff)
+
+
+def made(kind: str) -> tuple[list[str], list[str]]:
+    """Contents that are made to take long, of a megabyte or more."""
+    numbers = random.Random(5)
+    if kind == "lines of few kinds":
+        return tuple([f"l{numbers.randrange(100)}" for _ in range(300_000)] for _ in "ab")  # type: ignore[return-value]
+    if kind == "words of few kinds":
+        return tuple([" ".join(f"w{numbers.randrange(99)}" for _ in range(300_000))] for _ in "ab")  # type: ignore[return-value]
+    if kind == "words in another order":
+        words = [f"w{number}" for number in range(200_000)]
+        return [" ".join(words)], [" ".join(numbers.sample(words, len(words)))]
+    if kind == "every other word":
+        return tuple([" ".join(f"{x}{n:06} the" for n in range(100_000))] for x in "ab")  # type: ignore[return-value]
+    return tuple([f"{x} a b c {n} " * 20 for n in range(5_000)] for x in "ab")  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["lines of few kinds", "words of few kinds", "words in another order", "every other word",
+     "long lines"],
+)  # fmt: skip
+def test_no_diff_takes_long_or_gets_long(kind: str) -> None:
+    before, after = made(kind)
+    started = perf_counter()
+    diff = unified(before, after, ("a", "b"))
+    assert perf_counter() - started < 15
+    assert len(diff) > 3
+    assert sum(map(len, diff)) < MAX_CHARACTERS + 1000
+
+
+def test_lines_that_repeat_are_compared_fast() -> None:
+    # difflib compares each of the equal lines, one at a time, with all the others like it.
+    def lines(other: str) -> str:
+        return "".join(f"{n // 2 % 50 if n % 2 else other + str(n):>30}\n" for n in range(9_999))
+
+    started = perf_counter()
+    assert diff_size(lines("old"), lines("new")) == pytest.approx(2 * 5000 * 31, rel=0.01)
+    assert perf_counter() - started < 5

@@ -18,6 +18,7 @@ from crawler.storage.client import Database, Document
 from crawler.storage.histories import Watched
 from crawler.storage.learnings import Phase
 from crawler.storage.sites import Site
+from crawler.words import period, span
 from schedules import sampling
 from schedules.history import Ints
 from schedules.schedule import WEEK_HOURS
@@ -53,7 +54,7 @@ class Asked:
             raise ConfigError(f"--sample {self.sample}: one page at least")
         every = self.every_hours
         if every is not None and not SHORTEST_HOURS <= every <= LONGEST_HOURS:
-            raise ConfigError(f"--every {span(every)}: from a minute to a day")
+            raise ConfigError(f"--every {period(every)}: from a minute to a day")
 
     def differs_from(self, phase: Phase) -> bool:
         """Whether something is asked that a phase does not do."""
@@ -113,12 +114,12 @@ def _budget(asked: Asked, every: float) -> float:
     polls, per_day = sampling.polls_per_day(every), asked.requests_per_day
     if per_day is None:
         raise ConfigError(
-            f"say --budget R/day: polls every {span(every)} are {polls} requests a day and page"
+            f"say --budget R/day: polls every {period(every)} are {polls} requests a day and page"
         )
     if per_day < polls:
         longer = f", or --every {math.ceil(24 * 60 / per_day)}m" if per_day >= 1 else ""
         raise ConfigError(
-            f"budget {per_day:g}/day is below one page's polls: every {span(every)} takes "
+            f"budget {per_day:g}/day is below one page's polls: every {period(every)} takes "
             f"{polls}/day (--budget {polls}/day or more{longer})"
         )
     return per_day
@@ -138,7 +139,7 @@ def _limit(per_day: float, every: float, site: Site, pace: float | None) -> Limi
         limits.append(Limit(pages, f"politeness (passes took {pace:.2g} s a page)"))
     least = min(limits)
     if not least.pages:
-        raise ConfigError(f"{least.why} leaves no room for a poll every {span(every)}")
+        raise ConfigError(f"{least.why} leaves no room for a poll every {period(every)}")
     return least
 
 
@@ -192,7 +193,8 @@ def _of_sample(phase: Phase, missed: int) -> Iterator[str]:
         )
     hours = (phase.until - phase.at) / HOUR / phase.turns
     if hours < WEEK_HOURS:
-        yield f"each page is polled for {span(hours)}: less than a week, so not at all its hours"
+        polled = span(hours * HOUR_SECONDS)
+        yield f"each page is polled for {polled}: less than a week, so not at all its hours"
 
 
 def _of_site(site: Site) -> Iterator[str]:
@@ -223,7 +225,7 @@ def outcome(found: Document) -> Document:
 
 def _described(found: Document) -> Document:
     names = ("at", "until", "weeks", "every_hours", "budget_per_day", "sample", "pages", "turns")
-    shown = {"spider": found["learns"], "every": span(found["every_hours"])}
+    shown = {"spider": found["learns"], "every": period(found["every_hours"])}
     return shown | {name: found[name] for name in names} | {"begun": False, "notes": []}
 
 
@@ -235,12 +237,3 @@ def _due(phase: Phase, rows: list[Document], now: datetime) -> int:
         pages = sum(row["turn"] == turn for row in rows)
         due += pages * max(0.0, (until - since) / HOUR) / phase.every_hours
     return int(due)
-
-
-def span(hours: float) -> str:
-    """A length of time in words: `20 minutes`, `6 hours`, `1.5 days`."""
-    for unit, length in (("day", 24.0), ("hour", 1.0), ("minute", 1 / 60)):
-        amount = round(hours / length, 1)
-        if amount >= 1 and (unit != "day" or hours > 48):
-            return f"{amount:g} {unit}{'' if amount == 1 else 's'}"
-    return f"{hours * HOUR_SECONDS:.0f} seconds"

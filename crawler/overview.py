@@ -8,6 +8,7 @@ from crawler import weeks
 from crawler.storage import changes, timetables
 from crawler.storage.client import Database, Document
 from crawler.storage.sites import Site
+from crawler.words import is_known
 from schedules.groups import NAMES
 from schedules.windows import DAY_HOURS, DAYS
 
@@ -24,6 +25,8 @@ async def of_plans(db: Database, names: list[str], documents: list[Document]) ->
     groups = await timetables.groups(db, names)
     slots, even = await timetables.slots(db, names), await timetables.even(db, names)
     week = weeks.requests(slots, even)
+    for row in groups:
+        row["known"] = is_known(row["rate_low"], row["rate_high"])
     planned = sorted(
         (row for row in groups if row["group"] in NAMES),
         key=lambda row: -NAMES.index(row["group"]),
@@ -58,7 +61,9 @@ def _totals(groups: list[Document], documents: list[Document]) -> Document:
     weights = [one["requests_per_day"] for one in daily]
     per_day = sum(row["requests_per_day"] for row in groups)
     of_groups = [row["targets"] for row in groups]
+    low, high = (sum(row[name] for row in groups) for name in ("rate_low", "rate_high"))
     return {
+        "known": is_known(low, high),
         "missed_per_week": round(sum(row["missed_per_week"] for row in groups), 3),
         "delay_hours": _mean([row["delay_hours"] for row in groups], of_groups),
         "requests_per_day": round(per_day, 3),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from crawler.errors import ConfigError
+from crawler.words import NOT_KNOWN
 from schedules.history import Floats
 from schedules.windows import DAY_HOURS, DAYS
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 KINDS = (".png", ".svg")
 INK, QUIET = "#222222", "#666666"
 CHANGES_TEXT = "expected, at the hour in which they happen; visits come best shortly after"
+GUESSED_TEXT = f"{NOT_KNOWN}; a guess from what pages usually do"
 SIZE_INCHES = (9.5, 8.2)
 DOTS = 150
 HOURS = range(0, DAY_HOURS + 1, 3)
@@ -28,12 +30,14 @@ class Calendar:
     """A local week of requests and of changes.
 
     requests, changes: (168,) in each hour of the week, 0 = Monday 00:00
+    known: whether the changes are more than a guess
     """
 
     title: str
     subtitle: str
     requests: Floats
     changes: Floats
+    known: bool = True
 
 
 class Panel(NamedTuple):
@@ -42,6 +46,7 @@ class Panel(NamedTuple):
     what: str
     text: str
     hue: str
+    known: bool = True
 
 
 def check(path: Path) -> None:
@@ -65,7 +70,8 @@ def draw(calendar: Calendar, path: Path) -> None:
     heights, widths = (1, 3.4, 0.55, 1, 3.4), (24, 4, 0.5)
     grid = figure.add_gridspec(5, 3, height_ratios=heights, width_ratios=widths)
     requests = Panel("Requests", calendar.subtitle, "Blues")
-    changes = Panel("Changes", CHANGES_TEXT, "Oranges")
+    text = CHANGES_TEXT if calendar.known else GUESSED_TEXT
+    changes = Panel("Changes", text, "Oranges", calendar.known)
     _week(figure, grid, 0, calendar.requests, requests)
     _week(figure, grid, 3, calendar.changes, changes)
     try:
@@ -86,7 +92,8 @@ def _week(figure: Figure, grid: GridSpec, row: int, values: Floats, panel: Panel
     _bare(top, side)
     top.set_xlim(main.get_xlim())
     side.set_ylim(main.get_ylim())
-    _sums_beside(side, table.sum(1))
+    if panel.known:
+        _sums_beside(side, table.sum(1))
     top.set_title(panel.what, loc="left", fontsize=12, weight="bold", color=INK, pad=18)
     top.text(0, 1.1, panel.text, transform=top.transAxes, fontsize=9, color=QUIET)
     bar = figure.colorbar(image, cax=figure.add_subplot(grid[row + 1, 2]))

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from crawler.storage.client import Document
-from crawler.words import listed
+from crawler.words import DAY, HOUR, NOT_KNOWN, listed, span
 
 SOURCES = {
     "goal": "what the goal needs",
@@ -45,10 +45,10 @@ def _lines(done: Document) -> dict[str, str]:
         "targets": f"{done['targets']:,} of {listed(done['spiders'])}{new}",
         "policy": _policy(done),
         "requests": f"{totals['requests_per_day']:,.1f} a day{_budget(done)}",
-        "freshness": f"{_number(totals['freshness'])} expected, age {_days(totals['age_days'])}",
-        "daily crawl": f"{daily['requests_per_day']:,} a day would give "
-        f"{_number(daily['freshness'])}, age {_days(daily['age_days'])}; "
-        f"this is {totals['load']:.1%} of its requests",
+        "freshness": _freshness(totals, " expected") if totals["known"] else NOT_KNOWN,
+        "daily crawl": f"{daily['requests_per_day']:,} a day"
+        + (f" would give {_freshness(daily)}" if totals["known"] else "")
+        + f"; this is {totals['load']:.1%} of its requests",
     }
     if done["price"] is not None:
         lines["price"] = (
@@ -67,9 +67,7 @@ def _lines_of_feeds(done: Document) -> dict[str, str]:
         "feeds": f"{done['targets']:,} of {listed(done['spiders'])}{new}",
         "policy": f"{done['policy']}",
         "requests": f"{totals['requests_per_day']:,.1f} a day{_budget(done)}",
-        "posts": f"{totals['posts_per_day']:,.1f} a day expected, "
-        f"{_percent(totals['missed_share'])} of them missed; the others are collected after "
-        f"{_hours(totals['delay_hours'])}",
+        "posts": _posts(totals) if totals["known"] else NOT_KNOWN,
     }
     if done["price"] is not None:
         lines["price"] = f"a fetch is made where it saves {done['price']:.3g} posts or more"
@@ -77,12 +75,21 @@ def _lines_of_feeds(done: Document) -> dict[str, str]:
     return lines | {"moved": f"{done['moved']:,} of {done['targets']:,} ({share:.1%})"}
 
 
+def _freshness(totals: Document, expected: str = "") -> str:
+    return f"{_number(totals['freshness'])}{expected}, age {_age(totals['age_days'])}"
+
+
+def _posts(totals: Document) -> str:
+    delay = totals["delay_hours"]
+    return (
+        f"{totals['posts_per_day']:,.1f} a day expected, {_percent(totals['missed_share'])} of "
+        "them missed; the others are collected after "
+        f"{'an unknown time' if delay is None else span(delay * HOUR)}"
+    )
+
+
 def _percent(value: float | None) -> str:
     return "an unknown share" if value is None else f"{value:.1%}"
-
-
-def _hours(value: float | None) -> str:
-    return "unknown hours" if value is None else f"{value:.3g} hours"
 
 
 def _policy(done: Document) -> str:
@@ -112,5 +119,5 @@ def _number(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.3f}"
 
 
-def _days(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.3g} days"
+def _age(days: float | None) -> str:
+    return "unknown" if days is None else span(days * DAY)

@@ -11,13 +11,13 @@ from rich.table import Table
 
 from crawler import charts, weeks
 from crawler.storage.client import Document
-from crawler.words import listed
+from crawler.words import DAY, HOUR, NOT_KNOWN, listed, span
 from schedules.history import Floats
 from schedules.windows import DAYS
 
 FIGURES = {
-    "pages": ("freshness", "age in days"),
-    "feeds": ("posts missed a week", "delay in hours"),
+    "pages": ("freshness", "age"),
+    "feeds": ("posts missed a week", "delay"),
 }
 CAPS = (("daily_cap", "a day"), ("hourly_cap", "an hour"))
 URL_SUMS = {"changes": "all", "update_size": "bytes", "diff_size": "chars"}
@@ -37,7 +37,11 @@ def show_plan(console: Console, found: Document) -> None:
     table = Table("expected", "requests a day", *FIGURES[kind])
     table.add_row("this plan", f"{totals['requests_per_day']:,.1f}", *_figures(totals, kind))
     if kind == "pages":
-        table.add_row("daily crawling", f"{daily['requests_per_day']:,}", *_figures(daily, kind))
+        table.add_row(
+            "daily crawling",
+            f"{daily['requests_per_day']:,}",
+            *_figures(daily | {"known": totals["known"]}, kind),
+        )
     _right(table)
     console.print(table)
     console.print(_targets(found))
@@ -66,13 +70,15 @@ def _targets(found: Document) -> str:
 
 
 def _figures(row: Document, kind: str) -> tuple[str, str]:
+    if not row["known"]:
+        return NOT_KNOWN, ""
     if kind == "feeds":
         missed, delay = row["missed_per_week"], row["delay_hours"]
-        return f"{missed:.3g}", "" if delay is None else f"{delay:.3g}"
+        return f"{missed:.3g}", "" if delay is None else span(delay * HOUR)
     fresh, age = row["freshness"], row["age_days"]
     return (
         "" if fresh is None else f"{fresh:.3f}",
-        "" if age is None else f"{age:.3g}",
+        "" if age is None else span(age * DAY),
     )
 
 

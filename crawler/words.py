@@ -6,6 +6,9 @@ import math
 from collections.abc import Sequence
 
 SHOWN_NAMES = 5
+# An estimate whose upper bound is more than this many times the lower one is not shown.
+MAX_FACTOR = 10
+NOT_KNOWN = "not known yet"
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 
 
@@ -33,11 +36,38 @@ def listed(names: Sequence[str], shown: int = SHOWN_NAMES) -> str:
     return ", ".join(names[:shown]) + (f" and {more} more" if more > 0 else "")
 
 
+def is_known(low: float | None, high: float | None) -> bool:
+    """Whether a figure >= 0 is known: its interval is there and within a factor of MAX_FACTOR."""
+    return low is not None and high is not None and 0 < high <= MAX_FACTOR * low
+
+
 def span(seconds: float) -> str:
-    """A length of time in its largest unit: `45 s`, `3 min`, `5 h`, `12 days`."""
-    for most, unit_seconds, name in ((90, 1, "s"), (90 * MINUTE, MINUTE, "min")):
-        if seconds < most:
-            return f"{seconds / unit_seconds:.0f} {name}"
-    if seconds < 36 * HOUR:
-        return f"{seconds / HOUR:.0f} h"
-    return f"{seconds / DAY:.0f} days"
+    """A length of time or an age: `45 s`, `39 min`, `10.7 h`, `3 days`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 90 * MINUTE:
+        return f"{seconds / MINUTE:.0f} min"
+    if seconds < 2 * DAY:
+        return f"{round(seconds / HOUR, 1):g} h"
+    days = seconds / DAY
+    return f"{round(days, 1 if days < 10 else None):g} days"
+
+
+def period(hours: float) -> str:
+    """A period as after "every": `minute`, `5 minutes`, `hour`, `36 hours`, `28 days`."""
+    amount, unit = hours * HOUR, "second"
+    for seconds, name in ((MINUTE, "minute"), (HOUR, "hour"), (DAY, "day")):
+        # Up to two days are as clear in hours.
+        if round(hours * HOUR / seconds, 1) >= (2 if name == "day" else 1):
+            amount, unit = hours * HOUR / seconds, name
+    shown = f"{round(amount, 1):g}"
+    return unit if shown == "1" else f"{shown} {unit}s"
+
+
+def often(per_week: float) -> str:
+    """Visits a week, > 0, as people say it: `3 visits a week`, `a visit every 2 weeks`."""
+    if per_week >= 14:
+        return f"{round(per_week / 7, 1):g} visits a day"
+    if per_week >= 1:
+        return "a visit a week" if per_week == 1 else f"{round(per_week, 1):g} visits a week"
+    return f"a visit every {round(1 / per_week, 1):g} weeks"

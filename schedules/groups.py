@@ -85,8 +85,6 @@ def windows_of(group: int, night: bool) -> list[tuple[str, str]]:
 
 def times_of(schedule: Schedule) -> list[tuple[str, str]]:
     """Days and time of visits: (`Mon,Wed,Fri`, `00:00`), (`2nd and 4th Sat`, `12:00`)."""
-    if schedule.every_hours:
-        return [(f"every {schedule.every_hours:g} hours", "")]
     weeks_of: dict[tuple[int, int], list[int]] = {}
     for slot in schedule.slots:
         week, in_week = divmod(slot, WEEK_HOURS)

@@ -21,7 +21,7 @@ from crawler.config import Config
 from crawler.storage import cells
 from crawler.storage.client import Document
 from crawler.storage.store import opened
-from crawler.words import count, span
+from crawler.words import HOUR, count, period, span
 from schedules.ratios import expected_ratio, load_of
 
 NAMES = ("name", "spider", "group", "period_seconds", "execution_seconds", "requested",
@@ -135,16 +135,12 @@ def _row(one: Document) -> tuple[Any, ...]:
     return (
         f"{one['spider']}/{one['name']}",
         one["group"] or "planned",
-        _span(one["period_seconds"]),
+        one["period_seconds"] and period(one["period_seconds"] / HOUR),
         None if takes is None else f"{takes:.3f} s",
-        _span(one["age_seconds"]),
+        None if one["age_seconds"] is None else span(one["age_seconds"]),
         one["ratio"],
         shorten(one["error"] or "", SHOWN_CHARACTERS),
     )
-
-
-def _span(seconds: float | None) -> str:
-    return "" if seconds is None else span(seconds)
 
 
 def _text(value: Any) -> str:

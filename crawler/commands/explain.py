@@ -20,7 +20,7 @@ from crawler.finding import target_of
 from crawler.storage import feeds, histories, sites, timetables
 from crawler.storage.client import Document
 from crawler.storage.store import opened
-from crawler.words import count
+from crawler.words import DAY, NOT_KNOWN, count, often, span
 from crawler.working import working
 from schedules.schedule import WEEK_HOURS
 
@@ -89,9 +89,11 @@ def _show(found: Document) -> None:
     console.print(table)
     for sentence in found["reasons"]:
         console.print(f"- {sentence}")
-    if "changes_by_hour" in found:
+    when = "When it posts" if found.get("feed") else "When it changes"
+    if "rate" in found and not found["rate"]["known"]:
+        console.print(f"\n{when} is {NOT_KNOWN}")
+    elif "changes_by_hour" in found:
         slots = (found["plan"] or {}).get("slots") or ()
-        when = "When it posts" if found.get("feed") else "When it changes"
         console.print(f"\n{when}, darker is more often" + (", ● a visit" if slots else ""))
         values = [value for day in found["changes_by_hour"].values() for value in day]
         for line in charts.week(values, {slot % WEEK_HOURS for slot in slots}):
@@ -106,14 +108,17 @@ def _lines(found: Document) -> dict[str, str]:
     if feed:
         lines |= _of_feed(feed)
     if "rate" in found:
-        rate = {name: f"{value:.3g}" for name, value in found["rate"].items()}
+        rate = [f"{found['rate'][name]:.3g}" for name in ("per_week", "low", "high")]
         lines[events] = (
-            f"{rate['per_week']} a week, {rate['low']} to {rate['high']} with 90 % probability"
+            f"{rate[0]} a week, {rate[1]} to {rate[2]} with 90 % probability"
+            if found["rate"]["known"]
+            else f"a rate is {NOT_KNOWN}"
         )
     if plan := found["plan"]:
         lines["plan"] = _plan(found, plan)
     if "freshness" in found:
-        lines["expected"] = f"freshness {found['freshness']:.3f}, age {found['age_days']:.3g} days"
+        expected = f"freshness {found['freshness']:.3f}, age {span(found['age_days'] * DAY)}"
+        lines["expected"] = expected if found["rate"]["known"] else NOT_KNOWN
     if missed := found["visits"]["missed"]:
         lines["visits"] = f"{found['visits']['made']:,} made, {missed:,} of the plan missed"
     lines["next visit"] = _both(found["next_visit"], zone)
@@ -158,11 +163,9 @@ def _between(after: datetime, by: datetime, zone: ZoneInfo) -> str:
 def _plan(found: Document, plan: dict[str, Any]) -> str:
     times = "; ".join(plan.get("windows") or ())
     per_week = plan.get("visits_per_week") or 0
-    often = "a visit a week" if per_week == 1 else f"{per_week:.3g} visits a week"
-    if 0 < per_week < 1:
-        often = f"a visit every {1 / per_week:.3g} weeks"
+    how = times if plan.get("every_hours") or not per_week else f"{often(per_week)} ({times})"
     at = f", as of {found['planned_at']:%Y-%m-%d %H:%M} UTC" if found["planned_at"] else ""
-    return f"{plan.get('group')}: {often} ({times}), policy {plan.get('policy')}{at}"
+    return f"{plan.get('group')}: {how}, policy {plan.get('policy')}{at}"
 
 
 def _both(moment: datetime, zone: ZoneInfo) -> str:

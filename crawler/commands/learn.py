@@ -23,6 +23,7 @@ from crawler.locks import only_one
 from crawler.storage import learnings, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.store import opened
+from crawler.words import DAY, span
 
 if TYPE_CHECKING:
     from crawler.learning import Asked
@@ -171,7 +172,7 @@ def _lines(done: Document) -> Iterator[str]:
     if done["begun"]:
         yield f"{name} learns for {done['weeks']:g} weeks, until {_time(done['until'])}"
     elif done["learning"]:
-        left = f"{done['days_left']:.1f} days from now"
+        left = f"{span(done['days_left'] * DAY)} from now"
         yield f"{name} is learning until {_time(done['until'])}, {left}"
     else:
         yield f"{name} learned until {_time(done['ended'])}; its pages go their former way"

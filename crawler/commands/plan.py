@@ -114,7 +114,8 @@ async def _draw(db: Database, config: Config, found: Document, picture: Path) ->
     expected = changes_by_hour(estimate(gathered.population, gathered.histories))
     requests = np.array([found["timetable"][day] for day in DAYS]).ravel()
     zones = [one.timezone for one in gathered.sites]
-    pictures.draw(pictures.Calendar(*_titles(found, zones), requests, expected), picture)
+    known = bool(found["totals"]["known"])
+    pictures.draw(pictures.Calendar(*_titles(found, zones), requests, expected, known), picture)
     found["calendar"] = str(picture)
 
 

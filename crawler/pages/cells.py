@@ -11,7 +11,7 @@ from jinja2 import StrictUndefined
 from markupsafe import Markup
 
 from crawler.pages.values import NEVER, NotRead, age, dressed
-from crawler.words import span
+from crawler.words import HOUR, period
 
 # What a page was built with: key, hash, stale, error, period of a cell.
 Fact = list[Any]
@@ -58,9 +58,9 @@ class Cell:
             return f"last look failed: {' '.join(self.error.split())}"
         if self.age_seconds is None:
             return NEVER
-        period = self.period_seconds
-        if period and self.age_seconds > STALE_PERIODS * period:
-            return f"read {age(self.age_seconds)}, wanted every {span(period)}"
+        wanted = self.period_seconds
+        if wanted and self.age_seconds > STALE_PERIODS * wanted:
+            return f"read {age(self.age_seconds)}, wanted every {period(wanted / HOUR)}"
         return None
 
     @property

@@ -13,7 +13,7 @@ from crawler.replanning.population import Gathered
 from crawler.replanning.wishes import BALANCED, OBJECTIVES, Wish
 from crawler.storage.client import Document
 from crawler.storage.histories import Watched
-from crawler.words import amount, count, rounded_up
+from crawler.words import DAY, amount, count, period, rounded_up, span
 from schedules.feedplans import FEED_POLICIES
 from schedules.goals import GoalTooHigh, budget_for
 from schedules.history import Flags
@@ -125,7 +125,7 @@ def _of_goal(gathered: Gathered, wish: Wish, now_hours: float) -> float:
     try:
         return budget_for(gathered.population, gathered.histories, now_hours, wish.freshness, days)
     except GoalTooHigh as error:
-        best = f"{error.best:.3f}" if days is None else f"{error.best * DAY_HOURS:.2g} hours"
+        best = f"{error.best:.3f}" if days is None else span(error.best * DAY)
         goal = f"freshness {wish.freshness:g}" if days is None else f"age {wish.max_age_hours:g} h"
         raise ConfigError(
             f"{goal} cannot be reached: even hourly visits to all would give {best}"
@@ -195,7 +195,7 @@ def too_small(budget: float, error: BudgetTooSmall, gathered: Gathered) -> Confi
     """The budget is below what one visit of each target in its longest interval takes."""
     longest, least = gathered.population.max_hours, rounded_up(error.least_per_day)
     how = (
-        f"every {longest[0] / DAY_HOURS:g} days" if np.ptp(longest) == 0
+        f"every {period(float(longest[0]))}" if np.ptp(longest) == 0
         else "at their longest intervals"
     )  # fmt: skip
     return ConfigError(

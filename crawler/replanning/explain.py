@@ -15,6 +15,7 @@ from crawler.replanning.wishes import BALANCED, OBJECTIVES
 from crawler.storage import parts
 from crawler.storage.client import Document
 from crawler.storage.sites import Site
+from crawler.words import is_known
 from schedules import calendar, optimal
 from schedules.estimate import Estimate, estimate
 from schedules.history import CHANGE, Ints
@@ -143,6 +144,7 @@ def _expected(one: Estimate, schedule: Schedule) -> Document:
             "per_week": round(mean, 4),
             "low": round(min(mean, float(rates.low[0])), 4),
             "high": round(max(mean, float(rates.high[0])), 4),
+            "known": is_known(float(rates.low[0]), float(rates.high[0])),
         },
         "changes_by_hour": weeks.matrix(profile * mean, digits=5),
     }

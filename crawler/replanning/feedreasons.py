@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from crawler.feeds.pushing import is_active, is_proven
-from crawler.replanning.spans import days
 from crawler.storage.client import Document
-from crawler.words import amount, count
+from crawler.words import amount, count, period
 from schedules.windows import DAYS
 
 BY_POLICY = {
@@ -47,8 +46,8 @@ def _of_plan(plan: Document, price: float | None, most_hours: float) -> Iterator
         return
     if plan.get("bound") == "floor":
         yield (
-            f"It has the least there is, a fetch every {days(most_hours)} (floor): more would not "
-            "pay, and no feed is left unseen for longer."
+            f"It has the least there is, a fetch every {period(most_hours)} (floor): more would "
+            "not pay, and no feed is left unseen for longer."
         )
     if plan.get("bound") == "kept":
         yield "It keeps the schedule it had: a new one would save too little to move it (kept)."
@@ -95,7 +94,7 @@ def _of_push(push: Document, now: datetime) -> Iterator[str]:
 
 def _of_bounds(bounds: Document) -> Iterator[str]:
     if every := bounds.get("every_hours"):
-        yield f"It asks not to be fetched more often than every {days(every)}."
+        yield f"It asks not to be fetched more often than every {period(every)}."
     if hours := bounds.get("skip_hours"):
         yield f"It asks not to be fetched in the hours {', '.join(map(str, hours))} (UTC)."
     if skipped := bounds.get("skip_days"):

@@ -15,7 +15,7 @@ from crawler.replanning.replan import Replan, followed_otherwise, hours_of
 from crawler.replanning.summary import spending_of
 from crawler.replanning.wishes import Wish
 from crawler.storage.client import Document
-from crawler.words import amount
+from crawler.words import amount, is_known
 from schedules.feedplan import FeedsPlan, plan_feeds
 from schedules.firstlook import USUAL_WINDOW
 from schedules.history import Ints
@@ -72,6 +72,7 @@ def _document_of(gathered: Gathered, terms: Terms, budget: Budget, made: FeedsPl
 
 def _totals(gathered: Gathered, made: FeedsPlan) -> Document:
     posts, missed = made.believed.per_week, made.missed
+    figures = made.figures(np.arange(len(posts)))
     got = posts - missed
     collected = np.isfinite(made.delay_hours) & (got > 0)
     waited = float((made.delay_hours[collected] * got[collected]).sum())
@@ -79,6 +80,7 @@ def _totals(gathered: Gathered, made: FeedsPlan) -> Document:
     return {
         "requests_per_day": round(made.requests_per_day, DIGITS),
         "least_per_day": round(least_per_day(gathered.population), DIGITS),
+        "known": is_known(figures["rate_low"].sum(), figures["rate_high"].sum()),
         "posts_per_day": _number(float(posts.sum()) / WEEK_DAYS),
         "missed_share": _number(float(missed.sum()) / float(posts.sum())),
         "delay_hours": _number(waited / all_got if all_got else math.nan),

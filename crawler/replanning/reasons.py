@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from crawler.replanning.feedreasons import reasons_of_feed
-from crawler.replanning.spans import days, hours_text
 from crawler.storage.client import Document
 from crawler.storage.parts import ADAPTIVE, PERIOD
 from crawler.storage.sites import Site
-from crawler.words import amount, count
+from crawler.words import amount, count, period
 from schedules.adaptive import AFTER_CHANGE, AFTER_NONE
 from schedules.schedule import WEEK_HOURS
 from schedules.windows import describe
@@ -94,7 +93,7 @@ def _bound(facts: Facts) -> Iterator[str]:
         yield f"It is being learned: it is visited often until {until:%Y-%m-%d %H:%M} UTC."
         return
     if (rule := BY_RULE.get(plan.get("policy", ""))) is not None:
-        yield rule.format(most=days(facts.most))
+        yield rule.format(most=period(facts.most))
         return
     yield from _of_market(plan.get("bound"), facts)
 
@@ -115,11 +114,11 @@ def _of_market(bound: str | None, facts: Facts) -> Iterator[str]:
         )
     if bound == "floor":
         yield (
-            f"It has the least there is, a visit every {days(facts.most)} (floor): more would not "
-            "pay, and no page is left unseen for longer."
+            f"It has the least there is, a visit every {period(facts.most)} (floor): more would "
+            "not pay, and no page is left unseen for longer."
         )
     if bound == "ceiling" and worth.more is None:
-        yield f"It has the most there is, a visit every {hours_text(facts.least)} (ceiling)."
+        yield f"It has the most there is, a visit every {period(facts.least)} (ceiling)."
     yield from _price(worth)
 
 

@@ -13,7 +13,7 @@ from crawler.replanning.population import Gathered
 from crawler.replanning.wishes import BALANCED, Wish
 from crawler.storage.client import Document
 from crawler.storage.parts import ADAPTIVE
-from crawler.words import amount, count, listed
+from crawler.words import amount, count, is_known, listed
 from schedules.history import Floats
 from schedules.outlook import outlook
 from schedules.plan import BOUNDS, Plan, Terms
@@ -71,6 +71,7 @@ def _totals(made: Plan) -> Document:
     return {
         "requests_per_day": round(made.requests_per_day, DIGITS),
         "least_per_day": round(float(least_visits(population).sum() / WEEK_DAYS), DIGITS),
+        "known": is_known(float(np.nansum(made.rate_low)), float(np.nansum(made.rate_high))),
         "freshness": _number(1 - _mean(made.stale)),
         "age_days": _number(_mean(made.age_days)),
     }

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crawler.words import period
 from schedules import groups
 from schedules.history import Ints
 from schedules.schedule import Schedule, Schedules
@@ -66,5 +67,5 @@ def _rare(weeks: int, slot: int) -> str:
 
 def _of_one(schedule: Schedule) -> list[str]:
     if schedule.every_hours:
-        return [f"every {schedule.every_hours:.3g} hours"]
+        return [f"every {period(schedule.every_hours)}"]
     return [" ".join(time) for time in groups.times_of(schedule)]

@@ -18,6 +18,7 @@ from crawler.items import CELL, SEEN, Kind, Planned, Target, Visit
 from crawler.storage.client import Database, Document
 from crawler.storage.parts import PERIOD
 from crawler.storage.targets import from_document, new_document
+from crawler.words import period
 from schedules.schedule import WEEK_HOURS
 
 HOUR_SECONDS = 3600
@@ -132,7 +133,7 @@ def _plan(cell: Defined) -> Document | None:
         "every_hours": cell.every_hours,
         "phase_hours": cell.every_hours * cell.phase,
         "group": cell.group,
-        "windows": [f"every {cell.every_hours:.3g} hours"],
+        "windows": [f"every {period(cell.every_hours)}"],
     }
 
 

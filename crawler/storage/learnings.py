@@ -21,6 +21,7 @@ from pymongo import ASCENDING, UpdateOne
 
 from crawler.storage.bulk import in_batches
 from crawler.storage.client import Database, Document
+from crawler.words import period
 from schedules.calendar import next_visit
 from schedules.schedule import WEEK_HOURS, Schedule
 
@@ -230,7 +231,7 @@ def _plan(phase: Phase, turn: int, phase_hours: float) -> Document:
         "plan": phase.id,
         "policy": POLICY,
         "group": POLICY,
-        "windows": [f"every {phase.every_hours * 60:.4g} minutes"],
+        "windows": [f"every {period(phase.every_hours)}"],
         "visits_per_week": WEEK_HOURS / phase.every_hours,
         "weeks": 1,
         "slots": [],

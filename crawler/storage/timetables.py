@@ -28,7 +28,7 @@ def _id_of(text: str) -> object:
 
 
 async def groups(db: Database, spiders: Sequence[str] | None = None) -> list[Document]:
-    """Per group: targets, requests a day, mean expected freshness and age.
+    """Per group: targets, requests a day, mean expected freshness and age, bounds of its rate.
 
     Of feeds instead: posts missed in a week, and mean delay in hours. The group of those
     without a plan is None, of those in a learning phase LEARNING.
@@ -45,6 +45,8 @@ async def groups(db: Database, spiders: Sequence[str] | None = None) -> list[Doc
                 "age_days": {"$avg": "$plan.age_days"},
                 "missed_per_week": {"$sum": "$plan.missed_per_week"},
                 "delay_hours": {"$avg": "$plan.delay_hours"},
+                "rate_low": {"$sum": "$plan.rate_low"},
+                "rate_high": {"$sum": "$plan.rate_high"},
             }
         },
         {"$set": {"group": "$_id", "_id": "$$REMOVE"}},

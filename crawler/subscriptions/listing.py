@@ -22,7 +22,7 @@ from crawler.storage.client import Database, Document
 from crawler.storage.store import opened
 from crawler.subscriptions.common import category, owned, spider_option
 from crawler.subscriptions.states import row_of
-from crawler.words import amount, count
+from crawler.words import amount, count, span
 
 USUAL_LIMIT = 1000
 # From so many columns on, the URL stands beside the title.
@@ -144,7 +144,7 @@ def _cells(row: Document, now: datetime, *, wide: bool) -> list[str]:
     title = tidy(row["title"] or "", TITLE_CHARACTERS)
     return [
         *([title, row["url"]] if wide else [title or row["url"]]),
-        "" if rate is None else amount(rate),
+        amount(rate) if rate is not None else "not known" if row["last_visit"] else "",
         "" if window is None else f"{window}{'' if row['window_full'] else '+'}",
         _ago(now - row["last_visit"]) if row["last_visit"] else "",
         _ahead(row["next_visit"] - now) if row["next_visit"] else "",
@@ -153,17 +153,9 @@ def _cells(row: Document, now: datetime, *, wide: bool) -> list[str]:
     ]
 
 
-def _ago(span: timedelta) -> str:
-    return f"{_span(max(span, timedelta()))} ago"
+def _ago(past: timedelta) -> str:
+    return f"{span(max(past, timedelta()).total_seconds())} ago"
 
 
-def _ahead(span: timedelta) -> str:
-    return f"in {_span(span)}" if span > timedelta() else "due"
-
-
-def _span(span: timedelta) -> str:
-    """Such as 5m, 3h or 12d."""
-    minutes = span.total_seconds() / 60
-    if minutes < 90:
-        return f"{minutes:.0f}m"
-    return f"{minutes / 60:.0f}h" if minutes < 48 * 60 else f"{minutes / 1440:.0f}d"
+def _ahead(rest: timedelta) -> str:
+    return f"in {span(rest.total_seconds())}" if rest > timedelta() else "due"

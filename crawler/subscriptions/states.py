@@ -5,16 +5,18 @@ from __future__ import annotations
 from datetime import timedelta
 
 from crawler.storage.client import Document
-from crawler.words import count
+from crawler.words import count, is_known
 
 WEEK = timedelta(weeks=1)
+# Of fewer, the rate is known only to a factor of more than ten.
+ENOUGH_POSTS = 3
 OF_PUSH = ("hub", "topic", "state", "lease_until", "asked_at", "delivered_at", "deliveries")
 
 
 def row_of(target: Document, monitor: Document) -> Document:
     """A row of the list.
 
-    rate_per_week: posts, as the plan has it, else as the past has it; None before the first visit
+    rate_per_week: posts, as the plan has it, else as the past has it; None while not known
     window_full:   posts have been seen to leave the document, so it holds no more than `window`
     trouble:       whether somebody should look at it
     """
@@ -75,8 +77,8 @@ def _error(target: Document, monitor: Document) -> str | None:
 def _rate(target: Document) -> float | None:
     plan, past = target.get("plan") or {}, target.get("history") or {}
     if (rate := plan.get("rate_per_week")) is not None:
-        return float(rate)
-    if "since" not in past:
+        return float(rate) if is_known(plan.get("rate_low"), plan.get("rate_high")) else None
+    if "since" not in past or target["changes"] < ENOUGH_POSTS:
         return None
     weeks: float = max(past["until"] - past["since"], WEEK) / WEEK
     posts: int = target["changes"]

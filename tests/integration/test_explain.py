@@ -69,12 +69,35 @@ def test_a_page_at_the_price(stored: Stored, freshet: Freshet) -> None:
 
     shown = scrapy(freshet, "explain", f"{SHOP}/u1").out
     for part in (
-        "14 changes, the last between", "a week, ", "with 90 % probability", "policy optimal",
+        "14 changes, the last between", "a week, ", "freshness 0.", "with 90 % probability",
+        "policy optimal",
         "Europe/Berlin, ", " UTC", "darker is more often, ● a visit", "\nMon ", "\nSun ",
         "the price of a request",
     ):  # fmt: skip
         assert part in shown, part
     assert shown.count("●") == 1 + len(found["plan"]["slots"])
+
+
+def test_no_figure_is_shown_before_it_is_known(stored: Stored, freshet: Freshet) -> None:
+    db, uri = stored
+    put(db, uri, [never_seen(f"{SHOP}/1")])
+    db.sites.insert_one(site("UTC"))
+    for command in (("replan", "--budget", "3"), ("plan",), ("explain", f"{SHOP}/1")):
+        shown = scrapy(freshet, *command).out
+        assert "not known yet" in shown, command
+        assert "with 90 % probability" not in shown
+        assert "freshness 0." not in shown
+    found = explained(freshet, "1")
+    assert found["rate"]["known"] is False
+    assert found["rate"]["high"] > 10 * found["rate"]["low"]
+    assert in_json(freshet, "plan", hours=clock())["totals"]["known"] is False
+
+    every = {"plan.every_hours": 1 / 12, "plan.visits_per_week": 2016, "plan.slots": [],
+             "plan.windows": ["every 5 minutes"]}  # fmt: skip
+    db.targets.update_one({}, {"$set": every})
+    shown = scrapy(freshet, "explain", f"{SHOP}/1").out
+    assert ": every 5 minutes, policy" in shown
+    assert "2016" not in shown
 
 
 def test_what_comes_before_a_plan_is_said(stored: Stored, freshet: Freshet) -> None:

@@ -337,7 +337,8 @@ def test_a_title_is_of_one_feed(freshet: Freshet, args: tuple[str, ...]) -> None
 
 
 def test_list_tells_how_each_feed_is_doing(freshet: Freshet, prepared: Db) -> None:
-    plan = {"plan": "p", "rate_per_week": 12.5, "weeks": 1, "slots": [3]}
+    plan = {"plan": "p", "rate_per_week": 12.5, "rate_low": 9.0, "rate_high": 17.0,
+            "weeks": 1, "slots": [3]}  # fmt: skip
     push = {"hub": "https://hub.example/", "state": "active", "secret": "s3cret", "token": "t0ken"}
     seen(
         prepared,
@@ -377,8 +378,8 @@ def test_list_tells_how_each_feed_is_doing(freshet: Freshet, prepared: Db) -> No
 
     table = feeds(freshet, "list", COLUMNS=120).out.splitlines()
     assert " ".join(table[1].split()) == "feed URL a week S fetched next missed state"
-    assert " ".join(table[3].split()) == "My title https://a.example/ 12.5 10 3h ago in 5h 3 ok"
-    assert table[4].split()[4:] == ["3.5", "15+", "3h", "ago", "in", "5h", "push", "active"]
+    assert " ".join(table[3].split()) == "My title https://a.example/ 12.5 10 3 h ago in 5 h 3 ok"
+    assert table[4].split()[4:] == ["3.5", "15+", "3", "h", "ago", "in", "5", "h", "push", "active"]
     assert table[-1] == "7 feeds"
     assert max(map(len, feeds(freshet, "list", COLUMNS=80).out.splitlines())) <= 80
 
@@ -389,6 +390,10 @@ def test_a_feed_that_changed_little_has_a_rate_of_a_week_at_least(
     past = {"since": NOW - HOUR, "until": NOW, "changes": Binary(bytes(12 * 3)), "lies": 0}
     seen(prepared, "https://a.example/", {"history": past})
     assert listed(freshet)[0]["rate_per_week"] == 3.0
+    unsure = {"rate_per_week": 3.0, "rate_low": 0.2, "rate_high": 9.0}
+    prepared.targets.update_one({}, {"$set": {"plan": unsure}})
+    assert listed(freshet)[0]["rate_per_week"] is None
+    assert "not known" in feeds(freshet, "list", COLUMNS=120).out
 
 
 def test_list_of_some_feeds(freshet: Freshet, prepared: Db) -> None:

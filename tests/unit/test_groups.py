@@ -173,7 +173,6 @@ def test_groups_are_shown_with_days_and_time() -> None:
 
 def test_any_schedule_is_shown_with_days_and_time() -> None:
     assert times_of(Schedule()) == []
-    assert times_of(Schedule(every_hours=36)) == [("every 36 hours", "")]
     assert times_of(Schedule(weeks=3, slots=(9, 168 + 9, 400))) == [
         ("1st and 2nd Mon of 3 weeks", "09:00"), ("3rd Wed of 3 weeks", "16:00"),
     ]  # fmt: skip

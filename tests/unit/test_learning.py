@@ -7,7 +7,6 @@ from argparse import Namespace
 import pytest
 
 from crawler.commands.learn import Command
-from crawler.learning import span
 
 NOTHING = {"weeks": None, "every": None, "sample": None, "budget": None, "stop": False}
 
@@ -38,14 +37,3 @@ def test_mistakes_are_one_line(
     command = Command()
     command.run(["pages"], Namespace(**NOTHING | given))
     assert (command.exitcode, capsys.readouterr().err) == (1, f"scrapy learn: {complaint}\n")
-
-
-@pytest.mark.parametrize(
-    ("hours", "words"),
-    [
-        (1 / 120, "30 seconds"), (1 / 60, "1 minute"), (1 / 3, "20 minutes"), (1, "1 hour"),
-        (1.5, "1.5 hours"), (24, "24 hours"), (48, "48 hours"), (60, "2.5 days"), (168, "7 days"),
-    ],
-)  # fmt: skip
-def test_spans_in_words(hours: float, words: str) -> None:
-    assert span(hours) == words

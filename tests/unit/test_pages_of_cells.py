@@ -159,7 +159,7 @@ def test_what_was_not_read_yet_is_no_error(folders: Folders) -> None:
     [
         ({}, None),
         ({"refreshed_at": NOW - timedelta(seconds=600)}, None),
-        ({"refreshed_at": NOW - timedelta(seconds=601)}, "read 10 min ago, wanted every 5 min"),
+        ({"refreshed_at": NOW - timedelta(seconds=601)}, "read 10 min ago, wanted every 5 minutes"),
         ({"refreshed_at": NOW - timedelta(days=9), "period_seconds": None}, None),
         ({"error": "status\n500"}, "last look failed: status 500"),
         ({"refreshed_at": None}, "not read yet"),
@@ -236,7 +236,7 @@ def test_a_page_is_built_again_only_when_its_cells_changed(folders: Folders) -> 
 def test_a_page_is_built_again_when_its_cells_become_stale(folders: Folders) -> None:
     folders.shown('{{ show("a") }}', cell("a", {"value": 1}))
     assert folders.build(NOW + timedelta(hours=1)).pages == {"index.html": "written"}
-    assert 'title="read 63 min ago, wanted every 5 min"' in folders.page()
+    assert 'title="read 63 min ago, wanted every 5 minutes"' in folders.page()
 
 
 def test_a_second_cell_of_the_name_is_noticed(folders: Folders) -> None:

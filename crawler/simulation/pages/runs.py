@@ -11,11 +11,11 @@ import numpy as np
 from crawler.errors import ConfigError
 from crawler.simulation.pages.stages import Stage
 from crawler.traces.visits import whole_seconds
-from crawler.words import amount, rounded_up
+from crawler.words import amount, period, rounded_up
 from schedules.plan import BudgetTooSmall, Terms, least_per_day
 from schedules.population import Population
 from schedules.schedule import WEEK_HOURS
-from schedules.score import DAY_HOURS, Times, Totals, score
+from schedules.score import Times, Totals, score
 from schedules.simulate import daily, simulate
 from schedules.terms import UNBOUNDED
 
@@ -63,8 +63,9 @@ def check_budgets(stage: Stage, manner: Manner, pairs: Sequence[Pair]) -> None:
 
 
 def _too_small(budget: float, error: BudgetTooSmall, population: Population) -> ConfigError:
-    days, least = population.max_hours / DAY_HOURS, rounded_up(error.least_per_day)
-    how = f"every {days[0]:g} days" if np.ptp(days) == 0 else "at their longest intervals"
+    longest, least = population.max_hours, rounded_up(error.least_per_day)
+    even = np.ptp(longest) == 0
+    how = f"every {period(float(longest[0]))}" if even else "at their longest intervals"
     return ConfigError(
         f"budget {amount(budget)}/day is below the least possible: {error.targets:,} targets "
         f"{how} need {least}/day (--budget {least}/day or more)"

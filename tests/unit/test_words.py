@@ -1,0 +1,56 @@
+"""Periods, ages and figures as sentences have them."""
+
+from __future__ import annotations
+
+import pytest
+
+from crawler.words import is_known, often, period, span
+
+MINUTE, HOUR, DAY = 60, 3600, 86_400
+
+
+@pytest.mark.parametrize(
+    ("hours", "words"),
+    [
+        (1 / 120, "30 seconds"), (1 / 60, "minute"), (1 / 12, "5 minutes"), (1 / 3, "20 minutes"),
+        (1, "hour"), (1.5, "1.5 hours"), (33.333, "33.3 hours"), (36, "36 hours"), (48, "2 days"),
+        (60, "2.5 days"), (168, "7 days"), (672, "28 days"), (0.9999, "hour"),
+    ],
+)  # fmt: skip
+def test_periods_as_after_every(hours: float, words: str) -> None:
+    assert period(hours) == words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0 s"), (45, "45 s"), (39 * MINUTE, "39 min"), (10.7 * HOUR, "10.7 h"),
+        (2 * HOUR, "2 h"), (3 * DAY, "3 days"), (3.25 * DAY, "3.2 days"), (11.6 * DAY, "12 days"),
+    ],
+)  # fmt: skip
+def test_ages_in_minutes_hours_and_days(seconds: float, words: str) -> None:
+    assert span(seconds) == words
+
+
+@pytest.mark.parametrize(
+    ("per_week", "words"),
+    [
+        (0.25, "a visit every 4 weeks"), (1, "a visit a week"), (3, "3 visits a week"),
+        (28, "4 visits a day"), (2016, "288 visits a day"),
+    ],
+)  # fmt: skip
+def test_numbers_of_visits(per_week: float, words: str) -> None:
+    assert often(per_week) == words
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "known"),
+    [
+        (0.0078, 86.4, False), (1.0, 10.0, True), (1.0, 10.1, False), (0.0, 0.0, False),
+        (0.0, 1.0, False), (None, 1.0, False), (1.0, None, False), (2.0, 2.0, True),
+    ],
+)  # fmt: skip
+def test_a_figure_is_known_within_a_factor_of_ten(
+    low: float | None, high: float | None, known: bool
+) -> None:
+    assert is_known(low, high) is known

@@ -38,7 +38,7 @@ def listed(names: Sequence[str], shown: int = SHOWN_NAMES) -> str:
 
 def is_known(low: float | None, high: float | None) -> bool:
     """Whether a figure >= 0 is known: its interval is there and within a factor of MAX_FACTOR."""
-    return low is not None and high is not None and 0 < high <= MAX_FACTOR * low
+    return low is not None and high is not None and bool(0 < high <= MAX_FACTOR * low)
 
 
 def span(seconds: float) -> str:

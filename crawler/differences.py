@@ -22,6 +22,8 @@ EXACT_PAIRS = 40_000_000_000
 LINE_PAIRS = 100_000_000
 # Pairs of lines and words that one diff may compare: 0.2 s and 50 MB.
 MAX_PAIRS = 400_000_000
+# Anchors within parts between anchors; a text can be made so that each level finds a single one.
+MAX_LEVELS = 20
 # Longer texts are not split into words.
 MAX_WORD_CHARACTERS = 2_000_000
 CONTEXT_LINES = 2
@@ -90,7 +92,7 @@ class Matcher:
         numbers: dict[str, int] = {}
         one = [numbers.setdefault(item, len(numbers)) for item in old]
         other = [numbers.setdefault(item, len(numbers)) for item in new]
-        return list(_joined(self._within(one, other, (0, len(one)), (0, len(other)))))
+        return list(_joined(self._within(one, other, (0, len(one)), (0, len(other)), MAX_LEVELS)))
 
     def opcodes(self, old: Sequence[str], new: Sequence[str]) -> Iterator[Opcode]:
         """All of both sequences in order: whether it is equal, and its bounds in each."""
@@ -103,7 +105,12 @@ class Matcher:
             i, j = at + n, to + n
 
     def _within(
-        self, old: list[int], new: list[int], of_old: tuple[int, int], of_new: tuple[int, int]
+        self,
+        old: list[int],
+        new: list[int],
+        of_old: tuple[int, int],
+        of_new: tuple[int, int],
+        levels_left: int,
     ) -> Iterator[Run]:
         (i, i_end), (j, j_end) = of_old, of_new
         start = i
@@ -113,11 +120,16 @@ class Matcher:
         tail = i_end
         while i < i_end and j < j_end and old[i_end - 1] == new[j_end - 1]:
             i_end, j_end = i_end - 1, j_end - 1
-        yield from self._between(old, new, (i, i_end), (j, j_end))
+        yield from self._between(old, new, (i, i_end), (j, j_end), levels_left)
         yield i_end, j_end, tail - i_end
 
     def _between(
-        self, old: list[int], new: list[int], of_old: tuple[int, int], of_new: tuple[int, int]
+        self,
+        old: list[int],
+        new: list[int],
+        of_old: tuple[int, int],
+        of_new: tuple[int, int],
+        levels_left: int,
     ) -> Iterator[Run]:
         (i, i_end), (j, j_end) = of_old, of_new
         pairs = (i_end - i) * (j_end - j)
@@ -127,10 +139,10 @@ class Matcher:
             for code in found:
                 if code.tag == "equal":
                     yield i + code.src_start, j + code.dest_start, code.src_end - code.src_start
-        elif anchors := _anchors(old, new, of_old, of_new):
+        elif levels_left and (anchors := _anchors(old, new, of_old, of_new)):
             ends = ((i - 1, j - 1), *anchors, (i_end, j_end))
             for (i0, j0), (i1, j1) in pairwise(ends):
-                yield from self._within(old, new, (i0 + 1, i1), (j0 + 1, j1))
+                yield from self._within(old, new, (i0 + 1, i1), (j0 + 1, j1), levels_left - 1)
                 if i1 < i_end:
                     yield i1, j1, 1
 

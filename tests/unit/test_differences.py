@@ -8,7 +8,14 @@ from time import perf_counter
 
 import pytest
 
-from crawler.differences import EXACT_PAIRS, MAX_CHARACTERS, diff_size, unified
+from crawler.differences import (
+    EXACT_PAIRS,
+    MAX_CHARACTERS,
+    MAX_LEVELS,
+    Matcher,
+    diff_size,
+    unified,
+)
 
 
 @pytest.mark.parametrize(
@@ -167,3 +174,14 @@ def test_lines_that_repeat_are_compared_fast() -> None:
     started = perf_counter()
     assert diff_size(lines("old"), lines("new")) == pytest.approx(2 * 5000 * 31, rel=0.01)
     assert perf_counter() - started < 5
+
+
+def test_anchors_that_only_come_out_one_by_one_are_not_followed_to_the_end() -> None:
+    def nested(between: str) -> list[str]:
+        numbers = range(1, 5000)
+        return [item for n in numbers for item in (f"line {n + 1}", f"line {n}", between)]
+
+    old, new = nested("a"), nested("b")
+    runs = Matcher(pairs=1).runs(old, new)
+    assert 1 <= len(runs) <= 2 * MAX_LEVELS + 1
+    assert all(old[i : i + n] == new[j : j + n] for i, j, n in runs)

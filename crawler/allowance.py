@@ -10,6 +10,7 @@ from crawler.clock import Clock
 from crawler.storage import visits
 from crawler.storage.client import Database, Document
 from crawler.storage.patience import Patience
+from crawler.words import count
 from crawler.wrapper import Wrapper
 from schedules.dispatch import least, room
 
@@ -25,16 +26,19 @@ class Allowance:
         self._db, self._patience, self._clock = db, patience, clock
         self._wrapper = wrapper
         self._caps: tuple[int, int] = (0, 0)
+        self._is_full = False
         self._spiders: list[str] = []
         self._left: int | None = None
         self._good_until: datetime | None = None
 
-    def follow(self, plan: Document, besides_per_day: float = 0) -> None:
+    def follow(self, plan: Document, besides_per_day: float = 0, *, is_full: bool = False) -> None:
         """Take the caps of a plan: `daily_cap` and `hourly_cap`, requests of all its spiders.
 
         besides_per_day: what learning phases and cells with a period may spend besides, on a day
                          and evenly in its hours
+        is_full: the user asked for everything: the caps are known, and not kept
         """
+        self._is_full = is_full
         besides = (ceil(besides_per_day), ceil(besides_per_day / 24))
         caps = (int(plan.get(name) or 0) for name in ("daily_cap", "hourly_cap"))
         daily, hourly = (cap and cap + more for cap, more in zip(caps, besides, strict=True))
@@ -43,10 +47,26 @@ class Allowance:
 
     @property
     def caps(self) -> str:
-        """The caps in words."""
+        """The caps in words; empty where there are none."""
+        return " and ".join(cap for cap, _ in self._each())
+
+    @property
+    def way_out(self) -> str:
+        """What the user can do where the caps are too low."""
+        options = " or ".join(f"{option} N" for _, option in self._each())
+        return f"to raise it: scrapy replan {options}; to ignore it once: -a full=1"
+
+    def _each(self) -> list[tuple[str, str]]:
+        """Each cap in words, and the option of `scrapy replan` that sets it."""
         daily, hourly = self._caps
-        each = ((daily, "a day"), (hourly, "an hour"))
-        return ", ".join(f"{cap} requests {time}" for cap, time in each if cap)
+        several = f" by the {len(self._spiders)} spiders of the plan"
+        together = several if len(self._spiders) > 1 else ""
+        each = ((daily, "a day", "--daily-cap"), (hourly, "an hour", "--hourly-cap"))
+        return [
+            (f"{count(cap, 'request')} {time}{together}", option)
+            for cap, time, option in each
+            if cap
+        ]
 
     def is_open(self) -> bool:
         """Whether the wrapper lets anything be asked for at this hour."""
@@ -54,7 +74,7 @@ class Allowance:
 
     async def room(self, in_flight: int) -> int | None:
         """Requests that may still be made now, besides those in flight; None: no cap."""
-        if not any(self._caps):
+        if self._is_full or not any(self._caps):
             return None
         now = self._clock.now()
         hour = now.replace(minute=0, second=0, microsecond=0)

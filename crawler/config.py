@@ -81,7 +81,12 @@ class Config(BaseSettings):
     feed_interval_hours: Hours = Field(6.0, description="first interval of feeds")
     cell_interval_hours: Hours = Field(1.0, description="first interval of cells without a period")
     max_interval_hours: Hours = Field(24.0 * 28, description="no target waits longer")
-    error_interval_hours: Hours = Field(1.0, description="after an error; doubles with each")
+    error_interval_hours: Hours = Field(
+        1.0, description="after the third error in a row, or a refusal; doubles with each"
+    )
+    error_retry_seconds: Seconds = Field(
+        0.0, description="after the first and second error in a row; 0: due at the next run"
+    )
     gone_confirmations: Count = Field(3, description="404 or 410 in a row until a page is gone")
 
     push_poll_hours: Hours = Field(72.0, description="between polls of a feed that is pushed to us")

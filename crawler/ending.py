@@ -11,6 +11,15 @@ from crawler.preparing import make_whole
 from crawler.storage import listings, runs, targets, visits
 from crawler.storage.client import Database
 from crawler.storage.duplicates.registry import Registry
+from crawler.storage.targets import Outlook
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What a run leaves to later ones. held: hosts of due targets, and until when."""
+
+    outlook: Outlook
+    held: dict[str, datetime]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +40,14 @@ class Ending:
         outcomes = await visits.by_outcome(db, spider, since)
         return recounted(counts, outcomes, await visits.by_kind(db, spider, since))
 
-    async def with_what_is_left(self, counts: Counts) -> Counter[str]:
+    async def with_what_is_left(self, counts: Counts) -> tuple[Counter[str], Left]:
         """Counts, with what is off the lists, what is watched and what is still due."""
         found = dict(counts)
         # An item is off the lists only when all lists that are due have been read.
         if not await targets.lists_are_due(self.db, self.spider, self.started):
             found["unlisted"] = await listings.settle(self.db, self.spider, self.now)
-        found["targets"] = await targets.count(self.db, self.spider)
+        outlook = await targets.outlook(self.db, self.spider, self.started, self.now)
+        found["targets"] = outlook.targets
         found["due"] = await targets.count_due(self.db, self.spider, self.started)
-        return whole(found)
+        held = await targets.held(self.db, self.spider, self.started, self.now)
+        return whole(found), Left(outlook, held)

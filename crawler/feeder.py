@@ -23,7 +23,10 @@ async def due_targets(session: Session, limit: int | None = None) -> AsyncIterat
         await _room(session)
         if target.key in session.along:
             continue
-        if session.error is not None or (limit is not None and handed_out >= limit):
+        if session.error is not None:
+            return
+        if limit is not None and handed_out >= limit:
+            await refuse(session, *over_limit(limit), len(session.in_flight))
             return
         if refusal := await _refusal(session):
             await refuse(session, *refusal, len(session.in_flight))
@@ -79,7 +82,13 @@ CLOSED = ("closed", "closed at this hour by the wrapper's windows or blackout")
 
 def over_cap(session: Session) -> tuple[str, str]:
     """That the caps are reached, as a count's name and in words."""
-    return "over_cap", f"the plan's cap is reached ({session.allowance.caps})"
+    allowance = session.allowance
+    return "over_cap", f"the plan's cap of {allowance.caps} is reached ({allowance.way_out})"
+
+
+def over_limit(limit: int) -> tuple[str, str]:
+    """That the user's own limit is reached, as a count's name and in words."""
+    return "over_limit", f"-a limit={limit} is reached"
 
 
 async def _refusal(session: Session) -> tuple[str, str] | None:
@@ -104,7 +113,8 @@ async def refuse(session: Session, name: str, why: str, under_way: int) -> None:
     )
     left = max(0, count - under_way)
     session.counts[name] = left
-    logger.info("%s: %s; %d stay due", session.spider, why, left)
+    if left:
+        logger.info("%s: %s; %d stay due", session.spider, why, left)
 
 
 async def _next_batch(session: Session) -> list[Target]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from crawler.choosing import chosen
-from crawler.feeder import CLOSED, over_cap, refuse
+from crawler.feeder import CLOSED, over_cap, over_limit, refuse
 from crawler.items import CELL
 from crawler.redis.queue import Standing
 from crawler.session import Session
@@ -81,6 +81,7 @@ class Feeding:
         """How many of these were new and now wait; None if no more may, now or ever."""
         allowance, under_way = self.session.allowance, standing.waiting + standing.leased
         if self.limit is not None and self.fed >= self.limit:
+            await refuse(self.session, *over_limit(self.limit), under_way)
             return None
         if not allowance.is_open():
             await refuse(self.session, *CLOSED, under_way)

@@ -14,6 +14,7 @@ from crawler.storage import cells, learnings, moves, plans, runs, sites, targets
 from crawler.storage.client import Database
 from crawler.storage.duplicates import leaving
 from crawler.storage.duplicates.registry import Registry
+from crawler.words import count
 from crawler.wrapper import Wrapper
 
 logger = logging.getLogger(__name__)
@@ -35,17 +36,34 @@ async def prepare(one: Beginning, *, full: bool) -> ObjectId:
     """Make everything ready; the `_id` of the run. Safe to repeat."""
     db, spider, started = one.db, one.wrapper.name, one.started
     await _recover(one)
-    await sites.note(db, one.wrapper, started)
+    is_edited = await sites.is_edited(db, one.wrapper)
     await plans.finish(db, started, [spider])
     run = one.run or await runs.begin(db, spider, started)
     await targets.ensure_starts(db, spider, one.wrapper.starts, started, started)
     for old, new in await moves.rename_moved(db, spider, one.config.gone_confirmations):
         logger.info("%s has moved for good to %s", old, new)
     await cells.define(db, spider, definitions(one.wrapper), started)
-    if full:
-        await targets.make_all_due(db, spider, started)
     await learnings.follow(db, spider, started)
+    if full:
+        await runs.mark_full(db, run)
+        await targets.make_all_due(db, spider, started)
+        logger.info("%s: full run: all targets are due, and the caps of plans are ignored", spider)
+    if is_edited:
+        await _read_again(one)
+    # Last: where this is cut off, the next run finds that the wrapper was edited.
+    await sites.note(db, one.wrapper, started)
     return run
+
+
+async def _read_again(one: Beginning) -> None:
+    """Make due what another site definition may read otherwise, or may read at all."""
+    failed, others = await targets.make_edited_due(one.db, one.wrapper, one.started)
+    if failed or others:
+        logger.info(
+            "%s: the site definition changed since the last run: due again are %s that failed "
+            "and %s that it may read differently",
+            one.wrapper.name, count(failed, "target"), count(others, "other"),
+        )  # fmt: skip
 
 
 async def _recover(one: Beginning) -> None:

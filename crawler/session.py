@@ -21,7 +21,7 @@ from crawler.allowance import Allowance
 from crawler.clock import Clock, from_milliseconds, milliseconds
 from crawler.config import Config
 from crawler.counting import counts_of, whole
-from crawler.ending import Ending
+from crawler.ending import Ending, Left
 from crawler.errors import FreshetError, StorageError
 from crawler.hosts import HostLimits
 from crawler.items import Fetched, Outcome, Skipped, Target, Visit
@@ -43,7 +43,7 @@ from crawler.wrapper import Wrapper
 logger = logging.getLogger(__name__)
 PREPARE = "prepare"
 # Counts of what was not handed out.
-LEFT_OVER = ("over_cap", "closed")
+LEFT_OVER = ("over_cap", "closed", "over_limit")
 TROUBLE = frozenset({Outcome.ERROR, Outcome.BLOCKED})
 
 
@@ -54,6 +54,8 @@ class Session:
     prepares, sums_up: whether it is this process that begins the pass, and that ends it
     counts: of the pass; of this process alone until it has left the others
     own:    of this process alone, once it has left
+    is_full: whether the pass is of everything, whatever the caps say
+    left:   what the pass leaves to later ones, once it has been summed up; reason: why it ended
     """
 
     db: Database
@@ -83,6 +85,9 @@ class Session:
         self.error: FreshetError | None = None
         self.due_at_start = 0
         self.targets_at_end = 0
+        self.is_full = False
+        self.left: Left | None = None
+        self.reason = ""
         self.prepares = self.sums_up = True
         self.is_hurried = False
         self.workers, self.others, self.visits_of_all = 1, 0, 0
@@ -273,6 +278,12 @@ class Session:
         if self.prepares:
             await self.patience.read(lambda: self._prepare(full=full))
         await self.patience.read(self._know)
+        if full and not self.is_full:
+            logger.warning(
+                "%s: -a full=1 is ignored, as this worker joins a run in progress; repeat it when "
+                "that run has ended",
+                self.spider,
+            )
 
     async def _join(self) -> None:
         """Share the pass with other workers; one of them prepares it."""
@@ -296,10 +307,11 @@ class Session:
 
     async def _know(self) -> None:
         """Learn what every process of a pass has to know."""
+        self.is_full = self.run is not None and await runs.is_full(self.db, self.run)
         if plan := await plans.latest(self.db, self.spider, self.started):
             besides = await learnings.requests_per_day(self.db, plan["spiders"], self.started)
             besides += await cells.requests_per_day(self.db, plan["spiders"])
-            self.allowance.follow(plan, besides)
+            self.allowance.follow(plan, besides, is_full=self.is_full)
         self.limits.holds |= await hosts.holds(self.db, self.started)
         self.due_at_start = await targets.count_due(self.db, self.spider, self.started)
 
@@ -341,7 +353,8 @@ class Session:
     async def _sum_up(self, reason: str) -> None:
         if self.worker is None:
             self.counts |= Counter(self._shares())
-        self.counts = await self._ending.with_what_is_left({**self.counts})
+        self.reason = reason
+        self.counts, self.left = await self._ending.with_what_is_left({**self.counts})
         self.targets_at_end = self.counts["targets"]
         counts = {name.replace(" ", "_"): n for name, n in self.counts.items()}
         assert self.run is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 SHOWN_NAMES = 5
 # An estimate whose upper bound is more than this many times the lower one is not shown.
@@ -39,6 +40,11 @@ def listed(names: Sequence[str], shown: int = SHOWN_NAMES) -> str:
 def is_known(low: float | None, high: float | None) -> bool:
     """Whether a figure >= 0 is known: its interval is there and within a factor of MAX_FACTOR."""
     return low is not None and high is not None and bool(0 < high <= MAX_FACTOR * low)
+
+
+def moment(at: datetime, now: datetime) -> str:
+    """A time to come and how far off it is: `2026-05-01 20:10 UTC (in 65 min)`."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC (in {span((at - now).total_seconds())})"
 
 
 def span(seconds: float) -> str:

@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from pydantic import (
     BaseModel,
     ConfigDict,
+    PrivateAttr,
     ValidationError,
     field_validator,
     model_validator,
@@ -125,6 +126,8 @@ class Wrapper(BaseModel):
 
     databases: Sources = {}
     cells: Cells = {}
+
+    _code: str = PrivateAttr("")
 
     @field_validator("timezone")
     @classmethod
@@ -246,6 +249,13 @@ class Wrapper(BaseModel):
         local = moment.astimezone(self.zone)
         return bool(self.open_hours[local.weekday() * DAY_HOURS + local.hour])
 
+    def opens_at(self, moment: datetime) -> datetime:
+        """When the site may be visited, from an aware time on, to the minute."""
+        moment = moment.replace(second=0, microsecond=0)
+        while not self.open_at(moment):
+            moment += timedelta(minutes=1)
+        return moment
+
     @cached_property
     def hosts(self) -> frozenset[str]:
         """Hosts of the start URLs, with and without `www.`; their subdomains are other sites."""
@@ -296,6 +306,25 @@ class Wrapper(BaseModel):
         return f"{self.scheme(target.kind)}{OF_CAPS}{digest_of(target.depth, *caps)}"
 
     @cached_property
+    def digest(self) -> str:
+        """Digest of all that decides which pages are read, how they are asked for, what they hold.
+
+        Hours, intervals, weights and politeness do not: an edit of these makes nothing due.
+        """
+        return digest_of(
+            self.starts, self.scheme(Kind.LIST), self.scheme(Kind.ITEM), self.cell_schemes,
+            [getattr(self, name) for name in CAPS],
+            self.headers, self.cookies, self.proxy, self.robots, self.verify_tls,
+            {name: source.url for name, source in self.databases.items()},
+        )  # fmt: skip
+
+    def with_code(self, code: str) -> Self:
+        """The wrapper of a spider that reads pages by code of its own: an edit of it is one too."""
+        copied = self.model_copy()
+        copied._code = code
+        return copied
+
+    @cached_property
     def cell_schemes(self) -> dict[str, str]:
         """Digests of what decides each cell's content, by name; periods and limits do not."""
         return {
@@ -316,7 +345,8 @@ class Wrapper(BaseModel):
     @cached_property
     def _item_scheme(self) -> str:
         links = self._list_scheme if self.follow_item_links else None
-        return digest_of(self.fields, self.wants_main_text, self.timezone, links)
+        code = (self._code,) if self._code else ()
+        return digest_of(self.fields, self.wants_main_text, self.timezone, links, *code)
 
     def canonical(self, url: str) -> str:
         """The canonical form of an absolute URL under this wrapper's rules."""

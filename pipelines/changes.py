@@ -24,6 +24,7 @@ from schedules.first import Intervals
 
 logger = logging.getLogger(__name__)
 LONG_DIFF_CHARACTERS = 20_000
+HOUR_SECONDS = 3600
 UTC = ZoneInfo("UTC")
 FEEDS = Intervals(6.0, 1.0, 672.0)
 CELLS = Intervals(1.0, 1.0, 672.0)
@@ -143,11 +144,14 @@ def _gone(fetched: Fetched, rules: Rules) -> Visit:
 
 def _failed(fetched: Fetched, outcome: Outcome, rules: Rules) -> Visit:
     target = fetched.target
-    errors = target.consecutive_errors + 1
+    errors, intervals = target.consecutive_errors + 1, rules.intervals(target)
+    # A host that refused is not asked again at the next run.
+    is_refused = outcome is Outcome.BLOCKED
+    after = intervals.after_refusals if is_refused else intervals.after_errors
     return Visit(
         fetched,
         outcome,
-        rules.intervals(target).after_errors(fetched.at, errors),
+        after(fetched.at, errors),
         fetched.reason,
         consecutive_errors=errors,
         consecutive_gone=target.consecutive_gone,
@@ -201,7 +205,10 @@ def rules_of(session: Session) -> Rules:
 
     def intervals(hours: float | None, default_hours: float) -> Intervals:
         return Intervals(
-            hours or default_hours, config.error_interval_hours, config.max_interval_hours
+            hours or default_hours,
+            config.error_interval_hours,
+            config.max_interval_hours,
+            config.error_retry_seconds / HOUR_SECONDS,
         )
 
     return Rules(
@@ -219,9 +226,10 @@ def rules_of(session: Session) -> Rules:
 def _periods(session: Session) -> dict[str, Intervals]:
     """Intervals of cells that have a period: what failed is tried again in the next one."""
     error_hours = session.config.error_interval_hours
+    retry_hours = session.config.error_retry_seconds / HOUR_SECONDS
     hours = {cell.name: cell.every_hours for cell in definitions(session.wrapper)}
     return {
-        name: Intervals(every, min(error_hours, every), every)
+        name: Intervals(every, min(error_hours, every), every, retry_hours)
         for name, every in hours.items()
         if every is not None
     }

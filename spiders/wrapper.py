@@ -54,7 +54,9 @@ class Arguments(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    full: bool = Field(False, description="everything, not only what is due")
+    full: bool = Field(
+        False, description="everything, not only what is due, without the plan's caps"
+    )
     limit: int | None = Field(None, ge=1, description="visit so many targets at most")
 
 
@@ -125,7 +127,8 @@ class WrapperSpider(Spider):
             for key in Wrapper.model_fields
             if (value := getattr(cls, key, None)) is not None
         }
-        return Wrapper.of(values, inspect.getsourcefile(cls) or cls.__name__)
+        wrapper = Wrapper.of(values, inspect.getsourcefile(cls) or cls.__name__)
+        return wrapper.with_code(own_code(cls))
 
     async def start(self) -> AsyncIterator[Request]:
         """Requests for what is due, as the crawl makes room."""
@@ -320,6 +323,24 @@ class WrapperSpider(Spider):
     def _nothing_found(self) -> str:
         names = ", ".join(self.wrapper.fields)
         return f"none of the fields found: {names}" if names else "no text found"
+
+
+def own_code(spider: type[WrapperSpider]) -> str:
+    """Source of the methods that a spider class has besides those of `WrapperSpider`.
+
+    What cannot be read, such as a class made in an interpreter, has none.
+    """
+    classes = spider.__mro__[: spider.__mro__.index(WrapperSpider)]
+    methods = [
+        one
+        for cls in classes
+        for value in vars(cls).values()
+        if inspect.isfunction(one := getattr(value, "__func__", value))
+    ]
+    try:
+        return "".join(map(inspect.getsource, methods))
+    except (OSError, TypeError):
+        return ""
 
 
 def politeness(wrapper: Wrapper) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from crawler.session import Session
 
 CLOSED_SECONDS = 60.0
 LOOK_SECONDS = 0.05
+MIN_RETRY_SECONDS = 60.0
 # The service says what a pass did; and frozen garbage of a pass would stay for ever.
 LEFT_OUT = {"crawler.extensions.summary.Summary": None, "crawler.extensions.garbage.Garbage": None}
 LIMIT = "CLOSESPIDER_TIMEOUT"
@@ -35,6 +36,9 @@ def settings_of_a_pass(settings: Settings, slice_seconds: float) -> Settings:
     limit = settings.getfloat(LIMIT) or slice_seconds
     own.set(LIMIT, min(limit, slice_seconds), priority="cmdline")
     own.set("FRESHET_PROGRESS", False, priority="cmdline")
+    # Its next run may begin in the same second.
+    retry_seconds = max(MIN_RETRY_SECONDS, Config.of(settings).error_retry_seconds)
+    own.set("FRESHET_ERROR_RETRY_SECONDS", retry_seconds, priority="cmdline")
     own.set("EXTENSIONS", own.getdict("EXTENSIONS") | LEFT_OUT, priority="cmdline")
     return own
 

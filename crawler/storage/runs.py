@@ -18,6 +18,16 @@ async def begin(db: Database, spider: str, started: datetime) -> ObjectId:
     return run
 
 
+async def mark_full(db: Database, run: ObjectId) -> None:
+    """Note that a pass is of everything, whatever the caps say."""
+    await db.runs.update_one({"_id": run}, {"$set": {"full": True}})
+
+
+async def is_full(db: Database, run: ObjectId) -> bool:
+    """Whether a pass is of everything."""
+    return await db.runs.find_one({"_id": run, "full": True}, {"_id": 1}) is not None
+
+
 async def finish(
     db: Database, run: ObjectId, finished: datetime, reason: str, counts: Document, workers: int
 ) -> None:

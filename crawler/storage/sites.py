@@ -73,6 +73,12 @@ class Site:
 _FIELDS = tuple(field.name for field in fields(Site) if field.name != "name")
 
 
+async def is_edited(db: Database, wrapper: Wrapper) -> bool:
+    """Whether a wrapper is another than at the last run, or was never noted."""
+    found = await db.sites.find_one({"_id": wrapper.name}, {"digest": 1})
+    return (found or {}).get("digest") != wrapper.digest
+
+
 async def note(db: Database, wrapper: Wrapper, now: datetime) -> None:
     """Write down what is to be known of a wrapper."""
     document = {name: getattr(wrapper, name) for name in _FIELDS if name != "at"}
@@ -80,7 +86,7 @@ async def note(db: Database, wrapper: Wrapper, now: datetime) -> None:
         document[name] = list(document[name])
     # A pattern may hold dots and dollars, which do not go well with names of fields.
     document["weights"] = [{"of": key, "weight": w} for key, w in wrapper.weights.items()]
-    update = {"$set": document | {"at": now}}
+    update = {"$set": document | {"digest": wrapper.digest, "at": now}}
     await db.sites.update_one({"_id": wrapper.name}, update, upsert=True)
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 
 from pymongo import UpdateOne
 
-from crawler.items import SEEN, Fetched, Kind, Outcome, Target, Validators, Visit
+from crawler.clock import NEVER
+from crawler.items import CELL, SEEN, Fetched, Kind, Outcome, Target, Validators, Visit
 from crawler.posts import planned_window
-from crawler.storage import parts
+from crawler.storage import hosts, parts
+from crawler.storage.bulk import in_batches
 from crawler.storage.client import Database, Document
 from crawler.storage.visits import row_of
 from crawler.urls import host_of
+from crawler.wrapper import OF_CAPS, Wrapper
 from schedules.schedule import WEEK_HOURS
 
 # A link to a page that never was there.
@@ -23,6 +27,28 @@ ONCE: Document = {"post": {"$exists": True}}
 ALIVE: Document = {"dead": {"$exists": False}}
 # What a visit needs not know of its target.
 NOT_FOR_A_VISIT = {"last_visit": 0, "aliases": 0}
+FAILED = (str(Outcome.ERROR), str(Outcome.BLOCKED))
+# The server itself says so, however a site is described.
+MISSING: Document = {"consecutive_gone": {"$gt": 0}, "last_visit.status": {"$in": [404, 410]}}
+BATCH = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What a run leaves of a spider's targets.
+
+    targets:  under watch
+    waiting:  of these, not due in the run and not visited; next_visit: the first of their times
+    failed:   of the waiting, those whose last visit failed; failed_until: the first of their times
+    repeated: targets that failed in the run and are due at the next one
+    """
+
+    targets: int = 0
+    waiting: int = 0
+    next_visit: datetime | None = None
+    failed: int = 0
+    failed_until: datetime | None = None
+    repeated: int = 0
 
 
 def from_document(found: Document) -> Target:
@@ -283,6 +309,43 @@ def to_plan(spiders: Sequence[str] | None = None) -> Document:
     return watched(spiders) | {"plan.policy": {"$ne": parts.PERIOD}}
 
 
+async def outlook(db: Database, spider: str, started: datetime, now: datetime) -> Outlook:
+    """What a run that began at `started` leaves, as of `now`; computed by the server."""
+    waits: Document = {
+        "$and": [
+            {"$gt": ["$next_visit", started]},
+            {"$lt": [{"$ifNull": ["$visited_at", None]}, started]},
+        ]
+    }
+    fails: Document = {"$and": [waits, {"$in": ["$outcome", list(FAILED)]}]}
+    repeats: Document = {
+        "$and": [
+            {"$gte": ["$visited_at", started]},
+            {"$in": ["$outcome", list(FAILED)]},
+            {"$gt": ["$next_visit", started]},
+            {"$lte": ["$next_visit", now]},
+        ]
+    }
+    sums: Document = {"_id": None, "targets": {"$sum": 1}}
+    for name, condition in (("waiting", waits), ("failed", fails), ("repeated", repeats)):
+        sums[name] = {"$sum": {"$cond": [condition, 1, 0]}}
+    for name, condition in (("next_visit", waits), ("failed_until", fails)):
+        sums[name] = {"$min": {"$cond": [condition, "$next_visit", None]}}
+    cursor = await db.targets.aggregate([{"$match": watched([spider])}, {"$group": sums}])
+    rows = await cursor.to_list(1)
+    return Outlook(**{name: rows[0][name] for name in Outlook.__slots__}) if rows else Outlook()
+
+
+async def held(db: Database, spider: str, started: datetime, now: datetime) -> dict[str, datetime]:
+    """Hosts of due targets that asked to be left alone, and until when."""
+    holds = await hosts.holds(db, now)
+    query: Document = {
+        "spider": spider, "next_visit": {"$lte": started}, "host": {"$in": list(holds)},
+    } | ALIVE  # fmt: skip
+    names = await db.targets.distinct("host", query) if holds else []
+    return {name: holds[name] for name in sorted(names)}
+
+
 async def count(db: Database, spider: str) -> int:
     """How many targets a spider has that are neither gone nor aliases."""
     return await db.targets.count_documents(watched([spider]))
@@ -295,6 +358,38 @@ async def make_all_due(db: Database, spider: str, at: datetime) -> None:
         "alias_of": {"$exists": False}, "retired": {"$exists": False},
     } | ALIVE  # fmt: skip
     await db.targets.update_many(later, {"$set": {"next_visit": at}})
+
+
+async def make_edited_due(db: Database, wrapper: Wrapper, at: datetime) -> tuple[int, int]:
+    """After an edit of a wrapper: what failed becomes due at `at`, and what it reads otherwise.
+
+    Returns how many of each. Not due are pages that the server says are missing, aliases, and what
+    is never to be visited. Safe to repeat.
+    """
+    later: Document = {
+        "spider": wrapper.name, "next_visit": {"$gt": at, "$lt": NEVER},
+        "alias_of": {"$exists": False}, "$nor": [MISSING],
+    } | ALIVE  # fmt: skip
+    now: Document = {"$set": {"next_visit": at}}
+    done = await db.targets.update_many(later | {"outcome": {"$in": list(FAILED)}}, now)
+    failed, others = done.modified_count, 0
+    plain: Document = {"$not": {"$regex": f"\\{OF_CAPS}"}}
+    for kind in (Kind.LIST, Kind.ITEM, Kind.FEED):
+        stale: Document = {"kind": str(kind), "scheme": {"$ne": wrapper.scheme(kind)} | plain}
+        others += (await db.targets.update_many(later | stale, now)).modified_count
+    for name, scheme in wrapper.cell_schemes.items():
+        cell: Document = {"_id": f"{wrapper.name} {CELL}{name}", "scheme": {"$ne": scheme}}
+        others += (await db.targets.update_many(later | cell, now)).modified_count
+    capped = db.targets.find(later | {"scheme": {"$regex": f"\\{OF_CAPS}"}}, NOT_FOR_A_VISIT)
+    keys = [
+        found["_id"]
+        async for found in capped
+        if wrapper.scheme_of(from_document(found)) != found["scheme"]
+    ]
+    for ids in in_batches(keys, BATCH):
+        done = await db.targets.update_many(later | {"_id": {"$in": ids}}, now)
+        others += done.modified_count
+    return failed, others
 
 
 async def of_url(db: Database, urls: list[str], spider: str | None = None) -> list[Document]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from schedules.first import Intervals
 
 HOURS = st.floats(0.001, 24 * 365)
-INTERVALS = st.builds(Intervals, HOURS, HOURS, HOURS)
+INTERVALS = st.builds(Intervals, HOURS, HOURS, HOURS, st.just(0.0) | HOURS)
 MOMENTS = st.datetimes(datetime(1970, 1, 1), datetime(2900, 1, 1), timezones=st.just(UTC))
 ERRORS = st.integers(1, 10**6)
 
@@ -23,6 +23,7 @@ def test_the_next_visit_is_later_than_now_and_not_later_than_the_longest(
     for due in (
         intervals.after_seen(now),
         intervals.after_errors(now, errors),
+        intervals.after_refusals(now, errors),
         intervals.after_gone(now, confirmed=confirmed),
     ):
         assert now < due <= latest
@@ -34,6 +35,8 @@ def test_more_errors_are_never_a_shorter_wait(
 ) -> None:
     fewer, most = sorted((some, more))
     assert intervals.after_errors(now, fewer) <= intervals.after_errors(now, most)
+    assert intervals.after_refusals(now, fewer) <= intervals.after_refusals(now, most)
+    assert intervals.after_errors(now, most) <= intervals.after_refusals(now, most)
 
 
 @given(INTERVALS, MOMENTS)

@@ -42,7 +42,7 @@ def hours(moment: datetime) -> float:
         (fetched(known(), content_hash="h2"), Outcome.CHANGED, 24),
         (fetched(known(), outcome=Outcome.NOT_MODIFIED, status=304), Outcome.NOT_MODIFIED, 24),
         (fetched(known(), outcome=Outcome.GONE, status=404), Outcome.GONE, 24),
-        (fetched(known(), outcome=Outcome.ERROR, status=500), Outcome.ERROR, 1),
+        (fetched(known(consecutive_errors=2), outcome=Outcome.ERROR), Outcome.ERROR, 1),
         (fetched(known(), outcome=Outcome.BLOCKED, status=403), Outcome.BLOCKED, 1),
         (fetched(target(Kind.LIST), content_hash="h1"), Outcome.NEW, 6),
     ],
@@ -98,8 +98,13 @@ def test_a_page_that_comes_back_starts_anew() -> None:
     assert (decided.consecutive_gone, decided.consecutive_errors, decided.gone) == (0, 0, False)
 
 
-@pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.BLOCKED])
-@pytest.mark.parametrize(("before", "due"), [(0, 1), (1, 2), (2, 4), (6, 64), (7, 100), (999, 100)])
+@pytest.mark.parametrize(
+    ("outcome", "before", "due"),
+    [
+        *[(Outcome.ERROR, *row) for row in [(2, 1), (3, 2), (4, 4), (8, 64), (9, 100), (999, 100)]],
+        *[(Outcome.BLOCKED, *row) for row in [(0, 1), (1, 2), (2, 4), (6, 64), (7, 100)]],
+    ],
+)
 def test_errors_in_a_row_are_asked_about_less_and_less(
     outcome: Outcome, before: int, due: float
 ) -> None:

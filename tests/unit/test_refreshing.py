@@ -246,3 +246,12 @@ def test_words_of_a_unit_mean_what_they_say() -> None:
         if line.startswith("ExecStart=")
     ]
     assert line.endswith(' -m scrapy refresh run -L WARNING books "/a b/50%%.toml"')
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, 60), (5, 60), (300, 300)])
+def test_the_service_waits_a_minute_before_it_repeats_what_failed(
+    given: float | None, expected: float
+) -> None:
+    own = {} if given is None else {"FRESHET_ERROR_RETRY_SECONDS": given}
+    settings = settings_of_a_pass(Settings(own), slice_seconds=9)
+    assert Config.of(settings).error_retry_seconds == expected

@@ -1,0 +1,426 @@
+"""What is due at the next run: what failed, what another site definition reads otherwise."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from tests.integration.databases import base, read_cells
+from tests.integration.harness import Db, Freshet, Row, outcomes, target
+
+pytestmark = pytest.mark.mongo
+ITEMS = 12
+RSS = (
+    b"<?xml version='1.0'?><rss version='2.0'><channel><title>A blog</title>"
+    b"<item><guid>a</guid><title>A</title></item></channel></rss>"
+)
+
+
+class Moody(BaseHTTPRequestHandler):
+    """A list and items with a title and a price; a test sets the status of each path.
+
+    Every page has the same ETag for good, so that a 304 would hide what was not read before.
+    """
+
+    statuses: ClassVar[dict[str, int]] = {}
+    headers_of: ClassVar[dict[str, str]] = {}
+    asked: ClassVar[Counter[str]] = Counter()
+
+    def do_GET(self) -> None:
+        Moody.asked[self.path] += self.path != "/robots.txt"
+        status = self.statuses.get(self.path, 404 if self.path == "/robots.txt" else 200)
+        if status == 200 and self.headers.get("If-None-Match"):
+            status = 304
+        body = b"" if status == 304 else self._body()
+        self.send_response(status)
+        for name, value in {"Content-Type": "text/html", "ETag": '"1"', **self.headers_of}.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _body(self) -> bytes:
+        if self.path.endswith(".xml"):
+            return RSS
+        if not self.path.startswith("/item/"):
+            return b"<h1>list</h1>" + b"".join(b"<a href=/item/%d>x</a>" % i for i in range(ITEMS))
+        return b"<h1>Item %s</h1><p class=price>5</p>" % self.path[6:].encode()
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def moody() -> Iterator[str]:
+    """URL of the server, which answers everything with 200 at first."""
+    Moody.statuses.clear()
+    Moody.headers_of.clear()
+    Moody.asked.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Moody) as server:
+        threading.Thread(target=server.serve_forever).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def shop(freshet: Freshet, url: str, **keys: object) -> Path:
+    given: dict[str, object] = {
+        "start_urls": [f"{url}/list"], "item_pages": "/item/", "fields": {"title": "h1"},
+    }  # fmt: skip
+    return freshet.wrapper("shop", **given | keys)
+
+
+def asked() -> dict[str, int]:
+    """How often each path was asked for since this was called last."""
+    found = dict(+Moody.asked)
+    Moody.asked.clear()
+    return found
+
+
+def closing(err: str, name: str = "shop") -> str:
+    """The closing line of a run."""
+    (line,) = [
+        line.partition(f"{name}: ")[2]
+        for line in err.splitlines()
+        if re.search(rf"INFO: {name}: (\d+ fetched|nothing fetched)", line)
+    ]
+    return line
+
+
+def failing(count: int, status: int = 500) -> None:
+    """So many items are answered with this status from now on."""
+    Moody.statuses.update({f"/item/{i}": status for i in range(count)})
+
+
+NO_RETRY = ("-s", "RETRY_ENABLED=0")
+
+
+# What failed.
+
+
+def test_what_failed_is_due_at_the_next_run_twice_and_then_waits(
+    freshet: Freshet, database: Db, moody: str
+) -> None:
+    wrapper = shop(freshet, moody)
+    failing(3)
+    first = closing(freshet.crawl(wrapper, *NO_RETRY).err)
+    assert "13 fetched: 10 new" in first
+    assert "; 3 that failed are due at the next run" in first
+    assert "accuracy" not in first, "13 pages are too few"
+    asked()
+    for again in (True, True, False):
+        said = closing(freshet.crawl(wrapper, *NO_RETRY).err)
+        expected = {f"/item/{i}": 1 for i in range(3)} if again else {}
+        assert asked() == expected
+        assert ("3 that failed are due at the next run" in said) == (
+            again and target(database, f"{moody}/item/0")["consecutive_errors"] < 3
+        )
+    assert said.startswith("nothing fetched: nothing was due; 13 of 13 targets not due, the first")
+    assert "; to fetch them all now, add -a full=1" in said
+    assert re.search(r"; 3 of these failed before, the first is due at .* UTC \(in \d+ min\)", said)
+    Moody.statuses.clear()
+    freshet.crawl(wrapper, *NO_RETRY, hours=1.1)
+    assert asked() == {f"/item/{i}": 1 for i in range(3)}
+
+
+@pytest.mark.parametrize("status", [403, 429])
+def test_what_was_refused_is_not_asked_for_at_the_next_run(
+    freshet: Freshet, database: Db, moody: str, status: int
+) -> None:
+    wrapper = shop(freshet, moody)
+    failing(1, status)
+    said = closing(freshet.crawl(wrapper).err)
+    assert "1 blocked" in said
+    assert "due at the next run" not in said
+    asked()
+    said = closing(freshet.crawl(wrapper).err)
+    assert asked() == {}
+    assert "1 of these failed before, the first is due at" in said
+
+
+def test_a_feed_that_failed_is_due_at_the_next_run(
+    freshet: Freshet, database: Db, moody: str
+) -> None:
+    assert freshet("feeds", "add", f"{moody}/feed.xml").code == 0
+    asked()
+    Moody.statuses["/feed.xml"] = 500
+    crawl = ("crawl", "feeds", "-s", "DOWNLOAD_DELAY=0", *NO_RETRY)
+    assert "1 that failed are due" in closing(freshet(*crawl).err, "feeds")
+    Moody.statuses.clear()
+    assert "1 fetched: 1 new" in closing(freshet(*crawl).err, "feeds")
+    assert asked() == {"/feed.xml": 2}
+    assert "nothing fetched: nothing was due; 1 of 1 target" in closing(
+        freshet(*crawl).err, "feeds"
+    )
+
+
+def test_a_cell_that_failed_is_due_at_the_next_run(
+    freshet: Freshet, database: Db, moody: str
+) -> None:
+    cell = f'[cells.one]\nurl = "{moody}/item/1"\ncss = "h1"\nevery = "2h"\n'
+    failing(2)
+    read_cells(freshet, cell, *NO_RETRY)
+    Moody.statuses.clear()
+    read_cells(freshet, cell)
+    assert asked() == {"/item/1": 2}
+    assert base(database)["one"]["content"] == {"value": "Item 1"}
+
+
+# Other site definitions.
+
+
+def test_an_edit_of_the_fields_reads_all_items_at_the_next_run_and_no_list(
+    freshet: Freshet, database: Db, moody: str
+) -> None:
+    freshet.crawl(shop(freshet, moody))
+    asked()
+    edited = shop(freshet, moody, fields={"title": "h1", "price": "p.price"})
+    said = freshet.crawl(edited).err
+    assert "the site definition changed since the last run" in said
+    assert asked() == {f"/item/{i}": 1 for i in range(ITEMS)}
+    assert database.posts.distinct("fields.price") == ["5"], "no 304 hides what is new"
+    assert "nothing was due" in closing(freshet.crawl(edited).err)
+    assert asked() == {}
+
+
+def test_after_an_edit_what_failed_again_and_again_is_due_at_once(
+    freshet: Freshet, database: Db, moody: str
+) -> None:
+    wrong = shop(freshet, moody, fields={"title": "h7"})
+    for _ in range(3):
+        freshet.crawl(wrong)
+    assert outcomes(database)["error"] == 3 * ITEMS
+    assert "nothing was due" in closing(freshet.crawl(wrong).err)
+    said = freshet.crawl(shop(freshet, moody)).err
+    assert f"due again are {ITEMS} targets that failed and 0 others" in said
+    assert f"{ITEMS} fetched: {ITEMS} new" in closing(said)
+
+
+def test_an_edit_of_the_patterns_reads_the_lists(freshet: Freshet, moody: str) -> None:
+    freshet.crawl(shop(freshet, moody, item_pages=r"/item/\d$"))
+    asked()
+    freshet.crawl(shop(freshet, moody, item_pages=r"/item/\d+$"))
+    assert asked() == {"/list": 1, "/item/10": 1, "/item/11": 1}
+
+
+def test_other_headers_make_due_what_failed_and_nothing_else(freshet: Freshet, moody: str) -> None:
+    failing(2, 403)
+    freshet.crawl(shop(freshet, moody))
+    asked()
+    Moody.statuses.clear()
+    freshet.crawl(shop(freshet, moody, headers={"Accept-Language": "en"}))
+    assert asked() == {"/item/0": 1, "/item/1": 1}
+
+
+@pytest.mark.parametrize(
+    "keys", [{"weight": 2.0}, {"item_interval_hours": 5}, {"delay_seconds": 0.001}]
+)
+def test_an_edit_of_what_does_not_bear_on_reading_makes_nothing_due(
+    freshet: Freshet, moody: str, keys: Row
+) -> None:
+    failing(1, 403)
+    freshet.crawl(shop(freshet, moody))
+    asked()
+    freshet.crawl(shop(freshet, moody, **keys))
+    assert asked() == {}
+
+
+def test_a_host_that_asked_to_wait_waits_whatever_was_edited(
+    freshet: Freshet, database: Db, moody: str
+) -> None:
+    Moody.headers_of["Retry-After"] = "7200"
+    failing(ITEMS, 429)
+    freshet.crawl(shop(freshet, moody))
+    asked()
+    said = freshet.crawl(shop(freshet, moody, fields={"title": "h2"})).err
+    assert asked() == {}
+    line = closing(said)
+    held = r"nothing fetched: \d+ targets are due, as 127.0.0.1 asked to be left alone until .* UTC"
+    assert re.match(rf"{held} \(in 2 h|{held} \(in 1[12]\d min", line)
+
+
+def test_missing_pages_and_aliases_are_not_made_due_by_an_edit(
+    freshet: Freshet, database: Db, moody: str
+) -> None:
+    failing(1, 404)
+    freshet.crawl(shop(freshet, moody))
+    asked()
+    freshet.crawl(shop(freshet, moody, fields={"price": "p.price"}))
+    assert "/item/0" not in asked()
+
+
+def test_other_arguments_are_another_definition(freshet: Freshet, moody: str) -> None:
+    words = ("-a", "name=shop", "-a", f"start_urls={moody}/list", "-s", "AUTOTHROTTLE_ENABLED=0")
+    assert freshet("crawl", "site", *words, "-a", r"item_pages=/item/\d$").code == 0
+    asked()
+    assert freshet("crawl", "site", *words, "-a", r"item_pages=/item/\d+$").code == 0
+    assert asked() == {"/list": 1, "/item/10": 1, "/item/11": 1}
+
+
+SPIDER = """
+from crawler.fields import text
+from spiders.wrapper import WrapperSpider
+
+class Shop(WrapperSpider):
+    name = "shop"
+    start_urls = ["{url}/list"]
+    item_pages = "/item/"
+    throttle = False
+    fields = {{"title": text("{selector}")}}
+
+    def read_item(self, response):
+        return super().read_item(response) | {{"more": "{more}"}}
+"""
+
+
+def test_an_edit_of_a_spider_class_is_one_of_its_definition(
+    freshet: Freshet, database: Db, moody: str
+) -> None:
+    for selector, more in (("h1", "a"), ("h1", "b"), (".price", "b")):
+        asked()
+        code = SPIDER.format(url=moody, selector=selector, more=more)
+        freshet.crawl_spider(code, "shop")
+        assert len([path for path in asked() if path.startswith("/item/")]) == ITEMS
+        assert database.posts.distinct("fields.more") == [more]
+    assert database.posts.distinct("fields.title") == ["5"]
+    assert "nothing was due" in closing(freshet.crawl_spider(code, "shop").err)
+    assert outcomes(database)["changed"] == 0, "an edit is no change of a page"
+
+
+def test_an_edit_of_a_cell_makes_this_cell_due(freshet: Freshet, database: Db, moody: str) -> None:
+    cell = '[cells.{}]\nurl = "{}/item/{}"\ncss = "{}"\n'
+    other = cell.format("other", moody, 2, "h1")
+    read_cells(freshet, cell.format("one", moody, 1, "h1") + other)
+    asked()
+    read_cells(freshet, cell.format("one", moody, 1, "p.price") + other)
+    assert asked() == {"/item/1": 1}
+    assert base(database)["one"]["content"] == {"value": "5"}
+
+
+# Several workers.
+
+
+def workers(freshet: Freshet, wrapper: Path, redis: str, *args: str) -> list[str]:
+    """What two workers of one run logged."""
+    words = ("crawl", "site", "-a", f"wrapper={wrapper}", *NO_RETRY, *args)
+    started = [freshet.start(*words, REDIS_URL=redis) for _ in range(2)]
+    said = [one.communicate(timeout=60)[1] for one in started]
+    assert [one.returncode for one in started] == [0, 0], said
+    return said
+
+
+def test_workers_that_share_a_run_read_again_what_failed_and_what_was_edited(
+    freshet: Freshet, database: Db, moody: str, redis: str
+) -> None:
+    failing(3)
+    workers(freshet, shop(freshet, moody), redis)
+    asked()
+    Moody.statuses.clear()
+    workers(freshet, shop(freshet, moody), redis)
+    assert asked() == {f"/item/{i}": 1 for i in range(3)}
+    workers(freshet, shop(freshet, moody, fields={"price": "p.price"}), redis)
+    assert asked() == {f"/item/{i}": 1 for i in range(ITEMS)}
+    assert database.posts.distinct("fields.price") == ["5"]
+
+
+def test_a_full_run_of_several_workers_ignores_the_caps(
+    freshet: Freshet, database: Db, moody: str, redis: str
+) -> None:
+    wrapper = shop(freshet, moody)
+    freshet.crawl(wrapper)
+    at = database.runs.find_one()["started"]
+    plan = {"at": at, "state": "adopted", "spiders": ["shop"], "daily_cap": 2, "hourly_cap": 1}
+    database.plans.insert_one(plan)
+    asked()
+    said = "".join(workers(freshet, wrapper, redis, "-a", "full=1"))
+    assert len(asked()) == 1 + ITEMS
+    ignored = "full run: the plan's cap of 2 requests a day and 1 request an hour was ignored"
+    assert said.count(ignored) == 1
+    assert "-a full=1 is ignored" not in said
+    assert database.runs.find_one(sort=[("started", -1)])["full"] is True
+
+
+def test_full_is_not_dropped_in_silence_by_a_worker_that_joins(
+    freshet: Freshet, database: Db, moody: str, redis: str
+) -> None:
+    wrapper = shop(freshet, moody, delay_seconds=0.3, concurrency=1)
+    words = ("crawl", "site", "-a", f"wrapper={wrapper}")
+    first = freshet.start(*words, REDIS_URL=redis)
+    while not database.visits.count_documents({}):
+        assert first.returncode is None
+        time.sleep(0.02)
+    second = freshet(*words, "-a", "full=1", REDIS_URL=redis)
+    assert "-a full=1 is ignored, as this worker joins a run in progress" in second.err
+    first.communicate(timeout=60)
+
+
+# The closing line.
+
+
+def test_accuracy_is_explained_and_shown_only_where_enough_was_fetched(
+    freshet: Freshet, moody: str
+) -> None:
+    two = "/(item|more)/"
+    starts = [f"{moody}/list", *(f"{moody}/list/{i}" for i in range(10))]
+    failing(3)
+    wrapper = shop(freshet, moody, start_urls=starts, item_pages=two)
+    said = freshet.crawl(wrapper, *NO_RETRY).err
+    assert (
+        "; accuracy 86.96% (20 of the 23 fetched could be read; the others failed, were blocked or "
+        "are gone)"
+    ) in closing(said)
+    assert "'freshet/accuracy': 0.869" in said
+    said = freshet.crawl(wrapper, *NO_RETRY).err
+    assert "accuracy" not in said
+
+
+@pytest.mark.parametrize(
+    ("args", "keys", "why"),
+    [
+        (("-a", "limit=5"), {}, "-a limit=5 is reached (the next run goes on, or leave it out)"),
+        (
+            (), {"host_requests": 5, "robots": False},
+            "a host gets 5 requests in one run at most (host_requests in the site definition, or "
+            "FRESHET_HOST_REQUESTS)",
+        ),
+        (
+            ("-s", "CLOSESPIDER_PAGECOUNT=2"), {"concurrency": 1, "delay_seconds": 0.2},
+            "the run was ended early (CLOSESPIDER_PAGECOUNT=2)",
+        ),
+    ],
+    ids=["limit", "host", "ended"],
+)  # fmt: skip
+def test_what_stops_a_run_is_named_with_its_value_and_the_way_out(
+    freshet: Freshet, moody: str, args: tuple[str, ...], keys: Row, why: str
+) -> None:
+    line = closing(freshet.crawl(shop(freshet, moody, **keys), *args).err)
+    assert re.search(rf"; \d+ still due, as {re.escape(why)}$", line), line
+
+
+def test_a_site_that_is_closed_is_said_to_be_until_when(freshet: Freshet, moody: str) -> None:
+    now = datetime.now(UTC)
+    hour = (now + timedelta(hours=2)).hour
+    window = f"{hour:02}:00-{(hour + 1) % 24 or 24:02}:00"
+    line = closing(freshet.crawl(shop(freshet, moody, windows=[window])).err)
+    opens = (now + timedelta(hours=2)).strftime("%Y-%m-%d %H:00 UTC")
+    assert line.startswith(
+        "nothing fetched: 1 target is due, as the site definition's windows or blackout close it "
+        f"until {opens}"
+    )
+    assert asked() == {}
+
+
+def test_a_site_whose_pages_are_all_gone_has_nothing_to_fetch(freshet: Freshet, moody: str) -> None:
+    Moody.statuses["/list"] = 404
+    wrapper = shop(freshet, moody)
+    freshet.crawl(wrapper, FRESHET_GONE_CONFIRMATIONS=1)
+    line = closing(freshet.crawl(wrapper).err)
+    assert line == "nothing fetched: there are no targets, or all are gone (scrapy targets)"

@@ -54,9 +54,7 @@ class Arguments(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    full: bool = Field(
-        False, description="everything, not only what is due, without the plan's caps"
-    )
+    full: bool = Field(False, description="everything, due or not, without the plan's caps")
     limit: int | None = Field(None, ge=1, description="visit so many targets at most")
 
 

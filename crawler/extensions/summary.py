@@ -172,16 +172,27 @@ def _why_left(session: Session, counts: dict[str, float]) -> list[str]:
         limit = getattr(getattr(session.crawler.spider, "arguments", None), "limit", None)
         given = "-a limit" if limit is None else f"-a limit={limit}"
         why.append(f"{given} is reached (the next run goes on, or leave it out)")
-    for host, until in list(session.left.held.items())[:SHOWN] if session.left else ():
+    held = list(session.left.held.items()) if session.left else []
+    for host, until in held[:SHOWN]:
         why.append(f"{host} asked to be left alone until {moment(until, now)}")
-    if session.limits.cap and not why:
+    if len(held) > SHOWN:
+        why.append(f"{count(len(held) - SHOWN, 'more host')} asked for that")
+    if _is_host_capped(session, why):
         why.append(
             f"a host gets {count(session.limits.cap, 'request')} in one run at most "
             "(host_requests in the site definition, or FRESHET_HOST_REQUESTS)"
         )
     if session.reason not in ("", "finished"):
         why.append(f"the run was ended early ({_ended(session)})")
-    return why
+    return why or ["their hosts could not be asked (see the log)"]
+
+
+def _is_host_capped(session: Session, why: list[str]) -> bool:
+    """Whether a host had all its requests; what other workers asked for is not known here."""
+    cap = session.limits.cap
+    if not cap or session.worker is None:
+        return bool(cap) and any(asked >= cap for asked in session.limits.asked.values())
+    return not why and session.reason == "finished"
 
 
 def _ended(session: Session) -> str:

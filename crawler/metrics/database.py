@@ -14,7 +14,7 @@ from crawler.storage.figures import Figures, OfSpider
 
 COUNTS = (
     *map(str, Outcome), "visits", "discovered", "unlisted", "due", "over_cap", "closed",
-    "missed_visits", "posts", "edited_posts", "missed_posts", "bytes",
+    "over_limit", "missed_visits", "posts", "edited_posts", "missed_posts", "bytes",
 )  # fmt: skip
 # Spiders may name reasons of their own, as many as they like.
 REASONS = frozenset(

@@ -27,6 +27,7 @@ class Allowance:
         self._wrapper = wrapper
         self._caps: tuple[int, int] = (0, 0)
         self._is_full = False
+        self._reached = (False, False)
         self._spiders: list[str] = []
         self._left: int | None = None
         self._good_until: datetime | None = None
@@ -48,24 +49,28 @@ class Allowance:
     @property
     def caps(self) -> str:
         """The caps in words; empty where there are none."""
-        return " and ".join(cap for cap, _ in self._each())
+        return " and ".join(cap for cap, _ in self._each((True, True)))
 
     @property
-    def way_out(self) -> str:
-        """What the user can do where the caps are too low."""
-        options = " or ".join(f"{option} N" for _, option in self._each())
-        return f"to raise it: scrapy replan {options}; to ignore it once: -a full=1"
+    def reached(self) -> str:
+        """That the caps are reached, and the way out, in words; those that are, as far as known."""
+        each = self._each(self._reached if any(self._reached) else (True, True))
+        caps, options = " and ".join(cap for cap, _ in each), " N or ".join(way for _, way in each)
+        return (
+            f"the plan's cap of {caps} is reached (to raise it: scrapy replan {options} N; to "
+            "ignore it once: -a full=1)"
+        )
 
-    def _each(self) -> list[tuple[str, str]]:
-        """Each cap in words, and the option of `scrapy replan` that sets it."""
+    def _each(self, which: tuple[bool, bool]) -> list[tuple[str, str]]:
+        """The daily and the hourly cap in words, and the option of `scrapy replan` that sets it."""
         daily, hourly = self._caps
         several = f" by the {len(self._spiders)} spiders of the plan"
         together = several if len(self._spiders) > 1 else ""
         each = ((daily, "a day", "--daily-cap"), (hourly, "an hour", "--hourly-cap"))
         return [
             (f"{count(cap, 'request')} {time}{together}", option)
-            for cap, time, option in each
-            if cap
+            for wanted, (cap, time, option) in zip(which, each, strict=True)
+            if wanted and cap
         ]
 
     def is_open(self) -> bool:
@@ -81,7 +86,9 @@ class Allowance:
         daily, hourly = self._caps
         today = await self._spent(hour.replace(hour=0)) if daily else 0
         this_hour = await self._spent(hour) if hourly else 0
-        return least(room(daily, today + in_flight), room(hourly, this_hour + in_flight))
+        rooms = room(daily, today + in_flight), room(hourly, this_hour + in_flight)
+        self._reached = (rooms[0] == 0, rooms[1] == 0)
+        return least(*rooms)
 
     async def take(self, in_flight: int) -> bool:
         """Whether one more may be handed out; it is counted then."""

@@ -82,8 +82,7 @@ CLOSED = ("closed", "closed at this hour by the wrapper's windows or blackout")
 
 def over_cap(session: Session) -> tuple[str, str]:
     """That the caps are reached, as a count's name and in words."""
-    allowance = session.allowance
-    return "over_cap", f"the plan's cap of {allowance.caps} is reached ({allowance.way_out})"
+    return "over_cap", session.allowance.reached
 
 
 def over_limit(limit: int) -> tuple[str, str]:

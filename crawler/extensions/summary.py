@@ -162,9 +162,9 @@ def _not_due(session: Session) -> list[str]:
 
 def _why_left(session: Session, counts: dict[str, float]) -> list[str]:
     """Why a run left what was due, each with its way out."""
-    now, allowance, why = session.clock.now(), session.allowance, []
+    now, why = session.clock.now(), []
     if counts["over_cap"]:
-        why.append(f"the plan's cap of {allowance.caps} is reached ({allowance.way_out})")
+        why.append(session.allowance.reached)
     if counts["closed"]:
         opens = moment(session.wrapper.opens_at(now), now)
         why.append(f"the site definition's windows or blackout close it until {opens}")

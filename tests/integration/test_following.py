@@ -292,8 +292,10 @@ def test_a_full_run_ignores_the_caps_and_logs_it(
 def test_the_hourly_cap_is_kept(crawl: Crawl, crawled: Db, pages: Pages) -> None:
     cap(crawled, daily_cap=8, hourly_cap=5)
     for hours, expected in [(25.1, 5), (25.2, 5), (26.1, 8)]:
-        crawl(hours)
+        said = crawl(hours)
         assert sum(asked(pages).values()) == expected
+        named = "8 requests a day" if expected == 8 else "5 requests an hour"
+        assert f"as the plan's cap of {named} is reached (to raise it: scrapy replan --" in said
 
 
 def test_without_a_cap_everything_due_is_asked_for(crawl: Crawl, crawled: Db, pages: Pages) -> None:

@@ -247,7 +247,7 @@ def test_a_host_that_asked_to_wait_waits_whatever_was_edited(
     assert re.match(rf"{held} \(in 2 h|{held} \(in 1[12]\d min", line)
 
 
-def test_missing_pages_and_aliases_are_not_made_due_by_an_edit(
+def test_missing_pages_are_not_made_due_by_an_edit(
     freshet: Freshet, database: Db, moody: str
 ) -> None:
     failing(1, 404)

@@ -65,6 +65,11 @@ class Field(BaseModel):
         _check_selector(self)
         return self
 
+    @property
+    def selector(self) -> str:
+        """The selector as it is written."""
+        return self.css or self.xpath or self.jmespath or ""
+
     def read(self, response: TextResponse, zone: ZoneInfo) -> Any:
         """The field's value on the page; None (an empty list for `list`) where it is not there.
 

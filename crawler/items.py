@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -11,6 +12,7 @@ from bson import ObjectId
 
 from crawler.documents import FeedDocument
 from crawler.posts import Collected, Post
+from crawler.shapes import shapes
 from crawler.sketches.claim import Candidate, Verdict
 from schedules.history import History
 from schedules.schedule import Schedule
@@ -39,6 +41,28 @@ class Outcome(StrEnum):
     GONE = "gone"
     ERROR = "error"
     BLOCKED = "blocked"
+
+
+class LinkCount(StrEnum):
+    """Names of what is counted of the links of pages, as in a run's counts.
+
+    PAGES:      pages that were read for links
+    ALL:        links on these pages to pages of the site, each once a page
+    LISTS, ITEMS: of these, matched by list_pages and by item_pages; links to start URLs are neither
+    AMBIGUOUS:  of these, matched by both and left out
+    UNMATCHED:  of these, matched by neither
+    FOREIGN:    links to other hosts
+    UNFOLLOWED: links that matched a pattern on a start URL that is an item
+    """
+
+    PAGES = "pages with links"
+    ALL = "links"
+    LISTS = "list links"
+    ITEMS = "item links"
+    AMBIGUOUS = "ambiguous links"
+    UNMATCHED = "unmatched links"
+    FOREIGN = "foreign links"
+    UNFOLLOWED = "unfollowed links"
 
 
 # So long after a post its hub has had its time.
@@ -140,6 +164,49 @@ class Link:
 
 
 @dataclass(slots=True)
+class LinkCounts:
+    """What the patterns of a site definition made of the links of one page, or of several.
+
+    kept:      how many links that matched no pattern are kept
+    counts:    by LinkCount
+    unmatched: links of this site that matched no pattern, `kept` at most
+    examples:  the first link (or page) of some of the counts, by their names
+    """
+
+    kept: int = 20
+    counts: Counter[str] = field(default_factory=Counter)
+    unmatched: dict[str, None] = field(default_factory=dict)
+    examples: dict[str, str] = field(default_factory=dict)
+
+    def add(self, name: LinkCount, example: str = "") -> None:
+        """Count one link, and keep the first of its kind as an example."""
+        self.counts[name] += 1
+        if example:
+            self.examples.setdefault(name, example)
+
+    def keep(self, url: str) -> None:
+        """Count a link that matched no pattern, and keep it as long as there is room."""
+        self.counts[LinkCount.UNMATCHED] += 1
+        self._keep(url)
+
+    def _keep(self, url: str) -> None:
+        if len(self.unmatched) < self.kept:
+            self.unmatched[url] = None
+
+    def few(self, most: int) -> LinkCounts:
+        """`most` of the links that matched no pattern, of different shapes, and the examples."""
+        found = [shape.example for shape in shapes(self.unmatched)[:most]]
+        return LinkCounts(most, unmatched=dict.fromkeys(found), examples=self.examples)
+
+    def merge(self, other: LinkCounts) -> None:
+        """Add what other pages had."""
+        self.counts.update(other.counts)
+        for url in other.unmatched:
+            self._keep(url)
+        self.examples = other.examples | self.examples
+
+
+@dataclass(slots=True)
 class Fetched:
     """One fetch of a target, before anything is decided about it.
 
@@ -156,6 +223,9 @@ class Fetched:
     compared: the fields that tell duplicates, where the wrapper names them; empty: none are told
     markup:  the fields that hold HTML: their text is compared and searched
     along:   a cell of a page that was fetched for another cell: no request of its own
+    link_counts: of the page's links, where it was read for links
+    empty_fields: fields of the site definition that the page does not have; None where no fields
+             were read
     """
 
     target: Target
@@ -181,6 +251,8 @@ class Fetched:
     markup: tuple[str, ...] = ()
     along: bool = False
     content_hash: str | None = None
+    link_counts: LinkCounts | None = None
+    empty_fields: tuple[str, ...] | None = None
 
 
 @dataclass(slots=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import lru_cache
 from urllib.parse import urldefrag, urljoin
 
 from scrapy.http import TextResponse
@@ -17,14 +16,13 @@ from scrapy.utils.sitemap import Sitemap
 
 from crawler.cards import cards_of
 from crawler.fields import node_text
-from crawler.items import Kind, Link
+from crawler.items import Kind, Link, LinkCount, LinkCounts
 from crawler.keys import CategoryRule
 from crawler.packed import GZIP, Broken, gunzipped
 from crawler.traps import SITEMAPS
 from crawler.urls import is_http
-from crawler.wrapper import Wrapper
+from crawler.wrapper import Match, Wrapper
 
-logger = logging.getLogger(__name__)
 BASE_TAG = re.compile(rb"<base\b[^>]*>", re.I)
 # An XML declaration, comments and stylesheets may stand before the root element.
 # Atomic groups: a page that begins with a thousand comments is no reason to try them all again.
@@ -50,20 +48,25 @@ def sitemap_of(body: bytes, limit_bytes: int) -> Sitemap | None:
 
 
 def wanted_links(
-    response: TextResponse, wrapper: Wrapper, category: str | None, longest: int
+    response: TextResponse,
+    wrapper: Wrapper,
+    category: str | None,
+    longest: int,
+    counts: LinkCounts,
 ) -> tuple[Link, ...]:
-    """Links of an HTML page that the wrapper wants, each once; `category` is the page's own."""
-    found: dict[str, Link] = {}
+    """Links of an HTML page that the wrapper wants, each once; all of its links are counted.
+
+    category: the page's own; longest: characters of a URL
+    """
+    links = _Links(wrapper, longest, counts)
     items: dict[str, str] = {}
     page, anchors = _anchors_of(response)
     for anchor in anchors:
-        link = _wanted(anchor.url, wrapper, category, None, longest)
-        if link:
-            found.setdefault(link.url, link)
-            if link.kind is Kind.ITEM:
-                items[urldefrag(anchor.url)[0]] = link.url
+        link = links.take(anchor.url, category)
+        if link and link.kind is Kind.ITEM:
+            items[urldefrag(anchor.url)[0]] = link.url
     cards = cards_of(page, items)
-    return tuple(replace(link, card=cards.get(link.url)) for link in found.values())
+    return tuple(replace(link, card=cards.get(link.url)) for link in links.wanted)
 
 
 def _anchors_of(response: TextResponse) -> tuple[TextResponse, list[Anchor]]:
@@ -75,18 +78,21 @@ def _anchors_of(response: TextResponse) -> tuple[TextResponse, list[Anchor]]:
         return bare, _anchors.extract_links(bare)
 
 
-def sitemap_links(sitemap: Sitemap, base: str, wrapper: Wrapper, longest: int) -> tuple[Link, ...]:
-    """Entries of a sitemap that the wrapper wants; the sitemaps of an index are list pages."""
-    found: dict[str, Link] = {}
+def sitemap_links(
+    sitemap: Sitemap, base: str, wrapper: Wrapper, longest: int, counts: LinkCounts
+) -> tuple[Link, ...]:
+    """Entries of a sitemap that the wrapper wants; the sitemaps of an index are list pages.
+
+    All of its entries are counted. longest: characters of a URL
+    """
+    links = _Links(wrapper, longest, counts)
     for entry in sitemap:
-        url, lastmod = _joined(base, entry.get("loc", "")), _moment(entry.get("lastmod"))
+        url = _joined(base, entry.get("loc", ""))
         if sitemap.type == "sitemapindex":
-            link = _part_of_index(url, wrapper, longest)
+            links.take_part_of_index(url)
         else:
-            link = _wanted(url, wrapper, None, lastmod, longest)
-        if link:
-            found.setdefault(link.url, link)
-    return tuple(found.values())
+            links.take(url, None, _moment(entry.get("lastmod")))
+    return tuple(links.wanted)
 
 
 def category_of(response: TextResponse, wrapper: Wrapper, url: str) -> str | None:
@@ -98,41 +104,64 @@ def category_of(response: TextResponse, wrapper: Wrapper, url: str) -> str | Non
     return (node_text(found[0])[:LONGEST_CATEGORY].rstrip() or None) if found else None
 
 
-def _wanted(
-    url: str, wrapper: Wrapper, category: str | None, lastmod: datetime | None, longest: int
-) -> Link | None:
-    known = _own(url, wrapper, longest)
-    if known is None:
-        return None
-    match = wrapper.match(known)
-    if match.both:
-        _say_ambiguous(wrapper.name, known)
-    if match.kind is None:
-        return None
-    own = match.category or category if match.kind is Kind.ITEM else None
-    return Link(known, match.kind, own, lastmod, pattern=match.pattern)
+class _Links:
+    """The links of one page: the wanted ones are collected, all are counted, each once."""
 
+    def __init__(self, wrapper: Wrapper, longest: int, counts: LinkCounts) -> None:
+        self._wrapper, self._longest = wrapper, longest
+        self._counts = counts
+        # None: not wanted, and counted already.
+        self._found: dict[str, Link | None] = {}
+        counts.add(LinkCount.PAGES)
 
-def _part_of_index(url: str, wrapper: Wrapper, longest: int) -> Link | None:
-    known = _own(url, wrapper, longest)
-    return Link(known, Kind.LIST, pattern=SITEMAPS) if known else None
+    @property
+    def wanted(self) -> Iterator[Link]:
+        """The wanted links, in the order of the page."""
+        return filter(None, self._found.values())
 
+    def take(self, url: str, category: str | None, lastmod: datetime | None = None) -> Link | None:
+        """The link to an absolute URL if it is wanted. category: of the page that shows it."""
+        if (known := self._canonical(url)) is None:
+            return None
+        if known not in self._found:
+            match = self._counted(known)
+            link = None
+            if match.kind is not None:
+                own = match.category or category if match.kind is Kind.ITEM else None
+                link = Link(known, match.kind, own, lastmod, pattern=match.pattern)
+            self._found[known] = link
+        return self._found[known]
 
-def _own(url: str, wrapper: Wrapper, longest: int) -> str | None:
-    """The canonical form of a URL that is on this site and not too long."""
-    if not is_http(url) or len(url) > longest:
-        return None
-    try:
-        known = wrapper.canonical(url)
-    except ValueError:
-        return None
-    return known if wrapper.is_own(known) else None
+    def take_part_of_index(self, url: str) -> None:
+        """A sitemap that a sitemap index names."""
+        known = self._canonical(url)
+        if known is not None and self._wrapper.is_own(known):
+            self._found.setdefault(known, Link(known, Kind.LIST, pattern=SITEMAPS))
 
+    def _canonical(self, url: str) -> str | None:
+        """The canonical form of a URL that can be read and is not too long."""
+        if not is_http(url) or len(url) > self._longest:
+            return None
+        try:
+            return self._wrapper.canonical(url)
+        except ValueError:
+            return None
 
-@lru_cache(maxsize=4096)
-def _say_ambiguous(name: str, url: str) -> None:
-    """Once a URL, however many pages link to it."""
-    logger.error("%s: %s meets list_pages and item_pages both and is left out", name, url)
+    def _counted(self, url: str) -> Match:
+        """What a URL is to the wrapper, counted."""
+        counts = self._counts
+        if not self._wrapper.is_own(url):
+            counts.add(LinkCount.FOREIGN, url)
+            return Match()
+        match = self._wrapper.match(url)
+        counts.add(LinkCount.ALL)
+        if match.both:
+            counts.add(LinkCount.AMBIGUOUS, url)
+        elif match.kind is None:
+            counts.keep(url)
+        elif match.pattern is not None:
+            counts.add(LinkCount.ITEMS if match.kind is Kind.ITEM else LinkCount.LISTS)
+        return match
 
 
 def _moment(value: str | None) -> datetime | None:

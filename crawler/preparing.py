@@ -39,7 +39,7 @@ async def prepare(one: Beginning, *, full: bool) -> ObjectId:
     is_edited = await sites.is_edited(db, one.wrapper)
     await plans.finish(db, started, [spider])
     run = one.run or await runs.begin(db, spider, started)
-    await targets.ensure_starts(db, spider, one.wrapper.starts, started, started)
+    await targets.ensure_starts(db, spider, one.wrapper.start_matches, started, started)
     for old, new in await moves.rename_moved(db, spider, one.config.gone_confirmations):
         logger.info("%s has moved for good to %s", old, new)
     await cells.define(db, spider, definitions(one.wrapper), started)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import datetime, timedelta
 from secrets import token_hex
 from typing import Any
@@ -24,10 +24,11 @@ from crawler.counting import counts_of, whole
 from crawler.ending import Ending, Left
 from crawler.errors import FreshetError, StorageError
 from crawler.hosts import HostLimits
-from crawler.items import Fetched, Outcome, Skipped, Target, Visit
+from crawler.items import Fetched, LinkCounts, Outcome, Skipped, Target, Visit
 from crawler.misbehaving import FORBIDDEN
 from crawler.preparing import Beginning, prepare
 from crawler.redis.turns import Turns
+from crawler.runwarnings import RunWarnings, of_run
 from crawler.storage import cells, hosts, learnings, plans, runs, targets
 from crawler.storage.client import Database
 from crawler.storage.duplicates.opening import opened
@@ -44,6 +45,8 @@ logger = logging.getLogger(__name__)
 PREPARE = "prepare"
 # Counts of what was not handed out.
 LEFT_OVER = ("over_cap", "closed", "over_limit")
+# Links without a pattern that a process keeps, and that it shows the others.
+KEPT_LINKS, SHARED_LINKS = 200, 3
 TROUBLE = frozenset({Outcome.ERROR, Outcome.BLOCKED})
 
 
@@ -53,6 +56,8 @@ class Session:
     worker, turns: where several processes share the pass
     prepares, sums_up: whether it is this process that begins the pass, and that ends it
     counts: of the pass; of this process alone until it has left the others
+    links:  examples of the links that this process has seen
+    warnings: what the user has to know of the pass, once it has been summed up
     own:    of this process alone, once it has left
     is_full: whether the pass is of everything, whatever the caps say
     left:   what the pass leaves to later ones, once it has been summed up; reason: why it ended
@@ -82,6 +87,8 @@ class Session:
         self.releases = 0
         self.counts: Counter[str] = Counter()
         self.own: Counter[str] | None = None
+        self.links = LinkCounts(KEPT_LINKS)
+        self.warnings = RunWarnings()
         self.error: FreshetError | None = None
         self.due_at_start = 0
         self.targets_at_end = 0
@@ -166,6 +173,8 @@ class Session:
             _say(visit)
         for name, value in counts.items():
             self.counts[name] += value  # type: ignore[assignment]
+        if visit is not None and visit.fetched.link_counts is not None:
+            self.links.merge(visit.fetched.link_counts)
         self.in_flight.discard(target.key)
         # What could not be stored goes back to the other workers.
         if self.worker is not None and self.error is None:
@@ -339,6 +348,11 @@ class Session:
     async def _leave(self, worker: Worker) -> None:
         """End this process's part; the last worker of all sums up what all have done."""
         patient = self.error is None
+        if patient and self._is_open and self.run is not None:
+            run, few = self.run, self.links.few(SHARED_LINKS)
+            # Without these examples the warnings are shorter, no more.
+            with suppress(StorageError):
+                await self.patience.read(lambda: runs.note_links(self.db, run, few))
         self.own = whole({**self.counts, **self._shares()})
         self.sums_up, self.others, self.visits_of_all = await worker.leave(patient=patient)
         if not self.sums_up:
@@ -358,6 +372,13 @@ class Session:
         self.targets_at_end = self.counts["targets"]
         counts = {name.replace(" ", "_"): n for name, n in self.counts.items()}
         assert self.run is not None
+        if self.worker is not None:
+            self.links.merge(await runs.links(self.db, self.run))
+        self.warnings = await of_run(
+            self.db, self.wrapper, self.counts, self.links, self.traps.targets
+        )
+        for line in self.warnings.lines:
+            logger.warning("%s: %s", self.spider, line)
         await runs.finish(self.db, self.run, self.clock.now(), reason, counts, self.workers)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
@@ -267,15 +267,38 @@ class Wrapper(BaseModel):
         host = host_of(url)
         return within(host, self.allowed_domains) if self.allowed_domains else host in self.hosts
 
-    @cached_property
+    @property
     def starts(self) -> tuple[str, ...]:
-        """Canonical start URLs; each is read as a list page whatever the patterns say."""
-        return tuple(dict.fromkeys(self.canonical(url) for url in self.start_urls))
+        """Canonical start URLs."""
+        return tuple(self.start_matches)
+
+    @cached_property
+    def start_matches(self) -> dict[str, Match]:
+        """Canonical start URLs, and what each of them is.
+
+        One that `item_pages` matches (or has word for word) and `list_pages` does not is an item:
+        a single page to keep fresh. All others are list pages, whatever the patterns match.
+        """
+        written = {self.canonical(url) for url in self.start_urls if url in self.item_pages}
+        found = {}
+        for url in map(self.canonical, self.start_urls):
+            as_item = _search(self._item_patterns, url)
+            if (as_item or url in written) and not _search(self._list_patterns, url):
+                found[url] = Match(Kind.ITEM, _group(as_item))
+            else:
+                found[url] = Match(Kind.LIST, self._category_of(url))
+        return found
 
     @property
     def wants_main_text(self) -> bool:
         """Main text is extracted where it is asked for, or where there are no fields."""
         return not self.fields if self.main_text is None else self.main_text
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        """Names of all that an item is to have, title and main text among them where wanted."""
+        of_pages = OF_PAGES if self.wants_main_text else ()
+        return tuple(dict.fromkeys((*self.fields, *of_pages)))
 
     @property
     def compared(self) -> tuple[str, ...] | None:
@@ -358,8 +381,8 @@ class Wrapper(BaseModel):
         """What a canonical URL is to this wrapper."""
         if not self.is_own(url):
             return Match()
-        if url in self.starts:
-            return Match(Kind.LIST, self._category_of(url))
+        if (start := self.start_matches.get(url)) is not None:
+            return start
         as_list = _search(self._list_patterns, url)
         as_item = _search(self._item_patterns, url)
         if as_list and as_item:
@@ -370,10 +393,20 @@ class Wrapper(BaseModel):
             return Match(Kind.ITEM, _group(as_item), pattern=self._digest_of(as_item))
         return Match()
 
+    def has_matched_start(self, kind: Kind) -> bool:
+        """Whether the patterns of a kind match a start URL, or the start URL is written as one."""
+        if kind is Kind.LIST:
+            return any(_search(self._list_patterns, url) for url in self.starts)
+        return any(match.kind is kind for match in self.start_matches.values())
+
     @cached_property
     def patterns(self) -> dict[str, str]:
         """The patterns of list and item pages, by their digests."""
         return {digest_of(pattern): pattern for pattern in (*self.list_pages, *self.item_pages)}
+
+    def digests_of(self, patterns: Sequence[str]) -> list[str]:
+        """Digests of some of the patterns, by which their targets are counted."""
+        return [self._digests[pattern] for pattern in patterns]
 
     @cached_property
     def _digests(self) -> dict[str, str]:

@@ -13,6 +13,7 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response, TextResponse
 from scrapy.settings import BaseSettings
 from scrapy.spidermiddlewares.httperror import HttpError
+from scrapy.utils.sitemap import Sitemap
 from twisted.python.failure import Failure
 
 from crawler.apart import Apart, TooMuch
@@ -23,7 +24,7 @@ from crawler.errors import ConfigError, StorageError, first_problem
 from crawler.feeder import due_targets
 from crawler.feeding import Feeding
 from crawler.heavy import is_heavy, out_of_memory
-from crawler.items import Fetched, Kind, Outcome, Skipped, Target
+from crawler.items import Fetched, Kind, LinkCount, LinkCounts, Outcome, Skipped, Target
 from crawler.leasing import Leasing
 from crawler.links import category_of, sitemap_links, sitemap_of, wanted_links
 from crawler.maintext import load, main_text
@@ -45,6 +46,11 @@ from crawler.wrapper import Wrapper
 from spiders.celled import CellReader, slots_of
 
 BYTES_IN_MB = 1024 * 1024
+# Values of a field that a page does not have.
+NOTHING: tuple[Any, ...] = (None, [], "")
+SITEMAP_AS_ITEM = (
+    "is a sitemap, but an item by its URL: let list_pages match it too (list_pages = 'sitemap')"
+)
 # Errors whose message says it all.
 PLAIN = (QueryFailed, Misbehaves, OffLimits)
 
@@ -66,6 +72,8 @@ class WrapperSpider(Spider):
     """
 
     arguments_model: ClassVar[type[Arguments]] = Arguments
+    # Links without a pattern that are kept of a page, for examples.
+    kept_links: ClassVar[int] = 20
     wrapper: Wrapper
     session: Session
 
@@ -213,6 +221,7 @@ class WrapperSpider(Spider):
                 self.logger.exception("Reading %s failed", fetched.target.url)
                 fetched.reason = f"{type(error).__name__}: {error}"[:300]
         fetched.outcome, fetched.content, fetched.links = Outcome.ERROR, None, None
+        fetched.link_counts = fetched.empty_fields = None
         return fetched
 
     async def parse_cells(self, response: Response) -> AsyncIterator[Fetched]:
@@ -293,23 +302,56 @@ class WrapperSpider(Spider):
         return None
 
     def _read_list(self, response: Response, fetched: Fetched) -> None:
-        longest = self.config.url_characters
-        limit_bytes = int(self.config.response_mb * BYTES_IN_MB)
-        if (sitemap := sitemap_of(response.body, limit_bytes)) is not None:
-            fetched.links = sitemap_links(sitemap, response.url, self.wrapper, longest)
+        longest, counts = self.config.url_characters, LinkCounts(self.kept_links)
+        if (sitemap := self._sitemap(response)) is not None:
+            fetched.links = sitemap_links(sitemap, response.url, self.wrapper, longest, counts)
         elif page := self._page(response, fetched):
             category = category_of(page, self.wrapper, fetched.target.url)
-            fetched.links = wanted_links(page, self.wrapper, category, longest)
+            fetched.links = wanted_links(page, self.wrapper, category, longest, counts)
+        else:
+            return
+        fetched.link_counts = counts
 
     def _read_item(self, response: Response, fetched: Fetched) -> None:
+        is_start = fetched.target.url in self.wrapper.start_matches
+        if is_start and self._sitemap(response) is not None:
+            fetched.outcome, fetched.reason = Outcome.ERROR, SITEMAP_AS_ITEM
+            return
         if (page := self._page(response, fetched)) is None:
             return
         fetched.content = self.read_item(page)
-        if all(value in (None, [], "") for value in fetched.content.values()):
+        fetched.empty_fields = self._empty_fields(fetched.content)
+        if all(value in NOTHING for value in fetched.content.values()):
             fetched.outcome, fetched.reason = Outcome.ERROR, self._nothing_found()
         elif self.wrapper.follow_item_links:
-            links = wanted_links(page, self.wrapper, None, self.config.url_characters)
+            counts = LinkCounts(self.kept_links)
+            links = wanted_links(
+                page, self.wrapper, None, self.config.url_characters, counts
+            )  # fmt: skip
             fetched.links = tuple(link for link in links if link.url != fetched.target.url)
+            fetched.link_counts = counts
+        elif is_start:
+            fetched.link_counts = self._unfollowed(page, fetched.target.url)
+
+    def _sitemap(self, response: Response) -> Sitemap | None:
+        return sitemap_of(response.body, int(self.config.response_mb * BYTES_IN_MB))
+
+    def _empty_fields(self, content: dict[str, Any]) -> tuple[str, ...]:
+        """Fields that the definition names and the page does not have.
+
+        What `read_item` of a subclass calls by other names may be named by the page.
+        """
+        names = (name for name in self.wrapper.field_names if name in content)
+        return tuple(name for name in names if content[name] in NOTHING)
+
+    def _unfollowed(self, page: TextResponse, url: str) -> LinkCounts:
+        """Links of a start URL that is an item: wanted ones hint that it should be a list page."""
+        found = wanted_links(page, self.wrapper, None, self.config.url_characters, LinkCounts())
+        counts = LinkCounts()
+        if wanted := sum(link.pattern is not None for link in found):
+            counts.counts[LinkCount.UNFOLLOWED] = wanted
+            counts.examples[LinkCount.UNFOLLOWED] = url
+        return counts
 
     def _page(self, response: Response, fetched: Fetched) -> TextResponse | None:
         if problem := page_problem(response):

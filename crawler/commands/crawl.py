@@ -55,7 +55,7 @@ class Command(crawl.Command):
             sys.exit(1)
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Crawl; exit code 1 if the spider could not start or storage failed."""
+        """Crawl; exit code 1 if the spider could not start, storage failed or nothing was found."""
         assert self.crawler_process is not None
         crawler = self._create_crawler(self._spider(args[0]))
         self.crawler_process.crawl(crawler, **opts.spargs)
@@ -96,4 +96,6 @@ async def _check_storage(config: Config) -> None:
 
 def _failed(crawler: Crawler) -> bool:
     session = getattr(crawler.spider, "session", None)
-    return isinstance(session, Session) and session.error is not None
+    if not isinstance(session, Session):
+        return False
+    return session.error is not None or session.warnings.found_nothing

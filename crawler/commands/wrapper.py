@@ -1,20 +1,25 @@
-"""`scrapy wrapper check`: what a wrapper makes of URLs, without storing anything."""
+"""`scrapy wrapper check`: what a site definition makes of URLs, without storing anything."""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
 from scrapy.crawler import AsyncCrawlerProcess
 from scrapy.exceptions import UsageError
 from scrapy.spiderloader import get_spider_loader
+from scrapy.utils.conf import arglist_to_dict
 
 from crawler.command import FreshetCommand, print_json
 from crawler.errors import ConfigError
+from crawler.runwarnings import never_found
+from crawler.shapes import Shape, shapes
 from crawler.urls import is_http
+from crawler.words import count
 from crawler.wrapper import Wrapper
 from spiders.check import checking
 from spiders.site import SiteSpider
@@ -22,39 +27,69 @@ from spiders.wrapper import WrapperSpider
 
 Page = dict[str, Any]
 SHOWN_CHARACTERS = 200
+SHOWN_SHAPES = 20
+TIMES = "\u00d7"
 
 
 class Command(FreshetCommand):
-    """Check a wrapper before it is let loose."""
+    """Check a site definition before anything is crawled with it."""
 
     arguments = ("check", "FILE|NAME", "[URL…]")
     example = "scrapy wrapper check books https://books.toscrape.com/"
 
     def short_desc(self) -> str:
         """One line for `scrapy -h`."""
-        return "Check a wrapper: which pattern each URL meets and what fields it yields"
+        return "Check a site definition: which pattern matches each URL, which fields are found"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add spider arguments."""
+        super().add_options(parser)
+        parser.add_argument(
+            "-a", dest="spargs", action="append", default=[], metavar="NAME=VALUE",
+            help="set spider argument, as for scrapy crawl (may be repeated)",
+        )  # fmt: skip
+
+    def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Read the spider arguments."""
+        super().process_options(args, opts)
+        try:
+            opts.spargs = arglist_to_dict(opts.spargs)
+        except ValueError:
+            raise UsageError("Invalid -a value, use -a NAME=VALUE", print_help=False) from None
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Load the wrapper, fetch the URLs, say what it makes of them."""
+        """Load the definition, fetch the URLs, print what it makes of them."""
         if args[0] != "check":
-            raise UsageError(f"{args[0]!r} is not a thing to do: check", print_help=False)
+            raise UsageError(f"{args[0]!r} is not an action: check", print_help=False)
         for url in args[2:]:
             if not is_http(url):
                 raise ConfigError(f"{url}: not an absolute http or https URL")
-        spider, arguments = self._load(args[1])
+        spider, arguments = self._load(args[1], opts.spargs)
         wrapper = spider.read_wrapper(spider.read_arguments(arguments))
         pages = self._fetch(spider, arguments, args[2:]) if args[2:] else []
-        if any(page["problem"] for page in pages):
+        problems = [f"{page['url']}: {page['problem']}" for page in pages if page["problem"]]
+        problems += _never_found(wrapper, pages)
+        found = _Unmatched.of(pages)
+        if problems:
             self.exitcode = 1
         if opts.json:
-            print_json({"wrapper": wrapper.name, "fields": list(wrapper.fields), "pages": pages})
+            shown = [{k: v for k, v in page.items() if k != "unmatched"} for page in pages]
+            print_json(
+                {
+                    "wrapper": wrapper.name,
+                    "fields": list(wrapper.fields),
+                    "pages": shown,
+                    "unmatched": [asdict(shape) for shape in found.shapes[:SHOWN_SHAPES]],
+                    "problems": problems,
+                }
+            )
         else:
-            _show(wrapper, pages)
+            _show(wrapper, pages, found, problems)
 
-    def _load(self, name: str) -> tuple[type[WrapperSpider], dict[str, str]]:
-        """The spider class that reads for this wrapper, and its arguments."""
+    def _load(self, name: str, given: dict[str, str]) -> tuple[type[WrapperSpider], dict[str, str]]:
+        """The spider class that reads for this definition, and its arguments. given: by `-a`."""
         if name.endswith(".toml") or Path(name).is_file():
-            return SiteSpider, {"wrapper": name}
+            return SiteSpider, {"wrapper": name} | given
         assert self.settings is not None
         loader = get_spider_loader(self.settings)
         if name not in loader.list():
@@ -63,7 +98,7 @@ class Command(FreshetCommand):
         spider = loader.load(name)
         if not issubclass(spider, WrapperSpider):
             raise ConfigError(f"{name} is a spider, but not a wrapper")
-        return spider, {}
+        return spider, given
 
     def _fetch(
         self, spider: type[WrapperSpider], arguments: dict[str, str], urls: list[str]
@@ -85,19 +120,82 @@ def _parts(wrapper: Wrapper) -> str:
     return "; ".join(filter(None, [f"fields: {fields}", cells]))
 
 
-def _show(wrapper: Wrapper, pages: list[Page]) -> None:
+@dataclass(frozen=True, slots=True)
+class _Unmatched:
+    """Links that matched no pattern: their shapes, the most frequent first, and how many more."""
+
+    shapes: list[Shape]
+    links: int
+    left_out: int
+
+    @classmethod
+    def of(cls, pages: list[Page]) -> Self:
+        """Those of all pages that were read for links, each once."""
+        links = dict.fromkeys(url for page in pages for url in page["unmatched"])
+        more = sum(
+            max(0, page["counts"].get("unmatched", 0) - len(page["unmatched"])) for page in pages
+        )
+        return cls(shapes(links), len(links), more)
+
+
+def _never_found(wrapper: Wrapper, pages: list[Page]) -> list[str]:
+    """Fields that none of the item pages has."""
+    empty = [set(page["empty_fields"]) for page in pages if page["empty_fields"] is not None]
+    names = set.intersection(*empty) if empty else set()
+    return [never_found(wrapper, name, len(empty)) for name in wrapper.field_names if name in names]
+
+
+def _show(wrapper: Wrapper, pages: list[Page], found: _Unmatched, problems: list[str]) -> None:
     console = Console(soft_wrap=True, highlight=False, markup=False)
-    console.print(f"{wrapper.name}: fine; {_parts(wrapper)}")
+    console.print(f"{wrapper.name}: definition is valid; {_parts(wrapper)}")
     for page in pages:
-        console.print(page["url"], style="bold")
-        category = f", category {page['category']}" if page["category"] else ""
-        console.print(f"  meets {page['meets']}{category}")
-        if page["problem"]:
-            console.print(f"  {page['problem']}", style="red")
-        for name, value in (page["content"] or {}).items():
+        _show_page(console, wrapper, page)
+    if found.links:
+        left_out = f", {found.left_out:,} more not looked at" if found.left_out else ""
+        console.print(f"{count(found.links, 'link')} matched no pattern{left_out}:", style="bold")
+        width = max(len(shape.text) for shape in found.shapes[:SHOWN_SHAPES])
+        for shape in found.shapes[:SHOWN_SHAPES]:
+            console.print(
+                f"  {shape.text:<{min(width, SHOWN_CHARACTERS)}}  {TIMES}{shape.count:,}  "
+                f"for example {shape.example}"
+            )
+        if more := found.shapes[SHOWN_SHAPES:]:
+            links = count(sum(shape.count for shape in more), "link")
+            console.print(f"  and {links} of {count(len(more), 'other shape')}")
+    for problem in problems:
+        console.print(f"problem: {problem}", style="red")
+    if pages and not problems:
+        console.print("no problems found")
+
+
+def _show_page(console: Console, wrapper: Wrapper, page: Page) -> None:
+    console.print(page["url"], style="bold")
+    category = f", category {page['category']}" if page["category"] else ""
+    console.print(f"  matches {page['matches']}{category}")
+    if page["problem"]:
+        console.print(f"  {page['problem']}", style="red")
+    for name, value in (page["content"] or {}).items():
+        if name in (page["empty_fields"] or ()):
+            field = wrapper.fields.get(name)
+            selector = f" (selector {field.selector})" if field else ""
+            console.print(f"  {name}: nothing found{selector}", style="yellow")
+        else:
             console.print(f"  {name} = {_short(value)}")
-        for kind, links in (page["links"] or {}).items():
-            console.print(f"  {len(links)} {kind} links" + (f", first {links[0]}" if links else ""))
+    for kind, links in (page["links"] or {}).items():
+        if links or kind in ("list", "item"):
+            first = f", first {links[0]}" if links else ""
+            console.print(f"  {count(len(links), f'{kind} link')}{first}")
+    counts = page["counts"]
+    if many := counts.get("ambiguous"):
+        console.print(f"  {count(many, 'link')} left out: matched by list_pages and item_pages")
+    if many := counts.get("foreign"):
+        console.print(f"  {count(many, 'link')} to other hosts")
+    if many := counts.get("unfollowed"):
+        console.print(
+            f"  an item, so {count(many, 'link')} on it that match too are not followed "
+            "(a list page if list_pages matches it)",
+            style="yellow",
+        )
 
 
 def _short(value: Any) -> str:

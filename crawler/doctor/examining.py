@@ -15,6 +15,7 @@ from crawler.doctor import (
     claims,
     disks,
     embedded,
+    items,
     knobs,
     machine,
     mongodb,
@@ -90,6 +91,7 @@ async def _of_database(config: Config, sites: Sequence[Site]) -> list[Finding]:
         async with health.reached(config) as db:
             found += await mongodb.check(db, config)
             found += await passes.check(db, sites, now)
+            found += await items.check(db, sites, config)
     except FreshetError as error:
         found.append(failed(mongodb.SERVER, str(error)))
     return found

@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-from pymongo import UpdateOne
+from pymongo import DESCENDING, UpdateOne
 
 from crawler.items import Visit
 from crawler.plaintext import as_texts
 from crawler.sketches.claim import Verdicts
 from crawler.storage.client import Database, Document
 from crawler.storage.shown import naming, shown
+from crawler.wrapper import OF_CAPS
+
+# Posts that tell whether a selector finds something.
+SAMPLE = 100
+# Where the main text is; all other fields have their name below `fields`.
+MAIN_TEXT = "main_text"
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """Posts for which a field was read, and how many of them have it."""
+
+    read: int = 0
+    found: int = 0
+
+    @property
+    def share(self) -> float:
+        """Share of the posts that have the field; 0 where none was read."""
+        return self.found / self.read if self.read else 0.0
 
 
 async def store(db: Database, items: list[Visit], verdicts: Verdicts) -> None:
@@ -68,3 +88,23 @@ def _update_of(visit: Visit, categories: list[str], verdicts: Verdicts) -> Updat
     update = naming({"$set": current, "$setOnInsert": constant}, fetched)
     update = shown(update, update["$set"], verdicts.get(target.key))
     return UpdateOne({"_id": target.key}, update, upsert=True)
+
+
+async def filled(db: Database, spider: str, scheme: str, names: Sequence[str]) -> dict[str, Filled]:
+    """How many of a spider's newest posts have each of some fields.
+
+    scheme: digest of the site definition; posts that another one has read are left out
+    """
+    places = {name: "text" if name == MAIN_TEXT else f"fields.{name}" for name in names}
+    newest = db.posts.find({"spider": spider}, dict.fromkeys(places.values(), 1))
+    rows = await newest.sort("changed_at", DESCENDING).limit(SAMPLE).to_list(None)
+    read_by = db.targets.find({"_id": {"$in": [row["_id"] for row in rows]}}, {"scheme": 1})
+    schemes = {row["_id"]: (row.get("scheme") or "").partition(OF_CAPS)[0] async for row in read_by}
+    current = [row for row in rows if schemes.get(row["_id"]) == scheme]
+    counts = {}
+    for name in names:
+        held = [row if name == MAIN_TEXT else row.get("fields") or {} for row in current]
+        key = "text" if name == MAIN_TEXT else name
+        values = [one[key] for one in held if key in one]
+        counts[name] = Filled(len(values), sum(value not in (None, [], "") for value in values))
+    return counts

@@ -6,9 +6,12 @@ from datetime import datetime, timedelta
 
 from bson import ObjectId
 
+from crawler.items import LinkCounts
 from crawler.storage.client import Database, Document
 
 MILLISECOND = timedelta(milliseconds=1)
+# Links that the workers of a run keep in its document.
+MAX_LINKS = 40
 
 
 async def begin(db: Database, spider: str, started: datetime) -> ObjectId:
@@ -36,9 +39,33 @@ async def finish(
     await db.runs.update_one({"_id": run}, {"$set": end})
 
 
+async def note_links(db: Database, run: ObjectId, links: LinkCounts) -> None:
+    """Keep links that one of several workers has seen for the one that ends the run.
+
+    Safe to repeat; MAX_LINKS are kept in all.
+    """
+    seen: Document = {"$push": {"unmatched": {"$each": [*links.unmatched], "$slice": MAX_LINKS}}}
+    if links.examples:
+        seen["$set"] = {f"examples.{name}": url for name, url in links.examples.items()}
+    await db.runs.update_one({"_id": run}, seen)
+
+
+async def links(db: Database, run: ObjectId) -> LinkCounts:
+    """The links that all workers have kept."""
+    found = await db.runs.find_one({"_id": run}, {"unmatched": 1, "examples": 1}) or {}
+    unmatched = dict.fromkeys(found.get("unmatched", ()))
+    return LinkCounts(len(unmatched), unmatched=unmatched, examples=found.get("examples", {}))
+
+
 async def spiders(db: Database) -> list[str]:
     """Names of all that have had a pass."""
     return sorted(await db.runs.distinct("spider"))
+
+
+async def has_ended(db: Database, spider: str) -> bool:
+    """Whether a spider has had a run that came to its end."""
+    query: Document = {"spider": spider, "counts.visits": {"$gt": 0}}
+    return await db.runs.find_one(query, {"_id": 1}, sort=[("started", -1)]) is not None
 
 
 async def unfinished_since(db: Database, spider: str) -> datetime | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -16,7 +17,7 @@ from crawler.storage.bulk import in_batches
 from crawler.storage.client import Database, Document
 from crawler.storage.visits import row_of
 from crawler.urls import host_of
-from crawler.wrapper import OF_CAPS, Wrapper
+from crawler.wrapper import OF_CAPS, Match, Wrapper
 from schedules.schedule import WEEK_HOURS
 
 # A link to a page that never was there.
@@ -25,6 +26,8 @@ DEAD_LINK: Document = {"refreshed": 0, "consecutive_gone": {"$gt": 0}}
 ONCE: Document = {"post": {"$exists": True}}
 # What killed its workers waits for somebody to look at it (crawler/storage/dead.py).
 ALIVE: Document = {"dead": {"$exists": False}}
+# Targets whose URLs tell whether a pattern has matched something.
+SAMPLE = 1000
 # What a visit needs not know of its target.
 NOT_FOR_A_VISIT = {"last_visit": 0, "aliases": 0}
 FAILED = (str(Outcome.ERROR), str(Outcome.BLOCKED))
@@ -212,28 +215,26 @@ def _content_state(visit: Visit) -> Document:
 
 
 async def ensure_starts(
-    db: Database, spider: str, urls: Iterable[str], due: datetime, now: datetime
+    db: Database, spider: str, starts: Mapping[str, Match], due: datetime, now: datetime
 ) -> None:
-    """Start URLs become list targets, due at `due` when new; former ones stop being starts."""
-    urls = list(urls)
-    writes = [
-        UpdateOne(
-            {"_id": f"{spider} {url}"},
-            {
-                "$setOnInsert": {
-                    name: value
-                    for name, value in new_document(spider, url, Kind.LIST, due, now).items()
-                    if name not in ("_id", "start", "kind")
-                },
-                "$set": {"start": True, "kind": str(Kind.LIST), "depth": 0},
-            },
-            upsert=True,
-        )
-        for url in urls
-    ]
-    await db.targets.update_many(
-        {"spider": spider, "start": True, "url": {"$nin": urls}}, {"$set": {"start": False}}
-    )
+    """Make start URLs targets, due at `due` when new or when now of another kind.
+
+    starts: what each canonical start URL is. Former start URLs stop being starts.
+    """
+    writes, keys = [], defaultdict(list)
+    for url, match in starts.items():
+        kind = match.kind or Kind.LIST
+        categories = [match.category] if match.category and kind is Kind.ITEM else []
+        new = new_document(spider, url, kind, due, now, categories)
+        key: str = new.pop("_id")
+        current = {name: new.pop(name) for name in ("kind", "start")} | {"start": True, "depth": 0}
+        writes.append(UpdateOne({"_id": key}, {"$setOnInsert": new, "$set": current}, upsert=True))
+        keys[str(kind)].append(key)
+    for name, some in keys.items():
+        other_kind: Document = {"_id": {"$in": some}, "kind": {"$ne": name}}
+        await db.targets.update_many(other_kind, {"$set": {"next_visit": due}})
+    former: Document = {"spider": spider, "start": True, "url": {"$nin": list(starts)}}
+    await db.targets.update_many(former, {"$set": {"start": False}})
     if writes:
         await db.targets.bulk_write(writes, ordered=False)
 
@@ -349,6 +350,18 @@ async def held(db: Database, spider: str, started: datetime, now: datetime) -> d
 async def count(db: Database, spider: str) -> int:
     """How many targets a spider has that are neither gone nor aliases."""
     return await db.targets.count_documents(watched([spider]))
+
+
+async def has_items(db: Database, spider: str) -> bool:
+    """Whether a spider has an item that was ever read."""
+    query: Document = {"spider": spider, "kind": str(Kind.ITEM), "refreshed": {"$gt": 0}}
+    return await db.targets.find_one(query, {"_id": 1}) is not None
+
+
+async def some_urls(db: Database, spider: str, kind: Kind) -> list[str]:
+    """URLs of targets of a kind, SAMPLE at most."""
+    query = {"spider": spider, "kind": str(kind)}
+    return [row["url"] async for row in db.targets.find(query, {"url": 1}).limit(SAMPLE)]
 
 
 async def make_all_due(db: Database, spider: str, at: datetime) -> None:

@@ -253,8 +253,10 @@ def write_shop(pages: Pages, price: int) -> None:
     pages.list("/index.html", ["/category/toys/", "/page"])
     pages.list("/category/toys/index.html", items, "Toys")
     for number, path in enumerate(items):
-        pages.file(path, f"<h1>Toy {number}</h1><p class=price>{price + number}.50 EUR</p>")
+        cost = f"<p class=price>{price + number}.50 EUR</p><p class=stock>{number}</p>"
+        pages.file(path, f"<h1>Toy {number}</h1>{cost}")
     pages.file("/page", "<p>A page</p>")
+    pages.file("/terms", f"<h1>Terms</h1><p>{text(3)}</p>")
     pages.file("/seoul", "<div id=today>Rain</div><p class=now><b class=degrees>21.5</b></p>")
 
 

@@ -196,7 +196,7 @@ def test_a_site_that_is_down_is_an_error_without_a_traceback(
     freshet: Freshet, database: Db
 ) -> None:
     down = freshet.wrapper("down", start_urls=["http://127.0.0.1:1/"], item_pages="/item/")
-    result = freshet.crawl(down)
+    result = freshet.crawl(down, code=1)
     (visit,) = visits(database)
     assert visit["outcome"] == "error"
     assert "refused" in visit["reason"]
@@ -207,7 +207,7 @@ def test_a_pdf_is_not_taken_for_the_text_of_a_page(
     freshet: Freshet, database: Db, site: RunningSite
 ) -> None:
     wrapper = freshet.wrapper("pdf", start_urls=[f"{site.url}/edge/"], item_pages="/pdf$")
-    freshet.crawl(wrapper)
+    freshet.crawl(wrapper, code=1)
     (visit,) = visits(database, target=f"{site.url}/edge/item/pdf")
     assert (visit["outcome"], visit["reason"]) == ("error", "not a text page: application/pdf")
 
@@ -215,7 +215,7 @@ def test_a_pdf_is_not_taken_for_the_text_of_a_page(
 def test_pages_that_answer_429_to_all_requests_are_blocked(
     freshet: Freshet, database: Db, site: RunningSite
 ) -> None:
-    freshet.crawl(edge_wrapper(freshet, site, "always-429"))
+    freshet.crawl(edge_wrapper(freshet, site, "always-429"), code=1)
     (visit,) = visits(database, outcome="blocked")
     assert visit["target"].endswith("/always-429")
     assert visit["reason"] == "status 429"
@@ -244,7 +244,7 @@ def test_errors_in_a_row_double_the_wait(freshet: Freshet, database: Db, site: R
     wrapper = edge_wrapper(freshet, site, "empty")
     waits = []
     for hours in (0, 0, 0, 1.1, 3.2):
-        freshet.crawl(wrapper, hours=hours)
+        freshet.crawl(wrapper, hours=hours, code=1)
         known = target(database, f"{site.url}/edge/item/empty")
         waits.append((known["next_visit"] - known["visited_at"]).total_seconds() / 3600)
     assert [round(wait, 3) for wait in waits] == [0, 0, 1, 2, 4]

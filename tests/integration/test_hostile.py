@@ -247,7 +247,7 @@ def test_a_proxy_is_not_sent_into_its_private_network(
     server.clear_log()
     start = ["http://other.test/item/to-private", "http://other.test/item/to-localhost"]
     wrapper = freshet.wrapper("proxied", start_urls=start, item_pages="/x/", proxy=server.url)
-    freshet.crawl(wrapper)
+    freshet.crawl(wrapper, code=1)
     assert [visit["outcome"] for visit in visits(database)] == ["blocked", "blocked"]
     assert {row["host"] for row in server.requests()} == {"other.test"}
 
@@ -258,7 +258,7 @@ def test_who_wants_it_is_led_into_private_networks(
     server.clear_log()
     start = [f"{server.url}/item/to-localhost"]
     wrapper = freshet.wrapper("open", start_urls=start, item_pages="/x/", robots=False)
-    freshet.crawl(wrapper, FRESHET_PRIVATE_ADDRESSES=1)
+    freshet.crawl(wrapper, code=1, FRESHET_PRIVATE_ADDRESSES=1)
     assert "/secret" in {row["path"] for row in server.requests()}
 
 

@@ -139,7 +139,7 @@ def test_a_full_pass_leaves_aliases_out(
 def test_an_item_that_redirects_to_a_list_page_is_gone(
     freshet: Freshet, database: Db, site: RunningSite
 ) -> None:
-    freshet.crawl(moved_wrapper(freshet, site))
+    freshet.crawl(moved_wrapper(freshet, site), code=1)
     (visit,) = visits(database, outcome="gone")
     assert visit["target"].endswith("/edge/item/redirect/302/edge/item/plain")
     assert database.posts.count_documents({}) == 0
@@ -148,7 +148,7 @@ def test_an_item_that_redirects_to_a_list_page_is_gone(
 def test_the_log_says_that_an_item_was_redirected_to_a_list(
     freshet: Freshet, database: Db, site: RunningSite
 ) -> None:
-    freshet.crawl(moved_wrapper(freshet, site))
+    freshet.crawl(moved_wrapper(freshet, site), code=1)
     (visit,) = visits(database, outcome="gone")
     assert f"redirects to {site.url}/edge/item/plain" in visit["reason"]
 

@@ -39,10 +39,10 @@ def test_it_holds_for_all_requests_that_wait_for_it_at_once(
 ) -> None:
     links = [f"/private/item-{i}.html" for i in range(5)]
     guarded.list("list.html", links)
-    freshet.crawl(wrapper(freshet, guarded))
+    freshet.crawl(wrapper(freshet, guarded), code=1)
     later = ("-a", "full=1")
     guarded.clear_log()
-    freshet.crawl(wrapper(freshet, guarded), *later, hours=200)
+    freshet.crawl(wrapper(freshet, guarded), *later, hours=200, code=1)
     assert set(asked(guarded)) == {"/list.html"}
     assert outcomes(database)["blocked"] == 10
 

@@ -166,7 +166,8 @@ def test_a_pass_that_lost_a_lease_is_counted_by_its_log(
     counts = {name: n for name, n in run["counts"].items() if n}
     assert counts.pop("bytes") == sum(row["get_size"] for row in database.visits.find())
     assert counts == {
-        "visits": 45, "new": 45, "list_pages": 5, "item_pages": 40, "discovered": 44, "targets": 45
+        "visits": 45, "new": 45, "list_pages": 5, "item_pages": 40, "discovered": 44, "targets": 45,
+        "pages_with_links": 5, "links": 44, "list_links": 4, "item_links": 40, "items_read": 40,
     }  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from crawler.feeds.listfile import read_list
 from crawler.feeds.lists import FeedList
 from crawler.feeds.reading import read
 from crawler.fields import text
+from crawler.items import LinkCounts
 from crawler.links import sitemap_links, sitemap_of
 from tests.unit.pages import NOON, SITE, wrapper
 
@@ -34,7 +35,7 @@ def on_map(markup: str, before: str = "") -> list[str]:
     body = f'{before}<urlset xmlns="{NAMESPACE}">{markup}</urlset>'.encode()
     found = sitemap_of(body, 1 << 24)
     assert found is not None
-    return [link.url for link in sitemap_links(found, SITE, wrapper(), 200)]
+    return [link.url for link in sitemap_links(found, SITE, wrapper(), 200, LinkCounts())]
 
 
 @pytest.mark.parametrize("before", [LAUGHS, OF_A_FILE], ids=["laughs", "a file"])

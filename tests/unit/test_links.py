@@ -6,17 +6,26 @@ import logging
 from typing import Any
 
 import pytest
+from scrapy.http import TextResponse
 
-from crawler.items import Kind, Link
+from crawler.items import Kind, Link, LinkCounts
 from crawler.links import category_of, wanted_links
+from crawler.wrapper import Wrapper
 from tests.unit.pages import SITE, page, wrapper
 
 LONGEST = 200
 
 
+def wanted(
+    response: TextResponse, shop: Wrapper, category: str | None, counts: LinkCounts | None = None
+) -> tuple[Link, ...]:
+    """The wanted links on a page; all are counted in `counts`."""
+    return wanted_links(response, shop, category, LONGEST, counts or LinkCounts())
+
+
 def urls_on(body: str, **keys: Any) -> list[str]:
     """The wanted URLs on a page."""
-    return [link.url for link in wanted_links(page(body), wrapper(**keys), None, LONGEST)]
+    return [link.url for link in wanted(page(body), wrapper(**keys), None)]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +91,7 @@ def test_links_come_in_the_order_of_the_page() -> None:
 
 def test_items_take_the_category_of_the_page_and_list_pages_do_not() -> None:
     response = page('<a href="/item/1"></a><a href="/category/tea/"></a>')
-    assert wanted_links(response, wrapper(), "coffee", LONGEST) == (
+    assert wanted(response, wrapper(), "coffee") == (
         Link("https://shop.example/item/1", Kind.ITEM, "coffee"),
         Link("https://shop.example/category/tea/", Kind.LIST),
     )
@@ -91,17 +100,57 @@ def test_items_take_the_category_of_the_page_and_list_pages_do_not() -> None:
 def test_the_category_in_an_item_s_own_url_comes_first() -> None:
     response = page('<a href="/tea/item/1"></a>')
     shop = wrapper(item_pages=r"/(?P<category>\w+)/item/")
-    assert [x.category for x in wanted_links(response, shop, "coffee", LONGEST)] == ["tea"]
+    assert [x.category for x in wanted(response, shop, "coffee")] == ["tea"]
 
 
-def test_a_link_that_meets_both_patterns_is_left_out_and_said_once(
+LINKS = """
+    <a href="/category/tea/"></a> <a href="/item/1"></a> <a href="/item/2"></a>
+    <a href="/category/tea/item/both"></a> <a href="/category/oolong/item/both#top"></a>
+    <a href="/category/tea/item/both?utm_source=mail"></a>
+    <a href="/about"></a> <a href="/tag/a"></a> <a href="/tag/a#b"></a> <a href="/tag/c"></a>
+    <a href="/"></a> <a href="https://other.example/item/1"></a> <a href="mailto:item/1"></a>
+"""
+
+
+def counted(body: str, kept: int = 20, **keys: Any) -> LinkCounts:
+    """The counts of a page's links."""
+    counts = LinkCounts(kept)
+    wanted(page(body), wrapper(**keys), None, counts)
+    return counts
+
+
+def test_every_link_is_counted_once_by_what_the_patterns_make_of_it() -> None:
+    counts = counted(LINKS)
+    assert counts.counts == {
+        "pages with links": 1, "links": 9, "list links": 1, "item links": 2,
+        "ambiguous links": 2, "unmatched links": 3, "foreign links": 1,
+    }  # fmt: skip
+    assert counts.examples == {
+        "ambiguous links": "https://shop.example/category/tea/item/both",
+        "foreign links": "https://other.example/item/1",
+    }
+    assert [url.removeprefix(SITE) for url in counts.unmatched] == ["about", "tag/a", "tag/c"]
+
+
+def test_a_link_that_matches_both_patterns_is_left_out_without_a_word_of_its_own(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with caplog.at_level(logging.ERROR):
-        for _ in range(3):
-            assert urls_on('<a href="/category/tea/item/both">') == []
-    (message,) = caplog.messages
-    assert "https://shop.example/category/tea/item/both meets list_pages and item_pages" in message
+    with caplog.at_level(logging.DEBUG):
+        assert urls_on('<a href="/category/tea/item/both">') == []
+    assert caplog.messages == []
+
+
+def test_of_a_page_of_many_links_few_are_kept_and_all_are_counted() -> None:
+    body = "".join(f'<a href="/tag/{n}"></a><a href="//h{n}.example/"></a>' for n in range(5000))
+    counts = counted(body, kept=7)
+    assert counts.counts["unmatched links"] == counts.counts["foreign links"] == 5000
+    assert (len(counts.unmatched), len(counts.examples)) == (7, 1)
+    sums = LinkCounts(10)
+    for _ in range(3):
+        sums.merge(counts)
+    sums.merge(counted(body.replace("/tag/", "/word/")))
+    assert sums.counts["unmatched links"] == 20_000
+    assert len(sums.unmatched) == 10
 
 
 @pytest.mark.parametrize(

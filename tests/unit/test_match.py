@@ -8,7 +8,7 @@ import pytest
 
 from crawler.items import Kind
 from crawler.wrapper import Match
-from tests.unit.pages import wrapper
+from tests.unit.pages import SITE, wrapper
 
 NOTHING = Match()
 
@@ -35,14 +35,47 @@ def test_the_patterns_decide(url: str, expected: Match) -> None:
 @pytest.mark.parametrize(
     ("start", "patterns"),
     [
-        ("https://shop.example/item/all", {}),
         ("https://shop.example/category/a/item/b", {}),
+        ("https://shop.example/category/a/", {}),
         ("https://shop.example/unmatched", {"list_pages": ()}),
+        ("https://shop.example/unmatched?id=5", {"item_pages": "https://shop.example/other"}),
     ],
-    ids=["meets item_pages", "meets both", "meets none"],
+    ids=["matches both", "matches list_pages", "matches none", "no pattern"],
 )
-def test_a_start_url_is_always_a_list_page(start: str, patterns: dict[str, Any]) -> None:
+def test_a_start_url_is_a_list_page(start: str, patterns: dict[str, Any]) -> None:
     assert wrapper(start_urls=start, **patterns).match(start).kind is Kind.LIST
+
+
+WATCHED = "https://shop.example/page?id=5"
+
+
+@pytest.mark.parametrize(
+    ("start", "patterns"),
+    [
+        ("https://shop.example/item/all", {}),
+        ("https://shop.example/item/all", {"list_pages": ()}),
+        (WATCHED, {"item_pages": WATCHED, "list_pages": ()}),
+        (WATCHED, {"item_pages": ["/nowhere", WATCHED]}),
+    ],
+    ids=["matches item_pages", "without list_pages", "word for word", "one of several"],
+)
+def test_a_start_url_that_only_item_pages_matches_is_an_item(
+    start: str, patterns: dict[str, Any]
+) -> None:
+    shop = wrapper(start_urls=[start, SITE], **patterns)
+    assert shop.match(start) == Match(Kind.ITEM)
+    assert shop.match(start).pattern is None
+    assert shop.match(SITE).kind is Kind.LIST
+
+
+def test_a_start_url_that_list_pages_matches_is_a_list_though_it_is_written_as_an_item() -> None:
+    shop = wrapper(start_urls=WATCHED, item_pages=WATCHED, list_pages=r"/page\?")
+    assert shop.match(WATCHED).kind is Kind.LIST
+
+
+def test_a_start_url_that_is_an_item_may_name_its_category() -> None:
+    shop = wrapper(start_urls="https://shop.example/tea/item/5", item_pages=r"/(?P<category>\w+)/i")
+    assert shop.match("https://shop.example/tea/item/5") == Match(Kind.ITEM, "tea")
 
 
 @pytest.mark.parametrize(

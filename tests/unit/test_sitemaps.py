@@ -9,7 +9,7 @@ from time import perf_counter
 
 import pytest
 
-from crawler.items import Kind, Link
+from crawler.items import Kind, Link, LinkCounts
 from crawler.links import sitemap_links, sitemap_of
 from crawler.misbehaving import Misbehaves
 from tests.unit.pages import SITE, wrapper
@@ -35,7 +35,7 @@ def links(body: bytes) -> tuple[Link, ...]:
     """The wanted links of a sitemap."""
     sitemap = sitemap_of(body, LIMIT)
     assert sitemap is not None
-    return sitemap_links(sitemap, f"{SITE}sitemap.xml", wrapper(), LONGEST)
+    return sitemap_links(sitemap, f"{SITE}sitemap.xml", wrapper(), LONGEST, LinkCounts())
 
 
 def urls(body: bytes) -> list[str]:
@@ -98,6 +98,18 @@ def test_lastmod_is_a_time_in_utc_or_none(lastmod: str, expected: datetime | Non
 def test_a_broken_entry_does_not_hide_the_others(entry: str) -> None:
     body = urlset(entry, "<loc>https://shop.example/item/2</loc>")
     assert urls(body) == ["https://shop.example/item/2"]
+
+
+def test_entries_are_counted_by_what_the_patterns_make_of_them() -> None:
+    counts = LinkCounts()
+    found = ("https://shop.example/item/1", "https://shop.example/about", "https://b.example/")
+    sitemap = sitemap_of(urlset(*(f"<loc>{url}</loc>" for url in found)), LIMIT)
+    assert sitemap is not None
+    sitemap_links(sitemap, f"{SITE}sitemap.xml", wrapper(), LONGEST, counts)
+    assert counts.counts == {
+        "pages with links": 1, "links": 2, "item links": 1, "unmatched links": 1,
+        "foreign links": 1,
+    }  # fmt: skip
 
 
 def test_the_sitemaps_of_an_index_are_list_pages() -> None:
@@ -181,7 +193,7 @@ def test_entities_of_a_sitemap_do_not_reach_files(tmp_path: Path) -> None:
         "<urlset><url><loc>https://shop.example/item/&e;</loc></url></urlset>"
     )
     sitemap = sitemap_of(body.encode(), LIMIT)
-    found = sitemap_links(sitemap, SITE, wrapper(), LONGEST) if sitemap else ()
+    found = sitemap_links(sitemap, SITE, wrapper(), LONGEST, LinkCounts()) if sitemap else ()
     assert not any("secret" in link.url for link in found)
 
 

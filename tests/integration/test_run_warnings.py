@@ -1,0 +1,317 @@
+"""A run whose patterns match nothing, or whose selectors find nothing, does not end in silence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.integration.harness import Db, Freshet, Pages, Result, outcomes, target
+from tests.integration.inside import run
+
+ITEMS = [f"/artikel/haus-{n}.html" for n in range(12)]
+TAGS = [f"/tag/{word}/" for word in ("a", "bb", "cc", "dd")]
+SITEMAP = '<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{0}</urlset>'
+Definition = Callable[..., Path]
+
+
+@pytest.fixture
+def define(freshet: Freshet, pages: Pages) -> Definition:
+    """A site of two list pages and twelve items, and how to describe it."""
+    pages.list("index.html", [*ITEMS[:6], "/seite2.html", *TAGS])
+    pages.list("seite2.html", [*ITEMS[6:], "/index.html"])
+    for n, path in enumerate(ITEMS):
+        pages.file(
+            path, f"<h1>Haus {n}</h1><p class=price>{n + 1} EUR</p><i>{'rare' * (n < 2)}</i>"
+        )
+
+    def written(**keys: object) -> Path:
+        usual: dict[str, object] = {
+            "start_urls": [f"{pages.url}/index.html"],
+            "list_pages": r"/seite\d",
+            "item_pages": "/artikel/",
+            "fields": {"title": "h1", "price": {"css": ".price", "type": "price"}},
+        }
+        return freshet.wrapper("shop", **usual | keys)
+
+    return written
+
+
+def warned(result: Result) -> list[str]:
+    """What the run says at its end, without the site's name."""
+    lines = [
+        line for line in result.err.splitlines() if "[crawler.session] WARNING: shop: " in line
+    ]
+    return [line.partition("WARNING: shop: ")[2] for line in lines]
+
+
+def test_a_run_that_found_what_it_was_to_find_says_nothing(
+    freshet: Freshet, define: Definition
+) -> None:
+    for hours in (0, 7, 30):
+        assert warned(freshet.crawl(define(), hours=hours)) == []
+
+
+def test_item_pages_that_match_no_link_fail_the_run(
+    freshet: Freshet, pages: Pages, database: Db, define: Definition
+) -> None:
+    result = freshet.crawl(define(item_pages=r"/artikel/\d+"), code=1)
+    assert warned(result) == [
+        f"no link matched item_pages (18 links seen on 2 pages, for example {pages.url}"
+        f"{ITEMS[0]} and {pages.url}{TAGS[0]}); try patterns with scrapy wrapper check",
+        "no items found on 2 pages",
+    ]
+    (done,) = database.runs.find()
+    assert done["counts"]["links"] == 18
+    assert done["counts"]["unmatched_links"] == 16
+
+
+def test_it_goes_on_failing_as_long_as_there_is_no_item(
+    freshet: Freshet, define: Definition
+) -> None:
+    wrong = define(item_pages=r"/artikel/\d+")
+    freshet.crawl(wrong, code=1)
+    again = freshet.crawl(wrong, "-a", "full=1", code=1)
+    assert warned(again) == ["no items found on 2 pages"], "304 shows no links"
+    nothing_due = freshet.crawl(wrong)
+    assert warned(nothing_due) == []
+    assert warned(freshet.crawl(define(), "-a", "full=1")) == []
+
+
+def test_list_pages_that_match_no_link_are_a_warning(
+    freshet: Freshet, pages: Pages, define: Definition
+) -> None:
+    (line,) = warned(freshet.crawl(define(list_pages=r"/page\d")))
+    assert line.startswith("no link matched list_pages (11 links seen on 1 page, for example ")
+    assert f"{pages.url}{TAGS[0]}" in line
+
+
+def test_a_pattern_that_an_edit_broke_is_told_and_the_items_known_stay(
+    freshet: Freshet, database: Db, define: Definition
+) -> None:
+    freshet.crawl(define())
+    (line,) = warned(freshet.crawl(define(item_pages="/artikle/"), "-a", "full=1"))
+    assert line.startswith("no link matched item_pages (18 links seen on 2 pages")
+    assert database.posts.count_documents({}) == len(ITEMS)
+
+
+def test_an_edit_that_matches_the_same_is_no_reason_to_warn(
+    freshet: Freshet, pages: Pages, define: Definition
+) -> None:
+    freshet.crawl(define())
+    pages.list("index.html", ["/about.html"])
+    pages.list("seite2.html", [])
+    edited = define(list_pages="/seite", item_pages="/artikel/haus")
+    assert warned(freshet.crawl(edited, "-a", "full=1")) == []
+
+
+def test_links_that_match_both_patterns_are_one_line(
+    freshet: Freshet, pages: Pages, define: Definition
+) -> None:
+    result = freshet.crawl(define(list_pages=r"/seite|\.html"), code=1)
+    assert warned(result) == [
+        f"12 links matched both list_pages and item_pages, for example {pages.url}{ITEMS[0]}; "
+        "they are left out until only one of the two matches",
+        "no items found on 2 pages",
+    ]
+    assert "ERROR" not in result.err
+
+
+def test_a_site_whose_links_lead_to_other_hosts(
+    freshet: Freshet, pages: Pages, define: Definition
+) -> None:
+    pages.list("index.html", ["https://other.example/1", "https://other.example/2"])
+    first, _ = warned(freshet.crawl(define(), code=1))
+    assert first.startswith(
+        "no link matched list_pages or item_pages (2 links seen on 1 page, all to other hosts, "
+        "for example https://other.example/1)"
+    )
+
+
+def test_a_site_that_cannot_be_read_fails_the_run(freshet: Freshet, define: Definition) -> None:
+    missing = freshet.crawl(define(start_urls=["http://127.0.0.1:1/"]), code=1)
+    assert warned(missing) == ["no items found: 1 page fetched, none read (1 errors)"]
+
+
+def test_a_run_that_was_not_to_visit_all_does_not_fail(
+    freshet: Freshet, database: Db, define: Definition
+) -> None:
+    assert warned(freshet.crawl(define(), "-a", "limit=1")) == []
+    assert outcomes(database) == {"new": 1}
+
+
+def test_one_page_can_be_watched(freshet: Freshet, pages: Pages, database: Db) -> None:
+    url = f"{pages.url}{ITEMS[0]}"
+    pages.item(ITEMS[0], "Alone", ["/index.html"])
+    words = ("name=shop", f"start_urls={url}", f"item_pages={url}")
+    result = freshet("crawl", "site", *(word for given in words for word in ("-a", given)))
+    assert (result.code, warned(result)) == (0, []), result.err
+    assert target(database, url)["kind"] == "item"
+    (post,) = database.posts.find()
+    assert (post["url"], post["title"]) == (url, "Alone")
+
+
+def test_a_start_url_becomes_an_item_when_the_definition_says_so(
+    freshet: Freshet, pages: Pages, database: Db, define: Definition
+) -> None:
+    url = f"{pages.url}{ITEMS[0]}"
+    freshet.crawl(define(start_urls=[url], list_pages="/artikel", item_pages="/nowhere"), code=1)
+    assert target(database, url)["kind"] == "list"
+    freshet.crawl(define(start_urls=[url]))
+    known = target(database, url)
+    assert (known["kind"], known["start"]) == ("item", True)
+    assert database.posts.distinct("title") == ["Haus 0"]
+
+
+def test_a_list_that_item_pages_matches_is_told_as_its_links_are_not_followed(
+    freshet: Freshet, pages: Pages, database: Db, define: Definition
+) -> None:
+    fields = {"title": "h2"}
+    pages.list("index.html", [*ITEMS, "/about.html"], category="All")
+    result = freshet.crawl(define(item_pages=r"\.html$", list_pages=[], fields=fields))
+    assert warned(result) == [
+        f"{pages.url}/index.html is an item, as item_pages matches it, so 13 links on it that "
+        "match too are not followed; if it is a list of items, let list_pages match it, or else "
+        "narrow item_pages"
+    ]
+    assert database.targets.count_documents({}) == 1
+
+
+def test_a_sitemap_that_item_pages_matches_is_an_error_with_the_way_out(
+    freshet: Freshet, pages: Pages, define: Definition
+) -> None:
+    entries = "".join(f"<url><loc>{pages.url}{path}</loc></url>" for path in ITEMS)
+    pages.file("sitemap.xml", SITEMAP.format(entries))
+    keys = {"start_urls": [f"{pages.url}/sitemap.xml"], "item_pages": "/"}
+    result = freshet.crawl(define(**keys), code=1)
+    assert "sitemap.xml: error: is a sitemap, but an item by its URL: let list_pages" in result.err
+    corrected = define(**keys | {"item_pages": "/artikel/", "list_pages": "sitemap"})
+    assert warned(freshet.crawl(corrected, "-a", "full=1")) == []
+
+
+def test_a_selector_that_finds_nothing_on_all_pages(
+    freshet: Freshet, define: Definition, database: Db
+) -> None:
+    result = freshet.crawl(define(fields={"title": "h1", "price": ".prise"}))
+    assert warned(result) == ["field price: nothing found on 12 of 12 pages (selector .prise)"]
+    (done,) = database.runs.find()
+    assert (done["counts"]["items_read"], done["counts"]["without_price"]) == (12, 12)
+
+
+def test_selectors_that_all_find_nothing(freshet: Freshet, define: Definition) -> None:
+    result = freshet.crawl(define(fields={"price": ".prise"}), code=1)
+    assert warned(result) == [
+        "field price: nothing found on 12 of 12 pages (selector .prise)",
+        "no items found: 12 item pages fetched, none read (12 errors)",
+    ]
+
+
+def test_a_page_whose_text_is_made_by_scripts(
+    freshet: Freshet, pages: Pages, define: Definition
+) -> None:
+    for path in ITEMS:
+        pages.file(path, "<html><head><title>App</title></head><body></body></html>")
+    result = freshet.crawl(define(fields={}))
+    assert warned(result) == ["main_text: nothing found on 12 of 12 pages"]
+
+
+def test_a_field_that_few_pages_have_is_not_told_for_one_new_page(
+    freshet: Freshet, pages: Pages, define: Definition
+) -> None:
+    fields = {"title": "h1", "rare": "i"}
+    assert warned(freshet.crawl(define(fields=fields))) == []
+    pages.list("index.html", [*ITEMS[:6], "/seite2.html", "/artikel/new.html"])
+    pages.file("/artikel/new.html", "<h1>New</h1>")
+    assert warned(freshet.crawl(define(fields=fields), hours=7)) == []
+
+
+def test_a_site_that_was_built_anew_is_told(
+    freshet: Freshet, pages: Pages, define: Definition
+) -> None:
+    freshet.crawl(define())
+    for n, path in enumerate(ITEMS[:6]):
+        pages.file(path, f"<h1>Haus {n}</h1><p class=cost>{n + 1} EUR</p>")
+    result = freshet.crawl(define(), hours=30)
+    assert warned(result) == [], "half of the pages have it still"
+    for path in ITEMS:
+        pages.file(path, f"<h1>{path}</h1><p class=cost>5 EUR</p>")
+    result = freshet.crawl(define(), hours=60)
+    assert warned(result) == ["field price: nothing found on 12 of 12 pages (selector .price)"]
+
+
+def test_a_page_with_links_without_end_is_counted_in_bounds(
+    freshet: Freshet, pages: Pages, database: Db, define: Definition
+) -> None:
+    many = 30_000
+    pages.list("index.html", [f"/x/{'y' * (n % 50)}{n}" for n in range(many)])
+    result = freshet.crawl(define(), code=1)
+    first, *_ = warned(result)
+    assert first.startswith("no link matched list_pages or item_pages (30,000 links seen on 1 page")
+    assert len(first) < 1000
+    (done,) = database.runs.find()
+    assert len(json.dumps(done, default=str)) < 2000
+
+
+@pytest.mark.redis
+def test_workers_warn_once_of_what_all_have_seen(
+    freshet: Freshet, pages: Pages, database: Db, redis: str
+) -> None:
+    lists = [f"/seite{n}.html" for n in range(30)]
+    pages.list("index.html", lists)
+    for n, path in enumerate(lists):
+        pages.list(path, [f"/artikel/haus-{n}-{k}" for k in range(4)])
+    wrapper = freshet.wrapper(
+        "shop", start_urls=[f"{pages.url}/index.html"], list_pages=r"/seite\d", concurrency=1,
+        item_pages=r"/artikel/\d+", delay_seconds=0.02,
+    )  # fmt: skip
+    words = ("crawl", "site", "-a", f"wrapper={wrapper}")
+    workers = [freshet.start(*words, REDIS_URL=redis) for _ in range(2)]
+    done = []
+    for worker in workers:
+        out, err = worker.communicate(timeout=60)
+        done.append(Result(worker.returncode, out, err))
+    (done_run,) = database.runs.find()
+    assert done_run["workers"] == 2
+    assert sorted(one.code for one in done) == [0, 1], "the one that ends the run fails"
+    first, last = [line for one in done for line in warned(one)]
+    assert first.startswith("no link matched item_pages (150 links seen on 31 pages, for example ")
+    assert "/artikel/haus-" in first
+    assert last == "no items found on 31 pages"
+    assert 1 <= len(done_run["unmatched"]) <= 6, "each shows the others a few"
+
+
+def test_the_doctor_tells_of_fields_that_are_never_found(
+    freshet: Freshet, define: Definition
+) -> None:
+    broken = define(fields={"title": "h1", "price": ".prise"})
+    freshet.crawl(broken)
+    assert found_by_doctor(freshet, broken) == [
+        ("fields", "warning", "price: not found in any of the newest 12 items (selector .prise)")
+    ]
+    mended = define(fields={"title": "h1", "price": ".price"})
+    assert found_by_doctor(freshet, mended) == [], "nothing was read with this selector so far"
+    freshet.crawl(mended, "-a", "full=1")
+    assert found_by_doctor(freshet, mended) == [
+        ("fields", "ok", "each is found in the newest 12 items")
+    ]
+
+
+def test_the_doctor_tells_of_sites_without_items(
+    freshet: Freshet, pages: Pages, define: Definition
+) -> None:
+    wrong = define(item_pages=r"/artikel/\d+")
+    assert found_by_doctor(freshet, wrong) == [], "it was not crawled yet"
+    freshet.crawl(wrong, code=1)
+    assert found_by_doctor(freshet, wrong) == [
+        ("items", "warning", "none collected so far, though runs have ended")
+    ]
+
+
+def found_by_doctor(freshet: Freshet, wrapper: Path) -> list[tuple[str, str, str]]:
+    """What the doctor finds of items and their fields."""
+    done = run(freshet, "doctor", "--quick", "--json", "--spider", wrapper)
+    findings = json.loads(done.out)["findings"]
+    wanted = [one for one in findings if one["check"] in ("items", "fields")]
+    return [(one["check"], one["status"], one["found"]) for one in wanted]

@@ -1,0 +1,153 @@
+"""`scrapy wrapper check`: what patterns and selectors make of pages, before anything is stored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.harness import Db, Freshet, Pages, Result
+
+TAGS = [f"/tag/{word}/" for word in ("love", "life", "tea", "books")]
+
+
+@pytest.fixture
+def wrapper(freshet: Freshet, pages: Pages) -> Path:
+    """A site whose selector for prices is wrong."""
+    items = [f"/item/{n}" for n in range(5)]
+    pages.list("index.html", [*items, "/list/2", *TAGS, "/about", "https://other.example/"])
+    for n, path in enumerate(items):
+        pages.item(path, f"Item {n}")
+    pages.file("/item/full.html", "<h1>Full</h1><b class=prise>5 EUR</b>")
+    return freshet.wrapper(
+        "shop",
+        start_urls=[f"{pages.url}/index.html"],
+        list_pages="/list/",
+        item_pages="/item/",
+        fields={"title": "h1", "price": ".prise"},
+    )
+
+
+def checked(freshet: Freshet, *args: object, code: int = 0) -> dict[str, Any]:
+    """What the check prints as JSON."""
+    done = freshet("wrapper", "check", *args, "--json")
+    assert (done.code, done.err) == (code, ""), done
+    printed: dict[str, Any] = json.loads(done.out)
+    return printed
+
+
+def text(freshet: Freshet, *args: object, code: int = 0) -> str:
+    """What the check prints for people."""
+    done: Result = freshet("wrapper", "check", *args)
+    assert (done.code, done.err) == (code, ""), done
+    return done.out
+
+
+def test_links_that_matched_no_pattern_are_grouped_by_shape(
+    freshet: Freshet, pages: Pages, wrapper: Path, database: Db
+) -> None:
+    index = f"{pages.url}/index.html"
+    found = checked(freshet, wrapper, index)
+    assert found["problems"] == []
+    assert found["unmatched"] == [
+        {"text": "/tag/{word}/", "count": 4, "example": f"{pages.url}/tag/love/"},
+        {"text": "/about", "count": 1, "example": f"{pages.url}/about"},
+    ]
+    (page,) = found["pages"]
+    assert page["matches"] == "start_urls (list page)"
+    assert (len(page["links"]["item"]), len(page["links"]["list"])) == (5, 1)
+    shown = text(freshet, wrapper, index)
+    assert f"  /tag/{{word}}/  ×4  for example {pages.url}/tag/love/\n" in shown
+    assert "  1 link to other hosts\n" in shown
+    assert shown.endswith("no problems found\n")
+    assert database.list_collection_names() == [], "nothing is stored"
+
+
+def test_a_field_that_no_item_page_has_is_a_problem(
+    freshet: Freshet, pages: Pages, wrapper: Path
+) -> None:
+    urls = [f"{pages.url}/item/{n}" for n in range(3)]
+    said = "field price: nothing found on 3 of 3 pages (selector .prise)"
+    assert checked(freshet, wrapper, *urls, code=1)["problems"] == [said]
+    shown = text(freshet, wrapper, *urls, code=1)
+    assert shown.count("  price: nothing found (selector .prise)\n") == 3
+    assert f"problem: {said}\n" in shown
+    one_has_it = checked(freshet, wrapper, *urls, f"{pages.url}/item/full.html")
+    assert one_has_it["problems"] == []
+    assert [page["empty_fields"] for page in one_has_it["pages"]] == [["price"]] * 3 + [[]]
+
+
+def test_a_url_that_matches_no_pattern_is_a_problem(
+    freshet: Freshet, pages: Pages, wrapper: Path
+) -> None:
+    urls = [f"{pages.url}/about", "https://other.example/item/1", f"{pages.url}/list/item/1"]
+    assert checked(freshet, wrapper, *urls, code=1)["problems"] == [
+        f"{urls[0]}: matches neither list_pages nor item_pages",
+        f"{urls[1]}: its host is neither in start_urls nor in allowed_domains",
+        f"{urls[2]}: matches both, and would be left out",
+    ]
+
+
+def test_a_list_page_that_leads_nowhere_is_a_problem(
+    freshet: Freshet, pages: Pages, wrapper: Path
+) -> None:
+    pages.list("/list/2", ["/index.html", "/about"])
+    pages.list("/list/3", ["/list/item/1"])
+    urls = [f"{pages.url}/list/{n}" for n in (2, 3)]
+    assert checked(freshet, wrapper, *urls, code=1)["problems"] == [
+        f"{urls[0]}: no link on this page matches list_pages or item_pages",
+        f"{urls[1]}: no link on this page matches only one of list_pages and item_pages",
+    ]
+
+
+def test_a_site_may_be_given_by_arguments(freshet: Freshet, pages: Pages, wrapper: Path) -> None:
+    index = f"{pages.url}/index.html"
+    given = ("-a", "name=shop", "-a", f"start_urls={index}", "-a", r"item_pages=/item/\d+$")
+    found = checked(freshet, "site", *given, index, f"{pages.url}/item/1")
+    assert [page["matches"] for page in found["pages"]] == ["start_urls (list page)", "item_pages"]
+    assert found["unmatched"][0]["text"] == "/tag/{word}/"
+    wrong = (*given[:-1], "item_pages=/artikel/")
+    (problem,) = checked(freshet, "site", *wrong, index, code=1)["problems"]
+    assert problem == f"{index}: no link on this page matches list_pages or item_pages"
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("site",), "name is missing"),
+        (("site", "-a", "nosuch=1"), "nosuch"),
+        (("site", "-a", "name=x", "-a", "start_urls=x", "-a", "item_pages=/"), "start_urls"),
+    ],
+)
+def test_bad_arguments_are_one_line(freshet: Freshet, words: tuple[str, ...], named: str) -> None:
+    done = freshet("wrapper", "check", *words)
+    assert done.code == 1
+    assert named in done.complaint
+
+
+def test_an_argument_without_a_value_is_wrong_usage(freshet: Freshet) -> None:
+    done = freshet("wrapper", "check", "site", "-a", "name")
+    assert done.code == 2
+    assert "-a NAME=VALUE" in done.err
+
+
+def test_a_page_of_many_links_is_told_in_bounds(
+    freshet: Freshet, pages: Pages, wrapper: Path
+) -> None:
+    pages.list("index.html", [f"/a{'z' * (n % 9)}/{'x/' * (n % 60)}{n}" for n in range(5000)])
+    shown = text(freshet, wrapper, f"{pages.url}/index.html", code=1)
+    assert "2,000 links matched no pattern, 3,000 more not looked at:\n" in shown
+    assert len(shown.splitlines()) < 40
+
+
+def test_a_start_url_that_is_an_item_says_what_is_not_followed(
+    freshet: Freshet, pages: Pages, wrapper: Path
+) -> None:
+    index = f"{pages.url}/index.html"
+    given = ("name=shop", f"start_urls={index}", "item_pages=/i")
+    words = [word for one in given for word in ("-a", one)]
+    shown = text(freshet, "site", *words, index, code=1)
+    assert "  matches start_urls (item page)\n" in shown
+    assert "  an item, so 5 links on it that match too are not followed" in shown

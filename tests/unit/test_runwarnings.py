@@ -1,0 +1,65 @@
+"""The sentences of a run that matched or found nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from crawler.items import LinkCounts
+from crawler.runwarnings import never_found, no_match, nothing
+from tests.unit.pages import SITE, wrapper
+
+TAGS = dict.fromkeys(f"{SITE}{path}" for path in ("about", "tag/a", "tag/b", "tag/c", "tag/d"))
+
+
+def test_links_that_match_nothing_are_told_with_examples_of_the_usual_shapes() -> None:
+    counts = {"pages with links": 3, "links": 1214}
+    assert no_match(["item_pages"], counts, LinkCounts(unmatched=TAGS)) == (
+        "no link matched item_pages (1,214 links seen on 3 pages, for example "
+        f"{SITE}tag/a and {SITE}about); try patterns with scrapy wrapper check"
+    )
+
+
+def test_where_all_links_match_the_other_pattern_there_is_no_example() -> None:
+    said = no_match(["item_pages"], {"pages with links": 1, "links": 1}, LinkCounts())
+    assert said.startswith("no link matched item_pages (1 link seen on 1 page);")
+
+
+def test_a_site_whose_links_all_lead_elsewhere() -> None:
+    links = LinkCounts(examples={"foreign links": "https://b.example/x"})
+    counts = {"pages with links": 1, "foreign links": 57}
+    said = no_match(["list_pages", "item_pages"], counts, links)
+    assert said == (
+        "no link matched list_pages or item_pages (57 links seen on 1 page, all to other hosts, "
+        "for example https://b.example/x); if they are wanted, name the hosts in allowed_domains"
+    )
+
+
+def test_a_page_without_any_link() -> None:
+    said = no_match(["item_pages"], {"pages with links": 1}, LinkCounts())
+    assert "no link seen on 1 page" in said
+    assert "without running scripts" in said
+
+
+def test_why_a_run_found_nothing() -> None:
+    failed = {"visits": 3, "error": 2.0, "gone": 1}
+    assert nothing(failed) == "no items found: 3 pages fetched, none read (2 errors, 1 gone)"
+    items = {"visits": 41, "error": 40, "new": 1, "item pages": 40}
+    assert nothing(items) == "no items found: 40 item pages fetched, none read (40 errors)"
+    assert nothing({"visits": 1, "new": 1}) == "no items found on 1 page"
+
+
+def test_a_field_is_named_with_its_selector() -> None:
+    def said(name: str, **keys: Any) -> str:
+        return never_found(wrapper(**keys), name, 40)
+
+    assert said("price", fields={"price": ".prise"}) == (
+        "field price: nothing found on 40 of 40 pages (selector .prise)"
+    )
+    assert said("price", fields={"price": {"xpath": "//b"}}).endswith("(selector //b)")
+    assert said("main_text") == "main_text: nothing found on 40 of 40 pages"
+
+
+def test_the_fields_of_a_site_are_its_own_and_those_of_main_text() -> None:
+    assert wrapper().field_names == ("title", "main_text")
+    assert wrapper(fields={"title": "h1", "b": "b"}).field_names == ("title", "b")
+    assert wrapper(fields={"b": "b"}, main_text=True).field_names == ("b", "title", "main_text")

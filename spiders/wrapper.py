@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -19,6 +20,7 @@ from crawler.apart import Apart, TooMuch
 from crawler.cells.failed import QueryFailed
 from crawler.clock import Clock
 from crawler.config import Config
+from crawler.definition import Definition
 from crawler.errors import ConfigError, StorageError, first_problem
 from crawler.feeder import due_targets
 from crawler.feeding import Feeding
@@ -45,6 +47,8 @@ from crawler.wrapper import Wrapper
 from spiders.celled import CellReader, slots_of
 
 BYTES_IN_MB = 1024 * 1024
+# What an error names where no file is wrong.
+ARGUMENTS = "-a"
 # Errors whose message says it all.
 PLAIN = (QueryFailed, Misbehaves, OffLimits)
 
@@ -66,6 +70,8 @@ class WrapperSpider(Spider):
     """
 
     arguments_model: ClassVar[type[Arguments]] = Arguments
+    # An example is kept fresh only once somebody has crawled it.
+    is_example: ClassVar[bool] = False
     wrapper: Wrapper
     session: Session
 
@@ -126,6 +132,18 @@ class WrapperSpider(Spider):
             if (value := getattr(cls, key, None)) is not None
         }
         return Wrapper.of(values, inspect.getsourcefile(cls) or cls.__name__)
+
+    @classmethod
+    def wrapper_of(cls, values: Mapping[str, Any], source: str) -> Wrapper:
+        """The wrapper with these keys, as this spider reads files; raises WrapperError."""
+        return Wrapper.of(values, source)
+
+    @classmethod
+    def defined(cls, values: Mapping[str, Any], file: Path | None) -> Wrapper:
+        """The wrapper with these keys, which carries its definition. file: where they stand."""
+        source = None if file is None else str(file.resolve())
+        wrapper = cls.wrapper_of(values, ARGUMENTS if file is None else str(file))
+        return wrapper.defined_by(Definition.of(wrapper.name, cls.name, values, source))
 
     async def start(self) -> AsyncIterator[Request]:
         """Requests for what is due, as the crawl makes room."""

@@ -20,7 +20,7 @@ from crawler.storage.migrations import build_histories, index_posts
 from crawler.storage.search import index_model
 
 logger = logging.getLogger(__name__)
-VERSION = 6
+VERSION = 7
 MIGRATIONS: dict[int, Callable[[Database], Awaitable[None]]] = {
     2: build_histories,
     4: index_posts,
@@ -187,6 +187,16 @@ VALIDATORS: dict[str, Document] = {
             "weight": _NUMBER,
             "cost": _NUMBER,
             "at": _TIME,
+            "definition": _object(
+                ["reader", "keys", "stored"],
+                {
+                    "reader": _TEXT,
+                    "keys": _TEXT,
+                    "file": {"bsonType": ["string", "null"]},
+                    "withheld": {"bsonType": "array", "items": _TEXT},
+                    "stored": _TIME,
+                },
+            ),
         },
     ),
     "dead": _validator(

@@ -225,6 +225,13 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("spider", "aliases", partialFilterExpression={"aliases": {"$exists": True}}),
         _index("spider", "post", partialFilterExpression={"post": {"$exists": True}}),
         _index("kind", "spider", "content_hash", partialFilterExpression={"kind": "feed"}),
+        _index(
+            "spider",
+            "consecutive_errors",
+            "url",
+            partialFilterExpression={"consecutive_errors": {"$gt": 0}},
+        ),
+        _index("gone", "spider", "url", partialFilterExpression={"gone": True}),
     ],
     "visits": [
         _index("target", "at"),
@@ -232,6 +239,7 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("spider", "hint", "at", partialFilterExpression={"hint": {"$exists": True}}),
         _index("pushed", "spider", "at", partialFilterExpression={"pushed": True}),
         _index("along", "spider", "at", partialFilterExpression={"along": True}),
+        _index("event", "spider", "at", partialFilterExpression={"event": True}),
     ],
     "versions": [_index("target", "at"), _index("spider", "at")],
     "posts": [
@@ -239,6 +247,7 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("spider", "changed_at"),
         _index("spider", "feed", "guid", partialFilterExpression={"guid": _THERE}),
         index_model(),
+        _index("published", "first_seen", partialFilterExpression={"original": True}),
         _index("cluster", partialFilterExpression={"cluster": _THERE}),
         _index("duplicate_of", partialFilterExpression={"duplicate_of": _THERE}),
     ],

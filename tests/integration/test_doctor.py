@@ -211,7 +211,7 @@ def test_a_site_of_a_file_whose_only_page_fails(
     freshet.crawl(file, "-a", "full=1")
     freshet.crawl(file)
     found = one_bad(quick(freshet))
-    assert (found["check"], found["of"], found["status"]) == ("last run", "shop", "failed")
+    assert (found["check"], found["of"], found["status"]) == ("last run", "shop", "warning")
     assert "; all of 1 page failed " in found["found"]
     assert f"({pages.url}/list.html)" in found["found"]
     assert found["todo"] == "scrapy targets shop --errors lists them"

@@ -331,7 +331,7 @@ def at(hours_ago: float) -> datetime:
             "ended 2 h ago (finished); nothing is due; 2 of 20 pages failed 2 h ago",
         ),
         (
-            Standing(at(3), at(2), "finished", at(2), 0, None, Fetches(at(2), 1, 1)), FAILED,
+            Standing(at(3), at(2), "finished", at(2), 0, None, Fetches(at(2), 1, 1)), WARNING,
             "ended 2 h ago (finished); nothing is due; all of 1 page failed 2 h ago",
         ),
     ],

@@ -76,12 +76,12 @@ def closest(url: str, known: Iterable[str]) -> list[str]:
     # Slow to import, and needed only where something is wrong.
     from rapidfuzz.distance import Indel
 
-    name = bare(url)
-    host = name.partition("/")[0]
+    host, _, path = bare(url).partition("/")
+    places = {one: bare(one).partition("/") for one in known}
     alike = {
-        one: Indel.normalized_similarity(name, bare(one))
-        for one in known
-        if bare(one).partition("/")[0] == host
+        one: Indel.normalized_similarity(path, its_path)
+        for one, (its_host, _, its_path) in places.items()
+        if its_host == host
     }
     good = [one for one, share in alike.items() if share >= LEAST_ALIKE]
     return sorted(good, key=lambda one: (-alike[one], one))[:MAX_NEAR]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.columns import Columns
 from rich.console import Console
@@ -16,10 +16,10 @@ from crawler.command import FreshetCommand, json_line, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.helping import number, part
-from crawler.storage import targets
-from crawler.storage.client import Document
-from crawler.storage.store import opened
 from crawler.words import count
+
+if TYPE_CHECKING:
+    from crawler.storage.client import Document
 
 # As `crawler.storage.lookup.State` has them.
 STATES_LISTED = {
@@ -79,6 +79,9 @@ class Command(FreshetCommand):
 
 
 async def _counts(config: Config, spider: str | None) -> dict[str, Any]:
+    from crawler.storage import targets
+    from crawler.storage.store import opened
+
     async with opened(config) as db:
         counts = await targets.summary(db, spider, Clock(config.clock_offset_hours).now())
         if spider and not counts["targets"]:

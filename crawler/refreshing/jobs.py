@@ -126,7 +126,8 @@ def to_serve(spiders: Spiders) -> list[Job]:
     """
     names = [name for name in classes(spiders) if issubclass(spiders[name], WrapperSpider)]
     jobs = [job_of(name, spiders, Known()) for name in names]
-    return [job for job in jobs if not job.spider.is_example]
+    # A class of the user's that inherits from an example is none.
+    return [job for job in jobs if not vars(job.spider).get("is_example")]
 
 
 def classes(spiders: Spiders) -> list[str]:

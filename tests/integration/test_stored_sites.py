@@ -146,6 +146,7 @@ def test_list_names_stored_sites(freshet: Freshet, database: Db, site: Pages) ->
 
 def test_forget_removes_the_definition(freshet: Freshet, database: Db, site: Pages) -> None:
     freshet.crawl(shop(freshet, site))
+    assert crawl(freshet).code == 0
     assert run(freshet, "forget", "shop", "--yes").code == 0
     assert freshet("crawl", "shop").code == 1
     assert run(freshet, "list").out.split() == ["books", "cells", "feeds", "quotes", "site"]

@@ -172,6 +172,7 @@ def test_marks_of_campaigns_and_fragments_are_no_part_of_a_url(
 
 def test_a_url_that_is_like_none(freshet: Freshet, prepared: Db) -> None:
     put(prepared, f"{SHOP}/news")
+    assert "Did you mean" not in run(freshet, "explain", f"{SHOP}/nosuch").complaint
     done = run(freshet, "explain", "https://other.example/a")
     assert done.complaint == (
         "scrapy explain: URL not found: https://other.example/a. "

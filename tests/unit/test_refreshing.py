@@ -177,12 +177,19 @@ def test_a_spider_whose_file_is_not_there_is_left_out(tmp_path: Path) -> None:
         name = "example"
         is_example = True
 
-    spiders: Spiders = {"example": Example, "filed": Filed, "other": Spider, ANY_SITE: SiteSpider}
+    class Own(Example):
+        name = "own"
+
+    spiders: Spiders = {
+        "example": Example, "filed": Filed, "other": Spider, "own": Own, ANY_SITE: SiteSpider,
+    }  # fmt: skip
     assert classes(spiders) == ["other"]
     assert to_serve(spiders) == []
     Filed.place.write_text("broken", encoding="utf-8")
-    assert classes(spiders) == ["example", "filed", "other"]
-    assert [job.word for job in to_serve(spiders)] == ["filed"], "Freshet's, but for examples"
+    assert classes(spiders) == ["example", "filed", "other", "own"]
+    assert [job.word for job in to_serve(spiders)] == ["filed", "own"], (
+        "Freshet's, but for examples"
+    )
     with pytest.raises(ConfigError, match="other: not a WrapperSpider"):
         jobs_of(["other"], spiders, Known())
 

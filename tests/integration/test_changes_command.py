@@ -62,7 +62,7 @@ def test_new_changed_gone_and_back(shop: tuple[Freshet, Pages]) -> None:
     crawl(freshet)
     gone, changed = sorted(told(freshet)[:2], key=lambda row: str(row["outcome"]), reverse=True)
     assert in_short([gone]) == [("gone", "b", "1 of 3 confirmations")]
-    assert "price: 10 -> 12; body: Apple10red -> Apple12redsweet; tags: +1" in changed["summary"]
+    assert "price: 10 -> 12; body: Apple 10red -> Apple 12redsweet; tags: +1" in changed["summary"]
     assert len(told(freshet)) == 5, "a page that is still gone is no news"
     pages.item("/item/b", "Pear</h1><b>3</b><h1>")
     crawl(freshet)

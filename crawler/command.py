@@ -100,6 +100,11 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=1, ensure_ascii=False, default=_plain))
 
 
+def json_line(value: Any) -> str:
+    """A value as one line of JSON, in the form of `print_json`."""
+    return json.dumps(value, ensure_ascii=False, default=_plain)
+
+
 def _plain(value: object) -> str:
     if isinstance(value, ObjectId):
         return str(value)

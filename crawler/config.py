@@ -178,6 +178,9 @@ class Config(BaseSettings):
     refresh_slice_seconds: float = Field(
         60.0, gt=0, le=24 * 3600, description="longest time of one of its passes"
     )
+    refresh_sites_seconds: float = Field(
+        60.0, gt=0, le=24 * 3600, description="between its checks for sites that have targets now"
+    )
     refresh_replan_hours: float = Field(
         24.0, ge=0, le=24 * 365, description="between its replans; 0: never"
     )

@@ -1,4 +1,4 @@
-"""Names of fields as MongoDB takes them, whatever a page calls them.
+"""Names: of spiders, and of fields as MongoDB takes them, whatever a page calls them.
 
 A name that begins with `$` would read as an operator, one with `.` as a path, an empty one as
 nothing. MongoDB's manual advises the full-width forms of both characters.
@@ -6,11 +6,19 @@ nothing. MongoDB's manual advises the full-width forms of both characters.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+# Without blanks: `_id` of a target is the name, a blank and the URL.
+SPIDER_NAME = r"^[A-Za-z0-9][\w.-]{0,63}$"
 DOLLAR, FULL_DOLLAR = "$", "\uff04"
 DOT, FULL_DOT = ".", "\uff0e"
 NAMELESS = "_"
+
+
+def is_spider_name(name: str) -> bool:
+    """Return whether a site or a spider may have this name in the database."""
+    return re.fullmatch(SPIDER_NAME.removesuffix("$"), name) is not None
 
 
 def storable_name(name: str) -> str:

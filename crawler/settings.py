@@ -15,6 +15,7 @@ except ConfigError as error:
 BOT_NAME = "freshet"
 SPIDER_MODULES = ["spiders"]
 NEWSPIDER_MODULE = "spiders"
+SPIDER_LOADER_CLASS = "spiders.stored.Loader"
 COMMANDS_MODULE = "crawler.commands"
 ADDONS = {"crawler.addon.FreshetAddon": 100}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -18,6 +19,9 @@ TRACKING_PARAMETERS = (
 
 # White space and control characters, which end no URL.
 BLANKS = "".join(map(chr, range(33)))
+# Files that a folder's URL stands for.
+INDEXES = ("index.html", "index.htm", "index.php", "default.html", "default.aspx")
+_INDEX = re.compile("|".join(map(re.escape, INDEXES)))
 USUAL_PORTS = {"http": ":80", "https": ":443"}
 
 
@@ -65,6 +69,48 @@ def host_of(url: str) -> str:
 def is_http(url: str) -> bool:
     """Whether the URL is absolute, http or https, and names a host."""
     return url[:8].lower().startswith(("http://", "https://")) and bool(host_of(url))
+
+
+def like(pattern: str) -> str:
+    """Return a regular expression that finds a part of a URL; `*` stands for any characters.
+
+    The search takes time proportional to the length of the URL, whatever the pattern is.
+    """
+    parts = (re.escape(part) for part in pattern.split("*") if part)
+    return "".join(f"(?>.*?{part})" for part in parts)
+
+
+def bare(url: str) -> str:
+    """Return a URL without what often differs between two URLs of one page.
+
+    Scheme, `www.`, query, fragment, the name of an index file, a slash at the end, upper case.
+    """
+    rest = url.partition("#")[0].partition("?")[0].lower()
+    rest = rest.removeprefix("https://").removeprefix("http://").removeprefix("www.")
+    head, slash, last = rest.rpartition("/")
+    if slash and _INDEX.fullmatch(last):
+        rest = head
+    return rest.rstrip("/")
+
+
+def variants(url: str) -> list[str]:
+    """Return URLs that often lead to the same page as this absolute one."""
+    parts = urlsplit(url)
+    host = parts.netloc.removeprefix("www.")
+    folder = parts.path.rstrip("/")
+    head, _, last = folder.rpartition("/")
+    if _INDEX.fullmatch(last.lower()):
+        folder = head
+    paths = [parts.path, folder or "/", f"{folder}/", *(f"{folder}/{name}" for name in INDEXES)]
+    paths += [path.lower() for path in paths]
+    found = (
+        urlunsplit((scheme, netloc, path, query, ""))
+        for path in paths
+        for query in (parts.query, "")
+        for netloc in (host, f"www.{host}")
+        for scheme in ("https", "http")
+    )
+    return [one for one in dict.fromkeys(found) if one != url]
 
 
 def within(host: str, domains: Sequence[str]) -> bool:

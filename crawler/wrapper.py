@@ -26,6 +26,7 @@ from pydantic import Field as Key
 
 from crawler.cell import Cells, Sources, checked_names
 from crawler.config import Config, Hours, Seconds
+from crawler.definition import Definition
 from crawler.errors import WrapperError, first_problem
 from crawler.expanding import SECRET_NAMES, VARIABLE, expanded, shows_secret
 from crawler.fields import FieldType
@@ -43,7 +44,7 @@ from crawler.keys import (
     Windows,
     checked_pattern,
 )
-from crawler.names import storable_name
+from crawler.names import SPIDER_NAME, storable_name
 from crawler.urls import TRACKING_PARAMETERS, canonical, host_of, within
 from schedules.windows import DAY_HOURS, Week, open_hours
 
@@ -83,7 +84,7 @@ class Wrapper(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, ignored_types=(cached_property,))
 
-    name: str = Key(pattern=r"^[A-Za-z0-9][\w.-]{0,63}$")
+    name: str = Key(pattern=SPIDER_NAME)
     start_urls: StartUrls = Key(min_length=1)
     list_pages: Patterns = ()
     item_pages: Patterns = Key(min_length=1)
@@ -128,6 +129,7 @@ class Wrapper(BaseModel):
     cells: Cells = {}
 
     _code: str = PrivateAttr("")
+    _definition: Definition | None = PrivateAttr(None)
 
     @field_validator("timezone")
     @classmethod
@@ -227,6 +229,17 @@ class Wrapper(BaseModel):
         except ValidationError as error:
             key, cause = first_problem(error)
             raise WrapperError(f"{source}: {key + ': ' if key else ''}{cause}") from None
+
+    @property
+    def definition(self) -> Definition | None:
+        """What the database keeps of a site without a spider class; None: a class describes it."""
+        return self._definition
+
+    def defined_by(self, definition: Definition) -> Self:
+        """Return a copy that carries its definition."""
+        copied = self.model_copy()
+        copied._definition = definition
+        return copied
 
     def completed(self, config: Config) -> Self:
         """The wrapper with the config's values for what it leaves open."""

@@ -10,6 +10,7 @@ class Books(WrapperSpider):
     """A thousand books in fifty categories."""
 
     name = "books"
+    is_example = True
     start_urls = ["https://books.toscrape.com/"]
     list_pages = [
         r"/catalogue/category/books/(?P<category>[^/]+)_\d+/",

@@ -6,8 +6,9 @@ Without `file` it is cells.toml of the folder, or what stands here as class attr
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -38,10 +39,15 @@ class CellsSpider(WrapperSpider):
         if path is None and "cells" not in vars(cls):
             path = USUAL
         if path is not None:
-            return CellsWrapper.of(read_toml(path), str(path))
+            return cls.defined(read_toml(path), path)
         values = {
             key: value
             for key in CellsWrapper.model_fields
             if (value := getattr(cls, key, None)) is not None
         }
         return CellsWrapper.of(values, inspect.getsourcefile(cls) or cls.__name__)
+
+    @classmethod
+    def wrapper_of(cls, values: Mapping[str, Any], source: str) -> Wrapper:
+        """The wrapper of a list of cells."""
+        return CellsWrapper.of(values, source)

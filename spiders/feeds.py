@@ -6,7 +6,7 @@ Weights, hours and manners stand here as class attributes, or in a file: -a wrap
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property, partial
@@ -52,13 +52,18 @@ class FeedsSpider(WrapperSpider):
     def read_wrapper(cls, arguments: Arguments) -> Wrapper:
         """The wrapper of the file, or of the class; raises WrapperError."""
         if isinstance(arguments, FeedsArguments) and arguments.wrapper is not None:
-            return FeedsWrapper.of(read_toml(arguments.wrapper), str(arguments.wrapper))
+            return cls.defined(read_toml(arguments.wrapper), arguments.wrapper)
         values = {
             key: value
             for key in FeedsWrapper.model_fields
             if (value := getattr(cls, key, None)) is not None
         }
         return FeedsWrapper.of(values, inspect.getsourcefile(cls) or cls.__name__)
+
+    @classmethod
+    def wrapper_of(cls, values: Mapping[str, Any], source: str) -> Wrapper:
+        """The wrapper of a list of feeds."""
+        return FeedsWrapper.of(values, source)
 
     @property
     def follow(self) -> bool:

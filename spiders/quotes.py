@@ -10,6 +10,7 @@ class Quotes(WrapperSpider):
     """Authors, found through the pages of quotes and their tags."""
 
     name = "quotes"
+    is_example = True
     start_urls = ["https://quotes.toscrape.com/"]
     list_pages = [r"/tag/(?P<category>[^/]+)/page/\d+/$", r"\.com/page/\d+/$"]
     item_pages = r"/author/[^/]+/?$"

@@ -6,14 +6,15 @@ scrapy crawl site -a name=shop -a start_urls=https://… -a list_pages=REGEX -a 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from crawler.cells.wrapper import load_any
+from crawler.cells.wrapper import any_wrapper
 from crawler.errors import ConfigError
-from crawler.wrapper import Wrapper
+from crawler.wrapper import Wrapper, read_toml
 from spiders.wrapper import Arguments, WrapperSpider
 
 NEEDED = ("name", "start_urls", "item_pages")
@@ -55,15 +56,18 @@ class SiteSpider(WrapperSpider):
         if not isinstance(arguments, SiteArguments):
             raise ConfigError("site: wrong arguments")
         if arguments.wrapper is not None:
-            return load_any(arguments.wrapper)
-        return Wrapper.of(
-            {
-                "name": arguments.name,
-                "start_urls": tuple((arguments.start_urls or "").split()),
-                "list_pages": arguments.list_pages or (),
-                "item_pages": arguments.item_pages,
-                "category": {"pattern": arguments.category} if arguments.category else None,
-                "follow_item_links": arguments.follow_item_links,
-            },
-            "-a",
-        )
+            return cls.defined(read_toml(arguments.wrapper), arguments.wrapper)
+        values = {
+            "name": arguments.name,
+            "start_urls": (arguments.start_urls or "").split(),
+            "list_pages": arguments.list_pages,
+            "item_pages": arguments.item_pages,
+            "category": {"pattern": arguments.category} if arguments.category else None,
+            "follow_item_links": arguments.follow_item_links,
+        }
+        return cls.defined({key: value for key, value in values.items() if value}, None)
+
+    @classmethod
+    def wrapper_of(cls, values: Mapping[str, Any], source: str) -> Wrapper:
+        """The wrapper of a site, or of cells alone."""
+        return any_wrapper(values, source)

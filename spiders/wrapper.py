@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -20,6 +21,7 @@ from crawler.apart import Apart, TooMuch
 from crawler.cells.failed import QueryFailed
 from crawler.clock import Clock
 from crawler.config import Config
+from crawler.definition import Definition
 from crawler.errors import ConfigError, StorageError, first_problem
 from crawler.feeder import due_targets
 from crawler.feeding import Feeding
@@ -51,6 +53,8 @@ NOTHING: tuple[Any, ...] = (None, [], "")
 SITEMAP_AS_ITEM = (
     "is a sitemap, but an item by its URL: let list_pages match it too (list_pages = 'sitemap')"
 )
+# What an error names where no file is wrong.
+ARGUMENTS = "-a"
 # Errors whose message says it all.
 PLAIN = (QueryFailed, Misbehaves, OffLimits)
 
@@ -74,6 +78,8 @@ class WrapperSpider(Spider):
     arguments_model: ClassVar[type[Arguments]] = Arguments
     # Links without a pattern that are kept of a page, for examples.
     kept_links: ClassVar[int] = 20
+    # An example is kept fresh only once somebody has crawled it.
+    is_example: ClassVar[bool] = False
     wrapper: Wrapper
     session: Session
 
@@ -135,6 +141,18 @@ class WrapperSpider(Spider):
         }
         wrapper = Wrapper.of(values, inspect.getsourcefile(cls) or cls.__name__)
         return wrapper.with_code(own_code(cls))
+
+    @classmethod
+    def wrapper_of(cls, values: Mapping[str, Any], source: str) -> Wrapper:
+        """The wrapper with these keys, as this spider reads files; raises WrapperError."""
+        return Wrapper.of(values, source)
+
+    @classmethod
+    def defined(cls, values: Mapping[str, Any], file: Path | None) -> Wrapper:
+        """The wrapper with these keys, which carries its definition. file: where they stand."""
+        source = None if file is None else str(file.resolve())
+        wrapper = cls.wrapper_of(values, ARGUMENTS if file is None else str(file))
+        return wrapper.defined_by(Definition.of(wrapper.name, cls.name, values, source))
 
     async def start(self) -> AsyncIterator[Request]:
         """Requests for what is due, as the crawl makes room."""

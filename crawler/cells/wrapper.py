@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field as Key
 from pydantic import model_validator
@@ -34,6 +35,10 @@ class CellsWrapper(Wrapper):
 
 def load_any(path: Path) -> Wrapper:
     """The wrapper in a TOML file: of a site, or of cells alone; WrapperError says what is wrong."""
-    values = read_toml(path)
+    return any_wrapper(read_toml(path), str(path))
+
+
+def any_wrapper(values: Mapping[str, Any], source: str) -> Wrapper:
+    """Return the wrapper with these keys, of a site or of cells alone; raises WrapperError."""
     of_cells = "cells" in values and not values.keys() & {"start_urls", "item_pages"}
-    return (CellsWrapper if of_cells else Wrapper).of(values, str(path))
+    return (CellsWrapper if of_cells else Wrapper).of(values, source)

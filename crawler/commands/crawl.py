@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from typing import TYPE_CHECKING
 
 from scrapy import Spider
 from scrapy.commands import crawl
@@ -15,15 +16,17 @@ from crawler.command import complain, refuse_left_over
 from crawler.config import Config
 from crawler.errors import ConfigError, FreshetError
 from crawler.locks import Busy, only_one
-from crawler.session import Session
-from crawler.storage.store import Store
-from spiders.wrapper import WrapperSpider
+
+if TYPE_CHECKING:
+    from spiders.wrapper import WrapperSpider
 
 DEFAULT_LOG_LEVEL = "INFO"
 
 
 class Command(crawl.Command):
-    """One pass over what is due."""
+    """One run over what is due."""
+
+    _found: type[Spider] | None = None
 
     def syntax(self) -> str:
         """The usage line."""
@@ -31,7 +34,7 @@ class Command(crawl.Command):
 
     def short_desc(self) -> str:
         """One line for `scrapy -h`."""
-        return "Visit what is due of a site, by the name of its spider"
+        return "Visit what is due of a site, by its name"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Scrapy's options and an example."""
@@ -64,24 +67,46 @@ class Command(crawl.Command):
             self.exitcode = 1
 
     def _check(self, spider: type[Spider], opts: argparse.Namespace) -> None:
+        from spiders.wrapper import WrapperSpider
+
         assert self.settings is not None
         config = Config.of(self.settings)
         if issubclass(spider, WrapperSpider):
             name = _check_arguments(spider, opts.spargs)
+            self._check_name(name, spider)
             asyncio.run(_check_storage(config))
             busy = f"{name} is being crawled already, nothing to do"
             # With Redis it is one more worker.
             if config.redis_url is None:
                 self._lock = only_one(config, f"crawl-{name}", busy)
 
-    def _spider(self, name: str) -> type[Spider]:
+    def _check_name(self, name: str, spider: type[Spider]) -> None:
+        """Raise ConfigError where a site would share its name with a spider class."""
         assert self.settings is not None
+        if name != spider.name and name in get_spider_loader(self.settings).list():
+            raise ConfigError(
+                f"the name {name!r} is taken by a spider class. Give this site another name"
+            )
+
+    def _spider(self, name: str) -> type[Spider]:
+        """The spider class of this name, or one for the site whose definition is stored."""
+        from crawler.refreshing.jobs import lacks_file
+        from spiders.stored import Loader, stored_definitions
+
+        assert self.settings is not None
+        if self._found is not None and self._found.name == name:
+            return self._found
         loader = get_spider_loader(self.settings)
         try:
-            return loader.load(name)
+            found = loader.load(name)
         except KeyError:
-            known = ", ".join(sorted(loader.list()))
-            raise ConfigError(f"no spider {name!r}; there are: {known}") from None
+            stored = stored_definitions(Config.of(self.settings))
+            known = ", ".join(sorted({*loader.list(), *stored}))
+            raise ConfigError(f"spider not found: {name!r}. Available: {known}") from None
+        if isinstance(loader, Loader) and lacks_file(found):
+            found = loader.load_stored(name) or found
+        self._found = found
+        return found
 
 
 def _check_arguments(spider: type[WrapperSpider], spargs: dict[str, str]) -> str:
@@ -91,10 +116,14 @@ def _check_arguments(spider: type[WrapperSpider], spargs: dict[str, str]) -> str
 
 async def _check_storage(config: Config) -> None:
     """Reach and prepare the database."""
+    from crawler.storage.store import Store
+
     await (await Store.open(config)).close()
 
 
 def _failed(crawler: Crawler) -> bool:
+    from crawler.session import Session
+
     session = getattr(crawler.spider, "session", None)
     if not isinstance(session, Session):
         return False

@@ -8,16 +8,16 @@ import shlex
 import sys
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scrapy.exceptions import UsageError
 
-from crawler.cells.wrapper import load_any
 from crawler.command import FreshetCommand, print_json
 from crawler.config import PREFIX, PROJECT, UNPREFIXED, Config
 from crawler.errors import ConfigError, ServerError
-from crawler.refreshing.chores import prune_words
-from crawler.refreshing.jobs import ANY_SITE, Spiders, known, spiders_of, usual, with_files
-from crawler.refreshing.systemd import SERVICE, WORKER, unit
+
+if TYPE_CHECKING:
+    from crawler.refreshing.jobs import Known, Spiders
 
 CRAWL_MINUTES = 10
 NIGHT_HOURS = 2, 3
@@ -49,11 +49,28 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print them."""
+        from crawler.refreshing.jobs import (
+            Known,
+            known_sites,
+            needs_database,
+            spiders_of,
+            with_files,
+        )
+        from crawler.refreshing.systemd import SERVICE, WORKER, unit
+
         assert self.settings is not None
-        spiders = spiders_of(self.settings)
-        lines = _lines([*with_files(args)] or usual(spiders), spiders, self.config)
         if opts.worker:
             _check_worker(self.config, opts)
+        spiders = spiders_of(self.settings)
+        names = [*with_files(args)]
+        # Without names a service finds out by itself what there is.
+        is_usual = not names and not opts.systemd
+        asks = is_usual or needs_database(names, spiders)
+        known = known_sites(self.config) if asks else Known()
+        remarks: list[str] = []
+        if is_usual:
+            names, remarks = _usual(spiders, known)
+        lines = _lines(names, spiders, known, self.config)
         if opts.systemd:
             print(unit(self.config, args, WORKER if opts.worker else SERVICE), end="")
             return
@@ -61,10 +78,28 @@ class Command(FreshetCommand):
         if opts.json:
             print_json([{"schedule": when, "command": command} for when, command in lines])
             return
-        for remark in _remarks():
+        for remark in [*remarks, *_remarks()]:
             print(f"# {remark}")
         for when, command in lines:
             print(f"{when:<15} {command}")
+
+
+def _usual(spiders: Spiders, known: Known) -> tuple[list[str], list[str]]:
+    """The sites to schedule where none are named, and remarks; raises ConfigError if none."""
+    from crawler.refreshing.jobs import undefined_words, usual
+
+    found = usual(spiders, known)
+    remarks = [f"not scheduled: {name}: {undefined_words(name)}" for name in found.undefined]
+    others = ", ".join(found.unwatched)
+    if others:
+        remarks.append(f"not scheduled, as they have never run: {others} (scrapy cron NAME ...)")
+    if not found.jobs:
+        ready = f" ({others})" if others else ""
+        raise ConfigError(
+            f"no site has targets yet. Run scrapy crawl NAME{ready} or scrapy feeds import FILE "
+            "first, or name sites: scrapy cron NAME|FILE.toml"
+        )
+    return [job.word for job in found.jobs], remarks
 
 
 def _check_worker(config: Config, opts: argparse.Namespace) -> None:
@@ -76,11 +111,15 @@ def _check_worker(config: Config, opts: argparse.Namespace) -> None:
         )
 
 
-def _lines(names: list[str], spiders: Spiders, config: Config) -> list[tuple[str, str]]:
+def _lines(
+    names: list[str], spiders: Spiders, known: Known, config: Config
+) -> list[tuple[str, str]]:
     """Times and commands, crawls first."""
+    from crawler.refreshing.chores import prune_words
+
     minute = int(sha256(str(PROJECT).encode()).hexdigest(), 16)
     every = [
-        (_every(minute + number), _command(config, "crawl", *_what(name, spiders), *QUIET))
+        (_every(minute + number), _command(config, "crawl", *_what(name, spiders, known), *QUIET))
         for number, name in enumerate(names)
     ]
     replan, prune = (f"{(minute + 7 * k) % 60} {hour} * * *" for k, hour in enumerate(NIGHT_HOURS))
@@ -97,13 +136,17 @@ def _every(minute: int) -> str:
     return f"{first}-59/{CRAWL_MINUTES} * * * *" if first else f"*/{CRAWL_MINUTES} * * * *"
 
 
-def _what(name: str, spiders: Spiders) -> list[str]:
-    """What follows `scrapy crawl` for a spider or a wrapper's file."""
+def _what(name: str, spiders: Spiders, known: Known) -> list[str]:
+    """What follows `scrapy crawl` for a spider class, a stored site or a file."""
+    from crawler.cells.wrapper import load_any
+    from crawler.refreshing.jobs import ANY_SITE, check_name
+
     if name.endswith(".toml"):
         path = Path(name).resolve()
         load_any(path)
         return [ANY_SITE, "-a", f"wrapper={path}"]
-    return [known(name, spiders)]
+    check_name(name, spiders, known)
+    return [name]
 
 
 def _command(config: Config, *words: str) -> str:

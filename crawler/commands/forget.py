@@ -10,11 +10,7 @@ from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.items import CELL
-from crawler.storage import retention
-from crawler.storage.duplicates.opening import as_stored
-from crawler.storage.store import opened
-from crawler.urls import canonical, is_http
+from crawler.urls import is_http
 
 
 class Command(FreshetCommand):
@@ -36,8 +32,6 @@ class Command(FreshetCommand):
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Count, ask, remove."""
         counts = asyncio.run(_forget(self.config, args[0], really=False))
-        if not sum(counts.values()):
-            raise ConfigError(f"nothing is known of {args[0]}")
         if not opts.dry_run:
             self._ask(args[0], counts, opts)
             asyncio.run(_forget(self.config, args[0], really=True))
@@ -57,12 +51,30 @@ class Command(FreshetCommand):
 
 
 async def _forget(config: Config, what: str, *, really: bool) -> dict[str, int]:
+    from crawler.finding import names_of, unknown
+    from crawler.items import CELL
+    from crawler.storage import retention, targets
+    from crawler.storage.duplicates.opening import as_stored
+    from crawler.storage.store import opened
+
     now = Clock(config.clock_offset_hours).now()
     async with opened(config) as db, as_stored(db, config) as registry:
-        if is_http(what) or what.startswith(CELL):
-            url = what if what.startswith(CELL) else canonical(what)
-            return await retention.forget_url(db, registry, url, now, really=really)
-        return await retention.forget_spider(db, registry, what, now, really=really)
+        if what.startswith(CELL):
+            counts = await retention.forget_url(db, registry, what, now, really=really)
+        elif is_http(what):
+            # Sites leave out different parameters.
+            for url in dict.fromkeys(names_of(what, config)):
+                counts = await retention.forget_url(db, registry, url, now, really=really)
+                if any(counts.values()):
+                    break
+        else:
+            counts = await retention.forget_spider(db, registry, what, now, really=really)
+        if any(counts.values()):
+            return counts
+        if is_http(what):
+            raise await unknown(db, what, ("targets", "posts"))
+        known = ", ".join(await targets.spiders(db)) or "none"
+        raise ConfigError(f"nothing is stored of {what!r}. Sites with targets: {known}")
 
 
 def _in_words(counts: dict[str, int]) -> str:

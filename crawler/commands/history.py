@@ -61,7 +61,7 @@ async def _history(config: Config, url: str, spider: str | None, last: int) -> D
     async with opened(config) as db:
         if post := await _post(db, config, url, spider):
             return post
-        target = await target_of(db, config, url, spider)
+        target = await target_of(db, config, url, spider, among=("targets", "posts"))
         name, known_as = target["spider"], target["url"]
         return {
             "url": known_as,

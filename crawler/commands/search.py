@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import asyncio
 from contextlib import aclosing
-from datetime import UTC, datetime, timedelta
 
 from rich.console import Console
 from scrapy.exceptions import UsageError
 
-from crawler import units
 from crawler.clock import Clock
 from crawler.command import FreshetCommand, complain, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
+from crawler.helping import moment, number, when
 from crawler.searching.passages import passage
 from crawler.searching.query import Query
 from crawler.searchlines import nothing, plain, room, show_posts
@@ -29,17 +28,18 @@ USUAL_LIMIT = 20
 BATCH = 1000
 LONGEST_TITLE = 300
 COLUMNS_IN_JSON = 200
+NO_POSTS = "no posts since then: an earlier --since, or scrapy crawl NAME, may find some"
 
 
 class Command(FreshetCommand):
     """Posts with some words, best first."""
 
-    arguments = ("WORD…",)
+    arguments = ("[WORD…]",)
     example = 'scrapy search "virtual world" game --since 30d'
 
     def short_desc(self) -> str:
         """One line for `scrapy -h`."""
-        return "Find posts by the words of title, text and fields, without near-duplicates"
+        return "Find posts by words, or the newest ones (--since), without near-duplicates"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """What else a post has to be, and how many are shown."""
@@ -56,11 +56,11 @@ class Command(FreshetCommand):
             "--category", metavar="NAME", type=category, help="only posts in it or below it"
         )
         parser.add_argument(
-            "--since", metavar="T", type=_since,
+            "--since", metavar="T", type=when,
             help="only posts from then on: a day or time (UTC), or a span such as 7d",
         )  # fmt: skip
         parser.add_argument(
-            "--limit", metavar="N", type=_positive, default=USUAL_LIMIT,
+            "--limit", metavar="N", type=number, default=USUAL_LIMIT,
             help=f"posts at most (default: {USUAL_LIMIT})",
         )  # fmt: skip
         parser.add_argument(
@@ -76,16 +76,20 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print what is found; as of grep, the exit code is 1 if that is nothing."""
+        if not args and opts.since is None:
+            raise UsageError(
+                "WORD is missing (--since 7d lists the newest posts)", print_help=False
+            )
         query = Query.of(args, opts.without, every=not opts.any)
         console = Console(highlight=False, markup=False)
         columns = COLUMNS_IN_JSON if opts.json else room(console)
-        rows, more = asyncio.run(_search(self.config, query, opts, columns))
+        rows, more = asyncio.run(_search(self.config, query, bool(args), opts, columns))
         if opts.json:
             print_json([plain(row) for row in rows])
         else:
             show_posts(console, rows, query.terms)
         if not rows:
-            complain(self.name, nothing(query))
+            complain(self.name, nothing(query) if args else NO_POSTS)
             self.exitcode = 1
         elif more and not opts.json:
             console.print(f"the first {count(len(rows), 'post')}; --limit N shows more")
@@ -96,30 +100,6 @@ def _text(given: str) -> str:
     return given.encode("utf-8", "replace").decode()
 
 
-def _positive(given: str) -> int:
-    try:
-        number = int(given)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{given!r} is no number of posts, such as 100")
-    return number
-
-
-def _since(given: str) -> datetime | timedelta:
-    """A time, or how long ago."""
-    try:
-        return timedelta(hours=units.hours(given))
-    except (ValueError, OverflowError):
-        pass
-    try:
-        moment = datetime.fromisoformat(given.strip())
-        return moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)
-    except (ValueError, OverflowError):
-        said = f"{given!r} is no time such as 2026-01-31, 2026-01-31T08:00Z or 7d"
-        raise argparse.ArgumentTypeError(said) from None
-
-
 def _conditions(config: Config, opts: argparse.Namespace) -> Document:
     found: Document = {}
     if opts.spider is not None:
@@ -127,27 +107,22 @@ def _conditions(config: Config, opts: argparse.Namespace) -> Document:
     if opts.category:
         found |= subscriptions.within(opts.category)
     if opts.since is not None:
-        found |= search.since(_moment(config, opts.since))
+        now = Clock(config.clock_offset_hours).now()
+        found |= search.since(moment(opts.since, now))
     return found
 
 
-def _moment(config: Config, since: datetime | timedelta) -> datetime:
-    if isinstance(since, datetime):
-        return since
-    try:
-        return Clock(config.clock_offset_hours).now() - since
-    except OverflowError:
-        return datetime.min.replace(tzinfo=UTC)
-
-
 async def _search(
-    config: Config, query: Query, opts: argparse.Namespace, columns: int
+    config: Config, query: Query, words: bool, opts: argparse.Namespace, columns: int
 ) -> tuple[list[Document], bool]:
     """What is found, and whether there is more than was asked for."""
     rows: list[Document] = []
     more = False
     async with opened(config) as db:
-        async with aclosing(search.hits(db, query, _conditions(config, opts))) as found:
+        conditions = _conditions(config, opts)
+        # Words without a letter find nothing; no words at all are a wish for the newest.
+        find = search.hits if words else search.newest
+        async with aclosing(find(db, query, conditions)) as found:
             async for post in found:
                 if more := len(rows) == opts.limit:
                     break

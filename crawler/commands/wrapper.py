@@ -92,10 +92,11 @@ class Command(FreshetCommand):
             return SiteSpider, {"wrapper": name} | given
         assert self.settings is not None
         loader = get_spider_loader(self.settings)
-        if name not in loader.list():
+        try:
+            spider = loader.load(name)
+        except KeyError:
             known = ", ".join(sorted(loader.list()))
-            raise ConfigError(f"{name}: neither a file nor a spider; there are: {known}")
-        spider = loader.load(name)
+            raise ConfigError(f"{name}: neither a file nor a spider; there are: {known}") from None
         if not issubclass(spider, WrapperSpider):
             raise ConfigError(f"{name} is a spider, but not a wrapper")
         return spider, given

@@ -27,6 +27,7 @@ from crawler.doctor import (
 from crawler.doctor.findings import Finding, failed
 from crawler.doctor.wrappers import Site
 from crawler.errors import FreshetError
+from crawler.refreshing.jobs import Known, read_known
 from crawler.storage import health
 
 Say = Callable[[str], None]
@@ -50,15 +51,30 @@ class Examination:
         """Everything that is found."""
         self.found += [*machine.check(), *names.check()]
         config = self._config()
+        known = None if config is None else self._known(config)
         self.say("loading the spiders")
-        found, sites = wrappers.check(self.settings, self.spiders)
+        found, sites = wrappers.check(self.settings, self.spiders, known or Known())
         if config is not None:
-            self._of_config(config, sites)
+            self._of_config(config, sites, answers=known is not None)
         self.found += found
         if config is not None and not self.quick:
             self.say("asking for robots.txt")
             self.found += robots.check(self.settings, sites)
         return self.found
+
+    def _known(self, config: Config) -> Known | None:
+        """What the database knows of sites; None where it does not answer."""
+        if config.mongo_uri is None:
+            self.say("looking at the embedded MongoDB")
+            finding, answers = embedded.check(config, start=not self.quick)
+            self.found.append(finding)
+            if not answers:
+                return None
+        try:
+            return asyncio.run(_known_sites(config))
+        except FreshetError as error:
+            self.found.append(failed(mongodb.SERVER, str(error)))
+            return None
 
     def _config(self) -> Config | None:
         try:
@@ -69,19 +85,19 @@ class Examination:
         self.found += [*knobs.check(config, os.environ), *disks.check(config)]
         return config
 
-    def _of_config(self, config: Config, sites: Sequence[Site]) -> None:
-        """What the settings lead to."""
-        answers = True
-        if config.mongo_uri is None:
-            self.say("looking at the embedded MongoDB")
-            finding, answers = embedded.check(config, start=not self.quick)
-            self.found.append(finding)
+    def _of_config(self, config: Config, sites: Sequence[Site], *, answers: bool) -> None:
+        """What the settings lead to. answers: whether MongoDB does."""
         if answers:
             self.say("looking at MongoDB")
             self.found += asyncio.run(_of_database(config, sites))
         if config.redis_url is not None:
             self.say("looking at Redis")
             self.found += asyncio.run(claims.check(config.redis_url, config))
+
+
+async def _known_sites(config: Config) -> Known:
+    async with health.reached(config) as db:
+        return await read_known(db)
 
 
 async def _of_database(config: Config, sites: Sequence[Site]) -> list[Finding]:

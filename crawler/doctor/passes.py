@@ -1,4 +1,4 @@
-"""The last pass of each spider: did it end, and what is due and waits."""
+"""The last run of each site: did it end, what failed, and what is due and waits."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from datetime import datetime
 from crawler.doctor.findings import Finding, ok, warning
 from crawler.doctor.wrappers import Site
 from crawler.storage.client import Database
-from crawler.storage.standing import MOST, Standing, standing
+from crawler.storage.standing import MOST, Fetches, Standing, standing
 from crawler.words import count, span
 
-CHECK = "last pass"
+CHECK = "last run"
+# From this share of failed pages on something is wrong with the site, or with its definition.
+MANY_FAILED = 0.1
 
 
 async def check(db: Database, sites: Sequence[Site], now: datetime) -> list[Finding]:
@@ -29,11 +31,27 @@ def of_spider(name: str, found: Standing | None, now: datetime) -> Finding:
     due = _due(found, now)
     ago = span((now - found.latest).total_seconds())
     if found.finished is not None:
-        return ok(CHECK, f"ended {ago} ago ({found.reason}); {due}", of=name)
+        return _with_failures(name, f"ended {ago} ago ({found.reason}); {due}", found.fetches, now)
     if found.may_be_at_work(now):
-        return ok(CHECK, f"at work, or cut off {ago} ago; {due}", of=name)
-    todo = "nothing: the next one makes the log whole; why it ended may stand in its log"
-    return warning(CHECK, f"cut off {ago} ago; {due}", todo, of=name)
+        return ok(CHECK, f"running, or interrupted {ago} ago; {due}", of=name)
+    todo = "nothing: the next run repairs the log; why it ended may stand in its log"
+    return warning(CHECK, f"interrupted {ago} ago; {due}", todo, of=name)
+
+
+def _with_failures(name: str, said: str, fetches: Fetches | None, now: datetime) -> Finding:
+    """How a run ended, and what failed when something was fetched for the last time."""
+    if fetches is None or not fetches.failed:
+        return ok(CHECK, said, of=name)
+    ago = span((now - fetches.at).total_seconds())
+    share = fetches.failed / fetches.visits
+    which = "all of" if share == 1 else f"{fetches.failed:,} of"
+    said += f"; {which} {count(fetches.visits, 'page')} failed {ago} ago"
+    if fetches.reason is not None:
+        said += f", most often: {fetches.reason} ({fetches.url})"
+    if share < MANY_FAILED:
+        return ok(CHECK, said, of=name)
+    # A site that is down keeps Freshet from nothing else: health checks go by the exit code.
+    return warning(CHECK, said, f"scrapy targets {name} --errors lists them", of=name)
 
 
 def _due(found: Standing, now: datetime) -> str:

@@ -13,14 +13,23 @@ from pydantic_settings.sources import read_env_file
 from scrapy.settings import BaseSettings
 from scrapy.utils.spider import iter_spider_classes
 
-from crawler.doctor.findings import Finding, failed, ok
+from crawler.doctor.findings import Finding, failed, ok, warning
 from crawler.doctor.knobs import ENV_FILE
 from crawler.errors import ConfigError, FreshetError
 from crawler.expanding import VARIABLE
-from crawler.refreshing.jobs import Job, Spiders, jobs_of
+from crawler.refreshing.jobs import (
+    Job,
+    Known,
+    Spiders,
+    jobs_of,
+    undefined_words,
+    usual,
+    with_files,
+)
 from crawler.refreshing.passes import why
 from crawler.words import count, listed
 from crawler.wrapper import Wrapper
+from spiders.wrapper import WrapperSpider
 
 CHECK = "wrapper"
 
@@ -33,13 +42,26 @@ class Site:
     wrapper: Wrapper
 
 
-def check(settings: BaseSettings, names: Sequence[str]) -> tuple[list[Finding], list[Site]]:
-    """What is found of the spiders and files that are named, else of all; and those that load."""
+def check(
+    settings: BaseSettings, names: Sequence[str], known: Known
+) -> tuple[list[Finding], list[Site]]:
+    """What is found of the sites and files that are named, else of all; and those that load."""
     spiders: Spiders = {}
     found = list(_import_all(settings, spiders))
     sites: dict[str, Site] = {}
-    found += [_read(job, sites) for job in _jobs(names, spiders, found)]
+    if names:
+        jobs = _jobs(names, spiders, known, found)
+    else:
+        every = usual(spiders, known)
+        found += [_undefined(name) for name in every.undefined]
+        jobs = [*every.jobs, *_jobs(every.unwatched, spiders, known, found, only_ours=True)]
+    found += [_read(job, sites) for job in sorted(jobs, key=lambda job: job.word)]
     return found, list(sites.values())
+
+
+def _undefined(name: str) -> Finding:
+    said, _, todo = undefined_words(name).partition(": ")
+    return warning(CHECK, said, todo, of=name)
 
 
 def _read(job: Job, sites: dict[str, Site]) -> Finding:
@@ -52,7 +74,10 @@ def _read(job: Job, sites: dict[str, Site]) -> Finding:
         said = f"its name {wrapper.name!r} is that of {other.job.word} too"
         return failed(CHECK, said, "give one of them another name", of=job.word)
     sites[wrapper.name] = Site(job, wrapper)
-    return ok(CHECK, _in_short(wrapper), of=job.word)
+    said = _in_short(wrapper)
+    if job.definition is not None and (used := wrapper.definition) is not None:
+        said += f"; defined by {'what is stored of ' if used.stored else ''}{used.source}"
+    return ok(CHECK, said, of=job.word)
 
 
 def _import_all(settings: BaseSettings, spiders: Spiders) -> Iterator[Finding]:
@@ -77,12 +102,24 @@ def _modules(name: str) -> list[str]:
     return [name, *(one.name for one in pkgutil.iter_modules(path, f"{name}."))]
 
 
-def _jobs(names: Sequence[str], spiders: Spiders, found: list[Finding]) -> list[Job]:
-    """The jobs of these names; what cannot be named so is found to have failed."""
+def _jobs(
+    names: Sequence[str],
+    spiders: Spiders,
+    known: Known,
+    found: list[Finding],
+    *,
+    only_ours: bool = False,
+) -> list[Job]:
+    """The jobs of these names; what cannot be named so is found to have failed.
+
+    only_ours: leave out spiders that are not Freshet's
+    """
     jobs: list[Job] = []
-    for name in names or [""]:
+    for name in names:
+        if only_ours and not issubclass(spiders[name], WrapperSpider):
+            continue
         try:
-            jobs += jobs_of([name] if name else [], spiders)
+            jobs += jobs_of([*with_files([name])], spiders, known)
         except ConfigError as error:
             found.append(failed(CHECK, str(error), of=name))
     return jobs

@@ -12,7 +12,7 @@ from rich.console import Console
 from crawler.command import print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.finding import names_of
+from crawler.finding import names_of, nearest
 from crawler.sketches.schemes import Scheme
 from crawler.sketches.stored import Sketch
 from crawler.storage.client import Database, Document
@@ -61,7 +61,11 @@ async def _post(db: Database, config: Config, given: str, spider: str | None) ->
     urls = names_of(given, config) if is_http(given) else []
     found = await reading.posts_named(db, given, urls, spider)
     if not found:
-        raise ConfigError(f"no post has the URL or id {given} (scrapy search WORDS finds posts)")
+        near = await nearest(db, given, ("posts",))
+        mean = f"Did you mean {' or '.join(near)}? " if near else ""
+        raise ConfigError(
+            f"no post has the URL or id {given}. {mean}scrapy search WORDS finds posts"
+        )
     if len(found) > 1:
         ids = listed([repr(post["_id"]) for post in found])
         raise ConfigError(f"several posts have the URL {given}; give one's id: {ids}")

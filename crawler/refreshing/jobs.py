@@ -1,10 +1,11 @@
-"""What is kept fresh: spiders of the project, and wrappers that are files."""
+"""What is kept fresh: spider classes, sites whose definitions are stored, and files."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,7 +13,14 @@ from scrapy import Spider
 from scrapy.settings import BaseSettings
 from scrapy.spiderloader import get_spider_loader
 
+from crawler.config import Config
+from crawler.definition import Definition
 from crawler.errors import ConfigError, FreshetError
+from crawler.storage import sites, targets
+from crawler.storage.client import Database
+from crawler.storage.store import opened
+from spiders.cells import CellsSpider
+from spiders.stored import spider_of
 from spiders.wrapper import WrapperSpider
 
 # The spider of sites that have a file instead of a class.
@@ -28,37 +36,106 @@ class Job:
     spider: type[WrapperSpider]
     arguments: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def definition(self) -> Definition | None:
+        """The stored definition that it runs; None for spider classes and files."""
+        return getattr(self.spider, "stored_definition", None)
+
     def name(self) -> str:
         """The name in the database; raises ConfigError or WrapperError."""
         return self.spider.read_wrapper(self.spider.read_arguments(self.arguments)).name
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the database knows of sites.
+
+    watched: names that have targets
+    stored:  definitions of sites without a spider class, by name
+    """
+
+    watched: tuple[str, ...] = ()
+    stored: Mapping[str, Definition] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """What runs where no names are given.
+
+    jobs:      the sites that have targets, by name, and cells that the project's file describes
+    undefined: names that have targets, but no site definition
+    unwatched: names of spiders that have no targets, as they have never run
+    """
+
+    jobs: list[Job]
+    undefined: list[str]
+    unwatched: list[str]
+
+
+async def read_known(db: Database) -> Known:
+    """What the database knows of sites; by indexes."""
+    return Known(tuple(await targets.spiders(db)), await sites.definitions(db))
+
+
+def known_sites(config: Config) -> Known:
+    """As `read_known`, from a database that is opened for it (blocking)."""
+
+    async def read() -> Known:
+        async with opened(config) as db:
+            return await read_known(db)
+
+    return asyncio.run(read())
+
+
 def spiders_of(settings: BaseSettings) -> Spiders:
-    """All spiders of the project, by name."""
+    """All spider classes of the project, by name."""
     loader = get_spider_loader(settings)
     return {name: loader.load(name) for name in sorted(loader.list())}
 
 
-def usual(spiders: Spiders) -> list[str]:
-    """Names of the spiders that can be crawled as they are; raises ConfigError without any."""
-    if not (names := _usual(spiders)):
-        raise ConfigError("no spiders in this project: name the files of your wrappers")
-    return names
+def usual(spiders: Spiders, known: Known) -> Usual:
+    """What runs where no names are given."""
+    jobs: dict[str, Job] = {}
+    undefined: list[str] = []
+    for name in known.watched:
+        if (job := _job_of(name, spiders, known)) is not None:
+            jobs[name] = job
+        else:
+            undefined.append(name)
+    for name, spider in spiders.items():
+        # Its file is there, so that somebody wants it.
+        if issubclass(spider, CellsSpider) and not lacks_file(spider):
+            jobs.setdefault(name, Job(name, spider))
+    others = [name for name in classes(spiders) if name not in jobs]
+    return Usual([jobs[name] for name in sorted(jobs)], undefined, others)
 
 
-def known(name: str, spiders: Spiders) -> str:
-    """The name of a spider; raises ConfigError if it is none that can be named alone."""
-    if name not in spiders or name == ANY_SITE:
-        there = ", ".join(_usual(spiders)) or "none"
-        raise ConfigError(f"no spider {name!r}; there are: {there}; or name a .toml file")
-    return name
+def undefined_words(name: str) -> str:
+    """What is wrong with a name that has targets but no site definition, and what to do."""
+    return (
+        "it has targets but no site definition: run scrapy crawl site -a wrapper=FILE.toml once, "
+        f"or scrapy forget {name}"
+    )
 
 
-def _usual(spiders: Spiders) -> list[str]:
-    return [name for name in spiders if name != ANY_SITE and not _lacks_file(spiders[name])]
+def to_serve(spiders: Spiders) -> list[Job]:
+    """What the service keeps fresh from its start where no names are given.
+
+    Spider classes may never have run, and feeds may be imported at any time; examples wait until
+    they have targets, as sites without a class do.
+    """
+    names = [name for name in classes(spiders) if issubclass(spiders[name], WrapperSpider)]
+    jobs = [job_of(name, spiders, Known()) for name in names]
+    # A class of the user's that inherits from an example is none.
+    return [job for job in jobs if not vars(job.spider).get("is_example")]
 
 
-def _lacks_file(spider: type[Spider]) -> bool:
+def classes(spiders: Spiders) -> list[str]:
+    """Names of the spider classes that can run without arguments."""
+    return [name for name in spiders if name != ANY_SITE and not lacks_file(spiders[name])]
+
+
+def lacks_file(spider: type[Spider]) -> bool:
     """Whether a spider's wrapper is a file that is not there; one that is broken counts."""
     try:
         if issubclass(spider, WrapperSpider):
@@ -68,11 +145,18 @@ def _lacks_file(spider: type[Spider]) -> bool:
     return False
 
 
-def jobs_of(names: list[str], spiders: Spiders) -> list[Job]:
-    """The jobs of these names, of all Freshet's spiders if there are none; raises ConfigError."""
-    if names:
-        return [_job(name, spiders) for name in with_files(names)]
-    return [_job(name, spiders) for name in usual(spiders) if _is_ours(spiders[name])]
+def needs_database(names: Iterable[str], spiders: Spiders) -> bool:
+    """Whether some of these names are neither files nor spider classes that can run."""
+    return any(
+        name not in spiders or lacks_file(spiders[name])
+        for name in names
+        if not name.endswith(".toml")
+    )
+
+
+def jobs_of(names: list[str], spiders: Spiders, known: Known) -> list[Job]:
+    """The jobs of these names: spider classes, stored sites, files; raises ConfigError."""
+    return [job_of(name, spiders, known) for name in names]
 
 
 def with_files(names: Iterable[str]) -> Iterator[str]:
@@ -86,12 +170,31 @@ def with_files(names: Iterable[str]) -> Iterator[str]:
         yield from files
 
 
-def _job(name: str, spiders: Spiders) -> Job:
+def job_of(name: str, spiders: Spiders, known: Known) -> Job:
+    """The job of a file, a spider class or a stored site; raises ConfigError."""
     if name.endswith(".toml"):
         return _of_file(name, spiders)
-    spider = spiders[known(name, spiders)]
-    if not issubclass(spider, WrapperSpider):
-        raise ConfigError(f"{name}: not a WrapperSpider, so nothing of it is ever due")
+    check_name(name, spiders, known)
+    if (job := _job_of(name, spiders, known)) is None:
+        raise ConfigError(f"{name}: not a WrapperSpider, so it never has anything due")
+    return job
+
+
+def check_name(name: str, spiders: Spiders, known: Known) -> None:
+    """Raise ConfigError unless this is the name of a spider class or of a stored site."""
+    if name in known.stored or (name in spiders and name != ANY_SITE):
+        return
+    available = ", ".join(sorted({*classes(spiders), *known.stored})) or "none"
+    raise ConfigError(f"site not found: {name!r}. Available: {available}; or name a .toml file")
+
+
+def _job_of(name: str, spiders: Spiders, known: Known) -> Job | None:
+    """A spider class wins over a definition of its name, unless its own file is missing."""
+    spider = None if name == ANY_SITE else spiders.get(name)
+    if (spider is None or lacks_file(spider)) and name in known.stored:
+        spider = spider_of(known.stored[name], spiders)
+    if spider is None or not issubclass(spider, WrapperSpider):
+        return None
     return Job(name, spider)
 
 
@@ -106,7 +209,3 @@ def _of_file(name: str, spiders: Spiders) -> Job:
             f"{path}: this project has no spider {ANY_SITE!r}, which reads such files"
         )
     return Job(name, spider, {"wrapper": str(path)})
-
-
-def _is_ours(spider: type[Spider]) -> bool:
-    return issubclass(spider, WrapperSpider)

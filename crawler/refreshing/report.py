@@ -29,6 +29,11 @@ class Report:
         self.sums: dict[str, Counter[str]] = {word: Counter() for word in self.names}
         self.chores: Counter[str] = Counter()
 
+    def meet(self, word: str) -> None:
+        """Take up a site that was not known at the start."""
+        self.names[word] = word
+        self.sums[word] = Counter()
+
     def add(self, word: str, counts: dict[str, Any]) -> None:
         """Count a pass that ended well."""
         self.names[word] = counts["name"]

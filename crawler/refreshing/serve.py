@@ -6,7 +6,15 @@ import argparse
 
 from crawler.command import print_json
 from crawler.config import Config
-from crawler.refreshing.jobs import jobs_of, spiders_of
+from crawler.refreshing.jobs import (
+    Known,
+    jobs_of,
+    known_sites,
+    needs_database,
+    spiders_of,
+    to_serve,
+    with_files,
+)
 from crawler.refreshing.options import add_options, order_of
 from crawler.refreshing.report import lines_at_the_end
 
@@ -19,7 +27,10 @@ def run(config: Config, opts: argparse.Namespace) -> None:
     A line for each pass is logged on stderr; a summary goes to stdout at the end.
     """
     order = order_of(config, opts)
-    jobs = jobs_of(order.names, spiders_of(opts.settings))
+    spiders = spiders_of(opts.settings)
+    names = list(with_files(order.names))
+    known = known_sites(config) if needs_database(names, spiders) else Known()
+    jobs = jobs_of(names, spiders, known) if names else to_serve(spiders)
     # Slow to import: not for --help.
     from crawler.refreshing.running import serve
 

@@ -15,7 +15,7 @@ from crawler.errors import FreshetError, StorageError
 from crawler.locks import Busy
 from crawler.refreshing.chores import AGAIN_SECONDS, REPLAN, Chore, chores, keep_doing, told
 from crawler.refreshing.deciding import LOOK_SECONDS, Ending, Standing, decide
-from crawler.refreshing.jobs import Job
+from crawler.refreshing.jobs import Job, read_known, spiders_of, undefined_words, usual
 from crawler.refreshing.options import HOUR_SECONDS, Order
 from crawler.refreshing.passes import Made, Pass, settings_of_a_pass, why
 from crawler.refreshing.report import Report, line_of_a_pass
@@ -47,6 +47,9 @@ class Service:
         self._wake = asyncio.Event()
         self._is_stopping = False
         self._is_away = False
+        self._spiders = {} if order.names else spiders_of(settings)
+        self._undefined: set[str] = set()
+        self._meet_at = 0.0
 
     def stop(self) -> None:
         """Begin no more passes; `work` ends those at work and returns."""
@@ -55,6 +58,9 @@ class Service:
 
     async def work(self) -> None:
         """Return when it was stopped and all has ended; raises StorageError at its start only."""
+        await self._meet()
+        if not self.jobs:
+            logger.warning("no site has targets yet: scrapy crawl NAME finds the first ones")
         todo = await self._chores()
         options = told(self.settings)
         doing = keep_doing(todo, options, self.report.chores, self._waits)
@@ -98,6 +104,7 @@ class Service:
     async def _look(self) -> bool:
         """Read what is due of those of whom it is not known; False if the database is away."""
         try:
+            await self._meet()
             for word, standing in self.standings.items():
                 if standing.needs_look(self._now()):
                     standing.due = await self._due(self._names[word])
@@ -113,6 +120,31 @@ class Service:
             logger.warning("MongoDB is back")
         self._is_away = False
         return True
+
+    async def _meet(self) -> None:
+        """Where no names are given, take up the sites that have got targets since the start."""
+        if self.order.names or self._now() < self._meet_at:
+            return
+        self._meet_at = self._now() + self.store.config.refresh_sites_seconds
+        known = await self._patience.read(lambda: read_known(self.store.db))
+        found = usual(self._spiders, known)
+        for job in found.jobs:
+            if job.word not in self.jobs:
+                self._take_up(job)
+            elif job.definition is not None:
+                # It may have been crawled by other arguments since.
+                self.jobs[job.word] = job
+        for name in set(found.undefined) - self._undefined:
+            self._undefined.add(name)
+            logger.warning("%s: left out, %s", name, undefined_words(name))
+
+    def _take_up(self, job: Job) -> None:
+        self.jobs[job.word] = job
+        self.standings[job.word] = Standing()
+        self.report.meet(job.word)
+        with contextlib.suppress(FreshetError):
+            self._names[job.word] = job.name()
+        logger.info("%s: has targets now, is kept fresh from now on", job.word)
 
     async def _due(self, name: str) -> float | None:
         now = self.clock.now()

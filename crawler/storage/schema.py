@@ -20,7 +20,7 @@ from crawler.storage.migrations import build_histories, index_posts
 from crawler.storage.search import index_model
 
 logger = logging.getLogger(__name__)
-VERSION = 6
+VERSION = 7
 MIGRATIONS: dict[int, Callable[[Database], Awaitable[None]]] = {
     2: build_histories,
     4: index_posts,
@@ -187,6 +187,16 @@ VALIDATORS: dict[str, Document] = {
             "weight": _NUMBER,
             "cost": _NUMBER,
             "at": _TIME,
+            "definition": _object(
+                ["reader", "keys", "stored"],
+                {
+                    "reader": _TEXT,
+                    "keys": _TEXT,
+                    "file": {"bsonType": ["string", "null"]},
+                    "withheld": {"bsonType": "array", "items": _TEXT},
+                    "stored": _TIME,
+                },
+            ),
         },
     ),
     "dead": _validator(
@@ -215,6 +225,13 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("spider", "aliases", partialFilterExpression={"aliases": {"$exists": True}}),
         _index("spider", "post", partialFilterExpression={"post": {"$exists": True}}),
         _index("kind", "spider", "content_hash", partialFilterExpression={"kind": "feed"}),
+        _index(
+            "spider",
+            "consecutive_errors",
+            "url",
+            partialFilterExpression={"consecutive_errors": {"$gt": 0}},
+        ),
+        _index("gone", "spider", "url", partialFilterExpression={"gone": True}),
     ],
     "visits": [
         _index("target", "at"),
@@ -222,6 +239,7 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("spider", "hint", "at", partialFilterExpression={"hint": {"$exists": True}}),
         _index("pushed", "spider", "at", partialFilterExpression={"pushed": True}),
         _index("along", "spider", "at", partialFilterExpression={"along": True}),
+        _index("event", "spider", "at", partialFilterExpression={"event": True}),
     ],
     "versions": [_index("target", "at"), _index("spider", "at")],
     "posts": [
@@ -229,6 +247,7 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("spider", "changed_at"),
         _index("spider", "feed", "guid", partialFilterExpression={"guid": _THERE}),
         index_model(),
+        _index("published", "first_seen", partialFilterExpression={"original": True}),
         _index("cluster", partialFilterExpression={"cluster": _THERE}),
         _index("duplicate_of", partialFilterExpression={"duplicate_of": _THERE}),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from typing import Any
 
@@ -78,7 +79,28 @@ async def hits(db: Database, query: Query, conditions: Document) -> AsyncGenerat
     """
     if not query.terms:
         return
-    async with await _found(db, _stages(query, conditions)) as found:
+    async with aclosing(_matching(db, query, _stages(query, conditions))) as found:
+        async for post in found:
+            yield post
+
+
+async def newest(db: Database, query: Query, conditions: Document) -> AsyncGenerator[Document]:
+    """As `hits` for a query without words: posts that meet the conditions, the newest first.
+
+    conditions: with those of `since`, which an index answers
+    """
+    stages: list[Document] = [
+        {"$match": {"original": True} | conditions},
+        {"$project": {"score": {"$literal": 0.0}, "date": DATE}},
+        {"$sort": {"date": DESCENDING, "_id": 1}},
+    ]
+    async with aclosing(_matching(db, query, stages)) as found:
+        async for post in found:
+            yield post
+
+
+async def _matching(db: Database, query: Query, stages: list[Document]) -> AsyncGenerator[Document]:
+    async with await _found(db, stages) as found:
         while rows := await found.to_list(BATCH):
             for post in await _posts(db, rows):
                 if query.matches(texts_of(post)):

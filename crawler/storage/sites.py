@@ -1,21 +1,28 @@
-"""`sites`: what a replan has to know of each spider's wrapper, as it was at the last pass.
+"""`sites`: what a replan has to know of each site, as it was at the last run, and its definition.
 
-A wrapper may be a TOML file that was named on the command line: when a replan runs, nobody knows
-where it is. So each pass leaves a note here.
+A definition may be a TOML file that was named on the command line: when a replan runs, nobody knows
+where it is. So each run leaves a note here. Of a site without a spider class the note holds the
+whole definition, so that the next run needs the name only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from pymongo import ReturnDocument
+
+from crawler.definition import MAX_CHARACTERS, Definition
 from crawler.errors import ConfigError
 from crawler.storage.client import Database, Document
 from crawler.wrapper import Wrapper
 from schedules.windows import Week, open_hours
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +87,60 @@ async def is_edited(db: Database, wrapper: Wrapper) -> bool:
 
 
 async def note(db: Database, wrapper: Wrapper, now: datetime) -> None:
-    """Write down what is to be known of a wrapper."""
-    document = {name: getattr(wrapper, name) for name in _FIELDS if name != "at"}
+    """Write down what is to be known of a wrapper, and the definition of a site without a class.
+
+    A definition that was stored before stays: it may have been replaced since it was read.
+    """
+    document: Document = {name: getattr(wrapper, name) for name in _FIELDS if name != "at"}
     for name in ("windows", "blackout"):
         document[name] = list(document[name])
     # A pattern may hold dots and dollars, which do not go well with names of fields.
     document["weights"] = [{"of": key, "weight": w} for key, w in wrapper.weights.items()]
-    update = {"$set": document | {"digest": wrapper.digest, "at": now}}
-    await db.sites.update_one({"_id": wrapper.name}, update, upsert=True)
+    definition = wrapper.definition
+    update: Document = {"$set": document | {"digest": wrapper.digest, "at": now}}
+    if definition is None or definition.is_too_long:
+        update["$unset"] = {"definition": ""}
+    elif definition.stored is None:
+        update["$set"]["definition"] = _document(definition, now)
+    before = await db.sites.find_one_and_update(
+        {"_id": wrapper.name}, update, {"definition.file": 1},
+        upsert=True, return_document=ReturnDocument.BEFORE,
+    )  # fmt: skip
+    if definition is None and before and "definition" in before:
+        source = before["definition"]["file"] or "arguments (-a)"
+        said = "%s: its spider class defines it now; the definition from %s is no longer stored"
+        logger.warning(said, wrapper.name, source)
+    elif definition is not None and definition.is_too_long:
+        said = (
+            "%s: the site definition has more than %d characters and is not stored: cron needs %s"
+        )
+        logger.warning(said, wrapper.name, MAX_CHARACTERS, definition.source)
+
+
+def _document(definition: Definition, now: datetime) -> Document:
+    return {
+        "reader": definition.reader,
+        "keys": definition.keys,
+        "file": definition.file,
+        "withheld": list(definition.withheld),
+        "stored": now,
+    }
+
+
+async def definitions(db: Database, names: Iterable[str] | None = None) -> dict[str, Definition]:
+    """The stored definitions by name, of all sites if `names` is None."""
+    query: Document = {"definition": {"$exists": True}}
+    if names is not None:
+        query["_id"] = {"$in": list(names)}
+    cursor = db.sites.find(query, {"definition": 1}).sort("_id")
+    return {one["_id"]: _definition(one["_id"], one["definition"]) async for one in cursor}
+
+
+def _definition(name: str, found: Document) -> Definition:
+    withheld = tuple(found["withheld"])
+    return Definition(
+        name, found["reader"], found["keys"], found["file"], withheld, found["stored"]
+    )
 
 
 async def of_spiders(db: Database, spiders: Sequence[str]) -> tuple[Site, ...]:

@@ -1,4 +1,4 @@
-"""How each spider stands: its last pass, and what is due and waits; by indexes alone."""
+"""How each spider stands: its last run, what failed there, what is due; by indexes alone."""
 
 from __future__ import annotations
 
@@ -7,16 +7,35 @@ from datetime import datetime, timedelta
 
 from pymongo import ASCENDING, DESCENDING
 
+from crawler.items import Outcome
 from crawler.storage.client import Database, Document
 
 MOST = 100_000
-# A pass that has stored nothing for so long is not at work any more.
+# A run that has stored nothing for so long is not at work any more.
 SILENT = timedelta(hours=1)
+# Runs that are looked at for one that fetched anything: a week of runs, one every ten minutes.
+MAX_RUNS = 1000
+FAILED = (str(Outcome.ERROR), str(Outcome.BLOCKED))
+
+
+@dataclass(frozen=True, slots=True)
+class Fetches:
+    """What the last run that fetched anything fetched.
+
+    failed:  visits that failed or were refused
+    reason, url: why most of these failed, and one of them; None where the log does not say
+    """
+
+    at: datetime
+    visits: int
+    failed: int
+    reason: str | None = None
+    url: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The last pass of a spider, and its targets that are due.
+    """The last run of a spider, and its targets that are due.
 
     finished: None: it is at work, or was cut off
     stored:   when its newest visit was made; None: never
@@ -29,19 +48,20 @@ class Standing:
     stored: datetime | None
     due: int
     since: datetime | None
+    fetches: Fetches | None = None
 
     @property
     def latest(self) -> datetime:
-        """When the pass is known to have been at work."""
+        """When the run is known to have been at work."""
         return self.finished or max(self.started, self.stored or self.started)
 
     def may_be_at_work(self, now: datetime) -> bool:
-        """Whether the pass has not ended, nor fallen silent."""
+        """Whether the run has not ended, nor fallen silent."""
         return self.finished is None and now - self.latest < SILENT
 
 
 async def standing(db: Database, spider: str, now: datetime) -> Standing | None:
-    """How a spider stands; None before its first pass."""
+    """How a spider stands; None before its first run."""
     run = await db.runs.find_one({"spider": spider}, sort=[("started", DESCENDING)])
     if run is None:
         return None
@@ -56,4 +76,36 @@ async def standing(db: Database, spider: str, now: datetime) -> Standing | None:
         stored=visit["at"] if visit else None,
         due=await db.targets.count_documents(query, limit=MOST) if first else 0,
         since=first["next_visit"] if first else None,
+        fetches=await _fetches(db, spider),
     )
+
+
+async def _fetches(db: Database, spider: str) -> Fetches | None:
+    """The fetches of the last run that ended and made any; None where there is none such."""
+    query: Document = {"spider": spider, "finished": {"$ne": None}}
+    fields = ("started", "finished", "counts")
+    runs = db.runs.find(query, fields).sort("started", DESCENDING).limit(MAX_RUNS)
+    async for run in runs:
+        counts = run.get("counts") or {}
+        if visits := counts.get("visits", 0):
+            failed = sum(counts.get(outcome, 0) for outcome in FAILED)
+            reason, url = await _why(db, spider, run) if failed else (None, None)
+            return Fetches(run["finished"], visits, failed, reason, url)
+    return None
+
+
+async def _why(db: Database, spider: str, run: Document) -> tuple[str | None, str | None]:
+    """The reason of most failures of a run, and the URL of one of them."""
+    during = {"$gte": run["started"], "$lte": run["finished"]}
+    stages: list[Document] = [
+        {"$match": {"spider": spider, "at": during}},
+        {"$sort": {"at": ASCENDING}},
+        {"$limit": MOST},
+        {"$match": {"outcome": {"$in": FAILED}}},
+        {"$group": {"_id": "$reason", "n": {"$sum": 1}, "url": {"$first": "$target"}}},
+        {"$sort": {"n": DESCENDING, "_id": ASCENDING}},
+        {"$limit": 1},
+    ]
+    async for row in await db.visits.aggregate(stages):
+        return row["_id"], row["url"]
+    return None, None

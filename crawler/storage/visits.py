@@ -6,7 +6,7 @@ from datetime import datetime
 
 from pymongo import DESCENDING
 
-from crawler.items import Visit
+from crawler.items import SEEN, Outcome, Visit
 from crawler.posts import Collected
 from crawler.storage.client import Database, Document
 
@@ -32,6 +32,8 @@ def row_of(visit: Visit) -> Document:
         row["pushed"] = True
     if fetched.along:
         row["along"] = True
+    if is_event(visit):
+        row["event"] = True
     if visit.reason:
         row["reason"] = visit.reason
     if fetched.target.hinted:
@@ -39,6 +41,18 @@ def row_of(visit: Visit) -> Document:
     if fetched.final_url:
         row["final_url"] = fetched.final_url
     return row
+
+
+def is_event(visit: Visit) -> bool:
+    """Return whether a visit found a page that is new, changed, gone, or back after it was gone."""
+    target = visit.fetched.target
+    if visit.alias_of is not None:
+        return False
+    if visit.outcome is Outcome.GONE:
+        # A dead link has never been a page.
+        return visit.consecutive_gone == 1 and target.content_hash is not None
+    is_back = visit.outcome in SEEN and target.consecutive_gone > 0
+    return is_back or visit.outcome in (Outcome.NEW, Outcome.CHANGED)
 
 
 def _posts_of(collected: Collected) -> Document:

@@ -11,7 +11,7 @@ from crawler.command import complain
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.feeds.lists import Refused, category_of
-from crawler.finding import names_of
+from crawler.finding import names_of, nearest
 from crawler.storage import subscriptions
 from crawler.storage.client import Database
 
@@ -39,7 +39,11 @@ async def owned(db: Database, config: Config, spider: str, urls: Iterable[str]) 
     for url in urls:
         known = await subscriptions.feeds_named(db, spider, names_of(url, config))
         if not known:
-            raise ConfigError(f"{url} is no feed of {spider} (scrapy feeds list shows them)")
+            near = await nearest(db, url, ("targets",))
+            mean = f"Did you mean {' or '.join(near)}? " if near else ""
+            raise ConfigError(
+                f"feed not found: {url}. {mean}scrapy feeds list shows the feeds of {spider}"
+            )
         found |= dict.fromkeys(known)
     return list(found)
 

@@ -41,7 +41,7 @@ INPUT = {
     "file and name": ("crawl site -a wrapper={}/good.toml -a name=x", ["exclude each other"]),
     "knob by -s": ("crawl books -s FRESHET_COMMIT_SIZE=abc", ["FRESHET_COMMIT_SIZE"]),
     "nothing to forget": ("forget nosuch --yes", ["nosuch"]),
-    "unwatched page": ("history http://a.test/", ["http://a.test/", "not watched"]),
+    "unwatched page": ("history http://a.test/", ["http://a.test/", "URL not found"]),
     "no targets": ("targets nosuch", ["nosuch"]),
     "nothing to prune": ("prune", ["--keep-versions"]),
     "wrapper unknown": ("wrapper check nosuch", ["nosuch"]),
@@ -49,7 +49,9 @@ INPUT = {
     "wrapper bad URL": ("wrapper check books books.html", ["books.html"]),
 }
 # Those before which the database has to be opened, so that its collections are there.
-OPENING = {"nothing to forget", "unwatched page", "no targets"}
+OPENING = {
+    "nothing to forget", "unwatched page", "no targets", "unknown spider", "wrapper unknown",
+}  # fmt: skip
 USAGE = {
     "left-over argument": ("crawl books quotes", "quotes"),
     "unknown option": ("crawl books --fast", "--fast"),

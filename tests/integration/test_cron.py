@@ -16,11 +16,12 @@ from crawler.config import Config
 from tests.integration.harness import ROOT, Freshet
 
 SPIDERS = {"books", "feeds", "quotes"}
+AVAILABLE = "Available: books, feeds, quotes; or name a .toml file"
 
 
 @pytest.fixture
 def runner(tmp_path: Path) -> Freshet:
-    """Freshet without a database: cron asks none."""
+    """Freshet without a database: cron needs none for spider classes and files."""
     return Freshet(tmp_path, FRESHET_DATA_DIR=tmp_path / "data")
 
 
@@ -31,7 +32,7 @@ def lines_of(runner: Freshet, *names: object) -> list[tuple[str, str]]:
 
 
 def test_every_spider_a_replan_and_a_prune(runner: Freshet) -> None:
-    lines = lines_of(runner)
+    lines = lines_of(runner, *sorted(SPIDERS))
     crawls = {command.partition("scrapy crawl ")[2].split()[0] for _, command in lines[:-2]}
     assert crawls == SPIDERS
     assert [command.split(" -m scrapy ")[1].split()[0] for _, command in lines[-2:]] == [
@@ -82,13 +83,13 @@ def test_what_to_keep_is_left_to_the_settings_where_they_say_so(runner: Freshet)
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [
-        ("nosuch", "no spider 'nosuch'; there are: books, feeds, quotes; or name a .toml file"),
-        ("site", "no spider 'site'; there are: books, feeds, quotes; or name a .toml file"),
+        ("nosuch", f"site not found: 'nosuch'. {AVAILABLE}"),
+        ("site", f"site not found: 'site'. {AVAILABLE}"),
         ("/nosuch.toml", "/nosuch.toml: No such file or directory"),
     ],
 )
-def test_unknown_names_are_one_line(name: str, complaint: str, runner: Freshet) -> None:
-    done = runner("cron", name)
+def test_unknown_names_are_one_line(name: str, complaint: str, freshet: Freshet) -> None:
+    done = freshet("cron", name)
     assert (done.code, done.out, done.complaint) == (1, "", f"scrapy cron: {complaint}")
 
 

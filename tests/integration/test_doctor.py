@@ -160,7 +160,7 @@ def test_wrappers_that_are_broken(freshet: Freshet, prepared: Db) -> None:
     assert told.keys() == {str(wrong), str(secret), "nosuch"}
     assert told[str(wrong)]["found"] == f"{wrong}: colour: unknown key"
     assert told[str(secret)]["todo"] == "set NO_SUCH_TOKEN_HERE in the environment"
-    assert "there are: books, feeds, quotes" in told["nosuch"]["found"]
+    assert "Available: books, feeds, quotes" in told["nosuch"]["found"]
 
 
 def test_a_spider_that_cannot_be_imported(freshet: Freshet, prepared: Db, tmp_path: Path) -> None:
@@ -195,8 +195,45 @@ def test_the_last_pass_of_a_spider(freshet: Freshet, prepared: Db) -> None:
          "next_visit": long_ago},
     )  # fmt: skip
     found = one_bad(quick(freshet, "--spider", "books"))
-    assert (found["check"], found["of"]) == ("last pass", "books")
-    assert found["found"] == "cut off 30 h ago; 1 target due, the first since 30 h"
+    assert (found["check"], found["of"]) == ("last run", "books")
+    assert found["found"] == "interrupted 30 h ago; 1 target due, the first since 30 h"
+
+
+def test_a_site_of_a_file_whose_only_page_fails(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    file = freshet.wrapper("shop", start_urls=[f"{pages.url}/list.html"], item_pages="/item")
+    pages.file("/list.html", "no page")
+    pages.list("/list.html", [])
+    freshet.crawl(file, "-s", "ROBOTSTXT_OBEY=0")
+    assert bad(quick(freshet)) == []
+    pages.file("/list.html", "\0\1\2")
+    freshet.crawl(file, "-a", "full=1")
+    freshet.crawl(file)
+    found = one_bad(quick(freshet))
+    assert (found["check"], found["of"], found["status"]) == ("last run", "shop", "warning")
+    assert "; all of 1 page failed " in found["found"]
+    assert f"({pages.url}/list.html)" in found["found"]
+    assert found["todo"] == "scrapy targets shop --errors lists them"
+    file.unlink()
+    told = {
+        one["of"]: one["found"] for one in findings(quick(freshet)) if one["check"] == "wrapper"
+    }
+    assert told["shop"].endswith(f"; defined by what is stored of {file}")
+
+
+def test_a_site_whose_definition_is_lost(freshet: Freshet, prepared: Db) -> None:
+    now = datetime.now(UTC)
+    prepared.targets.insert_one(
+        {"_id": "old x", "spider": "old", "url": "x", "kind": "item", "first_seen": now,
+         "next_visit": now},
+    )  # fmt: skip
+    found = one_bad(quick(freshet))
+    assert (found["check"], found["of"], found["status"]) == ("wrapper", "old", "warning")
+    assert found["found"] == "it has targets but no site definition"
+    assert found["todo"] == (
+        "run scrapy crawl site -a wrapper=FILE.toml once, or scrapy forget old"
+    )
 
 
 @pytest.fixture

@@ -210,7 +210,10 @@ def seed(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iter
             write_shop(shop, price=week)
             write_shop(books, price=week)
             for name in ("shop", "books"):
-                done(freshet("crawl", name, hours=168 * (week - 3)))
+                # The first run of a site without a class stores its definition.
+                is_first = name == "shop" and not week
+                words = ("site", "-a", "wrapper=shop.toml") if is_first else (name,)
+                done(freshet("crawl", *words, hours=168 * (week - 3)))
         (by_arguments,) = (line for line in in_blocks("README.md") if "name=blog" in line.words)
         done(freshet(*(localized(word, hosts) for word in by_arguments.words)))
         done(freshet("feeds", "import", "feeds.opml", hours=-168))
@@ -291,7 +294,6 @@ def write_files(folder: Path, hosts: dict[str, str]) -> None:
     files = {
         "project_settings.py": SETTINGS,
         "sites/__init__.py": "",
-        "sites/shop.py": IMPORTS + code,
         "sites/books.py": IMPORTS + books,
         "shop.toml": shop_toml,
         "cells.toml": cells_toml,

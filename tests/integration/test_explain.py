@@ -139,7 +139,11 @@ def test_a_page_that_two_spiders_watch(stored: Stored, freshet: Freshet) -> None
 @pytest.mark.parametrize(
     ("url", "complaint"),
     [
-        (f"{SHOP}/nosuch", f"{SHOP}/nosuch is not watched (scrapy targets shows what is)"),
+        (
+            f"{SHOP}/nosuch",
+            f"URL not found: {SHOP}/nosuch. scrapy targets --urls --match shop.example lists "
+            "known URLs",
+        ),
         ("http://[", "http://[: Invalid IPv6 URL"),
     ],
 )

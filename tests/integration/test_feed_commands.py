@@ -421,7 +421,8 @@ def test_list_of_some_feeds(freshet: Freshet, prepared: Db) -> None:
     assert feeds(freshet, "list", "--limit", "3").out.splitlines()[-1] == "3 feeds"
     unknown = feeds(freshet, "list", "https://z.example/")
     assert (unknown.code, unknown.complaint) == (
-        1, "scrapy feeds: https://z.example/ is no feed of feeds (scrapy feeds list shows them)"
+        1, "scrapy feeds: feed not found: https://z.example/. scrapy feeds list shows the feeds of "
+        "feeds"
     )  # fmt: skip
 
 
@@ -489,7 +490,8 @@ def test_an_unknown_url_removes_nothing(freshet: Freshet, prepared: Db) -> None:
     seen(prepared, "https://a.example/")
     done = feeds(freshet, "remove", "https://a.example/", "https://z.example/", "--yes")
     assert (done.code, done.complaint) == (
-        1, "scrapy feeds: https://z.example/ is no feed of feeds (scrapy feeds list shows them)"
+        1, "scrapy feeds: feed not found: https://z.example/. scrapy feeds list shows the feeds of "
+        "feeds"
     )  # fmt: skip
     assert prepared.targets.count_documents({}) == 1
 

@@ -284,11 +284,56 @@ def test_it_goes_on_when_the_embedded_server_was_killed(
         check_whole(client.get_default_database(), pages, "shop", items=2)
 
 
+def test_without_names_it_keeps_stored_sites_fresh(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    """Those that have targets at its start; no example that nobody has crawled."""
+    write(pages, "shop", items=2)
+    file = wrapper(freshet, pages, "shop")
+    freshet.crawl(file)
+    file.unlink()
+    with Service(freshet, "-L", "INFO", **SHORT) as service:
+        until(lambda: outcomes(database)["new"] == 3)
+        pages.item("/shop/item-0.html", "changed")
+        database.targets.update_many({}, {"$set": {"next_visit": datetime(2020, 1, 1)}})
+        until(lambda: outcomes(database, spider="shop")["changed"] == 1)
+    assert service.of("shop")["changed"] == 1
+    assert {row["name"] for row in service.done["spiders"]} == {"shop", "feeds"}
+    assert "is gone, using the site definition stored at" in service.err
+
+
+def test_a_site_that_gets_targets_while_it_runs(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    write(pages, "shop", items=2)
+    file = wrapper(freshet, pages, "shop")
+    with Service(freshet, "-L", "INFO", FRESHET_REFRESH_SITES_SECONDS=0.2, **SHORT) as service:
+        until(lambda: database.runs.find_one({"spider": "feeds"}))
+        freshet.crawl(file)
+        before = len(list(database.runs.find({"spider": "shop"})))
+        database.targets.update_many({}, {"$set": {"next_visit": datetime(2020, 1, 1)}})
+        until(lambda: database.runs.count_documents({"spider": "shop"}) > before)
+    assert "shop: has targets now, is kept fresh from now on" in service.err
+
+
+def test_it_takes_the_name_of_a_stored_site(freshet: Freshet, database: Db, pages: Pages) -> None:
+    write(pages, "shop", items=2)
+    freshet.crawl(wrapper(freshet, pages, "shop"))
+    done = freshet("refresh", "run", "shop", "--for", "0.02m", "--json")
+    assert done.code == 0, done.err
+    assert [row["name"] for row in json.loads(done.out)["spiders"]] == ["shop"]
+
+
+@pytest.mark.parametrize("words", [["nosuch"], ["--spider", "site"]])
+def test_unknown_names_are_one_line(words: list[str], freshet: Freshet) -> None:
+    done = freshet("refresh", "run", *words)
+    said = f"site not found: {words[-1]!r}. Available: {NAMED}; or name a .toml file"
+    assert (done.code, done.out, done.complaint) == (1, "", f"scrapy refresh: {said}")
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["nosuch"], f"no spider 'nosuch'; there are: {NAMED}; or name a .toml file"),
-        (["--spider", "site"], f"no spider 'site'; there are: {NAMED}; or name a .toml file"),
         (["/nosuch.toml"], "/nosuch.toml: no such file"),
         (["-L", "LOUD"], "LOG_LEVEL: 'LOUD' is none of DEBUG, INFO, WARNING, …"),
         (["--logfile", "/nosuch/x.log"], "LOG_FILE /nosuch/x.log: No such file or directory"),

@@ -72,6 +72,39 @@ def test_all_words_have_to_occur_as_words(freshet: Freshet, prepared: Db) -> Non
     assert names(freshet, "dog", "--without", "cat", "--without", "hot dog") == ["dog"]
 
 
+def test_without_words_the_newest_come_first(freshet: Freshet, prepared: Db) -> None:
+    put(prepared, "old", "moon", first_seen=NOW - 9 * DAY)
+    put(prepared, "seen", "moon", first_seen=NOW - DAY)
+    put(prepared, "said", "sun", published=NOW - 2 * DAY)
+    put(prepared, "new", "sun", spider="news")
+    copy(prepared, "copy", put(prepared, "first", "stars", published=NOW - 3 * DAY), 0.9)
+    assert names(freshet, "--since", "7d") == ["new", "seen", "said", "first"]
+    assert names(freshet, "--since", "7d", "--spider", "shop") == ["seen", "said", "first"]
+    assert names(freshet, "--since", "7d", "--without", "moon", "--limit", "2") == ["new", "said"]
+    done = run(freshet, "search", "--since", "20h")
+    assert done.out.splitlines()[-3:-1] == [f"{NOW:%Y-%m-%d}  https://x.example/new", "  sun"]
+    nothing = run(freshet, "search", "--since", "2100-01-01")
+    assert (nothing.code, nothing.complaint) == (
+        1, "scrapy search: no posts since then: an earlier --since, or scrapy crawl NAME, may find "
+        "some",
+    )  # fmt: skip
+    assert "WORD is missing (--since 7d lists the newest posts)" in run(freshet, "search").err
+
+
+def test_the_newest_posts_go_by_an_index(freshet: Freshet, prepared: Db) -> None:
+    for k in range(200):
+        when = {"published": NOW - k * DAY} if k % 2 else {"first_seen": NOW - k * DAY}
+        put(prepared, f"p{k}", "moon", **when)
+    prepared.command("profile", 2)
+    found = names(freshet, "--since", "10d")
+    prepared.command("profile", 0)
+    assert found == [f"p{k}" for k in range(11)][: len(found)]
+    assert len(found) >= 10
+    query = {"command.aggregate": "posts", "command.pipeline.0.$match.original": True}
+    (done,) = prepared.system.profile.find(query)
+    assert done["docsExamined"] <= 20
+
+
 def test_best_first_then_newest(freshet: Freshet, prepared: Db) -> None:
     put(prepared, "old", "moon and more", first_seen=NOW - DAY)
     put(prepared, "late", "moon and more", published=NOW - 9 * DAY)
@@ -378,10 +411,10 @@ def test_terminals_get_no_orders_from_posts(freshet: Freshet, prepared: Db) -> N
 @pytest.mark.parametrize(
     ("args", "complaint"),
     [
-        ((), "WORD… is missing"),
-        (("--any",), "WORD… is missing"),
+        ((), "WORD is missing (--since 7d lists"),
+        (("--any",), "WORD is missing (--since 7d lists"),
         (("moon", "-xyz"), "unknown option -xyz (--without WORD leaves posts out)"),
-        (("moon", "--limit", "0"), "argument --limit: '0' is no number of posts, such as 100"),
+        (("moon", "--limit", "0"), "argument --limit: '0' is not a number such as 100"),
         (("moon", "--since", "soon"), "argument --since: 'soon' is no time such as 2026-01-31, 2"),
         (
             ("moon", "--since", "0001-01-01T00:00+01:00"),

@@ -28,10 +28,11 @@ from crawler.doctor import (
 from crawler.doctor.findings import Finding, Status, as_json, failed, lines, ok, warning
 from crawler.errors import ConfigError
 from crawler.redis.health import Server as Redis
+from crawler.refreshing.jobs import Known
 from crawler.storage.health import Server as Mongo
 from crawler.storage.indexes import Lack
 from crawler.storage.schema import VERSION
-from crawler.storage.standing import Standing
+from crawler.storage.standing import Fetches, Standing
 from crawler.wrapper import Wrapper
 from spiders.robots import Answer
 
@@ -309,19 +310,33 @@ def at(hours_ago: float) -> datetime:
         ),
         (
             Standing(at(30), None, None, at(0.1), 0, None), OK,
-            "at work, or cut off 6 min ago; nothing is due",
+            "running, or interrupted 6 min ago; nothing is due",
         ),
         (
             Standing(at(30), None, None, at(20), 1, at(1)), WARNING,
-            "cut off 20 h ago; 1 target due, the first since 60 min",
+            "interrupted 20 h ago; 1 target due, the first since 60 min",
         ),
         (
             Standing(at(2), None, None, None, 100_000, at(2)), WARNING,
-            "cut off 2 h ago; 100,000 targets or more due, the first since 2 h",
+            "interrupted 2 h ago; 100,000 targets or more due, the first since 2 h",
+        ),
+        (
+            Standing(at(3), at(2), "finished", at(9), 0, None, Fetches(at(9), 300, 2, "x", "u")),
+            OK,
+            "ended 2 h ago (finished); nothing is due; 2 of 300 pages failed 9 h ago, most often: "
+            "x (u)",
+        ),
+        (
+            Standing(at(3), at(2), "finished", at(2), 0, None, Fetches(at(2), 20, 2)), WARNING,
+            "ended 2 h ago (finished); nothing is due; 2 of 20 pages failed 2 h ago",
+        ),
+        (
+            Standing(at(3), at(2), "finished", at(2), 0, None, Fetches(at(2), 1, 1)), WARNING,
+            "ended 2 h ago (finished); nothing is due; all of 1 page failed 2 h ago",
         ),
     ],
 )  # fmt: skip
-def test_last_passes(standing: Standing | None, status: Status, says: str) -> None:
+def test_last_runs(standing: Standing | None, status: Status, says: str) -> None:
     found = passes.of_spider("shop", standing, NOW)
     assert (found.status, found.found) == (status, says)
 
@@ -368,7 +383,7 @@ def test_two_wrappers_of_one_name(tmp_path: Path) -> None:
     for file in files:
         file.write_text(text)
     settings = Settings({"SPIDER_MODULES": ["spiders"]})
-    found, sites = wrappers.check(settings, [str(file) for file in files])
+    found, sites = wrappers.check(settings, [str(file) for file in files], Known())
     assert statuses(found) == [OK, FAILED]
     assert f"its name 'shop' is that of {files[0]} too" in found[1].found
     assert len(sites) == 1

@@ -11,6 +11,7 @@ from scrapy import Spider
 from scrapy.settings import Settings
 
 from crawler.config import PROJECT, Config
+from crawler.definition import Definition
 from crawler.errors import ConfigError, StorageError
 from crawler.refreshing.chores import FIRST_PRUNE_SECONDS, KEEP, Chore, chores, told
 from crawler.refreshing.deciding import (
@@ -21,7 +22,16 @@ from crawler.refreshing.deciding import (
     decide,
     pause_seconds,
 )
-from crawler.refreshing.jobs import ANY_SITE, Spiders, jobs_of, usual
+from crawler.refreshing.jobs import (
+    ANY_SITE,
+    Known,
+    Spiders,
+    classes,
+    jobs_of,
+    needs_database,
+    to_serve,
+    usual,
+)
 from crawler.refreshing.options import Order, add_options, order_of
 from crawler.refreshing.passes import settings_of_a_pass, why
 from crawler.refreshing.report import Report, line_of_a_pass, lines_at_the_end
@@ -163,15 +173,46 @@ def test_a_spider_whose_file_is_not_there_is_left_out(tmp_path: Path) -> None:
         def read_wrapper(cls, arguments: Arguments) -> Wrapper:
             return load_toml(cls.place)
 
-    spiders: Spiders = {"filed": Filed, "other": Spider, ANY_SITE: SiteSpider}
-    assert usual(spiders) == ["other"]
+    class Example(Filed):
+        name = "example"
+        is_example = True
+
+    class Own(Example):
+        name = "own"
+
+    spiders: Spiders = {
+        "example": Example, "filed": Filed, "other": Spider, "own": Own, ANY_SITE: SiteSpider,
+    }  # fmt: skip
+    assert classes(spiders) == ["other"]
+    assert to_serve(spiders) == []
     Filed.place.write_text("broken", encoding="utf-8")
-    assert usual(spiders) == ["filed", "other"]
-    assert [job.word for job in jobs_of([], spiders)] == ["filed"], "Freshet's spiders alone"
+    assert classes(spiders) == ["example", "filed", "other", "own"]
+    assert [job.word for job in to_serve(spiders)] == ["filed", "own"], (
+        "Freshet's, but for examples"
+    )
     with pytest.raises(ConfigError, match="other: not a WrapperSpider"):
-        jobs_of(["other"], spiders)
-    with pytest.raises(ConfigError, match="no spiders in this project"):
-        usual({ANY_SITE: SiteSpider})
+        jobs_of(["other"], spiders, Known())
+
+
+def test_what_runs_is_what_has_targets() -> None:
+    class Shop(WrapperSpider):
+        name = "shop"
+        start_urls: ClassVar[list[str]] = ["https://s.example/"]
+        item_pages = "/item"
+
+    class Idle(Shop):
+        name = "idle"
+
+    keys = '{"name": "news", "start_urls": ["https://n.example/"], "item_pages": "/item"}'
+    stored = {name: Definition(name, ANY_SITE, keys) for name in ("news", "shop")}
+    known = Known(("lost", "news", "shop"), stored)
+    spiders: Spiders = {"idle": Idle, "shop": Shop, ANY_SITE: SiteSpider}
+    found = usual(spiders, known)
+    assert [job.word for job in found.jobs] == ["news", "shop"]
+    assert [job.definition for job in found.jobs] == [stored["news"], None], "a class wins"
+    assert (found.undefined, found.unwatched) == (["lost"], ["idle"])
+    assert not needs_database(["shop", "a.toml"], spiders)
+    assert needs_database(["news"], spiders)
 
 
 def order(*words: str) -> Order:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import time
+
 import pytest
 
-from crawler.urls import canonical, host_of, is_http, within
+from crawler.urls import bare, canonical, host_of, is_http, like, variants, within
 
 
 @pytest.mark.parametrize(
@@ -167,3 +170,24 @@ def test_only_absolute_http_urls_with_a_host_are_http(url: str, http: bool) -> N
 )
 def test_a_host_is_within_a_domain_or_below_it(host: str, inside: bool) -> None:
     assert within(host, ("example.com", "other.org")) is inside
+
+
+def test_a_pattern_takes_time_in_proportion_to_the_url() -> None:
+    assert re.search("^" + like("/news/*-2026"), "https://x/news/a-b-2026.html")
+    assert re.search("^" + like("b*a"), "https://x/ab") is None, "in this order"
+    assert re.search("^" + like("a.c?"), "https://x/abc") is None, "no regular expression"
+    began = time.process_time()
+    assert re.search("^" + like("a*" * 400 + "b"), "a" * 2000) is None
+    assert time.process_time() - began < 1
+
+
+def test_urls_that_often_lead_to_the_same_page() -> None:
+    found = variants("https://www.shop.example/News/index.html?a=1")
+    for one in (
+        "http://www.shop.example/News/index.html?a=1", "https://shop.example/News/",
+        "https://www.shop.example/News", "https://www.shop.example/news/index.html",
+    ):  # fmt: skip
+        assert one in found
+    assert len(found) == len(set(found)) <= 200
+    names = {bare(one) for one in found}
+    assert names == {"shop.example/news"}

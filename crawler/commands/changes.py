@@ -1,0 +1,197 @@
+"""`scrapy changes`: what changed, what is new and what is gone, the newest first."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any
+
+from crawler.clock import Clock
+from crawler.command import FreshetCommand, print_json
+from crawler.config import Config
+from crawler.errors import ConfigError
+from crawler.helping import moment, number, part, when
+from crawler.words import count, listed
+
+if TYPE_CHECKING:
+    from crawler.storage.client import Database, Document
+
+USUAL_LIMIT = 50
+MAX_SUMMARY = 160
+# Longer values are not shown in a summary.
+MAX_VALUE = 40
+MAX_FIELDS = 5
+BACK = "back"
+NOTHING = "no changes found"
+
+
+class Command(FreshetCommand):
+    """The newest events of the change log."""
+
+    arguments = ("[NAME]",)
+    example = "scrapy changes books --since 1d"
+
+    def short_desc(self) -> str:
+        """One line for `scrapy -h`."""
+        return "List what changed, what is new and what is gone, newest first"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """What to list."""
+        super().add_options(parser)
+        parser.add_argument(
+            "--since", metavar="T", type=when,
+            help="from then on: a day or time (UTC), or a span such as 1d",
+        )  # fmt: skip
+        parser.add_argument(
+            "--until", metavar="T", type=when, help="before then: a day or time (UTC), or a span"
+        )
+        parser.add_argument(
+            "--match", metavar="PART", type=part,
+            help="only URLs with this part; * stands for any characters",
+        )  # fmt: skip
+        parser.add_argument(
+            "--limit", metavar="N", type=number, default=USUAL_LIMIT,
+            help=f"list at most N changes (default: {USUAL_LIMIT})",
+        )  # fmt: skip
+
+    def execute(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Print the changes, and how many more there are."""
+        found = asyncio.run(_changes(self.config, args[0] if args else None, opts))
+        if opts.json:
+            print_json(found["changes"])
+            return
+        _show(found)
+
+
+async def _changes(config: Config, spider: str | None, opts: argparse.Namespace) -> Document:
+    from crawler.storage import changes, targets
+    from crawler.storage.store import opened
+
+    now = Clock(config.clock_offset_hours).now()
+    since, until = (None if one is None else moment(one, now) for one in (opts.since, opts.until))
+    async with opened(config) as db:
+        known = await targets.spiders(db)
+        if not known:
+            raise ConfigError("no site has targets yet. Run scrapy crawl NAME first")
+        if spider is not None and spider not in known:
+            raise ConfigError(f"site not found: {spider!r}. Sites with targets: {', '.join(known)}")
+        names = known if spider is None else [spider]
+        rows, total, is_cut = await changes.latest(
+            db, names, (since, until), opts.match, opts.limit
+        )
+        return {
+            "spiders": names,
+            "changes": [await _told(db, row) for row in rows],
+            "total": total,
+            "is_cut": is_cut,
+        }
+
+
+async def _told(db: Database, row: Document) -> Document:
+    """A change as it is printed."""
+    from crawler.items import Outcome
+    from crawler.storage import changes
+
+    outcome = row["outcome"]
+    if outcome == Outcome.GONE:
+        summary = row.get("reason") or f"status {row['status']}"
+    elif "posts_new" in row:
+        summary = _of_posts(row, await changes.titles(db, row))
+    elif outcome in (Outcome.NEW, Outcome.CHANGED):
+        summary = summary_of(*await changes.contents(db, row), row["diff_size"])
+    else:
+        outcome, summary = BACK, "the page was gone before"
+    return {
+        "at": row["at"],
+        "outcome": outcome,
+        "spider": row["spider"],
+        "url": row["target"],
+        "summary": summary,
+        "diff_size": row["diff_size"],
+    }
+
+
+def _of_posts(row: Document, titles: list[str]) -> str:
+    parts = [
+        f"{count(row[key], noun)}"
+        for key, noun in (("posts_new", "new post"), ("posts_edited", "edited post"))
+        if row.get(key)
+    ]
+    told = ": ".join(filter(None, (", ".join(parts), "; ".join(titles))))
+    return _short(told)
+
+
+def summary_of(before: Document | None, after: Document | None, diff_size: int = 0) -> str:
+    """Return what changed between two contents, or what a new page holds, in one line.
+
+    diff_size: characters that differ, for what is too long to be shown
+    """
+    if after is None:
+        return f"{count(diff_size, 'character')} differ" if diff_size else ""
+    if before is None:
+        return _short(next((one for one in map(_text, after.values()) if one), ""))
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    parts = [_field(name, before.get(name), after.get(name)) for name in names[:MAX_FIELDS]]
+    told = "; ".join(parts)
+    if more := len(names) - MAX_FIELDS:
+        told += f"; and {count(more, 'more field')}" if more > 0 else ""
+    if diff_size and any(part.endswith(" edited") for part in parts):
+        told += f" ({count(diff_size, 'character')} differ)"
+    return _short(told)
+
+
+def _field(name: str, before: Any, after: Any) -> str:
+    if isinstance(before, list) and isinstance(after, list):
+        were, are = set(map(str, before)), set(map(str, after))
+        added, removed = len(are - were), len(were - are)
+        counts = [f"+{added:,}"] * bool(added) + [f"-{removed:,}"] * bool(removed)
+        return f"{name}: {' '.join(counts) or 'in another order'}"
+    old, new = _text(before), _text(after)
+    if not new:
+        return f"{name}: no longer there"
+    if len(new) > MAX_VALUE or len(old) > MAX_VALUE:
+        return f"{name} edited" if old else f"{name}: new"
+    return f"{name}: {old} -> {new}" if old else f"{name}: {new}"
+
+
+def _text(value: Any) -> str:
+    """A value in one line; of a list, how many values it has."""
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return count(len(value), "value") if value else ""
+    if isinstance(value, dict):
+        return " ".join(text for one in value.values() if (text := _text(one)))
+    return " ".join(str(value).split())
+
+
+def _short(text: str) -> str:
+    from crawler.searching.passages import printable
+
+    return shorten(printable(text), MAX_SUMMARY, placeholder=" …")
+
+
+def _show(found: Document) -> None:
+    from rich.console import Console
+
+    from crawler.searching.passages import printable
+    from crawler.storage.changes import MAX_EVENTS
+
+    console = Console(soft_wrap=True, highlight=False, markup=False)
+    rows = found["changes"]
+    for row in rows:
+        console.print(f"{row['at']:%Y-%m-%d %H:%M}  {row['outcome']:<7}  {printable(row['url'])}")
+        if row["summary"]:
+            console.print(f"    {row['summary']}", style="dim")
+    where = listed(found["spiders"])
+    if not rows:
+        console.print(
+            f"{NOTHING} in {where}; an earlier --since or scrapy crawl NAME may find some"
+        )
+        return
+    more = found["total"] - len(rows)
+    also = f"; {more:,} more: --limit N, or --until {rows[-1]['at']:%Y-%m-%dT%H:%M}" if more else ""
+    console.print(f"{count(len(rows), 'change')} in {where}, times in UTC{also}")
+    if found["is_cut"]:
+        console.print(f"only the newest {MAX_EVENTS:,} were searched: --until goes further back")

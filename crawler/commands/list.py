@@ -1,0 +1,33 @@
+"""`scrapy list`: Scrapy's own, with the sites whose definitions are stored."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from scrapy.commands import list as scrapys
+from scrapy.spiderloader import get_spider_loader
+
+from crawler.command import complain
+from crawler.config import Config
+from crawler.errors import FreshetError
+
+
+class Command(scrapys.Command):
+    """Names for `scrapy crawl`."""
+
+    def short_desc(self) -> str:
+        """One line for `scrapy -h`."""
+        return "List what can be crawled: spider classes, and sites whose definitions are stored"
+
+    def run(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Print one name a line; the spider classes also where the database cannot be reached."""
+        from spiders.stored import stored_definitions
+
+        assert self.settings is not None
+        names = set(get_spider_loader(self.settings).list())
+        try:
+            names |= stored_definitions(Config.of(self.settings)).keys()
+        except FreshetError as error:
+            complain("list", f"only spider classes: {error}")
+        sys.stdout.write("".join(f"{name}\n" for name in sorted(names)))

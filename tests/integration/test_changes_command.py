@@ -1,0 +1,156 @@
+"""`scrapy changes`: what runs found, the newest first, each with a line of what it is."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from crawler.storage import changes
+from crawler.storage.client import Database
+from crawler.storage.schema import prepare
+from tests.integration.harness import Db, Freshet, Pages, Row
+from tests.integration.inside import run
+from tests.integration.known_pages import on
+
+NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def told(freshet: Freshet, *words: object) -> list[Row]:
+    done = run(freshet, "changes", *words, "--json")
+    assert (done.code, done.err) == (0, "")
+    found: list[Row] = json.loads(done.out)
+    return found
+
+
+def in_short(rows: list[Row]) -> list[tuple[str, str, str]]:
+    """Outcomes, last parts of URLs, summaries."""
+    return [(row["outcome"], row["url"].rpartition("/")[2], row["summary"]) for row in rows]
+
+
+@pytest.fixture
+def shop(freshet: Freshet, pages: Pages) -> tuple[Freshet, Pages]:
+    """A site of a list and two items, crawled once."""
+    fields = {
+        "title": "h1", "price": {"css": "b", "type": "number"}, "body": "main",
+        "tags": {"css": "i", "type": "list"},
+    }  # fmt: skip
+    keys = {"start_urls": [f"{pages.url}/list.html"], "item_pages": "/item/", "robots": False}
+    file = freshet.wrapper("shop", **keys, fields=fields)
+    pages.list("/list.html", ["/item/a", "/item/b"])
+    pages.item("/item/a", "Apple</h1><b>10</b><i>red</i><h1>")
+    pages.item("/item/b", "Pear</h1><b>3</b><h1>")
+    freshet.crawl(file)
+    return freshet, pages
+
+
+def crawl(freshet: Freshet) -> None:
+    assert freshet("crawl", "shop", "-a", "full=1").code == 0
+
+
+def test_new_changed_gone_and_back(shop: tuple[Freshet, Pages]) -> None:
+    freshet, pages = shop
+    new = in_short(told(freshet))
+    assert sorted(new) == [
+        ("new", "a", "Apple"), ("new", "b", "Pear"), ("new", "list.html", "2 values"),
+    ]  # fmt: skip
+    pages.item("/item/a", "Apple</h1><b>12</b><i>red</i><i>sweet</i><h1>")
+    pages.remove("/item/b")
+    crawl(freshet)
+    crawl(freshet)
+    gone, changed = sorted(told(freshet)[:2], key=lambda row: str(row["outcome"]), reverse=True)
+    assert in_short([gone]) == [("gone", "b", "1 of 3 confirmations")]
+    assert "price: 10 -> 12; body: Apple 10red -> Apple 12redsweet; tags: +1" in changed["summary"]
+    assert len(told(freshet)) == 5, "a page that is still gone is no news"
+    pages.item("/item/b", "Pear</h1><b>3</b><h1>")
+    crawl(freshet)
+    assert in_short(told(freshet)[:1]) == [("back", "b", "the page was gone before")]
+    assert len(told(freshet, "--match", "ITEM/*")) == 5
+    assert [row["url"] for row in told(freshet, "--match", "nosuch")] == []
+    assert len(told(freshet, "shop", "--limit", "2")) == 2
+    assert told(freshet, "--since", "1h") == told(freshet)
+    assert told(freshet, "--until", "1h") == []
+
+
+def test_as_text_it_says_how_many_more_there_are(shop: tuple[Freshet, Pages]) -> None:
+    done = run(shop[0], "changes", "--limit", "1")
+    first, summary, last = done.out.splitlines()
+    assert first.split()[2] == "new"
+    assert summary.startswith("    ")
+    assert last.startswith("1 change in shop, times in UTC; 2 more: --limit N, or --until 20")
+
+
+def test_what_is_found_of_nothing_says_the_next_step(
+    freshet: Freshet, shop: tuple[Freshet, Pages]
+) -> None:
+    done = run(freshet, "changes", "--until", "2020-01-01")
+    assert done.code == 0
+    assert done.out == (
+        "no changes found in shop; an earlier --since or scrapy crawl NAME may find some\n"
+    )
+    unknown = run(freshet, "changes", "shpo")
+    assert unknown.complaint == ("scrapy changes: site not found: 'shpo'. Sites with targets: shop")
+
+
+def test_without_targets_it_says_how_to_get_some(freshet: Freshet) -> None:
+    done = run(freshet, "changes")
+    assert (done.code, done.complaint) == (
+        1, "scrapy changes: no site has targets yet. Run scrapy crawl NAME first",
+    )  # fmt: skip
+
+
+def test_a_content_that_was_there_before_is_compared_with_the_last_one(
+    shop: tuple[Freshet, Pages],
+) -> None:
+    freshet, pages = shop
+    for price in (11, 10, 11):
+        pages.item("/item/a", f"Apple</h1><b>{price}</b><i>red</i><h1>")
+        crawl(freshet)
+    summaries = [row["summary"].partition(";")[0] for row in told(freshet, "--match", "/item/a")]
+    assert summaries == ["price: 10 -> 11", "price: 11 -> 10", "price: 10 -> 11", "Apple"]
+
+
+def test_a_feed_names_its_posts(freshet: Freshet, database: Db, pages: Pages) -> None:
+    items = "".join(
+        f"<item><title>Post {k}</title><guid>{k}</guid><link>{pages.url}/{k}</link></item>"
+        for k in range(5)
+    )
+    pages.file("/feed.xml", f"<rss version='2.0'><channel>{items}</channel></rss>")
+    assert run(freshet, "feeds", "add", f"{pages.url}/feed.xml").code == 0
+    assert freshet("crawl", "feeds").code == 0
+    (row,) = told(freshet, "feeds")
+    assert row["summary"].startswith("5 new posts: Post ")
+    assert row["summary"].count(";") == 2, "a few of them"
+
+
+def test_it_reads_no_more_than_an_index_of_the_events(stored: tuple[Db, str]) -> None:
+    """Of 20 spiders with 200 visits each, one in ten an event, ten rows cost ten rows."""
+    db, uri = stored
+    on(uri, prepare)
+    names = [f"s{k}" for k in range(20)]
+    db.visits.insert_many(
+        {
+            "spider": name, "target": f"https://x/{k}", "at": NOW + k * HOUR, "outcome": "new",
+            "changed": 0,
+        }
+        | ({"event": True} if k % 10 == 0 else {})
+        for name in names
+        for k in range(200)
+    )  # fmt: skip
+
+    async def latest(there: Database) -> tuple[list[Row], int, bool]:
+        return await changes.latest(there, names, (NOW, None), None, 10)
+
+    db.command("profile", 2)
+    rows, total, is_cut = on(uri, latest)
+    db.command("profile", 0)
+    assert [row["at"] for row in rows] == [NOW + 190 * HOUR] * 10
+    assert (total, is_cut) == (400, False)
+    done = list(db.system.profile.find({"command.aggregate": "visits"}))
+    assert len(done) == 2
+    for one in done:
+        is_count = "$group" in one["command"]["pipeline"][-1]
+        assert one["docsExamined"] == (0 if is_count else 10)
+        assert "hasSortStage" not in one

@@ -1,0 +1,231 @@
+"""Sites without a spider class: their definitions are kept, so that their names are enough."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.harness import Db, Freshet, Pages, Result, asked, visits
+from tests.integration.inside import in_json, run
+
+ITEMS = ("/item/a.html", "/item/b.html")
+
+
+@pytest.fixture
+def site(pages: Pages) -> Pages:
+    pages.list("/list.html", ITEMS)
+    for path in ITEMS:
+        pages.item(path, path)
+    return pages
+
+
+def shop(freshet: Freshet, site: Pages, name: str = "shop", **keys: object) -> Path:
+    given = {"start_urls": [f"{site.url}/list.html"], "item_pages": "/item/", "robots": False}
+    return freshet.wrapper(name, **given | {"fields": {"title": "h1"}} | keys)
+
+
+def crawl(freshet: Freshet, name: str = "shop", *words: object, **env: object) -> Result:
+    """A run by the name alone, of everything."""
+    return freshet("crawl", name, "-a", "full=1", *words, **env)
+
+
+def titles(db: Db) -> set[str]:
+    return {row["fields"]["title"] for row in db.posts.find({"spider": "shop"})}
+
+
+def test_a_site_of_a_file_is_crawled_by_its_name(
+    freshet: Freshet, database: Db, site: Pages
+) -> None:
+    file = shop(freshet, site)
+    freshet.crawl(file)
+    site.item(ITEMS[0], "edited")
+    done = crawl(freshet)
+    assert done.code == 0, done.err
+    assert str(file) not in done.err, "nothing is to be said of a file that is as it was"
+    assert titles(database) == {"edited", ITEMS[1]}
+    assert [row["spider"] for row in database.runs.find()] == ["shop", "shop"]
+
+
+def test_an_edited_file_wins_and_the_log_says_so(
+    freshet: Freshet, database: Db, site: Pages
+) -> None:
+    file = shop(freshet, site)
+    freshet.crawl(file)
+    shop(freshet, site, item_pages="/item/a")
+    site.item(ITEMS[1], "edited")
+    done = crawl(freshet)
+    assert f"shop: {file} was edited since the last run, using the file" in done.err
+    kept = database.sites.find_one({"_id": "shop"})
+    assert kept is not None
+    assert json.loads(kept["definition"]["keys"])["item_pages"] == "/item/a"
+    again = crawl(freshet)
+    assert "was edited" not in again.err, "it is what is stored now"
+
+
+def test_without_its_file_a_site_runs_as_it_was_stored(
+    freshet: Freshet, database: Db, site: Pages
+) -> None:
+    file = shop(freshet, site)
+    freshet.crawl(file)
+    file.unlink()
+    site.item(ITEMS[0], "edited")
+    done = crawl(freshet)
+    assert done.code == 0, done.err
+    assert f"WARNING: shop: {file} is gone, using the site definition stored at 20" in done.err
+    assert titles(database) == {"edited", ITEMS[1]}
+    shop(freshet, site, item_pages="/item/a")
+    assert f"{file} was edited" in crawl(freshet).err, "a file that is back wins again"
+
+
+def test_a_file_of_another_site_by_now(freshet: Freshet, database: Db, site: Pages) -> None:
+    file = shop(freshet, site)
+    freshet.crawl(file)
+    file.write_text(shop(freshet, site, "news").read_text(encoding="utf-8"), encoding="utf-8")
+    done = crawl(freshet)
+    assert f"shop: {file} no longer defines this site, using the site definition" in done.err
+    assert database.targets.distinct("spider") == ["shop"]
+
+
+def test_a_site_of_arguments(freshet: Freshet, database: Db, site: Pages) -> None:
+    given = ("name=shop", f"start_urls={site.url}/list.html", "item_pages=/item/")
+    words = [word for one in given for word in ("-a", one)]
+    assert freshet("crawl", "site", *words).code == 0
+    site.item(ITEMS[0], "edited")
+    before = len(visits(database))
+    done = crawl(freshet, "shop", "-a", "limit=1")
+    assert done.code == 0, done.err
+    assert len(visits(database)) == before + 1
+    assert "WARNING" not in done.err
+
+
+def test_secrets_are_stored_as_references_only(freshet: Freshet, database: Db, site: Pages) -> None:
+    headers = {"Authorization": "Bearer ${TOKEN}", "Accept-Language": "en", "X-Who": "sesame-1"}
+    file = shop(freshet, site, headers=headers, cookies={"sid": "sesame-2", "lang": "${LANGUAGE}"})
+    env = {"TOKEN": "sesame-3", "LANGUAGE": "sesame-4"}
+    freshet.crawl(file, **env)
+    kept = database.sites.find_one({"_id": "shop"})
+    assert kept is not None
+    assert "sesame" not in str(kept)
+    keys = json.loads(kept["definition"]["keys"])
+    assert keys["headers"] == {"Authorization": "Bearer ${TOKEN}", "Accept-Language": "en"}
+    assert keys["cookies"] == {"lang": "${LANGUAGE}"}
+    assert crawl(freshet, **env).code == 0
+    file.unlink()
+    done = crawl(freshet, **env)
+    assert done.code == 1
+    assert done.complaint == (
+        f"scrapy crawl: shop: {file} is gone, and the value of headers.X-Who is not stored, as it "
+        "may be secret. Put the file back, or write such values as ${VARIABLE}"
+    )
+
+
+def test_a_spider_class_keeps_its_name(freshet: Freshet, database: Db, site: Pages) -> None:
+    done = freshet("crawl", "site", "-a", f"wrapper={shop(freshet, site, 'quotes')}")
+    assert (done.code, database.list_collection_names()) == (1, [])
+    assert done.complaint == (
+        "scrapy crawl: the name 'quotes' is taken by a spider class. Give this site another name"
+    )
+
+
+def test_a_name_that_nobody_knows(freshet: Freshet, database: Db, site: Pages) -> None:
+    freshet.crawl(shop(freshet, site))
+    done = freshet("crawl", "shpo")
+    assert done.code == 1
+    assert done.complaint == (
+        "scrapy crawl: spider not found: 'shpo'. Available: books, cells, feeds, quotes, shop, site"
+    )
+
+
+def test_list_names_stored_sites(freshet: Freshet, database: Db, site: Pages) -> None:
+    freshet.crawl(shop(freshet, site))
+    done = run(freshet, "list")
+    assert done.out.split() == ["books", "cells", "feeds", "quotes", "shop", "site"]
+
+
+def test_forget_removes_the_definition(freshet: Freshet, database: Db, site: Pages) -> None:
+    freshet.crawl(shop(freshet, site))
+    assert crawl(freshet).code == 0
+    assert run(freshet, "forget", "shop", "--yes").code == 0
+    assert freshet("crawl", "shop").code == 1
+    assert run(freshet, "list").out.split() == ["books", "cells", "feeds", "quotes", "site"]
+
+
+def test_cells_and_feeds_of_files_too(freshet: Freshet, database: Db, site: Pages) -> None:
+    cells = freshet.folder / "prices.toml"
+    cells.write_text(
+        f'name = "prices"\n[cells.a]\nurl = "{site.url}{ITEMS[0]}"\ncss = "h1"\nevery = "1h"\n',
+        encoding="utf-8",
+    )
+    assert freshet("crawl", "cells", "-a", f"file={cells}").code == 0
+    feeds = freshet.folder / "news.toml"
+    feeds.write_text('name = "news"\nweight = 2\n', encoding="utf-8")
+    assert freshet("crawl", "feeds", "-a", f"wrapper={feeds}").code == 0
+    before = len(visits(database))
+    assert crawl(freshet, "prices").code == 0
+    assert len(visits(database)) == before + 1
+    assert freshet("crawl", "news", "-a", "follow=1").code == 0
+    readers = {row["_id"]: row["definition"]["reader"] for row in database.sites.find()}
+    assert readers == {"prices": "cells", "news": "feeds"}
+
+
+def scheduled(freshet: Freshet, *words: object) -> list[str]:
+    """What cron's lines crawl."""
+    lines = in_json(freshet, "cron", *words)
+    commands = [line["command"].partition(" -m scrapy ")[2] for line in lines]  # type: ignore[index]
+    return [one.partition(" -L ")[0].removeprefix("crawl ") for one in commands if " -L " in one]
+
+
+def test_cron_schedules_the_sites_that_have_targets(
+    freshet: Freshet, database: Db, site: Pages
+) -> None:
+    freshet.crawl(shop(freshet, site))
+    assert scheduled(freshet) == ["shop"]
+    assert scheduled(freshet, "shop", "books") == ["shop", "books"]
+    done = run(freshet, "cron")
+    assert "# not scheduled, as they have never run: books, feeds, quotes" in done.out
+
+
+def test_cron_names_sites_that_it_cannot_schedule(
+    freshet: Freshet, database: Db, site: Pages
+) -> None:
+    freshet.crawl(shop(freshet, site))
+    freshet.crawl(shop(freshet, site, "old"))
+    database.sites.delete_one({"_id": "old"})
+    assert scheduled(freshet) == ["shop"]
+    assert "# not scheduled: old: it has targets but no site definition: run" in (
+        run(freshet, "cron").out
+    )
+
+
+def test_cron_without_any_targets_says_the_next_step(freshet: Freshet) -> None:
+    done = run(freshet, "cron")
+    assert (done.code, done.out) == (1, "")
+    assert done.complaint == (
+        "scrapy cron: no site has targets yet. Run scrapy crawl NAME (books, feeds, quotes) or "
+        "scrapy feeds import FILE first, or name sites: scrapy cron NAME|FILE.toml"
+    )
+
+
+def test_other_commands_of_scrapy_know_stored_sites(
+    freshet: Freshet, database: Db, site: Pages
+) -> None:
+    freshet.crawl(shop(freshet, site))
+    checked = freshet("check", "shop")
+    assert checked.code == 0, checked.err
+
+
+def test_a_later_spider_class_wins(freshet: Freshet, database: Db, site: Pages) -> None:
+    freshet.crawl(shop(freshet, site))
+    code = (
+        "from spiders.wrapper import WrapperSpider\n"
+        "class Shop(WrapperSpider):\n"
+        f"    name, start_urls, item_pages = 'shop', ['{site.url}/list.html'], '/item/a'\n"
+    )
+    done = freshet.crawl_spider(code, "shop")
+    assert "shop: its spider class defines it now; the definition from " in done.err
+    kept = database.sites.find_one({"_id": "shop"})
+    assert kept is not None
+    assert "definition" not in kept
+    assert asked(site)["/list.html"] == 1

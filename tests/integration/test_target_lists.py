@@ -1,0 +1,207 @@
+"""`scrapy targets --urls`, and the known URLs that are named where one is not known."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from crawler.items import Kind
+from crawler.storage import lookup
+from crawler.storage.client import Database
+from crawler.storage.lookup import State
+from crawler.storage.schema import prepare
+from crawler.storage.targets import new_document
+from tests.integration.harness import Db, Freshet, Row
+from tests.integration.inside import run
+from tests.integration.known_pages import on
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+DAY = timedelta(days=1)
+SHOP = "https://www.shop.example"
+
+
+@pytest.fixture
+def prepared(stored: tuple[Db, str]) -> Db:
+    db, uri = stored
+    on(uri, prepare)
+    return db
+
+
+def put(db: Db, url: str, *, spider: str = "shop", hours: float = 5, **own: object) -> None:
+    """A target that was visited an hour ago and is due in `hours`."""
+    row = new_document(spider, url, Kind.ITEM, NOW + timedelta(hours=hours), NOW - DAY)
+    seen = {"visited_at": NOW - timedelta(hours=1), "outcome": "unchanged", "requested": 1}
+    db.targets.insert_one(row | seen | own)
+
+
+def some(db: Db) -> None:
+    put(db, f"{SHOP}/a")
+    put(db, f"{SHOP}/b", hours=-1)
+    failed = {"outcome": "error", "last_visit": {"reason": "status 500", "status": 500}}
+    put(db, f"{SHOP}/c", consecutive_errors=3, **failed)
+    put(db, f"{SHOP}/d", gone=True, outcome="gone")
+    put(db, f"{SHOP}/Old/e", spider="news", consecutive_errors=1, **failed)
+
+
+def paths(freshet: Freshet, *words: object) -> list[str]:
+    """What is listed, by path; one JSON object a line."""
+    done = run(freshet, "targets", *words, "--json")
+    assert done.code == 0, done.err
+    return [json.loads(line)["url"].partition(".example")[2] for line in done.out.splitlines()]
+
+
+def test_targets_by_state_and_part_of_their_urls(freshet: Freshet, prepared: Db) -> None:
+    some(prepared)
+    assert paths(freshet, "--urls") == ["/Old/e", "/a", "/b", "/c", "/d"]
+    assert paths(freshet, "shop", "--urls") == ["/a", "/b", "/c", "/d"]
+    assert paths(freshet, "--errors") == ["/c", "/Old/e"]
+    assert paths(freshet, "news", "--urls", "--errors") == ["/Old/e"]
+    assert paths(freshet, "--due") == ["/b"]
+    assert paths(freshet, "shop", "--gone") == ["/d"]
+    assert paths(freshet, "--match", "OLD/") == ["/Old/e"]
+    assert paths(freshet, "shop", "--match", "https*/c") == ["/c"]
+    assert paths(freshet, "--errors", "--match", "/old") == ["/Old/e"]
+    assert paths(freshet, "shop", "--match", "shop /") == [], "a part of the URL, not of the key"
+
+
+def test_as_text_a_target_is_a_line(freshet: Freshet, prepared: Db) -> None:
+    some(prepared)
+    line, total = run(freshet, "targets", "shop", "--errors").out.splitlines()
+    told = f"{SHOP}/c  item of shop, error 3 times in a row: status 500 at "
+    assert line.startswith(f"{told}{NOW - DAY / 24:%Y-%m-%d %H}")
+    assert total == "1 of 1 target, times in UTC"
+
+
+def test_it_says_how_many_more_there_are(freshet: Freshet, prepared: Db) -> None:
+    some(prepared)
+    done = run(freshet, "targets", "shop", "--urls", "--limit", "2")
+    assert done.out.splitlines()[-1] == (
+        "2 of 4 targets, times in UTC; 2 more: --limit N, or --skip 2"
+    )
+    assert paths(freshet, "shop", "--urls", "--skip", "3") == ["/d"]
+    nothing = run(freshet, "targets", "shop", "--urls", "--skip", "4")
+    assert nothing.out == "no such targets behind the first 4\n"
+
+
+def test_what_is_found_of_nothing(freshet: Freshet, prepared: Db) -> None:
+    put(prepared, f"{SHOP}/a")
+    assert run(freshet, "targets", "--errors").out == "no targets whose last visit failed\n"
+    done = run(freshet, "targets", "--gone", "--match", "x", "--json")
+    assert (done.out, done.err) == ("", "no targets that are gone with that part in their URLs\n")
+    assert "no targets of 'shpo'; spiders with targets: shop" in (
+        run(freshet, "targets", "shpo", "--urls").complaint
+    )
+
+
+@pytest.mark.parametrize(
+    ("spider", "state", "match", "examined"),
+    [
+        ("shop", State.ERRORS, None, 5), (None, State.ERRORS, None, 10),
+        ("shop", State.GONE, None, 5), (None, State.GONE, None, 10),
+        ("shop", State.DUE, None, 20), (None, State.DUE, None, 20),
+        ("shop", None, None, 20), (None, None, None, 20),
+        ("shop", None, "/7", 20), (None, None, "/7", 20),
+    ],
+)  # fmt: skip
+def test_lists_go_by_indexes(
+    spider: str | None,
+    state: State | None,
+    match: str | None,
+    examined: int,
+    stored: tuple[Db, str],
+) -> None:
+    """Of 2 x 400 targets, twenty rows cost twenty at most; nothing is sorted."""
+    db, uri = stored
+    on(uri, prepare)
+    for name in ("news", "shop"):
+        for k in range(400):
+            own: Row = {"gone": True} if k % 80 == 1 else {}
+            own |= {"consecutive_errors": 1} if k % 80 == 2 else {}
+            put(db, f"{SHOP}/{k}", spider=name, hours=-1, **own)
+    query, order = lookup.chosen(spider, state, match, NOW, ["news", "shop"])
+
+    async def listed(there: Database) -> list[Row]:
+        return await lookup.listed(there, query, order, 0, 20)
+
+    db.command("profile", 2)
+    rows = on(uri, listed)
+    db.command("profile", 0)
+    assert rows
+    (done,) = db.system.profile.find({"op": "query"})
+    assert done["docsExamined"] <= examined
+    assert "hasSortStage" not in done
+
+
+@pytest.mark.parametrize(
+    ("asked", "known"),
+    [
+        (f"{SHOP}/news/", f"{SHOP}/news"),
+        (f"{SHOP}/news", f"{SHOP}/news/index.html"),
+        (f"{SHOP}/news/index.html", f"{SHOP}/news/"),
+        ("http://www.shop.example/news", f"{SHOP}/news"),
+        ("https://shop.example/news", f"{SHOP}/news"),
+        (f"{SHOP}/News/ITEM", f"{SHOP}/news/item"),
+        (f"{SHOP}/news/item", f"{SHOP}/News/Item"),
+        (f"{SHOP}/news?page=2", f"{SHOP}/news"),
+        (f"{SHOP}/news/some-itme-of-today", f"{SHOP}/news/some-item-of-today"),
+    ],
+)
+def test_an_unknown_url_gets_the_nearest_known_one(
+    asked: str, known: str, freshet: Freshet, prepared: Db
+) -> None:
+    put(prepared, known)
+    for k in range(300):
+        put(prepared, f"{SHOP}/catalogue/{k}/thing.html")
+    for command in ("explain", "history", "forget"):
+        done = run(freshet, command, asked)
+        assert (done.code, done.complaint) == (
+            1, f"scrapy {command}: URL not found: {asked}. Did you mean {known}?",
+        )  # fmt: skip
+
+
+def test_marks_of_campaigns_and_fragments_are_no_part_of_a_url(
+    freshet: Freshet, prepared: Db
+) -> None:
+    put(prepared, f"{SHOP}/news")
+    assert run(freshet, "history", f"{SHOP}/news?utm_source=x#top").code == 0
+    assert run(freshet, "forget", f"{SHOP}/news?utm_source=x#top", "--yes").code == 0
+    assert prepared.targets.count_documents({}) == 0
+
+
+def test_a_url_that_is_like_none(freshet: Freshet, prepared: Db) -> None:
+    put(prepared, f"{SHOP}/news")
+    assert "Did you mean" not in run(freshet, "explain", f"{SHOP}/nosuch").complaint
+    done = run(freshet, "explain", "https://other.example/a")
+    assert done.complaint == (
+        "scrapy explain: URL not found: https://other.example/a. "
+        "scrapy targets --urls --match other.example lists known URLs"
+    )
+    unknown = run(freshet, "forget", "shpo")
+    assert unknown.complaint == (
+        "scrapy forget: nothing is stored of 'shpo'. Sites with targets: shop"
+    )
+
+
+def test_the_nearest_url_costs_a_few_lookups(stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    on(uri, prepare)
+    rows = [
+        new_document("shop", f"{SHOP}/folder/{k:05}.html", Kind.ITEM, NOW, NOW)
+        for k in range(20_000)
+    ]
+    db.targets.insert_many(rows)
+
+    async def near(there: Database) -> list[str]:
+        from crawler.finding import nearest
+
+        return await nearest(there, f"{SHOP}/folder/10000.htm", ("targets",))
+
+    db.command("profile", 2)
+    found = on(uri, near)
+    db.command("profile", 0)
+    assert found[0] == f"{SHOP}/folder/10000.html"
+    done = list(db.system.profile.find({"op": {"$in": ["query", "getmore"]}}))
+    assert sum(one["docsExamined"] for one in done) == 0, "keys are enough"
+    assert sum(one["keysExamined"] for one in done) < 5000

@@ -1,0 +1,44 @@
+"""The line of `scrapy changes` that says what changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from crawler.commands.changes import MAX_SUMMARY, summary_of
+
+LONG = "word " * 30
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (None, {"title": None, "price": 3}, "3"),
+        (None, {"links": ["a", "b"]}, "2 values"),
+        (None, {}, ""),
+        ({"price": 3, "title": "x"}, {"price": 4, "title": "x"}, "price: 3 -> 4"),
+        ({"price": 3}, {"price": None}, "price: no longer there"),
+        ({}, {"price": 3}, "price: 3"),
+        ({"text": "a"}, {"text": LONG}, "text edited (7 characters differ)"),
+        ({}, {"text": LONG}, "text: new"),
+        ({"links": ["a", "b"]}, {"links": ["b", "c", "d"]}, "links: +2 -1"),
+        ({"links": ["a", "b"]}, {"links": ["b", "a"]}, "links: in another order"),
+        ({"p": {"amount": 3}}, {"p": {"amount": 4}}, "p: 3 -> 4"),
+        ({"a": 1}, None, "7 characters differ"),
+        (
+            dict.fromkeys("abcdefg", 1), dict.fromkeys("abcdefg", 2),
+            "a: 1 -> 2; b: 1 -> 2; c: 1 -> 2; d: 1 -> 2; e: 1 -> 2; and 2 more fields",
+        ),
+    ],
+)  # fmt: skip
+def test_what_changed_is_a_line(
+    before: dict[str, Any] | None, after: dict[str, Any] | None, said: str
+) -> None:
+    assert summary_of(before, after, 7) == said
+
+
+def test_a_line_is_short_and_moves_no_cursor() -> None:
+    said = summary_of(None, {"title": "\x1b[2J" + LONG * 1000})
+    assert len(said) <= MAX_SUMMARY
+    assert "\x1b" not in said

@@ -25,6 +25,8 @@ DEFAULT_LOG_LEVEL = "INFO"
 class Command(crawl.Command):
     """One pass over what is due."""
 
+    name = "crawl"
+
     def syntax(self) -> str:
         """The usage line."""
         return "[options] <spider>"
@@ -48,10 +50,10 @@ class Command(crawl.Command):
         try:
             self._check(self._spider(args[0]), opts)
         except Busy as running:
-            print(f"scrapy crawl: {running}", file=sys.stderr)
+            print(f"scrapy {self.name}: {running}", file=sys.stderr)
             sys.exit(0)
         except FreshetError as error:
-            complain("crawl", error)
+            complain(self.name, error)
             sys.exit(1)
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:

@@ -7,7 +7,6 @@ import asyncio
 from typing import Any
 
 from rich.columns import Columns
-from rich.console import Console
 from rich.table import Table
 
 from crawler.clock import Clock
@@ -16,6 +15,7 @@ from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.storage import targets
 from crawler.storage.store import opened
+from crawler.terminal import stdout
 
 STATES = ("targets", "due", "unlisted", "gone", "dead_links", "aliases", "errors")
 
@@ -50,7 +50,7 @@ async def _counts(config: Config, spider: str | None) -> dict[str, Any]:
 
 def _show(counts: dict[str, Any]) -> None:
     states = [f"{counts[name]:,} {name.replace('_', ' ')}" for name in STATES if counts[name]]
-    console = Console(highlight=False)
+    console = stdout()
     console.print(", ".join(states) or "no targets")
     parts = ("kinds", "outcomes", "categories", "spiders")
     console.print(Columns([_table(part, counts[part]) for part in parts if counts[part]]))

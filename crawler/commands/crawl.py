@@ -38,7 +38,7 @@ class Command(crawl.Command):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Scrapy's options and an example."""
         super().add_options(parser)
-        parser.epilog = "Example: scrapy crawl books -O items.jsonl -a limit=100"
+        parser.epilog = "Example: scrapy crawl books -o items.jsonl -a limit=100"
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
         """Check before Scrapy starts: the user's mistakes are one line and exit code 1."""

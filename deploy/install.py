@@ -9,9 +9,12 @@ import re
 import subprocess
 import sys
 import time
+from collections import deque
 from pathlib import Path
 
 STEP = 10
+# Of pip's log, where it fails.
+LAST_LINES = 30
 
 
 def main(lock: str) -> int:
@@ -22,19 +25,25 @@ def main(lock: str) -> int:
         "--progress-bar", "off", "--require-hashes", "-r", lock,
     ]  # fmt: skip
     began, n = time.monotonic(), 0
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as pip:
+    last: deque[str] = deque(maxlen=LAST_LINES)
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as pip:
         assert pip.stdout is not None
         for line in pip.stdout:
+            last.append(line)
             if line.startswith(("Collecting ", "Requirement already satisfied: ")):
                 n += 1
                 name = line.split(": ")[-1].removeprefix("Collecting ").split()[0]
                 show(f"{n} of {total} packages: {name}", is_step=n % STEP == 0 or n == total)
             elif line.startswith("Installing collected packages"):
-                show(f"{n} of {total} packages: unpacking", is_step=True)
+                show(f"unpacking {n} packages", is_step=True)
     if pip.returncode == 0:
         show(f"{n} packages installed in {time.monotonic() - began:.0f} s", is_step=True)
     if sys.stdout.isatty():
         print(flush=True)
+    if pip.returncode != 0:
+        print("".join(last), end="", file=sys.stderr)
     return pip.returncode
 
 

@@ -19,6 +19,7 @@ from scrapy.utils.conf import arglist_to_dict
 from scrapy.utils.datatypes import SequenceExclude
 from scrapy.utils.spider import DefaultSpider, spidercls_for_request
 from twisted.python.failure import Failure
+from w3lib.url import is_url
 
 from crawler.command import complain
 from crawler.errors import ConfigError, FreshetError
@@ -72,15 +73,19 @@ class Inspection(ScrapyCommand):
     def spider_class(self, args: list[str], opts: argparse.Namespace) -> type[Spider]:
         """The spider that `--spider` names, else the only one whose site the URL is on.
 
-        Scrapy's default spider where there is none. Raises ConfigError for an unknown name.
+        Scrapy's default spider where there is none. Raises ConfigError for an unknown name and for
+        a URL that cannot be read.
         """
         assert self.settings is not None
         if opts.spider:
             return spider_named(self.settings, opts.spider)
-        if not args:
+        if not args or not is_url(args[0]):
             return DefaultSpider
-        loader = get_spider_loader(self.settings)
-        return spidercls_for_request(loader, Request(args[0], dont_filter=True), DefaultSpider)
+        try:
+            request = Request(args[0])
+        except ValueError as error:
+            raise ConfigError(f"{args[0]}: not a valid URL: {error}") from None
+        return spidercls_for_request(get_spider_loader(self.settings), request, DefaultSpider)
 
     def typed_request(self, spider: Spider, url: str, *, redirect: bool = True) -> Request:
         """The request for a URL that the user typed, with a wrapper's headers and cookies.

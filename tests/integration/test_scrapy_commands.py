@@ -175,6 +175,13 @@ def test_an_unknown_spider_is_one_line(freshet: Freshet, command: str) -> None:
     assert failed.complaint == expected
 
 
+@pytest.mark.parametrize("command", ["fetch", "view", "parse"])
+def test_what_is_no_url_prints_the_usage(freshet: Freshet, command: str) -> None:
+    assert f"scrapy {command} [options] <url>" in ended(freshet(command, "nowhere", *QUIET), 2).out
+    broken = ended(freshet(command, "http://[broken", "--nolog"), 1)
+    assert broken.complaint.startswith(f"scrapy {command}: http://[broken: not a valid URL")
+
+
 def test_view_opens_a_browser(freshet: Freshet, home: Pages) -> None:
     shown = freshet.folder / "shown.txt"
     browser = freshet.folder / "browser"

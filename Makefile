@@ -6,11 +6,13 @@ PY := $(VENV)/bin/python
 PIP := $(VENV)/bin/pip
 RUNTIME := $(VENV)/.runtime-installed
 DEV := $(VENV)/.dev-installed
-PIP_INSTALL := $(PY) -m pip --disable-pip-version-check install -qq --no-input --require-hashes
+PIP_INSTALL := $(PY) deploy/install.py
 PIP_COMPILE := $(PY) -m piptools compile --quiet --generate-hashes --strip-extras --allow-unsafe \
 	--no-header --no-emit-options --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 TYPED := crawler spiders pipelines schedules tests/site
 ARGS :=
+# The demo prints how long it took, installation included.
+BEGAN := $(shell date +%s)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -20,7 +22,7 @@ help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
 
 demo: $(RUNTIME) ## Crawl the local demo site and show what changed
-	@$(PY) -m tests.site.demo $(ARGS)
+	@DEMO_BEGAN=$(BEGAN) $(PY) -m tests.site.demo $(ARGS)
 
 test: $(DEV) ## Run the tests
 	@$(PY) -m pytest -n auto --dist worksteal $(ARGS)
@@ -54,14 +56,14 @@ lock: $(DEV) ## Write both lock files anew; ARGS=--upgrade takes the newest vers
 $(shell test -x $(PY) || rm -f $(PIP) $(RUNTIME) $(DEV))
 
 $(PIP):
-	@python=$$(sh deploy/preflight.sh) && "$$python" -m venv --clear $(VENV)
+	@python=$$(sh deploy/preflight.sh) && echo "Making a virtual environment in $(VENV) ..." && "$$python" -m venv --clear $(VENV)
 
 $(RUNTIME): requirements.lock | $(PIP)
 	@echo "Installing the packages of requirements.lock into $(VENV) ..."
-	@$(PIP_INSTALL) -r requirements.lock
+	@$(PIP_INSTALL) requirements.lock
 	@touch $@
 
 $(DEV): requirements-dev.lock $(RUNTIME)
 	@echo "Installing the packages of requirements-dev.lock into $(VENV) ..."
-	@$(PIP_INSTALL) -r requirements-dev.lock
+	@$(PIP_INSTALL) requirements-dev.lock
 	@touch $@

@@ -6,7 +6,6 @@ import argparse
 import asyncio
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from crawler.clock import Clock
@@ -16,6 +15,7 @@ from crawler.errors import ConfigError
 from crawler.storage import dead
 from crawler.storage.client import Document
 from crawler.storage.store import opened
+from crawler.terminal import shortened, stdout
 from crawler.urls import canonical, is_http
 from crawler.words import count
 
@@ -41,10 +41,12 @@ def show(config: Config, opts: argparse.Namespace) -> int:
         print("nothing is dead")
     else:
         table = Table("URL", "spider", "since (UTC)", "workers lost", box=SIMPLE_HEAD)
+        for column in table.columns[1:]:
+            column.no_wrap = True
         for row in rows:
             since = f"{row['at']:%Y-%m-%d %H:%M}"
-            table.add_row(row["url"], row["spider"], since, str(row["leases"]))
-        Console(highlight=False).print(table)
+            table.add_row(shortened(row["url"]), row["spider"], since, str(row["leases"]))
+        stdout().print(table)
     return 0
 
 

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from crawler.storage.client import Document
+from crawler.terminal import stdout
 from crawler.words import DAY, HOUR, NOT_KNOWN, listed, span
 
 SOURCES = {
@@ -19,7 +20,7 @@ SOURCES = {
 
 def show(done: Sequence[Document]) -> None:
     """Print the plans of a replan."""
-    console = Console(highlight=False, markup=False)
+    console = stdout()
     for number, one in enumerate(done):
         if number:
             console.print()

@@ -25,7 +25,7 @@ from crawler.ending import Ending, Left
 from crawler.errors import FreshetError, StorageError
 from crawler.hosts import HostLimits
 from crawler.items import Fetched, LinkCounts, Outcome, Skipped, Target, Visit
-from crawler.misbehaving import FORBIDDEN
+from crawler.misbehaving import OF_THE_HOST
 from crawler.preparing import Beginning, prepare
 from crawler.redis.turns import Turns
 from crawler.runwarnings import RunWarnings, of_run
@@ -387,7 +387,7 @@ class Session:
 
 
 def _say(visit: Visit) -> None:
-    """A line in the log for a page that could not be read, but for what robots.txt forbids."""
+    """A line in the log for a page that could not be read, unless its host has one already."""
     reason, target = visit.reason or "", visit.fetched.target
-    if not visit.fetched.along and not reason.endswith(FORBIDDEN):
+    if not visit.fetched.along and not reason.endswith(OF_THE_HOST):
         logger.warning("%s: %s: %s", target.url, visit.outcome, reason)

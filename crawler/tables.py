@@ -11,6 +11,7 @@ from rich.table import Table
 
 from crawler import charts, weeks
 from crawler.storage.client import Document
+from crawler.terminal import shortened
 from crawler.words import DAY, HOUR, NOT_KNOWN, listed, span
 from schedules.history import Floats
 from schedules.windows import DAYS
@@ -137,9 +138,10 @@ def _pages_table(pages: list[Document]) -> Table:
         key = "\n".join(page.get("windows") or ["?"]), page.get("group") or "?"
         by_times.setdefault(key, []).append(page["url"])
     table = Table("visited at", "group", "URLs")
-    table.columns[2].overflow = "fold"
+    for column in table.columns[:2]:
+        column.no_wrap = True
     for (times, group), urls in by_times.items():
-        table.add_row(times, group, "\n".join(urls))
+        table.add_row(times, group, shortened("\n".join(urls)))
     return table
 
 
@@ -162,19 +164,19 @@ def show_changes(console: Console, one: Document) -> None:
 def _days_table(urls: list[Document]) -> Table:
     table = Table("URL", *DAYS, *URL_SUMS.values(), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     _right(table)
-    table.columns[0].overflow = "fold"
+    for column in table.columns[1:]:
+        column.no_wrap = True
     for name, row in zip(_short([row["url"] for row in urls]), urls, strict=True):
         days = [str(n) if n else "·" for n in row["weekdays"].values()]
-        table.add_row(name, *days, *(f"{row[key]:,}" for key in URL_SUMS))
+        table.add_row(shortened(name), *days, *(f"{row[key]:,}" for key in URL_SUMS))
     return table
 
 
 def _hours_table(urls: list[Document]) -> Table:
     table = Table("URL", charts.HOURS, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.columns[0].overflow = "fold"
     table.columns[1].no_wrap = True
     for name, row in zip(_short([row["url"] for row in urls]), urls, strict=True):
-        table.add_row(name, charts.bars(row["hours"]))
+        table.add_row(shortened(name), charts.bars(row["hours"]))
     return table
 
 

@@ -1,12 +1,15 @@
-"""A word on what takes long, where somebody watches."""
+"""Live lines on a terminal, and log lines above them."""
 
 from __future__ import annotations
 
+import io
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.text import Text
 
 from crawler.config import Config
 
@@ -17,5 +20,40 @@ def working(config: Config, what: str) -> Iterator[Callable[[str], None]]:
     if not (config.progress and sys.stderr.isatty()):
         yield lambda what: None
         return
-    with Console(stderr=True, highlight=False).status(what) as status:
+    console = Console(stderr=True, highlight=False)
+    with logs_above(console), console.status(what) as status:
         yield status.update
+
+
+@contextmanager
+def logs_above(console: Console) -> Iterator[None]:
+    """Print what is logged to stderr above the console's live display, which it would tear.
+
+    A handler keeps the stream that it was made with, so that it does not notice rich's redirection
+    of sys.stderr.
+    """
+    moved = [
+        (handler, handler.stream)
+        for handler in logging.root.handlers
+        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stderr
+    ]
+    for handler, _ in moved:
+        handler.setStream(_Above(console))
+    try:
+        yield
+    finally:
+        for handler, stream in moved:
+            handler.setStream(stream)
+
+
+class _Above(io.TextIOBase):
+    """A stream that prints through a console, whose display moves down for it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def write(self, text: str) -> int:
+        """Print a record as it is: the terminal wraps long lines, so that they can be copied."""
+        if text:
+            self._console.print(Text(text.removesuffix("\n")), highlight=False, soft_wrap=True)
+        return len(text)

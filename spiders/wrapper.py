@@ -14,6 +14,7 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response, TextResponse
 from scrapy.settings import BaseSettings
 from scrapy.spidermiddlewares.httperror import HttpError
+from scrapy.utils.asyncgen import as_async_generator
 from scrapy.utils.sitemap import Sitemap
 from twisted.python.failure import Failure
 
@@ -22,7 +23,7 @@ from crawler.cells.failed import QueryFailed
 from crawler.clock import Clock
 from crawler.config import Config
 from crawler.definition import Definition
-from crawler.errors import ConfigError, StorageError, first_problem
+from crawler.errors import ConfigError, FreshetError, StorageError, first_problem
 from crawler.feeder import due_targets
 from crawler.feeding import Feeding
 from crawler.heavy import is_heavy, out_of_memory
@@ -55,6 +56,8 @@ SITEMAP_AS_ITEM = (
 )
 # What an error names where no file is wrong.
 ARGUMENTS = "-a"
+# A Scrapy setting: pages are only looked at, so no crawl run begins. Set by commands, not by users.
+INSPECTS = "INSPECTS_PAGES"
 # Errors whose message says it all.
 PLAIN = (QueryFailed, Misbehaves, OffLimits)
 
@@ -95,7 +98,7 @@ class WrapperSpider(Spider):
     def update_settings(cls, settings: BaseSettings) -> None:
         """Scrapy starts as many tasks a response as CONCURRENT_ITEMS; ours gives one item."""
         settings.set("CONCURRENT_ITEMS", 1, priority="addon")
-        if Config.of(settings).redis_url is not None:
+        if Config.of(settings).redis_url is not None and not settings.getbool(INSPECTS):
             settings.set("SCHEDULER", "crawler.redis.scheduler.Scheduler", priority="addon")
         super().update_settings(settings)
 
@@ -104,10 +107,20 @@ class WrapperSpider(Spider):
         """The spider of a crawl, with its wrapper's settings."""
         spider = super().from_crawler(crawler, *args, **kwargs)
         spider.configure(crawler)
-        spider.begin(crawler)
+        if not crawler.settings.getbool(INSPECTS):
+            spider.begin(crawler)
         for name, value in politeness(spider.wrapper).items():
             crawler.settings.set(name, value, priority="spider")
         return spider
+
+    @classmethod
+    def handles_request(cls, request: Request) -> bool:
+        """Whether a URL is on this site: `scrapy shell URL` and others choose the spider by it."""
+        try:
+            wrapper = cls.read_wrapper(cls.read_arguments({}))
+        except FreshetError:
+            return False
+        return bool(wrapper.starts) and wrapper.is_own(request.url)
 
     def configure(self, crawler: Crawler) -> None:
         """Take config and clock from the crawl's settings."""
@@ -198,6 +211,29 @@ class WrapperSpider(Spider):
             dont_filter=True,
         )
 
+    async def parse(self, response: Response, **kwargs: Any) -> AsyncIterator[Any]:
+        """Yield what a page holds in Scrapy's terms, for `scrapy parse` and the shell.
+
+        An item page gives one dict of its fields, a list page a request for each link that is
+        followed. Nothing is stored.
+        """
+        url = self.wrapper.canonical(response.url)
+        match = self.wrapper.match(url)
+        if match.kind is None:
+            meets = "both list_pages and item_pages" if match.both else "no pattern"
+            self.logger.error("%s matches %s of %s", url, meets, self.name)
+            return
+        response.meta["target"] = Target(self.name, url, match.kind)
+        async for fetched in as_async_generator(self.parse_target(response)):
+            if fetched.outcome is not None:
+                problem = fetched.reason or fetched.status
+                self.logger.error("%s: %s: %s", url, fetched.outcome, problem)
+            elif fetched.content is not None:
+                yield {"url": url, **fetched.content}
+            for link in fetched.links or ():
+                request = self.request(Target(self.name, link.url, link.kind))
+                yield request.replace(callback=self.parse, errback=None)
+
     def parse_target(self, response: Response) -> Iterable[Fetched] | AsyncIterator[Fetched]:
         """Turn a response into a Fetched; a failure here is this page's outcome, no more.
 
@@ -267,7 +303,7 @@ class WrapperSpider(Spider):
             isinstance(error, IgnoreRequest) and str(error) == FORBIDDEN
         )
         fetched.outcome = Outcome.BLOCKED if refused else Outcome.ERROR
-        fetched.reason = _in_words(failure)
+        fetched.reason = failure_text(failure)
         return fetched
 
     def read_item(self, response: TextResponse) -> dict[str, Any]:
@@ -413,7 +449,8 @@ def politeness(wrapper: Wrapper) -> dict[str, Any]:
     return {name: value for name, value in chosen.items() if value is not None}
 
 
-def _in_words(failure: Failure) -> str:
+def failure_text(failure: Failure) -> str:
+    """Return why a request failed, in one line of at most 300 characters."""
     if isinstance(failure.value, HttpError):
         return unfollowed(failure.value.response)
     said = " ".join(str(failure.value).split())

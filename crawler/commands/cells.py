@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from crawler.clock import Clock
@@ -21,6 +20,7 @@ from crawler.config import Config
 from crawler.storage import cells
 from crawler.storage.client import Document
 from crawler.storage.store import opened
+from crawler.terminal import shortened, stdout
 from crawler.words import HOUR, count, period, span
 from schedules.ratios import expected_ratio, load_of
 
@@ -115,13 +115,17 @@ def _mean(values: list[float | None]) -> float | None:
 
 
 def _show(found: Document) -> None:
-    console = Console(highlight=False, markup=False)
+    console = stdout()
     if not found["cells"]:
         console.print("no cells (scrapy crawl cells -a file=cells.toml)")
         return
-    table = Table("cell", "group", "every", "takes", "age", "ratio", "trouble", box=SIMPLE_HEAD)
+    columns = ("cell", "group", "every", "takes", "age", "ratio", "trouble")
+    table = Table(*columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for column in table.columns[1:-1]:
+        column.no_wrap = True
     for one in found["cells"]:
-        table.add_row(*map(_text, _row(one)))
+        name, *figures, trouble = map(_text, _row(one))
+        table.add_row(shortened(name), *figures, shortened(trouble))
     console.print(table)
     groups = Table("group", "cells", "ratio", "expected", "errors", box=SIMPLE_HEAD)
     for name, one in found["groups"].items():

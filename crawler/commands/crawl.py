@@ -28,6 +28,8 @@ class Command(crawl.Command):
 
     _found: type[Spider] | None = None
 
+    name = "crawl"
+
     def syntax(self) -> str:
         """The usage line."""
         return "[options] <spider>"
@@ -39,7 +41,7 @@ class Command(crawl.Command):
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Scrapy's options and an example."""
         super().add_options(parser)
-        parser.epilog = "Example: scrapy crawl books -O items.jsonl -a limit=100"
+        parser.epilog = "Example: scrapy crawl books -o items.jsonl -a limit=100"
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
         """Check before Scrapy starts: the user's mistakes are one line and exit code 1."""
@@ -51,10 +53,10 @@ class Command(crawl.Command):
         try:
             self._check(self._spider(args[0]), opts)
         except Busy as running:
-            print(f"scrapy crawl: {running}", file=sys.stderr)
+            print(f"scrapy {self.name}: {running}", file=sys.stderr)
             sys.exit(0)
         except FreshetError as error:
-            complain("crawl", error)
+            complain(self.name, error)
             sys.exit(1)
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 
-from rich.console import Console
-
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.doctor.findings import Finding, Status, as_json, lines
 from crawler.errors import ConfigError
+from crawler.terminal import stdout
 from crawler.working import working
 
 STYLES = {Status.WARNING: "yellow", Status.FAILED: "red"}
@@ -60,8 +59,8 @@ def _shown(command: FreshetCommand) -> Config:
 
 
 def _show(found: list[Finding]) -> None:
-    console = Console(soft_wrap=True, highlight=False, markup=False)
-    *rows, total = lines(found)
+    console = stdout()
+    *rows, total = lines(found, console.width)
     for one, row in zip(found, rows, strict=True):
-        console.print(row, style=STYLES.get(one.status))
+        console.print(row, style=STYLES.get(one.status), soft_wrap=True)
     console.print(total)

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from rich.console import Console
 from rich.table import Table
 
 from crawler import charts
@@ -20,6 +19,7 @@ from crawler.finding import target_of
 from crawler.storage import feeds, histories, sites, timetables
 from crawler.storage.client import Document
 from crawler.storage.store import opened
+from crawler.terminal import stdout
 from crawler.words import DAY, NOT_KNOWN, count, often, span
 from crawler.working import working
 from schedules.schedule import WEEK_HOURS
@@ -81,7 +81,7 @@ async def _explained(
 
 
 def _show(found: Document) -> None:
-    console = Console(highlight=False, markup=False)
+    console = stdout()
     console.print(found["url"], style="bold", soft_wrap=True)
     table = Table.grid(padding=(0, 2))
     for name, text in _lines(found).items():

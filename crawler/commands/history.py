@@ -19,6 +19,7 @@ from crawler.searching.passages import printable
 from crawler.storage import feedposts, versions, visits
 from crawler.storage.client import Database, Document
 from crawler.storage.store import opened
+from crawler.terminal import shortened, stdout
 
 SHOWN_HASH = 8
 STYLES = {"+": "green", "-": "red", "@": "cyan"}
@@ -130,8 +131,8 @@ def _show_diff(found: Document, pair: tuple[int, int], *, as_json: bool) -> None
 
 
 def _show(found: Document) -> None:
-    console = Console(highlight=False, markup=False)
-    console.print(found["url"], style="bold")
+    console = stdout()
+    console.print(found["url"], style="bold", soft_wrap=True)
     if post := found.get("post"):
         seen = _time(post["first_seen"])
         console.print(f"{found['spider']}, post of {post['feed']}, first seen {seen}")
@@ -150,15 +151,18 @@ def _visits_table(rows: list[Document]) -> Table:
     table = Table(
         *columns, title="visits, sizes in bytes, diff in characters", title_justify="left"
     )
-    # Too narrow a terminal breaks the reason, which can be read in pieces.
+    # Too narrow a terminal shortens the reason.
     for column in table.columns[:-1]:
         column.no_wrap = True
-    table.columns[-1].overflow = "fold"
     for row in rows:
         sizes = (str(row[name]) for name in ("get_size", "update_size", "diff_size"))
         status = str(row["status"] or "")
         table.add_row(
-            _time(row["at"]), row["outcome"], status, *sizes, printable(row.get("reason") or "")
+            _time(row["at"]),
+            row["outcome"],
+            status,
+            *sizes,
+            shortened(printable(row.get("reason") or "")),
         )
     return table
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
-from rich.console import Console
 from rich.table import Table
 
 from crawler import units
@@ -23,6 +22,7 @@ from crawler.locks import only_one
 from crawler.storage import learnings, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.store import opened
+from crawler.terminal import stdout
 from crawler.words import DAY, span
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ async def _check(db: Database, spider: str) -> None:
 
 
 def _show(done: Document) -> None:
-    console = Console(highlight=False, markup=False)
+    console = stdout()
     for line in _lines(done):
         console.print(line, soft_wrap=True)
     if "urls" in done:

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
-from rich.console import Console
-
 from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
@@ -17,6 +15,7 @@ from crawler.errors import ConfigError
 from crawler.storage import plans, sites, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.store import opened
+from crawler.terminal import stdout
 from crawler.working import working
 
 Say = Callable[[str], None]
@@ -150,7 +149,7 @@ async def _changes(config: Config, name: str | None, last: float | None, most: i
 def _show(found: Document) -> None:
     from crawler.tables import show_changes, show_plan
 
-    console = Console(highlight=False, markup=False)
+    console = stdout()
     for one in found.get("changes", ()):
         show_changes(console, one)
     if "plans" in found:

@@ -6,11 +6,10 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.simulation import options
+from crawler.terminal import stdout
 from crawler.working import working
 
 # What plans is slow to import: not before there is something to simulate.
@@ -49,7 +48,7 @@ class Command(FreshetCommand):
         if opts.json:
             print_json(found.in_json())
         else:
-            found.show(Console(highlight=False))
+            found.show(stdout())
 
 
 def _of_overload(

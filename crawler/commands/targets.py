@@ -8,7 +8,6 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from rich.columns import Columns
-from rich.console import Console
 from rich.table import Table
 
 from crawler.clock import Clock
@@ -16,6 +15,7 @@ from crawler.command import FreshetCommand, json_line, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.helping import number, part
+from crawler.terminal import stdout
 from crawler.words import count
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def _state(row: Document) -> str:
 
 def _show(counts: dict[str, Any]) -> None:
     states = [f"{counts[name]:,} {name.replace('_', ' ')}" for name in STATES if counts[name]]
-    console = Console(highlight=False)
+    console = stdout()
     console.print(", ".join(states) or "no targets")
     parts = ("kinds", "outcomes", "categories", "spiders")
     console.print(Columns([_table(part, counts[part]) for part in parts if counts[part]]))

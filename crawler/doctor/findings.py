@@ -6,9 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from textwrap import TextWrapper
 from typing import Any
 
 from crawler.words import count
+
+# The longest status, and a space.
+STATUS_CHARACTERS = 9
 
 
 class Status(StrEnum):
@@ -51,15 +55,23 @@ def failed(check: str, found: str, todo: str = "", of: str = "") -> Finding:
     return Finding(check, Status.FAILED, found, todo, of)
 
 
-def lines(findings: Sequence[Finding]) -> list[str]:
-    """One line for each finding, in columns, and one for all of them."""
+def lines(findings: Sequence[Finding], characters: int) -> list[str]:
+    """Return one paragraph for each finding, in columns, and one line for all of them.
+
+    characters: width that the paragraphs are wrapped to, by words
+    """
     names = [" ".join(filter(None, (one.check, one.of))) for one in findings]
     width = max(map(len, names), default=0)
     rows = [
-        f"{one.status:<8} {name:<{width}}  {one.found}" + (f" -> {one.todo}" if one.todo else "")
+        f"{one.status:<{STATUS_CHARACTERS - 1}} {name:<{width}}  {one.found}"
+        + (f" -> {one.todo}" if one.todo else "")
         for name, one in zip(names, findings, strict=True)
     ]
-    return [*rows, in_short(findings)]
+    indent = " " * (STATUS_CHARACTERS + width + 2)
+    paragraph = TextWrapper(
+        characters, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return [*map(paragraph.fill, rows), in_short(findings)]
 
 
 def in_short(findings: Iterable[Finding]) -> str:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from crawler.duplication.common import copies
 from crawler.duplication.published import DOCUMENTS
 from crawler.storage.client import Document
+from crawler.terminal import stdout
 from crawler.words import amount, count
 
 
 def show(done: Document) -> None:
     """Print what `scrapy duplicates bench --json` would."""
-    console = Console(highlight=False, markup=False)
+    console = stdout()
     console.print(_heading(done), soft_wrap=True)
     console.print(_methods(done["methods"]))
     if beside := [row for row in done["methods"] if row["paper"]]:

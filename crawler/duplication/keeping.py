@@ -7,7 +7,6 @@ import asyncio
 import sys
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from crawler.command import print_json
@@ -18,6 +17,7 @@ from crawler.storage.client import Document
 from crawler.storage.duplicates import kept
 from crawler.storage.duplicates.trouble import told
 from crawler.storage.store import opened
+from crawler.terminal import stdout
 from crawler.words import count, listed
 
 
@@ -84,7 +84,7 @@ async def _drop(config: Config, name: str) -> None:
 
 
 def _show(rows: list[Document]) -> None:
-    console = Console(highlight=False, markup=False)
+    console = stdout()
     if not rows:
         console.print("nothing is kept; scrapy duplicates check FILE --keep NAME keeps")
         return

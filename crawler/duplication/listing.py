@@ -23,6 +23,7 @@ from crawler.storage.duplicates import reading
 from crawler.storage.duplicates.opening import HINT
 from crawler.storage.duplicates.reading import Overview
 from crawler.storage.store import opened
+from crawler.terminal import shortened, stdout
 from crawler.words import count
 
 USUAL_LIMIT = 20
@@ -42,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(config: Config, opts: argparse.Namespace) -> int:
     """Print them."""
-    console = Console(highlight=False, markup=False)
+    console = stdout()
     if opts.cluster is not None:
         found = asyncio.run(_cluster(config, opts))
         print_json(found) if opts.json else _show_cluster(console, found)
@@ -132,11 +133,11 @@ def _copies(members: Sequence[Document]) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("alike", justify="right", no_wrap=True)
     table.add_column("created (UTC)", no_wrap=True)
-    table.add_column("copy", overflow="fold")
+    table.add_column("copy")
     for post in members:
         alike = "" if post["similarity"] is None else f"{post['similarity']:.0%}"
         told = "\n".join(filter(None, (title_of(post), place_of(post))))
-        table.add_row(alike, f"{post['created']:%Y-%m-%d %H:%M}", told)
+        table.add_row(alike, f"{post['created']:%Y-%m-%d %H:%M}", shortened(told))
     return table
 
 

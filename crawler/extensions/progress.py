@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from typing import Self
 
 from rich.console import Console
@@ -15,6 +16,7 @@ from scrapy.utils.asyncio import create_looping_call
 
 from crawler.items import Outcome
 from crawler.session import Session
+from crawler.working import logs_above
 
 UPDATE_SECONDS = 0.5
 
@@ -26,16 +28,18 @@ class Progress:
         self.session = Session.of(crawler)
         if not (self.session.config.progress and sys.stderr.isatty()):
             raise NotConfigured
+        self.console = Console(stderr=True)
         self.bar = Bar(
             SpinnerColumn(),
             TextColumn("{task.description}"),
             BarColumn(),
             TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[note]}"),
             TimeElapsedColumn(),
-            console=Console(stderr=True),
+            console=self.console,
             transient=True,
         )
         self.task = self.bar.add_task(self.session.spider, total=1, note="")
+        self._shown = ExitStack()
         self.loop = create_looping_call(self.update)
         crawler.signals.connect(self.open, signals.engine_started)
         crawler.signals.connect(self.close, signals.spider_closed)
@@ -46,15 +50,16 @@ class Progress:
         return cls(crawler)
 
     def open(self) -> None:
-        """Show it."""
-        self.bar.start()
+        """Show it, with what is logged from now on above it."""
+        self._shown.enter_context(logs_above(self.console))
+        self._shown.enter_context(self.bar)
         self.loop.start(UPDATE_SECONDS)
 
     def close(self) -> None:
         """Take it away."""
         if self.loop.running:
             self.loop.stop()
-        self.bar.stop()
+        self._shown.close()
 
     def update(self) -> None:
         """Bring it up to date."""

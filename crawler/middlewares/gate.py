@@ -7,6 +7,7 @@ behind one only what is written can be checked.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -16,13 +17,16 @@ from scrapy.crawler import Crawler
 from crawler.addresses import Address, Named, literal, usable
 from crawler.config import Config
 from crawler.items import Kind, Target
-from crawler.misbehaving import OffLimits
+from crawler.misbehaving import LITERAL_WAY_OUT, WAY_OUT, OffLimits
 from crawler.urls import host_of
 from crawler.wrapper import Wrapper
 
-WAY_OUT = "name it in start_urls, or set FRESHET_PRIVATE_ADDRESSES=1"
-# In a request's meta: the request for whose sake it is made.
+logger = logging.getLogger(__name__)
+# In a request's meta: the request for whose sake it is made; the URL that the user typed for it.
 SAKE = "for_the_sake_of"
+TYPED = "typed_by_the_user"
+# Refused hosts that have a line of their own in the log.
+MAX_LOGGED_HOSTS = 100
 
 
 class Gate:
@@ -31,6 +35,7 @@ class Gate:
     def __init__(self, named: Named, *, is_open: bool) -> None:
         self._named = named
         self._is_open = is_open
+        self._refused: set[str] = set()
 
     @classmethod
     def of(cls, crawler: Crawler) -> Self:
@@ -39,12 +44,12 @@ class Gate:
         return cls(_named_by(crawler.spider), is_open=config.private_addresses)
 
     def is_named(self, request: Request) -> bool:
-        """Whether the user has named the request's host, or a feed on it."""
+        """Whether the user has named the request's host, or a feed on it, or typed a URL on it."""
         if self._named.cover(request.url):
             return True
         cause = request.meta.get(SAKE, request)
-        feed = _feed_of(cause.meta.get("target"))
-        return feed is not None and Named.of([feed]).cover(request.url)
+        given = cause.meta.get(TYPED) or _feed_of(cause.meta.get("target"))
+        return given is not None and Named.of([given]).cover(request.url)
 
     def passage(self, request: Request) -> Passage:
         """How the connection for a request is to be made.
@@ -57,6 +62,17 @@ class Gate:
         if written is not None and not passage.let_through([written]):
             raise OffLimits(request.url, refusal(host, [written]))
         return passage
+
+    def log(self, error: OffLimits) -> None:
+        """Log that a host was refused: once for each host, and for a bounded number of them."""
+        host = host_of(error.url)
+        if host in self._refused or len(self._refused) > MAX_LOGGED_HOSTS:
+            return
+        self._refused.add(host)
+        if len(self._refused) > MAX_LOGGED_HOSTS:
+            logger.warning("More hosts refused; only the first %d are logged", MAX_LOGGED_HOSTS)
+        else:
+            logger.warning("Request refused: %s", error)
 
 
 @dataclass(slots=True)
@@ -82,7 +98,7 @@ class Passage:
 def refusal(host: str, found: list[Address], *, is_named: bool = False) -> str:
     """Why a host is not asked, in words."""
     if is_named:
-        return f"{host} leads to {found[0]}, where no name may lead ({WAY_OUT})"
+        return f"{host} leads to {found[0]}, where no name may lead ({LITERAL_WAY_OUT})"
     leads = "" if literal(host) else f" ({found[0]})"
     return f"{host} is not on the public Internet{leads} and only a page names it ({WAY_OUT})"
 

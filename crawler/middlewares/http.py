@@ -63,6 +63,13 @@ class HttpHandler(HTTP11DownloadHandler):
             raise Misbehaves(
                 f"redirects to a URL of {len(request.url)} characters (FRESHET_URL_CHARACTERS)"
             )
+        try:
+            return await self._guarded(request)
+        except OffLimits as error:
+            self._gate.log(error)
+            raise
+
+    async def _guarded(self, request: Request) -> Response:
         passage = self._gate.passage(request)
         agent = BoundedAgent(
             passage=passage,

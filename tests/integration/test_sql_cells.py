@@ -24,8 +24,8 @@ RATES = (
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgres]:
-    with postgres(tmp_path_factory.mktemp("pg")) as started:
+def server() -> Iterator[Postgres]:
+    with postgres() as started:
         started.run(*RATES)
         yield started
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -209,3 +211,17 @@ def test_units(template: str, tmp_path: Path) -> None:
             [verifier, "verify", path], check=False, capture_output=True, text=True, timeout=60
         )
         assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_an_installation_that_fails_prints_why(tmp_path: Path) -> None:
+    lock = tmp_path / "some.lock"
+    lock.write_text(f"no-such-package==1.0 --hash=sha256:{'0' * 64}\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, ROOT / "deploy" / "install.py", lock],
+        env={"PATH": os.defpath, "PIP_NO_INDEX": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "No matching distribution found for no-such-package==1.0" in done.stderr

@@ -58,12 +58,20 @@ def test_each_finding_is_a_line_and_the_last_line_counts_them() -> None:
         warning("redis", "no file", "set it"),
         failed("x", "bad", of="b"),
     ]
-    assert lines(found) == [
+    assert lines(found, 80) == [
         "ok       python  3.13",
         "warning  redis   no file -> set it",
         "failed   x b     bad",
         "3 checks: 1 ok, 1 warning, 1 failed",
     ]
+
+
+def test_a_finding_is_wrapped_by_words_in_its_column() -> None:
+    words = "cannot be reached: the name of the host is unknown"
+    first, *others, _ = lines([warning("robots.txt", words, "is it right?")], 48)[0].splitlines()
+    assert first.startswith("warning  robots.txt  cannot")
+    assert all(line.startswith(" " * 21) for line in others)
+    assert " ".join([first[21:], *others]).split()[:3] == ["cannot", "be", "reached:"]
 
 
 def test_for_machines_nothing_is_lost() -> None:

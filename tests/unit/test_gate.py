@@ -9,7 +9,7 @@ from scrapy import Request
 
 from crawler.addresses import Named
 from crawler.items import Kind, Target
-from crawler.middlewares.gate import SAKE, Gate
+from crawler.middlewares.gate import MAX_LOGGED_HOSTS, SAKE, TYPED, Gate
 from crawler.misbehaving import OffLimits
 
 INTRANET = "http://intranet:8080/list"
@@ -73,3 +73,22 @@ def test_robots_txt_has_the_rights_of_whom_it_is_read_for() -> None:
     feed = Target("feeds", "http://10.0.0.5/feed", Kind.FEED)
     asked = Request("http://10.0.0.5/robots.txt", meta={SAKE: request(feed.url, feed)})
     gate().passage(asked)
+
+
+def test_a_typed_url_names_its_host_for_its_request_only() -> None:
+    typed = Request("http://10.0.0.5/", meta={TYPED: "http://10.0.0.5/"})
+    gate().passage(typed)
+    with pytest.raises(OffLimits):
+        gate().passage(typed.replace(url="http://10.0.0.6/"))
+
+
+def test_refused_hosts_are_logged_once_and_not_without_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    one = gate()
+    for _ in range(2):
+        for n in range(MAX_LOGGED_HOSTS + 50):
+            one.log(OffLimits(f"http://10.0.0.{n}/", f"10.0.0.{n} is refused"))
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == len(set(lines)) == MAX_LOGGED_HOSTS + 1
+    assert lines[-1] == f"More hosts refused; only the first {MAX_LOGGED_HOSTS} are logged"

@@ -1,0 +1,54 @@
+"""`scrapy check`: Scrapy's own, without crawl runs; says so where there is nothing to check."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from scrapy.commands import check
+from scrapy.contracts import ContractsManager
+from scrapy.spiderloader import get_spider_loader
+from scrapy.utils.conf import build_component_list
+from scrapy.utils.misc import load_object
+
+from crawler.command import complain
+from crawler.errors import FreshetError
+from crawler.inspection import spider_named
+from spiders.wrapper import INSPECTS
+
+
+class Command(check.Command):
+    """Check the contracts in the docstrings of callbacks."""
+
+    def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Check the names of the spiders before Scrapy starts."""
+        super().process_options(args, opts)
+        assert self.settings is not None
+        self.settings.set(INSPECTS, True, priority="cmdline")
+        try:
+            for name in args:
+                spider_named(self.settings, name)
+        except FreshetError as error:
+            complain("check", error)
+            sys.exit(1)
+
+    def run(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Check, and say so where no spider has contracts."""
+        super().run(args, opts)
+        if not self._contracts(args):
+            print(
+                "scrapy check: no spider has contracts in its docstrings. To see what a site "
+                "definition reads: scrapy wrapper check NAME URL",
+                file=sys.stderr,
+            )
+
+    def _contracts(self, names: list[str]) -> int:
+        """How many callbacks of these spiders, or of all, have contracts."""
+        assert self.settings is not None
+        kinds = self.settings.get_component_priority_dict_with_base("SPIDER_CONTRACTS")
+        manager = ContractsManager(map(load_object, build_component_list(kinds)))
+        loader = get_spider_loader(self.settings)
+        found = [
+            manager.tested_methods_from_spidercls(loader.load(n)) for n in names or loader.list()
+        ]
+        return sum(map(len, found))

@@ -1,0 +1,24 @@
+"""`scrapy view`: Scrapy's own, without a crawl run; says when no browser was found."""
+
+from __future__ import annotations
+
+import argparse
+
+from scrapy.commands import view
+from scrapy.http import Response, TextResponse
+from scrapy.utils.response import open_in_browser
+
+from crawler.command import complain
+from crawler.commands import fetch
+
+
+class Command(fetch.Command, view.Command):
+    """Open a page in the browser, as Freshet gets it."""
+
+    def _print_response(self, response: Response, opts: argparse.Namespace) -> None:
+        if not isinstance(response, TextResponse):
+            complain("view", f"{response.url}: not a text response, so there is nothing to view")
+            self.exitcode = 1
+        elif not open_in_browser(response):
+            complain("view", "no browser found. Set BROWSER, or use `scrapy fetch`")
+            self.exitcode = 1

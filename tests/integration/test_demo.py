@@ -1,0 +1,66 @@
+"""README's table of the demonstration is what the demonstration prints."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.harness import ROOT, _clean
+from tests.site.demo import PORT
+
+LIMIT_SECONDS = 600
+# Requests a day, freshness, minutes of age, hours that a change waits: visits are made in real
+# time, so that the last digits are not the same every time.
+TOLERANCES = (2, 0.003, 4, 0.4)
+FIGURES = r"\D*([\d.]+)" * len(TOLERANCES)
+
+
+@pytest.fixture
+def environment() -> Iterator[dict[str, str]]:
+    """As of a user who has set nothing, with data of the test's own and an embedded server."""
+    # A socket's path may have 107 bytes, so not in pytest's folder.
+    with tempfile.TemporaryDirectory(prefix="demo-") as folder:
+        environment = _clean() | {"FRESHET_DATA_DIR": folder}
+        yield environment
+        stop = [sys.executable, "-m", "scrapy", "db", "stop"]
+        subprocess.run(stop, cwd=ROOT, env=environment, check=True, capture_output=True)
+
+
+def figures(row: str, text: str) -> list[float]:
+    found = re.search(rf"{row} *[|│]{FIGURES}", text)
+    assert found, row
+    return [float(figure) for figure in found.groups()]
+
+
+@pytest.mark.slow
+@pytest.mark.mongo
+@pytest.mark.usefixtures("mongo")
+def test_readme_has_the_figures_that_the_demonstration_prints(environment: dict[str, str]) -> None:
+    began = time.time() - 100
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.site.demo"],
+        cwd=ROOT,
+        env=environment | {"DEMO_BEGAN": f"{began:.0f}"},
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    took = re.search(r"This took (\d+) s", done.stdout)
+    assert took
+    assert 100 < int(took[1]) <= time.time() - began + 1
+    if f"http://127.0.0.1:{PORT}/" not in done.stdout:
+        pytest.skip(f"another program has port {PORT}, so the figures are others")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for row, name in (("by plan", "by plan"), ("if all were visited daily", "if daily")):
+        for said, printed, tolerance in zip(
+            figures(row, readme), figures(name, done.stdout), TOLERANCES, strict=True
+        ):
+            assert abs(said - printed) <= tolerance, (row, said, printed)

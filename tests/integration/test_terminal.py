@@ -1,0 +1,132 @@
+"""What commands print, in the width of a terminal and without one."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from contextlib import suppress
+from fcntl import ioctl
+
+import pytest
+
+from tests.integration.harness import ROOT, Freshet, Pages, _clean
+from tests.integration.inside import run
+
+WIDTH = 80
+LONG = "https://www.a-rather-long-host-name.example/blog/category/technology/feed"
+FEEDS = [f"{LONG}-{n}/atom.xml?format=full&language=en" for n in range(5)]
+FIELDS = [f"a_field_with_a_rather_long_name_{n}" for n in range(3)]
+REASON = f"none of the fields found: {', '.join(FIELDS)}"
+
+
+@pytest.fixture
+def feeds(freshet: Freshet) -> Freshet:
+    """Some feeds that nobody has fetched."""
+    path = freshet.folder / "feeds.txt"
+    path.write_text("\n".join(FEEDS), encoding="utf-8")
+    assert run(freshet, "feeds", "import", path).code == 0
+    return freshet
+
+
+@pytest.fixture
+def failed(freshet: Freshet, pages: Pages) -> str:
+    """The URL of a page whose visit has a long reason."""
+    pages.list("index.html", ["/item/1.html"])
+    pages.item("item/1.html", "One")
+    freshet.crawl(
+        freshet.wrapper(
+            "wide",
+            start_urls=[f"{pages.url}/"],
+            item_pages="/item/",
+            fields=dict.fromkeys(FIELDS, "h6"),
+        )
+    )
+    return f"{pages.url}/item/1.html"
+
+
+@pytest.fixture
+def piped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No width is given."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+def test_a_row_of_feeds_stays_one_line(feeds: Freshet) -> None:
+    lines = run(feeds, "feeds", "list", COLUMNS=WIDTH).out.splitlines()
+    rows = [line for line in lines if "http" in line]
+    assert len(rows) == len(FEEDS)
+    assert all("…" in row for row in rows)
+    assert max(map(len, lines)) <= WIDTH
+    assert "next" in lines[1]
+
+
+def test_without_a_terminal_no_feed_is_cut(feeds: Freshet, piped: None) -> None:
+    lines = feeds("feeds", "list").out.splitlines()
+    assert [url for url in FEEDS if any(url in line for line in lines)] == FEEDS
+    assert "…" not in "".join(lines)
+
+
+def test_a_visit_stays_one_line(freshet: Freshet, failed: str) -> None:
+    lines = run(freshet, "history", failed, COLUMNS=WIDTH).out.splitlines()
+    (row,) = [line for line in lines if "│ error" in line]
+    assert "…" in row
+    assert "a_field" not in "".join(lines[lines.index(row) + 1 :])
+    # The figures are whole.
+    assert re.match(r"│ \d{4}-\d\d-\d\d \d\d:\d\d:\d\d │ error +│ 200 ", row)
+
+
+def test_without_a_terminal_a_reason_is_whole(freshet: Freshet, failed: str, piped: None) -> None:
+    assert REASON in freshet("history", failed).out
+
+
+def test_log_lines_stand_above_the_progress_bar(freshet: Freshet, pages: Pages) -> None:
+    """Each begins where its line does, and the bar is not left between them."""
+    items = [f"/item/{n}.html" for n in range(40)]
+    pages.list("index.html", items)
+    for item in items:
+        pages.item(item, "One")
+    wrapper = freshet.wrapper(
+        "bar",
+        start_urls=[f"{pages.url}/"],
+        item_pages="/item/",
+        fields={"price": "h6"},
+        concurrency=1,
+        delay_seconds=0.05,
+    )
+    screen = on_a_terminal(freshet, "crawl", "site", "-a", f"wrapper={wrapper}")
+    # What stands in a line in the end: the text behind the last time that it was erased.
+    lines = [line.rpartition("\x1b[2K")[2] for line in re.split(r"\r?\n", screen)]
+    warnings = [line for line in lines if "WARNING" in line]
+    assert len(warnings) == len(items)
+    assert all(re.match(r"\d{4}-\d\d-\d\d .*fields found: price\s*$", line) for line in warnings), (
+        warnings
+    )
+    assert "━" in screen
+    assert "━" not in "".join(warnings)
+
+
+def on_a_terminal(freshet: Freshet, *words: str) -> str:
+    """All that a command writes where stderr is a terminal."""
+    ours, theirs = pty.openpty()
+    ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, WIDTH, 0, 0))
+    with subprocess.Popen(
+        [sys.executable, "-m", "scrapy", *words],
+        cwd=ROOT,
+        env=_clean() | {"TERM": "xterm"} | freshet.env,
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        read = []
+        # Linux ends a terminal that nobody has open any more with an error.
+        with suppress(OSError):
+            while part := os.read(ours, 65536):
+                read.append(part)
+        os.close(ours)
+    screen = b"".join(read).decode()
+    assert process.returncode == 0, screen
+    return screen

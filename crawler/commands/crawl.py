@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from typing import TYPE_CHECKING
 
 from scrapy import Spider
 from scrapy.commands import crawl
@@ -15,9 +16,9 @@ from crawler.command import complain, refuse_left_over
 from crawler.config import Config
 from crawler.errors import ConfigError, FreshetError
 from crawler.locks import Busy, only_one
-from crawler.session import Session
-from crawler.storage.store import Store
-from spiders.wrapper import WrapperSpider
+
+if TYPE_CHECKING:
+    from spiders.wrapper import WrapperSpider
 
 DEFAULT_LOG_LEVEL = "INFO"
 
@@ -64,6 +65,8 @@ class Command(crawl.Command):
             self.exitcode = 1
 
     def _check(self, spider: type[Spider], opts: argparse.Namespace) -> None:
+        from spiders.wrapper import WrapperSpider
+
         assert self.settings is not None
         config = Config.of(self.settings)
         if issubclass(spider, WrapperSpider):
@@ -91,9 +94,13 @@ def _check_arguments(spider: type[WrapperSpider], spargs: dict[str, str]) -> str
 
 async def _check_storage(config: Config) -> None:
     """Reach and prepare the database."""
+    from crawler.storage.store import Store
+
     await (await Store.open(config)).close()
 
 
 def _failed(crawler: Crawler) -> bool:
+    from crawler.session import Session
+
     session = getattr(crawler.spider, "session", None)
     return isinstance(session, Session) and session.error is not None

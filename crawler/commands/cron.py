@@ -8,16 +8,16 @@ import shlex
 import sys
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from scrapy.exceptions import UsageError
 
-from crawler.cells.wrapper import load_any
 from crawler.command import FreshetCommand, print_json
 from crawler.config import PREFIX, PROJECT, UNPREFIXED, Config
 from crawler.errors import ConfigError, ServerError
-from crawler.refreshing.chores import prune_words
-from crawler.refreshing.jobs import ANY_SITE, Spiders, known, spiders_of, usual, with_files
-from crawler.refreshing.systemd import SERVICE, WORKER, unit
+
+if TYPE_CHECKING:
+    from crawler.refreshing.jobs import Spiders
 
 CRAWL_MINUTES = 10
 NIGHT_HOURS = 2, 3
@@ -49,6 +49,9 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print them."""
+        from crawler.refreshing.jobs import spiders_of, usual, with_files
+        from crawler.refreshing.systemd import SERVICE, WORKER, unit
+
         assert self.settings is not None
         spiders = spiders_of(self.settings)
         lines = _lines([*with_files(args)] or usual(spiders), spiders, self.config)
@@ -78,6 +81,8 @@ def _check_worker(config: Config, opts: argparse.Namespace) -> None:
 
 def _lines(names: list[str], spiders: Spiders, config: Config) -> list[tuple[str, str]]:
     """Times and commands, crawls first."""
+    from crawler.refreshing.chores import prune_words
+
     minute = int(sha256(str(PROJECT).encode()).hexdigest(), 16)
     every = [
         (_every(minute + number), _command(config, "crawl", *_what(name, spiders), *QUIET))
@@ -99,6 +104,9 @@ def _every(minute: int) -> str:
 
 def _what(name: str, spiders: Spiders) -> list[str]:
     """What follows `scrapy crawl` for a spider or a wrapper's file."""
+    from crawler.cells.wrapper import load_any
+    from crawler.refreshing.jobs import ANY_SITE, known
+
     if name.endswith(".toml"):
         path = Path(name).resolve()
         load_any(path)

@@ -10,10 +10,6 @@ from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.items import CELL
-from crawler.storage import retention
-from crawler.storage.duplicates.opening import as_stored
-from crawler.storage.store import opened
 from crawler.urls import canonical, is_http
 
 
@@ -57,6 +53,11 @@ class Command(FreshetCommand):
 
 
 async def _forget(config: Config, what: str, *, really: bool) -> dict[str, int]:
+    from crawler.items import CELL
+    from crawler.storage import retention
+    from crawler.storage.duplicates.opening import as_stored
+    from crawler.storage.store import opened
+
     now = Clock(config.clock_offset_hours).now()
     async with opened(config) as db, as_stored(db, config) as registry:
         if is_http(what) or what.startswith(CELL):

@@ -14,8 +14,6 @@ from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.storage import targets
-from crawler.storage.store import opened
 
 STATES = ("targets", "due", "unlisted", "gone", "dead_links", "aliases", "errors")
 
@@ -40,6 +38,9 @@ class Command(FreshetCommand):
 
 
 async def _counts(config: Config, spider: str | None) -> dict[str, Any]:
+    from crawler.storage import targets
+    from crawler.storage.store import opened
+
     async with opened(config) as db:
         counts = await targets.summary(db, spider, Clock(config.clock_offset_hours).now())
         if spider and not counts["targets"]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from scrapy.crawler import AsyncCrawlerProcess
@@ -15,10 +15,10 @@ from scrapy.spiderloader import get_spider_loader
 from crawler.command import FreshetCommand, print_json
 from crawler.errors import ConfigError
 from crawler.urls import is_http
-from crawler.wrapper import Wrapper
-from spiders.check import checking
-from spiders.site import SiteSpider
-from spiders.wrapper import WrapperSpider
+
+if TYPE_CHECKING:
+    from crawler.wrapper import Wrapper
+    from spiders.wrapper import WrapperSpider
 
 Page = dict[str, Any]
 SHOWN_CHARACTERS = 200
@@ -53,6 +53,9 @@ class Command(FreshetCommand):
 
     def _load(self, name: str) -> tuple[type[WrapperSpider], dict[str, str]]:
         """The spider class that reads for this wrapper, and its arguments."""
+        from spiders.site import SiteSpider
+        from spiders.wrapper import WrapperSpider
+
         if name.endswith(".toml") or Path(name).is_file():
             return SiteSpider, {"wrapper": name}
         assert self.settings is not None
@@ -68,6 +71,8 @@ class Command(FreshetCommand):
     def _fetch(
         self, spider: type[WrapperSpider], arguments: dict[str, str], urls: list[str]
     ) -> list[Page]:
+        from spiders.check import checking
+
         assert self.settings is not None
         pages: list[Page] = []
         process = AsyncCrawlerProcess(self.settings)

@@ -9,7 +9,6 @@ import sys
 from abc import abstractmethod
 from typing import Any, ClassVar
 
-from bson import ObjectId
 from scrapy.commands import ScrapyCommand
 from scrapy.exceptions import UsageError
 
@@ -101,7 +100,5 @@ def print_json(value: Any) -> None:
 
 
 def _plain(value: object) -> str:
-    if isinstance(value, ObjectId):
-        return str(value)
     iso = getattr(value, "isoformat", None)
     return str(iso()) if iso else str(value)

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bson import ObjectId
 
-from crawler.documents import FeedDocument
-from crawler.posts import Collected, Post
-from crawler.sketches.claim import Candidate, Verdict
-from schedules.history import History
-from schedules.schedule import Schedule
+if TYPE_CHECKING:
+    from crawler.documents import FeedDocument
+    from crawler.posts import Collected, Post
+    from crawler.sketches.claim import Candidate, Verdict
+    from schedules.history import History
+    from schedules.schedule import Schedule
 
 
 class Kind(StrEnum):

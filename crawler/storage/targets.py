@@ -13,7 +13,6 @@ from crawler.storage import parts
 from crawler.storage.client import Database, Document
 from crawler.storage.visits import row_of
 from crawler.urls import host_of
-from schedules.schedule import WEEK_HOURS
 
 # A link to a page that never was there.
 DEAD_LINK: Document = {"refreshed": 0, "consecutive_gone": {"$gt": 0}}
@@ -95,6 +94,8 @@ def updates_of(batch: Iterable[Visit]) -> Iterator[UpdateOne]:
 
 def _adapted(visit: Visit, every_hours: float) -> UpdateOne:
     """An adaptive plan's new interval, unless a replan has put another plan in its place."""
+    from schedules.schedule import WEEK_HOURS
+
     target = visit.fetched.target
     of_plan = {"_id": target.key, "plan.plan": target.plan.id if target.plan else None}
     per_week = WEEK_HOURS / every_hours

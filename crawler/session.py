@@ -8,7 +8,7 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from secrets import token_hex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bson import ObjectId
 from scrapy import Request, Spider, signals
@@ -27,7 +27,6 @@ from crawler.hosts import HostLimits
 from crawler.items import Fetched, Outcome, Skipped, Target, Visit
 from crawler.misbehaving import FORBIDDEN
 from crawler.preparing import Beginning, prepare
-from crawler.redis.turns import Turns
 from crawler.storage import cells, hosts, learnings, plans, runs, targets
 from crawler.storage.client import Database
 from crawler.storage.duplicates.opening import opened
@@ -39,6 +38,9 @@ from crawler.storage.writer import Writer
 from crawler.traps import Traps
 from crawler.worker import Worker, opened_worker
 from crawler.wrapper import Wrapper
+
+if TYPE_CHECKING:
+    from crawler.redis.turns import Turns
 
 logger = logging.getLogger(__name__)
 PREPARE = "prepare"

@@ -9,6 +9,9 @@ from contextlib import contextmanager
 from rich.console import Console
 
 from crawler.config import Config
+from schedules.compiling import on_compiling
+
+COMPILING = "{what}: compiling the planner's kernels, once per machine: {count}"
 
 
 @contextmanager
@@ -17,5 +20,17 @@ def working(config: Config, what: str) -> Iterator[Callable[[str], None]]:
     if not (config.progress and sys.stderr.isatty()):
         yield lambda what: None
         return
-    with Console(stderr=True, highlight=False).status(what) as status:
-        yield status.update
+    shown, count = what, 0
+
+    def say(what: str) -> None:
+        nonlocal shown
+        shown = what
+        status.update(what)
+
+    def compile_one() -> None:
+        nonlocal count
+        count += 1
+        status.update(COMPILING.format(what=shown, count=count))
+
+    with Console(stderr=True, highlight=False).status(what) as status, on_compiling(compile_one):
+        yield say

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from shutil import copyfile, copytree
@@ -169,3 +170,31 @@ def test_a_damaged_kernel_is_compiled_again(call: Call, package: Path, tmp_path:
         file.write_bytes(file.read_bytes()[:40])
     assert call(package, home="installed") == "6.0 1"
     assert call(package, home="installed") == "6.0 0"
+
+
+def test_the_live_line_counts_the_kernels_that_are_compiled() -> None:
+    code = """
+import time
+from crawler.config import Config
+from crawler.working import working
+from schedules.compiling import announce
+
+with working(Config.load(), "opening the database") as say:
+    say("planning 60 feeds")
+    announce()
+    announce()
+    time.sleep(0.5)
+"""
+    terminal, end = os.openpty()
+    words = [sys.executable, "-c", code]
+    with subprocess.Popen(words, cwd=ROOT, stderr=end, env=os.environ | {"TERM": "xterm"}) as done:
+        os.close(end)
+        shown = b""
+        # A terminal whose other end is closed is an error to read.
+        with suppress(OSError):
+            while part := os.read(terminal, 4096):
+                shown += part
+    os.close(terminal)
+    assert done.returncode == 0
+    line = "planning 60 feeds: compiling the planner's kernels, once per machine: 2"
+    assert line in shown.decode()

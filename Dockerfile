@@ -22,7 +22,8 @@ COPY spiders/ spiders/
 COPY pipelines/ pipelines/
 COPY schedules/ schedules/
 # The folder cannot be written later, and Python starts faster so.
-RUN /opt/venv/bin/python -m compileall -q .
+RUN /opt/venv/bin/python -m compileall -q . \
+    && /opt/venv/bin/python -m crawler.kernels
 
 FROM python:${PYTHON}-slim-bookworm
 
@@ -31,7 +32,8 @@ RUN useradd --uid 10001 --no-create-home --home-dir /var/lib/freshet --shell /us
 COPY --from=build /opt/venv /opt/venv
 COPY --from=build /srv/freshet /srv/freshet
 
-# Locks are in the data folder; kernels that are compiled at their first use, in the cache.
+# Locks are in the data folder. The cache gets the kernels that the image's do not serve: those for
+# another kind of processor than that of the machine that built it.
 ENV PATH=/opt/venv/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \

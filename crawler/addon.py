@@ -42,6 +42,12 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
     },
 }
 DOWNLOADER = "crawler.middlewares.downloader.Downloader"
+# Scrapy imports its extensions before it asks whether they are on. These take 0.2 s (aiohttp,
+# Twisted's terminals); a key with None in EXTENSIONS would be imported as well.
+SLOW_EXTENSIONS = {
+    "REMOTE_CONTROL_ENABLED": "scrapy.extensions.remote_control.RemoteControl",
+    "TELNETCONSOLE_ENABLED": "scrapy.extensions.telnet.TelnetConsole",
+}
 # By scheme, not by order.
 HANDLERS: dict[str, dict[Any, Any]] = {
     "DOWNLOAD_HANDLERS": {
@@ -61,6 +67,10 @@ class FreshetAddon:
             # A plain set at add-on priority would lose against a user's own components.
             priority = max(settings.getpriority(name) or 0, get_settings_priority("addon"))
             settings.set(name, components | settings.getdict(name), priority=priority)
+        off = {one for name, one in SLOW_EXTENSIONS.items() if not settings.getbool(name)}
+        usual = settings.getdict("EXTENSIONS_BASE")
+        on = {name: order for name, order in usual.items() if name not in off}
+        settings.set("EXTENSIONS_BASE", on, priority="addon")
         settings.set("DOWNLOADER", DOWNLOADER, priority="addon")
         for name, value in manners(Config.of(settings)).items():
             settings.set(name, value, priority="addon")

@@ -9,7 +9,6 @@ import sys
 from abc import abstractmethod
 from typing import Any, ClassVar
 
-from bson import ObjectId
 from scrapy.commands import ScrapyCommand
 from scrapy.exceptions import UsageError
 
@@ -106,7 +105,5 @@ def json_line(value: Any) -> str:
 
 
 def _plain(value: object) -> str:
-    if isinstance(value, ObjectId):
-        return str(value)
     iso = getattr(value, "isoformat", None)
     return str(iso()) if iso else str(value)

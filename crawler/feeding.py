@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from crawler.choosing import chosen
 from crawler.feeder import CLOSED, over_cap, over_limit, refuse
 from crawler.items import CELL
-from crawler.redis.queue import Standing
 from crawler.session import Session
 from crawler.storage import targets
 from crawler.worker import Worker
+
+if TYPE_CHECKING:
+    from crawler.redis.queue import Standing
 
 PAUSE_SECONDS = 0.1
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
-from crawler.redis.queue import Lease
+if TYPE_CHECKING:
+    from crawler.redis.queue import Lease
 
 Counts = Mapping[str, float]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scrapy import Request, Spider
 from scrapy.commands import ScrapyCommand
@@ -18,14 +18,13 @@ from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.conf import arglist_to_dict
 from scrapy.utils.datatypes import SequenceExclude
 from scrapy.utils.spider import DefaultSpider, spidercls_for_request
-from twisted.python.failure import Failure
 from w3lib.url import is_url
 
 from crawler.command import complain
 from crawler.errors import ConfigError, FreshetError
-from crawler.items import Kind, Target
-from crawler.middlewares.gate import TYPED
-from spiders.wrapper import INSPECTS, WrapperSpider, failure_text
+
+if TYPE_CHECKING:
+    from twisted.python.failure import Failure
 
 ANSWERS = SequenceExclude(range(300, 400))
 
@@ -53,6 +52,8 @@ class Inspection(ScrapyCommand):
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
         """Check the spider and its arguments before Scrapy starts."""
+        from spiders.wrapper import INSPECTS, WrapperSpider
+
         super().process_options(args, opts)
         assert self.settings is not None
         self.settings.set(INSPECTS, True, priority="cmdline")
@@ -92,6 +93,10 @@ class Inspection(ScrapyCommand):
 
         Every status but a redirect is an answer; with `redirect` off, a redirect too.
         """
+        from crawler.items import Kind, Target
+        from crawler.middlewares.gate import TYPED
+        from spiders.wrapper import WrapperSpider
+
         if isinstance(spider, WrapperSpider):
             request = spider.request(Target(spider.name, url, Kind.ITEM))
             request = request.replace(callback=None)
@@ -105,6 +110,8 @@ class Inspection(ScrapyCommand):
 
     def failed(self, failure: Failure) -> None:
         """Print why there is no answer; the exit code becomes 1."""
+        from spiders.wrapper import failure_text
+
         request: Request = failure.request  # type: ignore[attr-defined]
         complain(self.name, f"{request.url}: {failure_text(failure)}")
         self.exitcode = 1

@@ -6,16 +6,18 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bson import ObjectId
 
-from crawler.documents import FeedDocument
-from crawler.posts import Collected, Post
 from crawler.shapes import shapes
-from crawler.sketches.claim import Candidate, Verdict
-from schedules.history import History
-from schedules.schedule import Schedule
+
+if TYPE_CHECKING:
+    from crawler.documents import FeedDocument
+    from crawler.posts import Collected, Post
+    from crawler.sketches.claim import Candidate, Verdict
+    from schedules.history import History
+    from schedules.schedule import Schedule
 
 
 class Kind(StrEnum):
@@ -29,6 +31,8 @@ class Kind(StrEnum):
 
 # Before a cell's name, where other targets have their URL.
 CELL = "cell:"
+# Before the digest of caps in the scheme of a page some of whose links were left out.
+OF_CAPS = "+"
 
 
 class Outcome(StrEnum):

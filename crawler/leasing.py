@@ -5,20 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
 
 from scrapy import Request
 
 from crawler.items import Target
-from crawler.redis.queue import Lease
-from crawler.redis.scheduler import LEASE, Scheduler
 from crawler.session import Session
 from crawler.storage import dead, targets
 from crawler.storage.dead import Dead
 from crawler.worker import Worker
 
+if TYPE_CHECKING:
+    from crawler.redis.queue import Lease
+
+    Leased = tuple[Lease, Target | Request]
+
 logger = logging.getLogger(__name__)
 LOOK_SECONDS = 0.1
-Leased = tuple[Lease, Target | Request]
 
 
 class Leasing:
@@ -64,6 +67,8 @@ class Leasing:
 
     def _made(self, leases: list[Lease]) -> Iterator[Leased]:
         """Requests that a spider made, in this process or in another."""
+        from crawler.redis.scheduler import LEASE
+
         for lease in leases:
             try:
                 request = self.worker.queue.decode(lease.body)
@@ -81,6 +86,8 @@ class Leasing:
 
     async def _watch(self) -> None:
         """Scrapy does not say when it is done with a request, so it is looked at."""
+        from crawler.redis.scheduler import Scheduler
+
         engine = self.session.crawler.engine
         scheduler = engine.scheduler if engine is not None else None
         while self._requests and isinstance(scheduler, Scheduler):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-
-from filelock import FileLock, Timeout
+from typing import TYPE_CHECKING
 
 from crawler.config import Config
 from crawler.errors import FreshetError, ServerError
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 
 class Busy(FreshetError):
@@ -19,6 +21,8 @@ def only_one(config: Config, name: str, busy: str) -> FileLock:
 
     Raises Busy, which says `busy`, while another process holds it.
     """
+    from filelock import FileLock, Timeout
+
     folder = config.data_dir / "locks"
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ from collections import Counter
 from contextlib import AsyncExitStack, suppress
 from datetime import datetime, timedelta
 from secrets import token_hex
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bson import ObjectId
 from scrapy import Request, Spider, signals
@@ -27,7 +27,6 @@ from crawler.hosts import HostLimits
 from crawler.items import Fetched, LinkCounts, Outcome, Skipped, Target, Visit
 from crawler.misbehaving import OF_THE_HOST
 from crawler.preparing import Beginning, prepare
-from crawler.redis.turns import Turns
 from crawler.runwarnings import RunWarnings, of_run
 from crawler.storage import cells, hosts, learnings, plans, runs, targets
 from crawler.storage.client import Database
@@ -40,6 +39,9 @@ from crawler.storage.writer import Writer
 from crawler.traps import Traps
 from crawler.worker import Worker, opened_worker
 from crawler.wrapper import Wrapper
+
+if TYPE_CHECKING:
+    from crawler.redis.turns import Turns
 
 logger = logging.getLogger(__name__)
 PREPARE = "prepare"

@@ -13,6 +13,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
 
 from bson import ObjectId
 from scrapy.crawler import Crawler
@@ -20,10 +21,11 @@ from scrapy.crawler import Crawler
 from crawler.config import Config
 from crawler.errors import FreshetError, StorageError
 from crawler.holdings import Counts, Holdings
-from crawler.redis.client import open_redis
-from crawler.redis.queue import Joined, Lease, LeasedQueue, Standing
-from crawler.redis.steady import Steady
-from crawler.redis.turns import Turns
+
+if TYPE_CHECKING:
+    from crawler.redis.queue import Joined, Lease, LeasedQueue, Standing
+    from crawler.redis.steady import Steady
+    from crawler.redis.turns import Turns
 
 logger = logging.getLogger(__name__)
 # Between two looks where nothing waits: ever longer, up to the second.
@@ -288,6 +290,11 @@ async def opened_worker(
     failed: Callable[[FreshetError], None],
 ) -> AsyncIterator[tuple[Worker, Turns]]:
     """A worker of a spider's passes, and its turns at hosts; raises ConfigError or Unreachable."""
+    from crawler.redis.client import open_redis
+    from crawler.redis.queue import LeasedQueue
+    from crawler.redis.steady import Steady
+    from crawler.redis.turns import Turns
+
     # A server that is silent is noticed before a lease runs out.
     timeout_seconds = min(ANSWER_SECONDS, config.lease_seconds / 3)
     client = await open_redis(config.redis_url or "", timeout_seconds, retry_seconds=0)

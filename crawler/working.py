@@ -12,6 +12,9 @@ from rich.console import Console
 from rich.text import Text
 
 from crawler.config import Config
+from schedules.compiling import on_compiling
+
+COMPILING = "{what}: compiling the planner's kernels, once per machine: {count}"
 
 
 @contextmanager
@@ -21,8 +24,20 @@ def working(config: Config, what: str) -> Iterator[Callable[[str], None]]:
         yield lambda what: None
         return
     console = Console(stderr=True, highlight=False)
-    with logs_above(console), console.status(what) as status:
-        yield status.update
+    shown, count = what, 0
+
+    def say(what: str) -> None:
+        nonlocal shown
+        shown = what
+        status.update(what)
+
+    def compile_one() -> None:
+        nonlocal count
+        count += 1
+        status.update(COMPILING.format(what=shown, count=count))
+
+    with logs_above(console), console.status(what) as status, on_compiling(compile_one):
+        yield say
 
 
 @contextmanager

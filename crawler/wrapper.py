@@ -30,7 +30,7 @@ from crawler.definition import Definition
 from crawler.errors import WrapperError, first_problem
 from crawler.expanding import SECRET_NAMES, VARIABLE, expanded, shows_secret
 from crawler.fields import FieldType
-from crawler.items import Kind, Target
+from crawler.items import OF_CAPS, Kind, Target
 from crawler.keys import (
     Amount,
     Category,
@@ -60,8 +60,6 @@ OF_SITES = (
 )  # fmt: skip
 # What keeps a crawl out of sites without end.
 CAPS = ("max_depth", "max_pattern_lists", "max_pattern_items", "max_path_repeats")
-# Before the digest of caps in the scheme of a page some of whose links were left out.
-OF_CAPS = "+"
 # Before the name of a category where a URL pattern could stand as well.
 OF_CATEGORY = "category:"
 

@@ -13,7 +13,6 @@ from scrapy.crawler import Crawler
 
 from crawler.cells.definitions import definitions
 from crawler.clock import NEVER
-from crawler.differences import diff_size
 from crawler.errors import StorageError
 from crawler.items import SEEN, Fetched, Kind, Outcome, Target, Visit
 from crawler.session import Session
@@ -87,6 +86,8 @@ class ChangesPipeline(OfSession):
         return visit
 
     async def _diff_size(self, fetched: Fetched) -> int:
+        from crawler.differences import diff_size
+
         session, target = self.session, fetched.target
         old = await session.patience.read(lambda: versions.content(session.db, target))
         if old is None:

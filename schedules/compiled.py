@@ -1,61 +1,162 @@
-"""Numba with types: loops over single targets, compiled once and kept beside the module.
+"""Numba with types: loops over single targets, compiled once and kept for all later processes.
 
 A million targets of a few changes each are too many for Python and too ragged for numpy. The
 kernels leave the interpreter free (nogil), so chunks of targets run in threads.
+
+The machine code is kept in the environment that Python is installed in, where `make` and the image
+put it, and in the user's cache, which serves all checkouts and environments of a user. A kernel is
+compiled again if the source that it is made of changes, for another kind of processor, and for
+another version of Numba.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
+from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, ParamSpec, TypeVar
 
+import numba
 from numba import njit
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+from numba.core.compiler import CompileResult
 from numba.core.runtime.nrt import rtsys
+
+from schedules.compiling import announce
 
 P = ParamSpec("P")
 R = TypeVar("R")
+KERNELS = Path("freshet", "kernels")
+# The versions of a few branches stay next to each other, older ones go.
+MAX_VERSIONS = 8
+# Reading what a crash, a full disk or another user left.
+UNREADABLE = (OSError, EOFError, UnpicklingError, ValueError, TypeError, AttributeError)
+
+
+def places() -> tuple[Path, ...]:
+    """Return the folders of compiled kernels, the first to be read first.
+
+    All are read, and what is compiled is written to each that can be written.
+    """
+    if given := os.environ.get("NUMBA_CACHE_DIR"):
+        return (Path(given),)
+    installed = Path(sys.prefix, "var", "cache", KERNELS)
+    home = Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache"))  # noqa: PTH111
+    return (installed, home / KERNELS) if home.is_absolute() else (installed,)
 
 
 class _Kept(FunctionCache):
-    """Kernels on disk, valid as long as no module of their package changes."""
+    """The machine code of one function, by signature and processor, in several folders."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        super().__init__(function)  # type: ignore[no-untyped-call]
-        place = self._cache_path, self._impl.filename_base
-        stamp = _stamp_of(function.__module__.rpartition(".")[0])
-        self._cache_file = IndexDataCacheFile(*place, stamp)  # type: ignore[no-untyped-call]
+        # Numba's own looks for one folder, and takes any change of the function's file for one of
+        # the function, but none of the modules that its code comes from.
+        self._name, self._py_func = repr(function), function
+        self._module = function.__module__
+        self._stamp = _stamp_of(self._module)
+        self._files = {
+            folder: self._file(folder)
+            for folder in (place / f"{self._module}-{self._stamp}" for place in places())
+        }
+        self.enable()  # type: ignore[no-untyped-call]
+
+    def _file(self, folder: Path) -> IndexDataCacheFile:
+        abi = f"py{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}"
+        base = f"{self._py_func.__qualname__}.{abi}"
+        return IndexDataCacheFile(str(folder), base, self._stamp)  # type: ignore[no-untyped-call]
+
+    @property
+    def cache_path(self) -> str:
+        """The folder that is read first."""
+        return str(next(iter(self._files)))
+
+    def flush(self) -> None:
+        """Forget the function's machine code."""
+        for file in self._files.values():
+            with suppress(OSError):
+                file.flush()  # type: ignore[no-untyped-call]
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """The kept kernel; none if there is none or a crash left half a file."""
+        """Return the kept kernel, or None after a word to whoever waits for it to be compiled."""
         # Numba would load all that compiling needs, for half a second; a kept kernel needs this.
         rtsys.initialize(target_context)
-        try:
-            with self._guard_against_spurious_io_errors():
-                return self._load_overload(sig, target_context)  # type: ignore[no-untyped-call]
-        except (EOFError, UnpicklingError):
-            self.flush()  # type: ignore[no-untyped-call]
-            return None
+        key = self._index_key(sig, target_context.codegen())  # type: ignore[no-untyped-call]
+        for folder, file in self._files.items():
+            with suppress(*UNREADABLE):
+                if (kept := file.load(key)) is not None:  # type: ignore[no-untyped-call]
+                    self._keep(key, kept, folder)
+                    return CompileResult._rebuild(target_context, *kept)  # type: ignore[no-untyped-call]
+        announce()
+        return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep a compiled kernel wherever that is possible."""
+        if not (data.lifted or data.library.has_dynamic_globals):
+            key = self._index_key(sig, data.codegen)  # type: ignore[no-untyped-call]
+            self._keep(key, data._reduce())
+
+    def _keep(self, key: object, kernel: object, found: Path | None = None) -> None:
+        """Write to all folders, or to those that are read before the one where it was found."""
+        for folder, file in self._files.items():
+            if folder == found:
+                break
+            with suppress(OSError):
+                if not folder.is_dir():
+                    folder.mkdir(parents=True, exist_ok=True)
+                    _leave_few(folder, self._module)
+                try:
+                    file.save(key, kernel)  # type: ignore[no-untyped-call]
+                except UNREADABLE:
+                    file.flush()  # type: ignore[no-untyped-call]
+                    file.save(key, kernel)  # type: ignore[no-untyped-call]
+
+
+def _leave_few(newest: Path, module: str) -> None:
+    """Remove the oldest versions of a module beyond the MAX_VERSIONS."""
+    versions = [one for one in newest.parent.glob(f"{module}-*") if one != newest]
+    versions.sort(key=lambda one: one.stat().st_mtime, reverse=True)
+    for old in versions[MAX_VERSIONS - 1 :]:
+        shutil.rmtree(old, ignore_errors=True)
 
 
 @cache
-def _stamp_of(package: str) -> bytes:
-    """Numba compares a kernel's own file only, but its code holds what it takes from others."""
-    there = sorted(files(package).iterdir(), key=lambda file: file.name)
-    modules = (file.read_bytes() for file in there if file.name.endswith(".py"))
-    return sha256(b"".join(modules)).digest()
+def _stamp_of(module: str) -> str:
+    """Return a digest of the sources that a module's kernels are made of, and of their compiler.
+
+    A kernel holds the code of kernels that it calls and the values of constants, so these are the
+    module and all modules of its package that it imports, directly or through others.
+    """
+    package = module.rpartition(".")[0]
+    sources: dict[str, bytes] = {}
+    found = [module.rpartition(".")[2]]
+    while found:
+        if (name := found.pop()) not in sources:
+            sources[name] = files(package).joinpath(f"{name}.py").read_bytes()
+            found += _imported(sources[name].decode(), package)
+    parts = [numba.__version__.encode(), files("schedules").joinpath("compiled.py").read_bytes()]
+    parts += [sources[name] for name in sorted(sources)]
+    return sha256(b"\0".join(parts)).hexdigest()[:20]
+
+
+def _imported(source: str, package: str) -> Iterator[str]:
+    """Yield the names of the package's modules that a source imports."""
+    there = re.escape(package)
+    for names in re.findall(rf"^\s*from {there} import (\([^)]*\)|.*)", source, re.M):
+        yield from re.findall(r"\w+", names)
+    yield from re.findall(rf"^\s*from {there}\.(\w+) import", source, re.M)
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
     """The same function in machine code, made at its first call."""
     kernel: Any = njit(nogil=True, error_model="numpy")(function)
-    # Where no folder can be written, each process compiles anew.
-    with suppress(RuntimeError):
-        kernel._cache = _Kept(function)
+    kernel._cache = _Kept(function)
     typed: Callable[P, R] = kernel
     return typed

@@ -184,7 +184,9 @@ def _counts(
     seen, even = np.empty((len(zone), WEEK_HOURS)), np.empty((len(zone), WEEK_HOURS))
     for i in range(len(zone)):
         wall = Wall(walls.base, walls.hours[zone[i]])
-        seen[i], even[i] = _counted(pasts, i, wall, sites.spread[site[i]])
+        own, usual = _counted(pasts, i, wall, sites.spread[site[i]])
+        for hour in range(WEEK_HOURS):
+            seen[i, hour], even[i, hour] = own[hour], usual[hour]
     return seen, even
 
 
@@ -196,7 +198,9 @@ def _shrunk(pasts: Pasts, walls: Walls, zone: Ints, site: Ints, sites: Sites) ->
         wall = Wall(walls.base, walls.hours[zone[i]])
         seen, even = _counted(pasts, i, wall, sites.spread[s])
         rhythm, log_rhythm, share = sites.rhythm[s], sites.log_rhythm[s], sites.share[s]
-        profiles[i] = target_profile(seen, even, rhythm, log_rhythm, share)
+        profile = target_profile(seen, even, rhythm, log_rhythm, share)
+        for hour in range(WEEK_HOURS):
+            profiles[i, hour] = profile[hour]
     return profiles
 
 
@@ -209,7 +213,9 @@ def _likelihoods(
         if pasts.until[i] > pasts.since[i]:
             wall = Wall(walls.base, walls.hours[zone[i]])
             log = log_likelihood(_past(pasts, i), running(profile[i]), wall, rates)
-            result[i] = np.exp(log - log.max())
+            most = log.max()
+            for g in range(len(rates)):
+                result[i, g] = np.exp(log[g] - most)
     return result
 
 

@@ -217,7 +217,8 @@ def _settle(
         c = curves(t.profile[i], t.node[i], weight)
         weeks, slots = new.weeks[i], new.slots[new.first[i] : new.first[i + 1]]
         if weeks == 1 and len(slots) > 1:
-            slots[:] = polish(c, aim, limits, slots)
+            for j, slot in enumerate(polish(c, aim, limits, slots)):
+                slots[j] = slot
         before = old.slots[old.first[i] : old.first[i + 1]]
         if len(before) * weeks == len(slots) * old.weeks[i] and allows(limits, weeks, before):
             was, now = cycle_cost(c, aim, weeks, before), cycle_cost(c, aim, weeks, slots)

@@ -202,7 +202,7 @@ def options(c: Curves, aim: Objective, limits: Limits, least: float) -> Choice:
 def polish(c: Curves, aim: Objective, limits: Limits, slots: Ints) -> Ints:
     """Move each slot to the best hour between its neighbours, a few times round; ascending."""
     n = len(slots)
-    at = np.sort(slots)
+    at = _ascending(slots)
     for _ in range(SWEEPS):
         moved = False
         for j in range(n):
@@ -220,7 +220,22 @@ def polish(c: Curves, aim: Objective, limits: Limits, slots: Ints) -> Ints:
                 at[j], moved = where - shift, True
         if not moved:
             break
-    return np.sort(at % WEEK_HOURS)
+    for j in range(n):
+        at[j] %= WEEK_HOURS
+    return _ascending(at)
+
+
+@compiled
+def _ascending(slots: Ints) -> Ints:
+    """Return them sorted: at most 168, nearly in order. Numba's sort takes a second to compile."""
+    at = slots.copy()
+    for j in range(1, len(at)):
+        slot, k = at[j], j
+        while k and at[k - 1] > slot:
+            at[k] = at[k - 1]
+            k -= 1
+        at[k] = slot
+    return at
 
 
 @compiled

@@ -62,16 +62,20 @@ def curves(profile: Floats, rate: Floats, weight: Floats) -> Curves:
         expected = mean * profile[t]
         mass[t + 1] = mass[t] + expected
         lever[t + 1] = lever[t] + expected * (t + 0.5)
-    mass[WEEK_HOURS:] = mass[WEEK_HOURS] + mass[: WEEK_HOURS + 1]
-    lever[WEEK_HOURS:] = (
-        lever[WEEK_HOURS] + lever[: WEEK_HOURS + 1] + WEEK_HOURS * mass[: WEEK_HOURS + 1]
-    )
+    # Hour by hour: to assign slices takes Numba seconds to compile, for their errors' texts too.
+    whole, turn = mass[WEEK_HOURS], lever[WEEK_HOURS]
+    for t in range(WEEK_HOURS + 1):
+        mass[WEEK_HOURS + t] = whole + mass[t]
+        lever[WEEK_HOURS + t] = turn + lever[t] + WEEK_HOURS * mass[t]
     _one_week(profile, rate, grow, drop, kept, moment)
     for i in range(k):
-        grow[i, WEEK_HOURS:] = grow[i, WEEK_HOURS] * grow[i, : WEEK_HOURS + 1]
-        drop[i, WEEK_HOURS:] = drop[i, WEEK_HOURS] * drop[i, : WEEK_HOURS + 1]
-        kept[i, WEEK_HOURS:] = kept[i, : WEEK_HOURS + 1]
-        moment[i, WEEK_HOURS:] = moment[i, : WEEK_HOURS + 1]
+        growth, decline = grow[i, WEEK_HOURS], drop[i, WEEK_HOURS]
+        # From the end: the first hour of the second week is the last of the first.
+        for t in range(WEEK_HOURS, -1, -1):
+            grow[i, WEEK_HOURS + t] = growth * grow[i, t]
+            drop[i, WEEK_HOURS + t] = decline * drop[i, t]
+            kept[i, WEEK_HOURS + t] = kept[i, t]
+            moment[i, WEEK_HOURS + t] = moment[i, t]
     return Curves(weight, rate, grow, drop, kept, moment, mass, lever)
 
 

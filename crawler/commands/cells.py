@@ -8,21 +8,19 @@ from collections.abc import Iterator
 from datetime import datetime
 from statistics import fmean
 from textwrap import shorten
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
-from crawler.storage import cells
-from crawler.storage.client import Document
-from crawler.storage.store import opened
 from crawler.terminal import shortened, stdout
 from crawler.words import HOUR, count, period, span
-from schedules.ratios import expected_ratio, load_of
+
+if TYPE_CHECKING:
+    from crawler.storage.client import Document
 
 NAMES = ("name", "spider", "group", "period_seconds", "execution_seconds", "requested",
          "refreshed", "refreshed_at", "changed_at", "error")  # fmt: skip
@@ -57,6 +55,9 @@ class Command(FreshetCommand):
 
 
 async def _found(config: Config, spider: str | None) -> Document:
+    from crawler.storage import cells
+    from crawler.storage.store import opened
+
     async with opened(config) as db:
         rows = [one for one in await cells.read(db) if spider in (None, one["spider"])]
     now = Clock(config.clock_offset_hours).now()
@@ -69,6 +70,10 @@ def summed_up(rows: list[Document], now: datetime) -> Document:
     load:     seconds of refreshing that periods ask for, by second
     expected: the ratio that the paper's policy books for a group, one refresh at a time
     """
+    import numpy as np
+
+    from schedules.ratios import expected_ratio, load_of
+
     shown = [{name: one.get(name) for name in NAMES} | _derived(one, now) for one in rows]
     timed = [one for one in shown if one["period_seconds"] and one["execution_seconds"]]
     period = np.array([one["period_seconds"] for one in timed], np.float64)

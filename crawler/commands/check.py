@@ -14,7 +14,6 @@ from scrapy.utils.misc import load_object
 from crawler.command import complain
 from crawler.errors import FreshetError
 from crawler.inspection import spider_named
-from spiders.wrapper import INSPECTS
 
 
 class Command(check.Command):
@@ -22,6 +21,8 @@ class Command(check.Command):
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
         """Check the names of the spiders before Scrapy starts."""
+        from spiders.wrapper import INSPECTS
+
         super().process_options(args, opts)
         assert self.settings is not None
         self.settings.set(INSPECTS, True, priority="cmdline")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import UsageError
 
@@ -14,14 +14,12 @@ from crawler.command import FreshetCommand, print_json, refuse_left_over
 from crawler.config import Config
 from crawler.errors import ConfigError, ServerError
 from crawler.locks import Busy, only_one
-from crawler.storage import runs
-from crawler.storage.client import Database, server_uri, without_password
-from crawler.storage.copying import Say, copy, target_of
-from crawler.storage.embedded import EmbeddedServer
-from crawler.storage.standing import standing
-from crawler.storage.store import opened
 from crawler.words import count
 from crawler.working import working
+
+if TYPE_CHECKING:
+    from crawler.storage.client import Database
+    from crawler.storage.copying import Say
 
 COPY = "copy"
 ACTIONS = ("start", "stop", "status", "uri", COPY)
@@ -58,6 +56,8 @@ class Command(FreshetCommand):
             self.exitcode = 1
 
     def _copy(self, uri: str, opts: argparse.Namespace) -> None:
+        from crawler.storage.client import without_password
+
         with working(self.config, "opening the databases") as say, ExitStack() as locks:
             counts = asyncio.run(_copied(self.config, uri, locks, say))
         to = without_password(uri)
@@ -70,6 +70,10 @@ class Command(FreshetCommand):
 
 async def _copied(config: Config, uri: str, locks: ExitStack, say: Say) -> dict[str, int]:
     """Copy while nobody writes; how many documents, by collection."""
+    from crawler.storage.client import server_uri
+    from crawler.storage.copying import copy, target_of
+    from crawler.storage.store import opened
+
     async with opened(config) as source, target_of(uri, config) as target:
         try:
             await _keep_others_out(source, config, locks)
@@ -80,6 +84,9 @@ async def _copied(config: Config, uri: str, locks: ExitStack, say: Say) -> dict[
 
 async def _keep_others_out(db: Database, config: Config, locks: ExitStack) -> None:
     """Hold all locks of this machine; raises Busy where a pass is at work, here or elsewhere."""
+    from crawler.storage import runs
+    from crawler.storage.standing import standing
+
     now = Clock(config.clock_offset_hours).now()
     for name in WRITERS:
         locks.callback(only_one(config, name, f"{name} is at work").release)
@@ -93,6 +100,9 @@ async def _keep_others_out(db: Database, config: Config, locks: ExitStack) -> No
 
 
 def _act(action: str, config: Config) -> dict[str, Any]:
+    from crawler.storage.client import server_uri, without_password
+    from crawler.storage.embedded import EmbeddedServer
+
     if action == "uri":
         return {"uri": server_uri(config)}
     if config.mongo_uri is not None:

@@ -6,23 +6,20 @@ import argparse
 import asyncio
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from rich.table import Table
 
-from crawler import charts
 from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
-from crawler.finding import target_of
-from crawler.storage import feeds, histories, sites, timetables
-from crawler.storage.client import Document
-from crawler.storage.store import opened
 from crawler.terminal import stdout
 from crawler.words import DAY, NOT_KNOWN, count, often, span
 from crawler.working import working
-from schedules.schedule import WEEK_HOURS
+
+if TYPE_CHECKING:
+    from crawler.storage.client import Document
 
 # So many targets are read in a second or two.
 FEW = 100_000
@@ -56,6 +53,10 @@ class Command(FreshetCommand):
 async def _explained(
     config: Config, url: str, spider: str | None, say: Callable[[str], None]
 ) -> Document:
+    from crawler.finding import target_of
+    from crawler.storage import feeds, histories, sites, timetables
+    from crawler.storage.store import opened
+
     async with opened(config) as db:
         now = Clock(config.clock_offset_hours).now()
         target = await target_of(db, config, url, spider)
@@ -81,6 +82,9 @@ async def _explained(
 
 
 def _show(found: Document) -> None:
+    from crawler import charts
+    from schedules.schedule import WEEK_HOURS
+
     console = stdout()
     console.print(found["url"], style="bold", soft_wrap=True)
     table = Table.grid(padding=(0, 2))

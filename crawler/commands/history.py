@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -12,14 +12,11 @@ from rich.text import Text
 
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
-from crawler.differences import unified
 from crawler.errors import ConfigError
-from crawler.finding import names_of, target_of
-from crawler.searching.passages import printable
-from crawler.storage import feedposts, versions, visits
-from crawler.storage.client import Database, Document
-from crawler.storage.store import opened
 from crawler.terminal import shortened, stdout
+
+if TYPE_CHECKING:
+    from crawler.storage.client import Database, Document
 
 SHOWN_HASH = 8
 STYLES = {"+": "green", "-": "red", "@": "cyan"}
@@ -59,6 +56,10 @@ class Command(FreshetCommand):
 
 
 async def _history(config: Config, url: str, spider: str | None, last: int) -> Document:
+    from crawler.finding import target_of
+    from crawler.storage import versions, visits
+    from crawler.storage.store import opened
+
     async with opened(config) as db:
         if post := await _post(db, config, url, spider):
             return post
@@ -75,6 +76,9 @@ async def _history(config: Config, url: str, spider: str | None, last: int) -> D
 
 async def _post(db: Database, config: Config, url: str, spider: str | None) -> Document | None:
     """A feed's post by its link: it has versions, and the visits are its feed's."""
+    from crawler.finding import names_of
+    from crawler.storage import feedposts, versions
+
     found = await feedposts.of_urls(db, [url, *names_of(url, config)], spider)
     if not found:
         return None
@@ -109,6 +113,9 @@ def _position(number: str, n: int) -> int:
 
 
 def _show_diff(found: Document, pair: tuple[int, int], *, as_json: bool) -> None:
+    from crawler.differences import unified
+    from crawler.storage import versions
+
     before, after = (found["versions"][position] for position in pair)
     names = tuple(f"version {i + 1}, {found['versions'][i]['at']:%Y-%m-%d %H:%M}" for i in pair)
     lines = unified(
@@ -147,6 +154,8 @@ def _show(found: Document) -> None:
 
 
 def _visits_table(rows: list[Document]) -> Table:
+    from crawler.searching.passages import printable
+
     columns = ("at (UTC)", "outcome", "status", "get", "update", "diff", "reason")
     table = Table(
         *columns, title="visits, sizes in bytes, diff in characters", title_justify="left"

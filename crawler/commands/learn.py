@@ -19,14 +19,12 @@ from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.helping import HelpWithLines
 from crawler.locks import only_one
-from crawler.storage import learnings, targets
-from crawler.storage.client import Database, Document
-from crawler.storage.store import opened
 from crawler.terminal import stdout
 from crawler.words import DAY, span
 
 if TYPE_CHECKING:
     from crawler.learning import Asked
+    from crawler.storage.client import Database, Document
 
 T = TypeVar("T")
 EXAMPLE = """\
@@ -121,6 +119,8 @@ def _count(text: str) -> int:
 
 async def _learn(config: Config, spider: str, asked: Asked, *, stop: bool) -> Document:
     from crawler.learning import Asked, choose, outcome, progress
+    from crawler.storage import learnings
+    from crawler.storage.store import opened
 
     async with opened(config) as db:
         await _check(db, spider)
@@ -145,6 +145,8 @@ async def _learn(config: Config, spider: str, asked: Asked, *, stop: bool) -> Do
 
 
 async def _check(db: Database, spider: str) -> None:
+    from crawler.storage import targets
+
     known = await targets.spiders(db)
     if spider not in known:
         names = ", ".join(known) or "none; run scrapy crawl first"

@@ -16,7 +16,6 @@ from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.files import atomic_replace
 from crawler.metrics.address import address_of
-from crawler.storage.store import Store
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -75,6 +74,7 @@ def _serve(config: Config, opts: argparse.Namespace) -> None:
 
 async def _read(config: Config) -> list[Metric]:
     from crawler.metrics.reading import read
+    from crawler.storage.store import Store
 
     store = await Store.open(config)
     try:

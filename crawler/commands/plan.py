@@ -7,16 +7,17 @@ import asyncio
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.storage import plans, sites, targets
-from crawler.storage.client import Database, Document
-from crawler.storage.store import opened
 from crawler.terminal import stdout
 from crawler.working import working
+
+if TYPE_CHECKING:
+    from crawler.storage.client import Database, Document
 
 Say = Callable[[str], None]
 MOST_URLS = 20
@@ -74,6 +75,8 @@ class Command(FreshetCommand):
 
 
 async def _names(db: Database, name: str | None) -> list[str]:
+    from crawler.storage import targets
+
     known = await targets.spiders(db)
     if not known:
         raise ConfigError("no targets yet (scrapy crawl finds them)")
@@ -84,6 +87,8 @@ async def _names(db: Database, name: str | None) -> list[str]:
 
 async def _plan(config: Config, name: str | None, picture: Path | None, say: Say) -> Document:
     from crawler.overview import of_plans
+    from crawler.storage import plans
+    from crawler.storage.store import opened
 
     async with opened(config) as db:
         names = await _names(db, name)
@@ -134,6 +139,8 @@ def _titles(found: Document, zones: list[str]) -> tuple[str, str]:
 
 async def _changes(config: Config, name: str | None, last: float | None, most: int) -> Document:
     from crawler.overview import of_changes
+    from crawler.storage import sites
+    from crawler.storage.store import opened
 
     since = None
     if last is not None:

@@ -10,8 +10,6 @@ from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.storage import retention, targets
-from crawler.storage.store import opened
 
 Counts = dict[str, dict[str, int]]
 
@@ -67,6 +65,9 @@ def _first(given: float | None, default: float) -> float:
 async def _prune(
     config: Config, spiders: list[str] | None, keep: int, days: float, *, really: bool
 ) -> Counts:
+    from crawler.storage import retention, targets
+    from crawler.storage.store import opened
+
     async with opened(config) as db:
         known = await targets.spiders(db)
         if unknown := sorted(set(spiders or ()) - set(known)):

@@ -13,14 +13,12 @@ from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.locks import Busy, only_one
-from crawler.replanlines import show
-from crawler.storage.client import Document
-from crawler.storage.store import opened
 from crawler.working import working
 
 if TYPE_CHECKING:
     from crawler.replanning.orders import Order
     from crawler.replanning.wishes import Wish
+    from crawler.storage.client import Document
 
 T = TypeVar("T")
 Say = Callable[[str], None]
@@ -70,6 +68,8 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Plan, carry it out, and say what it is."""
+        from crawler.replanlines import show
+
         order = _order(_wish(opts), opts, self.config)
         try:
             lock = None if opts.dry_run else only_one(self.config, "replan", BUSY)
@@ -129,6 +129,7 @@ def _read(unit: Callable[[str], T], text: str | None, option: str) -> T | None:
 async def _replan(config: Config, order: Order, say: Say) -> list[Document]:
     # Slow to import: not before there is something to plan.
     from crawler.replanning.work import replan_parts
+    from crawler.storage.store import opened
 
     async with opened(config) as db:
         return await replan_parts(db, config, order, say)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 from contextlib import aclosing
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from scrapy.exceptions import UsageError
@@ -14,15 +15,11 @@ from crawler.command import FreshetCommand, complain, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.helping import moment, number, when
-from crawler.searching.passages import passage
-from crawler.searching.query import Query
-from crawler.searchlines import nothing, plain, room, show_posts
-from crawler.storage import search, subscriptions
-from crawler.storage.bulk import in_batches
-from crawler.storage.client import Database, Document
-from crawler.storage.store import opened
-from crawler.subscriptions.common import category
 from crawler.words import count
+
+if TYPE_CHECKING:
+    from crawler.searching.query import Query
+    from crawler.storage.client import Database, Document
 
 USUAL_LIMIT = 20
 BATCH = 1000
@@ -43,6 +40,8 @@ class Command(FreshetCommand):
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """What else a post has to be, and how many are shown."""
+        from crawler.subscriptions.common import category
+
         super().add_options(parser)
         parser.add_argument(
             "--any", action="store_true", help="one of the words is enough (default: all occur)"
@@ -76,6 +75,9 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print what is found; as of grep, the exit code is 1 if that is nothing."""
+        from crawler.searching.query import Query
+        from crawler.searchlines import nothing, plain, room, show_posts
+
         if not args and opts.since is None:
             raise UsageError(
                 "WORD is missing (--since 7d lists the newest posts)", print_help=False
@@ -101,6 +103,8 @@ def _text(given: str) -> str:
 
 
 def _conditions(config: Config, opts: argparse.Namespace) -> Document:
+    from crawler.storage import search, subscriptions
+
     found: Document = {}
     if opts.spider is not None:
         found["spider"] = opts.spider
@@ -116,6 +120,10 @@ async def _search(
     config: Config, query: Query, words: bool, opts: argparse.Namespace, columns: int
 ) -> tuple[list[Document], bool]:
     """What is found, and whether there is more than was asked for."""
+    from crawler.storage import search
+    from crawler.storage.bulk import in_batches
+    from crawler.storage.store import opened
+
     rows: list[Document] = []
     more = False
     async with opened(config) as db:
@@ -135,6 +143,8 @@ async def _search(
 
 
 async def _check_spider(db: Database, spider: str) -> None:
+    from crawler.storage import search
+
     known = await search.spiders(db)
     if spider not in known:
         named = ", ".join(known) or "none; run scrapy crawl first"
@@ -143,6 +153,9 @@ async def _check_spider(db: Database, spider: str) -> None:
 
 def _row(post: Document, query: Query, columns: int) -> Document:
     """A post as it is shown. Its texts go: there may be many posts."""
+    from crawler.searching.passages import passage
+    from crawler.storage import search
+
     title = post.get("title")
     texts = [text for text in search.texts_of(post) if text != title] or [""]
     return {name: post.get(name) for name in ("_id", "spider", "url", "feed", "categories")} | {
@@ -158,6 +171,8 @@ def _row(post: Document, query: Query, columns: int) -> Document:
 
 
 async def _add_copies(db: Database, rows: list[Document], *, shown: bool) -> None:
+    from crawler.storage import search
+
     if shown:
         hidden = await search.hidden(db, rows)
         for row in rows:

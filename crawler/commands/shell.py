@@ -15,7 +15,6 @@ from scrapy.utils.url import guess_scheme
 from w3lib.url import any_to_uri
 
 from crawler.inspection import Inspection
-from crawler.middlewares.gate import TYPED
 
 
 class Command(Inspection, shell.Command):
@@ -54,6 +53,8 @@ class TypedShell(Shell):
         **kwargs: Any,
     ) -> None:
         """Fetch a page and fill the shell's variables; without an answer `response` is None."""
+        from crawler.middlewares.gate import TYPED
+
         if isinstance(request_or_url, Request):
             request = request_or_url
             request.meta[TYPED] = request.url

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rich.console import Console
 from scrapy.crawler import AsyncCrawlerProcess
@@ -16,14 +16,13 @@ from scrapy.utils.conf import arglist_to_dict
 
 from crawler.command import FreshetCommand, print_json
 from crawler.errors import ConfigError
-from crawler.runwarnings import never_found
 from crawler.shapes import Shape, shapes
 from crawler.urls import is_http
 from crawler.words import count
-from crawler.wrapper import Wrapper
-from spiders.check import checking
-from spiders.site import SiteSpider
-from spiders.wrapper import WrapperSpider
+
+if TYPE_CHECKING:
+    from crawler.wrapper import Wrapper
+    from spiders.wrapper import WrapperSpider
 
 Page = dict[str, Any]
 SHOWN_CHARACTERS = 200
@@ -88,6 +87,9 @@ class Command(FreshetCommand):
 
     def _load(self, name: str, given: dict[str, str]) -> tuple[type[WrapperSpider], dict[str, str]]:
         """The spider class that reads for this definition, and its arguments. given: by `-a`."""
+        from spiders.site import SiteSpider
+        from spiders.wrapper import WrapperSpider
+
         if name.endswith(".toml") or Path(name).is_file():
             return SiteSpider, {"wrapper": name} | given
         assert self.settings is not None
@@ -104,6 +106,8 @@ class Command(FreshetCommand):
     def _fetch(
         self, spider: type[WrapperSpider], arguments: dict[str, str], urls: list[str]
     ) -> list[Page]:
+        from spiders.check import checking
+
         assert self.settings is not None
         pages: list[Page] = []
         process = AsyncCrawlerProcess(self.settings)
@@ -141,6 +145,8 @@ class _Unmatched:
 
 def _never_found(wrapper: Wrapper, pages: list[Page]) -> list[str]:
     """Fields that none of the item pages has."""
+    from crawler.runwarnings import never_found
+
     empty = [set(page["empty_fields"]) for page in pages if page["empty_fields"] is not None]
     names = set.intersection(*empty) if empty else set()
     return [never_found(wrapper, name, len(empty)) for name in wrapper.field_names if name in names]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scrapy import Request, Spider
 from scrapy.core import downloader
@@ -15,8 +15,10 @@ from twisted.python.failure import Failure
 
 from crawler.items import Target
 from crawler.middlewares.manners import ENDED, Ended, NotAsked
-from crawler.redis.turns import HostHeld, Turn, Turns
 from crawler.session import Session
+
+if TYPE_CHECKING:
+    from crawler.redis.turns import Turn, Turns
 
 
 class Waiting(deque[Any]):
@@ -81,6 +83,8 @@ class Downloader(downloader.Downloader):
 
     async def _turn(self, turns: Turns, slot: Slot, request: Request) -> Turn:
         """Leave to send it, while its place among this process's requests is kept."""
+        from crawler.redis.turns import HostHeld
+
         host = request.meta[self.DOWNLOAD_SLOT]
         delay_seconds = slot.download_delay()
         patience_seconds = Session.of(self.crawler).config.retry_after_seconds

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from crawler.sketches.schemes import Scheme
-from crawler.sketches.stored import Sketch
+if TYPE_CHECKING:
+    from crawler.sketches.schemes import Scheme
+    from crawler.sketches.stored import Sketch
 
 # A record of few words is like too many others: "It" and "Us" of one shop share most of the rest.
 FEWEST_WORDS = 20

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from crawler.sketches.arrays import CodePoints
+if TYPE_CHECKING:
+    from crawler.sketches.arrays import CodePoints
 
 # Characters that nobody sees: soft hyphen, joiners, directions, zero-width spaces, byte order,
 # variation selectors (the same emoji in colour or not), tags.
@@ -42,4 +42,6 @@ def _composed(text: str) -> str:
 
 def code_points(text: str) -> CodePoints:
     """(n,) the text's code points; a lone surrogate stands for itself."""
+    import numpy as np
+
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)

@@ -14,6 +14,7 @@ import random
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
 import time
@@ -21,12 +22,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
-import pymongo
+from bson import decode, encode
+from bson.errors import BSONError
 from filelock import FileLock, Timeout
-from pymongo.errors import PyMongoError
 
 from crawler.config import Config
 from crawler.errors import ServerError
@@ -42,6 +42,9 @@ EVICTION = (
     "eviction_dirty_target=40,eviction_dirty_trigger=60,"
     "eviction_updates_target=30,eviction_updates_trigger=40"
 )
+# MongoDB's wire protocol: length, request, the request answered, and what kind of message it is.
+_HEADER, OP_MSG = struct.Struct("<4i"), 2013
+MAX_REPLY_BYTES = 16 * 1024**2
 LONGEST_SOCKET_PATH = 100  # the kernel allows 107 bytes, mongod appends nothing
 WAYS_OUT = (
     "set MONGO_URI to a running MongoDB, or install mongod on the PATH, "
@@ -118,17 +121,15 @@ class EmbeddedServer:
         return pid if os.fsencode(self.folder / "db") in command.split(b"\0") else None
 
     def answers(self, timeout_seconds: float = 2.0) -> bool:
-        """Whether the server answers a ping."""
-        if not _listens(self.socket):
-            return False
-        milliseconds = int(timeout_seconds * 1000)
-        client: pymongo.MongoClient[dict[str, Any]]
-        with pymongo.MongoClient(self.uri, serverSelectionTimeoutMS=milliseconds) as client:
+        """Whether the server answers a ping within `timeout_seconds`."""
+        # A synchronous client's monitor thread would hold up the end of the process by 0.5 s.
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(timeout_seconds)
             try:
-                client.admin.command("ping")
-            except PyMongoError:
+                connection.connect(str(self.socket))
+                return _ping(connection)
+            except (OSError, BSONError, struct.error):
                 return False
-            return True
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
@@ -210,11 +211,14 @@ def find_mongod(given: str | None, folder: Path) -> str:
     raise ServerError(f"no mongod found: {WAYS_OUT}")
 
 
-def _listens(path: Path) -> bool:
-    """Whether anybody has the socket open; a dead server's socket refuses at once."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(2.0)
-        return probe.connect_ex(str(path)) == 0
+def _ping(connection: socket.socket) -> bool:
+    """Whether the server at the other end answers `ping`, as one OP_MSG of its wire protocol."""
+    body = bytes(5) + encode({"ping": 1, "$db": "admin"})
+    connection.sendall(_HEADER.pack(_HEADER.size + len(body), 1, 0, OP_MSG) + body)
+    with connection.makefile("rb") as replies:
+        length, *_ = _HEADER.unpack(replies.read(_HEADER.size))
+        reply = replies.read(min(max(length - _HEADER.size, 0), MAX_REPLY_BYTES))
+    return bool(decode(reply[5:]).get("ok"))
 
 
 def _bundled() -> Path | None:

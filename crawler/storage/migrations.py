@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterable, AsyncIterator
+from typing import TYPE_CHECKING
 
 from pymongo import UpdateMany, UpdateOne
 
@@ -11,7 +12,9 @@ from crawler.items import SEEN
 from crawler.storage import runs, search, visits
 from crawler.storage.client import Database, Document
 from crawler.storage.parts import history_document
-from schedules.history import History
+
+if TYPE_CHECKING:
+    from schedules.history import History
 
 logger = logging.getLogger(__name__)
 BATCH = 1000
@@ -51,6 +54,8 @@ async def _complete_log(db: Database) -> None:
 
 async def _pasts(db: Database) -> AsyncIterator[tuple[str, History]]:
     """Each target's `_id` and past, as far as the log tells."""
+    from schedules.history import History
+
     async for row in await db.visits.aggregate(_LOOKS, allowDiskUse=True, hint={"$natural": 1}):
         looks = [(look >> 1, bool(look & 1)) for look in sorted(row["looks"])]
         history = History.begin(looks[0][0] // MINUTE)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from crawler.items import Planned
 from crawler.storage.client import Document
-from schedules.history import History
-from schedules.schedule import Schedule
+
+if TYPE_CHECKING:
+    from schedules.history import History
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -25,6 +27,8 @@ def history_of(found: Document | None) -> History | None:
     """The past that a target's document holds."""
     if not found:
         return None
+    from schedules.history import History
+
     since, until = in_minutes(found["since"]), in_minutes(found["until"])
     return History(since, until, bytes(found["changes"]))
 
@@ -43,6 +47,8 @@ def planned_of(found: Document | None) -> Planned | None:
     """The plan that a target's document holds; None where it says no time at all."""
     if not found:
         return None
+    from schedules.schedule import Schedule
+
     schedule = Schedule(
         found.get("weeks") or 1,
         tuple(found.get("slots") or ()),

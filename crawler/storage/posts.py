@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from pymongo import DESCENDING, UpdateOne
 
-from crawler.items import Visit
+from crawler.items import OF_CAPS, Visit
 from crawler.plaintext import as_texts
 from crawler.sketches.claim import Verdicts
 from crawler.storage.client import Database, Document
 from crawler.storage.shown import naming, shown
-from crawler.wrapper import OF_CAPS
 
 # Posts that tell whether a selector finds something.
 SAMPLE = 100

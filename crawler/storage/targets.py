@@ -6,19 +6,22 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from pymongo import UpdateOne
 
 from crawler.clock import NEVER
-from crawler.items import CELL, SEEN, Fetched, Kind, Outcome, Target, Validators, Visit
+from crawler.items import CELL, OF_CAPS, SEEN, Fetched, Kind, Outcome, Target, Validators, Visit
 from crawler.posts import planned_window
 from crawler.storage import hosts, parts
 from crawler.storage.bulk import in_batches
 from crawler.storage.client import Database, Document
 from crawler.storage.visits import row_of
 from crawler.urls import host_of
-from crawler.wrapper import OF_CAPS, Match, Wrapper
-from schedules.schedule import WEEK_HOURS
+
+if TYPE_CHECKING:
+    # Commands that count targets start faster without it.
+    from crawler.wrapper import Match, Wrapper
 
 # A link to a page that never was there.
 DEAD_LINK: Document = {"refreshed": 0, "consecutive_gone": {"$gt": 0}}
@@ -124,6 +127,8 @@ def updates_of(batch: Iterable[Visit]) -> Iterator[UpdateOne]:
 
 def _adapted(visit: Visit, every_hours: float) -> UpdateOne:
     """An adaptive plan's new interval, unless a replan has put another plan in its place."""
+    from schedules.schedule import WEEK_HOURS
+
     target = visit.fetched.target
     of_plan = {"_id": target.key, "plan.plan": target.plan.id if target.plan else None}
     per_week = WEEK_HOURS / every_hours

@@ -25,6 +25,7 @@ from tests.bench import (
     planning,
     recall,
     sizing,
+    startup,
     workeroptions,
 )
 from tests.bench.crawls import ROOT, Crawl, freshet, plain
@@ -55,6 +56,7 @@ def main() -> int:
         "--duplicates", action="store_true", help="crawls with and without near-duplicates"
     )
     parser.add_argument("--metrics", action="store_true", help="crawls with and without metrics")
+    parser.add_argument("--startup", action="store_true", help="commands with little to do")
     parser.add_argument("--sizing", action="store_true", help="what a page costs")
     parser.add_argument("--cells", action="store_true", help="a hundred cells kept fresh")
     parser.add_argument(
@@ -95,6 +97,7 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
             round(options.minutes or 12), options.policy, options.port
         ),
         "sizing": sizing.run,
+        "startup": lambda: startup.run(options.rounds or 7),
         "recall": lambda: recall.run(options.recall),
         "claims": lambda: claims.run(options.posts),
     } | workeroptions.benches(options)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pymongo import ASCENDING, IndexModel
 from pymongo.asynchronous.collection import AsyncCollection
 
-from crawler.sketches.claim import Claim
-from crawler.sketches.schemes import Scheme
 from crawler.storage.client import UNHURRIED, Database, Document
 from crawler.storage.duplicates.hot import HotBands
+
+if TYPE_CHECKING:
+    from crawler.sketches.claim import Claim
+    from crawler.sketches.schemes import Scheme
 
 # A missing field would be indexed as null in a unique index that is not sparse, and an empty
 # array as undefined: a post without bands has no such field.

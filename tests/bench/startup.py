@@ -1,0 +1,116 @@
+"""`make bench ARGS=--startup`: how long commands take that have next to nothing to do.
+
+In turns with a bare Scrapy project, with the embedded server running: the list of commands,
+`scrapy targets`, a crawl with nothing due, and a replan of 1,000 pages with four weeks of history.
+Last, that replan once more with no kernel compiled on the machine.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from crawler.config import Config
+from crawler.storage.embedded import EmbeddedServer
+from tests.bench.crawls import ROOT
+from tests.bench.planned import NOW, insert
+from tests.site.running import RunningSite
+
+PAGES, VISITS = 1000, 28
+THOUSAND = "thousand"
+BARE, HELP, TARGETS = "bare project: --help", "--help", "targets"
+CRAWL, REPLAN, COLD = "crawl, nothing due", "replan, 1,000 pages", "the same, kernels not compiled"
+# Seconds; of the list of commands, more than a bare project's.
+BARS = {HELP: 0.25, TARGETS: 0.8, CRAWL: 1.2, REPLAN: 6.0}
+WRAPPER = """
+name = "tiny"
+start_urls = ["{url}/big/20/list/1/"]
+list_pages = '/big/\\d+/list/\\d+/'
+item_pages = '/big/\\d+/item/\\d+\\.html'
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """Seconds of one run, by the clock and of processors."""
+
+    wall: float
+    cpu: float
+
+
+def run(rounds: int) -> int:
+    """Measure all in turns and print medians; 1 where a median misses its bar."""
+    with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name, RunningSite() as site:
+        folder = Path(name)
+        server = EmbeddedServer.of(Config.load(data_dir=folder / "data", mongo_uri=None))
+        try:
+            cases = _prepared(folder, server.start(), site.url)
+            found: dict[str, list[Took]] = {label: [] for label in cases}
+            for _ in range(rounds):
+                for label, case in cases.items():
+                    found[label].append(case())
+            os.environ["NUMBA_CACHE_DIR"] = str(folder / "kernels")
+            found[COLD] = [cases[REPLAN]()]
+        finally:
+            server.stop()
+    return _show(found)
+
+
+def _prepared(folder: Path, uri: str, url: str) -> dict[str, Callable[[], Took]]:
+    """What is measured, by name; everything has run once."""
+    os.environ |= {
+        "FRESHET_DATA_DIR": str(folder / "data"), "FRESHET_THROTTLE_START_SECONDS": "0",
+    }  # fmt: skip
+    _took(folder, "startproject", "bare")
+    wrapper = folder / "tiny.toml"
+    wrapper.write_text(WRAPPER.format(url=url), encoding="utf-8")
+    _took(ROOT, "targets", "-s", f"FRESHET_DATABASE={THOUSAND}")
+    insert(f"{uri.rpartition('/')[0]}/{THOUSAND}", PAGES, VISITS, log=True)
+    hours = (NOW - datetime.now(UTC)).total_seconds() / 3600
+    own = ("-s", f"FRESHET_DATABASE={THOUSAND}", "-s", f"FRESHET_CLOCK_OFFSET_HOURS={hours}")
+    cases: dict[str, Callable[[], Took]] = {
+        BARE: lambda: _took(folder / "bare", "--help"),
+        HELP: lambda: _took(ROOT, "--help"),
+        TARGETS: lambda: _took(ROOT, "targets"),
+        CRAWL: lambda: _took(ROOT, "crawl", "site", "-a", f"wrapper={wrapper}"),
+        REPLAN: lambda: _took(ROOT, "replan", "--dry-run", "--budget", "500/day", *own),
+    }
+    for case in cases.values():
+        case()
+    return cases
+
+
+def _took(folder: Path, *words: str) -> Took:
+    """Run a command to its end, and return what it took."""
+    command = [sys.executable, "-m", "scrapy", *words]
+    began, before = time.perf_counter(), os.times()
+    subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    wall, after = time.perf_counter() - began, os.times()
+    cpu = after.children_user + after.children_system
+    return Took(wall, cpu - before.children_user - before.children_system)
+
+
+def _show(found: dict[str, list[Took]]) -> int:
+    medians = {label: statistics.median(one.wall for one in rows) for label, rows in found.items()}
+    table = Table("", "median s", "least s", "CPU s", "bar s")
+    missed = 0
+    for label, rows in found.items():
+        least = min(one.wall for one in rows)
+        cpu = statistics.median(one.cpu for one in rows)
+        bar = BARS.get(label, float("inf")) + (medians[BARE] if label == HELP else 0)
+        missed |= medians[label] > bar
+        shown = f"{bar:.2f}" if label in BARS else ""
+        table.add_row(label, f"{medians[label]:.2f}", f"{least:.2f}", f"{cpu:.2f}", shown)
+    Console().print(table)
+    return int(missed)

@@ -1,0 +1,200 @@
+"""Kernels are compiled once: while installing, for all checkouts, until their source changes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from shutil import copyfile, copytree
+
+import pytest
+
+from crawler.items import Kind
+from crawler.storage.parts import history_document, in_minutes
+from crawler.storage.targets import new_document
+from schedules.history import History
+from tests.integration.harness import HIDDEN, ROOT, Db, Freshet, Pages, Row
+from tests.integration.known_pages import BEGIN, NOW, clock, of_the_paper, put
+
+COMMANDS = """
+import sys
+from scrapy.cmdline import execute
+from schedules.compiling import on_compiling
+
+count = []
+with on_compiling(lambda: count.append(1)):
+    for words in sys.argv[1:]:
+        try:
+            execute(["scrapy", *words.split()])
+        except SystemExit as end:
+            assert not end.code, words
+print(len(count), "compiled")
+"""
+# A package of two modules whose kernel is called where `installed` is the environment's folder.
+PACKAGE = {
+    "kernel.py": """
+from schedules.compiled import compiled
+from tiny.factors import FACTOR
+
+@compiled
+def scaled(value):
+    return FACTOR * value
+""",
+    "factors.py": "FACTOR = 3\n",
+    "unrelated.py": "NAME = 'a'\n",
+    "__init__.py": "",
+}
+CALL = """
+import sys
+sys.prefix, count = sys.argv[1], []
+from schedules.compiling import on_compiling
+from tiny.kernel import scaled
+
+with on_compiling(lambda: count.append(1)):
+    print(scaled(2.0), len(count))
+"""
+
+
+def python(*words: object, **env: object) -> str:
+    """What a process of its own prints."""
+    around = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
+    around.pop("NUMBA_CACHE_DIR", None)
+    done = subprocess.run(
+        [sys.executable, *map(str, words)], cwd=ROOT, check=False, capture_output=True, text=True,
+        env=around | {name: str(value) for name, value in env.items()}, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def feed(name: str) -> Row:
+    """A feed with a post every six hours."""
+    last, hours = in_minutes(NOW - timedelta(hours=1)), range(0, 480, 6)
+    posts = [in_minutes(BEGIN + timedelta(hours=hour)) for hour in hours]
+    past = History.begin(in_minutes(BEGIN)).extended(last, [(at, at + 60, at) for at in posts[1:]])
+    row = new_document("feeds", f"https://feeds.test/{name}", Kind.FEED, NOW, BEGIN)
+    return row | {"history": history_document(past), "window": 10, "requested": 9}
+
+
+@pytest.mark.mongo
+def test_what_the_installation_compiles_is_all_that_plans_and_crawls_need(
+    stored: tuple[Db, str], freshet: Freshet, pages: Pages
+) -> None:
+    python("-m", "crawler.kernels")
+    put(*stored, [*of_the_paper(), *map(feed, "abc")])
+    pages.list("list.html", ["/item-a.html", "/item-b.html"])
+    pages.item("item-a.html", "A title and some words that are compared with others " * 9)
+    pages.item("item-b.html", "B" + "字" * 90)
+    site = freshet.wrapper("new", start_urls=[f"{pages.url}/list.html"], item_pages="/item-")
+    caps = "--daily-cap 80/day --hourly-cap 20/hour"
+    done = python(
+        "-c", COMMANDS,
+        "replan",
+        f"replan --kind pages --budget 60/day {caps}",
+        f"replan --kind feeds --budget 60/day {caps}",
+        "explain https://shop.example/u1",
+        "explain https://feeds.test/a",
+        f"crawl site -a wrapper={site}",
+        **freshet.env | {"FRESHET_DUPLICATES": "characters", "FRESHET_CLOCK_OFFSET_HOURS": clock()},
+    )  # fmt: skip
+    assert done.splitlines()[-1] == "0 compiled"
+    assert stored[0].posts.count_documents({}) == 2
+
+
+Call = Callable[..., str]
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    """A checkout with the package `tiny`."""
+    folder = tmp_path / "first"
+    (folder / "tiny").mkdir(parents=True)
+    for name, source in PACKAGE.items():
+        (folder / "tiny" / name).write_text(source, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def call(tmp_path: Path) -> Call:
+    """Call the kernel of a checkout; the result, and how many kernels were compiled for it."""
+
+    def call(checkout: Path, *, installed: str = "installed", home: str = "home") -> str:
+        path = os.pathsep.join(map(str, (checkout, ROOT)))
+        own = {"PYTHONPATH": path, "XDG_CACHE_HOME": tmp_path / home}
+        return python("-c", CALL, tmp_path / installed, **own).strip()
+
+    return call
+
+
+def test_another_checkout_does_not_compile_again(call: Call, package: Path) -> None:
+    assert call(package) == "6.0 1"
+    # A copy has other times, as a clone has.
+    second = copytree(package, package.with_name("second"), copy_function=copyfile)
+    assert call(second) == "6.0 0"
+    assert call(second, home="other") == "6.0 0", "from the installation"
+    assert call(second, installed="other") == "6.0 0", "from the user's cache"
+    assert call(second, installed="other", home="another") == "6.0 0", "put into the installation"
+
+
+def test_a_kernel_is_compiled_again_only_where_what_it_is_made_of_changes(
+    call: Call, package: Path
+) -> None:
+    assert call(package) == "6.0 1"
+    (package / "tiny" / "unrelated.py").write_text("NAME = 'b'\n", encoding="utf-8")
+    assert call(package) == "6.0 0"
+    (package / "tiny" / "factors.py").write_text("FACTOR = 5\n", encoding="utf-8")
+    assert call(package) == "10.0 1"
+    (package / "tiny" / "factors.py").write_text("FACTOR = 3\n", encoding="utf-8")
+    assert call(package) == "6.0 0", "as on the way back to the former branch"
+
+
+def test_where_nothing_can_be_written_the_user_s_cache_is_used_and_else_none(
+    call: Call, package: Path, tmp_path: Path
+) -> None:
+    # No folder can be made there, not even by root.
+    for name in ("file", "other"):
+        (tmp_path / name).write_text("", encoding="utf-8")
+    assert call(package, installed="file") == "6.0 1"
+    assert call(package, installed="file") == "6.0 0"
+    assert call(package, installed="file", home="other") == "6.0 1"
+    assert call(package, installed="file", home="other") == "6.0 1"
+
+
+def test_a_damaged_kernel_is_compiled_again(call: Call, package: Path, tmp_path: Path) -> None:
+    assert call(package, home="installed") == "6.0 1"
+    for file in (tmp_path / "installed").rglob("*.nb?"):
+        file.write_bytes(file.read_bytes()[:40])
+    assert call(package, home="installed") == "6.0 1"
+    assert call(package, home="installed") == "6.0 0"
+
+
+def test_the_live_line_counts_the_kernels_that_are_compiled() -> None:
+    code = """
+import time
+from crawler.config import Config
+from crawler.working import working
+from schedules.compiling import announce
+
+with working(Config.load(), "opening the database") as say:
+    say("planning 60 feeds")
+    announce()
+    announce()
+    time.sleep(0.5)
+"""
+    terminal, end = os.openpty()
+    words = [sys.executable, "-c", code]
+    with subprocess.Popen(words, cwd=ROOT, stderr=end, env=os.environ | {"TERM": "xterm"}) as done:
+        os.close(end)
+        shown = b""
+        # A terminal whose other end is closed is an error to read.
+        with suppress(OSError):
+            while part := os.read(terminal, 4096):
+                shown += part
+    os.close(terminal)
+    assert done.returncode == 0
+    line = "planning 60 feeds: compiling the planner's kernels, once per machine: 2"
+    assert line in shown.decode()

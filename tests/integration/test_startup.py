@@ -1,0 +1,137 @@
+"""What commands import, and what they leave running: both cost each start of a command time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+from crawler.storage.embedded import EmbeddedServer
+from tests.integration.harness import HIDDEN, ROOT, Db, Freshet, Pages, outcomes
+
+# Commands, parted by `;`, in a process of their own. It tells what it has loaded, and which threads
+# go on.
+RUN = """
+import json, sys, threading
+from itertools import groupby
+from scrapy.cmdline import execute
+
+told, code = sys.argv[1], 0
+for is_end, words in groupby(sys.argv[2:], key=";".__eq__):
+    try:
+        is_end or execute(["scrapy", *words])
+    except SystemExit as end:
+        code = code or end.code or 0
+threads = [one.name for one in threading.enumerate() if one is not threading.main_thread()]
+with open(told, "w") as file:
+    json.dump({"code": code, "modules": list(sys.modules), "threads": threads}, file)
+"""
+# Compilers, arrays, servers' drivers, a web client and server, readers of pages and of dates.
+HEAVY = {
+    "numba", "numpy", "scipy", "redis", "pymongo", "aiohttp", "twisted.conch", "trafilatura",
+    "dateparser", "matplotlib", "sqlalchemy", "feedparser", "rapidfuzz", "prometheus_client",
+    "twisted.internet.reactor", "crawler.storage.client", "crawler.session", "spiders.wrapper",
+}  # fmt: skip
+# Not those with actions, each of which is a module that has to be asked for its options.
+WITH_OWN_OPTIONS = (
+    "cells", "crawl", "cron", "db", "doctor", "explain", "forget", "history", "learn", "metrics",
+    "plan", "prune", "replan", "simulate", "targets", "wrapper",
+)  # fmt: skip
+OF_STORAGE = {"pymongo", "crawler.storage.client"}
+OF_CRAWLS = {"numpy", "twisted.internet.reactor", "crawler.session", "spiders.wrapper"}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command at its end."""
+
+    code: int
+    out: str
+    err: str
+    modules: set[str]
+    threads: list[str]
+
+    @property
+    def heavy(self) -> set[str]:
+        return HEAVY & self.modules
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Run a command as a user does: nothing is in memory before."""
+
+    def run(*words: object, **env: object) -> Ended:
+        told = tmp_path / "told.json"
+        around = {name: value for name, value in os.environ.items() if not name.startswith(HIDDEN)}
+        own = {name: str(value) for name, value in env.items()}
+        done = subprocess.run(
+            [sys.executable, "-c", RUN, told, *map(str, words)], cwd=ROOT, env=around | own,
+            check=False, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert told.exists(), done.stderr
+        found = json.loads(told.read_text(encoding="utf-8"))
+        modules = set(found["modules"])
+        return Ended(found["code"], done.stdout, done.stderr, modules, found["threads"])
+
+    return run
+
+
+def test_the_list_of_commands_needs_none_of_what_they_use(run: Run) -> None:
+    done = run("--help")
+    assert done.code == 0, done.err
+    for name in ("targets", "replan", "refresh", "feeds"):
+        assert f"\n  {name} " in done.out
+    assert done.heavy == set()
+
+
+def test_the_help_of_commands_needs_none_of_what_they_use(run: Run) -> None:
+    words = [(name, "--help", ";") for name in WITH_OWN_OPTIONS]
+    done = run(*chain.from_iterable(words))
+    assert (done.code, done.heavy) == (0, set()), done.err
+    assert done.out.count("Global Options") == len(WITH_OWN_OPTIONS)
+
+
+def test_counting_needs_the_driver_alone(run: Run, freshet: Freshet) -> None:
+    done = run("targets", **freshet.env)
+    assert (done.code, done.heavy) == (0, OF_STORAGE), done.err
+
+
+def test_no_thread_outlives_a_command_on_the_embedded_server(
+    run: Run, mongo: EmbeddedServer, tmp_path: Path
+) -> None:
+    done = run("targets", FRESHET_DATA_DIR=mongo.folder, FRESHET_DATABASE="startup")
+    assert (done.code, done.threads) == (0, []), done.err
+
+
+def test_a_crawl_of_what_is_not_due_needs_no_redis_and_no_extension_that_is_off(
+    run: Run, freshet: Freshet, pages: Pages, database: Db
+) -> None:
+    pages.list("list.html", ["/item-a.html"])
+    pages.item("item-a.html", "A")
+    wrapper = freshet.wrapper("shop", start_urls=[f"{pages.url}/list.html"], item_pages="/item-")
+    words = ("crawl", "site", "-a", f"wrapper={wrapper}")
+    for _ in range(2):
+        done = run(*words, **freshet.env)
+        assert done.code == 0, done.err
+    assert outcomes(database) == {"new": 2}
+    assert done.heavy == OF_STORAGE | OF_CRAWLS
+
+
+def test_an_extension_that_is_on_is_there(run: Run, freshet: Freshet, pages: Pages) -> None:
+    pages.item("item-a.html", "A")
+    wrapper = freshet.wrapper("one", start_urls=[f"{pages.url}/item-a.html"], item_pages="/item-")
+    words = ("crawl", "site", "-a", f"wrapper={wrapper}", "-s", "TELNETCONSOLE_ENABLED=1")
+    done = run(*words, "-s", "TELNETCONSOLE_PORT=0", **freshet.env)
+    assert done.code == 0, done.err
+    assert "scrapy.extensions.telnet.TelnetConsole" in done.err
+    assert "aiohttp" not in done.modules

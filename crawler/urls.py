@@ -54,6 +54,22 @@ def _matches(name: str, strip: tuple[str, ...]) -> bool:
     return bool(name) and any(fnmatchcase(lowered, pattern.lower()) for pattern in strip)
 
 
+def item_key(url: str | None) -> str | None:
+    """Return the key under which all sources of one page meet: its canonical URL, without scheme.
+
+    None where the URL names no page of its own: there is none, it is not http(s) or cannot be
+    read, or it is a site's home page.
+    """
+    if not url:
+        return None
+    try:
+        key = canonical(url).partition("://")[2]
+    except ValueError:
+        return None
+    host, _, path = key.partition("/")
+    return key if host and path else None
+
+
 def host_of(url: str) -> str:
     """Host name of a URL, lower case, without port; empty where there is none."""
     try:

@@ -51,9 +51,17 @@ class Command(FreshetCommand):
             "--without", metavar="WORD", action="append", default=[],
             help="leave out posts with this word or phrase; may be repeated",
         )  # fmt: skip
-        parser.add_argument("--spider", metavar="NAME", type=_text, help="only posts of this one")
         parser.add_argument(
-            "--category", metavar="NAME", type=category, help="only posts in it or below it"
+            "--spider",
+            metavar="NAME",
+            type=_text,
+            help="only posts that this spider has, as a source or as a near-duplicate",
+        )
+        parser.add_argument(
+            "--category",
+            metavar="NAME",
+            type=category,
+            help="only posts in this category or below it, of one of their sources or copies",
         )
         parser.add_argument(
             "--since", metavar="T", type=_since,
@@ -120,14 +128,12 @@ def _since(given: str) -> datetime | timedelta:
         raise argparse.ArgumentTypeError(said) from None
 
 
-def _conditions(config: Config, opts: argparse.Namespace) -> Document:
+def _whose(opts: argparse.Namespace) -> Document:
     found: Document = {}
     if opts.spider is not None:
         found["spider"] = opts.spider
     if opts.category:
         found |= subscriptions.within(opts.category)
-    if opts.since is not None:
-        found |= search.since(_moment(config, opts.since))
     return found
 
 
@@ -146,8 +152,9 @@ async def _search(
     """What is found, and whether there is more than was asked for."""
     rows: list[Document] = []
     more = False
+    moment = None if opts.since is None else _moment(config, opts.since)
     async with opened(config) as db:
-        async with aclosing(search.hits(db, query, _conditions(config, opts))) as found:
+        async with aclosing(search.hits(db, query, _whose(opts), moment)) as found:
             async for post in found:
                 if more := len(rows) == opts.limit:
                     break
@@ -177,6 +184,8 @@ def _row(post: Document, query: Query, columns: int) -> Document:
         "first_seen": post["first_seen"],
         "score": post["score"],
         "cluster": post.get("cluster"),
+        "item": post.get("item"),
+        "sources": post["sources"],
         "passage": passage(texts, query.terms, columns),
         "copies": 0,
     }
@@ -184,11 +193,9 @@ def _row(post: Document, query: Query, columns: int) -> Document:
 
 async def _add_copies(db: Database, rows: list[Document], *, shown: bool) -> None:
     if shown:
-        hidden = await search.hidden(db, rows)
-        for row in rows:
-            row["hidden"] = hidden.get(row["_id"], [])
-            row["copies"] = len(row["hidden"])
+        for row, hidden in zip(rows, await search.hidden(db, rows), strict=True):
+            row["hidden"] = hidden
+            row["copies"] = len(hidden)
     else:
-        counts = await search.counted(db, rows)
-        for row in rows:
-            row["copies"] = counts.get(row["_id"], 0)
+        for row, copies in zip(rows, await search.counted(db, rows), strict=True):
+            row["copies"] = copies

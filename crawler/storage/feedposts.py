@@ -12,9 +12,9 @@ from crawler.posts import KnownPost, Post
 from crawler.sketches.claim import Verdicts
 from crawler.storage.bulk import in_batches, insert_new
 from crawler.storage.client import Database, Document
-from crawler.storage.shown import naming, shown
+from crawler.storage.shown import fielded, naming, shown
 from crawler.storage.targets import new_document
-from crawler.urls import canonical
+from crawler.urls import canonical, item_key
 
 BATCH = 1000
 
@@ -31,8 +31,10 @@ async def known(db: Database, target: Target, ids: Sequence[str]) -> dict[str, K
 
 
 async def of_urls(db: Database, urls: Sequence[str], spider: str | None) -> list[Document]:
-    """Posts of feeds with one of these links."""
-    query: Document = {"url": {"$in": list(urls)}, "guid": {"$exists": True}}
+    """Posts of feeds with one of these links, or of their items."""
+    items = [item for item in map(item_key, urls) if item]
+    named: list[Document] = [{"url": {"$in": list(urls)}}, {"item": {"$in": items}}]
+    query: Document = {"$or": named, "guid": {"$exists": True}}
     if spider is not None:
         query["spider"] = spider
     return await db.posts.find(query).sort("_id").to_list(None)
@@ -111,4 +113,6 @@ def _update_of(visit: Visit, key: str, post: Post, verdicts: Verdicts) -> Update
     constant = {"spider": target.spider, "guid": post.id, "first_seen": at}
     update = naming({"$set": current, "$setOnInsert": constant}, visit.fetched)
     update = shown(update, current, verdicts.get(key))
+    update = fielded(update, "item", visit.items.get(key))
+    update = fielded(update, "link", visit.links.get(key))
     return UpdateOne({"_id": key}, update, upsert=True)

@@ -20,7 +20,7 @@ from crawler.storage.migrations import build_histories, index_posts
 from crawler.storage.search import index_model
 
 logger = logging.getLogger(__name__)
-VERSION = 6
+VERSION = 7
 MIGRATIONS: dict[int, Callable[[Database], Awaitable[None]]] = {
     2: build_histories,
     4: index_posts,
@@ -114,6 +114,8 @@ VALIDATORS: dict[str, Document] = {
             "duplicate_of": _TEXT,
             "similarity": _NUMBER,
             "cluster": {"bsonType": "objectId"},
+            "item": _TEXT,
+            "link": _TEXT,
         },
     ),
     "signatures": _validator(
@@ -127,6 +129,7 @@ VALIDATORS: dict[str, Document] = {
             "sketch": {"bsonType": "binData"},
             "bands": {"bsonType": "array"},
             "cluster": {"bsonType": "objectId"},
+            "item": {"bsonType": ["int", "long"]},
         },
     ),
     "clusters": _validator(["original", "post", "created"], {"post": _TEXT, "created": _TIME}),
@@ -229,6 +232,8 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("spider", "changed_at"),
         _index("spider", "feed", "guid", partialFilterExpression={"guid": _THERE}),
         index_model(),
+        _index("item", partialFilterExpression={"item": _THERE}),
+        _index("link", partialFilterExpression={"link": _THERE}),
         _index("cluster", partialFilterExpression={"cluster": _THERE}),
         _index("duplicate_of", partialFilterExpression={"duplicate_of": _THERE}),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -45,13 +46,16 @@ async def known_by_link(
 ) -> dict[str, KnownPost]:
     """Those of a feed's posts whose links are stored, by their ids of now.
 
-    For a feed that gives all its posts new ids, so that none is known by its own.
+    For a feed that gives all its posts new ids, so that none is known by its own. A link that
+    several posts share tells nothing of them.
     """
-    by_url = {post.url: post.id for post in posts if post.url}
+    shared = Counter(post.url for post in posts)
+    by_url = {post.url: post.id for post in posts if post.url and shared[post.url] == 1}
     found: dict[str, KnownPost] = {}
     fields = {"url": 1, "content_hash": 1, "first_seen": 1}
+    own = {"spider": target.spider, "feed": target.url, "item": {"$exists": True}}
     for some in in_batches(list(by_url), BATCH):
-        query = {"spider": target.spider, "feed": target.url, "url": {"$in": some}}
+        query = own | {"url": {"$in": some}}
         async for post in db.posts.find(query, fields):
             known_post = KnownPost(post["_id"], post["content_hash"], post["first_seen"])
             found[by_url[post["url"]]] = known_post

@@ -17,7 +17,7 @@ from crawler.differences import unified
 from crawler.errors import ConfigError
 from crawler.finding import names_of, target_of
 from crawler.searching.passages import printable
-from crawler.storage import feedposts, targets, versions, visits
+from crawler.storage import sources, targets, versions, visits
 from crawler.storage.client import Database, Document
 from crawler.storage.store import opened
 from crawler.words import listed
@@ -66,8 +66,11 @@ class Command(FreshetCommand):
 async def _history(config: Config, url: str, opts: argparse.Namespace) -> Document:
     async with opened(config) as db:
         names = names_of(url, config)
-        posts = await feedposts.of_urls(db, [url, *names], opts.spider)
-        watched = await targets.of_url(db, names, opts.spider)
+        found = await sources.of_urls(db, [url, *names], opts.spider)
+        posts = [post for post in found if "feed" in post]
+        # A link may name its page another way, such as by http in place of https.
+        named = [*names, *(post["url"] for post in found if "feed" not in post)]
+        watched = await targets.of_url(db, named, opts.spider)
         # The page of a feed's post is fetched for that post.
         pages = [target for target in watched if "post" not in target] or watched
         if opts.source is not None or (posts and not pages):

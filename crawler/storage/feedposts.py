@@ -15,7 +15,7 @@ from crawler.storage.bulk import in_batches, insert_new
 from crawler.storage.client import Database, Document
 from crawler.storage.shown import fielded, naming, shown
 from crawler.storage.targets import new_document
-from crawler.urls import canonical, item_key
+from crawler.urls import canonical
 
 BATCH = 1000
 
@@ -29,16 +29,6 @@ async def known(db: Database, target: Target, ids: Sequence[str]) -> dict[str, K
         async for post in db.posts.find(query, fields):
             found[post["guid"]] = KnownPost(post["_id"], post["content_hash"], post["first_seen"])
     return found
-
-
-async def of_urls(db: Database, urls: Sequence[str], spider: str | None) -> list[Document]:
-    """Posts of feeds with one of these links, or of their items."""
-    items = [item for item in map(item_key, urls) if item]
-    named: list[Document] = [{"url": {"$in": list(urls)}}, {"item": {"$in": items}}]
-    query: Document = {"$or": named, "guid": {"$exists": True}}
-    if spider is not None:
-        query["spider"] = spider
-    return await db.posts.find(query).sort("_id").to_list(None)
 
 
 async def known_by_link(

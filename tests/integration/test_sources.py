@@ -112,6 +112,8 @@ def test_a_page_and_its_own_feeds_post_are_one_item(
     page = in_json(freshet, "history", shown(pages, "a"))
     assert (page["spider"], len(page["visits"])) == ("blog", 1)
     assert [one["feed"] for one in page["sources"]] == [url]
+    https = shown(pages, "a").replace("http:", "https:")
+    assert in_json(freshet, "history", https)["visits"] == page["visits"]
     of_feed = in_json(freshet, "history", shown(pages, "a"), "--source", url)
     assert of_feed["post"]["guid"] == "a"
     wrong = run(freshet, "history", shown(pages, "a"), "--source", "https://x.example/feed")
@@ -272,11 +274,17 @@ def test_links_to_lists_feeds_and_home_pages_are_no_items(
 
 @pytest.mark.parametrize("first", ["page", "feed"])
 @pytest.mark.parametrize("slash", ["", "/"])
+@pytest.mark.parametrize("listed", [["/item/a"], ["/item/a/", "/item/a"]], ids=["one", "alias"])
 def test_a_link_that_redirects_is_the_item_that_it_leads_to(
-    first: str, slash: str, freshet: Freshet, stored: tuple[Db, str], pages: Pages
+    first: str,
+    listed: list[str],
+    slash: str,
+    freshet: Freshet,
+    stored: tuple[Db, str],
+    pages: Pages,
 ) -> None:
     db, uri = stored
-    pages.list("list.html", ["/item/a"])
+    pages.list("list.html", listed)
     pages.file("item/a/index.html", f"<h1>aword</h1><p>{FULL['a']}</p>")
     wrapper = freshet.wrapper(
         "blog", start_urls=[f"{pages.url}/list.html"], item_pages=r"/item/\w+/?$",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crawler.urls import canonical, host_of, is_http, within
+from crawler.urls import canonical, host_of, is_http, item_key, within
 
 
 @pytest.mark.parametrize(
@@ -167,3 +167,21 @@ def test_only_absolute_http_urls_with_a_host_are_http(url: str, http: bool) -> N
 )
 def test_a_host_is_within_a_domain_or_below_it(host: str, inside: bool) -> None:
     assert within(host, ("example.com", "other.org")) is inside
+
+
+@pytest.mark.parametrize(
+    ("url", "key"),
+    [
+        ("https://blog.example/post", "blog.example/post"),
+        ("HTTP://Blog.example:80/post?utm_source=feed#top", "blog.example/post"),
+        ("https://blog.example/?p=7", "blog.example/?p=7"),
+        ("https://blog.example/", None),
+        ("https://blog.example", None),
+        ("https://blog.example/#top", None),
+        ("urn:uuid:1", None),
+        ("https://[blog", None),
+        (None, None),
+    ],
+)
+def test_an_item_is_known_by_its_url_without_scheme(url: str | None, key: str | None) -> None:
+    assert item_key(url) == key

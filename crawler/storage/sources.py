@@ -39,7 +39,6 @@ class Row(NamedTuple):
 
     visit: Visit
     key: str
-    url: str
     link: str
 
     @property
@@ -182,11 +181,11 @@ async def _rename(db: Database, registry: Registry | None, items: Mapping[str, s
 
 def _rows(batch: Iterable[Visit]) -> list[Row]:
     return [
-        Row(visit, key, post.url, link)
+        Row(visit, key, link)
         for visit in batch
         if visit.collected is not None
         for key, post in visit.collected.posts
-        if post.url is not None and (link := item_key(post.url)) is not None
+        if (link := item_key(post.url)) is not None
     ]
 
 

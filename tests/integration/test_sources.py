@@ -270,6 +270,8 @@ def test_links_to_lists_feeds_and_home_pages_are_no_items(
     crawl(freshet)
     assert db.posts.count_documents({"spider": "feeds"}) == len(links)
     assert db.posts.count_documents({"spider": "feeds", "item": {"$exists": True}}) == 0
+    told = in_json(freshet, "duplicates", "explain", links[2], links[3])
+    assert (told["a"]["url"], told["b"]["url"]) == (links[2], links[3])
 
 
 @pytest.mark.parametrize("first", ["page", "feed"])

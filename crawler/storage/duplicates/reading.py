@@ -176,7 +176,8 @@ async def posts_named(
     """Posts with this `_id`, or with one of these URLs: their own, of their page, or an alias."""
     watched = await targets.of_url(db, list(urls), spider) if urls else []
     keys = {str(target.get("post") or target["_id"]) for target in watched}
-    named = {"_id": [given, *keys], "url": [given, *urls], "item": list(map(item_key, urls))}
+    items = [item for item in map(item_key, urls) if item]
+    named = {"_id": [given, *keys], "url": [given, *urls], "item": items}
     query: Document = {"$or": [{name: {"$in": values}} for name, values in named.items()]}
     if spider is not None:
         query["spider"] = spider

@@ -288,6 +288,8 @@ class Visit:
     collected:   what came of a feed's document; None for pages, and where there was none to read
     candidates:  posts that are compared with those stored; emptied: keys of those without text
     verdicts:    what they are, by key, once the visit is stored
+    items:       what its posts are sources of, by key, once that is settled; links: what they are
+                 known by within their feed
     """
 
     fetched: Fetched
@@ -310,6 +312,8 @@ class Visit:
     candidates: tuple[Candidate, ...] = ()
     emptied: tuple[str, ...] = ()
     verdicts: dict[str, Verdict] = field(default_factory=dict)
+    items: dict[str, str] = field(default_factory=dict)
+    links: dict[str, str] = field(default_factory=dict)
     id: ObjectId = field(default_factory=ObjectId)
 
     def become_alias(self, of: str, why: str = "redirects to") -> None:

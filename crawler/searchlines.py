@@ -34,6 +34,8 @@ def show_posts(console: Console, rows: Iterable[Document], terms: Sequence[Term]
         title = marked(row["title"], terms)
         console.print(_styled(title, "bold") if title.text else "(no title)", soft_wrap=True)
         console.print(_whereabouts(row), style="cyan", soft_wrap=True)
+        if len(row["sources"]) > 1:
+            console.print(_sources(row["sources"]), style="dim", soft_wrap=True)
         if row["passage"].text:
             _show_passage(console, row["passage"])
         for copy in row.get("hidden", ()):
@@ -59,6 +61,12 @@ def _whereabouts(row: Document) -> str:
     n = row["copies"]
     copies = f"+{n:,} {'copy' if n == 1 else 'copies'}" if n else ""
     return "  ".join(filter(None, (_day(row["date"]), copies, _url(row))))
+
+
+def _sources(sources: Iterable[Document]) -> str:
+    """Which spiders and feeds have an item."""
+    named = (one["spider"] + (f" ({one['feed']})" if one.get("feed") else "") for one in sources)
+    return printable("sources: " + ", ".join(named))
 
 
 def _copy(post: Document) -> str:
@@ -90,6 +98,10 @@ def nothing(query: Query) -> str:
 def plain(row: Document) -> Document:
     """A post as JSON has it."""
     told = _named({name: value for name, value in row.items() if name != "passage"})
+    told["sources"] = [
+        {"id": one["_id"]} | {name: one.get(name) for name in ("spider", "url", "feed")}
+        for one in row["sources"]
+    ]
     if "hidden" in row:
         told["hidden"] = [_named(post) for post in row["hidden"]]
     return told | {"snippet": row["passage"].text}

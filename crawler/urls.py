@@ -58,6 +58,26 @@ def _matches(name: str, strip: tuple[str, ...]) -> bool:
     return bool(name) and any(fnmatchcase(lowered, pattern.lower()) for pattern in strip)
 
 
+def item_key(url: str | None, *, is_canonical: bool = False) -> str | None:
+    """Return the key under which all sources of one page meet: its canonical URL, without scheme.
+
+    is_canonical: the URL is a target's; only its parameters may differ from the usual form
+
+    None where the URL names no page of its own: there is none, it is not http(s) or cannot be
+    read, or it is a site's home page.
+    """
+    if not url:
+        return None
+    if not is_canonical or "?" in url or ";" in url:
+        try:
+            url = canonical(url)
+        except ValueError:
+            return None
+    key = url.partition("://")[2]
+    host, _, path = key.partition("/")
+    return key if host and path else None
+
+
 def host_of(url: str) -> str:
     """Host name of a URL, lower case, without port; empty where there is none."""
     try:

@@ -14,10 +14,9 @@ from scrapy.crawler import Crawler
 from crawler.cells.definitions import definitions
 from crawler.clock import NEVER
 from crawler.errors import StorageError
-from crawler.items import SEEN, Fetched, Kind, Outcome, Target, Visit
+from crawler.items import OF_CAPS, SEEN, Fetched, Kind, Outcome, Target, Visit
 from crawler.session import Session
 from crawler.storage import versions
-from crawler.wrapper import OF_CAPS
 from pipelines import following
 from schedules.first import Intervals
 

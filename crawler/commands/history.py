@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -14,6 +15,7 @@ from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.terminal import shortened, stdout
+from crawler.words import listed
 
 if TYPE_CHECKING:
     from crawler.storage.client import Database, Document
@@ -42,11 +44,15 @@ class Command(FreshetCommand):
             help="difference of two versions (numbers, negative from the end; default -2 -1)",
         )  # fmt: skip
         parser.add_argument("--spider", help="where several spiders watch the URL")
+        parser.add_argument(
+            "--source", metavar="FEED",
+            help="show the post that this feed has of the URL, not the page (default: the page)",
+        )  # fmt: skip
         parser.add_argument("--last", type=int, default=0, help="only the last N visits")
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print the history."""
-        found = asyncio.run(_history(self.config, args[0], opts.spider, max(0, opts.last)))
+        found = asyncio.run(_history(self.config, args[0], opts))
         if opts.diff is not None:
             _show_diff(found, _pair(opts.diff, len(found["versions"])), as_json=opts.json)
         elif opts.json:
@@ -55,41 +61,67 @@ class Command(FreshetCommand):
             _show(found)
 
 
-async def _history(config: Config, url: str, spider: str | None, last: int) -> Document:
-    from crawler.finding import target_of
-    from crawler.storage import versions, visits
+async def _history(config: Config, url: str, opts: argparse.Namespace) -> Document:
+    from crawler.finding import names_of, target_of
+    from crawler.storage import sources, targets, versions, visits
     from crawler.storage.store import opened
 
     async with opened(config) as db:
-        if post := await _post(db, config, url, spider):
-            return post
-        target = await target_of(db, config, url, spider, among=("targets", "posts"))
+        names = names_of(url, config)
+        found = await sources.of_urls(db, [url, *names], opts.spider)
+        posts = [post for post in found if "feed" in post]
+        # A link may name its page another way, such as by http in place of https.
+        named = [*names, *(post["url"] for post in found if "feed" not in post)]
+        watched = await targets.of_url(db, named, opts.spider)
+        # The page of a feed's post is fetched for that post.
+        pages = [target for target in watched if "post" not in target] or watched
+        if opts.source is not None or (posts and not pages):
+            return await _of_post(db, _chosen(posts, url, opts.source), posts)
+        target = (
+            pages[0]
+            if len(pages) == 1
+            else await target_of(db, config, url, opts.spider, among=("targets", "posts"))
+        )
         name, known_as = target["spider"], target["url"]
         return {
             "url": known_as,
             "spider": name,
             "target": {key: value for key, value in target.items() if key != "last_visit"},
-            "visits": await visits.of_target(db, name, known_as, last),
+            "visits": await visits.of_target(db, name, known_as, max(0, opts.last)),
             "versions": await versions.of_target(db, name, known_as),
+            "sources": _sources(posts),
         }
 
 
-async def _post(db: Database, config: Config, url: str, spider: str | None) -> Document | None:
-    """A feed's post by its link: it has versions, and the visits are its feed's."""
-    from crawler.finding import names_of
-    from crawler.storage import feedposts, versions
+def _chosen(posts: Sequence[Document], url: str, source: str | None) -> Document:
+    """The post of a feed, or the first one where none is asked for."""
+    if not posts:
+        raise ConfigError(f"no feed has a post of {url}")
+    found = next((post for post in posts if source in (None, post["feed"])), None)
+    if found is None:
+        feeds = listed([post["feed"] for post in posts])
+        raise ConfigError(f"--source {source}: not a feed with a post of {url}. Available: {feeds}")
+    return found
 
-    found = await feedposts.of_urls(db, [url, *names_of(url, config)], spider)
-    if not found:
-        return None
-    name, key = found[0]["spider"], found[0]["_id"]
+
+async def _of_post(db: Database, post: Document, posts: Sequence[Document]) -> Document:
+    """A feed's post has versions, and the visits are its feed's."""
+    from crawler.storage import versions
+
+    name, key = post["spider"], post["_id"]
     return {
-        "url": found[0]["url"],
+        "url": post["url"],
         "spider": name,
-        "post": found[0],
+        "post": post,
         "visits": [],
         "versions": await versions.of_target(db, name, key.removeprefix(f"{name} ")),
+        "sources": _sources(one for one in posts if one["_id"] != key),
     }
+
+
+def _sources(posts: Iterable[Document]) -> list[Document]:
+    """Posts of feeds that have the URL too, as `--source` takes them."""
+    return [{"id": post["_id"], "spider": post["spider"], "feed": post["feed"]} for post in posts]
 
 
 def _pair(given: list[str], n: int) -> tuple[int, int]:
@@ -151,6 +183,10 @@ def _show(found: Document) -> None:
         )
         console.print(_visits_table(found["visits"]))
     console.print(_versions_table(found["versions"]))
+    for source in found["sources"]:
+        console.print(
+            f"also a post of {source['feed']} (--source {source['feed']})", soft_wrap=True
+        )
 
 
 def _visits_table(rows: list[Document]) -> Table:

@@ -50,9 +50,17 @@ class Command(FreshetCommand):
             "--without", metavar="WORD", action="append", default=[],
             help="leave out posts with this word or phrase; may be repeated",
         )  # fmt: skip
-        parser.add_argument("--spider", metavar="NAME", type=_text, help="only posts of this one")
         parser.add_argument(
-            "--category", metavar="NAME", type=category, help="only posts in it or below it"
+            "--spider",
+            metavar="NAME",
+            type=_text,
+            help="only posts that this spider has, as a source or as a near-duplicate",
+        )
+        parser.add_argument(
+            "--category",
+            metavar="NAME",
+            type=category,
+            help="only posts in this category or below it, of one of their sources or copies",
         )
         parser.add_argument(
             "--since", metavar="T", type=when,
@@ -102,17 +110,14 @@ def _text(given: str) -> str:
     return given.encode("utf-8", "replace").decode()
 
 
-def _conditions(config: Config, opts: argparse.Namespace) -> Document:
-    from crawler.storage import search, subscriptions
+def _whose(opts: argparse.Namespace) -> Document:
+    from crawler.storage import subscriptions
 
     found: Document = {}
     if opts.spider is not None:
         found["spider"] = opts.spider
     if opts.category:
         found |= subscriptions.within(opts.category)
-    if opts.since is not None:
-        now = Clock(config.clock_offset_hours).now()
-        found |= search.since(moment(opts.since, now))
     return found
 
 
@@ -126,11 +131,16 @@ async def _search(
 
     rows: list[Document] = []
     more = False
+    now = Clock(config.clock_offset_hours).now()
+    since = None if opts.since is None else moment(opts.since, now)
     async with opened(config) as db:
-        conditions = _conditions(config, opts)
-        # Words without a letter find nothing; no words at all are a wish for the newest.
-        find = search.hits if words else search.newest
-        async with aclosing(find(db, query, conditions)) as found:
+        # Words without a letter find nothing; no words at all ask for the newest.
+        items = (
+            search.hits(db, query, _whose(opts), since)
+            if words or since is None
+            else search.newest(db, query, _whose(opts), since)
+        )
+        async with aclosing(items) as found:
             async for post in found:
                 if more := len(rows) == opts.limit:
                     break
@@ -165,6 +175,8 @@ def _row(post: Document, query: Query, columns: int) -> Document:
         "first_seen": post["first_seen"],
         "score": post["score"],
         "cluster": post.get("cluster"),
+        "item": post.get("item"),
+        "sources": post["sources"],
         "passage": passage(texts, query.terms, columns),
         "copies": 0,
     }
@@ -174,11 +186,9 @@ async def _add_copies(db: Database, rows: list[Document], *, shown: bool) -> Non
     from crawler.storage import search
 
     if shown:
-        hidden = await search.hidden(db, rows)
-        for row in rows:
-            row["hidden"] = hidden.get(row["_id"], [])
-            row["copies"] = len(row["hidden"])
+        for row, hidden in zip(rows, await search.hidden(db, rows), strict=True):
+            row["hidden"] = hidden
+            row["copies"] = len(hidden)
     else:
-        counts = await search.counted(db, rows)
-        for row in rows:
-            row["copies"] = counts.get(row["_id"], 0)
+        for row, copies in zip(rows, await search.counted(db, rows), strict=True):
+            row["copies"] = copies

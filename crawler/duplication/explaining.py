@@ -66,6 +66,10 @@ async def _post(db: Database, config: Config, given: str, spider: str | None) ->
         raise ConfigError(
             f"no post has the URL or id {given}. {mean}scrapy search WORDS finds posts"
         )
+    items = {post.get("item") for post in found}
+    if len(found) > 1 and len(items) == 1 and None not in items:
+        # All are the same item: the page itself is meant, rather than what feeds have of it.
+        return min(found, key=lambda post: ("feed" in post, post["_id"]))
     if len(found) > 1:
         ids = listed([repr(post["_id"]) for post in found])
         raise ConfigError(f"several posts have the URL {given}; give one's id: {ids}")
@@ -81,7 +85,7 @@ async def _sides(db: Database, scheme: Scheme, posts: list[Document]) -> list[Si
     sides = []
     for post in posts:
         text, sketch = comparing.compared_text(post), comparing.sketch_of(post, scheme)
-        side = Side(post["_id"], text, sketch)
+        side = Side(post["_id"], text, sketch, item=post.get("item"))
         if row := stored.get(post["_id"]):
             cluster = row.get("cluster")
             side = replace(
@@ -110,7 +114,8 @@ def _told(scheme: Scheme, posts: list[Document], sides: list[Side]) -> Document:
         "exact": measured.exact,
         "scheme": scheme.name,
         "threshold": scheme.threshold,
-        "duplicates": a.cluster is not None and a.cluster == b.cluster,
+        "same_item": verdicts.is_same_item(a, b),
+        "duplicates": verdicts.are_duplicates(a, b),
         "verdict": verdicts.verdict(a, b, measured, scheme),
         "is_long": sidebyside.is_long(a.text) or sidebyside.is_long(b.text),
         "diff": [row._asdict() for row in sidebyside.rows(a.text, b.text)],
@@ -135,4 +140,5 @@ def _of_side(post: Document, side: Side) -> Document:
         "changed_since": side.at is not None and side.is_changed,
         "cluster": side.cluster,
         "original": side.original,
+        "item": side.item,
     }

@@ -125,6 +125,8 @@ def _show_cluster(console: Console, found: Document) -> None:
     if (shown := len(found["members"])) < found["copies"]:
         said = f"the {shown:,} oldest; --limit N shows more, --json all"
         console.print(said, soft_wrap=True)
+    for source in found["sources"]:
+        console.print(f"the same item: {place_of(source)} of {source['spider']}", soft_wrap=True)
     for change in found["changes"]:
         console.print(_change(change), soft_wrap=True)
 

@@ -25,6 +25,7 @@ class Side:
     scheme:   of the stored sketch; None where none is stored
     at:       when it was compared
     original: `_id` of the cluster's original; None where it is alone
+    item:     that the post is a source of; None where it is alone in that
     """
 
     key: str
@@ -35,6 +36,7 @@ class Side:
     at: datetime | None = None
     cluster: Any = None
     original: str | None = None
+    item: str | None = None
 
     @property
     def is_changed(self) -> bool:
@@ -87,9 +89,21 @@ def shape_name(shape: Shape) -> str:
     return f"{shape.width} {'words' if shape.words else 'characters'}"
 
 
+def is_same_item(a: Side, b: Side) -> bool:
+    """Whether both posts are sources of one item, such as a page and a feed's post of it."""
+    return a.item is not None and a.item == b.item
+
+
+def are_duplicates(a: Side, b: Side) -> bool:
+    """Whether both posts are in one cluster, and not for being the same item."""
+    return a.cluster is not None and a.cluster == b.cluster and not is_same_item(a, b)
+
+
 def verdict(a: Side, b: Side, measured: Measured, scheme: Scheme) -> str:
     """What the posts are to each other, and if that is not what their texts say, why."""
-    together = a.cluster is not None and a.cluster == b.cluster
+    if is_same_item(a, b):
+        return f"one item, not duplicates: both are sources of {a.item}"
+    together = are_duplicates(a, b)
     alike = a.sketch is not None and measured.similarity >= scheme.threshold
     if together:
         return f"duplicates: {_together(a, b)}{'' if alike else _kept(a, b)}"

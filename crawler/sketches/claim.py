@@ -23,12 +23,14 @@ class Candidate:
     key:     `_id` of the post
     created: when it was written, as far as can be believed
     edited:  a sketch of an older text may be stored
+    item:    number of the item that the post is a source of; sources of one item are no copies
     """
 
     key: str
     created: datetime
     sketch: Sketch
     edited: bool = False
+    item: int | None = None
 
     @cached_property
     def id(self) -> int:
@@ -66,13 +68,14 @@ Verdicts = dict[str, Verdict]
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A post that holds bands already; cluster: None where it is alone."""
+    """A post that holds bands already; cluster: None where it is alone, item: as of Candidate."""
 
     id: int
     post: str
     created: datetime
     sketch: Sketch
     cluster: Any = None
+    item: int | None = None
 
 
 class Claim(NamedTuple):
@@ -87,7 +90,7 @@ class Claim(NamedTuple):
 
 
 def id_of(key: str) -> int:
-    """A 64-bit number for a post's `_id`: indexes of numbers are a fraction of those of URLs.
+    """A 64-bit number for a post's `_id` or item: indexes of numbers are a fraction of URLs'.
 
     Among a hundred million posts the chance that any two have the same is 1 in 3,700.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -12,7 +13,7 @@ from crawler.posts import KnownPost, Post
 from crawler.sketches.claim import Verdicts
 from crawler.storage.bulk import in_batches, insert_new
 from crawler.storage.client import Database, Document
-from crawler.storage.shown import naming, shown
+from crawler.storage.shown import fielded, naming, shown
 from crawler.storage.targets import new_document
 from crawler.urls import canonical
 
@@ -30,26 +31,21 @@ async def known(db: Database, target: Target, ids: Sequence[str]) -> dict[str, K
     return found
 
 
-async def of_urls(db: Database, urls: Sequence[str], spider: str | None) -> list[Document]:
-    """Posts of feeds with one of these links."""
-    query: Document = {"url": {"$in": list(urls)}, "guid": {"$exists": True}}
-    if spider is not None:
-        query["spider"] = spider
-    return await db.posts.find(query).sort("_id").to_list(None)
-
-
 async def known_by_link(
     db: Database, target: Target, posts: Sequence[Post]
 ) -> dict[str, KnownPost]:
     """Those of a feed's posts whose links are stored, by their ids of now.
 
-    For a feed that gives all its posts new ids, so that none is known by its own.
+    For a feed that gives all its posts new ids, so that none is known by its own. A link that
+    several posts share tells nothing of them.
     """
-    by_url = {post.url: post.id for post in posts if post.url}
+    shared = Counter(post.url for post in posts)
+    by_url = {post.url: post.id for post in posts if post.url and shared[post.url] == 1}
     found: dict[str, KnownPost] = {}
     fields = {"url": 1, "content_hash": 1, "first_seen": 1}
+    own = {"spider": target.spider, "feed": target.url, "item": {"$exists": True}}
     for some in in_batches(list(by_url), BATCH):
-        query = {"spider": target.spider, "feed": target.url, "url": {"$in": some}}
+        query = own | {"url": {"$in": some}}
         async for post in db.posts.find(query, fields):
             known_post = KnownPost(post["_id"], post["content_hash"], post["first_seen"])
             found[by_url[post["url"]]] = known_post
@@ -111,4 +107,6 @@ def _update_of(visit: Visit, key: str, post: Post, verdicts: Verdicts) -> Update
     constant = {"spider": target.spider, "guid": post.id, "first_seen": at}
     update = naming({"$set": current, "$setOnInsert": constant}, visit.fetched)
     update = shown(update, current, verdicts.get(key))
+    update = fielded(update, "item", visit.items.get(key))
+    update = fielded(update, "link", visit.links.get(key))
     return UpdateOne({"_id": key}, update, upsert=True)

@@ -11,7 +11,7 @@ from crawler.items import OF_CAPS, Visit
 from crawler.plaintext import as_texts
 from crawler.sketches.claim import Verdicts
 from crawler.storage.client import Database, Document
-from crawler.storage.shown import naming, shown
+from crawler.storage.shown import fielded, naming, shown
 
 # Posts that tell whether a selector finds something.
 SAMPLE = 100
@@ -69,6 +69,8 @@ def _page_of_post(visit: Visit, stored: dict[str, Document], verdicts: Verdicts)
         current["text"] = text
     key = str(fetched.target.post)
     post = stored.get(key, {}) | current
+    if item := visit.items.get(key):
+        current["item"] = item
     return UpdateOne({"_id": key}, shown({"$set": current}, post, verdicts.get(key)))
 
 
@@ -86,6 +88,7 @@ def _update_of(visit: Visit, categories: list[str], verdicts: Verdicts) -> Updat
     constant = {"spider": target.spider, "url": target.url, "first_seen": fetched.at}
     update = naming({"$set": current, "$setOnInsert": constant}, fetched)
     update = shown(update, update["$set"], verdicts.get(target.key))
+    update = fielded(update, "item", visit.items.get(target.key))
     return UpdateOne({"_id": target.key}, update, upsert=True)
 
 

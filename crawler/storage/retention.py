@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from crawler.items import Kind
@@ -10,6 +11,7 @@ from crawler.storage import subscriptions
 from crawler.storage.client import Database, Document
 from crawler.storage.duplicates.leaving import release_posts
 from crawler.storage.duplicates.registry import Registry
+from crawler.urls import item_key
 
 OF_A_URL = {
     "targets": "url",
@@ -25,17 +27,30 @@ SUMMED = ("changed", "get_size", "update_size", "diff_size")
 async def forget_url(
     db: Database, registry: Registry, url: str, now: datetime, *, really: bool
 ) -> dict[str, int]:
-    """Remove a URL in all spiders, aliases included; counts by collection."""
+    """Remove a URL in all spiders, aliases included; counts by collection.
+
+    What feeds have of the page goes too: all sources of its item, with their versions.
+    """
     named: Document = {"$or": [{"url": url}, {"aliases": url}]}
-    found = await db.targets.find(named, {"spider": 1, "url": 1, "kind": 1}).to_list(None)
+    fields = {"spider": 1, "url": 1, "kind": 1, "final_url": 1}
+    found = await db.targets.find(named, fields).to_list(None)
     counts: Counter[str] = Counter()
     for feed in found:
         if feed["kind"] == Kind.FEED:
             counts += await _forget_feed(db, registry, feed, now, really=really)
-    owners = sorted({row["url"] for row in found if row["kind"] != Kind.FEED})
+    pages = [row for row in found if row["kind"] != Kind.FEED]
+    owners = sorted({row["url"] for row in pages})
     queries: dict[str, Document] = {
         name: {field: {"$in": owners}} for name, field in OF_A_URL.items()
     }
+    queries["posts"] = _posts_of(pages)
+    of_feeds = queries["posts"] | {"feed": {"$exists": True}}
+    posts = await db.posts.find(of_feeds, {"spider": 1}).to_list(None)
+    names = [
+        {"spider": post["spider"], "target": post["_id"].removeprefix(f"{post['spider']} ")}
+        for post in posts
+    ]
+    queries["versions"] = {"$or": [queries["versions"], *names]}
     if really:
         await release_posts(db, registry, queries["posts"], now)
     cells = [row["_id"] for row in found if row["kind"] == Kind.CELL]
@@ -43,6 +58,14 @@ async def forget_url(
     queries["listings"] = {"$or": [{"item": {"$in": owners}}, {"list": {"$in": owners}}]}
     rest = await _remove(db, queries, really=really)
     return {name: rest.get(name, 0) + counts[name] for name in dict.fromkeys((*rest, *counts))}
+
+
+def _posts_of(pages: Iterable[Document]) -> Document:
+    """A query for the posts of pages, and for all other sources of their items."""
+    rows = list(pages)
+    items = [item_key(row.get("final_url") or row["url"]) for row in rows]
+    own: Document = {"_id": {"$in": [row["_id"] for row in rows]}}
+    return {"$or": [own, {"item": {"$in": [item for item in items if item]}}]}
 
 
 async def _forget_feed(

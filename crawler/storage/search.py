@@ -1,4 +1,7 @@
-"""The search index: originals of `posts` by the words of title, text and `words`, best first."""
+"""The search index: originals of `posts` by the words of title, text and `words`, best first.
+
+All sources of an item are in it; a search unites them, so that each item is one hit.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,23 @@ from crawler.errors import StorageError
 from crawler.plaintext import as_texts
 from crawler.searching.query import Query
 from crawler.searching.words import field_texts, search_words
+from crawler.storage.bulk import in_batches
 from crawler.storage.client import Database, Document
 
 WEIGHT_OF_TITLE = 10
 NO_INDEX = 27
 # Their texts are read; one may have a million characters.
 BATCH = 25
+# Rows without texts, of which one query asks whose they are.
+ROWS = 1000
 FIELDS = (
     "spider", "url", "feed", "categories", "title", "text", "fields", "markup", "page.fields",
-    "page.markup", "published", "first_seen", "cluster",
+    "page.markup", "published", "first_seen", "cluster", "item",
 )  # fmt: skip
 OF_COPIES = (
     "spider", "url", "feed", "title", "published", "first_seen", "similarity", "duplicate_of",
 )  # fmt: skip
+OF_SOURCES = ("spider", "url", "feed", "item", "cluster", "published", "first_seen")
 # A post without a believable date is as old as our knowledge of it.
 DATE: Document = {"$ifNull": ["$published", "$first_seen"]}
 BEST_FIRST = {"score": DESCENDING, "date": DESCENDING, "_id": 1}
@@ -72,39 +79,51 @@ def since(moment: datetime) -> Document:
     return {"$or": [{"published": {"$gte": moment}}, unknown]}
 
 
-async def hits(db: Database, query: Query, conditions: Document) -> AsyncGenerator[Document]:
-    """Posts that match, each with its `score` and `date`: best first, then newest.
+async def hits(
+    db: Database, query: Query, whose: Document, moment: datetime | None = None
+) -> AsyncGenerator[Document]:
+    """Items that match, each with its `score`, `date` and `sources`: best first, then newest.
 
-    The server sorts all that may match without their texts, which are read as far as asked for.
+    whose:  condition on posts; an item is found if one of its sources meets it, or a copy of them
+    moment: only items of that time and later
+
+    An item is shown as the source with most text among those that match, one that meets `whose`
+    before others. The server sorts all that may match without their texts, which are read as far
+    as asked for.
     """
     if not query.terms:
         return
-    async with aclosing(_matching(db, query, _stages(query, conditions))) as found:
-        async for post in found:
-            yield post
+    look_ups = [_looked_up(text, moment) for text in query.look_ups]
+    async with aclosing(_united(db, look_ups, query, whose, moment)) as found:
+        async for item in found:
+            yield item
 
 
-async def newest(db: Database, query: Query, conditions: Document) -> AsyncGenerator[Document]:
-    """As `hits` for a query without words: posts that meet the conditions, the newest first.
-
-    conditions: with those of `since`, which an index answers
-    """
-    stages: list[Document] = [
-        {"$match": {"original": True} | conditions},
-        {"$project": {"score": {"$literal": 0.0}, "date": DATE}},
-        {"$sort": {"date": DESCENDING, "_id": 1}},
-    ]
-    async with aclosing(_matching(db, query, stages)) as found:
-        async for post in found:
-            yield post
+async def newest(
+    db: Database, query: Query, whose: Document, moment: datetime
+) -> AsyncGenerator[Document]:
+    """As `hits` for a query without words: items of `moment` and later, the newest first."""
+    fields: Document = {"score": {"$literal": 0.0}, "date": DATE, "item": 1, "cluster": 1}
+    look_up: list[Document] = [{"$match": {"original": True} | since(moment)}, {"$project": fields}]
+    async with aclosing(_united(db, [look_up], query, whose, moment)) as found:
+        async for item in found:
+            yield item
 
 
-async def _matching(db: Database, query: Query, stages: list[Document]) -> AsyncGenerator[Document]:
-    async with await _found(db, stages) as found:
-        while rows := await found.to_list(BATCH):
-            for post in await _posts(db, rows):
-                if query.matches(texts_of(post)):
-                    yield post
+async def _united(
+    db: Database,
+    look_ups: Sequence[list[Document]],
+    query: Query,
+    whose: Document,
+    moment: datetime | None,
+) -> AsyncGenerator[Document]:
+    """The items of posts that look-ups find."""
+    async with await _found(db, _stages(look_ups)) as found:
+        while rows := await found.to_list(ROWS if whose else BATCH):
+            for some in in_batches(await _of(db, rows, whose) if whose else rows, BATCH):
+                for item in await _items(db, some, query, whose):
+                    if moment is None or item["date"] >= moment:
+                        yield item
 
 
 async def _found(db: Database, stages: list[Document]) -> AsyncCommandCursor[Document]:
@@ -119,26 +138,94 @@ async def _found(db: Database, stages: list[Document]) -> AsyncCommandCursor[Doc
         ) from None
 
 
-def _stages(query: Query, conditions: Document) -> list[Document]:
-    """A post that several look-ups find is worth the sum."""
-    first, *more = (_looked_up(text, conditions) for text in query.look_ups)
+def _stages(look_ups: Sequence[list[Document]]) -> list[Document]:
+    """A post that several look-ups find is worth the sum, an item what its best source is."""
+    first, *more = look_ups
     united = [{"$unionWith": {"coll": "posts", "pipeline": stages}} for stages in more]
-    worth = {"_id": "$_id", "score": {"$sum": "$score"}, "date": {"$first": "$date"}}
-    return [*first, *united, *([{"$group": worth}] if united else []), {"$sort": BEST_FIRST}]
+    kept = {name: {"$first": f"${name}"} for name in ("date", "item", "cluster")}
+    worth = {"_id": "$_id", "score": {"$sum": "$score"}} | kept
+    item: Document = {
+        "_id": {"$ifNull": ["$item", "$_id"]},
+        "score": {"$max": "$score"},
+        "date": {"$min": "$date"},
+        "item": {"$first": "$item"},
+        "posts": {"$push": "$_id"},
+        "clusters": {"$push": "$cluster"},
+    }
+    stages = [*first, *united, *([{"$group": worth}] if united else [])]
+    return [*stages, {"$group": item}, {"$sort": BEST_FIRST}]
 
 
-def _looked_up(text: str, conditions: Document) -> list[Document]:
+def _looked_up(text: str, moment: datetime | None) -> list[Document]:
+    conditions = {} if moment is None else since(moment)
+    fields: Document = {"score": {"$meta": "textScore"}, "date": DATE, "item": 1, "cluster": 1}
     return [
         {"$match": {"original": True, "$text": {"$search": text}} | conditions},
-        {"$project": {"score": {"$meta": "textScore"}, "date": DATE}},
+        {"$project": fields},
     ]
 
 
-async def _posts(db: Database, rows: Sequence[Document]) -> list[Document]:
-    """The posts of some rows, in their order, as far as they still are originals."""
-    query: Document = {"_id": {"$in": [row["_id"] for row in rows]}, "original": True}
-    posts = {post["_id"]: post async for post in db.posts.find(query, FIELDS)}
-    return [posts[row["_id"]] | row for row in rows if row["_id"] in posts]
+async def _of(db: Database, rows: Sequence[Document], whose: Document) -> list[Document]:
+    """Those of these rows of which a source meets a condition, or a post of their clusters."""
+    members = {
+        "_id": [id_ for row in rows for id_ in row["posts"]],
+        "item": [row["item"] for row in rows if row.get("item")],
+        "cluster": [cluster for row in rows for cluster in row["clusters"]],
+    }
+    found: dict[str, set[Any]] = {name: set() for name in members}
+    for name, values in members.items():
+        query = {"$and": [{name: {"$in": values}}, whose]}
+        # Grouped by the server: a cluster may have any number of copies.
+        async for row in await db.posts.aggregate(
+            [{"$match": query}, {"$group": {"_id": f"${name}"}}]
+        ):
+            found[name].add(row["_id"])
+    return [
+        row
+        for row in rows
+        if not found["_id"].isdisjoint(row["posts"])
+        or row.get("item") in found["item"]
+        or not found["cluster"].isdisjoint(row["clusters"])
+    ]
+
+
+async def _items(
+    db: Database, rows: Sequence[Document], query: Query, whose: Document
+) -> list[Document]:
+    """The items of some rows, in their order, as far as a source of each still matches."""
+    found: Document = {"_id": {"$in": [id_ for row in rows for id_ in row["posts"]]}}
+    posts = {post["_id"]: post async for post in db.posts.find(found | {"original": True}, FIELDS)}
+    items = [row["item"] for row in rows if row.get("item")]
+    sources: dict[str, list[Document]] = {}
+    async for post in db.posts.find({"item": {"$in": items}}, OF_SOURCES).sort("_id"):
+        sources.setdefault(post["item"], []).append(post)
+    several = [post["_id"] for some in sources.values() if len(some) > 1 for post in some]
+    meant = (
+        set(await db.posts.distinct("_id", {"$and": [{"_id": {"$in": several}}, whose]}))
+        if whose and several
+        else set()
+    )
+    shown = []
+    for row in rows:
+        there = [posts[id_] for id_ in row["posts"] if id_ in posts]
+        matching = [post for post in there if query.matches(texts_of(post))]
+        if matching:
+            best = max(matching, key=lambda post: (post["_id"] in meant, *_richness(post)))
+            known = sources.get(row.get("item") or "", [best])
+            shown.append(best | _dates(known) | {"score": row["score"], "sources": known})
+    return shown
+
+
+def _richness(post: Document) -> tuple[int, bool, str]:
+    """More for more text, then for pages; never the same for two posts."""
+    return sum(map(len, texts_of(post))), "feed" not in post, post["_id"]
+
+
+def _dates(sources: Sequence[Document]) -> Document:
+    """The first date that a source of an item gives, else when the first one was seen."""
+    published = min((one["published"] for one in sources if one.get("published")), default=None)
+    seen = min(one["first_seen"] for one in sources)
+    return {"published": published, "first_seen": seen, "date": published or seen}
 
 
 def texts_of(post: Document) -> list[str]:
@@ -148,31 +235,38 @@ def texts_of(post: Document) -> list[str]:
     return [*(text for text in known if isinstance(text, str)), *more]
 
 
-async def counted(db: Database, originals: Sequence[Document]) -> dict[str, int]:
-    """How many posts each of these hides, by `_id`; those that hide none are left out."""
+async def counted(db: Database, items: Sequence[Document]) -> list[int]:
+    """How many posts each of these items hides."""
     rows = await db.posts.aggregate(
-        [{"$match": _of(originals)}, {"$group": {"_id": "$duplicate_of", "n": {"$sum": 1}}}]
+        [{"$match": _copies_of(items)}, {"$group": {"_id": "$duplicate_of", "n": {"$sum": 1}}}]
     )
-    return {row["_id"]: row["n"] async for row in rows}
+    counts = {row["_id"]: row["n"] async for row in rows}
+    return [sum(counts.get(source["_id"], 0) for source in item["sources"]) for item in items]
 
 
-async def hidden(db: Database, originals: Sequence[Document]) -> dict[str, list[Document]]:
-    """The posts that each of these hides, by `_id`: the most similar first, then the oldest."""
+async def hidden(db: Database, items: Sequence[Document]) -> list[list[Document]]:
+    """The posts that each of these items hides: the most similar first, then the oldest."""
     found: dict[str, list[Document]] = {}
     stages: list[Document] = [
-        {"$match": _of(originals)},
+        {"$match": _copies_of(items)},
         {"$project": dict.fromkeys(OF_COPIES, 1) | {"date": DATE}},
-        {"$sort": {"similarity": DESCENDING, "date": 1, "_id": 1}},
     ]
-    async for post in await db.posts.aggregate(stages, allowDiskUse=True):
+    async for post in await db.posts.aggregate(stages):
         found.setdefault(post["duplicate_of"], []).append(post)
-    return found
+    return [
+        sorted(
+            (post for source in item["sources"] for post in found.get(source["_id"], ())),
+            key=lambda post: (-post.get("similarity", 0.0), post["date"], post["_id"]),
+        )
+        for item in items
+    ]
 
 
-def _of(originals: Sequence[Document]) -> Document:
+def _copies_of(items: Sequence[Document]) -> Document:
     """A query for copies; by their clusters, of which there is an index."""
-    clusters = {post["cluster"] for post in originals if post.get("cluster") is not None}
-    ids = [post["_id"] for post in originals]
+    sources = [source for item in items for source in item["sources"]]
+    clusters = {post["cluster"] for post in sources if post.get("cluster") is not None}
+    ids = [post["_id"] for post in sources]
     return {"cluster": {"$in": list(clusters)}, "duplicate_of": {"$in": ids}}
 
 

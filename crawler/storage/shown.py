@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from crawler.items import Fetched
 from crawler.sketches.claim import Verdict
 from crawler.storage.client import Document
@@ -17,6 +19,12 @@ def shown(update: Document, post: Document, verdict: Verdict | None) -> Document
 def naming(update: Document, fetched: Fetched) -> Document:
     """An update with the names of the fields to compare, and of those that hold HTML, if any."""
     names = {"compare": fetched.compared, "markup": fetched.markup or None}
-    given = {name: list(fields) for name, fields in names.items() if fields is not None}
-    absent = {name: "" for name, fields in names.items() if fields is None}
-    return update | {"$set": update["$set"] | given} | ({"$unset": absent} if absent else {})
+    for name, fields in names.items():
+        update = fielded(update, name, None if fields is None else list(fields))
+    return update
+
+
+def fielded(update: Document, name: str, value: Any) -> Document:
+    """An update with a field that has this value, or is left out where it is None."""
+    operator, value = ("$unset", "") if value is None else ("$set", value)
+    return update | {operator: update.get(operator, {}) | {name: value}}

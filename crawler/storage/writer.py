@@ -31,6 +31,7 @@ from crawler.storage import (
     listings,
     posts,
     pushes,
+    sources,
     targets,
     versions,
     visits,
@@ -174,10 +175,12 @@ class Writer:
         for visit in batch:
             await self._write_links(visit)
         await aliases.settle(self._db, self._registry, batch, self._longest)
+        await sources.identify(self._db, batch)
         verdicts = await self._write_versions_and_claim(batch)
         items = [v for v in batch if v.stores_content and v.fetched.target.kind is Kind.ITEM]
         await posts.store(self._db, items, verdicts)
         await feedposts.store(self._db, batch, verdicts)
+        await sources.settle_shared(self._db, self._registry, batch)
         if self._registry is not None and verdicts:
             written = {one.key for visit in batch for one in visit.candidates}
             await flags.confirm(self._db, self._registry, verdicts, written)
@@ -188,6 +191,7 @@ class Writer:
         if self._leases is not None and not self._leases.is_sure:
             raise Slept
         await self._db.targets.bulk_write(list(targets.updates_of(batch)), ordered=False)
+        await sources.reconcile(self._db, self._registry, batch)
         await insert_new(self._db.visits, [visits.log_row_of(visit) for visit in batch])
         if doubted := [visit.fetched.target.key for visit in batch if visit.doubts_push]:
             await websub.doubt(self._db, doubted)

@@ -25,7 +25,7 @@ from crawler.config import Config
 from crawler.items import Fetched, Kind, Outcome, Target, Visit
 from crawler.sketches.claim import Candidate, Claim
 from crawler.sketches.stored import Sketch
-from crawler.storage import posts
+from crawler.storage import posts, sources
 from crawler.storage.client import Database, Document
 from crawler.storage.duplicates import claims, flags
 from crawler.storage.duplicates.opening import opened
@@ -76,9 +76,10 @@ class Index:
         """What the writer does for the posts of a batch."""
         now = BEGIN + timedelta(seconds=batch[-1].number)
         visits = [visit_of(one) for one in batch]
-        candidates = [visit.candidates[0] for visit in visits]
         seconds = self.bands.seconds if self.bands else 0.0
         self.meter.start()
+        await sources.identify(self.db, visits)
+        candidates = [visit.candidates[0] for visit in visits]
         verdicts = await claims.claim(self.registry, candidates, now)
         self.meter.lap("signatures")
         if self.bands:

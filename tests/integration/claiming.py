@@ -44,11 +44,13 @@ def edited(words: str, edits: int, seed: int = 1) -> str:
     return " ".join(parts)
 
 
-def candidate(key: str, words: str, created: datetime = NOW, *, edit: bool = False) -> Candidate:
-    """A post with this text."""
+def candidate(
+    key: str, words: str, created: datetime = NOW, *, edit: bool = False, item: int | None = None
+) -> Candidate:
+    """A post with this text; item: number of the item that it is a source of."""
     sketch = SCHEME.sketch(words)
     assert sketch is not None
-    return Candidate(key, created, sketch, edit)
+    return Candidate(key, created, sketch, edit, item)
 
 
 @dataclass
@@ -60,7 +62,7 @@ class Posts:
 
     def claim(self, *posts: Candidate) -> dict[str, Verdict]:
         """Claim posts and store them, in the writer's order."""
-        return self.on(lambda db, registry: _stored(db, registry, posts))
+        return self.on(lambda db, registry: stored(db, registry, posts))
 
     def remove(self, *keys: str) -> None:
         """Delete posts."""
@@ -123,9 +125,10 @@ async def index(uri: str, redis: str | None) -> AsyncIterator[tuple[Database, Re
             yield db, registry
 
 
-async def _stored(
+async def stored(
     db: Database, registry: Registry, posts: Iterable[Candidate]
 ) -> dict[str, Verdict]:
+    """Claim posts and store them, as the writer does; their verdicts."""
     verdicts = await claims.claim(registry, posts, NOW)
     updates = []
     for post in posts:

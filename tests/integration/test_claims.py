@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+from random import Random
+
 import pytest
 
 from crawler.redis.bands import RedisBands
+from crawler.sketches.claim import Candidate
 from crawler.storage.client import Database
 from crawler.storage.duplicates.registry import Registry
-from tests.integration.claiming import HOUR, NOW, Posts, candidate, edited, text
+from tests.integration.claiming import (
+    HOUR,
+    NOW,
+    Posts,
+    candidate,
+    edited,
+    index,
+    stored,
+    text,
+)
 from tests.integration.harness import Db
 
 LONG = text(1)
@@ -207,3 +220,66 @@ def test_three_languages_in_one_post(posts: Posts) -> None:
     )
     assert (found["b"].duplicate_of, found["c"].duplicate_of) == ("a", "a")
     assert found["d"].is_original
+
+
+def test_sources_of_one_item_are_no_copies_of_each_other(posts: Posts) -> None:
+    verdicts = posts.claim(
+        candidate("page", LONG, item=7), candidate("feed", edited(LONG, 2), NOW - HOUR, item=7)
+    )
+    assert all(verdict.is_original for verdict in verdicts.values())
+    assert posts.originals() == {"page", "feed"}
+    found = posts.claim(candidate("copy", edited(LONG, 1), NOW + HOUR, item=8))["copy"]
+    assert found.duplicate_of == "feed"
+    # Whatever comes first, sources stand or hide together.
+    posts.claim(candidate("first", LONG, NOW - 2 * HOUR, item=9))
+    assert posts.originals() == {"first"}
+    posts.claim(candidate("again", LONG, NOW, item=9))
+    assert posts.originals() == {"first", "again"}
+    posts.remove("first", "again")
+    assert posts.originals() == {"page", "feed"}
+    posts.remove("feed")
+    assert posts.originals() == {"page"}
+    assert posts.post("copy")["duplicate_of"] == "page"
+
+
+def test_a_source_that_is_of_another_item_now_is_compared_again(posts: Posts) -> None:
+    posts.claim(candidate("page", LONG, item=7), candidate("feed", LONG, NOW + HOUR, item=7))
+    posts.claim(candidate("feed", LONG, NOW + HOUR, item=8, edit=True))
+    assert posts.originals() == {"page"}
+    posts.claim(candidate("feed", LONG, NOW + HOUR, item=7, edit=True))
+    assert posts.originals() == {"page", "feed"}
+    posts.claim(candidate("page", LONG, edit=True))
+    assert posts.originals() == {"page"}
+    assert posts.post("feed")["duplicate_of"] == "page"
+
+
+def test_workers_at_once_leave_each_item_one_verdict(posts: Posts) -> None:
+    """Pages, feeds' posts and copies come in any order: what is left is what one worker finds."""
+    groups = 40
+    made = [
+        (
+            candidate(f"page {n}", edited(text(n), 1), NOW, item=2 * n + 1),
+            candidate(f"feed {n}", edited(text(n), 2), NOW - HOUR, item=2 * n + 1),
+            candidate(f"copy {n}", edited(text(n), 3), NOW + HOUR, item=2 * n + 2),
+            candidate(f"feed of copy {n}", edited(text(n), 4), NOW + HOUR, item=2 * n + 2),
+        )
+        for n in range(groups)
+    ]
+
+    async def at_once() -> None:
+        order = [one for group in made for one in group]
+        Random(1).shuffle(order)
+        parts = [order[start::4] for start in range(4)]
+        await asyncio.gather(*(worker(part) for part in parts))
+
+    async def worker(some: list[Candidate]) -> None:
+        async with index(posts.uri, posts.redis) as (db, registry):
+            for start in range(0, len(some), 7):
+                await stored(db, registry, some[start : start + 7])
+
+    asyncio.run(at_once())
+    assert posts.originals() == {f"{kind} {n}" for n in range(groups) for kind in ("page", "feed")}
+    all_of = posts.all()
+    for n in range(groups):
+        assert all_of[f"copy {n}"]["duplicate_of"] == all_of[f"feed of copy {n}"]["duplicate_of"]
+        assert all_of[f"copy {n}"]["duplicate_of"] == f"feed {n}"

@@ -174,7 +174,7 @@ def test_a_copy_is_explained(freshet: Freshet, shop: Shop) -> None:
         "created": NOW.isoformat(), "characters": len(LONG) + 4, "words": 121,
         "shingles": ["5 characters"], "bandings": ["16 x 8"], "compared_at": "",
         "changed_since": False, "cluster": found["b"]["cluster"],
-        "original": "shop https://shop.example/one",
+        "item": None, "original": "shop https://shop.example/one",
     }  # fmt: skip
     assert [row["mark"] for row in found["diff"]] == ["<", ">", *"|" * (len(found["diff"]) - 2)]
 

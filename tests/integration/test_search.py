@@ -195,6 +195,39 @@ def test_copies_hide_behind_their_original(freshet: Freshet, cluster: Db) -> Non
     ]
 
 
+def test_a_copys_spider_and_category_find_what_it_hides_behind(
+    freshet: Freshet, prepared: Db
+) -> None:
+    of = put(prepared, "first", "moon rises", categories=["News"])
+    copy(prepared, "copied", of, 0.9, spider="blog", categories=["Tea/Green"])
+    put(prepared, "other", "moon sets", spider="blog")
+    put(prepared, "third", "moon stays", categories=["Coffee"])
+    assert sorted(names(freshet, "moon", "--spider", "blog")) == ["first", "other"]
+    assert names(freshet, "moon", "--category", "Tea") == ["first"]
+    # Both at once have to be true of one post.
+    found = run(freshet, "search", "moon", "--category", "Tea", "--spider", "shop")
+    assert found.code == 1
+
+
+def test_sources_of_an_item_are_one_hit_of_its_earliest_date(
+    freshet: Freshet, prepared: Db
+) -> None:
+    page = {"item": "x.example/page", "first_seen": NOW - DAY}
+    put(prepared, "page", "moon moon and some more of it", **page)
+    put(
+        prepared, "post", "moon", spider="feeds", feed="https://x.example/feed", guid="1",
+        published=NOW - 9 * DAY, item="x.example/page",
+    )  # fmt: skip
+    put(prepared, "late", "moon", first_seen=NOW - 2 * DAY)
+    (first, second) = list[Any](in_json(freshet, "search", "moon"))
+    found = {row["url"].rpartition("/")[2]: row for row in (first, second)}
+    assert set(found) == {"page", "late"}
+    assert found["page"]["date"] == (NOW - 9 * DAY).isoformat()
+    assert names(freshet, "moon", "--since", "3d") == ["late"]
+    assert names(freshet, "moon", "--spider", "feeds") == ["post"]
+    assert names(freshet, "some", "--spider", "feeds") == ["page"]
+
+
 def test_all_shows_the_copies_too(freshet: Freshet, cluster: Db) -> None:
     (row,) = list[Any](in_json(freshet, "search", "landed", "--all"))
     assert [(post["url"][-6:], post["similarity"]) for post in row["hidden"]] == [
@@ -291,7 +324,11 @@ def test_json_has_all_that_is_known_of_a_hit(freshet: Freshet, prepared: Db) -> 
         "url": "https://x.example/lamp", "categories": ["home/light"], "feed": None,
         "date": (NOW - DAY).isoformat(), "published": (NOW - DAY).isoformat(),
         "first_seen": NOW.isoformat(), "copies": 0, "cluster": None,
-        "snippet": "It is bright.",
+        "snippet": "It is bright.", "item": None,
+        "sources": [
+            {"id": "shop https://x.example/lamp", "spider": "shop",
+             "url": "https://x.example/lamp", "feed": None}
+        ],
     }  # fmt: skip
     assert (other["url"], other["feed"]) == (None, "https://x.example/feed")
     assert other["date"] == other["first_seen"]

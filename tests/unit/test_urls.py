@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from crawler.urls import bare, canonical, host_of, is_http, like, variants, within
+from crawler.urls import bare, canonical, host_of, is_http, item_key, like, variants, within
 
 
 @pytest.mark.parametrize(
@@ -191,3 +191,21 @@ def test_urls_that_often_lead_to_the_same_page() -> None:
     assert len(found) == len(set(found)) <= 200
     names = {bare(one) for one in found}
     assert names == {"shop.example/news"}
+
+
+@pytest.mark.parametrize(
+    ("url", "key"),
+    [
+        ("https://blog.example/post", "blog.example/post"),
+        ("HTTP://Blog.example:80/post?utm_source=feed#top", "blog.example/post"),
+        ("https://blog.example/?p=7", "blog.example/?p=7"),
+        ("https://blog.example/", None),
+        ("https://blog.example", None),
+        ("https://blog.example/#top", None),
+        ("urn:uuid:1", None),
+        ("https://[blog", None),
+        (None, None),
+    ],
+)
+def test_an_item_is_known_by_its_url_without_scheme(url: str | None, key: str | None) -> None:
+    assert item_key(url) == key

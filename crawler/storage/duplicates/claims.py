@@ -77,6 +77,8 @@ async def _stands(
     registry: Registry, candidate: Candidate, stored: Document, now: datetime
 ) -> tuple[bool, list[Candidate]]:
     """Whether a stored post stays what it is, and the posts that have to be claimed anew."""
+    if stored.get("item") != candidate.item:
+        await signatures.set_items(registry, {candidate.id: candidate.item})
     if stored["sketch"] == candidate.sketch.encode():
         if candidate.created < stored["created"]:
             await signatures.predate(registry, candidate)

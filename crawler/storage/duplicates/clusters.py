@@ -80,10 +80,15 @@ async def _earliest(
     return [signatures.owner_of(row["first"]) async for row in found]
 
 
+def is_source(item: int | None, original: int | None) -> bool:
+    """Whether a post is no copy of its cluster's original, but has the same item as that one."""
+    return item is not None and item == original
+
+
 def _verdict(candidate: Candidate, original: Owner | None, cluster: ObjectId) -> Verdict:
     if original is None:
         return ALONE
-    if original.id == candidate.id:
+    if original.id == candidate.id or is_source(candidate.item, original.item):
         return Verdict(cluster=cluster)
     return Verdict(original.post, candidate.sketch.similarity(original.sketch), cluster)
 

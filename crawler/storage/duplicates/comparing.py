@@ -8,14 +8,14 @@ from typing import Any
 
 from crawler.plaintext import as_texts
 from crawler.sketches import compared
-from crawler.sketches.claim import Candidate, created_at
+from crawler.sketches.claim import Candidate, created_at, id_of
 from crawler.sketches.schemes import Scheme
 from crawler.sketches.stored import Sketch
 from crawler.storage.client import Document
 
 FIELDS = (
     "title", "text", "fields", "markup", "page.at", "page.fields", "page.markup", "changed_at",
-    "compare", "published", "first_seen",
+    "compare", "published", "first_seen", "item",
 )  # fmt: skip
 
 
@@ -34,7 +34,10 @@ def sketch_of(post: Document, scheme: Scheme) -> Sketch | None:
 def candidate_of(post: Document, scheme: Scheme) -> Candidate | None:
     """A post as it asks whether it is an original; None where it has no text."""
     sketch = sketch_of(post, scheme)
-    return None if sketch is None else Candidate(post["_id"], created_of(post), sketch)
+    if sketch is None:
+        return None
+    item = id_of(post["item"]) if post.get("item") else None
+    return Candidate(post["_id"], created_of(post), sketch, item=item)
 
 
 def created_of(post: Document) -> datetime:

@@ -39,7 +39,7 @@ async def judge(registry: Registry, candidate: Candidate, stored: Document) -> E
             stay = True
         else:
             owner = signatures.owner_of(member)
-            strays.append(Candidate(owner.post, owner.created, owner.sketch))
+            strays.append(Candidate(owner.post, owner.created, owner.sketch, item=owner.item))
     return Edited(stay, strays if stay else [])
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from bson import ObjectId
 from pymongo import UpdateOne
 
-from crawler.sketches.claim import Verdict, Verdicts, id_of
+from crawler.sketches.claim import Owner, Verdict, Verdicts, id_of
 from crawler.sketches.stored import Sketch
 from crawler.storage.client import Database, Document
 from crawler.storage.duplicates import clusters, signatures
@@ -59,11 +59,13 @@ async def confirm(
     await show(db, {key: one for key, one in verdicts.items() if key not in written})
     members, unsettled = await _to_compare(registry, verdicts)
     now = await _clusters(registry, set(members.values()))
-    stale = {
-        cluster
+    doubtful = {
+        key: cluster
         for key, cluster in members.items()
         if cluster in now and not _holds(key, verdicts[key], now[cluster])
     }
+    sources = await _sources(registry, verdicts, doubtful, now) if doubtful else set()
+    stale = {cluster for key, cluster in doubtful.items() if key not in sources}
     await settle(db, registry, stale.union(unsettled))
 
 
@@ -92,8 +94,31 @@ async def _to_compare(
 async def _clusters(registry: Registry, ids: Collection[ObjectId]) -> dict[ObjectId, Document]:
     if not ids:
         return {}
-    found = registry.clusters.find({"_id": {"$in": list(ids)}}, {"post": 1})
+    found = registry.clusters.find({"_id": {"$in": list(ids)}}, {"post": 1, "original": 1})
     return {row["_id"]: row async for row in found}
+
+
+async def _sources(
+    registry: Registry,
+    verdicts: Verdicts,
+    members: Mapping[str, ObjectId],
+    now: Mapping[ObjectId, Document],
+) -> set[str]:
+    """Those of these members that rightly say that they are originals, as sources of one item."""
+    said = {
+        key: cluster
+        for key, cluster in members.items()
+        if verdicts[key].is_original and verdicts[key].cluster == cluster
+    }
+    ids = {key: (id_of(key), now[cluster]["original"]) for key, cluster in said.items()}
+    query = {"_id": {"$in": [id_ for pair in ids.values() for id_ in pair]}}
+    found = registry.signatures.find(query, {"item": 1})
+    items = {row["_id"]: row.get("item") async for row in found}
+    return {
+        key
+        for key, (own, original) in ids.items()
+        if clusters.is_source(items.get(own), items.get(original))
+    }
 
 
 def _holds(key: str, verdict: Verdict, cluster: Document) -> bool:
@@ -110,8 +135,8 @@ async def settle(db: Database, registry: Registry, wanted: Collection[ObjectId])
         originals = await signatures.by_id(registry, [row["original"] for row in found])
         # Whose original has gone is settled by whoever elects the next.
         rows = {row["_id"]: row for row in found if row["original"] in originals}
-        sketches = {id_: _sketch(originals[row["original"]]) for id_, row in rows.items()}
-        await _settle_members(db, registry, rows, sketches)
+        owners = {id_: signatures.owner_of(originals[row["original"]]) for id_, row in rows.items()}
+        await _settle_members(db, registry, rows, owners)
         wanted = await clusters.settled(registry, rows)
 
 
@@ -119,7 +144,7 @@ async def _settle_members(
     db: Database,
     registry: Registry,
     rows: Mapping[ObjectId, Document],
-    originals: Mapping[ObjectId, Sketch],
+    originals: Mapping[ObjectId, Owner],
 ) -> None:
     def verdict(member: Document) -> Verdict:
         cluster = member["cluster"]
@@ -130,11 +155,8 @@ async def _settle_members(
         await show(db, {one["post"]: verdict(one) for one in members})
 
 
-def _verdict(member: Document, row: Document, original: Sketch) -> Verdict:
-    if member["_id"] == row["original"]:
+def _verdict(member: Document, row: Document, original: Owner) -> Verdict:
+    if member["_id"] == original.id or clusters.is_source(member.get("item"), original.item):
         return Verdict(cluster=row["_id"])
-    return Verdict(row["post"], _sketch(member).similarity(original), row["_id"])
-
-
-def _sketch(stored: Document) -> Sketch:
-    return Sketch.decode(stored["sketch"])
+    alike = Sketch.decode(member["sketch"]).similarity(original.sketch)
+    return Verdict(row["post"], alike, row["_id"])

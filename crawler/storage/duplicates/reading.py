@@ -17,6 +17,7 @@ from crawler.storage.bulk import in_batches
 from crawler.storage.client import Database, Document
 from crawler.storage.duplicates import comparing, signatures
 from crawler.storage.duplicates.opening import META, REBUILDING
+from crawler.urls import item_key
 
 BATCH = 1000
 SHOWN = ("spider", "url", "feed", "title", "published", "first_seen")
@@ -44,7 +45,7 @@ async def overview(db: Database, spider: str | None = None, limit: int | None = 
     rows: list[Document] = []
     async for row in await db.signatures.aggregate(_sizes(spider), allowDiskUse=True):
         found.clusters += 1
-        found.copies += row["posts"] - 1
+        found.copies += row["copies"]
         if limit is None or len(rows) < limit:
             rows.append(row)
     for some in in_batches(rows, BATCH):
@@ -58,15 +59,44 @@ async def _compared(db: Database, spider: str | None) -> int:
 
 
 def _sizes(spider: str | None) -> list[Document]:
-    """Clusters with the number of their posts, if a copy and a post of the spider is among them."""
-    counted: Document = {"_id": "$cluster", "posts": {"$sum": 1}}
+    """Clusters with the number of their copies, if there are any; the largest first.
+
+    Sources of the original's item are no copies of it.
+    spider: only clusters with a post of it
+    """
+    of_item: Document = {"_id": {"of": "$cluster", "item": "$item"}, "posts": {"$sum": 1}}
+    counted: Document = {"_id": "$_id.of", "posts": {"$sum": "$posts"}}
     wanted: Document = {"posts": {"$gte": 2}}
     if spider is not None:
         first = {"$indexOfBytes": ["$post", {"$literal": f"{spider} "}]}
-        counted["its"] = {"$max": {"$eq": [first, 0]}}
+        of_item["its"] = {"$max": {"$eq": [first, 0]}}
+        counted["its"] = {"$max": "$its"}
         wanted["its"] = True
-    largest = {"posts": -1, "_id": 1}
-    return [{"$match": MEMBERS}, {"$group": counted}, {"$match": wanted}, {"$sort": largest}]
+    several = {"$and": [{"$gt": ["$_id.item", None]}, {"$gt": ["$posts", 1]}]}
+    item = {"item": "$_id.item", "posts": "$posts"}
+    counted["several"] = {"$push": {"$cond": [several, item, "$$REMOVE"]}}
+    # The item of an original is asked only where two posts of its cluster have one.
+    asked = {"$cond": [{"$eq": ["$several", []]}, None, "$_id"]}
+    same = {"$in": ["$$one.item", "$original.item"]}
+    of_original = {"$filter": {"input": "$several", "as": "one", "cond": same}}
+    sources = {"$max": [1, {"$sum": "$of_original.posts"}]}
+    return [
+        {"$match": MEMBERS},
+        {"$group": of_item},
+        {"$group": counted},
+        {"$match": wanted},
+        {"$set": {"asked": asked}},
+        _looked_up("clusters", "asked", "row"),
+        _looked_up("signatures", "row.original", "original"),
+        {"$set": {"of_original": of_original}},
+        {"$project": {"copies": {"$subtract": ["$posts", sources]}}},
+        {"$match": {"copies": {"$gte": 1}}},
+        {"$sort": {"copies": -1, "_id": 1}},
+    ]
+
+
+def _looked_up(collection: str, field: str, name: str) -> Document:
+    return {"$lookup": {"from": collection, "localField": field, "foreignField": "_id", "as": name}}
 
 
 async def _described(db: Database, rows: Sequence[Document]) -> list[Document]:
@@ -77,7 +107,7 @@ async def _described(db: Database, rows: Sequence[Document]) -> list[Document]:
     return [
         {
             "cluster": row["_id"],
-            "copies": row["posts"] - 1,
+            "copies": row["copies"],
             "original": _post(clusters[row["_id"]], known),
         }
         for row in rows
@@ -98,18 +128,25 @@ async def _posts(db: Database, keys: Iterable[str]) -> dict[str, Document]:
 
 
 async def cluster_of(db: Database, id_: ObjectId, limit: int | None = None) -> Document | None:
-    """A cluster with its copies, the oldest first, and its history; None where there is none."""
+    """A cluster with its copies, the oldest first, and its history; None where there is none.
+
+    `sources`: the posts that have the original's item too, and are no copies of it.
+    """
     row = await db.clusters.find_one({"_id": id_})
     if row is None:
         return None
-    query: Document = {"cluster": id_, "_id": {"$ne": row["original"]}}
+    own = (await signatures_of(db, [row["post"]])).get(row["post"])
+    others: Document = {"cluster": id_, "_id": {"$ne": row["original"]}}
+    item = own.get("item") if own else None
+    query = others if item is None else others | {"item": {"$ne": item}}
     cursor = db.signatures.find(query, signatures.OF_OWNER).sort([("created", 1), ("_id", 1)])
     found = await cursor.allow_disk_use(True).limit(limit or 0).to_list(None)
-    own = await signatures_of(db, [row["post"]])
-    described = await _described(db, [{"_id": id_, "posts": 0}])
+    sources = db.signatures.find(others | {"item": item}).sort("_id") if item is not None else None
+    described = await _described(db, [{"_id": id_, "copies": 0}])
     return described[0] | {
         "copies": await db.signatures.count_documents(query),
-        "members": await _copies(db, found, own.get(row["post"])),
+        "members": await _copies(db, found, own),
+        "sources": await _copies(db, await sources.to_list(None), own) if sources else [],
         "changes": row.get("changes", []),
     }
 
@@ -139,7 +176,9 @@ async def posts_named(
     """Posts with this `_id`, or with one of these URLs: their own, of their page, or an alias."""
     watched = await targets.of_url(db, list(urls), spider) if urls else []
     keys = {str(target.get("post") or target["_id"]) for target in watched}
-    query: Document = {"$or": [{"_id": {"$in": [given, *keys]}}, {"url": {"$in": [given, *urls]}}]}
+    items = [item for item in map(item_key, urls) if item]
+    named = {"_id": [given, *keys], "url": [given, *urls], "item": items}
+    query: Document = {"$or": [{name: {"$in": values}} for name, values in named.items()]}
     if spider is not None:
         query["spider"] = spider
     fields = {*comparing.FIELDS, *SHOWN, "url"}

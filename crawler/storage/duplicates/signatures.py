@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from bson import Binary
+from bson import Binary, ObjectId
 from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
@@ -16,7 +16,7 @@ from crawler.storage.client import Document
 from crawler.storage.duplicates.registry import Registry
 
 PARTS, LEAST_OF_A_PART = 4, 50
-OF_OWNER = {"post": 1, "created": 1, "sketch": 1, "cluster": 1}
+OF_OWNER = {"post": 1, "created": 1, "sketch": 1, "cluster": 1, "item": 1}
 
 
 def row_of(
@@ -31,6 +31,8 @@ def row_of(
         "scheme": registry.scheme.name,
         "sketch": Binary(candidate.sketch.encode()),
     }
+    if candidate.item is not None:
+        row["item"] = candidate.item
     return row | bands_of(registry, bands)
 
 
@@ -43,7 +45,8 @@ def bands_of(registry: Registry, bands: Iterable[int]) -> Document:
 def owner_of(found: Document) -> Owner:
     """A stored signature as the holder of bands."""
     sketch = Sketch.decode(found["sketch"])
-    return Owner(found["_id"], found["post"], found["created"], sketch, found.get("cluster"))
+    cluster, item = found.get("cluster"), found.get("item")
+    return Owner(found["_id"], found["post"], found["created"], sketch, cluster, item)
 
 
 def claims_of(owners: Iterable[Owner]) -> list[Claim]:
@@ -111,3 +114,25 @@ async def predate(registry: Registry, candidate: Candidate) -> None:
     """Note that a stored post is older than was believed."""
     update = {"$min": {"created": candidate.created}}
     await registry.signatures.update_one({"_id": candidate.id}, update)
+
+
+async def set_items(registry: Registry, items: Mapping[int, int | None]) -> set[ObjectId]:
+    """Note that stored posts are sources of other items than before, or of none; their clusters.
+
+    items: by the posts' `_id`s. The clusters are marked: their posts have to be compared with them.
+    """
+    updates = [
+        UpdateOne(
+            {"_id": id_}, {"$unset": {"item": ""}} if item is None else {"$set": {"item": item}}
+        )
+        for id_, item in items.items()
+    ]
+    if not updates:
+        return set()
+    await registry.signatures.bulk_write(updates, ordered=False)
+    query: Document = {"_id": {"$in": list(items)}, "cluster": {"$exists": True}}
+    touched = set(await registry.signatures.distinct("cluster", query))
+    if touched:
+        there = {"_id": {"$in": list(touched)}}
+        await registry.clusters.update_many(there, {"$set": {"unsettled": True}})
+    return touched

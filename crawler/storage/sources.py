@@ -1,0 +1,331 @@
+"""Sources of items: which posts are of one page, such as a site's page and a feed's post of it.
+
+All posts with the same `item` are sources of one item. It is the key of the page's URL, after
+redirects as far as they are known, so it does not depend on the order in which sources come, nor
+on their texts. `link` is the key of a feed's post as the feed has it.
+
+A link that several posts of one feed share names none of them (changelogs, some podcasts): these
+posts have no `item`. Neither have posts whose link is a list page, a feed or a home page.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from bson import ObjectId
+from pymongo import UpdateOne
+
+from crawler.items import SEEN, Kind, Outcome, Visit
+from crawler.posts import Post
+from crawler.sketches.claim import id_of
+from crawler.storage.bulk import in_batches
+from crawler.storage.client import Database, Document
+from crawler.storage.duplicates import flags, signatures
+from crawler.storage.duplicates.registry import Registry
+from crawler.urls import canonical, item_key
+
+BATCH = 1000
+# That many posts of a feed with one link tell that it is shared; others need not keep it.
+WITNESSES = 2
+SCHEMES = ("https://", "http://")
+KNOWN: Document = {"spider": 1, "url": 1, "kind": 1, "final_url": 1, "alias_of": 1, "post": 1}
+
+
+class Row(NamedTuple):
+    """A post that a visit of a feed brought. link: key of its link."""
+
+    visit: Visit
+    key: str
+    link: str
+
+    @property
+    def feed(self) -> tuple[str, str]:
+        """Spider and URL of its feed."""
+        target = self.visit.fetched.target
+        return target.spider, target.url
+
+
+class Claimant(NamedTuple):
+    """A stored post of a feed as `_stored` has it."""
+
+    key: str
+    link: str | None
+    item: str | None
+
+
+async def identify(db: Database, batch: Sequence[Visit]) -> None:
+    """Tell for each post of these visits which item it is a source of, before it is claimed."""
+    rows = _rows(batch)
+    known = await _resolved(db, rows)
+    stored = await _stored(db, rows, known)
+    for visit, some in _by_visit(rows):
+        _identify_posts(visit, some, known, stored)
+    for visit in batch:
+        if _is_page(visit) and visit.stores_content:
+            _name(visit, visit.fetched.target.key, _item_of_page(visit))
+    await _identify_followed(db, batch)
+    for visit in batch:
+        if visit.items and visit.candidates:
+            visit.candidates = tuple(
+                replace(one, item=id_of(visit.items[one.key])) if one.key in visit.items else one
+                for one in visit.candidates
+            )
+
+
+async def of_urls(db: Database, urls: Sequence[str], spider: str | None) -> list[Document]:
+    """Return posts with one of these URLs, and all sources of their items, sorted by `_id`."""
+    items = [item for item in map(item_key, urls) if item]
+    query: Document = {"$or": [{"url": {"$in": list(urls)}}, {"item": {"$in": items}}]}
+    if spider is not None:
+        query["spider"] = spider
+    return await db.posts.find(query).sort("_id").to_list(None)
+
+
+async def settle_shared(db: Database, registry: Registry | None, batch: Sequence[Visit]) -> None:
+    """Posts stored before whose link another post of their feed has now are sources of nothing."""
+    rows = [row for row in _rows(batch) if row.key not in row.visit.items]
+    gone: dict[str, str | None] = {}
+    for some in in_batches(rows, BATCH):
+        feeds = [{"spider": spider, "feed": feed} for spider, feed in {row.feed for row in some}]
+        links = {"link": {"$in": list({row.link for row in some})}, "item": {"$exists": True}}
+        found = db.posts.find(links | {"$or": feeds}, {"spider": 1, "feed": 1, "link": 1})
+        shared = {(row.feed, row.link) for row in some}
+        async for post in found:
+            if ((post["spider"], post["feed"]), post["link"]) in shared:
+                gone[post["_id"]] = None
+    await _rename(db, registry, gone)
+
+
+async def reconcile(db: Database, registry: Registry | None, batch: Sequence[Visit]) -> None:
+    """Let posts follow redirects that were found by these visits, or by others meanwhile.
+
+    Called when targets are written: of a page and a feed's post that are stored at the same moment
+    by two workers, one sees the other.
+    """
+    pages = [visit for visit in batch if _is_page(visit, aliases=True)]
+    moved = _moved(pages)
+    renamed = {
+        visit.fetched.target.key: _item_of_page(visit)
+        for visit in pages
+        if visit.alias_of is None
+        and not visit.stores_content
+        and visit.fetched.final_url != visit.fetched.target.final_url
+    }
+    rows = [row for row in _rows(batch) if row.key in row.visit.items]
+    known = await _resolved(db, rows)
+    for row in rows:
+        item = known.get(row.link, row.link)
+        if item not in (row.visit.items[row.key], row.link):
+            moved[row.link] = item
+    if moved:
+        renamed |= await _followers(db, moved)
+    await _rename(db, registry, renamed)
+
+
+def _moved(pages: Iterable[Visit]) -> dict[str, str | None]:
+    """Where the URLs of pages lead that are redirected, or were at their last visit; by keys."""
+    moved = {}
+    for visit in pages:
+        fetched, link = visit.fetched, item_key(visit.fetched.target.url)
+        if link is None:
+            continue
+        if visit.alias_of is not None:
+            moved[link] = item_key(fetched.final_url or visit.alias_of)
+        elif fetched.final_url or fetched.target.final_url:
+            moved[link] = _item_of_page(visit)
+    return moved
+
+
+async def _followers(db: Database, moved: Mapping[str, str | None]) -> dict[str, str | None]:
+    """The items of those posts of feeds whose links these are, but where their feed has another."""
+    query: Document = {"link": {"$in": list(moved)}, "item": {"$exists": True}}
+    wanted: dict[str, str | None] = {}
+    feeds: dict[str, tuple[str, str]] = {}
+    async for post in db.posts.find(query, {"spider": 1, "feed": 1, "link": 1, "item": 1}):
+        if post["item"] != (item := moved[post["link"]]):
+            wanted[post["_id"]] = item
+            feeds[post["_id"]] = (post["spider"], post["feed"])
+    if not wanted:
+        return wanted
+    taken: Document = {"item": {"$in": [item for item in wanted.values() if item]}}
+    taken["feed"] = {"$exists": True}
+    used = {
+        (post["spider"], post["feed"], post["item"])
+        async for post in db.posts.find(taken, {"spider": 1, "feed": 1, "item": 1})
+    }
+    for key, item in list(wanted.items()):
+        if (place := (*feeds[key], item or "")) in used:
+            del wanted[key]
+        elif item:
+            used.add(place)
+    return wanted
+
+
+async def _rename(db: Database, registry: Registry | None, items: Mapping[str, str | None]) -> None:
+    """Make stored posts sources of these items, or of none, and bring their clusters into line."""
+    if not items:
+        return
+    updates = [
+        UpdateOne({"_id": key}, {"$set": {"item": item}} if item else {"$unset": {"item": ""}})
+        for key, item in items.items()
+    ]
+    await db.posts.bulk_write(updates, ordered=False)
+    if registry is not None:
+        numbers = {id_of(key): id_of(item) if item else None for key, item in items.items()}
+        touched: set[ObjectId] = await signatures.set_items(registry, numbers)
+        await flags.settle(db, registry, touched)
+
+
+def _rows(batch: Iterable[Visit]) -> list[Row]:
+    return [
+        Row(visit, key, link)
+        for visit in batch
+        if visit.collected is not None
+        for key, post in visit.collected.posts
+        if (link := item_key(post.url)) is not None
+    ]
+
+
+def _by_visit(rows: Iterable[Row]) -> Iterable[tuple[Visit, list[Row]]]:
+    found: dict[int, tuple[Visit, list[Row]]] = {}
+    for row in rows:
+        found.setdefault(id(row.visit), (row.visit, []))[1].append(row)
+    return found.values()
+
+
+def _is_page(visit: Visit, *, aliases: bool = False) -> bool:
+    """Whether a visit saw the page of an item; those of feeds' posts belong to these."""
+    target = visit.fetched.target
+    seen = visit.outcome in SEEN and visit.outcome is not Outcome.NOT_MODIFIED
+    is_item = target.kind is Kind.ITEM and target.post is None
+    return is_item and seen and (aliases or visit.alias_of is None)
+
+
+def _item_of_page(visit: Visit) -> str | None:
+    # Of each page that is stored: reading a URL anew takes as long as a tenth of its claim.
+    return item_key(visit.fetched.final_url or visit.fetched.target.url, is_canonical=True)
+
+
+def _name(visit: Visit, key: str, item: str | None) -> None:
+    if item is not None:
+        visit.items[key] = item
+    else:
+        visit.items.pop(key, None)
+
+
+def _identify_posts(
+    visit: Visit,
+    rows: Sequence[Row],
+    known: Mapping[str, str | None],
+    stored: Mapping[tuple[str, str], Sequence[Claimant]],
+) -> None:
+    """Which items the posts of a feed's visit are sources of: none where their link is shared."""
+    shown = Counter(_links(visit.fetched.posts))
+    others = stored.get(rows[0].feed, ())
+    used = Counter(known.get(link) or link for link in shown)
+    for row in rows:
+        theirs = [one for one in others if one.key != row.key]
+        witnesses = sum(one.link == row.link for one in theirs)
+        if witnesses < WITNESSES:
+            visit.links[row.key] = row.link
+        item = known.get(row.link, row.link)
+        if witnesses or shown[row.link] > 1 or item is None or row.link in _common(visit):
+            _name(visit, row.key, None)
+            continue
+        # Links that lead to one place, such as a page that asks for consent, stay apart.
+        is_used = used[item] > 1 or any(one.item == item for one in theirs)
+        _name(visit, row.key, row.link if is_used else item)
+
+
+def _links(posts: Iterable[Post]) -> Iterable[str]:
+    return (link for post in posts if (link := item_key(post.url)) is not None)
+
+
+def _common(visit: Visit) -> set[str | None]:
+    """Links that are the feed's own, and so no post's."""
+    document = visit.fetched.document
+    site, topic = (document.site, document.topic) if document else (None, None)
+    return {item_key(url) for url in (visit.fetched.target.url, site, topic)}
+
+
+async def _identify_followed(db: Database, batch: Iterable[Visit]) -> None:
+    """The page of a feed's post may have been elsewhere than its link."""
+    pages = {
+        str(visit.fetched.target.post): visit
+        for visit in batch
+        if visit.fetched.target.post is not None and visit.stores_content
+    }
+    if not pages:
+        return
+    fields = {"spider": 1, "feed": 1, "item": 1}
+    wanted: dict[str, str] = {}
+    feeds: dict[str, tuple[str, str]] = {}
+    async for post in db.posts.find({"_id": {"$in": list(pages)}}, fields):
+        if item := post.get("item"):
+            final = item_key(pages[post["_id"]].fetched.final_url)
+            _name(pages[post["_id"]], post["_id"], item)
+            feeds[post["_id"]] = (post["spider"], post["feed"])
+            if final is not None and final != item:
+                wanted[post["_id"]] = final
+    if not wanted:
+        return
+    query: Document = {"item": {"$in": list(wanted.values())}, "feed": {"$exists": True}}
+    used = {
+        (post["spider"], post["feed"], post["item"]) async for post in db.posts.find(query, fields)
+    }
+    for key, final in wanted.items():
+        place = (*feeds[key], final)
+        if place not in used:
+            _name(pages[key], key, final)
+            used.add(place)
+
+
+async def _resolved(db: Database, rows: Sequence[Row]) -> dict[str, str | None]:
+    """The items of those links that are watched, by their keys; None: the link is no item's."""
+    links = list({row.link for row in rows})
+    found: dict[str, list[Document]] = defaultdict(list)
+    for some in in_batches(links, BATCH):
+        urls = [canonical(scheme + link) for link in some for scheme in SCHEMES]
+        async for target in db.targets.find({"url": {"$in": urls}}, KNOWN).sort("_id"):
+            if "post" not in target and (link := item_key(target["url"])) is not None:
+                found[link].append(target)
+    owners = await _owners(db, [target for targets in found.values() for target in targets])
+    items: dict[str, str | None] = {}
+    for link, targets in found.items():
+        pages = [one for one in targets if one["kind"] == str(Kind.ITEM)]
+        if not pages:
+            items[link] = None
+            continue
+        last = [owners.get(f"{one['spider']} {one.get('alias_of')}", one) for one in pages]
+        ends = [item_key(one.get("final_url") or one["url"]) for one in last]
+        items[link] = next((end for end in ends if end != link), link)
+    return items
+
+
+async def _owners(db: Database, targets: Iterable[Document]) -> dict[str, Document]:
+    """The targets that aliases among these are aliases of, by `_id`."""
+    keys = [f"{one['spider']} {one['alias_of']}" for one in targets if one.get("alias_of")]
+    if not keys:
+        return {}
+    return {one["_id"]: one async for one in db.targets.find({"_id": {"$in": keys}}, KNOWN)}
+
+
+async def _stored(
+    db: Database, rows: Sequence[Row], known: Mapping[str, str | None]
+) -> dict[tuple[str, str], list[Claimant]]:
+    """What feeds have stored with the links of these posts, or as sources of their items."""
+    found: dict[tuple[str, str], list[Claimant]] = defaultdict(list)
+    for some in in_batches(rows, BATCH):
+        links = {row.link for row in some}
+        ends = {end for link in links if (end := known.get(link)) and end != link}
+        wanted: list[Document] = [{"link": {"$in": list(links)}}]
+        wanted += [{"item": {"$in": list(ends)}}] if ends else []
+        feeds = {row.feed for row in some}
+        fields = {"spider": 1, "feed": 1, "link": 1, "item": 1}
+        async for post in db.posts.find({"$or": wanted}, fields):
+            if (feed := (post["spider"], post.get("feed"))) in feeds:
+                found[feed].append(Claimant(post["_id"], post.get("link"), post.get("item")))
+    return found

@@ -7,9 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crawler.sketches.stored import Sketch
+
+if TYPE_CHECKING:
+    from crawler.sketches.boilerplate import Sourced
 
 # Blogs are younger; and clocks of sites go wrong by hours, not by days.
 OLDEST = datetime(1995, 1, 1, tzinfo=UTC)
@@ -23,12 +26,14 @@ class Candidate:
     key:     `_id` of the post
     created: when it was written, as far as can be believed
     edited:  a sketch of an older text may be stored
+    text:    what boilerplate is learned from, and taken out of; None: the sketch is as it is
     """
 
     key: str
     created: datetime
     sketch: Sketch
     edited: bool = False
+    text: Sourced | None = None
 
     @cached_property
     def id(self) -> int:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from crawler.plaintext import as_texts
 from crawler.sketches import compared
+from crawler.sketches.boilerplate import Sourced
 from crawler.sketches.claim import Candidate, created_at
 from crawler.sketches.schemes import Scheme
 from crawler.sketches.stored import Sketch
-from crawler.storage.client import Document
+from crawler.storage.client import Database, Document
 
 FIELDS = (
     "title", "text", "fields", "markup", "page.at", "page.fields", "page.markup", "changed_at",
-    "compare", "published", "first_seen",
+    "compare", "published", "first_seen", "spider", "feed", "url", "page.url",
 )  # fmt: skip
 
 
@@ -34,7 +35,32 @@ def sketch_of(post: Document, scheme: Scheme) -> Sketch | None:
 def candidate_of(post: Document, scheme: Scheme) -> Candidate | None:
     """A post as it asks whether it is an original; None where it has no text."""
     sketch = sketch_of(post, scheme)
-    return None if sketch is None else Candidate(post["_id"], created_of(post), sketch)
+    if sketch is None:
+        return None
+    text = sourced_of(post) if scheme.weighs else None
+    return Candidate(post["_id"], created_of(post), sketch, text=text)
+
+
+def sourced_of(post: Document) -> Sourced | None:
+    """The text of a post with its source; None where no boilerplate is looked for in it."""
+    title, fields = _content(post)
+    return compared.sourced_text(
+        source_of(post), title, post.get("text"), fields, post.get("compare")
+    )
+
+
+def source_of(post: Document) -> str:
+    """The source of a post's text: the feed, or the host of the page, that it was read from."""
+    page = (post.get("page") or {}).get("url")
+    return compared.source_of(post["spider"], page or post.get("feed") or post.get("url") or "",
+                              is_feed=not page and "feed" in post)  # fmt: skip
+
+
+async def candidates_of(db: Database, scheme: Scheme, keys: Sequence[str]) -> list[Candidate]:
+    """Those of these posts that are stored and have a text, as they are compared."""
+    found = db.posts.find({"_id": {"$in": list(keys)}}, FIELDS)
+    made = [candidate_of(post, scheme) async for post in found]
+    return [one for one in made if one is not None]
 
 
 def created_of(post: Document) -> datetime:

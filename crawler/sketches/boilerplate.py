@@ -7,7 +7,6 @@ boilerplate however often they come.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -60,94 +59,66 @@ def sourced(source: str, text: str) -> Sourced | None:
     return Sourced(source, text) if len(text) <= MAX_CHARACTERS else None
 
 
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """A post that taught. version: of the table that the post was last compared with."""
-
-    post: str
-    marks: Values
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class Common:
-    """Marks that became common. version: that the table has had since then."""
-
-    version: int
-    marks: Values
-
-
 @dataclass(slots=True)
 class Table:
     """What is known of a source.
 
     version: how often something has become common
-    posts:   the latest that taught, the oldest first
-    common:  what was learned, the oldest first
+    posts:   (up to MAX_MARKS_A_POST,) marks of the latest posts that taught, the oldest first
+    common:  (up to MAX_COMMON,) marks of boilerplate, the oldest first
+    pending: posts that have something which became common after they were compared, and the
+             version since which it is
     taught:  posts that have taught since the table was read
     """
 
     source: str
     version: int = 0
-    posts: list[Learned] = field(default_factory=list)
-    common: list[Common] = field(default_factory=list)
+    posts: dict[str, Values] = field(default_factory=dict)
+    common: Values = field(default_factory=lambda: np.empty(0, np.uint32))
+    pending: dict[str, int] = field(default_factory=dict)
     taught: list[str] = field(default_factory=list)
 
     def learn(self, post: str, text: Sourced) -> bool:
         """Let a post teach, if it has a passage that no earlier post of the source has."""
         from crawler.sketches import marks
 
-        others = [one for one in self.posts if one.post != post]
-        counts = marks.occurrences(text.marks.hashes, _joined(one.marks for one in others))
-        known = (counts > 0) | self.knows(text)
-        mask = marks.covered(text.points, text.marks, known)
+        given = text.marks.hashes
+        others = [its for other, its in self.posts.items() if other != post]
+        pool = np.concatenate([self.common[:0], *others])
+        counts = marks.occurrences(given, pool)
+        mask = marks.covered(text.points, text.marks, (counts > 0) | self.knows(text))
         if marks.longest_passage(text.points, mask) < MIN_OWN_WEIGHT:
             return False
         # The smallest hashes: posts with the same passage keep the same marks of it.
-        own = np.unique(text.marks.hashes)[:MAX_MARKS_A_POST]
-        self.posts = [*others, Learned(post, own, self.version)][-MAX_POSTS:]
+        own, places = np.unique(given, return_index=True)
+        own, places = own[:MAX_MARKS_A_POST], places[:MAX_MARKS_A_POST]
+        self._promote(own[counts[places] + 1 >= MIN_POSTS])
+        self.posts.pop(post, None)
+        self.posts[post] = own
+        if len(self.posts) > MAX_POSTS:
+            del self.posts[next(iter(self.posts))]
         self.taught.append(post)
-        known_to_most = marks.occurrences(own, _joined(one.marks for one in others))
-        self._promote(own[known_to_most + 1 >= MIN_POSTS])
         return True
 
     def _promote(self, found: Values) -> None:
         from crawler.sketches import marks
 
-        known = marks.occurrences(found, self.marks) > 0
-        if not known.all():
-            self.version += 1
-            self.common.append(Common(self.version, found[~known]))
-            while sum(one.marks.size for one in self.common) > MAX_COMMON:
-                del self.common[0]
-
-    @property
-    def marks(self) -> Values:
-        """All common marks."""
-        return _joined(one.marks for one in self.common)
+        if not found.size:
+            return
+        new = found[marks.occurrences(found, self.common) == 0]
+        if not new.size:
+            return
+        self.version += 1
+        self.common = np.concatenate([self.common, new])[-MAX_COMMON:]
+        for post, its in self.posts.items():
+            if marks.occurrences(new, its).any():
+                self.pending[post] = self.version
 
     def knows(self, text: Sourced) -> Flags:
         """(m,) which marks of a text are common."""
         from crawler.sketches import marks
 
-        return marks.occurrences(text.marks.hashes, self.marks) > 0
-
-    def due(self) -> list[str]:
-        """Posts that have something that became common after they were compared."""
-        from crawler.sketches import marks
-
-        return [
-            one.post
-            for one in self.posts
-            if any(
-                new.version > one.version and marks.occurrences(one.marks, new.marks).any()
-                for new in self.common
-            )
-        ]
-
-
-def _joined(arrays: Iterable[Values]) -> Values:
-    return np.concatenate([np.empty(0, np.uint32), *arrays])
+        return marks.occurrences(text.marks.hashes, self.common) > 0
 
 
 def weighed(sketch: Sketch, text: Sourced, table: Table) -> Sketch:

@@ -135,13 +135,14 @@ VALIDATORS: dict[str, Document] = {
     ),
     "clusters": _validator(["original", "post", "created"], {"post": _TEXT, "created": _TIME}),
     "boilerplate": _validator(
-        ["revision", "version", "posts", "common", "at"],
+        ["revision", "version", "posts", "common", "pending", "at"],
         {
             "_id": _TEXT,
             "revision": _COUNT,
             "version": _COUNT,
             "posts": {"bsonType": "array"},
-            "common": {"bsonType": "array"},
+            "common": {"bsonType": "binData"},
+            "pending": {"bsonType": "array"},
             "at": _TIME,
         },
     ),

@@ -1,8 +1,8 @@
 """`boilerplate`: what the posts of each source have in common, learned as posts come.
 
 One document a source, which every worker reads and changes with each batch that has posts of it.
-A change is made to the revision that was read, or not at all, so each worker knows which posts
-another one has compared with an older table: those are compared again with the next batch.
+A change is made to the revision that was read, or not at all. So whoever finds something to be
+boilerplate knows all earlier posts that have it, and notes that they have to be compared again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bson import Binary
 from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
-from crawler.sketches.boilerplate import Common, Learned, Sourced, Table, weighed
+from crawler.sketches.boilerplate import MAX_POSTS, Sourced, Table, weighed
 from crawler.sketches.claim import Candidate
 from crawler.storage.bulk import DUPLICATE_KEY
 from crawler.storage.client import Document
@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 TRIES = 5
 # The sources that have learned longest ago are dropped, to be learned again if they come back.
 MAX_SOURCES = 20_000
+# Tables that a worker keeps in memory, 40 kB each.
+MAX_TABLES = 500
 
 
 @dataclass(slots=True)
@@ -47,18 +49,16 @@ async def weigh(registry: Registry, candidates: Sequence[Candidate], now: dateti
     """Learn from posts and take what is boilerplate by now out of their sketches."""
     tables = await learn(registry, candidates, now)
     found = Weighing([_weighed(one, tables) for one in candidates])
-    if registry.read_again is None:
-        return found
     given = {one.key for one in candidates}
-    due = {source: set(table.due()) - given for source, table in tables.items()}
-    keys = set[str]().union(*due.values())
-    earlier = await registry.read_again(sorted(keys)) if keys else []
-    for candidate in earlier:
+    due = {
+        post: source for source, table in tables.items() for post in table.pending.keys() - given
+    }
+    for candidate in await registry.read_again(sorted(due)) if registry.read_again and due else []:
         found.candidates.append(replace(_weighed(candidate, tables), edited=True))
-        for source, posts in due.items():
-            if candidate.key in posts:
-                version = tables[source].version
-                found.again.setdefault(source, {})[candidate.key] = version
+        given.add(candidate.key)
+    for source, table in tables.items():
+        if done := {post: table.pending[post] for post in table.pending.keys() & given}:
+            found.again[source] = done
     return found
 
 
@@ -106,58 +106,67 @@ async def tables_of(registry: Registry, sources: Iterable[str]) -> dict[str, Tab
 async def _read(registry: Registry, sources: Collection[str]) -> dict[str, tuple[Table, int]]:
     """The tables of sources with their revisions; 0 where nothing is known."""
     assert registry.boilerplate is not None
-    found = {source: (Table(source), 0) for source in sources}
-    async for row in registry.boilerplate.find({"_id": {"$in": list(sources)}}):
-        found[row["_id"]] = (_table_of(row), row["revision"])
+    kept = {source: registry.tables.pop(source) for source in sources if source in registry.tables}
+    query: Document = {"_id": {"$in": list(kept)}}
+    current = registry.boilerplate.find(query, {"revision": 1}) if kept else None
+    for row in await current.to_list(None) if current is not None else []:
+        if row["revision"] != kept[row["_id"]][1]:
+            del kept[row["_id"]]
+    found = {source: kept.get(source, (Table(source), 0)) for source in sources}
+    if missing := [source for source in sources if source not in kept]:
+        async for row in registry.boilerplate.find({"_id": {"$in": missing}}):
+            found[row["_id"]] = (_table_of(row), row["revision"])
     return found
 
 
 def _table_of(row: Document) -> Table:
-    posts = [Learned(p["post"], _marks_of(p["marks"]), p["version"]) for p in row["posts"]]
-    common = [Common(c["version"], _marks_of(c["marks"])) for c in row["common"]]
-    return Table(row["_id"], row["version"], posts, common)
-
-
-def _marks_of(stored: bytes) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
-    return np.frombuffer(stored, "<u4").astype(np.uint32)
+    posts = {one["post"]: np.frombuffer(one["marks"], "<u4") for one in row["posts"]}
+    pending = {one["post"]: one["version"] for one in row["pending"]}
+    common = np.frombuffer(row["common"], "<u4")
+    return Table(row["_id"], row["version"], posts, common, pending)
 
 
 async def _write(registry: Registry, read: dict[str, tuple[Table, int]], now: datetime) -> set[str]:
     """Store what was learned; the sources that somebody else has changed meanwhile."""
     assert registry.boilerplate is not None
-    taught = {source: one for source, one in read.items() if one[0].taught}
-    if not taught:
-        return set()
-    updates = [_update_of(table, revision, now) for table, revision in taught.values()]
-    try:
-        done = await registry.boilerplate.bulk_write(updates, ordered=False)
-    except BulkWriteError as error:
-        problems = error.details["writeErrors"]
-        if any(problem["code"] != DUPLICATE_KEY for problem in problems):
-            raise
-        sources = list(taught)
-        return {sources[problem["index"]] for problem in problems}
-    if done.upserted_count:
-        await _bound(registry)
-    return set()
+    taught = [one for one in read.values() if one[0].taught]
+    lost = set[str]()
+    if taught:
+        try:
+            done = await registry.boilerplate.bulk_write(
+                [_update_of(*one, now) for one in taught], ordered=False
+            )
+        except BulkWriteError as error:
+            problems = error.details["writeErrors"]
+            if any(problem["code"] != DUPLICATE_KEY for problem in problems):
+                raise
+            lost = {taught[problem["index"]][0].source for problem in problems}
+        else:
+            if done.upserted_count:
+                await _bound(registry)
+    for source, (table, revision) in read.items():
+        if source not in lost:
+            registry.tables[source] = (table, revision + bool(table.taught))
+            table.taught.clear()
+    while len(registry.tables) > MAX_TABLES:
+        del registry.tables[next(iter(registry.tables))]
+    return lost
 
 
 def _update_of(table: Table, revision: int, now: datetime) -> UpdateOne:
     """An update of this revision; of any other it is an insert, which is refused."""
-    new = set(table.taught)
-    posts = [
-        {"post": one.post, "marks": _stored(one.marks),
-         "version": table.version if one.post in new else one.version}
-        for one in table.posts
-    ]  # fmt: skip
-    common = [{"version": one.version, "marks": _stored(one.marks)} for one in table.common]
-    fields = {"posts": posts, "common": common, "version": table.version}
-    changed: Document = {"$set": fields | {"at": now}, "$inc": {"revision": 1}}
-    return UpdateOne({"_id": table.source, "revision": revision}, changed, upsert=True)
-
-
-def _stored(marks: np.ndarray[tuple[int], np.dtype[np.uint32]]) -> Binary:
-    return Binary(marks.astype("<u4").tobytes())
+    fields: Document = {"at": now, "version": table.version}
+    fields["common"] = Binary(table.common.astype("<u4").tobytes())
+    fields["pending"] = [
+        {"post": post, "version": version} for post, version in table.pending.items()
+    ]
+    last = list(table.posts)[-len(table.taught) :]
+    new = [
+        {"post": post, "marks": Binary(table.posts[post].astype("<u4").tobytes())} for post in last
+    ]
+    update: Document = {"$set": fields, "$inc": {"revision": 1}}
+    update["$push"] = {"posts": {"$each": new, "$slice": -MAX_POSTS}}
+    return UpdateOne({"_id": table.source, "revision": revision}, update, upsert=True)
 
 
 async def _bound(registry: Registry) -> None:
@@ -171,15 +180,13 @@ async def _bound(registry: Registry) -> None:
 
 
 async def note(registry: Registry, again: dict[str, dict[str, int]]) -> None:
-    """Note that earlier posts have been compared again, after their claims are stored."""
+    """Note that posts have been compared again, after their claims are stored."""
     if registry.boilerplate is None or not again:
         return
     updates = []
     for source, posts in again.items():
-        version = max(posts.values())
-        updates.append(UpdateOne(
-            {"_id": source},
-            {"$set": {"posts.$[one].version": version}, "$inc": {"revision": 1}},
-            array_filters=[{"one.post": {"$in": sorted(posts)}, "one.version": {"$lt": version}}],
-        ))  # fmt: skip
+        done = {"post": {"$in": sorted(posts)}, "version": {"$lte": max(posts.values())}}
+        update: Document = {"$pull": {"pending": done}, "$inc": {"revision": 1}}
+        updates.append(UpdateOne({"_id": source}, update))
+        registry.tables.pop(source, None)
     await registry.boilerplate.bulk_write(updates, ordered=False)

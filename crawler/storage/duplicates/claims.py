@@ -69,8 +69,20 @@ async def _known(
 ) -> list[Candidate]:
     """Posts that are stored stand where they were, or are claimed anew with whom they let go."""
     standing: dict[int, Candidate] = {}
-    again: list[Candidate] = []
+    # Posts that share no cluster leave together: a source that was learned has many of them.
+    shared = await clusters.there(
+        registry, {row["cluster"] for _, row in known if "cluster" in row}
+    )
+    lone = [
+        replace(one, created=min(one.created, row["created"]), edited=False)
+        for one, row in known
+        if row.get("cluster") not in shared and row["sketch"] != one.sketch.encode()
+    ]
+    await leaving.release(registry, [one.key for one in lone], now)
+    again, left = lone, {one.id for one in lone}
     for candidate, row in known:
+        if candidate.id in left:
+            continue
         one = replace(candidate, created=min(candidate.created, row["created"]))
         stands, others = await _stands(registry, one, row, now)
         again += others

@@ -10,6 +10,7 @@ from typing import Protocol
 from pymongo import ASCENDING, IndexModel
 from pymongo.asynchronous.collection import AsyncCollection
 
+from crawler.sketches.boilerplate import Table
 from crawler.sketches.claim import Candidate, Claim
 from crawler.sketches.schemes import Scheme
 from crawler.storage.client import UNHURRIED, Database, Document
@@ -49,6 +50,7 @@ class Registry:
     boilerplate: what is known of sources; None: nothing is learned
     read_again:  those of these posts that are stored, as they are compared; None: none is kept
     keeps_texts: with the signatures, as there are no posts
+    tables:      of the sources that were used lately, with their revisions
     """
 
     signatures: AsyncCollection[Document]
@@ -59,6 +61,7 @@ class Registry:
     read_again: Callable[[Sequence[str]], Awaitable[list[Candidate]]] | None = None
     keeps_texts: bool = False
     hot: HotBands = field(default_factory=HotBands)
+    tables: dict[str, tuple[Table, int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, db: Database, scheme: Scheme, shared: Bands | None = None) -> Registry:

@@ -20,46 +20,44 @@ from crawler.sketches.stored import SHARE_STEPS, TAG_BYTES, Own, Sketch
 
 # Machine code is loaded only where a text is looked at.
 if TYPE_CHECKING:
-    from crawler.sketches.marks import Flags, Marks
+    from crawler.sketches.marks import Flags, Marks, Tally
 
 MIN_POSTS = 3
-# An edited word leaves some 15 characters unknown, a title of a few words this much or more.
-MIN_OWN_WEIGHT = 30
+# An edited word leaves some 15 characters unknown, two that are neighbors 25; a title is longer.
+MIN_OWN_WEIGHT = 40
 # Of a source: the latest posts that can teach, marks of each, and learned marks.
 MAX_POSTS, MAX_MARKS_A_POST, MAX_COMMON = 48, 192, 8192
 # Boilerplate that is less of a text than this does not change what it is like.
 MIN_COVERED = 0.1
 MIN_OWN_SHINGLES = 10
 # What is compared of longer texts is theirs, whatever surrounds it.
-MAX_CHARACTERS = 50_000
+MAX_CHARACTERS = 20_000
 
 
 @dataclass(frozen=True, eq=False)
 class Sourced:
-    """A text that is compared, and the source of its post."""
+    """A text that is compared, and the source of its post.
+
+    points: of the normal text; marks: of these
+    """
 
     source: str
     text: str
-
-    @cached_property
-    def points(self) -> CodePoints:
-        """The code points of the normal text."""
-        return code_points(normal_text(self.text))
-
-    @cached_property
-    def marks(self) -> Marks:
-        """The marks of the normal text."""
-        from crawler.sketches import marks
-
-        return marks.marks_of(self.points)
+    points: CodePoints
+    marks: Marks
 
 
 def sourced(source: str, text: str) -> Sourced | None:
     """Return a text from which boilerplate is learned; None where it is too long."""
-    return Sourced(source, text) if len(text) <= MAX_CHARACTERS else None
+    from crawler.sketches import marks
+
+    if len(text) > MAX_CHARACTERS:
+        return None
+    points = code_points(normal_text(text))
+    return Sourced(source, text, points, marks.marks_of(points))
 
 
-@dataclass(slots=True)
+@dataclass(eq=False)
 class Table:
     """What is known of a source.
 
@@ -78,47 +76,59 @@ class Table:
     pending: dict[str, int] = field(default_factory=dict)
     taught: list[str] = field(default_factory=list)
 
+    @cached_property
+    def tally(self) -> Tally:
+        """Where all marks are looked up."""
+        from crawler.sketches.marks import Tally
+
+        return Tally(self.posts.values(), self.common)
+
     def learn(self, post: str, text: Sourced) -> bool:
         """Let a post teach, if it has a passage that no earlier post of the source has."""
         from crawler.sketches import marks
 
-        given = text.marks.hashes
-        others = [its for other, its in self.posts.items() if other != post]
-        pool = np.concatenate([self.common[:0], *others])
-        counts = marks.occurrences(given, pool)
-        mask = marks.covered(text.points, text.marks, (counts > 0) | self.knows(text))
-        if marks.longest_passage(text.points, mask) < MIN_OWN_WEIGHT:
+        before = self.posts.get(post)
+        if before is not None:
+            self.tally.remove(before)
+        known = self.tally.states(text.marks.hashes) > 0
+        has_own = known.size > 0
+        if known.any():
+            mask = marks.covered(text.points, text.marks, known)
+            has_own = marks.longest_passage(text.points, mask) >= MIN_OWN_WEIGHT
+        if not has_own:
+            if before is not None:
+                self.tally.add(before)
             return False
-        # The smallest hashes: posts with the same passage keep the same marks of it.
-        own, places = np.unique(given, return_index=True)
-        own, places = own[:MAX_MARKS_A_POST], places[:MAX_MARKS_A_POST]
-        self._promote(own[counts[places] + 1 >= MIN_POSTS])
+        # The smallest hashes: two posts with the same passage keep the same marks of it.
+        its = marks.few_of(text.marks.hashes, MAX_MARKS_A_POST)
         self.posts.pop(post, None)
-        self.posts[post] = own
+        self.posts[post] = its
+        self.tally.add(its)
+        states = self.tally.states(its)
+        self._promote(its[(states >= MIN_POSTS) & (states < marks.COMMON)])
         if len(self.posts) > MAX_POSTS:
-            del self.posts[next(iter(self.posts))]
+            self.tally.remove(self.posts.pop(next(iter(self.posts))))
         self.taught.append(post)
         return True
 
-    def _promote(self, found: Values) -> None:
-        from crawler.sketches import marks
-
-        if not found.size:
-            return
-        new = found[marks.occurrences(found, self.common) == 0]
+    def _promote(self, new: Values) -> None:
         if not new.size:
             return
         self.version += 1
-        self.common = np.concatenate([self.common, new])[-MAX_COMMON:]
+        self.tally.make_common(new)
+        self.common = np.concatenate([self.common, new])
+        if self.common.size > MAX_COMMON:
+            self.common = self.common[-MAX_COMMON:]
+            del self.tally
         for post, its in self.posts.items():
-            if marks.occurrences(new, its).any():
+            if np.isin(its, new).any():
                 self.pending[post] = self.version
 
     def knows(self, text: Sourced) -> Flags:
         """(m,) which marks of a text are common."""
-        from crawler.sketches import marks
+        from crawler.sketches.marks import COMMON
 
-        return marks.occurrences(text.marks.hashes, self.common) > 0
+        return self.tally.states(text.marks.hashes) >= COMMON
 
 
 def weighed(sketch: Sketch, text: Sourced, table: Table) -> Sketch:
@@ -126,7 +136,7 @@ def weighed(sketch: Sketch, text: Sourced, table: Table) -> Sketch:
     from crawler.sketches import kernels, marks, minhash
     from crawler.sketches.sketch import bandings_of, hashes_of
 
-    known = table.knows(text)
+    known = table.knows(text) if table.common.size else np.empty(0, np.bool_)
     if not known.any():
         return sketch
     mask = marks.covered(text.points, text.marks, known)

@@ -7,17 +7,18 @@ with a common passage have the same marks in it, wherever it stands, with or wit
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 
-from crawler.sketches.arrays import CodePoints, Values
+from crawler.sketches.arrays import Bytes, CodePoints, Values
 from crawler.sketches.kernels import is_of_cjk
 from schedules.compiled import compiled
 
 Places = npt.NDArray[np.int32]
-Counts = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
 # A character of Chinese, Japanese or Korean tells as much as three others.
@@ -33,6 +34,9 @@ BASE, SPREAD = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 # BASE is odd, so it has an inverse: the hash of a window rolls in both directions.
 INVERSE = np.uint64(pow(0x9E3779B97F4A7C15, -1, 1 << 64))
 LOW = np.uint64(0xFFFFFFFF)
+# In a tally's states, over the number of posts.
+COMMON = 0x80
+FEWEST_SLOTS = 64
 
 
 class Marks(NamedTuple):
@@ -77,37 +81,109 @@ def _marks(points: CodePoints, hashes: Values, starts: Places, ends: Places) -> 
     return count
 
 
-def occurrences(hashes: Values, pool: Values) -> Counts:
-    """(m,) how often each of these marks is in a pool; zeros of the pool do not count."""
-    slots = 1 << max(2, int(hashes.size * 2).bit_length())
-    places, counts = np.full(slots, -1, np.int32), np.zeros(hashes.size, np.int32)
-    _count(hashes, pool, places, counts)
-    return counts
+class Tally:
+    """How many posts have each mark, and which marks are common: a hash table."""
+
+    def __init__(self, posts: Iterable[Values], common: Values) -> None:
+        self._used = 0
+        self._keys, self._states = (
+            np.zeros(FEWEST_SLOTS, np.uint32),
+            np.zeros(FEWEST_SLOTS, np.uint8),
+        )
+        for its in posts:
+            self.add(its)
+        self.make_common(common)
+
+    def states(self, hashes: Values) -> Bytes:
+        """(m,) of marks: the number of posts that have it, and COMMON; 0 where it is unknown."""
+        states = np.empty(hashes.size, np.uint8)
+        _states(hashes, self._keys, self._states, states)
+        return states
+
+    def add(self, hashes: Values) -> None:
+        """Count the marks of a post, which has each of them once."""
+        self._change(hashes, 1)
+
+    def remove(self, hashes: Values) -> None:
+        """Count the marks of a post no more."""
+        self._change(hashes, -1)
+
+    def make_common(self, hashes: Values) -> None:
+        """Note that these marks are common."""
+        self._change(hashes, 0)
+
+    def _change(self, hashes: Values, by: int) -> None:
+        if (self._used + hashes.size) * 2 > self._keys.size:
+            # Marks that no post has any more have kept their slots until now.
+            kept = self._states > 0
+            keys, states = self._keys[kept], self._states[kept]
+            slots = 1 << (4 * (keys.size + hashes.size)).bit_length()
+            self._keys, self._states = np.zeros(slots, np.uint32), np.zeros(slots, np.uint8)
+            self._used = keys.size
+            _fill(keys, states, self._keys, self._states)
+        self._used += _change(hashes, self._keys, self._states, by)
+
+
+@njit(inline="always")
+def _slot(mark: np.uint32, keys: Values) -> int:
+    """Where a mark is, or would be."""
+    last = np.uint32(keys.size - 1)
+    slot = mark & last
+    while keys[slot] != mark and keys[slot] != np.uint32(0):
+        slot = (slot + np.uint32(1)) & last
+    return int(slot)
 
 
 @compiled
-def _count(hashes: Values, pool: Values, places: Places, counts: Counts) -> None:
-    last = np.uint32(places.size - 1)
+def _states(hashes: Values, keys: Values, states: Bytes, found: Bytes) -> None:
     for i in range(hashes.size):
-        slot = hashes[i] & last
-        while places[slot] >= 0 and hashes[places[slot]] != hashes[i]:
-            slot = (slot + np.uint32(1)) & last
-        if places[slot] < 0:
-            places[slot] = i
-    for mark in pool:
-        if mark == np.uint32(0):
-            continue
-        slot = mark & last
-        while places[slot] >= 0 and hashes[places[slot]] != mark:
-            slot = (slot + np.uint32(1)) & last
-        if places[slot] >= 0:
-            counts[places[slot]] += 1
-    # Of equal marks the first one has been counted.
-    for i in range(hashes.size):
-        slot = hashes[i] & last
-        while hashes[places[slot]] != hashes[i]:
-            slot = (slot + np.uint32(1)) & last
-        counts[i] = counts[places[slot]]
+        slot = _slot(hashes[i], keys)
+        found[i] = states[slot] if keys[slot] == hashes[i] else 0
+
+
+@compiled
+def _fill(marks: Values, given: Bytes, keys: Values, states: Bytes) -> None:
+    for i in range(marks.size):
+        slot = _slot(marks[i], keys)
+        keys[slot], states[slot] = marks[i], given[i]
+
+
+@compiled
+def _change(hashes: Values, keys: Values, states: Bytes, by: int) -> int:
+    new = 0
+    for mark in hashes:
+        slot = _slot(mark, keys)
+        if keys[slot] != mark:
+            keys[slot] = mark
+            new += 1
+        if by == 0:
+            states[slot] |= COMMON
+        else:
+            states[slot] += by
+    return new
+
+
+def few_of(hashes: Values, most: int) -> Values:
+    """Return marks without repetitions, about as many as `most`: those with the smallest hashes.
+
+    Two posts with the same passage keep the same marks of it.
+    """
+    if hashes.size > most:
+        hashes = hashes[hashes < np.partition(hashes, most)[most]]
+    seen = np.zeros(1 << (2 * hashes.size + 1).bit_length(), np.uint32)
+    kept = np.empty(hashes.size, np.uint32)
+    return kept[: _distinct(hashes, seen, kept)].copy()
+
+
+@compiled
+def _distinct(hashes: Values, seen: Values, kept: Values) -> int:
+    count = 0
+    for mark in hashes:
+        slot = _slot(mark, seen)
+        if seen[slot] != mark:
+            seen[slot] = kept[count] = mark
+            count += 1
+    return count
 
 
 def covered(points: CodePoints, marks: Marks, known: Flags) -> Flags:

@@ -10,7 +10,7 @@ from bson import Binary
 from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
-from crawler.sketches.boilerplate import Sourced
+from crawler.sketches.boilerplate import sourced
 from crawler.sketches.claim import Candidate, Claim, Owner, id_of
 from crawler.sketches.stored import Sketch
 from crawler.storage.bulk import DUPLICATE_KEY, all_of, in_batches
@@ -53,7 +53,7 @@ async def candidates_of(registry: Registry, keys: Sequence[str]) -> list[Candida
     ):
         text = zlib.decompress(row["text"]).decode("utf-8", "surrogatepass")
         if (sketch := registry.scheme.sketch(text)) is not None:
-            known = Sourced(row["source"], text)
+            known = sourced(row["source"], text)
             found.append(Candidate(row["post"], row["created"], sketch, text=known))
     return found
 

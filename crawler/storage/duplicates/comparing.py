@@ -51,9 +51,11 @@ def sourced_of(post: Document) -> Sourced | None:
 
 def source_of(post: Document) -> str:
     """The source of a post's text: the feed, or the host of the page, that it was read from."""
-    page = (post.get("page") or {}).get("url")
-    return compared.source_of(post["spider"], page or post.get("feed") or post.get("url") or "",
-                              is_feed=not page and "feed" in post)  # fmt: skip
+    page = post.get("page")
+    if page and page["at"] >= post.get("changed_at", page["at"]):
+        return compared.source_of(post["spider"], page.get("url") or "", is_feed=False)
+    url = post.get("feed") or post.get("url") or ""
+    return compared.source_of(post["spider"], url, is_feed="feed" in post)
 
 
 async def candidates_of(db: Database, scheme: Scheme, keys: Sequence[str]) -> list[Candidate]:

@@ -66,7 +66,8 @@ def _weighed(candidate: Candidate, tables: dict[str, Table]) -> Candidate:
     text = candidate.text
     if text is None or text.source not in tables:
         return candidate
-    return replace(candidate, sketch=weighed(candidate.sketch, text, tables[text.source]))
+    sketch = weighed(candidate.sketch, text, tables[text.source])
+    return candidate if sketch is candidate.sketch else replace(candidate, sketch=sketch)
 
 
 async def learn(

@@ -17,7 +17,7 @@ from crawler.items import Kind, Visit
 from crawler.plaintext import as_texts
 from crawler.session import Session
 from crawler.sketches.claim import Candidate, created_at
-from crawler.sketches.compared import sketch_of
+from crawler.sketches.compared import sketch_of, source_of, sourced_text
 from crawler.sketches.schemes import Scheme, scheme_of
 from pipelines.changes import OfSession
 
@@ -49,6 +49,8 @@ def sketched(visit: Visit, scheme: Scheme) -> tuple[tuple[Candidate, ...], tuple
     """The posts of a visit with a text to compare, and the keys of those that have none."""
     names = visit.fetched.compared
     candidates, emptied = [], []
+    target = visit.fetched.target
+    source = source_of(target.spider, target.url, is_feed=target.kind is Kind.FEED)
     for key, content, published, edited in _posts(visit):
         told = as_texts(content, visit.fetched.markup)
         fields = {name: value for name, value in told.items() if name != "main_text"}
@@ -58,7 +60,8 @@ def sketched(visit: Visit, scheme: Scheme) -> tuple[tuple[Candidate, ...], tuple
             emptied.append(key)
         else:
             created = created_at(published, visit.fetched.at)
-            candidates.append(Candidate(key, created, sketch, edited))
+            known = sourced_text(source, title, text, fields, names) if scheme.weighs else None
+            candidates.append(Candidate(key, created, sketch, edited, text=known))
     return tuple(candidates), tuple(emptied)
 
 

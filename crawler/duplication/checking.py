@@ -36,7 +36,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", metavar="FILE|-",
         help='{"id", "text"} as JSON on each line, and "created" where it is known (ISO 8601 or '
-        "Unix time); may be packed by gzip, xz or bzip2; -: standard input",
+        'Unix time) and "source" to leave out its boilerplate; may be packed by gzip, xz or bzip2; '
+        "-: standard input",
     )  # fmt: skip
     parser.add_argument(
         "--keep", metavar="NAME", help="compare with earlier runs of this name, and with later ones"

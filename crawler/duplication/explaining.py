@@ -78,6 +78,9 @@ async def _post(db: Database, config: Config, given: str, spider: str | None) ->
 
 async def _sides(db: Database, scheme: Scheme, posts: list[Document]) -> list[Side]:
     from crawler.duplication.verdicts import Side  # with the kernels' machine code
+    from crawler.sketches.boilerplate import weighed
+    from crawler.storage.duplicates import boilerplate
+    from crawler.storage.duplicates.registry import Registry
 
     stored = await reading.signatures_of(db, [post["_id"] for post in posts])
     ids = {row["cluster"] for row in stored.values() if "cluster" in row}
@@ -86,6 +89,10 @@ async def _sides(db: Database, scheme: Scheme, posts: list[Document]) -> list[Si
     for post in posts:
         text, sketch = comparing.compared_text(post), comparing.sketch_of(post, scheme)
         side = Side(post["_id"], text, sketch, item=post.get("item"))
+        known = comparing.sourced_of(post) if scheme.weighs else None
+        if known is not None and sketch is not None:
+            tables = await boilerplate.tables_of(Registry.of(db, scheme), [known.source])
+            side = replace(side, sketch=weighed(sketch, known, tables[known.source]))
         if row := stored.get(post["_id"]):
             cluster = row.get("cluster")
             side = replace(
@@ -126,6 +133,7 @@ def _of_side(post: Document, side: Side) -> Document:
     from crawler.duplication.verdicts import shape_name
 
     shapes = side.sketch.parts if side.sketch else ()
+    own = side.sketch.own if side.sketch else None
     bandings = side.sketch.bandings if side.sketch else ()
     return {
         "id": post["_id"],
@@ -134,6 +142,7 @@ def _of_side(post: Document, side: Side) -> Document:
         "created": comparing.created_of(post),
         "characters": len(side.text),
         "words": len(side.text.split()),
+        "boilerplate": round(1 - own.share, 3) if own else 0.0,
         "shingles": [shape_name(shape) for shape in shapes],
         "bandings": [f"{banding.bands} x {banding.rows}" for banding in bandings],
         "compared_at": side.at,

@@ -41,6 +41,7 @@ def _show_post(console: Console, name: str, post: Document) -> None:
         f"{count(post['characters'], 'character')}, {count(post['words'], 'word')}",
         f"shingles of {' and '.join(post['shingles'])}" if post["shingles"] else "",
         f"bands {' and '.join(post['bandings'])}" if post["bandings"] else "",
+        f"{post['boilerplate']:.0%} boilerplate of its source" if post["boilerplate"] else "",
     ]
     console.print(Padding("; ".join(filter(None, told)), (0, 0, 0, INDENT)))
 

@@ -12,7 +12,7 @@ from typing import Any
 from crawler.clock import in_milliseconds
 
 LONGEST_LINE_BYTES = 64_000_000
-LONGEST_ID_BYTES = 1000
+LONGEST_ID_BYTES = LONGEST_SOURCE_BYTES = 1000
 SHOWN_CHARACTERS = 40
 # So many seconds are the year 5138; more are milliseconds.
 MOST_SECONDS = 1e11
@@ -25,11 +25,13 @@ class Line:
 
     key:     its id as JSON, so that `1` and `"1"` are two and each is printed as it came
     created: None where the line does not say
+    source:  whose boilerplate the text may have; None where the line does not say
     """
 
     key: str
     text: str
     created: datetime | None = None
+    source: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,8 @@ def _read(raw: bytes) -> Line:
     compared = given.get("text")
     if not isinstance(compared, str) or isinstance(compared, _Number):
         raise ValueError("text is missing" if compared is None else "text is no string")
-    return Line(_key(given.get("id")), compared, _created(given.get("created")))
+    created, source = _created(given.get("created")), _source(given.get("source"))
+    return Line(_key(given.get("id")), compared, created, source)
 
 
 def _refuse(name: str) -> None:
@@ -122,6 +125,16 @@ def _key(id_: Any) -> str:
     if size > LONGEST_ID_BYTES:
         raise ValueError(f"id is longer than {LONGEST_ID_BYTES:,} bytes")
     return key
+
+
+def _source(given: Any) -> str | None:
+    if given is None:
+        return None
+    if not isinstance(given, str) or isinstance(given, _Number):
+        raise ValueError("source is no string")
+    if len(given.encode("utf-8", "replace")) > LONGEST_SOURCE_BYTES:
+        raise ValueError(f"source is longer than {LONGEST_SOURCE_BYTES:,} bytes")
+    return given.encode("utf-8", "replace").decode()
 
 
 def _created(given: Any) -> datetime | None:

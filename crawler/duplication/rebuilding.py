@@ -88,6 +88,12 @@ async def _compared(
     clock, posts, compared = Clock(config.clock_offset_hours), 0, 0
     total = await db.posts.estimated_document_count()
     tell(f"{count(total, 'post')} are brought in order")
+    if registry.boilerplate is not None:
+        async for some in rebuilding.posts(db):
+            await rebuilding.learn(registry, some, clock.now())
+            posts += len(some)
+            tell(f"{posts:,} of {count(total, 'post')} searched for boilerplate")
+    posts = 0
     async for some in rebuilding.posts(db):
         compared += await rebuilding.compare(db, registry, some, clock.now())
         posts += len(some)

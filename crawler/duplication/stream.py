@@ -142,12 +142,17 @@ class Stream:
         yield None
 
     def _sketched(self, lines: Sequence[Line]) -> Batch:
+        from crawler.sketches.boilerplate import sourced  # with the kernels' machine code
+
         candidates = []
         for line in lines:
             created = line.created or self.index.tick(self.clock.now())
             sketch = self.index.registry.scheme.sketch(line.text)
             if sketch is not None:
-                candidates.append(Candidate(line.key, created, sketch))
+                known = None
+                if line.source is not None and self.index.registry.scheme.weighs:
+                    known = sourced(line.source, line.text)
+                candidates.append(Candidate(line.key, created, sketch, text=known))
                 _ = candidates[-1].bands, candidates[-1].id  # made here, while others are claimed
         return Batch(lines, candidates)
 

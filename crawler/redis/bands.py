@@ -20,12 +20,19 @@ from crawler.redis.client import user_errors
 from crawler.sketches.arrays import Keys
 from crawler.sketches.claim import Claim
 from crawler.sketches.shapes import SHAPES
-from crawler.sketches.stored import KEY_BITS
+from crawler.sketches.stored import (
+    CONTAINED_LEAST,
+    KEY_BITS,
+    OWN_CODE,
+    OWN_HEAD,
+    OWN_LEAST,
+    SHARE_STEPS,
+)
 
 HEAD_BITS = 32
 LAST = np.int64(0xFFFFFFFF)
 # How the scripts keep bands; an index of another layout is as good as lost.
-LAYOUT = 2
+LAYOUT = 3
 ID_BYTES = BAND_BYTES = 8
 # A script holds up everybody else on the server: these take some three milliseconds.
 POSTS_A_SCRIPT = 32
@@ -129,8 +136,12 @@ class RedisBands:
             f"[{shape.code}] = {{size = {shape.size}, values = {shape.values}}}"
             for shape in SHAPES.values()
         )
-        values = f"{{{shapes}}}, {self._bucket_bits}, {LAYOUT}"
-        head = f"local SHAPES, BUCKET_BITS, LAYOUT = {values}\n"
+        own = (
+            f"{{code = {OWN_CODE}, head = {OWN_HEAD}, steps = {SHARE_STEPS}, "
+            f"least = {OWN_LEAST!r}, contained = {CONTAINED_LEAST!r}}}"
+        )
+        values = f"{{{shapes}}}, {own}, {self._bucket_bits}, {LAYOUT}"
+        head = f"local SHAPES, OWN, BUCKET_BITS, LAYOUT = {values}\n"
         # A project that was deployed as an egg is no folder.
         texts = (files(__package__).joinpath(f"{name}.lua") for name in ("index", *names))
         return self._client.register_script(head + "".join(text.read_text() for text in texts))

@@ -1,5 +1,6 @@
 -- What the scripts share: the bands and the records of one index.
--- Python puts SHAPES (size and number of values by code), BUCKET_BITS and LAYOUT before it. ARGV[1] is
+-- Python puts SHAPES (size and number of values by code), OWN (how the part of a sketch that is
+-- besides boilerplate is stored and compared), BUCKET_BITS and LAYOUT before it. ARGV[1] is
 -- the scheme that the index has to be of; empty: any.
 --
 -- KEYS[1]      hash    the state: layout, scheme, bands, buckets, records, chunks; for each size of

@@ -26,23 +26,68 @@ local function alike(shape, ...)
   return math.max(0, (share * 256 - 1) / 255)
 end
 
--- Where the values of each shape begin in a sketch, by the shape's code.
+-- Where the values of each shape begin in a sketch, by the shape's code: of the whole text, and of
+-- what it has besides boilerplate, with its source and its share; nil where no boilerplate is known.
 local function parts_of(sketch)
-  local parts, at = {}, 2
+  local whole, own, at = {}, nil, 2
+  local parts = whole
   while at <= #sketch do
     local code = byte(sketch, at)
-    parts[code] = at + 1
-    at = at + 1 + SHAPES[code].size
+    if code == OWN.code and not own then
+      parts = {}
+      own = {
+        parts = parts,
+        tag = sub(sketch, at + 2, at + OWN.head - 2),
+        share = byte(sketch, at + OWN.head - 1) / OWN.steps,
+      }
+      at = at + OWN.head
+    else
+      parts[code] = at + 1
+      at = at + 1 + SHAPES[code].size
+    end
   end
-  return parts
+  return whole, own
 end
 
-local function similarity(one, other)
-  local there, best = parts_of(other), 0
-  for code, at in pairs(parts_of(one)) do
-    if there[code] then
-      best = math.max(best, alike(SHAPES[code], one, at, other, there[code]))
+-- By the shape that shows more of it; some, others: as `parts_of` tells them.
+local function likeness(one, some, other, others)
+  local best = 0
+  for code, at in pairs(some) do
+    if others[code] then
+      best = math.max(best, alike(SHAPES[code], one, at, other, others[code]))
     end
   end
   return best
+end
+
+-- Whether what a text has besides boilerplate is in the other one, to some degree.
+local function is_in(one, mine, other, whole, its, found)
+  if not mine then
+    return true
+  end
+  if its and its.tag == mine.tag then
+    return found >= OWN.least
+  end
+  return next(mine.parts) == nil
+    or likeness(one, mine.parts, other, whole) >= OWN.contained * mine.share
+end
+
+local function similarity(one, other)
+  local whole_one, own_one = parts_of(one)
+  local whole_other, own_other = parts_of(other)
+  local whole = likeness(one, whole_one, other, whole_other)
+  if not own_one and not own_other then
+    return whole
+  end
+  local mine = own_one and own_one.parts or whole_one
+  local its = own_other and own_other.parts or whole_other
+  if next(mine) == nil and next(its) == nil then
+    return whole
+  end
+  local own = likeness(one, mine, other, its)
+  if own < whole and is_in(one, own_one, other, whole_other, own_other, own)
+      and is_in(other, own_other, one, whole_one, own_one, own) then
+    return whole
+  end
+  return own
 end

@@ -7,9 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from crawler.sketches.stored import Sketch
+
+if TYPE_CHECKING:
+    from crawler.sketches.boilerplate import Sourced
 
 # Blogs are younger; and clocks of sites go wrong by hours, not by days.
 OLDEST = datetime(1995, 1, 1, tzinfo=UTC)
@@ -24,6 +27,7 @@ class Candidate:
     created: when it was written, as far as can be believed
     edited:  a sketch of an older text may be stored
     item:    number of the item that the post is a source of; sources of one item are no copies
+    text:    what boilerplate is learned from, and taken out of; None: the sketch is as it is
     """
 
     key: str
@@ -31,6 +35,7 @@ class Candidate:
     sketch: Sketch
     edited: bool = False
     item: int | None = None
+    text: Sourced | None = None
 
     @cached_property
     def id(self) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
+    from crawler.sketches.boilerplate import Sourced
     from crawler.sketches.schemes import Scheme
     from crawler.sketches.stored import Sketch
 
@@ -44,6 +46,28 @@ def sketch_of(
 
         return exactly(compared)
     return scheme.sketch(compared)
+
+
+def source_of(spider: str, url: str, *, is_feed: bool) -> str:
+    """Whose boilerplate a text may come with: a feed's, or that of a host's pages.
+
+    Of each spider by itself: what one brings says nothing about what another does.
+    """
+    return f"{spider} {url if is_feed else urlsplit(url).netloc}"
+
+
+def sourced_text(
+    source: str,
+    title: str | None,
+    text: str | None,
+    fields: Mapping[str, Any],
+    names: Sequence[str] | None,
+) -> Sourced | None:
+    """The text that boilerplate is looked for in; None for records and very long texts."""
+    from crawler.sketches.boilerplate import sourced  # machine code, where a text comes first
+
+    compared = text_of(title, text, fields, names)
+    return None if is_record(text, names, compared) else sourced(source, compared)
 
 
 def is_record(text: str | None, names: Sequence[str] | None, compared: str) -> bool:

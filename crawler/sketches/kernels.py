@@ -24,7 +24,8 @@ LETTERS_A_WORD = 12
 
 
 @njit(inline="always")
-def _is_cjk(point: np.uint32) -> bool:
+def is_of_cjk(point: np.uint32) -> bool:
+    """Return whether a code point is Chinese, Japanese or Korean."""
     return bool(
         point >= 0x3040
         and (
@@ -44,7 +45,7 @@ def count(points: CodePoints) -> tuple[int, int, int]:
     """CJK characters, other characters but spaces, and words of these others."""
     cjk = other = words = run = 0
     for point in points:
-        is_cjk = _is_cjk(point)
+        is_cjk = is_of_cjk(point)
         if is_cjk:
             cjk += 1
         if is_cjk or point == SPACE:
@@ -66,7 +67,7 @@ def tokens(points: CodePoints) -> Values:
 def _tokens(points: CodePoints, found: Values) -> int:
     n, run, value = 0, 0, FNV_START
     for point in points:
-        is_cjk = _is_cjk(point)
+        is_cjk = is_of_cjk(point)
         if run and (is_cjk or point == SPACE):
             found[n] = value
             n, run, value = n + 1, 0, FNV_START

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ FREQUENT = {
 }
 
 
+@lru_cache(maxsize=2)  # a text is sketched, then searched for boilerplate
 def normal_text(text: str) -> str:
     """NFKC, case folded, without invisible characters, one space for all white space."""
     if text.isascii():

@@ -22,11 +22,13 @@ class Scheme:
 
     threshold: two texts are duplicates from this similarity on
     sketch:    makes a text's sketch; None for an empty text
+    weighs:    the boilerplate of a source does not count
     """
 
     name: str
     threshold: float
     sketch: Callable[[str], Sketch | None]
+    weighs: bool = False
 
 
 NAMES = ("characters", "words", "supershingles")
@@ -44,4 +46,4 @@ def scheme_of(name: str, threshold: float) -> Scheme:
 
         return getattr(making, f"by_{name}")(text)  # type: ignore[no-any-return]
 
-    return Scheme(f"{name}-{VERSION}", threshold, sketch)
+    return Scheme(f"{name}-{VERSION}", threshold, sketch, weighs=name == "characters")

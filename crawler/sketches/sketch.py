@@ -26,6 +26,7 @@ from crawler.sketches.shapes import (
     OF_WORDS,
     SHORT,
     SUPERSHINGLES,
+    Banding,
     Shape,
 )
 from crawler.sketches.stored import Sketch
@@ -44,14 +45,14 @@ def by_characters(text: str) -> Sketch | None:
     share = cjk / max(1, cjk + other)
     shapes: tuple[Shape, ...] = (OF_CHARACTERS,) if share <= CJK_TO else ()
     shapes += (OF_CJK,) if share >= CJK_FROM else ()
-    return _sketch(normal, points, shapes, words + cjk / CJK_A_WORD)
+    return _sketch(normal, points, shapes, bandings_of(words, cjk))
 
 
 def by_words(text: str) -> Sketch | None:
     """The sketch of a text by its words, each CJK character being one; None for an empty one."""
     normal = normal_text(text)
     points = code_points(normal)
-    return _sketch(normal, points, (OF_WORDS,), kernels.tokens(points).size)
+    return _sketch(normal, points, (OF_WORDS,), bandings_of(kernels.tokens(points).size))
 
 
 def by_supershingles(text: str) -> Sketch | None:
@@ -79,8 +80,15 @@ def hashes_of(points: CodePoints, shape: Shape) -> Values | None:
     return kernels.shingle_hashes(units, shape.width) if units.size >= shape.width else None
 
 
+def bandings_of(words: int, cjk: int = 0) -> tuple[Banding, ...]:
+    """The bands of a text with so many words and, besides, CJK characters."""
+    length = words + cjk / CJK_A_WORD
+    short = (SHORT,) if length <= SHORT_TO else ()
+    return short + ((LONG,) if length >= LONG_FROM else ())
+
+
 def _sketch(
-    normal: str, points: CodePoints, shapes: tuple[Shape, ...], words: float
+    normal: str, points: CodePoints, shapes: tuple[Shape, ...], bandings: tuple[Banding, ...]
 ) -> Sketch | None:
     parts = {
         shape: minhash.low_bytes(minhash.values_of(hashes))
@@ -89,5 +97,4 @@ def _sketch(
     }
     if not parts:
         return exactly(normal)
-    short = (SHORT,) if words <= SHORT_TO else ()
-    return Sketch(parts, short + ((LONG,) if words >= LONG_FROM else ()))
+    return Sketch(parts, bandings)

@@ -19,8 +19,36 @@ from crawler.sketches.shapes import (
     Shape,
 )
 
+# Between posts of one source that share boilerplate: so alike has to be what else they have.
+OWN_LEAST = 0.4
+# Between other posts: so much of what a post has besides its boilerplate has to be in the other.
+CONTAINED_LEAST = 0.2
+SHARE_STEPS = 255
+# Where the shape's code would stand. Then: bandings, tag, share.
+OWN_CODE, OWN_HEAD, TAG_BYTES = 255, 5, 2
 # 47 bits are the most that MongoDB's index keeps in six bytes.
 KEY_BITS = 47
+
+
+@dataclass(frozen=True, eq=False)
+class Own:
+    """What a text has besides the boilerplate of its source.
+
+    tag:      two bytes that name the source
+    steps:    its share of the text, in steps of 1 / SHARE_STEPS
+    parts:    signature by shape; none where next to nothing is left
+    bandings: how it is found
+    """
+
+    tag: bytes
+    steps: int
+    parts: dict[Shape, Bytes]
+    bandings: tuple[Banding, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """Its share of the text."""
+        return self.steps / SHARE_STEPS
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,42 +57,102 @@ class Sketch:
 
     parts:    signature by shape
     bandings: how the text is found, where its shape is cut into bands
+    own:      None where no boilerplate is known in it
     """
 
     parts: dict[Shape, Bytes]
     bandings: tuple[Banding, ...] = ()
+    own: Own | None = None
 
     @cached_property
     def bands(self) -> Keys:
         """All keys under which the text is found; keys of different shapes never meet."""
         keys = [_bands(shape, part, self.bandings) for shape, part in self.parts.items()]
+        if self.own is not None:
+            own = self.own
+            keys += [_bands(shape, part, own.bandings) for shape, part in own.parts.items()]
         return np.unique(np.concatenate(keys))
 
     def similarity(self, other: Sketch) -> float:
-        """Estimated Jaccard of two texts, by the shape that shows more of it."""
-        shared = self.parts.keys() & other.parts.keys()
-        return max((_alike(s, self.parts[s], other.parts[s]) for s in shared), default=0.0)
+        """Estimated Jaccard of two texts, by the shape that shows more of it.
+
+        Boilerplate tells nothing: where it is known, texts are as alike as what else they have.
+        An edited copy may be more alike as a whole; that counts if what else they have is alike
+        to some degree.
+        """
+        whole = _likeness(self.parts, other.parts)
+        if self.own is None and other.own is None:
+            return whole
+        mine, its = self._own_parts, other._own_parts
+        if not mine and not its:
+            return whole
+        own = _likeness(mine, its)
+        if own >= whole or not (self._is_alike(other, own) and other._is_alike(self, own)):
+            return own
+        return whole
+
+    @property
+    def _own_parts(self) -> dict[Shape, Bytes]:
+        return self.parts if self.own is None else self.own.parts
+
+    def _is_alike(self, other: Sketch, own: float) -> bool:
+        """Whether what a text has besides boilerplate is in the other one, to some degree."""
+        if self.own is None:
+            return True
+        if other.own is not None and other.own.tag == self.own.tag:
+            return own >= OWN_LEAST
+        if not self.own.parts:
+            return True
+        # The other text may have this one's boilerplate, and its own may not be known yet.
+        return _likeness(self.own.parts, other.parts) >= CONTAINED_LEAST * self.own.share
 
     def encode(self) -> bytes:
-        """As it is stored: a byte for the bandings, then each shape's code and values."""
-        flags = (SHORT in self.bandings) + 2 * (LONG in self.bandings)
-        parts = (bytes([shape.code]) + part.tobytes() for shape, part in self.parts.items())
-        return bytes([flags]) + b"".join(parts)
+        """As it is stored: a byte for the bandings, then each shape's code and values.
+
+        What is besides boilerplate follows in the same form, after OWN_CODE.
+        """
+        stored = bytes([_flags_of(self.bandings)]) + _encoded(self.parts)
+        if self.own is None:
+            return stored
+        head = bytes([OWN_CODE, _flags_of(self.own.bandings), *self.own.tag, self.own.steps])
+        return stored + head + _encoded(self.own.parts)
 
     @classmethod
     def decode(cls, stored: bytes) -> Sketch:
         """The sketch of its stored form; ValueError where it is none."""
         if len(stored) < 2:
             raise ValueError("a sketch has at least one signature")
-        at, parts = 1, {}
+        at = 1
+        whole: dict[Shape, Bytes] = {}
+        parts, own = whole, None
         while at < len(stored):
+            if stored[at] == OWN_CODE and own is None and len(stored) >= at + OWN_HEAD:
+                parts, flags, end = {}, stored[at + 1], at + 2 + TAG_BYTES
+                own = Own(stored[at + 2 : end], stored[end], parts, _bandings_of(flags))
+                at += OWN_HEAD
+                continue
             shape = SHAPES.get(stored[at])
             if shape is None:
                 raise ValueError(f"no shape of shingles has the code {stored[at]}")
             parts[shape] = np.frombuffer(stored, np.uint8, shape.size, at + 1)
             at += 1 + shape.size
-        bandings = ((SHORT,) if stored[0] & 1 else ()) + ((LONG,) if stored[0] & 2 else ())
-        return cls(parts, bandings)
+        return cls(whole, _bandings_of(stored[0]), own)
+
+
+def _flags_of(bandings: tuple[Banding, ...]) -> int:
+    return (SHORT in bandings) + 2 * (LONG in bandings)
+
+
+def _bandings_of(flags: int) -> tuple[Banding, ...]:
+    return ((SHORT,) if flags & 1 else ()) + ((LONG,) if flags & 2 else ())
+
+
+def _encoded(parts: dict[Shape, Bytes]) -> bytes:
+    return b"".join(bytes([shape.code]) + part.tobytes() for shape, part in parts.items())
+
+
+def _likeness(some: dict[Shape, Bytes], others: dict[Shape, Bytes]) -> float:
+    return max((_alike(s, some[s], others[s]) for s in some.keys() & others.keys()), default=0.0)
 
 
 def _bands(shape: Shape, part: Bytes, bandings: tuple[Banding, ...]) -> Keys:

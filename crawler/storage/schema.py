@@ -15,7 +15,11 @@ from pymongo.errors import CollectionInvalid, OperationFailure
 from crawler.errors import NewerDatabase, StorageError
 from crawler.items import Kind, Outcome
 from crawler.storage.client import Database, Document
-from crawler.storage.duplicates.registry import CLUSTER_INDEXES, SIGNATURE_INDEXES
+from crawler.storage.duplicates.registry import (
+    BOILERPLATE_INDEXES,
+    CLUSTER_INDEXES,
+    SIGNATURE_INDEXES,
+)
 from crawler.storage.migrations import build_histories, index_posts
 from crawler.storage.search import index_model
 
@@ -133,6 +137,18 @@ VALIDATORS: dict[str, Document] = {
         },
     ),
     "clusters": _validator(["original", "post", "created"], {"post": _TEXT, "created": _TIME}),
+    "boilerplate": _validator(
+        ["revision", "version", "posts", "common", "pending", "at"],
+        {
+            "_id": _TEXT,
+            "revision": _COUNT,
+            "version": _COUNT,
+            "posts": {"bsonType": "array"},
+            "common": {"bsonType": "binData"},
+            "pending": {"bsonType": "array"},
+            "at": _TIME,
+        },
+    ),
     "feeds": _validator(
         ["spider", "url"],
         {
@@ -258,6 +274,7 @@ INDEXES: dict[str, list[IndexModel]] = {
     ],
     "signatures": SIGNATURE_INDEXES,
     "clusters": CLUSTER_INDEXES,
+    "boilerplate": BOILERPLATE_INDEXES,
     "feeds": [
         _index("push.token", unique=True, partialFilterExpression={"push.token": _THERE}),
         _index("push.next_ask", partialFilterExpression={"hubs.0": _THERE}),

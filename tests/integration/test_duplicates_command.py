@@ -172,6 +172,7 @@ def test_a_copy_is_explained(freshet: Freshet, shop: Shop) -> None:
     assert found["a"] | {"compared_at": ""} == {
         "id": "shop https://shop.example/one", "url": "https://shop.example/one", "title": "One",
         "created": NOW.isoformat(), "characters": len(LONG) + 4, "words": 121,
+            "boilerplate": 0.0,
         "shingles": ["5 characters"], "bandings": ["16 x 8"], "compared_at": "",
         "changed_since": False, "cluster": found["b"]["cluster"],
         "item": None, "original": "shop https://shop.example/one",

@@ -30,7 +30,7 @@ from crawler.sketches.shapes import (
     SHORT,
     SUPERSHINGLES,
 )
-from crawler.sketches.stored import Sketch
+from crawler.sketches.stored import Own, Sketch
 from tests.integration.redis_server import private_server, url_of
 
 pytestmark = pytest.mark.redis
@@ -312,7 +312,18 @@ def pairs(draw: st.DrawFn) -> tuple[Sketch, Sketch]:
         blocks = rng.random(-(-shape.size // 8)) < changed
         mask = np.repeat(blocks, 8)[: shape.size] & (rng.random(shape.size) < changed)
         both[1][shape] = np.where(mask, rng.integers(0, 256, shape.size, np.uint8), part)
-    return Sketch(both[0], bandings), Sketch(both[1], bandings)
+    owns = [draw(st.sampled_from([None, "a", "b"])) for _ in both]
+    share = draw(st.integers(1, 255))
+    sketches = []
+    for parts, tag in zip(both, owns, strict=True):
+        # Cut from the same values, so that what is besides boilerplate is alike or not, or is none.
+        flipped = draw(st.sampled_from([0, 40, 128]))
+        own = {s: np.where(np.arange(s.size) < flipped, 255 - p, p).astype(np.uint8)
+               for s, p in parts.items() if s.value_size == 1}  # fmt: skip
+        own = own if draw(st.booleans()) else {}
+        weighed = None if tag is None else Own(tag.encode() * 2, share, own, bandings)
+        sketches.append(Sketch(parts, bandings, weighed))
+    return sketches[0], sketches[1]
 
 
 @given(pairs())

@@ -12,7 +12,15 @@ from datetime import datetime
 
 from crawler.sketches.claim import ALONE, Candidate, Verdicts
 from crawler.storage.client import Document
-from crawler.storage.duplicates import clusters, edits, inserting, leaving, shared, signatures
+from crawler.storage.duplicates import (
+    boilerplate,
+    clusters,
+    edits,
+    inserting,
+    leaving,
+    shared,
+    signatures,
+)
 from crawler.storage.duplicates.registry import Registry
 
 logger = logging.getLogger(__name__)
@@ -23,18 +31,21 @@ async def claim(registry: Registry, candidates: Iterable[Candidate], now: dateti
     """The verdict on each post, by its key, with its claim stored.
 
     Of one key the last candidate counts; of posts that come together the earliest is original.
-    An edit may let go of copies: they are claimed anew, and their verdicts come along.
+    An edit may let go of copies: they are claimed anew, and their verdicts come along. So are
+    posts that have something which these show to be boilerplate of their source.
     """
-    waiting = list({candidate.id: candidate for candidate in candidates}.values())
-    found: Verdicts = {}
+    given = list({candidate.id: candidate for candidate in candidates}.values())
+    weighing = await boilerplate.weigh(registry, given, now)
+    waiting, found = weighing.candidates, Verdicts()
     for _ in range(ROUNDS):
         if not waiting:
-            return found
+            break
         waiting.sort(key=lambda one: (one.created, one.key))
         waiting = await _once(registry, waiting, found, now)
     for candidate in waiting:
         logger.warning("%s: its duplicates come and go; taken for an original", candidate.key)
         found[candidate.key] = ALONE
+    await boilerplate.note(registry, weighing.again)
     return found
 
 
@@ -58,8 +69,20 @@ async def _known(
 ) -> list[Candidate]:
     """Posts that are stored stand where they were, or are claimed anew with whom they let go."""
     standing: dict[int, Candidate] = {}
-    again: list[Candidate] = []
+    # Posts that share no cluster leave together: a source that was learned has many of them.
+    shared = await clusters.there(
+        registry, {row["cluster"] for _, row in known if "cluster" in row}
+    )
+    lone = [
+        replace(one, created=min(one.created, row["created"]), edited=False)
+        for one, row in known
+        if row.get("cluster") not in shared and row["sketch"] != one.sketch.encode()
+    ]
+    await leaving.release(registry, [one.key for one in lone], now)
+    again, left = lone, {one.id for one in lone}
     for candidate, row in known:
+        if candidate.id in left:
+            continue
         one = replace(candidate, created=min(candidate.created, row["created"]))
         stands, others = await _stands(registry, one, row, now)
         again += others

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from crawler.plaintext import as_texts
 from crawler.sketches import compared
+from crawler.sketches.boilerplate import Sourced
 from crawler.sketches.claim import Candidate, created_at, id_of
 from crawler.sketches.schemes import Scheme
 from crawler.sketches.stored import Sketch
-from crawler.storage.client import Document
+from crawler.storage.client import Database, Document
 
 FIELDS = (
     "title", "text", "fields", "markup", "page.at", "page.fields", "page.markup", "changed_at",
-    "compare", "published", "first_seen", "item",
+    "compare", "published", "first_seen", "item", "spider", "feed", "url", "page.url",
 )  # fmt: skip
 
 
@@ -37,7 +38,32 @@ def candidate_of(post: Document, scheme: Scheme) -> Candidate | None:
     if sketch is None:
         return None
     item = id_of(post["item"]) if post.get("item") else None
-    return Candidate(post["_id"], created_of(post), sketch, item=item)
+    text = sourced_of(post) if scheme.weighs else None
+    return Candidate(post["_id"], created_of(post), sketch, item=item, text=text)
+
+
+def sourced_of(post: Document) -> Sourced | None:
+    """The text of a post with its source; None where no boilerplate is looked for in it."""
+    title, fields = _content(post)
+    return compared.sourced_text(
+        source_of(post), title, post.get("text"), fields, post.get("compare")
+    )
+
+
+def source_of(post: Document) -> str:
+    """The source of a post's text: the feed, or the host of the page, that it was read from."""
+    page = post.get("page")
+    if page and page["at"] >= post.get("changed_at", page["at"]):
+        return compared.source_of(post["spider"], page.get("url") or "", is_feed=False)
+    url = post.get("feed") or post.get("url") or ""
+    return compared.source_of(post["spider"], url, is_feed="feed" in post)
+
+
+async def candidates_of(db: Database, scheme: Scheme, keys: Sequence[str]) -> list[Candidate]:
+    """Those of these posts that are stored and have a text, as they are compared."""
+    found = db.posts.find({"_id": {"$in": list(keys)}}, FIELDS)
+    made = [candidate_of(post, scheme) async for post in found]
+    return [one for one in made if one is not None]
 
 
 def created_of(post: Document) -> datetime:

@@ -63,4 +63,7 @@ async def renew(registry: Registry, candidate: Candidate, stored: Document) -> N
         "created": {"$min": ["$created", candidate.created]},
         "bands": {"$cond": [{"$eq": [own, []]}, "$$REMOVE", own]},
     }
+    changed |= {
+        name: {"$literal": value} for name, value in signatures.text_of(registry, candidate).items()
+    }
     await registry.signatures.update_one({"_id": candidate.id}, [{"$set": changed}])

@@ -1,6 +1,6 @@
 """Indexes apart from the posts': for one run, or kept under a name.
 
-Each has two collections and a document in `meta`, which is there first: so what a killed process
+Each has three collections and a document in `meta`, which is there first: so what a killed process
 leaves is known, and removed by the next.
 """
 
@@ -11,8 +11,9 @@ import re
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from bson import ObjectId
 from pymongo import WriteConcern
@@ -23,6 +24,7 @@ from crawler.sketches.schemes import Scheme
 from crawler.storage.client import UNHURRIED, Database, Document
 from crawler.storage.duplicates.judging import Judged, judge
 from crawler.storage.duplicates.registry import Registry
+from crawler.storage.duplicates.signatures import candidates_of
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 KEPT, OF_A_RUN = "check ", "check-run "
@@ -135,7 +137,7 @@ async def names(db: Database) -> list[Document]:
     """What is kept: name, scheme, how many texts and clusters, and since when."""
     rows = []
     async for found in db.meta.find({"_id": {"$regex": f"^{KEPT}"}}).sort("_id"):
-        texts, clusters = (db[name] for name in _collections(found["_id"]))
+        texts, clusters, _ = (db[name] for name in _collections(found["_id"]))
         rows.append(
             {"name": found["_id"].removeprefix(KEPT), "scheme": found["scheme"]}
             | {"texts": await texts.count_documents({})}
@@ -150,17 +152,20 @@ async def forget(db: Database, name: str) -> None:
     await _drop(db, f"{KEPT}{name}")
 
 
-def _collections(key: str) -> tuple[str, str]:
-    """Names of the two collections. No kept name begins with a hyphen."""
+def _collections(key: str) -> tuple[str, str, str]:
+    """Names of the collections. No kept name begins with a hyphen."""
     name = key.removeprefix(KEPT) if key.startswith(KEPT) else key.replace(OF_A_RUN, "-run-")
-    return f"check_{name}_signatures", f"check_{name}_clusters"
+    return f"check_{name}_signatures", f"check_{name}_clusters", f"check_{name}_boilerplate"
 
 
 def _registry(db: Database, key: str, scheme: Scheme, concern: WriteConcern | None) -> Registry:
-    signatures, clusters = (
+    signatures, clusters, boilerplate = (
         db.get_collection(name, write_concern=concern) for name in _collections(key)
     )
-    return Registry(signatures, clusters, scheme)
+    if not scheme.weighs:
+        return Registry(signatures, clusters, scheme)
+    registry = Registry(signatures, clusters, scheme, boilerplate=boilerplate, keeps_texts=True)
+    return replace(registry, read_again=partial(candidates_of, registry))
 
 
 async def _drop(db: Database, key: str) -> None:

@@ -15,7 +15,7 @@ from crawler.config import Config
 from crawler.sketches.claim import AHEAD, ALONE, OLDEST
 from crawler.sketches.schemes import scheme_of
 from crawler.storage.client import Database, Document
-from crawler.storage.duplicates import claims, comparing, flags, leaving
+from crawler.storage.duplicates import boilerplate, claims, comparing, flags, leaving
 from crawler.storage.duplicates.opening import META, MONGODB, REBUILDING, REDIS, as_stored
 from crawler.storage.duplicates.registry import Registry
 
@@ -72,6 +72,9 @@ async def _empty(registry: Registry) -> None:
         await bands.begin(REBUILDING)
     await registry.signatures.delete_many({})
     await registry.clusters.delete_many({})
+    if registry.boilerplate is not None:
+        await registry.boilerplate.delete_many({})
+        registry.tables.clear()
 
 
 async def posts(db: Database) -> AsyncIterator[list[Document]]:
@@ -102,6 +105,12 @@ _BELIEVABLE: Document = {
 _CREATED: Document = {"$cond": [_BELIEVABLE, {"$min": [_STATED, "$first_seen"]}, "$first_seen"]}
 
 
+async def learn(registry: Registry, some: list[Document], now: datetime) -> None:
+    """Learn the boilerplate of sources from some posts, before any of them is compared."""
+    made = (comparing.candidate_of(post, registry.scheme) for post in some)
+    await boilerplate.learn(registry, [one for one in made if one is not None], now)
+
+
 async def compare(db: Database, registry: Registry, some: list[Document], now: datetime) -> int:
     """Claim some posts; those that are alone show it. How many have a text to compare."""
     made = {post["_id"]: comparing.candidate_of(post, registry.scheme) for post in some}
@@ -110,6 +119,9 @@ async def compare(db: Database, registry: Registry, some: list[Document], now: d
     alone = {key for key in made if verdicts.get(key, ALONE).cluster is None}
     flagged = [post["_id"] for post in some if not _is_plain(post)]
     await flags.show(db, dict.fromkeys(alone.intersection(flagged), ALONE))
+    # Earlier ones that boilerplate has become known of; clusters are shown at the end.
+    others = {key: one for key, one in verdicts.items() if key not in made and one.cluster is None}
+    await flags.show(db, others)
     # Who deleted a post before it was claimed could not take it out of the index.
     there = await db.posts.distinct("_id", {"_id": {"$in": list(made)}})
     await leaving.release(registry, list(made.keys() - set(there)), now)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from pymongo import ASCENDING, IndexModel
@@ -13,7 +14,8 @@ from crawler.storage.client import UNHURRIED, Database, Document
 from crawler.storage.duplicates.hot import HotBands
 
 if TYPE_CHECKING:
-    from crawler.sketches.claim import Claim
+    from crawler.sketches.boilerplate import Table
+    from crawler.sketches.claim import Candidate, Claim
     from crawler.sketches.schemes import Scheme
 
 # A missing field would be indexed as null in a unique index that is not sparse, and an empty
@@ -23,7 +25,9 @@ CLUSTER = IndexModel([("cluster", ASCENDING)], sparse=True)
 UNSETTLED = IndexModel(
     [("unsettled", ASCENDING)], partialFilterExpression={"unsettled": {"$exists": True}}
 )
+LEARNED_AT = IndexModel([("at", ASCENDING)])
 SIGNATURE_INDEXES, CLUSTER_INDEXES = [BANDS, CLUSTER], [UNSETTLED]
+BOILERPLATE_INDEXES = [LEARNED_AT]
 
 
 class Bands(Protocol):
@@ -41,13 +45,24 @@ class Bands(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """An index of sketches. shared: claims bands in Redis; None: MongoDB does."""
+    """An index of sketches.
+
+    shared:      claims bands in Redis; None: MongoDB does
+    boilerplate: what is known of sources; None: nothing is learned
+    read_again:  those of these posts that are stored, as they are compared; None: none is kept
+    keeps_texts: with the signatures, as there are no posts
+    tables:      of the sources that were used lately, with their revisions
+    """
 
     signatures: AsyncCollection[Document]
     clusters: AsyncCollection[Document]
     scheme: Scheme
     shared: Bands | None = None
+    boilerplate: AsyncCollection[Document] | None = None
+    read_again: Callable[[Sequence[str]], Awaitable[list[Candidate]]] | None = None
+    keeps_texts: bool = False
     hot: HotBands = field(default_factory=HotBands)
+    tables: dict[str, tuple[Table, int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, db: Database, scheme: Scheme, shared: Bands | None = None) -> Registry:
@@ -55,9 +70,18 @@ class Registry:
         claims, clusters = (
             db.get_collection(name, write_concern=UNHURRIED) for name in ("signatures", "clusters")
         )
-        return cls(claims, clusters, scheme, shared)
+        # Commands that only count targets start faster without numpy.
+        from crawler.storage.duplicates import comparing
+
+        if not scheme.weighs:
+            return cls(claims, clusters, scheme, shared)
+        known = db.get_collection("boilerplate", write_concern=UNHURRIED)
+        again = partial(comparing.candidates_of, db, scheme)
+        return cls(claims, clusters, scheme, shared, known, again)
 
     async def create_indexes(self) -> None:
         """The indexes of an index that is not the posts'; theirs come with the schema."""
         await self.signatures.create_indexes(SIGNATURE_INDEXES)
         await self.clusters.create_indexes(CLUSTER_INDEXES)
+        if self.boilerplate is not None:
+            await self.boilerplate.create_indexes(BOILERPLATE_INDEXES)

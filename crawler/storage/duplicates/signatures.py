@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
@@ -9,7 +10,8 @@ from bson import Binary, ObjectId
 from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
-from crawler.sketches.claim import Candidate, Claim, Owner
+from crawler.sketches.boilerplate import sourced
+from crawler.sketches.claim import Candidate, Claim, Owner, id_of
 from crawler.sketches.stored import Sketch
 from crawler.storage.bulk import DUPLICATE_KEY, all_of, in_batches
 from crawler.storage.client import Document
@@ -33,7 +35,29 @@ def row_of(
     }
     if candidate.item is not None:
         row["item"] = candidate.item
-    return row | bands_of(registry, bands)
+    return row | bands_of(registry, bands) | text_of(registry, candidate)
+
+
+def text_of(registry: Registry, candidate: Candidate) -> Document:
+    """The fields of a text that is kept, where no post keeps it."""
+    if not registry.keeps_texts or candidate.text is None:
+        return {}
+    packed = zlib.compress(candidate.text.text.encode("utf-8", "surrogatepass"))
+    return {"source": candidate.text.source, "text": Binary(packed)}
+
+
+async def candidates_of(registry: Registry, keys: Sequence[str]) -> list[Candidate]:
+    """Those of these texts that are kept, as they are compared."""
+    query = {"_id": {"$in": [id_of(key) for key in keys]}, "text": {"$exists": True}}
+    found = []
+    async for row in registry.signatures.find(
+        query, {"post": 1, "created": 1, "source": 1, "text": 1}
+    ):
+        text = zlib.decompress(row["text"]).decode("utf-8", "surrogatepass")
+        if (sketch := registry.scheme.sketch(text)) is not None:
+            known = sourced(row["source"], text)
+            found.append(Candidate(row["post"], row["created"], sketch, text=known))
+    return found
 
 
 def bands_of(registry: Registry, bands: Iterable[int]) -> Document:

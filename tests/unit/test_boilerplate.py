@@ -1,0 +1,188 @@
+"""Boilerplate: learned from posts that have something of their own, then not compared any more."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from crawler.sketches.boilerplate import (
+    MAX_COMMON,
+    MAX_MARKS_A_POST,
+    MAX_POSTS,
+    MIN_POSTS,
+    Sourced,
+    Table,
+    sourced,
+    weighed,
+)
+from crawler.sketches.marks import COMMON, Tally, few_of, marks_of
+from crawler.sketches.normal import code_points
+from crawler.sketches.sketch import by_characters
+from crawler.sketches.stored import Sketch
+from tests.integration.claiming import edited, text
+
+THRESHOLD = 0.7
+CJK = [chr(point) for point in range(0x4E00, 0x4E00 + 3000)]
+
+
+def framed(seed: int, words: int = 12) -> str:
+    """A post in a frame that is most of it, on one line."""
+    menu, footer = text(1, 60), text(2, 40)
+    return f"{menu} {text(1000 + seed, words)} {footer}"
+
+
+def framed_cjk(seed: int) -> str:
+    """The same in Chinese, where no spaces are."""
+    random, own = Random(1), Random(1000 + seed)
+    menu = "".join(random.choices(CJK, k=120))
+    return menu[:80] + "".join(own.choices(CJK, k=24)) + menu[80:]
+
+
+def given(words: str, source: str = "feed") -> Sourced:
+    known = sourced(source, words)
+    assert known is not None
+    return known
+
+
+def sketch(words: str, table: Table | None = None) -> Sketch:
+    made = by_characters(words)
+    assert made is not None
+    return made if table is None else weighed(made, given(words, table.source), table)
+
+
+def taught(texts: list[str], source: str = "feed") -> Table:
+    table = Table(source)
+    for number, words in enumerate(texts):
+        table.learn(f"p{number}", given(words, source))
+    return table
+
+
+@pytest.mark.parametrize("make", [framed, framed_cjk])
+def test_posts_of_one_frame_are_alike_until_it_is_known(make) -> None:
+    table = taught([make(seed) for seed in range(MIN_POSTS)])
+    one, other = make(50), make(51)
+    assert sketch(one).similarity(sketch(other)) >= THRESHOLD
+    assert sketch(one, table).similarity(sketch(other, table)) < 0.3
+
+
+@pytest.mark.parametrize("make", [framed, framed_cjk])
+@pytest.mark.parametrize("seed", range(20))
+def test_a_copy_is_found_wherever_its_words_are_changed(make, seed: int) -> None:
+    table = taught([make(other) for other in range(5)])
+    words = make(50 + seed)
+    random, at = Random(seed), words
+    if make is framed:
+        copy = edited(words, 3, seed)
+    else:
+        place = random.randrange(len(at) - 2)
+        copy = at[:place] + "".join(random.choices(CJK, k=2)) + at[place + 2 :]
+    assert sketch(copy, table).similarity(sketch(words, table)) >= THRESHOLD
+
+
+def test_a_copy_of_all_is_found_at_a_source_without_that_boilerplate() -> None:
+    table = taught([framed(other) for other in range(5)])
+    another, copies, others = sketch(framed(90, 20), table), 0, 0
+    for seed in range(100):
+        words = framed(100 + seed, 20)
+        copy = sketch(edited(words, 2, seed))
+        copies += copy.similarity(sketch(words, table)) >= THRESHOLD
+        others += copy.similarity(another) >= THRESHOLD
+    # An estimate from 128 values: of a different post a tenth of the text may look like ours.
+    assert copies >= 98
+    assert others <= 10
+
+
+def test_a_copy_is_found_in_the_frame_of_another_source() -> None:
+    here = taught([framed(seed) for seed in range(5)])
+    there = taught([f"{text(7, 90)} {text(500 + s, 40)}" for s in range(5)], "other")
+    body = text(300, 40)
+    one = f"{text(1, 60)} {body} {text(2, 40)}"
+    other = f"{text(7, 90)} {body}"
+    assert sketch(one).similarity(sketch(other)) < THRESHOLD
+    assert sketch(one, here).similarity(sketch(other, there)) >= THRESHOLD
+
+
+def test_what_is_repeated_does_not_become_boilerplate() -> None:
+    same = [text(5)] * 1000
+    copies = [edited(text(6), 3, seed) for seed in range(12)]
+    daily = [f"{text(8)} 12 May 20{day:02} {day} degrees" for day in range(60)]
+    for texts in (same, copies, daily):
+        table = taught(texts)
+        assert sketch(texts[0], table).own is None
+        assert sketch(texts[-1], table).similarity(sketch(texts[0], table)) >= THRESHOLD
+
+
+def test_a_table_is_bounded() -> None:
+    table = Table("feed")
+    for number in range(300):
+        long = text(number, 800) + text(number // 5, 400)
+        table.learn(f"p{number}", given(long[:20_000]))
+    assert len(table.posts) == MAX_POSTS
+    assert max(its.size for its in table.posts.values()) <= MAX_MARKS_A_POST
+    assert 0 < table.common.size <= MAX_COMMON
+    assert sourced("feed", "a" * 20_001) is None
+
+
+def test_posts_from_before_are_pending_once() -> None:
+    table = taught([framed(seed) for seed in range(MIN_POSTS - 1)])
+    assert table.pending == {}
+    table.learn("late", given(framed(70)))
+    assert set(table.pending) == {f"p{n}" for n in range(MIN_POSTS - 1)} | {"late"}
+
+
+def test_an_edit_of_a_post_does_not_count_twice() -> None:
+    table = Table("feed")
+    for seed in range(10):
+        table.learn("same", given(framed(seed)))
+    assert table.common.size == 0
+    assert len(table.posts) == 1
+
+
+@pytest.mark.parametrize("words", ["", "short", "a" * 500, "\U0001f600" * 100, "\ud800 lone " * 20])
+def test_any_text_can_be_learned(words: str) -> None:
+    table = taught([words] * 5 + [f"{words} {text(1, 30)}"])
+    made = by_characters(words)
+    if made is not None:
+        assert weighed(made, given(words), table).similarity(made) >= 0
+
+
+def test_marks_of_a_passage_do_not_depend_on_what_stands_around_it() -> None:
+    passage = text(3, 60)
+    alone = set(marks_of(code_points(passage)).hashes.tolist())
+    inside = set(marks_of(code_points(f"{text(4)} {passage} {text(5)}")).hashes.tolist())
+    assert len(alone) > 20
+    assert alone <= inside
+
+
+def test_a_tally_counts_as_a_dictionary_does() -> None:
+    random, counts = np.random.default_rng(1), dict[int, int]()
+    posts = [few_of(random.integers(1, 500, 60).astype(np.uint32), 40) for _ in range(200)]
+    tally = Tally([], np.empty(0, np.uint32))
+    for number, its in enumerate(posts):
+        assert len(set(its.tolist())) == its.size <= 40
+        tally.add(its)
+        for mark in its.tolist():
+            counts[mark] = counts.get(mark, 0) + 1
+        if number >= 30:
+            tally.remove(posts[number - 30])
+            for mark in posts[number - 30].tolist():
+                counts[mark] -= 1
+    marks = np.arange(1, 500, dtype=np.uint32)
+    assert tally.states(marks).tolist() == [counts.get(int(mark), 0) for mark in marks]
+    tally.make_common(marks[:3])
+    assert (tally.states(marks) >= COMMON).sum() == 3
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_weighed_sketch_is_stored_as_it_is(seed: int) -> None:
+    table = taught([framed(other) for other in range(5)])
+    made = sketch(framed(60 + seed), table)
+    assert made.own is not None
+    back = Sketch.decode(made.encode())
+    assert back.own is not None
+    assert back.encode() == made.encode()
+    assert (back.own.tag, back.own.share) == (made.own.tag, made.own.share)
+    assert back.bands.tolist() == made.bands.tolist()
+    assert back.similarity(made) == 1

@@ -244,8 +244,8 @@ def test_posts_that_cannot_be_told_apart(freshet: Freshet, clusters: Shop) -> No
     assert same.complaint == f"scrapy duplicates: both are the same post: shop {url}"
     none = duplicates(freshet, "explain", url, "https://shop.example/none", "--spider", "shop")
     assert (none.code, none.complaint) == (
-        1, "scrapy duplicates: no post has the URL or id https://shop.example/none "
-        "(scrapy search WORDS finds posts)",
+        1, "scrapy duplicates: no post has the URL or id https://shop.example/none. "
+        "Did you mean https://shop.example/one? scrapy search WORDS finds posts",
     )  # fmt: skip
 
 

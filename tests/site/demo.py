@@ -223,10 +223,11 @@ class Demo:
 
 
 def _figures(found: Totals) -> list[str]:
+    """As many digits as are the same in every run: runs take real time, more on a busy machine."""
     of_pages = found.by_page
     return [
-        f"{found.load.per_day:.0f}", f"{of_pages.freshness:.3f}",
-        f"{of_pages.age_days * 24 * 60:.0f} min", f"{of_pages.delay_all_h:.1f} h",
+        f"{found.load.per_day:.0f}", f"{of_pages.freshness:.2f}",
+        f"{5 * round(of_pages.age_days * 24 * 60 / 5)} min", f"{of_pages.delay_all_h:.0f} h",
     ]  # fmt: skip
 
 

@@ -205,12 +205,12 @@ def test_a_site_of_a_file_whose_only_page_fails(
     file = freshet.wrapper("shop", start_urls=[f"{pages.url}/list.html"], item_pages="/item")
     pages.file("/list.html", "no page")
     pages.list("/list.html", [])
-    freshet.crawl(file, "-s", "ROBOTSTXT_OBEY=0")
-    assert bad(quick(freshet)) == []
+    freshet.crawl(file, "-s", "ROBOTSTXT_OBEY=0", code=1)
+    assert one_bad(quick(freshet))["check"] == "items"
     pages.file("/list.html", "\0\1\2")
-    freshet.crawl(file, "-a", "full=1")
-    freshet.crawl(file)
-    found = one_bad(quick(freshet))
+    freshet.crawl(file, "-a", "full=1", code=1)
+    freshet.crawl(file, code=1)
+    found, _ = bad(quick(freshet))
     assert (found["check"], found["of"], found["status"]) == ("last run", "shop", "warning")
     assert "; all of 1 page failed " in found["found"]
     assert f"({pages.url}/list.html)" in found["found"]

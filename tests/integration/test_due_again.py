@@ -196,7 +196,7 @@ def test_after_an_edit_what_failed_again_and_again_is_due_at_once(
 ) -> None:
     wrong = shop(freshet, moody, fields={"title": "h7"})
     for _ in range(3):
-        freshet.crawl(wrong)
+        freshet.crawl(wrong, code=1)
     assert outcomes(database)["error"] == 3 * ITEMS
     assert "nothing was due" in closing(freshet.crawl(wrong).err)
     said = freshet.crawl(shop(freshet, moody)).err
@@ -421,6 +421,6 @@ def test_a_site_that_is_closed_is_said_to_be_until_when(freshet: Freshet, moody:
 def test_a_site_whose_pages_are_all_gone_has_nothing_to_fetch(freshet: Freshet, moody: str) -> None:
     Moody.statuses["/list"] = 404
     wrapper = shop(freshet, moody)
-    freshet.crawl(wrapper, FRESHET_GONE_CONFIRMATIONS=1)
+    freshet.crawl(wrapper, code=1, FRESHET_GONE_CONFIRMATIONS=1)
     line = closing(freshet.crawl(wrapper).err)
     assert line == "nothing fetched: there are no targets, or all are gone (scrapy targets)"

@@ -41,7 +41,7 @@ def test_a_second_pass_at_once_asks_for_nothing(
     assert site.requests() == []
     assert database.visits.count_documents({}) == before
     assert (freshet.folder / "second.jsonl").read_text() == ""
-    assert "shop: 0 fetched" in result.err
+    assert "shop: nothing fetched: nothing was due" in result.err
 
 
 def test_a_full_pass_over_an_unchanged_site_gets_304_throughout(

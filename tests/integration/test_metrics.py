@@ -197,7 +197,7 @@ def test_an_answer_that_says_later_is_counted(
 ) -> None:
     url = f"{site.url}/edge/retry-after/1"
     file = freshet.wrapper("edge", start_urls=[url], item_pages="/nothing", robots=False)
-    freshet.crawl(file, FRESHET_METRICS_DIR=folder)
+    freshet.crawl(file, code=1, FRESHET_METRICS_DIR=folder)
     found = figures((folder / "freshet-edge.prom").read_text())
     assert asked(site).total() == 2
     assert found["freshet_requests_total", "edge"] == 2

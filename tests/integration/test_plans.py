@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from pymongo import AsyncMongoClient
 
+from crawler.cells.wrapper import load_any
 from crawler.errors import StorageError
 from crawler.items import Fetched, Kind, Outcome, Visit
 from crawler.sketches.schemes import scheme_of
@@ -220,12 +221,13 @@ def test_the_next_crawl_makes_a_plan_whole_that_a_kill_cut_off(
     stored: tuple[Db, str], freshet: Freshet, pages: Pages
 ) -> None:
     db, uri = stored
-    put_targets(db, uri, MANY)
-    kill_while_adopting(db, uri)
     pages.list("list.html", [])
     wrapper = freshet.wrapper(
         SPIDER, start_urls=[f"{pages.url}/list.html"], item_pages="/item", fields={"title": "h1"}
     )
+    # Targets that were read by another definition would all be due.
+    put_targets(db, uri, MANY, scheme=load_any(wrapper).scheme(Kind.ITEM))
+    kill_while_adopting(db, uri)
     back = (READ_AT - datetime.now(READ_AT.tzinfo)) / timedelta(hours=1)
     freshet.crawl(wrapper, hours=back)
     assert in_effect(db)[("new", SOON)] == MANY

@@ -44,7 +44,8 @@ def failed(freshet: Freshet, pages: Pages) -> str:
             start_urls=[f"{pages.url}/"],
             item_pages="/item/",
             fields=dict.fromkeys(FIELDS, "h6"),
-        )
+        ),
+        code=1,
     )
     return f"{pages.url}/item/1.html"
 
@@ -97,10 +98,10 @@ def test_log_lines_stand_above_the_progress_bar(freshet: Freshet, pages: Pages) 
         concurrency=1,
         delay_seconds=0.05,
     )
-    screen = on_a_terminal(freshet, "crawl", "site", "-a", f"wrapper={wrapper}")
+    screen = on_a_terminal(freshet, "crawl", "site", "-a", f"wrapper={wrapper}", code=1)
     # What stands in a line in the end: the text behind the last time that it was erased.
     lines = [line.rpartition("\x1b[2K")[2] for line in re.split(r"\r?\n", screen)]
-    warnings = [line for line in lines if "WARNING" in line]
+    warnings = [line for line in lines if "fields found" in line]
     assert len(warnings) == len(items)
     assert all(re.match(r"\d{4}-\d\d-\d\d .*fields found: price\s*$", line) for line in warnings), (
         warnings
@@ -109,7 +110,7 @@ def test_log_lines_stand_above_the_progress_bar(freshet: Freshet, pages: Pages) 
     assert "━" not in "".join(warnings)
 
 
-def on_a_terminal(freshet: Freshet, *words: str) -> str:
+def on_a_terminal(freshet: Freshet, *words: str, code: int = 0) -> str:
     """All that a command writes where stderr is a terminal."""
     ours, theirs = pty.openpty()
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, WIDTH, 0, 0))
@@ -128,5 +129,5 @@ def on_a_terminal(freshet: Freshet, *words: str) -> str:
                 read.append(part)
         os.close(ours)
     screen = b"".join(read).decode()
-    assert process.returncode == 0, screen
+    assert process.returncode == code, screen
     return screen

@@ -21,6 +21,7 @@ TRACKING_PARAMETERS = (
 BLANKS = "".join(map(chr, range(33)))
 # Files that a folder's URL stands for.
 INDEXES = ("index.html", "index.htm", "index.php", "default.html", "default.aspx")
+SUFFIXES = ("html", "htm", "php")
 _INDEX = re.compile("|".join(map(re.escape, INDEXES)))
 USUAL_PORTS = {"http": ":80", "https": ":443"}
 
@@ -122,6 +123,11 @@ def variants(url: str) -> list[str]:
     if _INDEX.fullmatch(last.lower()):
         folder = head
     paths = [parts.path, folder or "/", f"{folder}/", *(f"{folder}/{name}" for name in INDEXES)]
+    stem, dot, suffix = last.rpartition(".")
+    if dot and suffix.lower() in SUFFIXES and folder != head:
+        paths.append(f"{head}/{stem}")
+    elif last and folder != head:
+        paths += [f"{head}/{last}.{name}" for name in SUFFIXES]
     paths += [path.lower() for path in paths]
     found = (
         urlunsplit((scheme, netloc, path, query, ""))

@@ -189,6 +189,8 @@ def test_urls_that_often_lead_to_the_same_page() -> None:
     ):  # fmt: skip
         assert one in found
     assert len(found) == len(set(found)) <= 200
+    assert "https://shop.example/lamp.html" in variants("https://shop.example/lamp")
+    assert "https://shop.example/lamp" in variants("https://shop.example/lamp.php")
     names = {bare(one) for one in found}
     assert names == {"shop.example/news"}
 

@@ -11,7 +11,7 @@ import numpy as np
 from crawler.simulation.feeds.stages import Stage
 from crawler.traces.visits import whole_seconds
 from schedules.collected import CollectedTotals, collected
-from schedules.feedplans import feed_visits
+from schedules.feedplans import PAPER_POLICIES, paper_visits
 from schedules.feedstanding import standing
 from schedules.score import Times
 from schedules.world import Span
@@ -39,25 +39,34 @@ def run_all(
     policies: Sequence[str],
     amounts: Sequence[int],
     say: Callable[[str], None],
-    replan_hours: float | None = None,
+    replan_hours: float,
+    *,
+    closed_loop: bool,
 ) -> list[Outcome]:
-    """Each policy with each number of visits; replan_hours: of a closed loop."""
+    """Simulate each policy with each number of visits; see `run`."""
     pairs = [(policy, amount) for policy in policies for amount in amounts]
     outcomes = []
     for number, (policy, amount) in enumerate(pairs, 1):
         say(f"{policy}, {amount:,} visits ({number} of {len(pairs)})")
-        outcomes.append(run(stage, policy, amount, replan_hours))
+        outcomes.append(run(stage, policy, amount, replan_hours, closed_loop=closed_loop))
     return outcomes
 
 
-def run(stage: Stage, policy: str, asked: int, replan_hours: float | None = None) -> Outcome:
-    """One policy with one number of visits; `optimal` learns from what its visits see."""
+def run(
+    stage: Stage, policy: str, asked: int, replan_hours: float, *, closed_loop: bool
+) -> Outcome:
+    """Simulate one policy with one number of visits.
+
+    `optimal`, and in a closed loop every policy, follows the plans that a replan makes every
+    `replan_hours` from what was seen until then. Else the paper's policies are as the paper has
+    them: planned once, for the period that counts.
+    """
     span = stage.span
-    if replan_hours is None:
-        planned = feed_visits(policy, stage.feeds, stage.known, asked, *span, posts=stage.posts)
+    if policy in PAPER_POLICIES and not closed_loop:
+        planned = paper_visits(policy, stage.feeds, stage.known, asked, span)
     else:
-        of = stage.feeds, stage.posts, asked, span.split, span.stop
-        planned = standing(policy, *of, replan_hours)
+        of = stage.feeds, stage.posts, asked, span
+        planned = standing(policy, *of, replan_hours, closed_loop=closed_loop)
     # The moments that a file of visits tells are those that count.
     visits = Times(planned.first, whole_seconds(planned.at))
     check(policy, asked, visits, span)

@@ -280,6 +280,13 @@ def test_the_default_policy_is_planned_as_often_as_asked(bare: Freshet, trace: P
         assert len(slots) <= len(at) / 2
 
 
+def test_fewer_visits_than_the_longest_interval_takes_are_noted(bare: Freshet, trace: Path) -> None:
+    note = "15 visits or more are needed to visit each feed every 4 weeks"
+    assert note in run(bare, *words(trace, "--visits", 14)).out
+    assert note not in run(bare, *words(trace, "--visits", 15)).out
+    assert note not in run(bare, *words(trace, "--visits", 14, "--policy", "uniform")).out
+
+
 def test_without_times_all_that_is_known_counts(bare: Freshet, trace: Path) -> None:
     write(trace / "posts.csv", ("feed_id", "posted_at_utc"),
           [("f0", f"2024-01-0{day}T00:00:00Z") for day in (4, 1, 8)])  # fmt: skip

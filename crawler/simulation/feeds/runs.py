@@ -21,12 +21,13 @@ FIGURES = ("missed_pct", "uncollected_pct", "lost_pct", "delay_h")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a policy did with a number of visits."""
+    """What a policy did with a number of visits. is_standing: by the plans of replans."""
 
     policy: str
     asked: int
     totals: CollectedTotals
     visits: Times
+    is_standing: bool
 
     @property
     def file(self) -> str:
@@ -62,7 +63,8 @@ def run(
     them: planned once, for the period that counts.
     """
     span = stage.span
-    if policy in PAPER_POLICIES and not closed_loop:
+    is_standing = closed_loop or policy not in PAPER_POLICIES
+    if not is_standing:
         planned = paper_visits(policy, stage.feeds, stage.known, asked, span)
     else:
         of = stage.feeds, stage.posts, asked, span
@@ -71,7 +73,7 @@ def run(
     visits = Times(planned.first, whole_seconds(planned.at))
     check(policy, asked, visits, span)
     found = collected(stage.posts, visits, stage.feeds.window, span.split, span.stop)
-    return Outcome(policy, asked, found.totals(), visits)
+    return Outcome(policy, asked, found.totals(), visits, is_standing)
 
 
 def check(policy: str, asked: int, visits: Times, span: Span) -> None:

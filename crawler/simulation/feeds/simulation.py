@@ -66,7 +66,7 @@ class FeedSimulation:
         console.print(comparison.by_visits(self.stage, self.outcomes))
         if len(self.outcomes) > len(self.asked.policies):
             console.print(comparison.by_policy(self.outcomes))
-        for note in comparison.notes(self.stage):
+        for note in comparison.notes(self.stage, self.outcomes):
             console.print(note, soft_wrap=True)
         if not self.asked.amounts:
             console.print("The number of visits is that of the current budget (--visits).")

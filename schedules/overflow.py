@@ -54,7 +54,9 @@ def expected(mean: float, batch: float, window: float) -> tuple[float, float]:
     scale = np.exp(log)
     lost = max(mean - window + scale * short, 0.0)
     full, wait = max(1 - scale * some, 0.0), scale * early
-    if full > LEAST:
+    # Relative to the mean, as the result is: full documents are rare where there are few posts,
+    # but hold most of them if posts come in batches.
+    if full > LEAST * min(mean, 1.0):
         # Posts that come evenly: the j-th newest of N waits j / (N + 1) of the interval.
         wait += full * window * (window + 1) / (window + lost / full + 1)
     return lost, min(wait / mean, 1.0)
@@ -62,12 +64,20 @@ def expected(mean: float, batch: float, window: float) -> tuple[float, float]:
 
 @compiled
 def table(most: float, batch: float, window: float) -> Table:
-    """The table of a feed whose intervals have at most `most` expected posts."""
+    """Return the table of a feed whose intervals have at most `most` expected posts.
+
+    The first point is the limit for short intervals, not the value at 0 posts: a batch that is
+    longer than the window loses posts in however short an interval, so the share of the wait
+    approaches less than 1. With 1 in its place, interpolation would make all intervals up to the
+    second point wait too long.
+    """
     full = window + FULL * np.sqrt(window * (1 + batch)) + FULL * batch
     top = max(min(most, full), LEAST)
     lost, wait = np.empty(POINTS), np.empty(POINTS)
     for j in range(POINTS):
-        lost[j], wait[j] = expected(top * (j / (POINTS - 1)) ** 2, batch, window)
+        mean = max(top * (j / (POINTS - 1)) ** 2, LEAST)
+        lost[j], wait[j] = expected(mean, batch, window)
+    lost[0] = 0.0
     return Table(lost, wait, top)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -43,13 +43,23 @@ def test_one_post_each_time_waits_for_half_of_the_interval_and_none_of_none_is_l
 
 
 @settings(deadline=None)
-@given(MEANS, BATCHES, WINDOWS)
+@given(st.floats(1e-7, 400), BATCHES, WINDOWS)
+# Between the first two points of the table, where batches are longer than the window.
+@example(mean=0.01, batch=6.0, window=1)
+@example(mean=1e-7, batch=12.0, window=1)
 def test_the_table_says_about_the_same(mean: float, batch: float, window: int) -> None:
     t = table(500.0, batch, float(window))
     lost, wait = looked_up(t.lost, t.wait, t.top, mean)
     exact, share = expected(mean, batch, float(window))
     assert lost == pytest.approx(exact, rel=0.03, abs=0.03 * (1 + np.sqrt(window)))
-    assert wait == pytest.approx(share, abs=0.1)
+    assert wait == pytest.approx(share, abs=0.02)
+
+
+@pytest.mark.parametrize("batch", [0.0, 0.5, 6.0, 12.0])
+@pytest.mark.parametrize("window", [1, 3, 20])
+def test_the_wait_of_few_posts_does_not_depend_on_how_few(batch: float, window: int) -> None:
+    shares = [expected(mean, batch, float(window))[1] for mean in (1e-3, 1e-6, 1e-9)]
+    assert shares == pytest.approx([shares[0]] * 3, abs=2e-3)
 
 
 @settings(deadline=None)

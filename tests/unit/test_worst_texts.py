@@ -39,7 +39,7 @@ from tests.unit.feeding import item, rss
 from tests.unit.pages import NOON, SITE, wrapper
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "hostile.md"
-# Of the processor; the worst takes about 3 s of it, and a quadratic one minutes.
+# Of the processor; the worst but heavy pages take 3 s, and what is quadratic takes minutes.
 MAX_SECONDS, MAX_MB = 15, 2048
 SIZE = 300_000
 HALF = SIZE // 2
@@ -156,6 +156,14 @@ PLACES: dict[str, Callable[[str], Any]] = {
 OF_PAGES = {"crawler/maintext.py", "crawler/feeds/discovery.py"}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """What each process would load for itself."""
+    load()
+    of_fields("May 1, 2024")
+    of_sketches("word")
+
+
 def test_the_security_page_lists_the_places() -> None:
     told = DOCS.read_text(encoding="utf-8")
     section = told.partition("### Where text from outside is read")[2].partition("\n### ")[0]
@@ -167,7 +175,6 @@ def test_the_security_page_lists_the_places() -> None:
 @pytest.mark.parametrize("kind", WORST)
 @pytest.mark.parametrize("place", PLACES)
 def test_the_worst_texts_end_soon(place: str, kind: str) -> None:
-    load()
     text = WORST[kind]
 
     def work() -> bool:

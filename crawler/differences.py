@@ -18,6 +18,8 @@ from rapidfuzz.distance import Indel, LCSseq, Prefix
 
 # Above this many pairs of characters the exact distance takes a second; lines are compared then.
 EXACT_PAIRS = 40_000_000_000
+# Up to this many it takes about 30 ms, in which no other thread runs: the library keeps the lock.
+QUICK_PAIRS = 1_000_000_000
 # Above this many pairs of lines their places no longer count.
 LINE_PAIRS = 100_000_000
 # Pairs of lines and words that one diff may compare: 0.2 s and 50 MB.
@@ -55,12 +57,32 @@ def diff_size(before: str, after: str) -> int:
     Exact where what differs (without the common start and end) is up to about 200,000 characters
     on both sides; beyond, whole lines count, and where they stand only up to 10,000 on both sides.
     """
-    first, second = sorted((before, after))
-    start, end = _common_ends(first, second)
-    first, second = first[start : len(first) - end], second[start : len(second) - end]
+    first, second = _differing(before, after)
     if len(first) * len(second) <= EXACT_PAIRS:
         return int(Indel.distance(first, second))
     return _line_diff_size(first.splitlines(keepends=True), second.splitlines(keepends=True))
+
+
+def is_quick(before: str, after: str) -> bool:
+    """Return whether `diff_size` of two texts takes less time than other work can wait."""
+    first, second = _differing(before, after)
+    return len(first) * len(second) <= QUICK_PAIRS
+
+
+def estimated_diff_size(before: str, after: str) -> int:
+    """Return the size of a difference by whole lines wherever they are, in linear time.
+
+    It may be larger than `diff_size` where lines differ in part, and smaller where lines moved.
+    """
+    first, second = _differing(before, after)
+    return _moved_diff_size(first.splitlines(keepends=True), second.splitlines(keepends=True))
+
+
+def _differing(before: str, after: str) -> tuple[str, str]:
+    """Two texts, in a fixed order, without what they have in common at both ends."""
+    first, second = sorted((before, after))
+    start, end = _common_ends(first, second)
+    return first[start : len(first) - end], second[start : len(second) - end]
 
 
 def _common_ends(first: str, second: str) -> tuple[int, int]:
@@ -72,10 +94,15 @@ def _common_ends(first: str, second: str) -> tuple[int, int]:
 
 def _line_diff_size(old: list[str], new: list[str]) -> int:
     if len(old) * len(new) > LINE_PAIRS:
-        before, after = Counter(old), Counter(new)
-        return sum(len(line) * n for line, n in ((before - after) + (after - before)).items())
+        return _moved_diff_size(old, new)
     common = sum(sum(map(len, old[i : i + n])) for i, _, n in Matcher(LINE_PAIRS).runs(old, new))
     return sum(map(len, old)) + sum(map(len, new)) - 2 * common
+
+
+def _moved_diff_size(old: list[str], new: list[str]) -> int:
+    """Characters of the lines that one text has more often than the other."""
+    before, after = Counter(old), Counter(new)
+    return sum(len(line) * n for line, n in ((before - after) + (after - before)).items())
 
 
 class Matcher:

@@ -9,6 +9,7 @@ from parsel import SelectorList
 from scrapy.http import TextResponse
 
 from crawler.fields import node_text
+from crawler.normalization import normalized
 from crawler.plaintext import UNSEEN, text_below
 from crawler.shortposts import ARTICLE_CHARACTERS, SHORT_CHARACTERS, short_post
 
@@ -87,9 +88,15 @@ def _guessed(response: TextResponse) -> str:
 
 def _extracted(html: str) -> str:
     import trafilatura  # slow, see `load`
+    from trafilatura.xml import xmltotxt
 
     try:
-        return trafilatura.extract(html, fast=True, include_comments=False) or ""
+        # `extract` would sort the combining marks of the text in quadratic time.
+        found = trafilatura.bare_extraction(
+            html, fast=True, include_comments=False, output_format="txt"
+        )
+        body = getattr(found, "body", None)
+        return "" if body is None else normalized("NFC", xmltotxt(body, False).strip())
     except (etree.LxmlError, RecursionError, ValueError):
         return ""
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Self
 from zoneinfo import ZoneInfo
 
 from scrapy.crawler import Crawler
 
+from crawler.apart import Apart, TooMuch
 from crawler.cells.definitions import definitions
 from crawler.clock import NEVER
 from crawler.errors import StorageError
@@ -21,7 +22,8 @@ from pipelines import following
 from schedules.first import Intervals
 
 logger = logging.getLogger(__name__)
-LONG_DIFF_CHARACTERS = 20_000
+# Of one difference that is computed in a process of its own; the largest takes about 1.5 s.
+MAX_DIFF_SECONDS, MAX_DIFF_MB = 5, 512
 HOUR_SECONDS = 3600
 UTC = ZoneInfo("UTC")
 FEEDS = Intervals(6.0, 1.0, 672.0)
@@ -69,6 +71,10 @@ class OfSession:
 class ChangesPipeline(OfSession):
     """Turns a Fetched into a Visit: outcome, sizes, next visit."""
 
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self.apart = Apart(MAX_DIFF_SECONDS, MAX_DIFF_MB)
+
     async def process_item(self, item: Any) -> Any:
         """Decide about a Fetched; other items pass untouched."""
         if not isinstance(item, Fetched):
@@ -85,7 +91,7 @@ class ChangesPipeline(OfSession):
         return visit
 
     async def _diff_size(self, fetched: Fetched) -> int:
-        from crawler.differences import diff_size
+        from crawler.differences import diff_size, estimated_diff_size, is_quick
 
         session, target = self.session, fetched.target
         old = await session.patience.read(lambda: versions.content(session.db, target))
@@ -93,9 +99,14 @@ class ChangesPipeline(OfSession):
             return 0
         before = "\n".join(versions.as_lines(old))
         after = "\n".join(versions.as_lines(versions.content_of(fetched)))
-        if len(before) + len(after) < LONG_DIFF_CHARACTERS:
+        if is_quick(before, after):
             return diff_size(before, after)
-        return await asyncio.to_thread(diff_size, before, after)
+        try:
+            return await self.apart.do(partial(diff_size, before, after))
+        except TooMuch as problem:
+            url = target.url
+            logger.warning("The change of %s is estimated: comparing it %s", url, problem)
+            return estimated_diff_size(before, after)
 
 
 def as_error(fetched: Fetched, what: str, error: Exception, rules: Rules) -> Visit:

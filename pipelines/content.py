@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import unicodedata
 from datetime import UTC, datetime
 from typing import Any
 
 from crawler.documents import Entry
 from crawler.items import Fetched, Kind, Link, Outcome
 from crawler.names import storable_name, with_storable_names
+from crawler.normalization import normalized
 from crawler.plaintext import Markup
 from crawler.posts import Post
 
@@ -88,7 +88,7 @@ def normal(value: Any, room: int = MOST_NESTED) -> Any:
     """
     if isinstance(value, str):
         clean = value.replace("\0", "").encode("utf-8", "replace").decode("utf-8")
-        return unicodedata.normalize("NFC", clean).strip()
+        return normalized("NFC", clean).strip()
     if isinstance(value, dict | list | tuple):
         return _normal_parts(value, room - 1)
     if isinstance(value, int) and not -INT64 <= value < INT64:

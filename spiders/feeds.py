@@ -27,6 +27,7 @@ from crawler.pushed import pushed_documents
 from crawler.responses import at_least_hours, moved_to, status_outcome
 from crawler.storage import targets
 from crawler.storage.pushes import Push
+from crawler.timelimit import TooLong, time_limit
 from crawler.wrapper import Wrapper, read_toml
 from spiders.readers import reader_of, readers
 from spiders.wrapper import Arguments, WrapperSpider
@@ -128,7 +129,7 @@ class FeedsSpider(WrapperSpider):
             fetched.document = await self._document(body, url, kind, fetched.at)
         except NoFeed as problem:
             fetched.outcome, fetched.reason = Outcome.ERROR, f"no feed: {problem}"
-        except TooMuch as problem:
+        except (TooLong, TooMuch) as problem:
             fetched.outcome, fetched.reason = Outcome.ERROR, str(problem)
         except Exception as error:
             self.logger.exception("Reading %s failed", url)
@@ -140,7 +141,10 @@ class FeedsSpider(WrapperSpider):
         from crawler.feeds.reading import read
 
         reading = partial(read, body, url, kind, at)
-        return reading() if len(body) < BIG_BYTES else await self.apart.do(reading)
+        if len(body) >= BIG_BYTES:
+            return await self.apart.do(reading)
+        with time_limit(self.config.read_seconds):
+            return reading()
 
     def read_item(self, response: TextResponse) -> dict[str, Any]:
         """The page of a post: as a wrapper of its site reads it, else its main text."""

@@ -11,16 +11,13 @@ from xml.parsers.expat import errors
 XML_NAMES = frozenset({"amp", "lt", "gt", "quot", "apos"})
 HTML_NAMES = {name: chr(code) for name, code in name2codepoint.items() if name not in XML_NAMES}
 MOST_EXPANDED = 1_000_000
-REFERENCE = re.compile(r"&([A-Za-z_][\w.-]*);")
-# Numbers of characters that XML does not know: most control characters, halves of pairs.
-NO_CHARACTER = re.compile(
-    r"&#(?:0*(?:[0-8]|1[124-9]|2[0-9]|3[01]|6553[45]|5529[6-9]|55[3-9]\d\d|56\d{3}|57[0-2]\d\d"
-    r"|573[0-3]\d|5734[0-3]|[2-9]\d{6}|\d{8,})"
-    r"|x0*(?:[0-8bcef]|1[0-9a-f]|fff[ef]|d[89a-f][0-9a-f]{2}|[2-9a-f][0-9a-f]{5}|[0-9a-f]{7,}));",
-    re.I,
-)
+REFERENCE = re.compile(r"&([A-Za-z_][\w.-]*+);")
+# A reference by number. Possessive: a long number without its end is read only once.
+NUMBERED = re.compile(r"&#(?:0*+([0-9]*+)|x0*+([0-9a-f]*+))(?<=[0-9a-f]);", re.I)
+# Digits of the largest character, 0x10ffff or 1114111.
+MAX_DIGITS = 7
 # An ampersand that begins no reference.
-BARE = r"&(?!(?:#\d+|#x[0-9a-f]+|[a-z_][\w.-]*);)"
+BARE = r"&(?!(?:#\d++|#x[0-9a-f]++|[a-z_][\w.-]*+);)"
 AMPERSAND = re.compile(BARE, re.I)
 # The same, or what is to be stepped over to find one.
 SECTION_OR_AMPERSAND = re.compile(rf"<!\[CDATA\[.*?\]\]>|{BARE}", re.S | re.I)
@@ -62,7 +59,17 @@ def _with_names_of_html(markup: Markup) -> Markup:
 
 
 def _without_impossible_references(markup: Markup) -> Markup:
-    return Markup(NO_CHARACTER.sub("", markup.text), markup.names)
+    return Markup(NUMBERED.sub(_if_possible, markup.text), markup.names)
+
+
+def _if_possible(found: re.Match[str]) -> str:
+    """A reference to a character that XML knows, else nothing."""
+    digits, base = (found[1], 10) if found[1] is not None else (found[2], 16)
+    code = int(digits or "0", base) if len(digits) <= MAX_DIGITS else 0
+    known = code in (0x9, 0xA, 0xD) or (
+        0x20 <= code <= 0x10FFFF and not (0xD800 <= code <= 0xDFFF or 0xFFFE <= code <= 0xFFFF)
+    )
+    return found[0] if known else ""
 
 
 def _with_escaped_ampersands(markup: Markup) -> Markup:

@@ -10,6 +10,7 @@ import re
 import unicodedata
 from itertools import pairwise
 
+from crawler.normalization import MAX_CHARACTERS, normalized
 from crawler.sketches.normal import INVISIBLE
 
 # For a class of a regular expression. Digits and punctuation of these scripts are left out.
@@ -27,6 +28,10 @@ _WORD = re.compile(f"[{UNSPACED}]+|[^ {UNSPACED}]+")
 TRADE_MARKS = "\u2120\u2122"
 # Of a nukta, a virama or the sign that makes ka to ga (classes up to 9) a letter is another one.
 LAST_CLASS_OF_LETTERS = 9
+# Characters whose letters are kept; all texts of one site have some thousands.
+MAX_LETTERS = 65_536
+# Characters that are translated at a time: one may become 18 letters.
+PIECE_CHARACTERS = 65_536
 
 
 class _Letters(dict[int, str]):
@@ -36,7 +41,9 @@ class _Letters(dict[int, str]):
     """
 
     def __missing__(self, code: int) -> str:
-        self[code] = found = self.read(chr(code))
+        found = self.read(chr(code))
+        if len(self) < MAX_LETTERS:
+            self[code] = found
         return found
 
     def read(self, character: str) -> str:
@@ -44,8 +51,8 @@ class _Letters(dict[int, str]):
             return ""
         if character in TRADE_MARKS:
             return " "
-        resolved = unicodedata.normalize("NFKC", character).casefold()
-        parts = unicodedata.normalize("NFKC", resolved)
+        resolved = normalized("NFKC", character).casefold()
+        parts = normalized("NFKC", resolved)
         return "".join(part if is_letter(part) else " " for part in parts)
 
 
@@ -56,9 +63,9 @@ class _Bare(_Letters):
         letters = super().read(character)
         if is_unspaced(letters):
             return letters
-        parts = unicodedata.normalize("NFD", letters)
+        parts = normalized("NFD", letters)
         bare = (x for x in parts if unicodedata.combining(x) <= LAST_CLASS_OF_LETTERS)
-        return unicodedata.normalize("NFC", "".join(bare))
+        return normalized("NFC", "".join(bare))
 
 
 _LETTERS, _BARE = _Letters(), _Bare()
@@ -75,7 +82,7 @@ def is_unspaced(word: str) -> bool:
 
 
 def normal(text: str) -> str:
-    """A text in normal form, blanks in place of what is no letter."""
+    """A text in normal form, blanks in place of what is no letter; MAX_CHARACTERS of it."""
     return _translated(text, _LETTERS)
 
 
@@ -102,14 +109,14 @@ def indexed(word: str) -> str:
 
 
 def _translated(text: str, table: _Letters) -> str:
-    return _composed(_composed(text).translate(table))
-
-
-def _composed(text: str) -> str:
-    # To ask is many times as fast, and nearly all texts are as they should be.
-    if unicodedata.is_normalized("NFC", text):
-        return text
-    return unicodedata.normalize("NFC", text)
+    text = normalized("NFC", text, MAX_CHARACTERS)
+    letters, room = [], MAX_CHARACTERS
+    for start in range(0, len(text), PIECE_CHARACTERS):
+        letters.append(text[start : start + PIECE_CHARACTERS].translate(table)[:room])
+        room -= len(letters[-1])
+        if room <= 0:
+            break
+    return normalized("NFC", "".join(letters))
 
 
 def _words(letters: str) -> list[str]:

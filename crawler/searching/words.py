@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
-from crawler.searching.letters import indexed, is_unspaced, normal, words_of
+from crawler.searching.letters import MAX_LETTERS, indexed, is_unspaced, normal, words_of
 from crawler.sketches.compared import LINKS
 
 # A million characters of Chinese text have 3.3 MB of bigrams; MongoDB's documents end at 16 MB.
@@ -72,7 +72,7 @@ def _unfound(texts: Iterable[str]) -> Iterator[str]:
             yield from words_of(" ".join(x for x in chunks if not _is_indexed(x)))
 
 
-@cache
+@lru_cache(maxsize=MAX_LETTERS)
 def _is_clear(character: str) -> bool:
     """Whether a word of the index that has this character can be a word in normal form."""
     if _DELIMITER.match(character) or character == FINAL_SIGMA:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from functools import lru_cache
 from typing import TYPE_CHECKING
+
+from crawler.normalization import MAX_CHARACTERS, normalized
 
 if TYPE_CHECKING:
     from crawler.sketches.arrays import CodePoints
@@ -19,14 +20,18 @@ INVISIBLE = re.compile(
 # What NFKC makes of the marks of Chinese and of typography. To compose a text takes ten times as
 # long as all the rest; after these, nearly every text is composed.
 FREQUENT = {
-    mark: unicodedata.normalize("NFKC", mark)
+    mark: normalized("NFKC", mark)
     for mark in "\uff0c\uff1a\uff08\uff09\uff01\uff1b\uff1f\u2026\u00a0\u3000"
 }
 
 
 @lru_cache(maxsize=2)  # a text is sketched, then searched for boilerplate
 def normal_text(text: str) -> str:
-    """NFKC, case folded, without invisible characters, one space for all white space."""
+    """NFKC, case folded, without invisible characters, one space for all white space.
+
+    Of longer texts only the first MAX_CHARACTERS are read, and as many are returned at most.
+    """
+    text = text[:MAX_CHARACTERS]
     if text.isascii():
         return " ".join(text.lower().split())
     for mark, plain in FREQUENT.items():
@@ -36,10 +41,7 @@ def normal_text(text: str) -> str:
 
 
 def _composed(text: str) -> str:
-    # To ask is several times as fast as to compose, and most texts are as they should be.
-    if unicodedata.is_normalized("NFKC", text):
-        return text
-    return unicodedata.normalize("NFKC", text)
+    return normalized("NFKC", text, MAX_CHARACTERS)
 
 
 def code_points(text: str) -> CodePoints:

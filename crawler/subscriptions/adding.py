@@ -81,7 +81,9 @@ def _found(
     from crawler.subscriptions.looking import look
 
     now = Clock(config.clock_offset_hours).now()
-    looked = look(opts.settings, [one.url for one in asked], now, every=opts.all)
+    looked = look(
+        opts.settings, [one.url for one in asked], now, config.read_seconds, every=opts.all
+    )
     named: dict[str, Named] = {}
     for given, one in zip(asked, looked, strict=True):
         for found in one.feeds:

@@ -23,6 +23,7 @@ from crawler.feeds.discovery import candidates
 from crawler.feeds.reading import read
 from crawler.heavy import LARGE_BYTES
 from crawler.responses import decoded
+from crawler.timelimit import TooLong, time_limit
 from crawler.urls import host_of
 from crawler.words import count
 
@@ -52,14 +53,17 @@ class NotFound(Exception):
     """There is no feed at a URL; `str()` says why."""
 
 
-def look(settings: Settings, urls: Sequence[str], now: datetime, *, every: bool) -> list[Looked]:
+def look(
+    settings: Settings, urls: Sequence[str], now: datetime, read_seconds: float, *, every: bool
+) -> list[Looked]:
     """Fetch the URLs and what they name, and say what feeds there are, in the order of the URLs.
 
-    every: all that a page names; else the first that is a feed
+    read_seconds: of processor time for reading one document
+    every:        all that a page names; else the first that is a feed
     """
     looked = [Looked(url) for url in urls]
     process = AsyncCrawlerProcess(settings)
-    process.crawl(Looking, looked=looked, now=now, every=every)
+    process.crawl(Looking, looked=looked, now=now, read_seconds=read_seconds, every=every)
     process.start()
     for one in looked:
         one.reason = one.reason or ("" if one.feeds else "not fetched: interrupted")
@@ -76,9 +80,12 @@ class Looking(Spider):
         "AUTOTHROTTLE_ENABLED": False,
     }
 
-    def __init__(self, looked: list[Looked], now: datetime, *, every: bool) -> None:
+    def __init__(
+        self, looked: list[Looked], now: datetime, read_seconds: float, *, every: bool
+    ) -> None:
         super().__init__()
         self.looked, self.now, self.every = looked, now, every
+        self.read_seconds = read_seconds
         # What the user names may be anywhere; what a page names may not.
         self.start_urls = [one.asked for one in looked]
         # Scrapy 2.19 lets the third and later of those pass that wait for one robots.txt.
@@ -106,14 +113,18 @@ class Looking(Spider):
     async def _feeds(self, url: str) -> list[Found]:
         response = await self._fetched(url)
         try:
-            return [_read(url, response, self.now)]
+            return [self._read(url, response)]
         except NoFeed as error:
             said = str(error)
         if not isinstance(response, HtmlResponse):
             raise NotFound(said)
         # Feeds are named at its head, and a large page may take hours to read.
         head = response.replace(body=response.body[:LARGE_BYTES])
-        named = candidates(decoded(head))
+        try:
+            with time_limit(self.read_seconds):
+                named = candidates(decoded(head))
+        except TooLong as error:
+            raise NotFound(str(error)) from None
         for urls in (named.declared, named.guessed):
             if found := await self._of(urls):
                 return found
@@ -128,7 +139,7 @@ class Looking(Spider):
         found: list[Found] = []
         for url in urls if self.every else urls[:MOST_TRIED]:
             try:
-                found.append(_read(url, await self._fetched(url), self.now))
+                found.append(self._read(url, await self._fetched(url)))
             except (NotFound, NoFeed):
                 continue
             if not self.every:
@@ -146,13 +157,16 @@ class Looking(Spider):
             raise NotFound(f"status {response.status}")
         return response
 
-
-def _read(url: str, response: Response, now: datetime) -> Found:
-    """The feed of a response; its new address where that is for good."""
-    kind = (response.headers.get("Content-Type") or b"").decode("latin-1") or None
-    document = read(response.body, response.url, kind, now)
-    reasons = response.meta.get("redirect_reasons", [])
-    return Found(response.url if PERMANENT.issuperset(reasons) else url, document)
+    def _read(self, url: str, response: Response) -> Found:
+        """The feed of a response; its new address where that is for good."""
+        kind = (response.headers.get("Content-Type") or b"").decode("latin-1") or None
+        try:
+            with time_limit(self.read_seconds):
+                document = read(response.body, response.url, kind, self.now)
+        except TooLong as error:
+            raise NotFound(str(error)) from None
+        reasons = response.meta.get("redirect_reasons", [])
+        return Found(response.url if PERMANENT.issuperset(reasons) else url, document)
 
 
 def _in_words(error: Exception) -> str:

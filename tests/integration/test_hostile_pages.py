@@ -2,18 +2,50 @@
 
 from __future__ import annotations
 
+import random
+import re
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from rapidfuzz.distance import Indel
 
 from tests.conftest import Databases
 from tests.integration.harness import Db, Freshet, Pages, Row, visits
 from tests.site.hostile_pages import BROKEN, ENDLESS, FINE, HEAD, PARAGRAPH
 
 MEGABYTES = 64
+# A spider that logs for how long its event loop could do nothing else.
+TICKING = """
+import asyncio, time
+from spiders.wrapper import WrapperSpider
+
+class Ticking(WrapperSpider):
+    name = "ticking"
+    start_urls = ["{url}/list.html"]
+    item_pages = "/item/"
+    fields = {{"text": {{"css": "p"}}}}
+    robots = False
+    longest = 0.0
+
+    async def start(self):
+        self.ticks = asyncio.ensure_future(self.tick())
+        async for request in super().start():
+            yield request
+
+    async def tick(self):
+        while True:
+            began = time.perf_counter()
+            await asyncio.sleep(0.01)
+            self.longest = max(self.longest, time.perf_counter() - began)
+
+    def closed(self, reason):
+        self.ticks.cancel()
+        self.logger.warning("the loop stood still for %.3f s", self.longest)
+"""
 TOO_DEEP = "nested more than 2,000 deep"
 # Why a page cannot be read.
 REASONS = dict.fromkeys(BROKEN, TOO_DEEP) | {"memory": f"takes more than {MEGABYTES} MB of memory"}
@@ -112,3 +144,25 @@ def test_a_link_that_a_pattern_searches_for_ever_costs_its_page(
     too_long = "takes longer than 0.5 s of processor time"
     fine = ("/list.html", "/list/good.html", "/item/1.html")
     assert reasons == dict.fromkeys(fine) | {"/list/bad.html": too_long}
+
+
+def test_a_large_change_is_measured_without_holding_up_the_crawl(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    """No other thread runs while the library compares 180,000 characters with others."""
+    numbers = random.Random(1)
+    before, after = ("".join(numbers.choices("abcdefgh", k=180_000)) for _ in range(2))
+    began = time.perf_counter()
+    size = Indel.distance(before, after)
+    compared_seconds = time.perf_counter() - began
+    pages.list("/list.html", ["/item/1.html"])
+    code = TICKING.format(url=pages.url)
+    for hours, text in enumerate((before, after)):
+        pages.file("/item/1.html", f"{HEAD}<p>{text}</p>")
+        result = freshet.crawl_spider(
+            code, "ticking", FRESHET_CLOCK_OFFSET_HOURS=100 * hours, FRESHET_LOG_LEVEL="INFO"
+        )
+    (visit,) = visits(database, outcome="changed")
+    assert visit["diff_size"] == size
+    (longest,) = re.findall(r"the loop stood still for ([\d.]+) s", result.err)
+    assert float(longest) < compared_seconds / 2

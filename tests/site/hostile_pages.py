@@ -27,6 +27,10 @@ FINE = {
     "entities": "<p>" + "&amp;&lt;&#65;&nbsp;&none;" * 20_000 + PARAGRAPH,
     "unclosed": f"{PARAGRAPH}<!--" + "<!--" * MANY,
     "brackets": "<" * (10 * MANY) + PARAGRAPH,
+    "marks": f"<p>a{chr(0x301) * 5 * MANY}{chr(0x316) * 5 * MANY}</p>{PARAGRAPH}",
+    "few-marks": f"<p>a{chr(0x301) * 70_000}{chr(0x316) * 70_000}</p>{PARAGRAPH}",
+    "marks-by-number": f"<p>a{'&#769;' * 24_000}{'&#790;' * 24_000}</p>{PARAGRAPH}",
+    "ligatures": f"<p>{chr(0xFDFA) * 95_000}</p>{PARAGRAPH}",
     "characters": PARAGRAPH * 40 + "<p>a\0b &#0; &#xD800; \ufdd0</p>",
 }
 

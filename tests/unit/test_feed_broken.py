@@ -8,6 +8,7 @@ import time
 import pytest
 
 from crawler.documents import NoFeed
+from crawler.feeds.mending import MENDS, Markup, mended
 from tests.unit.feeding import atom, item, json_feed, reading, rss
 
 UMLAUT = item("<description>Bücher, жизнь</description>")
@@ -208,3 +209,28 @@ def test_hostile_documents_end_as_soon_as_others(document: str) -> None:
 def test_a_malformed_document_of_any_size_is_not_guessed_at() -> None:
     with pytest.raises(NoFeed, match="too long to guess"):
         reading(rss(item("<b>") * 60_000))
+
+
+@pytest.mark.parametrize(
+    "reference",
+    ["&#0;", "&#x0;", "&#00011;", "&#x1F;", "&#55296;", "&#xDFFF;", "&#xFFFE;", "&#1114112;",
+     "&#99999999999;", "&#x110000;"],
+)  # fmt: skip
+def test_references_to_no_character_are_left_out(reference: str) -> None:
+    texts, _ = told(rss(item(f"<description>a&#0;b{reference}c</description>")))
+    assert texts == ["abc"]
+
+
+@pytest.mark.parametrize("reference", ["&#65;", "&#x41;", "&#00065;", "&#x00041;"])
+def test_references_to_characters_stay(reference: str) -> None:
+    texts, _ = told(rss(item(f"<description>a&#0;b{reference}c</description>")))
+    assert texts == ["abAc"]
+
+
+@pytest.mark.parametrize("start", ["&#", "&#x", "&#1", "&a"])
+def test_a_long_reference_without_its_end_is_read_once(start: str) -> None:
+    markup = Markup(f"<rss>&#0; {start}{'0' * 98_000}</rss>", {})
+    began = time.process_time()
+    for message in MENDS:
+        mended(markup, message)
+    assert time.process_time() - began < 2

@@ -80,7 +80,7 @@ def _outlook(
 def _of_slots(
     profile: Floats, per_week: float, batch: float, window: int, weeks: int, slots: Ints
 ) -> tuple[float, float]:
-    mass, lever = course(profile, per_week, AXIS_HOURS)
+    mass, lever = course(profile, per_week, AXIS_HOURS, 0)
     t = table(LONGEST_WEEKS * per_week, batch, window)
     missed, wait = 0.0, 0.0
     for j in range(len(slots)):

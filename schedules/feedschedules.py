@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from schedules.allocate import Purchase, Steps, buy, least_visits
 from schedules.chunks import Part, parts, spread_over
 from schedules.compiled import compiled
+from schedules.feedmarket import CHEAPER, DELAY_PER_DAY, FIRST_GUESS, LOWEST, WORTH_OFFERING
 from schedules.fetches import Course, Room, course, hull, insert, interval_cost, polish
 from schedules.history import Flags, Floats, Ints
 from schedules.market import why
@@ -25,12 +26,6 @@ from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS, Schedules, chosen_of
 from schedules.score import DAY_HOURS
 from schedules.terms import WEEK_DAYS, BudgetTooSmall
 
-# Posts lost that a day's waiting of one post counts for.
-DELAY_PER_DAY = 0.03
-# Offers below this share of the price are not looked at.
-WORTH_OFFERING = 0.7
-FIRST_GUESS, LOWEST = 1.0, 1e-9
-CHEAPER = 0.25
 # Options 0 to 2 are one visit every 4, 3 and 2 weeks; option 2 + n is n visits a week.
 RARE = LONGEST_WEEKS - 1
 OF_A_FEED = ("key", "window", "weight", "cost", "min_hours", "max_hours", "site")
@@ -185,7 +180,7 @@ def _columns(posting: Posting, limits: FeedLimits, part: Part) -> Columns:
 @compiled
 def _course(f: Columns, i: int) -> Course:
     profile = profile_of(f.cell[f.first[i] : f.first[i + 1]], f.common)
-    mass, lever = course(profile, f.per_week[i], AXIS_HOURS)
+    mass, lever = course(profile, f.per_week[i], AXIS_HOURS, 0)
     most = LONGEST_WEEKS * f.per_week[i]
     return Course(mass, lever, table(most, f.batch[i], f.window[i]), DELAY_PER_DAY / DAY_HOURS)
 
@@ -195,7 +190,7 @@ def _room(f: Columns, i: int, begin: int) -> Room:
     """The week from hour `begin` on."""
     open_hours = f.open_hours[f.site[i]]
     end = begin + WEEK_HOURS
-    return Room(begin, end, open_hours, f.min_hours[i], f.max_hours[i])
+    return Room(begin, end, False, 0, 0, open_hours, f.min_hours[i], f.max_hours[i])
 
 
 @compiled
@@ -208,7 +203,7 @@ def _best_single(c: Course, room: Room, weeks: int, phase: int, slope: float) ->
     for late in range(WEEK_HOURS):
         z = (phase + late) % WEEK_HOURS
         if room.open_hours[z]:
-            found = interval_cost(c, z, z + weeks * WEEK_HOURS) / weeks
+            found = interval_cost(c, room, z, z + weeks * WEEK_HOURS) / weeks
             if found + slope * late < best:
                 best, cost, where = found + slope * late, found, z
     return cost, where
@@ -341,7 +336,7 @@ def cycle_cost(c: Course, room: Room, weeks: int, slots: Ints) -> float:
     for j in range(len(slots)):
         later = slots[j + 1] if j + 1 < len(slots) else slots[0] + weeks * WEEK_HOURS
         begin = slots[j] % WEEK_HOURS
-        cost += interval_cost(c, begin, begin + later - slots[j])
+        cost += interval_cost(c, room, begin, begin + later - slots[j])
     return cost / weeks
 
 

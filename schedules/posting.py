@@ -73,6 +73,10 @@ class Posting:
         """(n,) posts expected in a week; more than 0."""
         return WEEK_HOURS * self.posts / self.hours
 
+    def with_evidence(self, posts: Floats, hours: Floats) -> Posting:
+        """The same feeds, with other posts seen in other hours."""
+        return replace(self, posts=posts, hours=hours)
+
     def of(self, rows: Ints) -> Posting:
         """Some of the feeds."""
         count = np.diff(self.cells.first)[rows]

@@ -30,19 +30,19 @@ class Feed:
     def course(self) -> Course:
         profile = np.full(WEEK_HOURS, 0.5 / WEEK_HOURS)
         profile[self.peak] += 0.5
-        mass, lever = course(profile, self.per_week, self.hours + 1)
+        mass, lever = course(profile, self.per_week, self.hours + 1, 0)
         t = table(float(mass[-1]), 2.0, float(self.window))
         return Course(mass, lever, t, 0.002)
 
     def room(self, **other: float) -> Room:
-        """The cycle of these hours and one more, the first of the next."""
+        """The period of these hours and one more, which is its end."""
         least, most = other.get("least", 1.0), other.get("most", FOR_EVER)
-        return Room(0, self.hours + 1, ALWAYS, least, most)
+        return Room(0, self.hours + 1, True, 1, 0, ALWAYS, least, most)
 
 
 def cost(c: Course, room: Room, fetches: tuple[int, ...]) -> float:
     stops = [room.begin, *fetches, room.end]
-    return sum(interval_cost(c, a, n) for a, n in pairwise(stops))
+    return sum(interval_cost(c, room, a, n) for a, n in pairwise(stops))
 
 
 FEEDS = st.builds(Feed, st.floats(1, 2000), st.integers(1, 20), st.integers(0, 13))
@@ -89,6 +89,12 @@ def test_fetches_keep_their_distances(feed: Feed, least: int, most: int) -> None
     at = [0, *sorted(order[:needed])]
     assert all(least <= n - a <= most for a, n in pairwise(at))
     assert room.end - at[-1] <= most
+
+
+def test_a_period_ends_without_a_fetch_and_what_is_left_is_lost() -> None:
+    feed = Feed(168, 20, 0)
+    c, room = feed.course(), feed.room()
+    assert interval_cost(c, room, 5, room.end) == pytest.approx(c.mass[-1] - c.mass[5])
 
 
 def test_steps_fall_in_worth_and_keep_what_all_save() -> None:

@@ -47,8 +47,7 @@ class Gate:
         """Whether the user has named the request's host, or a feed on it, or typed a URL on it."""
         if self._named.cover(request.url):
             return True
-        cause = request.meta.get(SAKE, request)
-        given = cause.meta.get(TYPED) or _feed_of(cause.meta.get("target"))
+        given = given_by_user(request)
         return given is not None and Named.of([given]).cover(request.url)
 
     def passage(self, request: Request) -> Passage:
@@ -101,6 +100,12 @@ def refusal(host: str, found: list[Address], *, is_named: bool = False) -> str:
         return f"{host} leads to {found[0]}, where no name may lead ({LITERAL_WAY_OUT})"
     leads = "" if literal(host) else f" ({found[0]})"
     return f"{host} is not on the public Internet{leads} and only a page names it ({WAY_OUT})"
+
+
+def given_by_user(request: Request) -> str | None:
+    """Return the URL that a user gave for a request: one that they typed, or their feed."""
+    cause = request.meta.get(SAKE, request)
+    return cause.meta.get(TYPED) or _feed_of(cause.meta.get("target"))
 
 
 def _named_by(spider: Any) -> Named:

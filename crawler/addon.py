@@ -18,6 +18,8 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
         "pipelines.storage.StoragePipeline": 900,
     },
     "DOWNLOADER_MIDDLEWARES": {
+        # Before everything that reads a request's headers or fills in those that are missing.
+        "crawler.middlewares.credentials.CredentialsMiddleware": 50,
         "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware": None,
         "crawler.middlewares.robots.RobotsMiddleware": 100,
         "scrapy.downloadermiddlewares.httpcompression.HttpCompressionMiddleware": None,
@@ -96,4 +98,6 @@ def manners(config: Config) -> dict[str, Any]:
         "RETRY_GIVE_UP_LOG_LEVEL": "DEBUG",
         # The length of URLs is limited where they are found, and said there.
         "URLLENGTH_LIMIT": 0,
+        # Scrapy's own would send whole URLs, with the keys in their queries, to other hosts.
+        "REFERRER_POLICY": "same-origin",
     }

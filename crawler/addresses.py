@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from typing import Self
 from urllib.parse import urlsplit
 
-from crawler.urls import host_of, within
+from crawler.urls import host_of
 
 Address = IPv4Address | IPv6Address
 # What has been given out so far for the public Internet.
@@ -71,20 +71,37 @@ def literal(host: str) -> Address | None:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Hosts that a user has named: those of URLs with their ports, and whole domains."""
+    """Hosts with their ports that may be in private networks, as a user has named them.
+
+    A name in a URL is not enough: whoever controls its name server could point it at any machine.
+    """
 
     places: frozenset[tuple[str, int]] = frozenset()
-    domains: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, urls: Iterable[str], domains: Sequence[str] = ()) -> Self:
-        """What these URLs name, with and without `www.`, and what is below these domains."""
-        places = frozenset(place for place in map(_place, urls) if place[0])
-        return cls(places, tuple(domains))
+    def of(cls, urls: Iterable[str] = (), listed: Iterable[str] = ()) -> Self:
+        """Return what these URLs name by an address, and what is listed as HOST:PORT.
+
+        Each with and without `www.`; `localhost` counts as an address.
+        """
+        literals = (url for url in urls if literal(host_of(url)) is not None)
+        named = (f"http://{one}" for one in listed)
+        return cls(frozenset(place for place in map(_place, (*literals, *named)) if place[0]))
 
     def cover(self, url: str) -> bool:
         """Whether a URL leads to one of them."""
-        return _place(url) in self.places or within(host_of(url), self.domains)
+        return _place(url) in self.places
+
+
+def host_and_port(url: str) -> str:
+    """Return HOST:PORT of a web URL, in the form in which users list private hosts."""
+    host = host_of(url)
+    try:
+        parts = urlsplit(url)
+        port = parts.port or USUAL_PORTS.get(parts.scheme.lower(), 0)
+    except ValueError:
+        port = 0
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _place(url: str) -> tuple[str, int]:

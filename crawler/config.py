@@ -6,8 +6,10 @@ settings of that name, the environment, the file `.env` in the project folder, t
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, BeforeValidator, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 PROJECT = Path(__file__).resolve().parent.parent
 UNPREFIXED = {"MONGO_URI": "mongo_uri", "REDIS_URL": "redis_url"}
 PREFIX = "FRESHET_"
+# No wildcards: each host is listed by its name or address.
+PLAIN_HOST = re.compile(r"[\w.:%-]+")
 
 Hours = Annotated[float, Field(gt=0, le=24 * 365)]
 Seconds = Annotated[float, Field(ge=0, le=24 * 3600)]
@@ -131,8 +135,11 @@ class Config(BaseSettings):
     response_seconds: Seconds = Field(
         60.0, description="longest time for a page, redirects included"
     )
+    private_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="HOST:PORT that may be in private networks, separated by commas"
+    )
     private_addresses: bool = Field(
-        False, description="what only a page names may be asked in private networks too"
+        False, description="any host may be in private networks, whoever names it"
     )
     read_seconds: Seconds = Field(
         20.0, gt=0, description="longest time for reading one page, of the processor"
@@ -207,6 +214,14 @@ class Config(BaseSettings):
     def _split(cls, value: object) -> object:
         return tuple(value.split()) if isinstance(value, str) else value
 
+    @field_validator("private_hosts", mode="before")
+    @classmethod
+    def _hosts_and_ports(cls, value: object) -> object:
+        given = value.replace(",", " ").split() if isinstance(value, str) else value
+        if not isinstance(given, list | tuple):
+            return given
+        return tuple(_host_and_port(str(one)) for one in given)
+
     @classmethod
     def load(cls, **given: Any) -> Config:
         """The knobs from `given`, environment, `.env` and defaults; ConfigError if one is bad."""
@@ -234,6 +249,19 @@ class Config(BaseSettings):
         if unknown:
             raise ConfigError(f"{min(unknown)}: no such setting")
         return cls.load(**given)
+
+
+def _host_and_port(text: str) -> str:
+    """The entry in lower case; raises ValueError for anything but a host with its port."""
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        host, port = "", None
+    shown = f"[{host}]" if ":" in host else host
+    if not port or text.lower() != f"{shown}:{port}" or not PLAIN_HOST.fullmatch(host):
+        raise ValueError(f"{text!r} is not HOST:PORT. Example: intranet.example:8080")
+    return text.lower()
 
 
 def _variable(field: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -18,7 +19,7 @@ from pydantic import Field as Key
 
 from crawler.backtracking import refuse_endless
 from crawler.fields import Field
-from crawler.urls import canonical, host_of, is_http
+from crawler.urls import BLANKS, canonical, host_of, is_http
 from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS
 from schedules.windows import open_hours
 
@@ -50,6 +51,11 @@ def absolute_url(value: str) -> str:
         readable = False
     if not readable:
         raise ValueError(f"{value!r} is not an absolute http or https URL")
+    if "@" in urlsplit(value.strip(BLANKS)).netloc:
+        raise ValueError(
+            "a URL must not hold a user name or a password. "
+            "Use headers = { Authorization = 'Basic ${VARIABLE}' }"
+        )
     return value
 
 

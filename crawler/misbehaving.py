@@ -6,8 +6,8 @@ from scrapy.exceptions import IgnoreRequest
 
 # What Scrapy's robots.txt middleware says; redirect loops are IgnoreRequests too.
 FORBIDDEN = "Forbidden by robots.txt"
-# What opens the way to a refused host; to an address that only its number may name.
-WAY_OUT = "name it in start_urls or allowed_domains, or set FRESHET_PRIVATE_ADDRESSES=1"
+# How a user allows a refused host; an address to which names must not lead.
+WAY_OUT = "to allow this host and port, add them to FRESHET_PRIVATE_HOSTS"
 LITERAL_WAY_OUT = "write the address in start_urls, or set FRESHET_PRIVATE_ADDRESSES=1"
 # Ends of reasons that are logged for the host, and not for each of its pages.
 OF_THE_HOST = (FORBIDDEN, f"({WAY_OUT})", f"({LITERAL_WAY_OUT})")

@@ -38,13 +38,9 @@ class CellReader:
             return self._query(target, cell)
         meta: dict[str, Any] = {"target": target, "handle_httpstatus_list": HANDLED}
         meta["along"] = await self._others(target, cell)
-        wrapper = self.spider.wrapper
-        if wrapper.robots is False:
+        if self.spider.wrapper.robots is False:
             meta["dont_obey_robotstxt"] = True
-        return self._request(
-            target, cell, meta, headers=wrapper.headers or None,
-            cookies=dict[Any, Any](wrapper.cookies) or None,
-        )  # fmt: skip
+        return self._request(target, cell, meta)
 
     async def read(self, response: Response) -> AsyncIterator[Fetched]:
         """What each cell is; a failure is that cell's outcome, no more."""
@@ -67,14 +63,13 @@ class CellReader:
         }
         return self._request(target, cell, meta)
 
-    def _request(self, target: Target, cell: Cell, meta: dict[str, Any], **more: Any) -> Request:
+    def _request(self, target: Target, cell: Cell, meta: dict[str, Any]) -> Request:
         return Request(
             address(target.cell or "", cell),
             callback=self.spider.parse_cells,
             errback=self.spider.parse_failure,
             meta=meta,
             dont_filter=True,
-            **more,
         )
 
     async def _others(self, target: Target, cell: Cell) -> list[Target]:

@@ -23,6 +23,7 @@ from crawler.errors import StorageError
 from crawler.feeds.linkheaders import hubs_of_headers
 from crawler.feeds.wrapper import FeedsWrapper
 from crawler.items import Fetched, Kind, Outcome, Target
+from crawler.middlewares.credentials import OwnPlaces
 from crawler.pushed import pushed_documents
 from crawler.responses import at_least_hours, moved_to, status_outcome
 from crawler.storage import targets
@@ -106,7 +107,7 @@ class FeedsSpider(WrapperSpider):
         """Turn a response into a Fetched; a failure here is this feed's outcome, no more."""
         fetched = self.fetched(response, response.meta["target"])
         fetched.at_least_hours = at_least_hours(response)
-        fetched.moved_to = moved_to(response, fetched.final_url)
+        fetched.moved_to = self._moved_to(response, fetched)
         if decided := status_outcome(response):
             fetched.outcome, fetched.reason = decided
         else:
@@ -115,6 +116,13 @@ class FeedsSpider(WrapperSpider):
             links = [value.decode("latin-1") for value in response.headers.getlist("Link")]
             _add_hubs(fetched, links, response.url)
         yield fetched
+
+    def _moved_to(self, response: Response, fetched: Fetched) -> str | None:
+        """The feed's new URL; None where it would take headers and cookies to another host."""
+        new, wrapper = moved_to(response, fetched.final_url), self.wrapper
+        if new and (wrapper.headers or wrapper.cookies):
+            return new if OwnPlaces([fetched.target.url]).cover(new) else None
+        return new
 
     async def _delivered(self, target: Target, push: Push) -> Fetched:
         fetched = Fetched(target, self.clock.now(), self.wrapper.scheme(target.kind))

@@ -196,17 +196,14 @@ class WrapperSpider(Spider):
         return await self.cell_reader.request(target) if cell else self.request(target)
 
     def request(self, target: Target) -> Request:
-        """The request for one target."""
-        wrapper = self.wrapper
+        """The request for one target; a middleware adds the site's headers and cookies."""
         meta: dict[str, Any] = {"target": target, "handle_httpstatus_list": HANDLED}
-        if wrapper.robots is False:
+        if self.wrapper.robots is False:
             meta["dont_obey_robotstxt"] = True
         return Request(
             target.url,
             callback=self.parse_target,
             errback=self.parse_failure,
-            headers=wrapper.headers or None,
-            cookies=dict[Any, Any](wrapper.cookies) or None,
             meta=meta,
             dont_filter=True,
         )

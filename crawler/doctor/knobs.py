@@ -24,6 +24,9 @@ def check(config: Config, environment: Iterable[str]) -> list[Finding]:
     """
     written = dict(read_env_file(ENV_FILE)) if ENV_FILE.is_file() else {}
     found = [*unknown({*environment, *written}), *unreadable(written), *odd(config)]
+    if config.private_hosts:
+        hosts = ", ".join(config.private_hosts)
+        found.append(ok(CHECK, f"FRESHET_PRIVATE_HOSTS: may be in private networks: {hosts}"))
     return found or [ok(CHECK, _source(written))]
 
 
@@ -52,6 +55,9 @@ def odd(config: Config) -> Iterator[Finding]:
     yield from _of_servers(config)
     yield from _of_times(config)
     yield from _of_budgets(config)
+    if config.private_addresses:
+        said = "FRESHET_PRIVATE_ADDRESSES=1: any page may lead Freshet into your private networks"
+        yield warning(CHECK, said, "list the hosts that are needed in FRESHET_PRIVATE_HOSTS")
     if not config.contact:
         todo = "set FRESHET_CONTACT to a page or an address of yours"
         yield warning(CHECK, "no site can tell whose crawler this is", todo)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable
-from http.cookiejar import Cookie
+from functools import partial
+from http.cookiejar import Cookie, DefaultCookiePolicy
 from itertools import islice
 
 from scrapy import Request
@@ -18,7 +20,17 @@ MOST_BYTES = 8000
 
 
 class FewCookiesMiddleware(CookiesMiddleware):
-    """Scrapy's, which forgets the oldest cookies of a host that has many, and of many hosts."""
+    """Scrapy's, which forgets the oldest cookies of a host that has many, and of many hosts.
+
+    A cookie without a domain is sent to the host that set it, and not to its subdomains (RFC 6265,
+    5.3); by Python's default it is.
+    """
+
+    def __init__(self, debug: bool = False) -> None:
+        super().__init__(debug)
+        strict = DefaultCookiePolicy.DomainStrictNonDomain
+        policy = DefaultCookiePolicy(strict_ns_domain=strict)
+        self.jars = defaultdict(partial(CookieJar, policy))
 
     def _process_cookies(
         self, cookies: Iterable[Cookie], *, jar: CookieJar, request: Request

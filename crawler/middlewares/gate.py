@@ -1,4 +1,4 @@
-"""The gate before private networks: what a page names must not lead there, unless a user said so.
+"""The gate before private networks: nothing leads there that the user has not named or listed.
 
 Hosts written as addresses are checked before anything else; names when they are connected to, so
 that no second answer of a name server can lead elsewhere. A proxy connects by itself, so that
@@ -14,7 +14,7 @@ from typing import Any, Self
 from scrapy import Request
 from scrapy.crawler import Crawler
 
-from crawler.addresses import Address, Named, literal, usable
+from crawler.addresses import Address, Named, host_and_port, literal, usable
 from crawler.config import Config
 from crawler.items import Kind, Target
 from crawler.misbehaving import LITERAL_WAY_OUT, WAY_OUT, OffLimits
@@ -41,14 +41,17 @@ class Gate:
     def of(cls, crawler: Crawler) -> Self:
         """The gate of a crawl, by what its spider names."""
         config = Config.of(crawler.settings)
-        return cls(_named_by(crawler.spider), is_open=config.private_addresses)
+        named = Named.of(_urls_of(crawler.spider), config.private_hosts)
+        return cls(named, is_open=config.private_addresses)
 
     def is_named(self, request: Request) -> bool:
-        """Whether the user has named the request's host, or a feed on it, or typed a URL on it."""
+        """Whether the user has listed the request's host and port, or named them by an address.
+
+        The address is that of a start URL, a cell, the request's feed or a URL that the user typed.
+        """
         if self._named.cover(request.url):
             return True
-        cause = request.meta.get(SAKE, request)
-        given = cause.meta.get(TYPED) or _feed_of(cause.meta.get("target"))
+        given = given_by_user(request)
         return given is not None and Named.of([given]).cover(request.url)
 
     def passage(self, request: Request) -> Passage:
@@ -60,15 +63,15 @@ class Gate:
         written = literal(host)
         passage = Passage(private=named, anywhere=self._is_open or (named and written is not None))
         if written is not None and not passage.let_through([written]):
-            raise OffLimits(request.url, refusal(host, [written]))
+            raise OffLimits(request.url, refusal(request.url, [written]))
         return passage
 
     def log(self, error: OffLimits) -> None:
-        """Log that a host was refused: once for each host, and for a bounded number of them."""
-        host = host_of(error.url)
-        if host in self._refused or len(self._refused) > MAX_LOGGED_HOSTS:
+        """Log that a host was refused: once for each port, and for a bounded number of them."""
+        place = host_and_port(error.url)
+        if place in self._refused or len(self._refused) > MAX_LOGGED_HOSTS:
             return
-        self._refused.add(host)
+        self._refused.add(place)
         if len(self._refused) > MAX_LOGGED_HOSTS:
             logger.warning("More hosts refused; only the first %d are logged", MAX_LOGGED_HOSTS)
         else:
@@ -95,21 +98,27 @@ class Passage:
         return allowed
 
 
-def refusal(host: str, found: list[Address], *, is_named: bool = False) -> str:
-    """Why a host is not asked, in words."""
+def refusal(url: str, found: list[Address], *, is_named: bool = False) -> str:
+    """Return why a URL's host is not asked, with the host and port that the user may list."""
+    place = host_and_port(url)
     if is_named:
-        return f"{host} leads to {found[0]}, where no name may lead ({LITERAL_WAY_OUT})"
-    leads = "" if literal(host) else f" ({found[0]})"
-    return f"{host} is not on the public Internet{leads} and only a page names it ({WAY_OUT})"
+        return f"{place} leads to {found[0]}, where no name may lead ({LITERAL_WAY_OUT})"
+    leads = "" if literal(host_of(url)) else f" ({found[0]})"
+    return f"{place} is not on the public Internet{leads} ({WAY_OUT})"
 
 
-def _named_by(spider: Any) -> Named:
-    """What a spider's user has named: URLs and domains of its wrapper, or as Scrapy has them."""
+def given_by_user(request: Request) -> str | None:
+    """Return the URL that a user gave for a request: one that they typed, or their feed."""
+    cause = request.meta.get(SAKE, request)
+    return cause.meta.get(TYPED) or _feed_of(cause.meta.get("target"))
+
+
+def _urls_of(spider: Any) -> list[str]:
+    """The URLs that a spider's user has written."""
     wrapper = getattr(spider, "wrapper", None)
     if isinstance(wrapper, Wrapper):
-        cells = [cell.url for cell in wrapper.cells.values() if cell.url]
-        return Named.of([*wrapper.start_urls, *cells], wrapper.allowed_domains)
-    return Named.of(spider.start_urls, getattr(spider, "allowed_domains", None) or ())
+        return [*wrapper.start_urls, *(cell.url for cell in wrapper.cells.values() if cell.url)]
+    return list(spider.start_urls)
 
 
 def _feed_of(target: Any) -> str | None:

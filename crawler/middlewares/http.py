@@ -38,7 +38,6 @@ from crawler.middlewares.gate import Gate, Passage, refusal
 from crawler.middlewares.heads import BoundedFactory
 from crawler.middlewares.resolving import GuardedReactor
 from crawler.misbehaving import Misbehaves, OffLimits
-from crawler.urls import host_of
 
 # In a request's meta: seconds under way so far, those of redirects and retries before included.
 SPENT = "seconds_under_way"
@@ -145,7 +144,7 @@ def _in_words(request: Request, passage: Passage, limit_bytes: int) -> Iterator[
         yield
     except CannotResolveHostError:
         if passage.refused:
-            why = refusal(host_of(request.url), passage.refused, is_named=passage.private)
+            why = refusal(request.url, passage.refused, is_named=passage.private)
             raise OffLimits(request.url, why) from None
         raise
     except DownloadCancelledError:

@@ -6,7 +6,8 @@ import asyncio
 import ipaddress
 import socket
 
-from crawler.addresses import Address, is_public, usable
+from crawler.addresses import Address, Named, host_and_port, is_public, usable
+from crawler.misbehaving import WAY_OUT
 from crawler.urls import host_of
 
 RESOLVE_SECONDS = 10.0
@@ -16,19 +17,26 @@ class NotAllowed(Exception):
     """The host must not be asked, or has no address; `str()` says why."""
 
 
-async def addresses_for(host: str, port: int, feed: str) -> list[str]:
-    """The addresses of a hub that may be asked, in the resolver's order.
+async def addresses_for(hub: str, feed: str, listed: Named) -> list[str]:
+    """Return the addresses of a hub that may be asked, in the resolver's order.
 
-    feed: URL of the feed that names the hub; only if it is private itself, private hubs are asked
+    hub:    http or https URL
+    feed:   URL of the feed that names the hub
+    listed: hosts and ports that the user allows to be in private networks
+
+    A hub in a private network is asked only if it is listed, or has the host and port of the feed
+    and the user named the feed by its address: a name may lead to another machine at any time.
 
     Raises NotAllowed. The caller connects to these, so that no second answer of the name server
     can lead elsewhere.
     """
-    found = usable(await resolved(host, port), private=True)
-    if found and (is_public(found[0]) or await _is_private(feed)):
+    place = host_and_port(hub)
+    found = usable(await resolved(host_of(hub), int(place.rpartition(":")[2])), private=True)
+    if not found:
+        raise NotAllowed(f"{place} has no usable address")
+    if is_public(found[0]) or listed.cover(hub) or Named.of([feed]).cover(hub):
         return [str(address) for address in found]
-    why = "is in a private network and its feed is not" if found else "has no usable address"
-    raise NotAllowed(f"{host} {why}")
+    raise NotAllowed(f"{place} is not on the public Internet ({WAY_OUT})")
 
 
 async def resolved(host: str, port: int) -> list[Address]:
@@ -42,11 +50,3 @@ async def resolved(host: str, port: int) -> list[Address]:
         raise NotAllowed(f"{host}: {reason}") from None
     names = dict.fromkeys(str(row[4][0]).partition("%")[0] for row in rows)
     return [ipaddress.ip_address(name) for name in names]
-
-
-async def _is_private(feed: str) -> bool:
-    try:
-        found = await resolved(host_of(feed), 80)
-    except NotAllowed:
-        return False
-    return not any(is_public(address) for address in found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
 from urllib.parse import urlencode, urljoin, urlsplit
@@ -28,6 +28,7 @@ from twisted.web.iweb import IAgentEndpointFactory
 from w3lib.url import safe_url_string
 from zope.interface import implementer  # type: ignore[import-untyped]
 
+from crawler.addresses import Named
 from crawler.push.guard import NotAllowed, addresses_for
 from crawler.urls import is_http
 
@@ -39,7 +40,6 @@ MOST_REDIRECTS = 3
 MOST_ADDRESSES = 2
 MOVED = frozenset({307, 308})
 BUSY = frozenset({429, 503})
-PORTS = {"http": 80, "https": 443}
 NETWORK = (
     ConnectError, ConnectionClosed, OSError,
     RequestGenerationFailed, RequestTransmissionFailed, ResponseFailed,
@@ -64,10 +64,12 @@ class Hubs:
     """Sends forms to hubs. It asks them directly, never through a proxy: the guard has to see whom.
 
     reactor: Twisted's, on asyncio     user_agent: who asks
+    listed:  hosts and ports that the user allows to be in private networks
     """
 
     reactor: Any
     user_agent: str
+    listed: Named = field(default_factory=Named)
     answer_seconds: float = ANSWER_SECONDS
 
     async def post(self, hub: str, form: Mapping[str, str], feed: str) -> Reply:
@@ -100,9 +102,7 @@ class Hubs:
         raise HubFailed(f"more than {MOST_REDIRECTS} redirects")
 
     async def _once(self, hub: str, form: Mapping[str, str], feed: str) -> tuple[Reply, str | None]:
-        parts = urlsplit(hub)
-        host, port = parts.hostname or "", parts.port or PORTS[parts.scheme]
-        addresses = await addresses_for(host, port, feed)
+        addresses = await addresses_for(hub, feed, self.listed)
         reason = ""
         for address in addresses[:MOST_ADDRESSES]:
             try:

@@ -12,6 +12,7 @@ from typing import Any
 from twisted.internet.defer import maybeDeferred
 
 from crawler import __version__
+from crawler.addresses import Named
 from crawler.clock import Clock
 from crawler.config import Config
 from crawler.push.asking import Asking
@@ -149,7 +150,8 @@ async def _halves(store: Store, order: Order, reactor: Any) -> tuple[Asking, Rec
     # A run that was killed while it gave them up left these between two states.
     await patience.read(lambda: websub.stay(store.db, clock.now()))
     contact = f" (+{config.contact})" if config.contact else ""
-    hubs = Hubs(reactor, f"Freshet/{__version__}{contact}")
+    listed = Named.of(listed=config.private_hosts)
+    hubs = Hubs(reactor, f"Freshet/{__version__}{contact}", listed)
     asking = Asking(store.db, patience, clock, hubs, tokens, order.wanted, counts)
     lease = order.wanted.lease
     receiving = Receiving(store.db, patience, clock, tokens, lease, KEPT_BYTES, counts)

@@ -48,7 +48,9 @@ def hub_server() -> Iterator[Hub]:
 
 
 @pytest.fixture
-def hub(hub_server: Hub) -> Hub:
+def hub(hub_server: Hub, freshet: Freshet) -> Hub:
+    # It is at another port than the feeds.
+    freshet.env["FRESHET_PRIVATE_HOSTS"] = hub_server.url.removeprefix("http://")
     ask(f"{hub_server.url}/-/forget")
     hub_server.clear_log()
     return hub_server

@@ -183,26 +183,36 @@ def test_a_busy_hub_names_its_time_for_all_its_feeds(
 
 
 def test_a_hub_that_is_away_is_one_line(freshet: Freshet, database: Db) -> None:
-    put(database, f"http://127.0.0.1:{free_port()}/hub")
-    with Push(freshet) as push:
+    place = f"127.0.0.1:{free_port()}"
+    put(database, f"http://{place}/hub")
+    with Push(freshet, FRESHET_PRIVATE_HOSTS=place) as push:
         wait_for(lambda: "reason" in push_of(database))
     assert "refused" in push_of(database)["reason"]
     assert push.counts == {"asked": 1, "failed": 1}
 
 
 @pytest.mark.parametrize(
-    ("url", "reason"),
-    [("http://93.184.216.34/feed", "in a private network"), (FEED, None)],
-    ids=["a public feed", "a private feed"],
+    ("url", "listed", "asked"),
+    [
+        ("http://93.184.216.34/feed", "", 0),
+        (FEED, "", 0),
+        ("{hub}/feed", "", 1),
+        (FEED, "{hub}", 1),
+    ],
+    ids=["a public feed", "a private feed at another port", "at the same port", "a listed hub"],
 )
-def test_a_public_feed_sends_nobody_into_a_private_network(
-    freshet: Freshet, database: Db, hub: Hub, url: str, reason: str | None
+def test_a_feed_sends_nobody_into_a_private_network(
+    freshet: Freshet, database: Db, hub: Hub, url: str, listed: str, asked: int
 ) -> None:
+    url = url.format(hub=hub.url)
     put(database, f"{hub.url}/hub", url=url)
-    with Push(freshet):
-        known = until_state(database, "refused" if reason else "active", url)
-    assert reason is None or reason in known["reason"]
-    assert hub.asked("/hub") == (0 if reason else 1)
+    place = hub.url.removeprefix("http://")
+    with Push(freshet, FRESHET_PRIVATE_HOSTS=listed.format(hub=place)):
+        known = until_state(database, "active" if asked else "refused", url)
+    if not asked:
+        assert known["reason"].startswith(f"{place} is not on the public Internet")
+        assert "FRESHET_PRIVATE_HOSTS" in known["reason"]
+    assert hub.asked("/hub") == asked
 
 
 @pytest.mark.parametrize("url", ["ftp://127.0.0.1/", "http://user:pw@127.0.0.1/", "http://[x/", ""])

@@ -28,7 +28,9 @@ def test_a_hub_s_certificate_has_to_be_good(
     files = certificate(tmp_path)
     with secure_hub(*files) as port:
         put(database, f"https://localhost:{port}/hub")
-        with Push(freshet, SSL_CERT_FILE=files[0] if trusted else "/dev/null") as push:
+        authorities = files[0] if trusted else "/dev/null"
+        env = {"SSL_CERT_FILE": authorities, "FRESHET_PRIVATE_HOSTS": f"localhost:{port}"}
+        with Push(freshet, **env) as push:
             if not trusted:
                 wait_for(lambda: "reason" in push_of(database))
                 assert "certificate verify failed" in push_of(database)["reason"]

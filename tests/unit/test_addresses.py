@@ -6,7 +6,9 @@ from ipaddress import ip_address
 
 import pytest
 
-from crawler.addresses import Named, literal, usable
+from crawler.addresses import Named, host_and_port, literal, usable
+from crawler.config import Config
+from crawler.errors import ConfigError
 
 PRIVATE = [
     "127.0.0.1", "127.8.9.10", "10.1.2.3", "172.16.0.1", "192.168.1.1", "100.64.0.1", "::1",
@@ -59,27 +61,62 @@ def test_names_are_no_addresses(host: str) -> None:
     assert literal(host) is None
 
 
-def test_a_start_url_names_its_host_and_port() -> None:
-    named = Named.of(["http://10.0.0.5:8080/list", "http://intranet/"])
+def test_an_address_in_a_url_is_named_with_its_port() -> None:
+    named = Named.of(["http://10.0.0.5:8080/list", "http://localhost/", "http://0x7f.1:9/"])
     assert named.cover("http://10.0.0.5:8080/item")
+    assert named.cover("https://localhost/")
+    assert named.cover("http://0x7f.1:9/a")
     assert not named.cover("http://10.0.0.5:9200/")
     assert not named.cover("http://10.0.0.6:8080/")
     assert not named.cover("http://10.0.0.5/")
 
 
-def test_a_site_on_the_usual_port_may_move_to_https() -> None:
-    named = Named.of(["http://intranet/"])
-    assert named.cover("https://intranet/")
+def test_a_name_in_a_url_is_not_named() -> None:
+    named = Named.of(["http://intranet/", "http://127.0.0.1.nip.io/"])
+    assert not named.cover("http://intranet/")
+    assert not named.cover("http://127.0.0.1.nip.io/")
+
+
+def test_a_listed_host_is_named_with_its_port() -> None:
+    named = Named.of(listed=["intranet:80", "wiki.lan:8080", "[fd00::1]:81", "10.0.0.5:9200"])
+    assert named.cover("http://intranet/")
     assert named.cover("https://www.intranet:443/")
+    assert named.cover("http://WIKI.lan:8080/a")
+    assert named.cover("http://[fd00::1]:81/")
+    assert named.cover("http://10.0.0.5:9200/")
     assert not named.cover("https://intranet:8443/")
+    assert not named.cover("http://wiki.lan/")
+    assert not named.cover("http://a.wiki.lan:8080/")
 
 
-def test_a_domain_names_all_its_hosts_and_ports() -> None:
-    named = Named.of([], ["lan.example"])
-    assert named.cover("http://a.lan.example:9000/")
-    assert not named.cover("http://lan.example.org/")
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://Intranet/a", "intranet:80"), ("https://wiki.lan", "wiki.lan:443"),
+        ("http://[fd00::1]:81/", "[fd00::1]:81"), ("http://10.0.0.5:9200/", "10.0.0.5:9200"),
+    ],
+)  # fmt: skip
+def test_a_host_is_shown_in_the_form_in_which_it_is_listed(url: str, shown: str) -> None:
+    assert host_and_port(url) == shown
+    assert Config.load(private_hosts=shown).private_hosts == (shown,)
+    assert Named.of(listed=[shown]).cover(url)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["intranet", "intranet:", ":80", "intranet:0", "intranet:x", "intranet:99999", "*.lan:80",
+     "http://intranet:80", "intranet:80/path", "me@intranet:80", "a.lan:80;b.lan:80"],
+)  # fmt: skip
+def test_a_private_host_without_its_port_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"FRESHET_PRIVATE_HOSTS: .* is not HOST:PORT"):
+        Config.load(private_hosts=f"good.lan:80, {text}")
+
+
+def test_private_hosts_are_separated_by_commas() -> None:
+    found = Config.load(private_hosts="Intranet.lan:8080, wiki.lan:80").private_hosts
+    assert found == ("intranet.lan:8080", "wiki.lan:80")
 
 
 @pytest.mark.parametrize("url", ["http://", "http://[x", "http://a:b/", "", "sql://shop/cell"])
 def test_what_is_no_url_is_never_named(url: str) -> None:
-    assert not Named.of(["http://a/", url.replace("sql", "http")]).cover(url)
+    assert not Named.of(["http://127.0.0.1/", url.replace("sql", "http")]).cover(url)

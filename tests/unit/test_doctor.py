@@ -212,6 +212,7 @@ def test_unknown_variables_and_what_was_meant() -> None:
         ({"budget": 100, "hourly_cap": 4}, "leaves no room for a budget of 100 a day"),
         ({"budget": 9, "shared_budget": True, "feed_budget": 9}, "has no meaning while"),
         ({"contact": ""}, "no site can tell whose crawler this is"),
+        ({"private_addresses": True}, "any page may lead Freshet into your private networks"),
     ],
 )
 def test_values_that_make_no_sense_together(given: dict[str, object], says: str) -> None:
@@ -219,6 +220,13 @@ def test_values_that_make_no_sense_together(given: dict[str, object], says: str)
     (found,) = knobs.odd(config)
     assert found.status is WARNING
     assert says in found.found
+
+
+def test_private_hosts_are_listed() -> None:
+    config = Config.load(contact="a@b.example", mongo_uri=None, private_hosts="wiki.lan:80,b:81")
+    (found,) = knobs.check(config, [])
+    assert found.status is OK
+    assert found.found.endswith("may be in private networks: wiki.lan:80, b:81")
 
 
 def test_lines_of_the_env_file_that_say_nothing() -> None:

@@ -16,8 +16,8 @@ INTRANET = "http://intranet:8080/list"
 PRIVATE, PUBLIC, METADATA = map(ip_address, ("10.0.0.5", "1.1.1.1", "169.254.169.254"))
 
 
-def gate(*urls: str, is_open: bool = False) -> Gate:
-    return Gate(Named.of(urls), is_open=is_open)
+def gate(*urls: str, listed: tuple[str, ...] = (), is_open: bool = False) -> Gate:
+    return Gate(Named.of(urls, listed), is_open=is_open)
 
 
 def request(url: str, target: Target | None = None) -> Request:
@@ -31,8 +31,23 @@ def test_what_nobody_named_stays_public() -> None:
     assert passage.refused == [PRIVATE]
 
 
-def test_a_named_host_may_be_private_but_no_cloud_s_metadata() -> None:
-    passage = gate(INTRANET).passage(request("http://intranet:8080/item"))
+def test_a_name_in_a_url_stays_public() -> None:
+    passage = gate(INTRANET).passage(request(INTRANET))
+    assert passage.let_through([PRIVATE]) == []
+    feed = Target("feeds", INTRANET, Kind.FEED)
+    assert gate().passage(request(feed.url, feed)).let_through([PRIVATE]) == []
+    typed = Request(INTRANET, meta={TYPED: INTRANET})
+    assert gate().passage(typed).let_through([PRIVATE]) == []
+
+
+def test_a_listed_host_may_be_private_at_its_port_only() -> None:
+    listed = gate(listed=("intranet:8080",))
+    for url in ("http://intranet:9200/", "http://intranet/", "http://a.intranet:8080/"):
+        assert listed.passage(request(url)).let_through([PRIVATE]) == []
+
+
+def test_a_listed_host_may_be_private_but_no_cloud_s_metadata() -> None:
+    passage = gate(listed=("intranet:8080",)).passage(request("http://intranet:8080/item"))
     assert passage.let_through([PRIVATE]) == [PRIVATE]
     assert passage.let_through([METADATA]) == []
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler.addresses import is_public
+from crawler.addresses import Named, is_public
 from crawler.errors import ConfigError, StorageError
 from crawler.feeds.pushing import is_active, poll_hours
 from crawler.push import guard, times
@@ -172,32 +172,52 @@ def test_public_addresses(address: str, public: bool) -> None:
     assert is_public(ipaddress.ip_address(address)) == public
 
 
-def allowed(hub: str, feed: str) -> list[str]:
-    return asyncio.run(addresses_for(hub, 80, feed))
+PUBLIC_FEED = "http://93.184.216.34/feed"
 
 
-def test_a_private_hub_is_asked_for_a_private_feed_alone() -> None:
-    assert allowed("127.0.0.1", "http://127.0.0.1:8000/feed") == ["127.0.0.1"]
-    with pytest.raises(NotAllowed, match="private network and its feed is not"):
-        allowed("127.0.0.1", "http://93.184.216.34/feed")
+def allowed(hub: str, feed: str, *listed: str) -> list[str]:
+    return asyncio.run(addresses_for(hub, feed, Named.of(listed=listed)))
+
+
+def test_a_private_hub_is_asked_at_the_address_and_port_of_its_feed_only() -> None:
+    feed = "http://127.0.0.1:8000/feed"
+    assert allowed("http://127.0.0.1:8000/hub", feed) == ["127.0.0.1"]
+    assert allowed("http://93.184.216.34:9200/hub", feed) == ["93.184.216.34"]
+    for hub in ("http://127.0.0.1:9200/", "http://127.0.0.1/", "http://127.0.0.2:8000/hub"):
+        with pytest.raises(NotAllowed, match="FRESHET_PRIVATE_HOSTS"):
+            allowed(hub, feed)
+
+
+def test_a_name_opens_no_private_hub_unless_it_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def private(host: str, port: int) -> list[guard.Address]:
+        return [ipaddress.ip_address("10.0.0.5")]
+
+    monkeypatch.setattr(guard, "resolved", private)
+    feed = "http://news.example/feed"
+    for hub in ("http://news.example/hub", "http://10.0.0.5/hub", "http://hub.example:9200/"):
+        with pytest.raises(NotAllowed, match="FRESHET_PRIVATE_HOSTS"):
+            allowed(hub, feed)
+    assert allowed("http://hub.example:9200/", feed, "hub.example:9200") == ["10.0.0.5"]
+    with pytest.raises(NotAllowed):
+        allowed("http://hub.example:9201/", feed, "hub.example:9200")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "2130706433", "0x7f.1", "::1", "localhost"])
 def test_other_ways_to_write_this_machine_are_seen_through(host: str) -> None:
     with pytest.raises(NotAllowed):
-        allowed(host, "http://93.184.216.34/feed")
+        allowed(f"http://{f'[{host}]' if ':' in host else host}/", PUBLIC_FEED)
 
 
 @pytest.mark.parametrize("host", ["169.254.169.254", "0.0.0.0", "224.0.0.1", "fe80::1"])
 def test_some_addresses_are_asked_for_nobody(host: str) -> None:
     with pytest.raises(NotAllowed, match="no usable address"):
-        allowed(host, "http://127.0.0.1/feed")
+        allowed(f"http://{f'[{host}]' if ':' in host else host}/", "http://127.0.0.1/feed")
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 300, "\udc80"])
 def test_a_host_without_an_address_is_said(host: str) -> None:
     with pytest.raises(NotAllowed):
-        allowed(host, "http://127.0.0.1/feed")
+        allowed(f"http://{host}/", "http://127.0.0.1/feed")
 
 
 def test_a_name_of_both_kinds_is_asked_at_its_public_address(
@@ -207,7 +227,7 @@ def test_a_name_of_both_kinds_is_asked_at_its_public_address(
         return [ipaddress.ip_address(text) for text in ("10.0.0.1", "93.184.216.34")]
 
     monkeypatch.setattr(guard, "resolved", both)
-    assert allowed("hub.example", "http://127.0.0.1/feed") == ["93.184.216.34"]
+    assert allowed("http://hub.example/", "http://127.0.0.1/feed") == ["93.184.216.34"]
 
 
 async def crowd(lanes: Lanes, works: int, hosts: int) -> tuple[int, int]:

@@ -81,6 +81,7 @@ class Leasing:
             self._requests.add(lease.entry)
             if self._watching is None or self._watching.done():
                 self._watching = asyncio.ensure_future(self._watch())
+                self._watching.add_done_callback(self._watched)
             meta = request.meta | {LEASE: lease.entry}
             yield lease, request.replace(meta=meta, dont_filter=True)
 
@@ -95,6 +96,10 @@ class Leasing:
             for entry in scheduler.ended(self._requests):
                 self._requests.discard(entry)
                 self.worker.drop(entry)
+
+    def _watched(self, watching: asyncio.Task[None]) -> None:
+        if not watching.cancelled() and (error := watching.exception()) is not None:
+            self.session.fail(error)
 
     async def _bury(self, lease: Lease) -> None:
         session, lost = self.session, lease.count - 1

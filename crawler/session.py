@@ -50,6 +50,11 @@ LEFT_OVER = ("over_cap", "closed", "over_limit")
 # Links without a pattern that a process keeps, and that it shows the others.
 KEPT_LINKS, SHARED_LINKS = 200, 3
 TROUBLE = frozenset({Outcome.ERROR, Outcome.BLOCKED})
+# Of Scrapy: they log what was raised where nobody else hears of it, and go on.
+SWALLOWING = ("scrapy.core.engine", "scrapy.extensions.feedexport", "scrapy.utils.signal")
+EXCEPTIONS = "spider_exceptions/"
+NOTE_SECONDS = 3.0
+MAX_CHARACTERS = 300
 
 
 class Session:
@@ -63,6 +68,7 @@ class Session:
     own:    of this process alone, once it has left
     is_full: whether the pass is of everything, whatever the caps say
     left:   what the pass leaves to later ones, once it has been summed up; reason: why it ended
+    error:  why the run failed; flaw: what went wrong beside its work, so that it fails at its end
     """
 
     db: Database
@@ -92,6 +98,7 @@ class Session:
         self.links = LinkCounts(KEPT_LINKS)
         self.warnings = RunWarnings()
         self.error: FreshetError | None = None
+        self.flaw: FreshetError | None = None
         self.due_at_start = 0
         self.targets_at_end = 0
         self.is_full = False
@@ -108,6 +115,10 @@ class Session:
         crawler.signals.connect(self._close, signals.spider_closed)
         crawler.signals.connect(self._item_failed, signals.item_error)
         crawler.signals.connect(self._callback_failed, signals.spider_error)
+        crawler.signals.connect(self._forget_watch, signals.engine_stopped)
+        self._watch = _Watch(self)
+        for name in SWALLOWING:
+            logging.getLogger(name).addHandler(self._watch)
 
     @staticmethod
     def of(crawler: Crawler) -> Session:
@@ -116,6 +127,13 @@ class Session:
         if not isinstance(session, Session):
             raise NotConfigured
         return session
+
+    @property
+    def failure(self) -> FreshetError | None:
+        """Why the run failed, in whatever part; None once it has come to a good end."""
+        if self.error is None and self.flaw is None and not self.ended.is_set():
+            return FreshetError(f"{self.spider}: the run has not come to its end")
+        return self.error or self.flaw
 
     @property
     def spider(self) -> str:
@@ -227,9 +245,12 @@ class Session:
         if self.worker is not None:
             self.worker.hurry()
 
-    def fail(self, error: FreshetError) -> None:
-        """End the pass because of an error that is not one page's; said once."""
+    def fail(self, error: BaseException) -> None:
+        """End the run because of an error that is not one page's; said once, in one line."""
         if self.error is None:
+            if not isinstance(error, FreshetError):
+                logger.debug("Why the run failed", exc_info=error)
+                error = self._failed(_in_line(error))
             self.error = error
             logger.error("%s", error)
             engine = self.crawler.engine
@@ -240,11 +261,21 @@ class Session:
             self.worker.stop()
         self._wake()
 
+    def find_flaw(self, said: str) -> None:
+        """Let the run do its work, and fail at its end; the first flaw is the one that is said."""
+        if self.flaw is None:
+            self.flaw = self._failed(said)
+
+    def _failed(self, said: str) -> FreshetError:
+        return FreshetError(f"{self.spider}: the run failed: {said}")
+
     def _item_failed(self, item: Any, failure: Failure) -> None:
         """What a pipeline could not carry through ends the pass: its target would be waited for."""
         fetched = item.fetched if isinstance(item, Visit) else item
         if isinstance(fetched, Fetched | Skipped):
             self._give_up(fetched.target, failure.value)
+        else:
+            self.find_flaw(_in_line(failure.value))
 
     def _callback_failed(self, failure: Failure, response: Response | None) -> None:
         """As `_item_failed`, of a spider that raises where it should have said what it found."""
@@ -254,7 +285,8 @@ class Session:
 
     def _give_up(self, target: Target, error: BaseException | None) -> None:
         if not isinstance(error, FreshetError):
-            error = StorageError(f"{target.url}: {error!r}")
+            logger.debug("Why %s ended the run", target.url, exc_info=error)
+            error = StorageError(f"{target.url}: {_in_line(error)}")
         self.fail(error)
         self.release(target)
 
@@ -280,7 +312,7 @@ class Session:
                 self.worker,
             )
             self._is_open = True
-        except FreshetError as error:
+        except Exception as error:  # noqa: BLE001 - Scrapy would log it, and go on to a good end
             self.fail(error)
 
     async def _begin(self, *, full: bool) -> None:
@@ -333,19 +365,55 @@ class Session:
 
     async def _close(self, spider: Spider, reason: str) -> None:
         try:
-            if self._is_open:
-                await self.writer.close()
-            if self.worker is not None:
-                await self._leave(self.worker)
-            if self._is_open and self.error is None and self.sums_up:
-                await self.patience.read(lambda: self._sum_up(reason))
-            if self.worker is not None and self.sums_up:
-                await self.worker.queue.finish()
-        except FreshetError as error:
+            await self._end(reason)
+        except Exception as error:  # noqa: BLE001 - as in `_open`
+            self.fail(error)
+        try:
+            await self._note_failure()
+            await self._opened.aclose()
+        except Exception as error:  # noqa: BLE001 - as in `_open`
             self.fail(error)
         finally:
             self.ended.set()
-            await self._opened.aclose()
+
+    async def _end(self, reason: str) -> None:
+        if self._is_open:
+            try:
+                await self.writer.close()
+            except Exception as error:  # noqa: BLE001 - the others of the run are told all the same
+                self.fail(error)
+        self._look_for_flaws()
+        if self.worker is not None:
+            await self._leave(self.worker)
+        has_worked = self.error is None
+        if has_worked and self.flaw is not None:
+            self.fail(self.flaw)
+        if self._is_open and has_worked and self.sums_up:
+            await self.patience.read(lambda: self._sum_up(reason))
+        if self.worker is not None and self.sums_up:
+            await self.worker.queue.finish()
+
+    def _look_for_flaws(self) -> None:
+        """Find what the spider raised where it was not about a target."""
+        stats = self.crawler.stats
+        assert stats is not None
+        names = {name.removeprefix(EXCEPTIONS) for name in stats.get_stats() if EXCEPTIONS in name}
+        if raised := sorted(names - {"count"}):
+            self.find_flaw(f"the spider raised {', '.join(raised)}")
+
+    async def _note_failure(self) -> None:
+        """Let `runs` say that the run failed; of one that others are at work on, they say it."""
+        if self.error is None or not self.sums_up or not hasattr(self, "started"):
+            return
+        now = self.clock.now()
+        # The error may be that the server is away.
+        with suppress(StorageError, TimeoutError):
+            async with asyncio.timeout(NOTE_SECONDS):
+                await runs.fail(self.db, self.spider, self.started, now, str(self.error))
+
+    def _forget_watch(self) -> None:
+        for name in SWALLOWING:
+            logging.getLogger(name).removeHandler(self._watch)
 
     async def _leave(self, worker: Worker) -> None:
         """End this process's part; the last worker of all sums up what all have done."""
@@ -386,6 +454,25 @@ class Session:
     @property
     def _ending(self) -> Ending:
         return Ending(self.db, self.registry, self.spider, self.started, self.clock.now())
+
+
+class _Watch(logging.Handler):
+    """Notes what Scrapy caught, so that the run does not end as if nothing had been."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(logging.ERROR)
+        self._session = session
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note it, unless it is of another run of this process."""
+        if getattr(record, "spider", None) in (None, self._session.crawler.spider):
+            raised = record.exc_info[1] if record.exc_info else None
+            told = record.getMessage().partition(":")[0]
+            self._session.find_flaw(f"{told}: {_in_line(raised)}" if raised else told)
+
+
+def _in_line(error: BaseException | None) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:MAX_CHARACTERS]
 
 
 def _say(visit: Visit) -> None:

@@ -19,7 +19,7 @@ from bson import ObjectId
 from scrapy.crawler import Crawler
 
 from crawler.config import Config
-from crawler.errors import FreshetError, StorageError
+from crawler.errors import FreshetError
 from crawler.holdings import Counts, Holdings
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Worker:
         hold: int,
         tries: int,
         shares: Callable[[], Counts],
-        failed: Callable[[FreshetError], None],
+        failed: Callable[[BaseException], None],
     ) -> None:
         self.queue = queue
         self.standing: Standing | None = None
@@ -202,11 +202,8 @@ class Worker:
     async def _guarded(self, work: Awaitable[None]) -> None:
         try:
             await work
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the run fails, whatever it is
             self.stop()
-            if not isinstance(error, FreshetError):
-                logger.exception("The work on a shared pass broke down")
-                error = StorageError(f"shared pass: {error!r}")
             self._failed(error)
 
     async def _talk(self) -> None:
@@ -287,7 +284,7 @@ async def opened_worker(
     database: str,
     crawler: Crawler,
     shares: Callable[[], Counts],
-    failed: Callable[[FreshetError], None],
+    failed: Callable[[BaseException], None],
 ) -> AsyncIterator[tuple[Worker, Turns]]:
     """A worker of a spider's passes, and its turns at hosts; raises ConfigError or Unreachable."""
     from crawler.redis.client import open_redis

@@ -19,7 +19,6 @@ from scrapy.http import Response, TextResponse
 
 from crawler.apart import TooMuch
 from crawler.documents import FeedDocument, NoFeed
-from crawler.errors import StorageError
 from crawler.feeds.linkheaders import hubs_of_headers
 from crawler.feeds.wrapper import FeedsWrapper
 from crawler.items import Fetched, Kind, Outcome, Target
@@ -84,7 +83,7 @@ class FeedsSpider(WrapperSpider):
             if self.session.prepares:
                 async for target, push in pushed_documents(self.session):
                     yield await self._delivered(target, push)
-        except StorageError as error:
+        except Exception as error:  # noqa: BLE001 - Scrapy would log it, and go on to a good end
             self.session.fail(error)
             return
         async for request in super().start():

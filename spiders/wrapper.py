@@ -23,7 +23,7 @@ from crawler.cells.failed import QueryFailed
 from crawler.clock import Clock
 from crawler.config import Config
 from crawler.definition import Definition
-from crawler.errors import ConfigError, FreshetError, StorageError, first_problem
+from crawler.errors import ConfigError, FreshetError, first_problem
 from crawler.feeder import due_targets
 from crawler.feeding import Feeding
 from crawler.heavy import is_heavy, out_of_memory
@@ -173,7 +173,7 @@ class WrapperSpider(Spider):
         try:
             async for request in stream:
                 yield request
-        except StorageError as error:
+        except Exception as error:  # noqa: BLE001 - Scrapy would log it, and go on to a good end
             self.session.fail(error)
 
     async def _due(self) -> AsyncIterator[Request]:

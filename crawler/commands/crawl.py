@@ -60,7 +60,7 @@ class Command(crawl.Command):
             sys.exit(1)
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Crawl; exit code 1 if the spider could not start, storage failed or nothing was found."""
+        """Crawl; exit code 1 if anything failed, or nothing was found."""
         # Scrapy reads the source of the whole stack three times as this module is imported: 0.1 s
         # from inside of its engine, next to nothing from here.
         import scrapy.core.downloader.contextfactory  # noqa: F401
@@ -133,4 +133,4 @@ def _failed(crawler: Crawler) -> bool:
     session = getattr(crawler.spider, "session", None)
     if not isinstance(session, Session):
         return False
-    return session.error is not None or session.warnings.found_nothing
+    return session.failure is not None or session.warnings.found_nothing

@@ -10,6 +10,7 @@ from crawler.doctor.findings import Finding, failed, ok, warning
 from crawler.errors import StorageError
 from crawler.storage import health, indexes
 from crawler.storage.client import Database
+from crawler.storage.duplicates import opening
 from crawler.storage.health import Server
 from crawler.storage.indexes import Lack
 from crawler.storage.schema import VERSION
@@ -19,6 +20,7 @@ NEEDED, TESTED = (4, 4), (6, 0)
 # A crawl waits for its batches; a visit more than once.
 SLOW_MS, SLOW_WRITE_MS = 50.0, 500.0
 SERVER, WRITE, DATA, INDEXES = "mongodb", "mongodb write", "mongodb data", "mongodb indexes"
+CLAIMS = "near-duplicates"
 
 
 async def check(db: Database, config: Config) -> list[Finding]:
@@ -29,7 +31,22 @@ async def check(db: Database, config: Config) -> list[Finding]:
     found.append(data(db.name, version))
     if version == VERSION:
         found += of_indexes(await indexes.lacking(db))
+        found += await _claims(db, config)
     return found
+
+
+async def _claims(db: Database, config: Config) -> list[Finding]:
+    """Whether crawls with these settings can compare posts with those that are stored."""
+    asked, stored = opening.asked_of(config), await db.meta.find_one(opening.META)
+    if asked is None or stored is None:
+        return []
+    if refused := await opening.refusal(db, asked, stored):
+        said, _, todo = refused.rpartition(": ")
+        return [failed(CLAIMS, said, todo)]
+    said = f"compared by {stored['scheme']}, claims are in {stored['keeper']}"
+    if asked["keeper"] != stored["keeper"]:
+        said += f", the next crawl moves them to {asked['keeper']}"
+    return [ok(CLAIMS, said)]
 
 
 def of_server(server: Server) -> list[Finding]:

@@ -19,7 +19,7 @@ COUNTS = (
 # Spiders may name reasons of their own, as many as they like.
 REASONS = frozenset(
     {
-        "finished", "shutdown", "cancelled", "storage", "start_error", "cut off",
+        "finished", "shutdown", "cancelled", "storage", "start_error", "cut off", "failed",
         "memusage_exceeded", "closespider_timeout", "closespider_timeout_no_item",
         "closespider_itemcount", "closespider_pagecount", "closespider_pagecount_no_item",
         "closespider_errorcount",

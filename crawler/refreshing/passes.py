@@ -76,8 +76,8 @@ class Pass:
             # One that is ended while it ends by itself comes back before its visits are stored.
             async with asyncio.timeout(CLOSED_SECONDS):
                 await session.ended.wait()
-            if session.error is not None:
-                raise session.error
+            if (failure := session.failure) is not None:
+                raise failure
             return {"name": name} | _counted(session)
         finally:
             if lock is not None:

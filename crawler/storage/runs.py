@@ -5,13 +5,16 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from bson import ObjectId
+from pymongo.errors import PyMongoError
 
+from crawler.errors import StorageError
 from crawler.items import LinkCounts
 from crawler.storage.client import Database, Document
 
 MILLISECOND = timedelta(milliseconds=1)
 # Links that the workers of a run keep in its document.
 MAX_LINKS = 40
+FAILED = "failed"
 
 
 async def begin(db: Database, spider: str, started: datetime) -> ObjectId:
@@ -36,7 +39,24 @@ async def finish(
 ) -> None:
     """The end of a pass; workers: how many took part."""
     end = {"finished": finished, "reason": reason, "counts": counts, "workers": workers}
-    await db.runs.update_one({"_id": run}, {"$set": end})
+    # Where one of several workers failed, the others have ended it.
+    await db.runs.update_one({"_id": run}, {"$set": end, "$unset": {"error": ""}})
+
+
+async def fail(db: Database, spider: str, started: datetime, at: datetime, error: str) -> None:
+    """Note why a pass failed; the next one makes whole what it left.
+
+    One that failed before it began has nothing to be made whole. Raises StorageError where the
+    server does not take it.
+    """
+    failed: Document = {
+        "$set": {"reason": FAILED, "error": error},
+        "$setOnInsert": {"finished": at},
+    }
+    try:
+        await db.runs.update_one({"spider": spider, "started": started}, failed, upsert=True)
+    except PyMongoError as problem:
+        raise StorageError(f"{spider}: the failed run cannot be noted: {problem}") from None
 
 
 async def note_links(db: Database, run: ObjectId, links: LinkCounts) -> None:
@@ -77,7 +97,8 @@ async def unfinished_since(db: Database, spider: str) -> datetime | None:
 async def at_work(db: Database, longest: timedelta) -> bool:
     """Whether a pass is at work that began less than so long ago, by the server's clock."""
     recent: Document = {"$gt": ["$started", {"$subtract": ["$$NOW", longest // MILLISECOND]}]}
-    return await db.runs.find_one({"finished": None, "$expr": recent}, {"_id": 1}) is not None
+    query: Document = {"finished": None, "reason": {"$exists": False}, "$expr": recent}
+    return await db.runs.find_one(query, {"_id": 1}) is not None
 
 
 async def close_unfinished(
@@ -85,4 +106,5 @@ async def close_unfinished(
 ) -> None:
     """Passes that a crash cut off count as ended once their log is whole again; not `but`."""
     cut_off: Document = {"spider": spider, "finished": None, "_id": {"$ne": but}}
-    await db.runs.update_many(cut_off, {"$set": {"finished": at, "reason": "cut off"}})
+    why = {"$ifNull": ["$reason", "cut off"]}
+    await db.runs.update_many(cut_off, [{"$set": {"finished": at, "reason": why}}])

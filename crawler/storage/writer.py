@@ -96,6 +96,7 @@ class Writer:
         self._arrived = asyncio.Event()
         self._full = asyncio.Event()
         self._closing = False
+        self._broken: Exception | None = None
         self._task = asyncio.ensure_future(self._work())
         self.discovered = 0
         self.on_stored: Callable[[list[Visit], float], None] | None = None
@@ -104,8 +105,11 @@ class Writer:
         """Return when the visit and all that belongs to it is stored.
 
         Raises Unreachable when the server stays away, TakenOver where the visit is not this
-        process's to store, and the driver's error when this visit (not its batch) cannot be stored.
+        process's to store, the driver's error when this visit (not its batch) cannot be stored,
+        and what ended the writer.
         """
+        if self._broken is not None:
+            raise self._broken
         stored: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((visit, stored))
         self._arrived.set()
@@ -121,11 +125,17 @@ class Writer:
         await self._task
 
     async def _work(self) -> None:
-        while await self._batch_is_ready():
-            batch, self._waiting = self._waiting, []
-            self._arrived.clear()
-            self._full.clear()
-            await self._store(batch)
+        try:
+            while await self._batch_is_ready():
+                batch, self._waiting = self._waiting, []
+                self._arrived.clear()
+                self._full.clear()
+                await self._store(batch)
+        except Exception as error:
+            # Who waits, and who comes after them, would wait for ever.
+            self._broken = error
+            _fail(self._waiting, error)
+            raise
 
     async def _batch_is_ready(self) -> bool:
         if not self._waiting and not self._closing:

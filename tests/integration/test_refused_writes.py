@@ -99,4 +99,4 @@ def test_a_mistake_in_the_users_code_ends_the_pass_and_does_not_hang_it(
     words = ("crawl", "shop", "-s", "SPIDER_MODULES=broken_spiders")
     result = freshet(*words, PYTHONPATH=str(freshet.folder))
     assert result.code == 1
-    assert f"{pages.url}/list.html: RuntimeError('no such thing')" in result.err
+    assert f"{pages.url}/list.html: RuntimeError: no such thing" in result.err

@@ -1,6 +1,8 @@
 """Opening the index of the posts' sketches: what is stored there must be what the settings ask for.
 
-`meta` says which scheme the stored sketches are of, and whether MongoDB or Redis keeps the claims.
+`meta` says which scheme the stored sketches are of, and whether MongoDB or Redis keeps the claims;
+`index` names the claims in Redis, so that those of an earlier time are not taken for them. While
+`keeper` is MongoDB, `index` tells of a move to Redis that has not ended.
 """
 
 from __future__ import annotations
@@ -10,6 +12,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
+
+from bson import ObjectId
+from pymongo import UpdateOne
+from pymongo.errors import DuplicateKeyError
 
 from crawler.config import Config
 from crawler.errors import BandsLost, ConfigError, StorageError
@@ -25,8 +31,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 META: Document = {"_id": "duplicates"}
 MONGODB, REDIS, REBUILDING = "mongodb", "redis", "rebuilding"
-FILLING = "filling"
-FILLINGS = 10
+INDEX, FILLING = "index", "filling"
+# Others may change what was read, or Redis may lose what was written, so often.
+MAX_AGREEMENTS = FILLINGS = 10
 # A pass that began longer ago and has not ended was cut off.
 AT_WORK = timedelta(hours=1)
 BATCH = 1000
@@ -37,23 +44,36 @@ HINT = "scrapy duplicates rebuild compares all posts anew"
 async def opened(db: Database, config: Config) -> AsyncIterator[Registry | None]:
     """The index as the settings ask for it; None where duplicates are off.
 
+    Claims move from MongoDB to Redis where the settings ask for that. Redis has to answer first,
+    and `meta` says that they have moved when all of them are there.
     Raises StorageError where what is stored is of another scheme, or kept elsewhere.
     """
-    if config.duplicates == "off":
+    asked = asked_of(config)
+    if asked is None:
         yield None
         return
     scheme = scheme_of(config.duplicates, config.duplicate_threshold)
-    await agree(db, scheme, config)
     if config.redis_url is None:
+        await _agree(db, asked)
         yield Registry.of(db, scheme)
         return
-    async with _in_redis(db, config, scheme) as registry:
+    async with _connected(db, config) as bands:
+        registry = Registry.of(db, scheme, bands)
+        meta = await _agree(db, asked)
+        await refill(registry, bands, meta[INDEX])
+        if meta["keeper"] != REDIS:
+            await _note_move(db, asked, meta[INDEX])
+        # No more than what a process left that was ended as it moved claims.
+        await db.signatures.update_many({"bands": {"$exists": True}}, {"$unset": {"bands": ""}})
         yield registry
 
 
 @asynccontextmanager
-async def as_stored(db: Database, config: Config) -> AsyncIterator[Registry]:
-    """The index as it is, whatever the settings ask for: to take posts out of it."""
+async def as_stored(db: Database, config: Config, *, fills: bool = True) -> AsyncIterator[Registry]:
+    """The index as it is, whatever the settings ask for: to take posts out of it.
+
+    fills: whether Redis is to hold all claims, where it has lost them
+    """
     meta = await db.meta.find_one(META) or {}
     name = meta.get("scheme", config.duplicates).partition("-")[0]
     scheme = scheme_of("characters" if name == "off" else name, config.duplicate_threshold)
@@ -62,74 +82,143 @@ async def as_stored(db: Database, config: Config) -> AsyncIterator[Registry]:
         return
     if config.redis_url is None:
         raise ConfigError("near-duplicates are claimed in Redis: REDIS_URL has to name it")
-    async with _in_redis(db, config, scheme) as registry:
+    async with _connected(db, config) as bands:
+        registry = Registry.of(db, scheme, bands)
+        if fills:
+            await refill(registry, bands, meta[INDEX])
         yield registry
 
 
 @asynccontextmanager
-async def _in_redis(db: Database, config: Config, scheme: Scheme) -> AsyncIterator[Registry]:
+async def _connected(db: Database, config: Config) -> AsyncIterator[RedisBands]:
     from crawler.redis.bands import RedisBands
     from crawler.redis.client import open_redis
 
     url, seconds = config.redis_url or "", config.commit_retry_seconds
     client = await open_redis(url, retry_seconds=seconds)
     try:
-        bands = RedisBands(client, f"freshet:{db.name}:duplicates")
-        registry = Registry.of(db, scheme, bands)
-        await refill(registry, bands)
-        yield registry
+        yield RedisBands(client, f"freshet:{db.name}:duplicates")
     finally:
         await client.aclose()
 
 
-async def agree(db: Database, scheme: Scheme, config: Config) -> None:
-    """Note in an empty index what it is to be of; raise StorageError where it is of another."""
-    keeper = MONGODB if config.redis_url is None else REDIS
-    asked: Document = {"scheme": scheme.name, "keeper": keeper}
-    found = await db.meta.find_one(META)
-    if found is not None and found.get(REBUILDING):
-        raise StorageError(f"near-duplicates are being rebuilt, or that was cut short: {HINT}")
-    if found is not None and {name: found.get(name) for name in asked} == asked:
-        return
-    if found is None or await db.signatures.find_one({}, {"_id": 1}) is None:
-        await db.meta.replace_one(META, asked, upsert=True)
-        return
-    if found | asked == found | {"keeper": REDIS} and not await runs.at_work(db, AT_WORK):
-        await _move_to_redis(db, asked)
-        return
-    raise StorageError(
+def asked_of(config: Config) -> Document | None:
+    """What the settings ask of `meta`; None where duplicates are off."""
+    if config.duplicates == "off":
+        return None
+    scheme = scheme_of(config.duplicates, config.duplicate_threshold)
+    return {"scheme": scheme.name, "keeper": MONGODB if config.redis_url is None else REDIS}
+
+
+def with_index(asked: Document) -> Document:
+    """What is noted of a new index; each in Redis has a name of its own."""
+    return asked | ({INDEX: ObjectId()} if asked["keeper"] == REDIS else {})
+
+
+def name_of(scheme: Scheme, index: ObjectId) -> str:
+    """What Redis is told of an index that is whole."""
+    return f"{scheme.name} {index}"
+
+
+async def _agree(db: Database, asked: Document) -> Document:
+    """Note in an empty index what it is to be of; raise StorageError where it is of another.
+
+    Returns `meta`, which names a move to Redis where one has to be made.
+    """
+    for _ in range(MAX_AGREEMENTS):
+        found = await db.meta.find_one(META)
+        if found is None:
+            with suppress(DuplicateKeyError):
+                await db.meta.insert_one(META | with_index(asked))
+        elif (refused := await refusal(db, asked, found)) is not None:
+            # Another process may have moved the claims, and begun to crawl.
+            if await db.meta.find_one(META) == found:
+                raise StorageError(refused)
+        elif not _is_of(found, asked) and await _is_empty(db):
+            await db.meta.replace_one(found, META | with_index(asked))
+        elif asked["keeper"] == REDIS and INDEX not in found:
+            lacking = META | {"keeper": found["keeper"], INDEX: {"$exists": False}}
+            await db.meta.update_one(lacking, {"$set": {INDEX: ObjectId()}})
+        elif asked["keeper"] == MONGODB and INDEX in found:
+            # Redis will lack what is claimed from now on: that move has to be begun anew.
+            await db.meta.update_one(found, {"$unset": {INDEX: ""}})
+        else:
+            return found
+    raise StorageError("other processes change where claims are kept: start again")
+
+
+async def refusal(db: Database, asked: Document, found: Document) -> str | None:
+    """Why a crawl with these settings cannot use an index; None if it can.
+
+    asked: see `asked_of`; found: `meta`
+    """
+    if found.get(REBUILDING):
+        return f"near-duplicates are being rebuilt, or that was cut short: {HINT}"
+    if _is_of(found, asked) or await _is_empty(db):
+        return None
+    is_move = found | asked == found | {"keeper": REDIS}
+    if is_move and not await runs.at_work(db, AT_WORK):
+        return None
+    return (
         f"the stored posts are compared by {found['scheme']} with claims in {found['keeper']}, "
-        f"the settings ask for {scheme.name} in {keeper}: {HINT}"
+        f"the settings ask for {asked['scheme']} in {asked['keeper']}: {HINT}"
     )
 
 
-async def _move_to_redis(db: Database, asked: Document) -> None:
-    """Nobody claims in MongoDB any more; Redis is filled like one that lost its data."""
+def _is_of(found: Document, asked: Document) -> bool:
+    return found | asked == found
+
+
+async def _is_empty(db: Database) -> bool:
+    return await db.signatures.find_one({}, {"_id": 1}) is None
+
+
+async def _note_move(db: Database, asked: Document, index: ObjectId) -> None:
+    """Nobody claims in MongoDB any more; raises StorageError where somebody began to."""
+    moving = META | {"keeper": MONGODB, INDEX: index}
+    if await db.meta.find_one(moving) is not None and not await runs.at_work(db, AT_WORK):
+        await db.meta.update_one(moving, {"$set": asked})
+    if await db.meta.find_one(META | {"keeper": REDIS, INDEX: index}) is None:
+        raise StorageError(
+            "a crawl without REDIS_URL began while claims were moved to Redis: "
+            "start again when it has ended"
+        )
     logger.info("Near-duplicates are claimed in Redis from now on")
-    await db.meta.replace_one(META, asked, upsert=True)
-    await db.signatures.update_many({"bands": {"$exists": True}}, {"$unset": {"bands": ""}})
 
 
-async def refill(registry: Registry, bands: RedisBands) -> None:
-    """Make Redis hold what MongoDB does, where it has lost it."""
+async def refill(registry: Registry, bands: RedisBands, index: ObjectId) -> None:
+    """Make Redis hold what MongoDB does, where it does not hold this index, or has lost it."""
+    whole, filling = name_of(registry.scheme, index), f"{FILLING} {index}"
     for _ in range(FILLINGS):
         held = await bands.scheme()
-        if held == registry.scheme.name:
+        if held == whole:
             return
         logger.info("Redis holds no claims of near-duplicates; they are taken from MongoDB")
         # Two may do it at the same moment: whoever is late finds that it is done, or goes on.
         with suppress(BandsLost):
-            await _fill(registry, bands, begin=held != FILLING)
+            if held != filling:
+                await bands.clear()
+                await bands.begin(filling)
+            await _fill(registry, bands)
+            await bands.begin(whole)
     raise BandsLost("Redis loses its claims again and again: start again when it is at rest")
 
 
-async def _fill(registry: Registry, bands: RedisBands, *, begin: bool) -> None:
-    if begin:
-        await bands.clear()
-        await bands.begin(FILLING)
+async def _fill(registry: Registry, bands: RedisBands) -> None:
+    await _found_clusters(registry)
     cursor = registry.signatures.find({}, signatures.OF_OWNER)
     # In the order of their creation, originals own what their copies would own else.
     cursor = cursor.sort([("created", 1)]).allow_disk_use(True).batch_size(BATCH)
     while rows := await cursor.to_list(BATCH):
         await bands.put(signatures.claims_of(map(signatures.owner_of, rows)))
-    await bands.begin(registry.scheme.name)
+
+
+async def _found_clusters(registry: Registry) -> None:
+    """Give posts without a cluster their own: MongoDB founds one when the first copy comes."""
+    lacking: Document = {"cluster": {"$exists": False}}
+    cursor = registry.signatures.find(lacking, {"_id": 1}).batch_size(BATCH)
+    while rows := await cursor.to_list(BATCH):
+        await registry.signatures.bulk_write(
+            [UpdateOne(row | lacking, {"$set": {"cluster": ObjectId()}}) for row in rows],
+            ordered=False,
+        )

@@ -13,10 +13,17 @@ from typing import TYPE_CHECKING, cast
 
 from crawler.config import Config
 from crawler.sketches.claim import AHEAD, ALONE, OLDEST
-from crawler.sketches.schemes import scheme_of
 from crawler.storage.client import Database, Document
 from crawler.storage.duplicates import boilerplate, claims, comparing, flags, leaving
-from crawler.storage.duplicates.opening import META, MONGODB, REBUILDING, REDIS, as_stored
+from crawler.storage.duplicates.opening import (
+    INDEX,
+    META,
+    REBUILDING,
+    as_stored,
+    asked_of,
+    name_of,
+    with_index,
+)
 from crawler.storage.duplicates.registry import Registry
 
 if TYPE_CHECKING:
@@ -32,28 +39,23 @@ async def begun(db: Database, config: Config, check: Callable[[], None]) -> Asyn
 
     check: raises where it must not begin; no crawl can begin any more when it is called
     """
-    before, asked = await db.meta.find_one(META), _asked(config)
+    before, asked = await db.meta.find_one(META), asked_of(config)
+    asked = asked and with_index(asked)
     marked: Document = (before or {}) | (asked or {}) | {REBUILDING: True}
     await db.meta.replace_one(META, marked, upsert=True)
     async with AsyncExitStack() as stack:
         try:
             check()
-            registry = await stack.enter_async_context(as_stored(db, config))
+            registry = await stack.enter_async_context(as_stored(db, config, fills=False))
         except BaseException:
             await _put(db, before)
             raise
         await _empty(registry)
         yield registry
         if registry.shared is not None and asked is not None:
-            await cast("RedisBands", registry.shared).begin(registry.scheme.name)
+            whole = name_of(registry.scheme, asked[INDEX])
+            await cast("RedisBands", registry.shared).begin(whole)
     await _put(db, asked)
-
-
-def _asked(config: Config) -> Document | None:
-    if config.duplicates == "off":
-        return None
-    scheme = scheme_of(config.duplicates, config.duplicate_threshold)
-    return {"scheme": scheme.name, "keeper": MONGODB if config.redis_url is None else REDIS}
 
 
 async def _put(db: Database, meta: Document | None) -> None:

@@ -24,6 +24,7 @@ from crawler.storage.duplicates import kept
 from crawler.storage.duplicates.kept import Index
 from crawler.storage.duplicates.trouble import told
 from crawler.storage.store import opened
+from crawler.terminal import print_line
 from crawler.words import count
 from crawler.working import working
 
@@ -163,5 +164,5 @@ def _end(opts: argparse.Namespace, tally: Tally, *, is_done: bool) -> int:
     if opts.output is not None and opts.json:
         print_json(tally.result())
     elif sys.stderr.isatty():
-        print(tally, file=sys.stderr)
+        print_line(str(tally), error=True)
     return 1 if tally.bad else 0

@@ -27,6 +27,13 @@ UNBOUNDED_WIDTH = 10_000
 UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+# Users and passwords in URLs, and options of MongoDB's connection strings that are secrets.
+SECRET = re.compile(
+    r"(?<=://)[^\s/?#@]*+@"
+    r"|\b[\w.%+-]{1,64}+:[^\s/?#@:]{1,128}+@(?=[\w\[])"
+    r"|\b(tlsCertificateKeyFilePassword|proxyPassword|authMechanismProperties)=[^\s&#'\"]*+",
+    re.IGNORECASE,
+)
 # A newline in a log message after which a line could look like another record.
 LINE_START = re.compile(r"\n(?=\S)")
 
@@ -43,6 +50,11 @@ def visible(text: str, *, blanks: bool = False) -> str:
 
 def _escape(character: str) -> str:
     return character.encode("unicode_escape").decode()
+
+
+def without_secrets(text: str) -> str:
+    """Return a text with `***` in place of users, passwords and secret options of URLs."""
+    return SECRET.sub(lambda found: f"{found[1]}=***" if found[1] else "***@", text)
 
 
 def printable(text: str) -> str:
@@ -100,8 +112,11 @@ def stdout(*, soft_wrap: bool = False) -> SafeConsole:
 
 
 def print_line(text: str, *, error: bool = False) -> None:
-    """Print lines on stdout, or on stderr."""
-    print(visible(text), file=sys.stderr if error else sys.stdout)
+    """Print lines on stdout, or, without secrets, on stderr."""
+    if error:
+        print(visible(without_secrets(text)), file=sys.stderr)
+    else:
+        print(visible(text))
 
 
 def shortened(text: str) -> Text:
@@ -113,7 +128,7 @@ def shortened(text: str) -> Text:
 
 
 class SafeRecord(logging.LogRecord):
-    """A log record without unsafe characters, for any handler and formatter.
+    """A log record without unsafe characters and secrets, for any handler and formatter.
 
     Lines of a message after the first one are indented, so that none looks like another record.
     Lines of tracebacks stay.
@@ -123,7 +138,7 @@ class SafeRecord(logging.LogRecord):
 
     def getMessage(self) -> str:  # noqa: N802
         """Return the message with its arguments."""
-        return LINE_START.sub("\n  ", visible(super().getMessage()))
+        return LINE_START.sub("\n  ", visible(without_secrets(super().getMessage())))
 
     @property
     def exc_text(self) -> str | None:
@@ -132,7 +147,7 @@ class SafeRecord(logging.LogRecord):
 
     @exc_text.setter
     def exc_text(self, text: str | None) -> None:
-        self._traceback = None if text is None else visible(text)
+        self._traceback = None if text is None else visible(without_secrets(text))
 
 
 def guard_logs() -> None:

@@ -163,3 +163,14 @@ def test_the_log_of_a_crawl_moves_no_cursor(freshet: Freshet, pages: Pages) -> N
     # A line that the text brings is part of its record; those of a traceback stay as they are.
     assert "\n  2026-01-01 00:00:00 [x] ERROR: forged" in written
     assert "\nTraceback (most recent call last):\n  File " in written
+
+
+def test_the_password_of_a_start_url_is_not_in_the_log(freshet: Freshet, pages: Pages) -> None:
+    pages.list("index.html", ["/item/1.html"])
+    url = pages.url.replace("http://", "http://me:s3cret@")
+    definition = freshet.wrapper("secret", start_urls=[f"{url}/", f"{url}/none"], item_pages="/x/")
+    log = freshet.folder / "crawl.log"
+    done = freshet("crawl", "site", "-a", f"wrapper={definition}", "-s", f"LOG_FILE={log}")
+    written = log.read_text(encoding="utf-8") if log.exists() else ""
+    assert written or done.err
+    assert "s3cret" not in written + done.err + done.out

@@ -7,13 +7,22 @@ import io
 import json
 import logging
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from rich.table import Table
 from rich.text import Text
 
-from crawler.terminal import UNSAFE, SafeConsole, SafeRecord, as_json, print_line, visible
+from crawler.terminal import (
+    UNSAFE,
+    SafeConsole,
+    SafeRecord,
+    as_json,
+    print_line,
+    visible,
+    without_secrets,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 NASTY = (
@@ -85,6 +94,39 @@ def test_log_records_are_escaped_in_any_format() -> None:
         text = form.format(record("failed", error=True))
     assert UNSAFE.search(text) is None
     assert "\nTraceback (most recent call last):\n  File" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://me:pass@a.test/x is", "http://***@a.test/x is"),
+        ("https://token@a.test", "https://***@a.test"),
+        ("invalid hostname: me:pass@10.0.0.1", "invalid hostname: ***@10.0.0.1"),
+        ("http://a.test/me@b.test http://b.test", "http://a.test/me@b.test http://b.test"),
+        (
+            "mongodb://u:p@h/?tls=true&tlsCertificateKeyFilePassword=s3cret&appName=x",
+            "mongodb://***@h/?tls=true&tlsCertificateKeyFilePassword=***&appName=x",
+        ),
+        ("mongodb://h/?TLSCertificateKeyFilePassword=s3cret", "TLSCertificateKeyFilePassword=***"),
+    ],
+)
+def test_secrets_are_not_logged(text: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    record = SafeRecord("x", logging.INFO, __file__, 1, "said %s", (text,), None)
+    assert record.getMessage().endswith(shown)
+    print_line(text, error=True)
+    assert capsys.readouterr().err.endswith(f"{shown}\n")
+    try:
+        raise ValueError(text)
+    except ValueError:
+        failed = SafeRecord("x", logging.INFO, __file__, 1, "failed", (), sys.exc_info())
+    assert shown in logging.Formatter().format(failed)
+
+
+def test_secrets_are_left_out_in_linear_time() -> None:
+    began = time.perf_counter()
+    for text in ("://" * 300_000, "a" * 1_000_000, "a:" * 500_000, "a:b" * 300_000 + " "):
+        without_secrets(text)
+    assert time.perf_counter() - began < 2
 
 
 def test_nothing_else_prints() -> None:

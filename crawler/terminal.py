@@ -1,8 +1,8 @@
 """What is shown to people: tables, lines and log lines, without anything a terminal would act on.
 
 All text that commands print and all log lines go through `visible`: titles, URLs, reasons and
-headers come from other people's servers. No other
-module prints, but for files of data (tests/unit/test_terminal.py).
+headers come from other people's servers. Other modules only print files of data
+(tests/unit/test_terminal.py).
 """
 
 from __future__ import annotations
@@ -72,7 +72,11 @@ def _instead(character: str) -> str:
 
 def as_json(value: Any, *, indent: int | None = None) -> str:
     r"""Return a value as JSON: times as ISO 8601, ids as text, UNSAFE characters as `\u001b`."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False, default=_plain)
+    return escaped_json(json.dumps(value, indent=indent, ensure_ascii=False, default=_plain))
+
+
+def escaped_json(text: str) -> str:
+    r"""Return JSON with its UNSAFE characters as `\u001b`, which means the same."""
     return UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

@@ -24,7 +24,7 @@ from crawler.storage.duplicates import kept
 from crawler.storage.duplicates.kept import Index
 from crawler.storage.duplicates.trouble import told
 from crawler.storage.store import opened
-from crawler.terminal import print_line
+from crawler.terminal import escaped_json, print_line
 from crawler.words import count
 from crawler.working import working
 
@@ -140,7 +140,7 @@ async def _index(
 def _outgoing(opts: argparse.Namespace, stdout: TextIO) -> Iterator[Tell]:
     """Writes lines where they are to go, each batch at once."""
     if opts.output is None:
-        yield lambda rows: print(rows, end="", file=stdout, flush=True)
+        yield lambda rows: print(escaped_json(rows), end="", file=stdout, flush=True)
         return
     path: Path = opts.output
     with incoming.explained(str(path)):
@@ -149,7 +149,7 @@ def _outgoing(opts: argparse.Namespace, stdout: TextIO) -> Iterator[Tell]:
         with path.open("w", encoding="utf-8", newline="\n") as file:
 
             def write(rows: str) -> None:
-                file.write(rows)
+                file.write(escaped_json(rows))
                 file.flush()
 
             yield write

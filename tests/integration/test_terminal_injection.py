@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -163,6 +164,16 @@ def test_the_log_of_a_crawl_moves_no_cursor(freshet: Freshet, pages: Pages) -> N
     # A line that the text brings is part of its record; those of a traceback stay as they are.
     assert "\n  2026-01-01 00:00:00 [x] ERROR: forged" in written
     assert "\nTraceback (most recent call last):\n  File " in written
+
+
+def test_ids_of_checked_texts_are_escaped(freshet: Freshet) -> None:
+    file, out = freshet.folder / "texts.jsonl", freshet.folder / "flags.jsonl"
+    file.write_text(json.dumps({"id": NASTY, "text": "some words of a text"}), encoding="utf-8")
+    printed = freshet("duplicates", "check", file)
+    freshet("duplicates", "check", file, "--output", out)
+    for text in (printed.out, out.read_text(encoding="utf-8")):
+        checked(text)
+        assert json.loads(text)["id"] == NASTY
 
 
 def test_the_password_of_a_start_url_is_not_in_the_log(freshet: Freshet, pages: Pages) -> None:

@@ -8,6 +8,7 @@ from scrapy.settings import Settings, get_settings_priority
 
 from crawler import __version__
 from crawler.config import Config
+from crawler.terminal import guard_logs
 
 COMPONENTS: dict[str, dict[Any, int | None]] = {
     "ITEM_PIPELINES": {
@@ -64,7 +65,8 @@ class FreshetAddon:
     """Scrapy add-on; everything it sets can be overridden in settings.py or with `-s`."""
 
     def update_settings(self, settings: Settings) -> None:
-        """Add Freshet's components and the manners that the config asks for."""
+        """Add Freshet's components and the manners that the config asks for; guard the log."""
+        guard_logs()
         for name, components in (COMPONENTS | HANDLERS).items():
             # A plain set at add-on priority would lose against a user's own components.
             priority = max(settings.getpriority(name) or 0, get_settings_priority("addon"))

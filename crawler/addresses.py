@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from urllib.parse import urlsplit
 from crawler.urls import host_of
 
 Address = IPv4Address | IPv6Address
+HOST_HEADER = re.compile(r"(?P<name>[^\s:\[\]]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?")
 # What has been given out so far for the public Internet.
 GLOBAL_UNICAST = IPv6Network("2000::/3")
 # Stands for the IPv4 addresses behind a translator (RFC 6052).
@@ -112,3 +114,20 @@ def _place(url: str) -> tuple[str, int]:
     except ValueError:
         return "", 0
     return host_of(url).removeprefix("www."), 80 if port == 443 else port
+
+
+def is_loopback(address: str) -> bool:
+    """The address, without brackets, is one of this machine for itself."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def is_local(host: str) -> bool:
+    """Whether a Host header names this machine; other names may have been pointed at it."""
+    found = HOST_HEADER.fullmatch(host.strip())
+    if not found:
+        return False
+    name = found["name"].lower()
+    return name == "localhost" or is_loopback(name.strip("[]"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from abc import abstractmethod
@@ -15,6 +14,7 @@ from scrapy.exceptions import UsageError
 from crawler.config import Config
 from crawler.errors import FreshetError
 from crawler.helping import Help
+from crawler.terminal import as_json, guard_logs, print_line
 
 
 class FreshetCommand(ScrapyCommand):
@@ -58,6 +58,7 @@ class FreshetCommand(ScrapyCommand):
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
         """Check the usage, then do it; the user's mistakes become one line and exit code 1."""
         refuse_left_over(args, self.arguments)
+        guard_logs()
         try:
             self.execute(args, opts)
         except FreshetError as error:
@@ -91,19 +92,9 @@ def refuse_left_over(args: list[str], arguments: tuple[str, ...]) -> None:
 
 def complain(command: str, error: object) -> None:
     """One line on stderr: which command, what is wrong."""
-    print(f"scrapy {command}: {error}", file=sys.stderr)
+    print_line(f"scrapy {command}: {error}", error=True)
 
 
 def print_json(value: Any) -> None:
     """Print a value as JSON: times as ISO 8601 in UTC, ids as text."""
-    print(json.dumps(value, indent=1, ensure_ascii=False, default=_plain))
-
-
-def json_line(value: Any) -> str:
-    """A value as one line of JSON, in the form of `print_json`."""
-    return json.dumps(value, ensure_ascii=False, default=_plain)
-
-
-def _plain(value: object) -> str:
-    iso = getattr(value, "isoformat", None)
-    return str(iso()) if iso else str(value)
+    print_line(as_json(value, indent=1))

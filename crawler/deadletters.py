@@ -15,7 +15,7 @@ from crawler.errors import ConfigError
 from crawler.storage import dead
 from crawler.storage.client import Document
 from crawler.storage.store import opened
-from crawler.terminal import shortened, stdout
+from crawler.terminal import print_line, shortened, stdout
 from crawler.urls import canonical, is_http
 from crawler.words import count
 
@@ -38,7 +38,7 @@ def show(config: Config, opts: argparse.Namespace) -> int:
     if opts.json:
         print_json(rows)
     elif not rows:
-        print("nothing is dead")
+        print_line("nothing is dead")
     else:
         table = Table("URL", "spider", "since (UTC)", "workers lost", box=SIMPLE_HEAD)
         for column in table.columns[1:]:
@@ -66,7 +66,7 @@ def _say(opts: argparse.Namespace, keys: list[str], what: str) -> int:
     if opts.json:
         print_json({"targets": keys})
     else:
-        print(f"{count(len(keys), 'target')} {what}")
+        print_line(f"{count(len(keys), 'target')} {what}")
     return 0
 
 

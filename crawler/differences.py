@@ -16,6 +16,8 @@ from itertools import pairwise
 
 from rapidfuzz.distance import Indel, LCSseq, Prefix
 
+from crawler.terminal import visible
+
 # Above this many pairs of characters the exact distance takes a second; lines are compared then.
 EXACT_PAIRS = 40_000_000_000
 # Up to this many it takes about 30 ms, in which no other thread runs: the library keeps the lock.
@@ -370,24 +372,19 @@ def _context(text: str, *, first: bool, last: bool) -> str:
     head = CONTEXT_CHARACTERS // 2 if first else CONTEXT_CHARACTERS
     tail = 0 if last else CONTEXT_CHARACTERS
     if len(text) <= head + tail + CONTEXT_CHARACTERS:
-        return _visible(text)
+        return visible(text, blanks=True)
     begin, end = text[:head].rstrip("\n"), text[len(text) - tail :] if tail else ""
     blank = end.find(" ")
     end = end[blank + 1 :] if 0 <= blank < CONTEXT_CHARACTERS // 3 else end
     left_out = len(text) - len(begin) - len(end)
-    return f"{_visible(begin)}\n… {left_out:,} characters …\n{_visible(end)}".rstrip("\n")
+    shown = visible(begin, blanks=True), visible(end, blanks=True)
+    return f"\n… {left_out:,} characters …\n".join(shown).rstrip("\n")
 
 
 def _folded(text: str, longest: int) -> str:
     """A text as it can be shown; of a long one the beginning and the end."""
     half, left_out = longest // 2, len(text) - longest
     if left_out <= CONTEXT_CHARACTERS:
-        return _visible(text)
-    return f"{_visible(text[:half])} … {left_out:,} characters … {_visible(text[-half:])}"
-
-
-def _visible(text: str) -> str:
-    """A text with escapes in place of what moves a cursor or cannot be seen."""
-    return "".join(
-        x if x.isprintable() or x == "\n" else x.encode("unicode_escape").decode() for x in text
-    )
+        return visible(text, blanks=True)
+    shown = visible(text[:half], blanks=True), visible(text[-half:], blanks=True)
+    return f" … {left_out:,} characters … ".join(shown)

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from twisted.internet import asyncioreactor
 from twisted.internet.error import CannotListenError
 from twisted.protocols.policies import WrappingFactory
+from twisted.web.server import Request
 
 from crawler.errors import ConfigError
 
@@ -28,6 +29,17 @@ def run_in_reactor(work: Coroutine[Any, Any, Result]) -> Result:
     task.add_done_callback(lambda _: reactor.stop())
     reactor.run(installSignalHandlers=False)
     return task.result()
+
+
+class Bodiless(Request):
+    """A request whose body is thrown away as it comes: it fills neither memory nor a folder."""
+
+    def gotLength(self, length: int | None) -> None:  # noqa: N802 - Twisted's name
+        """Begin a request; Twisted would open a file for a long body."""
+        super().gotLength(0)  # type: ignore[no-untyped-call]
+
+    def handleContentChunk(self, data: bytes) -> None:  # noqa: N802 - Twisted's name
+        """Throw a part of the body away."""
 
 
 class Bounded(WrappingFactory):

@@ -23,4 +23,5 @@ ADDONS = {"crawler.addon.FreshetAddon": 100}
 REMOTE_CONTROL_ENABLED = False
 TELNETCONSOLE_ENABLED = False
 FEED_EXPORT_ENCODING = "utf-8"
+FEED_EXPORTERS = {"csv": "crawler.extensions.exporting.SafeCsvExporter"}
 LOG_LEVEL = "INFO"

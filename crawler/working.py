@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from crawler.config import Config
+from crawler.terminal import SafeConsole
 from schedules.compiling import on_compiling
 
 COMPILING = "{what}: compiling the planner's kernels, once per machine: {count}"
@@ -23,20 +24,20 @@ def working(config: Config, what: str) -> Iterator[Callable[[str], None]]:
     if not (config.progress and sys.stderr.isatty()):
         yield lambda what: None
         return
-    console = Console(stderr=True, highlight=False)
+    console = SafeConsole(stderr=True)
     shown, count = what, 0
 
     def say(what: str) -> None:
         nonlocal shown
         shown = what
-        status.update(what)
+        status.update(Text(what))
 
     def compile_one() -> None:
         nonlocal count
         count += 1
-        status.update(COMPILING.format(what=shown, count=count))
+        status.update(Text(COMPILING.format(what=shown, count=count)))
 
-    with logs_above(console), console.status(what) as status, on_compiling(compile_one):
+    with logs_above(console), console.status(Text(what)) as status, on_compiling(compile_one):
         yield say
 
 
@@ -70,5 +71,5 @@ class _Above(io.TextIOBase):
     def write(self, text: str) -> int:
         """Print a record as it is: the terminal wraps long lines, so that they can be copied."""
         if text:
-            self._console.print(Text(text.removesuffix("\n")), highlight=False, soft_wrap=True)
+            self._console.print(Text(text.removesuffix("\n")), soft_wrap=True)
         return len(text)

@@ -12,6 +12,7 @@ from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.helping import moment, number, part, when
+from crawler.terminal import printable, stdout
 from crawler.words import count, listed
 
 if TYPE_CHECKING:
@@ -167,18 +168,13 @@ def _text(value: Any) -> str:
 
 
 def _short(text: str) -> str:
-    from crawler.searching.passages import printable
-
     return shorten(printable(text), MAX_SUMMARY, placeholder=" …")
 
 
 def _show(found: Document) -> None:
-    from rich.console import Console
-
-    from crawler.searching.passages import printable
     from crawler.storage.changes import MAX_EVENTS
 
-    console = Console(soft_wrap=True, highlight=False, markup=False)
+    console = stdout(soft_wrap=True)
     rows = found["changes"]
     for row in rows:
         console.print(f"{row['at']:%Y-%m-%d %H:%M}  {row['outcome']:<7}  {printable(row['url'])}")

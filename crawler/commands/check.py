@@ -14,6 +14,7 @@ from scrapy.utils.misc import load_object
 from crawler.command import complain
 from crawler.errors import FreshetError
 from crawler.inspection import spider_named
+from crawler.terminal import print_line
 
 
 class Command(check.Command):
@@ -37,10 +38,10 @@ class Command(check.Command):
         """Check, and say so where no spider has contracts."""
         super().run(args, opts)
         if not self._contracts(args):
-            print(
+            print_line(
                 "scrapy check: no spider has contracts in its docstrings. To see what a site "
                 "definition reads: scrapy wrapper check NAME URL",
-                file=sys.stderr,
+                error=True,
             )
 
     def _contracts(self, names: list[str]) -> int:

@@ -16,6 +16,7 @@ from crawler.command import complain, refuse_left_over
 from crawler.config import Config
 from crawler.errors import ConfigError, FreshetError
 from crawler.locks import Busy, only_one
+from crawler.terminal import print_line
 
 if TYPE_CHECKING:
     from spiders.wrapper import WrapperSpider
@@ -53,7 +54,7 @@ class Command(crawl.Command):
         try:
             self._check(self._spider(args[0]), opts)
         except Busy as running:
-            print(f"scrapy {self.name}: {running}", file=sys.stderr)
+            print_line(f"scrapy {self.name}: {running}", error=True)
             sys.exit(0)
         except FreshetError as error:
             complain(self.name, error)

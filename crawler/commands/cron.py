@@ -15,6 +15,7 @@ from scrapy.exceptions import UsageError
 from crawler.command import FreshetCommand, print_json
 from crawler.config import PREFIX, PROJECT, UNPREFIXED, Config
 from crawler.errors import ConfigError, ServerError
+from crawler.terminal import print_line
 
 if TYPE_CHECKING:
     from crawler.refreshing.jobs import Known, Spiders
@@ -72,16 +73,16 @@ class Command(FreshetCommand):
             names, remarks = _usual(spiders, known)
         lines = _lines(names, spiders, known, self.config)
         if opts.systemd:
-            print(unit(self.config, args, WORKER if opts.worker else SERVICE), end="")
+            print_line(unit(self.config, args, WORKER if opts.worker else SERVICE).rstrip("\n"))
             return
         _make_folder(self.config)
         if opts.json:
             print_json([{"schedule": when, "command": command} for when, command in lines])
             return
         for remark in [*remarks, *_remarks()]:
-            print(f"# {remark}")
+            print_line(f"# {remark}")
         for when, command in lines:
-            print(f"{when:<15} {command}")
+            print_line(f"{when:<15} {command}")
 
 
 def _usual(spiders: Spiders, known: Known) -> tuple[list[str], list[str]]:

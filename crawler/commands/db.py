@@ -14,6 +14,7 @@ from crawler.command import FreshetCommand, print_json, refuse_left_over
 from crawler.config import Config
 from crawler.errors import ConfigError, ServerError
 from crawler.locks import Busy, only_one
+from crawler.terminal import print_line
 from crawler.words import count
 from crawler.working import working
 
@@ -49,9 +50,9 @@ class Command(FreshetCommand):
         if opts.json:
             print_json(result)
         elif args[0] == "uri":
-            print(result["uri"])
+            print_line(result["uri"])
         else:
-            print(_in_words(result))
+            print_line(_in_words(result))
         if args[0] == "status" and not result["running"]:
             self.exitcode = 1
 
@@ -65,7 +66,7 @@ class Command(FreshetCommand):
             print_json({"to": to, "documents": sum(counts.values()), "collections": counts})
             return
         copied = f"{count(sum(counts.values()), 'document')} in {count(len(counts), 'collection')}"
-        print(f"copied to {to}: {copied}; set MONGO_URI to it, the data here stay as they are")
+        print_line(f"copied to {to}: {copied}; set MONGO_URI to it, the data here stay as they are")
 
 
 async def _copied(config: Config, uri: str, locks: ExitStack, say: Say) -> dict[str, int]:

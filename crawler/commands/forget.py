@@ -10,6 +10,7 @@ from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
+from crawler.terminal import print_line
 from crawler.urls import is_http
 
 
@@ -39,7 +40,7 @@ class Command(FreshetCommand):
             print_json({"dry_run": opts.dry_run} | counts)
         else:
             verb = "would forget" if opts.dry_run else "forgot"
-            print(f"{verb} {_in_words(counts)}")
+            print_line(f"{verb} {_in_words(counts)}")
 
     def _ask(self, what: str, counts: dict[str, int], opts: argparse.Namespace) -> None:
         if opts.yes:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from scrapy.commands import genspider
 
+from crawler.terminal import print_line
+
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates" / "spiders"
 
 
@@ -19,4 +21,4 @@ class Command(genspider.Command):
     def _list_templates(self) -> None:
         super()._list_templates()
         for path in sorted(TEMPLATES.glob("*.tmpl")):
-            print(f"  {path.stem}")
+            print_line(f"  {path.stem}")

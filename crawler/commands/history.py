@@ -7,14 +7,13 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.terminal import shortened, stdout
+from crawler.terminal import printable, shortened, stdout
 from crawler.words import listed
 
 if TYPE_CHECKING:
@@ -158,7 +157,7 @@ def _show_diff(found: Document, pair: tuple[int, int], *, as_json: bool) -> None
     if as_json:
         print_json({"url": found["url"], "before": before, "after": after, "diff": lines})
         return
-    console = Console(soft_wrap=True, highlight=False, markup=False)
+    console = stdout(soft_wrap=True)
     if not lines:
         console.print(f"no difference between {names[0]} and {names[1]}")
     for line in lines:
@@ -190,8 +189,6 @@ def _show(found: Document) -> None:
 
 
 def _visits_table(rows: list[Document]) -> Table:
-    from crawler.searching.passages import printable
-
     columns = ("at (UTC)", "outcome", "status", "get", "update", "diff", "reason")
     table = Table(
         *columns, title="visits, sizes in bytes, diff in characters", title_justify="left"

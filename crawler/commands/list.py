@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from scrapy.commands import list as scrapys
 from scrapy.spiderloader import get_spider_loader
@@ -11,6 +10,7 @@ from scrapy.spiderloader import get_spider_loader
 from crawler.command import complain
 from crawler.config import Config
 from crawler.errors import FreshetError
+from crawler.terminal import print_line
 
 
 class Command(scrapys.Command):
@@ -30,4 +30,5 @@ class Command(scrapys.Command):
             names |= stored_definitions(Config.of(self.settings)).keys()
         except FreshetError as error:
             complain("list", f"only spider classes: {error}")
-        sys.stdout.write("".join(f"{name}\n" for name in sorted(names)))
+        for name in sorted(names):
+            print_line(name)

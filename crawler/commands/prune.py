@@ -10,6 +10,7 @@ from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
+from crawler.terminal import print_line
 
 Counts = dict[str, dict[str, int]]
 
@@ -55,7 +56,7 @@ class Command(FreshetCommand):
         verb = "would go" if opts.dry_run else "gone"
         for name, n in counts.items():
             gone = f"{n['versions']} versions, {n['visits']} visits and {n['runs']} passes"
-            print(f"{name}: {gone} {verb}")
+            print_line(f"{name}: {gone} {verb}")
 
 
 def _first(given: float | None, default: float) -> float:

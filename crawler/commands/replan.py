@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,6 +12,7 @@ from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.locks import Busy, only_one
+from crawler.terminal import print_line
 from crawler.working import working
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class Command(FreshetCommand):
         try:
             lock = None if opts.dry_run else only_one(self.config, "replan", BUSY)
         except Busy as busy:
-            print(f"scrapy replan: {busy}", file=sys.stderr)
+            print_line(f"scrapy replan: {busy}", error=True)
             return
         try:
             with working(self.config, "opening the database") as say:

@@ -7,7 +7,6 @@ import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from scrapy.exceptions import UsageError
 
 from crawler.clock import Clock
@@ -15,6 +14,7 @@ from crawler.command import FreshetCommand, complain, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.helping import moment, number, when
+from crawler.terminal import SafeConsole
 from crawler.words import count
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Command(FreshetCommand):
                 "WORD is missing (--since 7d lists the newest posts)", print_help=False
             )
         query = Query.of(args, opts.without, every=not opts.any)
-        console = Console(highlight=False, markup=False)
+        console = SafeConsole()
         columns = COLUMNS_IN_JSON if opts.json else room(console)
         rows, more = asyncio.run(_search(self.config, query, bool(args), opts, columns))
         if opts.json:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from typing import TYPE_CHECKING, Any
 
 from rich.columns import Columns
 from rich.table import Table
 
 from crawler.clock import Clock
-from crawler.command import FreshetCommand, json_line, print_json
+from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.helping import number, part
-from crawler.terminal import stdout
+from crawler.terminal import as_json, print_line, printable, stdout
 from crawler.words import count
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ def _show_listed(found: Document, opts: argparse.Namespace) -> None:
     """A line for each target; how many more there are goes to stderr where stdout is JSON."""
     rows, total = found["targets"], found["total"]
     for row in rows:
-        print(json_line(_plain(row)) if opts.json else _line(row))
+        print_line(as_json(_plain(row)) if opts.json else _line(row))
     more = total - opts.skip - len(rows)
     if not rows:
         which = STATES_LISTED[opts.state] if opts.state else "such targets"
@@ -122,7 +121,7 @@ def _show_listed(found: Document, opts: argparse.Namespace) -> None:
         said = f"{len(rows):,} of {count(total, 'target')}, times in UTC"
         if more > 0:
             said += f"; {more:,} more: --limit N, or --skip {opts.skip + len(rows)}"
-    print(said, file=sys.stderr if opts.json else sys.stdout)
+    print_line(said, error=opts.json)
 
 
 def _plain(row: Document) -> Document:
@@ -133,8 +132,6 @@ def _plain(row: Document) -> Document:
 
 def _line(row: Document) -> str:
     """`URL  item of shop, error 3 times in a row: status 500, next visit 2026-01-31 10:00`."""
-    from crawler.searching.passages import printable
-
     parts = [f"{row['kind']} of {row['spider']}", _state(row)]
     if "dead" not in row and not row.get("alias_of"):
         parts.append(f"next visit {row['next_visit']:%Y-%m-%d %H:%M}")

@@ -17,6 +17,7 @@ from scrapy.utils.conf import arglist_to_dict
 from crawler.command import FreshetCommand, print_json
 from crawler.errors import ConfigError
 from crawler.shapes import Shape, shapes
+from crawler.terminal import stdout
 from crawler.urls import is_http
 from crawler.words import count
 
@@ -153,7 +154,7 @@ def _never_found(wrapper: Wrapper, pages: list[Page]) -> list[str]:
 
 
 def _show(wrapper: Wrapper, pages: list[Page], found: _Unmatched, problems: list[str]) -> None:
-    console = Console(soft_wrap=True, highlight=False, markup=False)
+    console = stdout(soft_wrap=True)
     console.print(f"{wrapper.name}: definition is valid; {_parts(wrapper)}")
     for page in pages:
         _show_page(console, wrapper, page)

@@ -24,6 +24,7 @@ from crawler.storage.duplicates import kept
 from crawler.storage.duplicates.kept import Index
 from crawler.storage.duplicates.trouble import told
 from crawler.storage.store import opened
+from crawler.terminal import escaped_json, print_line
 from crawler.words import count
 from crawler.working import working
 
@@ -139,7 +140,7 @@ async def _index(
 def _outgoing(opts: argparse.Namespace, stdout: TextIO) -> Iterator[Tell]:
     """Writes lines where they are to go, each batch at once."""
     if opts.output is None:
-        yield lambda rows: print(rows, end="", file=stdout, flush=True)
+        yield lambda rows: print(escaped_json(rows), end="", file=stdout, flush=True)
         return
     path: Path = opts.output
     with incoming.explained(str(path)):
@@ -148,7 +149,7 @@ def _outgoing(opts: argparse.Namespace, stdout: TextIO) -> Iterator[Tell]:
         with path.open("w", encoding="utf-8", newline="\n") as file:
 
             def write(rows: str) -> None:
-                file.write(rows)
+                file.write(escaped_json(rows))
                 file.flush()
 
             yield write
@@ -163,5 +164,5 @@ def _end(opts: argparse.Namespace, tally: Tally, *, is_done: bool) -> int:
     if opts.output is not None and opts.json:
         print_json(tally.result())
     elif sys.stderr.isatty():
-        print(tally, file=sys.stderr)
+        print_line(str(tally), error=True)
     return 1 if tally.bad else 0

@@ -9,8 +9,8 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from crawler.searching.passages import printable
 from crawler.storage.client import Document
+from crawler.terminal import printable
 
 Result = TypeVar("Result")
 COMMAND = "duplicates"

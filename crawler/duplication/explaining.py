@@ -7,8 +7,6 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 from crawler.command import print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
@@ -18,6 +16,7 @@ from crawler.sketches.stored import Sketch
 from crawler.storage.client import Database, Document
 from crawler.storage.duplicates import comparing, reading
 from crawler.storage.store import opened
+from crawler.terminal import SafeConsole
 from crawler.urls import is_http
 from crawler.words import listed
 
@@ -41,7 +40,7 @@ def run(config: Config, opts: argparse.Namespace) -> int:
     else:
         from crawler.duplication.explainlines import show
 
-        show(Console(highlight=False, markup=False), told)
+        show(SafeConsole(), told)
     return 0
 
 

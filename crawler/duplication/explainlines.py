@@ -9,8 +9,8 @@ from rich.text import Text
 
 from crawler.duplication import sidebyside
 from crawler.duplication.common import place_of, title_of
-from crawler.searching.passages import printable
 from crawler.storage.client import Document
+from crawler.terminal import printable
 from crawler.words import count
 
 INDENT = 3

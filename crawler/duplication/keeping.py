@@ -17,7 +17,7 @@ from crawler.storage.client import Document
 from crawler.storage.duplicates import kept
 from crawler.storage.duplicates.trouble import told
 from crawler.storage.store import opened
-from crawler.terminal import stdout
+from crawler.terminal import print_line, stdout
 from crawler.words import count, listed
 
 
@@ -34,7 +34,7 @@ def run(config: Config, opts: argparse.Namespace) -> int:
         row = _named(rows, opts.forget)
         _ask(row, opts)
         _forget(config, row["name"])
-        print_json(row) if opts.json else print(f"removed {_told(row)}")
+        print_json(row) if opts.json else print_line(f"removed {_told(row)}")
     elif opts.json:
         print_json(rows)
     else:

@@ -16,14 +16,13 @@ from crawler.command import print_json
 from crawler.config import Config
 from crawler.duplication.common import copies, place_of, positive, title_of
 from crawler.errors import ConfigError
-from crawler.searching.passages import printable
 from crawler.storage import search
 from crawler.storage.client import Database, Document
 from crawler.storage.duplicates import reading
 from crawler.storage.duplicates.opening import HINT
 from crawler.storage.duplicates.reading import Overview
 from crawler.storage.store import opened
-from crawler.terminal import shortened, stdout
+from crawler.terminal import printable, shortened, stdout
 from crawler.words import count
 
 USUAL_LIMIT = 20

@@ -16,6 +16,7 @@ from crawler.storage.duplicates import reading, rebuilding
 from crawler.storage.duplicates.registry import Registry
 from crawler.storage.duplicates.trouble import told
 from crawler.storage.store import opened
+from crawler.terminal import print_line
 from crawler.words import count
 from crawler.working import working
 
@@ -44,7 +45,7 @@ def run(config: Config, opts: argparse.Namespace) -> int:
     if opts.json:
         print_json(done)
     else:
-        print(_in_words(done))
+        print_line(_in_words(done))
     return 0
 
 

@@ -6,7 +6,6 @@ import sys
 from contextlib import ExitStack
 from typing import Self
 
-from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 from scrapy import signals
@@ -16,6 +15,7 @@ from scrapy.utils.asyncio import create_looping_call
 
 from crawler.items import Outcome
 from crawler.session import Session
+from crawler.terminal import SafeConsole
 from crawler.working import logs_above
 
 UPDATE_SECONDS = 0.5
@@ -28,12 +28,12 @@ class Progress:
         self.session = Session.of(crawler)
         if not (self.session.config.progress and sys.stderr.isatty()):
             raise NotConfigured
-        self.console = Console(stderr=True)
+        self.console = SafeConsole(stderr=True)
         self.bar = Bar(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
-            TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[note]}"),
+            TextColumn("{task.completed:.0f}/{task.total:.0f} {task.fields[note]}", markup=False),
             TimeElapsedColumn(),
             console=self.console,
             transient=True,

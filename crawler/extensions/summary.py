@@ -12,6 +12,7 @@ from scrapy.crawler import Crawler
 
 from crawler.items import SEEN, Outcome
 from crawler.session import Session
+from crawler.terminal import print_line
 from crawler.words import count, moment
 
 logger = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class Summary:
             line = part_of_a_pass(self.session)
         # On a terminal the log is quiet, and the line stands below the live display.
         if sys.stderr.isatty() and self.crawler.settings["LOG_LEVEL"] != "INFO":
-            print(line, file=sys.stderr)
+            print_line(line, error=True)
         else:
             logger.info("%s", line)
 

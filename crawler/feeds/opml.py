@@ -19,6 +19,7 @@ from xml.sax.saxutils import escape, quoteattr
 from lxml import etree
 
 from crawler.feeds.lists import NOT_IN_XML, Gathering, NoList, Subscription, category_of
+from crawler.terminal import UNSAFE
 
 Chunks = Iterable[str]
 FEED_TYPES = frozenset({"rss", "atom", "feed", "rdf", "json"})
@@ -142,7 +143,7 @@ def written(feeds: Iterable[Subscription], title: str, at: datetime) -> Iterator
         for category in feed.categories or ("",):
             folders.setdefault(tuple(category_of(category).split("/")), []).append(feed)
     yield '<?xml version="1.0" encoding="UTF-8"?>\n<opml version="2.0">\n  <head>\n'
-    yield f"    <title>{escape(NOT_IN_XML.sub(' ', title))}</title>\n"
+    yield f"    <title>{_referenced(escape(NOT_IN_XML.sub(' ', title)))}</title>\n"
     yield f"    <dateCreated>{format_datetime(at, usegmt=True)}</dateCreated>\n"
     yield "  </head>\n  <body>\n"
     yield from _nested(folders)
@@ -180,4 +181,9 @@ def _indent(depth: int) -> str:
 
 
 def _quoted(text: str) -> str:
-    return quoteattr(NOT_IN_XML.sub(" ", text))
+    return _referenced(quoteattr(NOT_IN_XML.sub(" ", text)))
+
+
+def _referenced(text: str) -> str:
+    """What a terminal would act on as character references, since lists are printed as well."""
+    return UNSAFE.sub(lambda found: f"&#{ord(found[0])};", text)

@@ -12,10 +12,11 @@ from typing import Any
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from twisted.internet.defer import maybeDeferred
 from twisted.web.resource import Resource
-from twisted.web.server import NOT_DONE_YET, Request, Site
+from twisted.web.server import NOT_DONE_YET, Site
 
+from crawler.addresses import is_local, is_loopback
 from crawler.metrics.address import Address
-from crawler.reactor import open_port, url_of
+from crawler.reactor import Bodiless, open_port, url_of
 
 logger = logging.getLogger(__name__)
 IDLE_SECONDS = 30
@@ -45,7 +46,7 @@ class Answer:
 
 
 async def answer(told: Told, method: str, path: str) -> Answer:
-    """The answer to a request."""
+    """Return the answer to a request; may raise what `told` raises."""
     if method not in ("GET", "HEAD"):
         return Answer(405, b"GET, please\n")
     if path == "/metrics":
@@ -61,25 +62,27 @@ async def answer(told: Told, method: str, path: str) -> Answer:
     return Answer(200, INDEX) if path == "/" else Answer(404, INDEX)
 
 
-class Bodiless(Request):
-    """A request whose body nobody wants."""
-
-    def handleContentChunk(self, data: bytes) -> None:  # noqa: N802 - Twisted's name
-        """Throw a part of the body away."""
-
-
 class Telling(Resource):
     """Answers each request, a little later."""
 
     isLeaf = True  # noqa: N815 - Twisted's name
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, told: Told, address: Address) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._told = told
+        self._is_private = is_loopback(address.host)
         self._tasks: set[asyncio.Task[None]] = set()
 
     def render(self, request: Any) -> int:
-        """Begin to answer."""
+        """Begin to answer.
+
+        On loopback other names than localhost come from web pages whose name was pointed here.
+        """
+        hosts = request.requestHeaders.getRawHeaders(b"host", [])
+        named = len(hosts) == 1 and is_local(hosts[0].decode("latin-1"))
+        if self._is_private and not named:
+            _send(request, Answer(403, b"only for this machine; say localhost\n"))
+            return NOT_DONE_YET
         task = asyncio.get_running_loop().create_task(self._answer(request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -104,16 +107,16 @@ async def served(told: Told, address: Address, option: str) -> AsyncIterator[str
     from twisted.internet import reactor
 
     said = f"{option} {address.host}:{address.port}"
-    port = open_port(reactor, address.port, _site(reactor, told), address.host, said)
+    port = open_port(reactor, address.port, _site(reactor, told, address), address.host, said)
     try:
         yield url_of(port)
     finally:
         await maybeDeferred(port.stopListening).asFuture(asyncio.get_running_loop())
 
 
-def _site(reactor: Any, told: Told) -> Site:
+def _site(reactor: Any, told: Told, address: Address) -> Site:
     return Site(  # type: ignore[no-untyped-call]
-        Telling(told),
+        Telling(told, address),
         requestFactory=Bodiless,
         timeout=IDLE_SECONDS,
         reactor=reactor,

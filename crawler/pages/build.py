@@ -12,6 +12,7 @@ from crawler.pages.options import add_places, places
 from crawler.storage import cells
 from crawler.storage.client import Document
 from crawler.storage.store import opened
+from crawler.terminal import print_line
 
 COMMAND = "pages"
 
@@ -38,7 +39,7 @@ def run(config: Config, opts: argparse.Namespace) -> int:
     if opts.json:
         print_json({"pages": done.pages, "out": str(order.out)})
     else:
-        print(f"{done} -> {order.out}")
+        print_line(f"{done} -> {order.out}")
     return 1 if done.problems else 0
 
 

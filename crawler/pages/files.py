@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from crawler.pages.options import is_loopback
+from crawler.addresses import is_local
 
 INDEX = "index.html"
 ALWAYS = {
@@ -22,7 +22,6 @@ ALWAYS = {
     "Cache-Control": "no-cache",
 }
 TEXTS = re.compile(r"text/.*|application/(json|javascript)")
-HOST = re.compile(r"(?P<name>[^\s:\[\]]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,15 +58,6 @@ def answer(root: Path, asked: Asked) -> Answer:
         return _file(root, "/".join(parts[1:]), asked.etag)
     except (OSError, ValueError, RuntimeError):
         return NOT_FOUND
-
-
-def is_local(host: str) -> bool:
-    """A Host header names this machine: others come from pages whose name was pointed here."""
-    found = HOST.fullmatch(host.strip())
-    if not found:
-        return False
-    name = found["name"].lower()
-    return name == "localhost" or is_loopback(name.strip("[]"))
 
 
 def _file(root: Path, name: str, etag: str) -> Answer:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
+from crawler.addresses import is_loopback
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.pages.sources import BUILT_IN
@@ -72,14 +72,6 @@ def listening(opts: argparse.Namespace) -> Listening:
     if not opts.port.isascii() or not opts.port.isdecimal() or int(opts.port) > 65_535:
         raise ConfigError(f"--port: {opts.port!r} is no number from 0 to 65535")
     return Listening(_loopback(opts.bind), int(opts.port), _seconds(opts.for_time))
-
-
-def is_loopback(address: str) -> bool:
-    """The address, without brackets, is one of this machine for itself."""
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False
 
 
 def _loopback(address: str) -> str:

@@ -7,6 +7,7 @@ import argparse
 from crawler.command import print_json
 from crawler.config import Config
 from crawler.pages.options import add_listening, add_places, listening, places
+from crawler.terminal import print_line
 from crawler.words import count
 
 
@@ -29,5 +30,5 @@ def run(config: Config, opts: argparse.Namespace) -> None:
     if opts.json:
         print_json(done)
     else:
-        changes = count(done["written"], "page")
-        print(f"{changes} written in {count(round(done['seconds']), 'second')} -> {done['out']}")
+        changes, seconds = count(done["written"], "page"), count(round(done["seconds"]), "second")
+        print_line(f"{changes} written in {seconds} -> {done['out']}")

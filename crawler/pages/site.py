@@ -10,7 +10,7 @@ from twisted.web.server import Site
 
 from crawler.pages.files import ALWAYS, Asked, answer
 from crawler.pages.options import Listening
-from crawler.reactor import open_port
+from crawler.reactor import Bodiless, open_port
 
 IDLE_SECONDS = 30
 
@@ -39,7 +39,11 @@ class Folder(Resource):
 def listen(reactor: Any, order: Listening, root: Path) -> Any:
     """Begin to listen; raises ConfigError where the address cannot be had."""
     site = Site(  # type: ignore[no-untyped-call]
-        Folder(root), timeout=IDLE_SECONDS, reactor=reactor, parsePOSTFormSubmission=False
+        Folder(root),
+        requestFactory=Bodiless,
+        timeout=IDLE_SECONDS,
+        reactor=reactor,
+        parsePOSTFormSubmission=False,
     )
     option = f"--bind {order.bind} --port {order.port}"
     return open_port(reactor, order.port, site, order.bind, option)

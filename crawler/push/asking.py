@@ -26,6 +26,7 @@ from crawler.storage import hosts, websub
 from crawler.storage.client import Database
 from crawler.storage.patience import Patience
 from crawler.storage.websub import Ask, Feed
+from crawler.terminal import printable
 from crawler.urls import host_of
 
 logger = logging.getLogger(__name__)
@@ -175,5 +176,4 @@ def form_of(ask: Ask, mode: str) -> dict[str, str]:
 
 def in_one_line(text: str) -> str:
     """What a stranger says, fit for the database and the log."""
-    shown = "".join(x if x.isprintable() else " " for x in text[: 4 * MOST_REASON])
-    return " ".join(shown.split())[:MOST_REASON]
+    return printable(text[: 4 * MOST_REASON])[:MOST_REASON]

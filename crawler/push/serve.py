@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 from crawler.command import print_json
 from crawler.config import Config
 from crawler.locks import Busy, only_one
 from crawler.push.options import add_options, order_of
+from crawler.terminal import print_line
 from crawler.words import count
 
 __all__ = ["add_options", "serve"]
@@ -26,7 +26,7 @@ def serve(config: Config, opts: argparse.Namespace) -> None:
     try:
         lock = only_one(config, "feeds-push", BUSY)
     except Busy as busy:
-        print(f"scrapy feeds push: {busy}", file=sys.stderr)
+        print_line(f"scrapy feeds push: {busy}", error=True)
         return
     # Twisted's web parts are slow to import: not for --help.
     from crawler.push.running import run
@@ -43,8 +43,8 @@ def serve(config: Config, opts: argparse.Namespace) -> None:
 
 def _show(done: dict[str, Any]) -> None:
     counts = _listed(done["counts"]) or "nothing happened"
-    print(f"{counts}; {count(round(done['seconds']), 'second')}")
-    print(f"subscriptions: {_listed(done['subscriptions']) or 'none'}")
+    print_line(f"{counts}; {count(round(done['seconds']), 'second')}")
+    print_line(f"subscriptions: {_listed(done['subscriptions']) or 'none'}")
 
 
 def _listed(amounts: dict[str, int]) -> str:

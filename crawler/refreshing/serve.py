@@ -17,6 +17,7 @@ from crawler.refreshing.jobs import (
 )
 from crawler.refreshing.options import add_options, order_of
 from crawler.refreshing.report import lines_at_the_end
+from crawler.terminal import print_line
 
 __all__ = ["add_options", "run"]
 
@@ -38,4 +39,4 @@ def run(config: Config, opts: argparse.Namespace) -> None:
     if opts.json:
         print_json(done)
     else:
-        print("\n".join(lines_at_the_end(done)))
+        print_line("\n".join(lines_at_the_end(done)))

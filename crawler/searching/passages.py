@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from crawler.searching.letters import bare, bare_letters, is_unspaced
 from crawler.searching.query import Term
+from crawler.terminal import printable
 
 WINDOW_CHARACTERS = 2000
 OVERLAP_CHARACTERS = 200
@@ -53,16 +54,6 @@ def marked(text: str, terms: Sequence[Term]) -> Passage:
     """A text as it can be shown, with its hits."""
     shown = printable(text)
     return Passage(shown, marks(shown, terms))
-
-
-def printable(text: str) -> str:
-    """One line without anything that moves a terminal's cursor or turns the text round."""
-    kept = (x if x.isprintable() else _instead(x) for x in text)
-    return " ".join("".join(kept).split())
-
-
-def _instead(character: str) -> str:
-    return "" if unicodedata.category(character) == "Cf" else " "
 
 
 def marks(text: str, terms: Iterable[Term]) -> tuple[Span, ...]:

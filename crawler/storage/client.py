@@ -18,6 +18,7 @@ from pymongo.uri_parser import parse_uri
 from crawler.config import Config
 from crawler.errors import ConfigError, Unreachable
 from crawler.storage.embedded import EmbeddedServer
+from crawler.terminal import without_secrets
 
 Document = dict[str, Any]
 Database = AsyncDatabase[Document]
@@ -76,6 +77,6 @@ async def check_reachable(client: AsyncMongoClient[Document], uri: str, named: s
 
 
 def without_password(uri: str) -> str:
-    """The URI as it may be shown: user and password left out."""
+    """The URI as it may be shown: user, passwords and other secrets left out."""
     scheme, mark, rest = uri.partition("://")
-    return scheme + mark + rest.rpartition("@")[2]
+    return without_secrets(scheme + mark + rest.rpartition("@")[2])

@@ -14,6 +14,7 @@ import random
 import shutil
 import signal
 import socket
+import stat
 import struct
 import subprocess
 import tempfile
@@ -148,6 +149,8 @@ class EmbeddedServer:
         _check_space(self.folder)
         (self.folder / "db").mkdir(exist_ok=True)
         self.socket.parent.mkdir(mode=0o700, exist_ok=True)
+        if self.socket.parent != self.folder:
+            _check_owner(self.socket.parent)
         self.socket.unlink(missing_ok=True)
         done = self._run()
         if done.returncode or not _wait_until(self.answers, START_SECONDS):
@@ -180,6 +183,21 @@ class EmbeddedServer:
             "--wiredTigerEngineConfigString", EVICTION,
             "--setParameter", "diagnosticDataCollectionEnabled=false",
         ]  # fmt: skip
+
+
+def _check_owner(folder: Path) -> None:
+    """Raise ServerError unless a folder in the temporary one is ours alone.
+
+    Anybody may have made it there, to put a socket of their own in place of the server's.
+    """
+    found = folder.lstat()
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    if not is_ours or found.st_mode & 0o077:
+        what = "can be entered by other users" if is_ours else "is no folder of this user"
+        raise ServerError(
+            f"{folder}, the folder for the server's socket, {what}: remove it, or set "
+            "FRESHET_DATA_DIR to a folder with a shorter path"
+        )
 
 
 def usual_cache_gb(memory_gb: float) -> float:

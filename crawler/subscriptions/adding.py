@@ -16,6 +16,7 @@ from crawler.storage import subscriptions
 from crawler.storage.client import Document
 from crawler.storage.store import opened
 from crawler.subscriptions.common import category, plain, say_refused, spider_option
+from crawler.terminal import print_line
 from crawler.working import working
 
 
@@ -123,4 +124,6 @@ def _result(rows: list[Document], refused: tuple[Refused, ...]) -> Document:
 def _show(rows: list[Document]) -> None:
     for row in rows:
         title = tidy(row["title"] or "", TITLE_CHARACTERS)
-        print(f"{'added' if row['added'] else 'known'}  {row['url']}{'  ' if title else ''}{title}")
+        print_line(
+            "  ".join(filter(None, ("added" if row["added"] else "known", row["url"], title)))
+        )

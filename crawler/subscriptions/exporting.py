@@ -18,6 +18,7 @@ from crawler.files import atomic_replace
 from crawler.storage import subscriptions
 from crawler.storage.store import opened
 from crawler.subscriptions.common import spider_option
+from crawler.terminal import print_line, visible
 from crawler.words import count
 
 STDOUT = "-"
@@ -43,11 +44,11 @@ def run(config: Config, opts: argparse.Namespace) -> int:
         return 0
     lines = _lines(config, opts, feeds)
     if opts.file == STDOUT:
-        sys.stdout.writelines(lines)
+        sys.stdout.writelines(map(visible, lines))
     else:
         _write(Path(opts.file), lines)
         done = {"feeds": len(feeds), "file": opts.file}
-        print_json(done) if opts.json else print(f"{count(len(feeds), 'feed')} in {opts.file}")
+        print_json(done) if opts.json else print_line(f"{count(len(feeds), 'feed')} in {opts.file}")
     return 0
 
 

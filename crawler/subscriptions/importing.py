@@ -22,6 +22,7 @@ from crawler.storage.client import Document
 from crawler.storage.store import opened
 from crawler.storage.subscriptions import Added
 from crawler.subscriptions.common import plain, say_refused, spider_option
+from crawler.terminal import print_line
 from crawler.words import count
 from crawler.working import working
 
@@ -66,11 +67,12 @@ def _result(found: FeedList, added: Added) -> Document:
 
 
 def _show(done: Document, found: FeedList) -> None:
+    added = f"{count(done['added'], 'feed')} added"
     categories = f"{done['categories']:,} categor{'y' if done['categories'] == 1 else 'ies'}"
     refused = f", {len(found.refused):,} refused" if found.refused else ""
-    print(f"{count(done['added'], 'feed')} added, {done['known']:,} known, {categories}{refused}")
+    print_line(f"{added}, {done['known']:,} known, {categories}{refused}")
     for problem in found.problems:
-        print(f"note: {problem}")
+        print_line(f"note: {problem}")
     say_refused(found.refused)
 
 

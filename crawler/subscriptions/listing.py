@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from textwrap import shorten
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -22,7 +20,7 @@ from crawler.storage.client import Database, Document
 from crawler.storage.store import opened
 from crawler.subscriptions.common import category, owned, spider_option
 from crawler.subscriptions.states import row_of
-from crawler.terminal import shortened, stdout
+from crawler.terminal import as_json, print_line, shortened, stdout
 from crawler.words import amount, count, span
 
 USUAL_LIMIT = 1000
@@ -94,13 +92,9 @@ async def _print_json(rows: AsyncIterator[Document]) -> None:
     print("[", end="")
     before = "\n"
     async for row in rows:
-        print(before + json.dumps(row, ensure_ascii=False, default=_plain), end="")
+        print(before + as_json(row), end="")
         before = ",\n"
-    print("\n]")
-
-
-def _plain(value: Any) -> str:
-    return value.isoformat() if isinstance(value, datetime) else str(value)
+    print_line("\n]")
 
 
 async def _print_table(

@@ -15,6 +15,7 @@ from crawler.storage.client import Document
 from crawler.storage.duplicates.opening import as_stored
 from crawler.storage.store import opened
 from crawler.subscriptions.common import owned, spider_option
+from crawler.terminal import print_line
 from crawler.words import count, listed
 
 
@@ -36,7 +37,7 @@ def run(config: Config, opts: argparse.Namespace) -> int:
         print_json({"dry_run": opts.dry_run, "urls": urls} | counts)
     else:
         verb = "would remove" if opts.dry_run else "removed"
-        print(f"{verb} {listed(urls)}: {_in_words(counts)}")
+        print_line(f"{verb} {listed(urls)}: {_in_words(counts)}")
     return 0
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pymongo
 import pytest
 
+from crawler.config import Config
 from crawler.storage.embedded import EmbeddedServer
 from tests.integration.harness import Db, Freshet, Row
 
@@ -161,6 +162,44 @@ def test_a_folder_with_a_long_name_is_no_obstacle(mongo: EmbeddedServer, tmp_pat
         assert numbers(freshet("db", "uri").out.strip()) == []
     finally:
         assert freshet("db", "stop").out == "stopped\n"
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o777, 0o600 | 0o070])
+def test_a_socket_folder_that_others_can_enter_is_refused(
+    mongo: EmbeddedServer, tmp_path: Path, mode: int
+) -> None:
+    folder = tmp_path / ("long" * 30)
+    freshet = Freshet(tmp_path, FRESHET_DATA_DIR=folder)
+    place = EmbeddedServer.of(Config.load(data_dir=folder, mongo_uri=None)).socket.parent
+    assert place.parent != folder
+    place.mkdir()
+    place.chmod(mode)
+    mine = place / "mongod.sock"
+    mine.write_text("of someone else")
+    try:
+        result = freshet("db", "start")
+        assert result.code == 1
+        assert "can be entered by other users" in result.complaint
+        assert str(place) in result.complaint
+        assert mine.read_text() == "of someone else", "nothing there was touched"
+    finally:
+        freshet("db", "stop")
+        mine.unlink(missing_ok=True)
+        place.rmdir()
+
+
+def test_a_link_in_place_of_the_socket_folder_is_refused(
+    mongo: EmbeddedServer, tmp_path: Path
+) -> None:
+    folder, other = tmp_path / ("long" * 30), tmp_path / "other"
+    other.mkdir(mode=0o700)
+    place = EmbeddedServer.of(Config.load(data_dir=folder, mongo_uri=None)).socket.parent
+    place.symlink_to(other)
+    try:
+        result = Freshet(tmp_path, FRESHET_DATA_DIR=folder)("db", "start")
+        assert (result.code, "is no folder of this user" in result.complaint) == (1, True)
+    finally:
+        place.unlink()
 
 
 def test_a_folder_that_cannot_be_written_is_said_in_one_line(

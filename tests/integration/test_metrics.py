@@ -51,10 +51,11 @@ def figures(text: str) -> Figures:
     return found
 
 
-def get(url: str) -> tuple[int, str]:
-    """Status and text of an answer."""
+def get(url: str, host: str | None = None) -> tuple[int, str]:
+    """Status and text of an answer. host: what the Host header says."""
+    asked_for = urllib.request.Request(url, headers={"Host": host} if host else {})
     try:
-        with urllib.request.urlopen(url, timeout=20) as response:
+        with urllib.request.urlopen(asked_for, timeout=20) as response:
             return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -422,6 +423,17 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
     made.start()
     yield made
     made.stop()
+
+
+def test_metrics_on_loopback_are_told_to_this_machine_only(freshet: Freshet) -> None:
+    with Serving(freshet, "metrics", "serve", "--port", "0") as serving:
+        port = serving.url.rsplit(":", 1)[1]
+        for host, status in (
+            (f"127.0.0.1:{port}", 200), ("localhost", 200), ("[::1]", 200),
+            ("evil.test", 403), (f"evil.test:{port}", 403), ("192.168.1.1", 403),
+        ):  # fmt: skip
+            for path in ("metrics", "-/healthy"):
+                assert get(f"{serving.url}/{path}", host)[0] == status, host
 
 
 def test_a_database_that_goes_away_is_told(server: EmbeddedServer, tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
@@ -162,6 +164,28 @@ def test_a_taken_port_is_one_line(serving: Serve, freshet: Freshet, tmp_path: Pa
         f"scrapy pages: --bind 127.0.0.1 --port {port}: Address already in use"
     )
     assert not (tmp_path / "other").exists()
+
+
+def test_the_body_of_a_request_is_thrown_away(serving: Serve) -> None:
+    """It is answered, and Twisted opens no file for it."""
+    port = int(serving.url.rsplit(":", 1)[1].strip("/"))
+    size = 3_000_000
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        head = f"POST / HTTP/1.1\r\nHost: evil.test\r\nContent-Length: {size}\r\n\r\n"
+        connection.sendall(head.encode() + b"x" * (size // 2))
+        time.sleep(0.3)
+        assert not [name for name in opened(serving.process.pid) if "deleted" in name]
+        connection.sendall(b"x" * (size - size // 2))
+        assert connection.recv(4096).startswith(b"HTTP/1.1 403 ")
+
+
+def opened(pid: int) -> list[str]:
+    """Names of the files that a process has open."""
+    names = []
+    for place in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):
+            names.append(str(place.readlink()))
+    return names
 
 
 def test_pages_change_while_they_are_served(serving: Serve, cells: Db, templates: Path) -> None:

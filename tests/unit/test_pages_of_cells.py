@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from crawler.addresses import is_local
 from crawler.errors import ConfigError
 from crawler.pages import sources
 from crawler.pages.building import Done, build
 from crawler.pages.cells import Cells
-from crawler.pages.files import Asked, answer, is_local
+from crawler.pages.files import Asked, answer
 from crawler.pages.record import RECORD, Record
 from crawler.pages.values import address, age
 

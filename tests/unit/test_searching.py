@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from crawler.searching.letters import bare, words_of
-from crawler.searching.passages import marked, passage, printable
+from crawler.searching.passages import marked, passage
 from crawler.searching.query import Query
 from crawler.searching.words import LONGEST_CHARACTERS, search_words
+from crawler.terminal import printable
 
 # What stands in a text, and what the index does not find there by itself.
 UNFOUND = {

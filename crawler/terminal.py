@@ -30,7 +30,7 @@ UNSAFE = re.compile(
 # Users and passwords in URLs, and options of MongoDB's connection strings that are secrets.
 SECRET = re.compile(
     r"(?<=://)[^\s/?#@]*+@"
-    r"|\b[\w.%+-]{1,64}+:[^\s/?#@:]{1,128}+@(?=[\w\[])"
+    r"|\b(?!mailto:)[\w.%+-]{1,64}+:[^\s/?#@:]{1,128}+@(?=[\w\[])"
     r"|\b(tlsCertificateKeyFilePassword|proxyPassword|authMechanismProperties)=[^\s&#'\"]*+",
     re.IGNORECASE,
 )

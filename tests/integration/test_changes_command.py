@@ -118,7 +118,7 @@ def test_a_feed_names_its_posts(freshet: Freshet, database: Db, pages: Pages) ->
         for k in range(5)
     )
     pages.file("/feed.xml", f"<rss version='2.0'><channel>{items}</channel></rss>")
-    assert run(freshet, "feeds", "add", f"{pages.url}/feed.xml").code == 0
+    assert freshet("feeds", "add", f"{pages.url}/feed.xml").code == 0
     assert freshet("crawl", "feeds").code == 0
     (row,) = told(freshet, "feeds")
     assert row["summary"].startswith("5 new posts: Post ")

@@ -37,8 +37,8 @@ NOW = datetime.now(UTC).replace(microsecond=0)
 HOUR = timedelta(hours=1)
 
 
-def feeds(freshet: Freshet, *args: object, **env: object) -> Result:
-    return run(freshet, "feeds", *args, **env)
+def feeds(freshet: Freshet, *args: object, hours: float = 0, **env: object) -> Result:
+    return run(freshet, "feeds", *args, hours=hours, **env)
 
 
 def listed(freshet: Freshet, *args: object) -> list[Row]:
@@ -376,7 +376,8 @@ def test_list_tells_how_each_feed_is_doing(freshet: Freshet, prepared: Db) -> No
     )
     assert {row["url"][8] for row in listed(freshet, "--errors")} == set("cdf")
 
-    table = feeds(freshet, "list", COLUMNS=120).out.splitlines()
+    began = (NOW - datetime.now(UTC)) / HOUR
+    table = feeds(freshet, "list", COLUMNS=120, hours=began).out.splitlines()
     assert " ".join(table[1].split()) == "feed URL a week S fetched next missed state"
     assert " ".join(table[3].split()) == "My title https://a.example/ 12.5 10 3 h ago in 5 h 3 ok"
     assert table[4].split()[4:] == ["3.5", "15+", "3", "h", "ago", "in", "5", "h", "push", "active"]

@@ -21,7 +21,7 @@ MAX_FIELDS = 10
 # Fields are missing by chance, as on pages without a discount, if that is at least as likely.
 MIN_CHANCE = 0.01
 TRY = "try patterns with scrapy wrapper check"
-FAILED = {Outcome.ERROR: "errors", Outcome.BLOCKED: "blocked", Outcome.GONE: "gone"}
+FAILED = {Outcome.ERROR: "failed", Outcome.BLOCKED: "blocked", Outcome.GONE: "gone"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from rich.text import Text
 from crawler.clock import Clock
 from crawler.config import Config
 from crawler.feeds.lists import TITLE_CHARACTERS, tidy
+from crawler.helping import number
 from crawler.storage import subscriptions
 from crawler.storage.client import Database, Document
 from crawler.storage.store import opened
@@ -37,20 +38,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--category", metavar="NAME", type=category, help="only those in it or below it"
     )
     parser.add_argument(
-        "--limit", metavar="N", type=_positive, default=USUAL_LIMIT,
+        "--limit", metavar="N", type=number, default=USUAL_LIMIT,
         help="rows of the table at most (default: 1000); --json shows all",
     )  # fmt: skip
     spider_option(parser)
-
-
-def _positive(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of rows, such as 100")
-    return number
 
 
 def run(config: Config, opts: argparse.Namespace) -> int:

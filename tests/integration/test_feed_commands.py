@@ -506,7 +506,7 @@ def test_an_unknown_url_removes_nothing(freshet: Freshet, prepared: Db) -> None:
         (("import", "a", "b"), "unrecognized arguments: b"),
         (("add", "--no-fetch"), "the following arguments are required: URL"),
         (("list", "--yes"), "unrecognized arguments: --yes"),
-        (("list", "--limit", "0"), "argument --limit: '0' is no number of rows, such as 100"),
+        (("list", "--limit", "0"), "argument --limit: '0' is not a number such as 100"),
         (("add", "http://a.b", "--category", "/"), "argument --category: '/' names no category"),
         (("export", "--format", "csv"), "argument --format: invalid choice: 'csv'"),
     ],

@@ -132,7 +132,7 @@ def test_a_site_whose_links_lead_to_other_hosts(
 
 def test_a_site_that_cannot_be_read_fails_the_run(freshet: Freshet, define: Definition) -> None:
     missing = freshet.crawl(define(start_urls=["http://127.0.0.1:1/"]), code=1)
-    assert warned(missing) == ["no items found: 1 page fetched, none read (1 errors)"]
+    assert warned(missing) == ["no items found: 1 page fetched, none read (1 failed)"]
 
 
 def test_a_run_that_was_not_to_visit_all_does_not_fail(
@@ -204,7 +204,7 @@ def test_selectors_that_all_find_nothing(freshet: Freshet, define: Definition) -
     result = freshet.crawl(define(fields={"price": ".prise"}), code=1)
     assert warned(result) == [
         "field price: nothing found on 12 of 12 pages (selector .prise)",
-        "no items found: 12 item pages fetched, none read (12 errors)",
+        "no items found: 12 item pages fetched, none read (12 failed)",
     ]
 
 

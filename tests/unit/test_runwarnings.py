@@ -42,9 +42,9 @@ def test_a_page_without_any_link() -> None:
 
 def test_why_a_run_found_nothing() -> None:
     failed = {"visits": 3, "error": 2.0, "gone": 1}
-    assert nothing(failed) == "no items found: 3 pages fetched, none read (2 errors, 1 gone)"
+    assert nothing(failed) == "no items found: 3 pages fetched, none read (2 failed, 1 gone)"
     items = {"visits": 41, "error": 40, "new": 1, "item pages": 40}
-    assert nothing(items) == "no items found: 40 item pages fetched, none read (40 errors)"
+    assert nothing(items) == "no items found: 40 item pages fetched, none read (40 failed)"
     assert nothing({"visits": 1, "new": 1}) == "no items found on 1 page"
 
 

@@ -160,7 +160,7 @@ class Demo:
 
     def _show_freshness(self) -> None:
         """What the first week and the others cost and gave, held against what truly changed."""
-        columns = ("week", "visits", "requests a day", "freshness", "age", "a change waits")
+        columns = ("week", "visits", "requests a day", "freshness", "a change waits")
         title = "\nWhat it took and gave, held against when the site truly changed"
         table = Table(*columns, title=title, title_justify="left")
         for column in table.columns[2:]:
@@ -171,7 +171,7 @@ class Demo:
         console.print(table)
         console.print(
             "Pages known when these weeks began. Freshness: share of time in which a copy equals\n"
-            "its page. Age: mean time since the oldest change not seen yet, 0 while all are seen.\n"
+            "its page.\n"
         )
 
     def _measured(self, week: int, weeks: int, *, daily: bool = False) -> Totals:
@@ -227,7 +227,7 @@ def _figures(found: Totals) -> list[str]:
     of_pages = found.by_page
     return [
         f"{found.load.per_day:.0f}", f"{of_pages.freshness:.2f}",
-        f"{5 * round(of_pages.age_days * 24 * 60 / 5)} min", f"{of_pages.delay_all_h:.0f} h",
+        f"{of_pages.delay_all_h:.0f} h",
     ]  # fmt: skip
 
 

@@ -42,6 +42,7 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
         "crawler.extensions.progress.Progress": 30,
         "crawler.extensions.grace.Grace": 40,
         "crawler.extensions.metrics.Metrics": 50,
+        "crawler.extensions.room.Room": 60,
     },
 }
 DOWNLOADER = "crawler.middlewares.downloader.Downloader"

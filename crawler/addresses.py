@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from typing import Self
@@ -126,8 +126,25 @@ def is_loopback(address: str) -> bool:
 
 def is_local(host: str) -> bool:
     """Whether a Host header names this machine; other names may have been pointed at it."""
+    name = _name_of(host)
+    return name == "localhost" or is_loopback(name)
+
+
+def is_in_network(host: str, names: Collection[str]) -> bool:
+    """Whether a Host header names a machine as only its own network does.
+
+    That is by an address, a name without dots, or one of `names`. Any other name may be that of a
+    web page whose owner has pointed it at this machine.
+    """
+    name = _name_of(host)
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return name in names or bool(name and "." not in name)
+    return True
+
+
+def _name_of(host: str) -> str:
+    """The lower-case name or address in a Host header; empty where there is none."""
     found = HOST_HEADER.fullmatch(host.strip())
-    if not found:
-        return False
-    name = found["name"].lower()
-    return name == "localhost" or is_loopback(name.strip("[]"))
+    return found["name"].lower().strip("[]") if found else ""

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import numpy as np
 
 from crawler.cells.definitions import of_databases
+from crawler.feeds.wrapper import FeedsWrapper
 from crawler.session import Session
 from crawler.storage import waiting
 from crawler.storage.bulk import in_batches
@@ -27,7 +28,8 @@ async def chosen(session: Session, size: int) -> AsyncIterator[list[str]]:
     db, name, started = session.db, session.spider, session.started
     found = await session.patience.read(lambda: waiting.read(db, name, started))
     served = await session.patience.read(lambda: _served(session, found))
-    due = found.waiting.due(session.config.max_interval_hours, by_time=session.is_timed)
+    longest = session.config.longest_hours(feeds=isinstance(session.wrapper, FeedsWrapper))
+    due = found.waiting.due(longest, by_time=session.is_timed)
     capacity = Capacity(requests=room, of_host=_of_host(session, found))
     best = dispatch(session.config.dispatch, due, capacity, served)
     if len(best) < len(due):

@@ -13,6 +13,7 @@ from scrapy.exceptions import UsageError
 
 from crawler.config import Config
 from crawler.errors import FreshetError
+from crawler.garbage import collect_again
 from crawler.helping import Help
 from crawler.terminal import as_json, guard_logs, print_line
 
@@ -59,6 +60,7 @@ class FreshetCommand(ScrapyCommand):
         """Check the usage, then do it; the user's mistakes become one line and exit code 1."""
         refuse_left_over(args, self.arguments)
         guard_logs()
+        collect_again()
         try:
             self.execute(args, opts)
         except FreshetError as error:

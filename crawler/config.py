@@ -26,6 +26,9 @@ PREFIX = "FRESHET_"
 # No wildcards: each host is listed by its name or address.
 PLAIN_HOST = re.compile(r"[\w.:%-]+")
 
+# The longest interval, unless one is set; a plan has no longer cycles.
+MAX_HOURS, MAX_FEED_HOURS = 24.0 * 28, 24.0 * 7 * 24
+
 Hours = Annotated[float, Field(gt=0, le=24 * 365)]
 Seconds = Annotated[float, Field(ge=0, le=24 * 3600)]
 Count = Annotated[int, Field(ge=1)]
@@ -65,12 +68,18 @@ class Config(BaseSettings):
     database: str = Field(
         "freshet", pattern=r"^[A-Za-z0-9_-]{1,38}$", description="used where MONGO_URI names none"
     )
-    data_dir: Path = Field(PROJECT / ".freshet", description="embedded server, locks")
+    data_dir: Path = Field(PROJECT / ".freshet", description="embedded server")
     mongod: str | None = Field(None, description="path of the mongod to embed")
     mongo_timeout_seconds: Seconds = Field(5.0, description="wait for a server to answer")
     mongo_cache_gb: float | None = Field(
         None, ge=0.25, description="cache of the embedded server; unset: by the memory there is"
     )
+
+    min_free_mb: float = Field(
+        500.0, ge=0, le=1e9,
+        description="free space of the database's disk below which a run stops and the embedded "
+        "server does not start; 0: no limit",
+    )  # fmt: skip
 
     # How writes are grouped.
     commit_size: Count = Field(200, le=5000, description="visits written in one batch at most")
@@ -84,7 +93,9 @@ class Config(BaseSettings):
     item_interval_hours: Hours = Field(24.0, description="first interval of items")
     feed_interval_hours: Hours = Field(6.0, description="first interval of feeds")
     cell_interval_hours: Hours = Field(1.0, description="first interval of cells without a period")
-    max_interval_hours: Hours = Field(24.0 * 28, description="no target waits longer")
+    max_interval_hours: Hours | None = Field(
+        None, description="no target waits longer; unset: 28 days, feeds 24 weeks"
+    )
     error_interval_hours: Hours = Field(
         1.0, description="after the third error in a row, or a refusal; doubles with each"
     )
@@ -121,6 +132,11 @@ class Config(BaseSettings):
     duplicate_threshold: float = Field(
         0.7, ge=0.3, le=1, description="similarity (Jaccard) from which on a post is a duplicate"
     )
+    duplicate_date_days: float = Field(
+        2.0, ge=0, le=36_500,
+        description="how many days before a post was first seen its date counts against posts of "
+        "other sources",
+    )  # fmt: skip
 
     # Manners.
     contact: str = Field("", max_length=200, description="URL or address in the user agent")
@@ -168,7 +184,7 @@ class Config(BaseSettings):
     ] = Field("value", description="who goes first where a pass has no room for all")
     in_flight: Count = Field(100, le=10_000, description="targets between queue and storage")
     lease_seconds: float = Field(
-        30.0, ge=1, le=3600, description="a worker that says nothing for so long is given up"
+        30.0, ge=1, le=3600, description="a worker or run that says nothing for so long is given up"
     )
     lease_tries: Count = Field(
         5, le=100, description="workers that may die over a page until it is left for dead"
@@ -178,6 +194,9 @@ class Config(BaseSettings):
     )
     clock_offset_hours: float = Field(
         0.0, ge=-1e6, le=1e6, description="moves Freshet's clock, for rehearsals"
+    )
+    max_clock_skew_seconds: Seconds = Field(
+        3600.0, description="between this machine's clock and MongoDB's; beyond, nothing runs"
     )
     progress: bool = Field(True, description="live display where there is a terminal")
 
@@ -203,7 +222,18 @@ class Config(BaseSettings):
         description="[HOST:]PORT where the service tells its metrics; unset: nowhere",
     )
 
-    # How long the log is kept.
+    metrics_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
+        (), description="further host names by which metrics may be asked for, separated by commas"
+    )
+
+    # How much is kept, and how long.
+    max_target_mb: float = Field(
+        64.0, ge=0, le=1e9,
+        description="versions kept a target, before compression; the oldest go first; 0: no limit",
+    )  # fmt: skip
+    max_site_mb: float = Field(
+        20_000.0, ge=0, le=1e9, description="as max_target_mb, of all targets of a site"
+    )
     keep_versions: int = Field(0, ge=0, description="newest versions kept a target; 0: all")
     keep_visits_days: float = Field(
         0, ge=0, le=36_500, description="older visits become day sums; 0: never"
@@ -221,6 +251,16 @@ class Config(BaseSettings):
         if not isinstance(given, list | tuple):
             return given
         return tuple(_host_and_port(str(one)) for one in given)
+
+    @field_validator("metrics_hosts", mode="before")
+    @classmethod
+    def _host_names(cls, value: object) -> object:
+        given = value.replace(",", " ").lower().split() if isinstance(value, str) else value
+        return tuple(given) if isinstance(given, list) else given
+
+    def longest_hours(self, *, feeds: bool) -> float:
+        """Return the longest time between two visits of feeds or of other targets, in hours."""
+        return self.max_interval_hours or (MAX_FEED_HOURS if feeds else MAX_HOURS)
 
     @classmethod
     def load(cls, **given: Any) -> Config:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from rapidfuzz.distance import Indel, LCSseq, Prefix
+from rapidfuzz.distance import Indel, LCSseq, Postfix, Prefix
 
 from crawler.terminal import visible
 
@@ -90,8 +90,9 @@ def _differing(before: str, after: str) -> tuple[str, str]:
 def _common_ends(first: str, second: str) -> tuple[int, int]:
     """How many characters two texts have in common at their start, and then at their end."""
     start = Prefix.similarity(first, second)
-    first, second = first[start:], second[start:]
-    return start, Prefix.similarity(first[::-1], second[::-1])
+    # One character may not belong to both.
+    room = min(len(first), len(second)) - start
+    return start, min(room, Postfix.similarity(first, second))
 
 
 def _line_diff_size(old: list[str], new: list[str]) -> int:

@@ -35,10 +35,14 @@ class Ending:
     async def counted_anew(self, counts: Counts) -> Counts:
         """Make whole what workers that died have left, and count the pass by its log."""
         db, spider = self.db, self.spider
-        await make_whole(db, self.registry, spider, self.started, self.now)
+        await self.make_whole()
         since = await runs.unfinished_since(db, spider) or self.started
         outcomes = await visits.by_outcome(db, spider, since)
         return recounted(counts, outcomes, await visits.by_kind(db, spider, since))
+
+    async def make_whole(self) -> None:
+        """Repair what workers have left that died, or could not reach the server."""
+        await make_whole(self.db, self.registry, self.spider, self.started, self.now)
 
     async def with_what_is_left(self, counts: Counts) -> tuple[Counter[str], Left]:
         """Counts, with what is off the lists, what is watched and what is still due."""

@@ -4,8 +4,11 @@ FreshetError            one line: what is wrong, where, what to do
 ├── ConfigError         a setting, an environment variable, a spider argument
 ├── WrapperError        a wrapper: file, key and cause
 ├── TraceError          a file of changes, pages, posts, feeds or visits: file, line and cause
+├── Busy                another process is at the same work, so that nothing is to be done
 └── StorageError        the database
     ├── Unreachable     no MongoDB or Redis answered in time
+    ├── ClockError          this machine's clock is too far from the server's
+    ├── LeaseLost       another process has taken over the work of this one
     ├── BandsLost       Redis lost its claims, or they are made anew
     ├── PassLost        Redis lost the pass that several workers share
     ├── NewerDatabase   written by a later Freshet
@@ -33,12 +36,24 @@ class TraceError(FreshetError):
     """A file of a simulation is wrong or cannot be written; names file and line."""
 
 
+class Busy(FreshetError):
+    """Another process is at the same work; nothing is wrong, and nothing is to be done."""
+
+
 class StorageError(FreshetError):
     """The database cannot be used or refused a write."""
 
 
 class Unreachable(StorageError):
     """No MongoDB or Redis server answered in time."""
+
+
+class ClockError(StorageError):
+    """The clock of this machine is too far from the server's."""
+
+
+class LeaseLost(StorageError):
+    """Another process has taken over the work of this one, which was not heard of for too long."""
 
 
 class BandsLost(StorageError):

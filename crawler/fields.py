@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
@@ -17,7 +16,7 @@ from parsel import Selector, SelectorList
 from pydantic import BaseModel, ConfigDict, model_validator
 from scrapy.http import TextResponse
 
-from crawler.backtracking import refuse_endless
+from crawler.patterns import XPATH_NAMESPACES, compiled, patterns_in
 from crawler.plaintext import Markup, text_below
 
 # A sign that no word ends with, then digits in groups of three, or digits, or a bare fraction.
@@ -29,9 +28,6 @@ NUMBER = re.compile(
 NEGATIVE = re.compile(r"(?<![\w.])[-\u2212]\s?[^\w\s]?\s?\d")
 MOST_DIGITS = 300
 LONGEST_DATE = 200
-# Functions of XPath that take regular expressions, and its texts.
-OF_EXSLT = re.compile(r"\bre:(?:test|match|replace)\b")
-LITERAL = re.compile(r"""\"([^\"]*)\"|'([^']*)'""")
 # Digits alone, or a time of day: dateparser would make up the rest.
 NO_DATE = re.compile(r"\d+|\d{1,2}:\d{2}(?::\d{2})?(?:\s?[ap]\.?m\.?)?", re.I)
 
@@ -87,7 +83,7 @@ class Field(BaseModel):
         return typed(node_text(found[0]), self.type, zone)
 
     def _select(self, response: TextResponse) -> SelectorList[Any]:
-        return response.css(self.css) if self.css is not None else response.xpath(self.xpath or "")
+        return selected(response, self.css, self.xpath)
 
 
 def text(css: str | None = None, *, xpath: str | None = None, jmespath: str | None = None) -> Field:
@@ -128,6 +124,13 @@ def texts(
 def html(css: str | None = None, *, xpath: str | None = None, jmespath: str | None = None) -> Field:
     """A field of the first match's markup."""
     return Field(css=css, xpath=xpath, jmespath=jmespath, type=FieldType.HTML)
+
+
+def selected(response: TextResponse, css: str | None, xpath: str | None) -> SelectorList[Any]:
+    """What a user's selector finds; `re:` functions of XPath search in linear time."""
+    if css is not None:
+        return response.css(css)
+    return response.xpath(xpath or "", namespaces=XPATH_NAMESPACES)
 
 
 def squeeze(value: str) -> str:
@@ -248,19 +251,11 @@ def _check_selector(field: Field) -> None:
         if field.css is not None:
             Selector("<a/>").css(field.css)
         elif field.xpath is not None:
-            Selector("<a/>").xpath(field.xpath)
+            for pattern in patterns_in(field.xpath):
+                compiled(pattern, "To exclude texts, use not(re:test(…))")
+            Selector("<a/>").xpath(field.xpath, namespaces=XPATH_NAMESPACES)
         else:
             jmespath.compile(field.jmespath or "")
     except (SelectorError, etree.XPathError, jmespath.exceptions.JMESPathError, ValueError) as bad:
         shown = next(x for x in (field.css, field.xpath, field.jmespath) if x is not None)
         raise ValueError(f"bad selector {shown!r}: {squeeze(str(bad))}") from None
-    if field.xpath is not None and OF_EXSLT.search(field.xpath):
-        for one, other in LITERAL.findall(field.xpath):
-            _check_literal(one or other)
-
-
-def _check_literal(text: str) -> None:
-    """A text that may be a regular expression of an XPath expression."""
-    with suppress(re.error):
-        re.compile(text)
-        refuse_endless(text)

@@ -110,6 +110,10 @@ class Target:
     post:     `_id` of the feed's post whose page this is; such a page is fetched once
     moved_to: where a feed has said so many times (`moves`) in a row that it now is
     execution_ms: mean time that a cell's refresh took lately
+    kept_bytes: of all versions that are kept of it, or more
+    visited_at: time of the last visit
+    fence:    number under which a visit is stored (crawler/storage/fences.py)
+    again:    an interrupted fetch may have stored a part of what it found
     """
 
     spider: str
@@ -139,6 +143,10 @@ class Target:
     moves: int = 0
     next_visit: datetime | None = None
     execution_ms: float | None = None
+    kept_bytes: int = 0
+    visited_at: datetime | None = None
+    fence: int = 0
+    again: bool = False
 
     @property
     def key(self) -> str:
@@ -223,6 +231,7 @@ class Fetched:
     at_least_hours: how long the answer is good by its own account (Cache-Control)
     push:    `_id` of the delivery that brought it; None where it was asked for. A hub may leave
              out old posts, so a delivery tells nothing of those that are not in it
+    pushed_at: when that delivery came
     follow:  the pages of new posts are wanted too
     compared: the fields that tell duplicates, where the wrapper names them; empty: none are told
     markup:  the fields that hold HTML: their text is compared and searched
@@ -250,6 +259,7 @@ class Fetched:
     moved_to: str | None = None
     at_least_hours: float | None = None
     push: str | None = None
+    pushed_at: datetime | None = None
     follow: bool = False
     compared: tuple[str, ...] | None = None
     markup: tuple[str, ...] = ()
@@ -290,6 +300,7 @@ class Visit:
     verdicts:    what they are, by key, once the visit is stored
     items:       what its posts are sources of, by key, once that is settled; links: what they are
                  known by within their feed
+    version_bytes: of the versions that it brought
     """
 
     fetched: Fetched
@@ -314,6 +325,7 @@ class Visit:
     verdicts: dict[str, Verdict] = field(default_factory=dict)
     items: dict[str, str] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
+    version_bytes: int = 0
     id: ObjectId = field(default_factory=ObjectId)
 
     def become_alias(self, of: str, why: str = "redirects to") -> None:

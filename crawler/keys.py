@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Self
 from urllib.parse import urlsplit
 
@@ -17,20 +16,22 @@ from pydantic import (
 )
 from pydantic import Field as Key
 
-from crawler.backtracking import refuse_endless
 from crawler.fields import Field
+from crawler.patterns import compiled
 from crawler.urls import BLANKS, canonical, host_of, is_http
-from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS
+from schedules.schedule import LONGEST_FEED_WEEKS, LONGEST_WEEKS, WEEK_HOURS
 from schedules.windows import open_hours
 
 
 def checked_pattern(value: str) -> str:
-    """The regular expression; ValueError where it is none, or may search for ever."""
-    try:
-        re.compile(value)
-    except re.error as error:
-        raise ValueError(f"bad regular expression {value!r}: {error}") from None
-    refuse_endless(value)
+    """Return a regular expression for URLs; raises ValueError if it cannot be searched."""
+    compiled(value, "To exclude URLs, use not_list_pages or not_item_pages")
+    return value
+
+
+def checked_weight(value: str) -> str:
+    """As `checked_pattern`, of `weights`."""
+    compiled(value, "To exclude URLs, list them first: the first pattern that matches counts")
     return value
 
 
@@ -76,8 +77,9 @@ StartUrls = Annotated[
 Domains = Annotated[tuple[Annotated[str, AfterValidator(_domain)], ...], BeforeValidator(_as_tuple)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 Windows = Annotated[tuple[Annotated[str, AfterValidator(_window)], ...], BeforeValidator(_as_tuple)]
-# No longer than the longest cycle.
+# No longer than the longest cycle, of pages and of feeds.
 CycleHours = Annotated[float, Key(gt=0, le=LONGEST_WEEKS * WEEK_HOURS)]
+FeedCycleHours = Annotated[float, Key(gt=0, le=LONGEST_FEED_WEEKS * WEEK_HOURS)]
 Amount = Annotated[float, Key(gt=0, le=1_000_000, allow_inf_nan=False)]
 Fields = dict[str, Annotated[Field, BeforeValidator(as_field)]]
 

@@ -11,7 +11,7 @@ from scrapy import Request
 
 from crawler.items import Target
 from crawler.session import Session
-from crawler.storage import dead, targets
+from crawler.storage import dead, interrupted, targets
 from crawler.storage.dead import Dead
 from crawler.worker import Worker
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 LOOK_SECONDS = 0.1
+# Log lines about refused entries of a run, and characters of a reason.
+MAX_LOGGED, MAX_REASON = 20, 300
 
 
 class Leasing:
@@ -31,10 +33,12 @@ class Leasing:
         self.session, self.worker = session, worker
         self._requests: set[str] = set()
         self._watching: asyncio.Task[None] | None = None
+        self._refused = 0
 
     async def work(self) -> AsyncIterator[Leased]:
         """What is leased, until the pass is over."""
         while leases := await self.worker.next():
+            leases = [lease for lease in leases if self._is_readable(lease)]
             alive = [lease for lease in leases if lease.count <= self.worker.tries]
             for lease in leases:
                 if lease not in alive:
@@ -53,6 +57,11 @@ class Leasing:
             self.worker.shut(host)
         keys = {lease: lease.body or lease.entry for lease in leases}
         own = [key for key in keys.values() if key.startswith(f"{session.spider} ")]
+        # Another worker had them, and may be asleep.
+        late = {keys[lease] for lease in leases if lease.count > 1} - session.in_flight
+        if late:
+            taken = sorted(late.intersection(own))
+            await session.patience.read(lambda: interrupted.take_over(db, taken))
         found = await session.patience.read(lambda: targets.due_of(db, own, started, closed))
         for lease, key in keys.items():
             if (target := found.get(key)) is not None:
@@ -73,10 +82,7 @@ class Leasing:
             try:
                 request = self.worker.queue.decode(lease.body)
             except Exception as error:  # noqa: BLE001 - whatever stands in Redis, it is no request
-                logger.warning(
-                    "Redis holds what is no request of %s: %s", self.session.spider, error
-                )
-                self.worker.drop(lease.entry)
+                self._refuse(lease, error)
                 continue
             self._requests.add(lease.entry)
             if self._watching is None or self._watching.done():
@@ -84,6 +90,26 @@ class Leasing:
                 self._watching.add_done_callback(self._watched)
             meta = request.meta | {LEASE: lease.entry}
             yield lease, request.replace(meta=meta, dont_filter=True)
+
+    def _is_readable(self, lease: Lease) -> bool:
+        try:
+            (lease.entry + lease.body).encode()
+        except UnicodeEncodeError as error:
+            self._refuse(lease, error)
+            return False
+        return True
+
+    def _refuse(self, lease: Lease, error: Exception) -> None:
+        """Drop what no worker of this run can have written; the first ones are logged."""
+        self._refused += 1
+        if self._refused <= MAX_LOGGED:
+            more = "; more are not logged" if self._refused == MAX_LOGGED else ""
+            why = f"{error}"[:MAX_REASON]
+            logger.warning(
+                "Redis holds what is no request of %s, dropped: %s%s",
+                self.session.spider, why, more,
+            )  # fmt: skip
+        self.worker.drop(lease.entry)
 
     async def _watch(self) -> None:
         """Scrapy does not say when it is done with a request, so it is looked at."""

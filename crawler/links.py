@@ -15,7 +15,7 @@ from scrapy.linkextractors import LinkExtractor
 from scrapy.utils.sitemap import Sitemap
 
 from crawler.cards import cards_of
-from crawler.fields import node_text
+from crawler.fields import node_text, selected
 from crawler.items import Kind, Link, LinkCount, LinkCounts
 from crawler.keys import CategoryRule
 from crawler.packed import GZIP, Broken, gunzipped
@@ -100,7 +100,7 @@ def category_of(response: TextResponse, wrapper: Wrapper, url: str) -> str | Non
     rule = wrapper.category
     if not isinstance(rule, CategoryRule) or rule.pattern is not None:
         return wrapper.match(url).category
-    found = response.css(rule.css) if rule.css is not None else response.xpath(rule.xpath or "")
+    found = selected(response, rule.css, rule.xpath)
     return (node_text(found[0])[:LONGEST_CATEGORY].rstrip() or None) if found else None
 
 

@@ -20,6 +20,13 @@ class Misbehaves(IgnoreRequest):
     """
 
 
+class TooLarge(Misbehaves):
+    """A body that unpacks to more than it may."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"unpacks to more than {limit_bytes} bytes (FRESHET_RESPONSE_MB)")
+
+
 class OffLimits(IgnoreRequest):
     """An address that is not asked; `str()` says why.
 

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 # Without blanks: `_id` of a target is the name, a blank and the URL.
-SPIDER_NAME = r"^[A-Za-z0-9][\w.-]{0,63}$"
+SPIDER_NAME = r"^[A-Za-z0-9][\w.-]{0,63}\Z"
 DOLLAR, FULL_DOLLAR = "$", "\uff04"
 DOT, FULL_DOT = ".", "\uff0e"
 NAMELESS = "_"
@@ -18,7 +18,7 @@ NAMELESS = "_"
 
 def is_spider_name(name: str) -> bool:
     """Return whether a site or a spider may have this name in the database."""
-    return re.fullmatch(SPIDER_NAME.removesuffix("$"), name) is not None
+    return re.match(SPIDER_NAME, name) is not None
 
 
 def storable_name(name: str) -> str:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
-from crawler.misbehaving import Misbehaves
+from crawler.misbehaving import Misbehaves, TooLarge
 
 PIECE_BYTES = 65_536
 # A file is one part as a rule; some programs make one of every 64 kB.
 MOST_PARTS = 2000
-TOO_MUCH = "unpacks to more than {} bytes (FRESHET_RESPONSE_MB)"
 GZIP = b"\x1f\x8b\x08"
 RAW = -zlib.MAX_WBITS
 FIXED_BYTES, TRAILER_BYTES = 10, 8
@@ -69,7 +68,7 @@ def _unpack(unpacker: Any, data: bytes, at: int, found: bytearray, limit_bytes: 
         found += read
         if len(found) > limit_bytes:
             found.clear()  # who keeps the error would keep this too
-            raise Misbehaves(TOO_MUCH.format(limit_bytes))
+            raise TooLarge(limit_bytes)
         if not piece and not read:
             break
     return at - len(unpacker.unused_data)

@@ -61,12 +61,14 @@ class Collected:
 
     new, edited: posts, each with the `_id` under which it is stored
     missed:      posts lost since the visit before, estimated
+    doubted:     stored posts of which a hub delivered another content
     monitor:     what is known of the feed from now on
     """
 
     new: tuple[tuple[str, Post], ...] = ()
     edited: tuple[tuple[str, Post], ...] = ()
     missed: float = 0.0
+    doubted: int = 0
     monitor: Monitor = field(default_factory=Monitor)
 
     @property

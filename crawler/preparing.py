@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from bson import ObjectId
 
 from crawler.cells.definitions import definitions
 from crawler.config import Config
-from crawler.storage import cells, learnings, moves, plans, runs, sites, targets, visits
+from crawler.storage import (
+    cells,
+    interrupted,
+    learnings,
+    moves,
+    plans,
+    runs,
+    sites,
+    targets,
+    visits,
+)
 from crawler.storage.client import Database
 from crawler.storage.duplicates import leaving
 from crawler.storage.duplicates.registry import Registry
@@ -18,6 +28,8 @@ from crawler.words import count
 from crawler.wrapper import Wrapper
 
 logger = logging.getLogger(__name__)
+# All processes go by MongoDB's clock, as far as each has read it: that is exact to less than this.
+CLOCKS = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +82,8 @@ async def _recover(one: Beginning) -> None:
     """Make whole what passes left that were cut off."""
     spider = one.wrapper.name
     if since := await runs.unfinished_since(one.db, spider):
+        # Its processes may be asleep, and not dead.
+        await targets.take_over_due(one.db, spider, one.started)
         await make_whole(one.db, one.registry, spider, since, one.started)
         await runs.close_unfinished(one.db, spider, one.started, but=one.run)
 
@@ -78,6 +92,8 @@ async def make_whole(
     db: Database, registry: Registry | None, spider: str, since: datetime, now: datetime
 ) -> None:
     """What workers stored in part before they died is completed, or undone."""
+    since = max(since - CLOCKS, await interrupted.logged_since(db, spider))
     await visits.recover(db, spider, since)
+    await interrupted.undo(db, registry, spider, since, now)
     if registry is not None:
         await leaving.recover(db, registry, spider, since, now)

@@ -22,7 +22,7 @@ from crawler.clock import Clock, from_milliseconds, milliseconds
 from crawler.config import Config
 from crawler.counting import counts_of, whole
 from crawler.ending import Ending, Left
-from crawler.errors import FreshetError, StorageError
+from crawler.errors import Busy, FreshetError, StorageError
 from crawler.hosts import HostLimits
 from crawler.items import Fetched, LinkCounts, Outcome, Skipped, Target, Visit
 from crawler.misbehaving import OF_THE_HOST
@@ -32,10 +32,12 @@ from crawler.storage import cells, hosts, learnings, plans, runs, targets
 from crawler.storage.client import Database
 from crawler.storage.duplicates.opening import opened
 from crawler.storage.duplicates.registry import Registry
+from crawler.storage.leases import CRAWL, Lease
 from crawler.storage.patience import Patience
 from crawler.storage.patterns import Patterns
-from crawler.storage.store import Store
-from crawler.storage.writer import Writer
+from crawler.storage.servertime import in_words
+from crawler.storage.store import SKEW_SECONDS, Store
+from crawler.storage.writer import Both, Writer
 from crawler.traps import Traps
 from crawler.worker import Worker, opened_worker
 from crawler.wrapper import Wrapper
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 PREPARE = "prepare"
 # Counts of what was not handed out.
+IN_DOUBT = "workers in doubt"
 LEFT_OVER = ("over_cap", "closed", "over_limit")
 # Links without a pattern that a process keeps, and that it shows the others.
 KEPT_LINKS, SHARED_LINKS = 200, 3
@@ -61,6 +64,7 @@ class Session:
     """Opens and closes a pass and holds its state; the spider carries it.
 
     worker, turns: where several processes share the pass
+    lease:  on the runs of this spider: a process without it writes nothing
     prepares, sums_up: whether it is this process that begins the pass, and that ends it
     counts: of the pass; of this process alone until it has left the others
     links:  examples of the links that this process has seen
@@ -68,10 +72,12 @@ class Session:
     own:    of this process alone, once it has left
     is_full: whether the pass is of everything, whatever the caps say
     left:   what the pass leaves to later ones, once it has been summed up; reason: why it ended
-    error:  why the run failed; flaw: what went wrong beside its work, so that it fails at its end
+    error:  why the run failed; Busy where it has not begun, as another process runs the spider
+    flaw:   what went wrong beside its work, so that it fails at its end
     """
 
     db: Database
+    lease: Lease
     writer: Writer
     patience: Patience
     allowance: Allowance
@@ -80,6 +86,8 @@ class Session:
     run: ObjectId | None = None
     worker: Worker | None = None
     turns: Turns | None = None
+    # Before it has joined the others.
+    _worker: Worker | None = None
 
     def __init__(self, crawler: Crawler, wrapper: Wrapper, config: Config, clock: Clock) -> None:
         self.crawler = crawler
@@ -216,6 +224,13 @@ class Session:
         self.in_flight.discard(target.key)
         self._wake()
 
+    def hand_over(self, target: Target) -> None:
+        """Others have visited a target, or taken it over: nothing of this visit counts."""
+        if self.worker is not None:
+            # Redis may not know, and would wait for it.
+            self.worker.done(target.key, {})
+        self.leave(target)
+
     async def until_released(self, releases: int) -> None:
         """Return when more than `releases` targets have been released since the pass began."""
         while self.releases <= releases:
@@ -252,13 +267,23 @@ class Session:
                 logger.debug("Why the run failed", exc_info=error)
                 error = self._failed(_in_line(error))
             self.error = error
-            logger.error("%s", error)
+            # Nothing is wrong then; whoever began the run says it.
+            logger.log(logging.DEBUG if isinstance(error, Busy) else logging.ERROR, "%s", error)
             engine = self.crawler.engine
             if engine is not None and engine.spider is not None:
                 closing = engine.close_spider_async(reason="storage")
                 self._closing = asyncio.ensure_future(closing)
         if self.worker is not None:
             self.worker.stop()
+        self._wake()
+
+    def end_early(self, reason: str, said: str) -> None:
+        """End the run in good order: what is under way is stored, and the run fails at its end."""
+        if self.flaw is None:
+            self.flaw = FreshetError(f"{self.spider}: the run ended early: {said}")
+        engine = self.crawler.engine
+        if self.error is None and engine is not None and engine.spider is not None:
+            self._closing = asyncio.ensure_future(engine.close_spider_async(reason=reason))
         self._wake()
 
     def find_flaw(self, said: str) -> None:
@@ -295,8 +320,19 @@ class Session:
             store = await Store.open(self.config)
             self._opened.push_async_callback(store.close)
             self.db = store.db
-            self.started = self.clock.now()
             self.patience = Patience(self.config.commit_retry_seconds, store.revive)
+            name, seconds = f"{CRAWL}{self.spider}", self.config.lease_seconds
+            self.lease = Lease(store.db, name, seconds, self.patience)
+            self._opened.push_async_callback(self.lease.release)
+            if abs(store.clock.ahead_seconds) > SKEW_SECONDS:
+                logger.warning(
+                    "%s: this machine's clock is %s MongoDB's; the run goes by MongoDB's. Set the "
+                    "clock (timedatectl set-ntp true)",
+                    self.spider,
+                    in_words(store.clock.ahead_seconds),
+                )
+            self.started = self.clock.now()
+            await self._take_lease()
             self.allowance = Allowance(store.db, self.patience, self.wrapper, self.clock)
             self.registry = await self._opened.enter_async_context(opened(store.db, self.config))
             await self._begin(full=bool(getattr(spider, "full", False)))
@@ -309,15 +345,25 @@ class Session:
                 self.patience,
                 patterns,
                 self.registry,
-                self.worker,
+                self.lease if self.worker is None else Both(self.lease, self.worker),
             )
             self._is_open = True
         except Exception as error:  # noqa: BLE001 - Scrapy would log it, and go on to a good end
             self.fail(error)
 
-    async def _begin(self, *, full: bool) -> None:
+    async def _take_lease(self) -> None:
+        """Keep all others from running this spider, but the workers that share the run."""
+        shared = ""
         if self.config.redis_url is not None:
-            await self._join()
+            worker = opened_worker(self.config, self.db.name, self.crawler, self._shares, self.fail)
+            own, self.turns = await self._opened.enter_async_context(worker)
+            self._worker, shared = own, await own.queue.redis_id()
+        await self.lease.take(f"{self.spider} is already being crawled", shared)
+        self.lease.keep(self.fail)
+
+    async def _begin(self, *, full: bool) -> None:
+        if self._worker is not None:
+            await self._join(self._worker)
         if self.prepares:
             await self.patience.read(lambda: self._prepare(full=full))
         await self.patience.read(self._know)
@@ -328,12 +374,10 @@ class Session:
                 self.spider,
             )
 
-    async def _join(self) -> None:
+    async def _join(self, worker: Worker) -> None:
         """Share the pass with other workers; one of them prepares it."""
-        worker = opened_worker(self.config, self.db.name, self.crawler, self._shares, self.fail)
-        own, self.turns = await self._opened.enter_async_context(worker)
-        self.worker = own
-        joined = await own.join()
+        self.worker = worker
+        joined = await worker.join()
         self.prepares = joined.todo == PREPARE
         self.run = ObjectId(joined.run) if joined.run else None
         if not self.prepares:
@@ -361,7 +405,10 @@ class Session:
     def _shares(self) -> dict[str, int]:
         """What this process counts besides its visits."""
         own = {name: self.counts[name] for name in LEFT_OVER if self.counts[name]}
-        return {"discovered": self.discovered, "left out": self.traps.left_out, **own}
+        shares = {"discovered": self.discovered, "left out": self.traps.left_out, **own}
+        if self._is_open and (self.error is not None or self.writer.is_in_doubt):
+            shares[IN_DOUBT] = 1
+        return shares
 
     async def _close(self, spider: Spider, reason: str) -> None:
         try:
@@ -390,6 +437,8 @@ class Session:
             self.fail(self.flaw)
         if self._is_open and has_worked and self.sums_up:
             await self.patience.read(lambda: self._sum_up(reason))
+            # It has written: whatever failed before, the server is there.
+            self.patience.outage.succeeds(asyncio.get_running_loop().time(), has_failed=True)
         if self.worker is not None and self.sums_up:
             await self.worker.queue.finish()
 
@@ -404,6 +453,8 @@ class Session:
     async def _note_failure(self) -> None:
         """Let `runs` say that the run failed; of one that others are at work on, they say it."""
         if self.error is None or not self.sums_up or not hasattr(self, "started"):
+            return
+        if isinstance(self.error, Busy):
             return
         now = self.clock.now()
         # The error may be that the server is away.
@@ -423,12 +474,14 @@ class Session:
             # Without these examples the warnings are shorter, no more.
             with suppress(StorageError):
                 await self.patience.read(lambda: runs.note_links(self.db, run, few))
-        self.own = whole({**self.counts, **self._shares()})
+        own = {**self.counts, **self._shares()}
+        own.pop(IN_DOUBT, None)
+        self.own = whole(own)
         self.sums_up, self.others, self.visits_of_all = await worker.leave(patient=patient)
         if not self.sums_up:
             return
         counts, shares, self.workers, has_expired = await worker.queue.sums()
-        if has_expired and self._is_open:
+        if (has_expired or shares.pop(IN_DOUBT, 0)) and self._is_open:
             counts = await self.patience.read(lambda: self._ending.counted_anew(counts))
         # Deliveries of hubs are among both.
         self.counts = whole({n: counts.get(n, 0) + shares.get(n, 0) for n in {*counts, *shares}})
@@ -437,6 +490,8 @@ class Session:
     async def _sum_up(self, reason: str) -> None:
         if self.worker is None:
             self.counts |= Counter(self._shares())
+            if self.counts.pop(IN_DOUBT, 0):
+                await self._ending.make_whole()
         self.reason = reason
         self.counts, self.left = await self._ending.with_what_is_left({**self.counts})
         self.targets_at_end = self.counts["targets"]

@@ -4,7 +4,9 @@ import sys
 
 from crawler.config import Config
 from crawler.errors import ConfigError
+from crawler.garbage import spare_loading
 
+spare_loading()
 try:
     Config.load()
 except ConfigError as error:

@@ -31,6 +31,12 @@ def count(n: int, noun: str) -> str:
     return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
+def megabytes(n: float) -> str:
+    """So many bytes as `0.3 MB`, `1,200 MB`."""
+    mb = n / 1024**2
+    return f"{mb:,.0f} MB" if mb >= 10 else f"{mb:.1f} MB"
+
+
 def listed(names: Sequence[str], shown: int = SHOWN_NAMES) -> str:
     """Some names, and how many more there are."""
     more = len(names) - shown

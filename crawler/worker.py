@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from bson import ObjectId
 from scrapy.crawler import Crawler
 
+from crawler import tasks
 from crawler.config import Config
 from crawler.errors import FreshetError
 from crawler.holdings import Counts, Holdings
@@ -175,10 +176,7 @@ class Worker:
         self.stop()
         if not patient:
             self._steady.hurry()
-        tasks = [*self._tasks, *([self._feeding] if self._feeding else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await tasks.end(*self._tasks, *([self._feeding] if self._feeding else []))
         if self._holdings.done or self._pushed:
             await self._say(0)
         while True:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -42,9 +42,10 @@ from crawler.keys import (
     Patterns,
     StartUrls,
     Windows,
-    checked_pattern,
+    checked_weight,
 )
 from crawler.names import SPIDER_NAME, storable_name
+from crawler.patterns import Found, Pattern, compiled
 from crawler.urls import TRACKING_PARAMETERS, canonical, host_of, within
 from schedules.windows import DAY_HOURS, Week, open_hours
 
@@ -54,14 +55,26 @@ RESERVED = frozenset({"url", "outcome", "categories", "at", "duplicate_of", "sim
 OF_PAGES = ("title", "main_text")
 # Keys that only a site has.
 OF_SITES = (
-    "start_urls", "list_pages", "item_pages", "category", "fields", "main_text",
-    "allowed_domains", "follow_item_links", "list_interval_hours", "item_interval_hours",
+    "start_urls", "list_pages", "item_pages", "not_list_pages", "not_item_pages", "category",
+    "fields", "main_text", "allowed_domains", "follow_item_links",
+    "list_interval_hours", "item_interval_hours",
     "max_depth", "max_pattern_lists", "max_pattern_items", "max_path_repeats",
 )  # fmt: skip
 # What keeps a crawl out of sites without end.
 CAPS = ("max_depth", "max_pattern_lists", "max_pattern_items", "max_path_repeats")
 # Before the name of a category where a URL pattern could stand as well.
 OF_CATEGORY = "category:"
+
+
+# A pattern, its digest, and the number of its group `category`.
+_Wanted = tuple[Pattern, str, int | None]
+
+
+class _Met(NamedTuple):
+    """A pattern that a URL meets, by its digest, and the category that is in the URL."""
+
+    digest: str
+    category: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +93,20 @@ class Match:
 class Wrapper(BaseModel):
     """One site: where its list and item pages are, what an item holds, how to behave there."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, ignored_types=(cached_property,))
+    # With Python's regular expressions: pydantic's own take 20 ms to compile the name's pattern.
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        ignored_types=(cached_property,),
+        regex_engine="python-re",
+    )
 
     name: str = Key(pattern=SPIDER_NAME)
     start_urls: StartUrls = Key(min_length=1)
     list_pages: Patterns = ()
     item_pages: Patterns = Key(min_length=1)
+    not_list_pages: Patterns = ()
+    not_item_pages: Patterns = ()
     category: Category | None = None
     fields: Fields = {}
     main_text: bool | None = None
@@ -160,7 +181,7 @@ class Wrapper(BaseModel):
             if key == OF_CATEGORY:
                 raise ValueError(f"{key!r} names no category")
             if not key.startswith(OF_CATEGORY):
-                checked_pattern(key)
+                checked_weight(key)
         return value
 
     @field_validator("headers", "cookies")
@@ -293,11 +314,12 @@ class Wrapper(BaseModel):
         written = {self.canonical(url) for url in self.start_urls if url in self.item_pages}
         found = {}
         for url in map(self.canonical, self.start_urls):
-            as_item = _search(self._item_patterns, url)
-            if (as_item or url in written) and not _search(self._list_patterns, url):
-                found[url] = Match(Kind.ITEM, _group(as_item))
+            text = _utf8(url)
+            as_list, as_item = self._found(Kind.LIST, text), self._found(Kind.ITEM, text)
+            if (as_item or url in written) and not as_list:
+                found[url] = Match(Kind.ITEM, as_item and as_item.category)
             else:
-                found[url] = Match(Kind.LIST, self._category_of(url))
+                found[url] = Match(Kind.LIST, self._category_of(text, as_list))
         return found
 
     @property
@@ -373,8 +395,9 @@ class Wrapper(BaseModel):
     def _list_scheme(self) -> str:
         hosts = self.allowed_domains or sorted(self.hosts)
         return digest_of(
-            self.list_pages, self.item_pages, self.category, hosts, self.strip_parameters
-        )
+            self.list_pages, self.item_pages, self.not_list_pages, self.not_item_pages,
+            self.category, hosts, self.strip_parameters,
+        )  # fmt: skip
 
     @cached_property
     def _item_scheme(self) -> str:
@@ -394,20 +417,20 @@ class Wrapper(BaseModel):
             return Match()
         if (start := self.start_matches.get(url)) is not None:
             return start
-        as_list = _search(self._list_patterns, url)
-        as_item = _search(self._item_patterns, url)
+        text = _utf8(url)
+        as_list, as_item = self._found(Kind.LIST, text), self._found(Kind.ITEM, text)
         if as_list and as_item:
             return Match(both=True)
         if as_list:
-            return Match(Kind.LIST, self._category_of(url), pattern=self._digest_of(as_list))
+            return Match(Kind.LIST, self._category_of(text, as_list), pattern=as_list.digest)
         if as_item:
-            return Match(Kind.ITEM, _group(as_item), pattern=self._digest_of(as_item))
+            return Match(Kind.ITEM, as_item.category, pattern=as_item.digest)
         return Match()
 
     def has_matched_start(self, kind: Kind) -> bool:
         """Whether the patterns of a kind match a start URL, or the start URL is written as one."""
         if kind is Kind.LIST:
-            return any(_search(self._list_patterns, url) for url in self.starts)
+            return any(self._found(kind, _utf8(url)) for url in self.starts)
         return any(match.kind is kind for match in self.start_matches.values())
 
     @cached_property
@@ -423,24 +446,39 @@ class Wrapper(BaseModel):
     def _digests(self) -> dict[str, str]:
         return {pattern: digest for digest, pattern in self.patterns.items()}
 
-    def _digest_of(self, found: re.Match[str]) -> str:
-        return self._digests[found.re.pattern]
-
-    def _category_of(self, url: str) -> str | None:
+    def _category_of(self, text: bytes, as_list: _Met | None) -> str | None:
+        """The category of a list page by its URL."""
         if isinstance(self.category, str):
             return self.category
         if isinstance(self.category, CategoryRule):
-            rule = self.category.pattern
-            return _group(re.search(rule, url), or_first=True) if rule else None
-        return _group(_search(self._list_patterns, url))
+            if (pattern := self.category.pattern) is None:
+                return None
+            one = compiled(pattern)
+            found = one.search(text)
+            return _category(found, _group(one, or_first=True)) if found else None
+        return as_list and as_list.category
+
+    def _found(self, kind: Kind, text: bytes) -> _Met | None:
+        """The first pattern of a kind that a URL meets, if none excludes it."""
+        wanted, excluded = self._compiled[kind]
+        for pattern, digest, group in wanted:
+            if found := pattern.search(text):
+                if any(one.search(text) for one in excluded):
+                    return None
+                return _Met(digest, _category(found, group))
+        return None
 
     @cached_property
-    def _list_patterns(self) -> tuple[re.Pattern[str], ...]:
-        return tuple(re.compile(pattern) for pattern in self.list_pages)
-
-    @cached_property
-    def _item_patterns(self) -> tuple[re.Pattern[str], ...]:
-        return tuple(re.compile(pattern) for pattern in self.item_pages)
+    def _compiled(self) -> dict[Kind, tuple[list[_Wanted], list[Pattern]]]:
+        """The patterns of list and of item pages, and those that exclude some."""
+        made = {}
+        for kind, wanted, excluded in (
+            (Kind.LIST, self.list_pages, self.not_list_pages),
+            (Kind.ITEM, self.item_pages, self.not_item_pages),
+        ):
+            all_wanted = [(one := compiled(x), digest_of(x), _group(one)) for x in wanted]
+            made[kind] = (all_wanted, [compiled(x) for x in excluded])
+        return made
 
 
 def load_toml(path: Path) -> Wrapper:
@@ -471,18 +509,17 @@ def digest_of(*parts: object) -> str:
     return hashlib.blake2b(repr(parts).encode(), digest_size=6).hexdigest()
 
 
-def _search(patterns: tuple[re.Pattern[str], ...], url: str) -> re.Match[str] | None:
-    return next((found for pattern in patterns if (found := pattern.search(url))), None)
+def _utf8(url: str) -> bytes:
+    # A page can put half of a surrogate pair into a link.
+    return url.encode(errors="surrogatepass")
 
 
-def _group(found: re.Match[str] | None, *, or_first: bool = False) -> str | None:
-    """The group `category` of a match, unquoted; or, if asked for, group 1 or the whole match."""
-    if found is None:
-        return None
-    if "category" in found.re.groupindex:
-        value = found["category"]
-    elif or_first:
-        value = found[1] if found.re.groups else found[0]
-    else:
-        return None
+def _group(pattern: Pattern, *, or_first: bool = False) -> int | None:
+    """The number of the group `category`; or, if asked for, 1 for the first one or 0 for all."""
+    first = min(pattern.groups, 1) if or_first else None
+    return pattern.groupindex.get("category", first)
+
+
+def _category(found: Found[bytes], group: int | None) -> str | None:
+    value = None if group is None else found[group]
     return unquote(value) if value else None

@@ -10,6 +10,7 @@ from typing import Any, Self
 from zoneinfo import ZoneInfo
 
 from scrapy.crawler import Crawler
+from scrapy.exceptions import DropItem
 
 from crawler.apart import Apart, TooMuch
 from crawler.cells.definitions import definitions
@@ -26,10 +27,11 @@ logger = logging.getLogger(__name__)
 MAX_DIFF_SECONDS, MAX_DIFF_MB = 5, 512
 HOUR_SECONDS = 3600
 UTC = ZoneInfo("UTC")
-FEEDS = Intervals(6.0, 1.0, 672.0)
+FEEDS = Intervals(6.0, 1.0, 672.0, planned_hours=4032.0)
 CELLS = Intervals(1.0, 1.0, 672.0)
 UNDECIDED = "cannot be decided"
 EDITED = "the wrapper was edited"
+AGAIN = "stored again, as an earlier fetch was interrupted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,13 @@ class Rules:
         return self.list_pages if target.kind is Kind.LIST else self.items
 
 
+class NotStored(DropItem):
+    """A visit that the run ends before; its target stays due."""
+
+    def __init__(self) -> None:
+        super().__init__("the run ends before it is stored", log_level="DEBUG")
+
+
 class OfSession:
     """A pipeline that knows the pass and its rules."""
 
@@ -66,6 +75,15 @@ class OfSession:
     def from_crawler(cls, crawler: Crawler) -> Self:
         """The pipeline of a crawl."""
         return cls(Session.of(crawler))
+
+    def end_run(self, target: Target, error: StorageError) -> NotStored:
+        """End the run, as the database cannot be used: what to raise for each visit under way.
+
+        It is said once; Scrapy would log each of them as an error, with all that the page holds.
+        """
+        self.session.fail(error)
+        self.session.leave(target)
+        return NotStored()
 
 
 class ChangesPipeline(OfSession):
@@ -83,8 +101,8 @@ class ChangesPipeline(OfSession):
             visit = decide(item, self.rules)
             if visit.changed:
                 visit.diff_size = await self._diff_size(item)
-        except StorageError:
-            raise
+        except StorageError as error:
+            raise self.end_run(item.target, error) from None
         except Exception as error:
             logger.exception("Deciding about %s failed", item.target.url)
             return as_error(item, UNDECIDED, error, self.rules)
@@ -98,6 +116,7 @@ class ChangesPipeline(OfSession):
         if old is None:
             return 0
         before = "\n".join(versions.as_lines(old))
+        del old  # it may have megabytes
         after = "\n".join(versions.as_lines(versions.content_of(fetched)))
         if is_quick(before, after):
             return diff_size(before, after)
@@ -179,7 +198,7 @@ def _seen(fetched: Fetched, rules: Rules) -> Visit:
         when,
         reason,
         update_size=update_size(fetched, outcome),
-        reread=reason == EDITED,
+        reread=reason in (EDITED, AGAIN),
         history=following.past(fetched, outcome),
         lies=following.lies(fetched, outcome),
         every_hours=every_hours,
@@ -196,6 +215,8 @@ def compare(fetched: Fetched) -> tuple[Outcome, str | None]:
     if target.content_hash is None:
         return Outcome.NEW, None
     if fetched.content_hash == target.content_hash:
+        if target.again:
+            return Outcome.UNCHANGED, AGAIN
         other_caps = OF_CAPS in (target.scheme or "") and fetched.scheme != target.scheme
         return Outcome.UNCHANGED, EDITED if other_caps else None
     if fetched.scheme != target.scheme and fetched.raw_hash == target.raw_hash:
@@ -214,12 +235,13 @@ def rules_of(session: Session) -> Rules:
     """The rules of a crawl: the wrapper's intervals, else the config's."""
     config, wrapper = session.config, session.wrapper
 
-    def intervals(hours: float | None, default_hours: float) -> Intervals:
+    def intervals(hours: float | None, default_hours: float, *, feeds: bool = False) -> Intervals:
         return Intervals(
             hours or default_hours,
             config.error_interval_hours,
-            config.max_interval_hours,
+            config.longest_hours(feeds=False),
             config.error_retry_seconds / HOUR_SECONDS,
+            config.longest_hours(feeds=feeds),
         )
 
     return Rules(
@@ -227,7 +249,7 @@ def rules_of(session: Session) -> Rules:
         intervals(wrapper.item_interval_hours, config.item_interval_hours),
         config.gone_confirmations,
         wrapper.zone,
-        intervals(None, config.feed_interval_hours),
+        intervals(None, config.feed_interval_hours, feeds=True),
         config.push_poll_hours,
         cells=intervals(None, config.cell_interval_hours),
         periods=_periods(session),

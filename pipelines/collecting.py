@@ -21,19 +21,26 @@ def collect(fetched: Fetched, monitor: Monitor, known: Mapping[str, KnownPost] |
     """What a document brought.
 
     known: those of its posts that are stored, by id; None where the document is the last one
+
+    A delivery brings new posts only. Its signature does not tell when it was signed: delivered
+    again, an old document would bring old contents back. The feed itself tells which one counts.
     """
     if known is None:
         return Collected(monitor=_after(fetched, monitor, 0, 0.0))
     before = fetched.target.history
-    new, edited = [], []
+    new, edited, doubted = [], [], 0
     for post in fetched.posts:
         stored = known.get(post.id)
-        if stored is None or _unacknowledged(stored, before):
+        is_other = stored is not None and stored.content_hash != post.content_hash
+        if is_other and fetched.push is not None:
+            doubted += 1
+        elif stored is None or _unacknowledged(stored, before):
             new.append((stored.key if stored else key_of(fetched, post), post))
-        elif stored.content_hash != post.content_hash:
+        elif is_other:
             edited.append((stored.key, post))
     missed = lost(fetched, monitor, len(new)) if new and not known else 0.0
-    return Collected(tuple(new), tuple(edited), missed, _after(fetched, monitor, len(new), missed))
+    after = _after(fetched, monitor, len(new), missed)
+    return Collected(tuple(new), tuple(edited), missed, doubted, after)
 
 
 def key_of(fetched: Fetched, post: Post) -> str:

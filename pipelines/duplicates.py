@@ -16,9 +16,10 @@ from scrapy.exceptions import NotConfigured
 from crawler.items import Kind, Visit
 from crawler.plaintext import as_texts
 from crawler.session import Session
-from crawler.sketches.claim import Candidate, created_at
+from crawler.sketches.claim import Candidate, created_at, id_of
 from crawler.sketches.compared import sketch_of, source_of, sourced_text
 from crawler.sketches.schemes import Scheme, scheme_of
+from crawler.storage.fences import fence_of
 from pipelines.changes import OfSession
 
 logger = logging.getLogger(__name__)
@@ -61,7 +62,11 @@ def sketched(visit: Visit, scheme: Scheme) -> tuple[tuple[Candidate, ...], tuple
         else:
             created = created_at(published, visit.fetched.at)
             known = sourced_text(source, title, text, fields, names) if scheme.weighs else None
-            candidates.append(Candidate(key, created, sketch, edited, text=known))
+            one = Candidate(
+                key, created, sketch, edited, text=known, fences=dict([fence_of(target)]),
+                seen=visit.fetched.at, source=id_of(source),
+            )  # fmt: skip
+            candidates.append(one)
     return tuple(candidates), tuple(emptied)
 
 

@@ -13,6 +13,7 @@ from crawler.feeds.pushing import poll_hours
 from crawler.items import SEEN, Fetched, Kind, Visit
 from crawler.posts import KnownPost, Monitor
 from crawler.storage import feedposts, feeds
+from crawler.words import count
 from pipelines import changes, following
 from pipelines.changes import OfSession, Rules
 from pipelines.collecting import HOUR, collect, outcome_of, past
@@ -29,8 +30,8 @@ class FeedsPipeline(OfSession):
             return item
         try:
             return await self._decided(item)
-        except StorageError:
-            raise
+        except StorageError as error:
+            raise self.end_run(item.target, error) from None
         except Exception as error:
             logger.exception("Deciding about %s failed", item.target.url)
             return changes.as_error(item, changes.UNDECIDED, error, self.rules)
@@ -47,6 +48,9 @@ class FeedsPipeline(OfSession):
             if not known and monitor.posts:
                 known = await read(lambda: feedposts.known_by_link(db, target, item.posts))
         visit = decide(item, self.rules, monitor, known)
+        if visit.collected is not None and (doubted := visit.collected.doubted):
+            posts = count(doubted, "known post")
+            logger.info("%s: its hub sent other contents of %s, fetching it", target.url, posts)
         if visit.has_new_content and item.posts and item.push is None:
             other = await read(lambda: feeds.twin(db, item))
             if other is not None:

@@ -57,7 +57,8 @@ def next_visit(
         return intervals.after_seen(at), None
     every = _adapted(plan, outcome) if plan.adaptive else None
     planned = at + timedelta(hours=every) if every else calendar.next_visit(plan.schedule, zone, at)
-    return min(planned, at + timedelta(hours=intervals.longest_hours)), every
+    longest = intervals.planned_hours or intervals.longest_hours
+    return min(planned, at + timedelta(hours=longest)), every
 
 
 def missed(fetched: Fetched) -> int:

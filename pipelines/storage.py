@@ -34,7 +34,7 @@ class StoragePipeline(OfSession):
         try:
             visit = await self._store(item)
         except TakenOver:
-            self.session.leave(target)
+            self.session.hand_over(target)
             raise Stored("another worker has taken it over") from None
         except BaseException:
             self.session.leave(target)
@@ -66,18 +66,22 @@ class StoragePipeline(OfSession):
         except TakenOver:
             raise
         except StorageError as error:
-            self.session.fail(error)
-            raise
+            raise self.end_run(visit.fetched.target, error) from None
         except Exception as error:  # noqa: BLE001 - what a page holds costs that page only
             bare = as_error(visit.fetched, "cannot be stored", error, self.rules)
-            return await self._store_error(bare)
+            return await self._store_error(bare, error)
         return visit
 
-    async def _store_error(self, visit: Visit) -> Visit:
-        """Store the outcome of a page that cannot be stored; if that fails, it is not the page."""
+    async def _store_error(self, visit: Visit, why: Exception) -> Visit:
+        """Store the outcome of a page that cannot be stored; if that fails, it is not the page.
+
+        why: what kept the page from being stored
+        """
         try:
             await self.session.writer.commit(visit)
         except Exception as error:
+            # The target has acknowledged the page; what could not be stored came after it.
+            error = why if isinstance(error, TakenOver) else error
             reason = f"{visit.fetched.target.url}: {type(error).__name__}: {error}"
             self.session.fail(StorageError(reason))
             raise

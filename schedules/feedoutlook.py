@@ -8,13 +8,11 @@ import numpy as np
 
 from schedules.chunks import Part, parts, spread_over
 from schedules.compiled import compiled
-from schedules.fetches import course
+from schedules.fetches import course, interval_posts
 from schedules.history import Floats, Ints
 from schedules.overflow import expected, looked_up, table
 from schedules.posting import Hours, Posting, profile_of
-from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS, Schedules
-
-AXIS_HOURS = (LONGEST_WEEKS + 1) * WEEK_HOURS
+from schedules.schedule import FEED_CYCLES, WEEK_HOURS, Schedules
 
 
 class FeedOutlook(NamedTuple):
@@ -80,15 +78,14 @@ def _outlook(
 def _of_slots(
     profile: Floats, per_week: float, batch: float, window: int, weeks: int, slots: Ints
 ) -> tuple[float, float]:
-    mass, lever = course(profile, per_week, AXIS_HOURS, 0)
-    t = table(LONGEST_WEEKS * per_week, batch, window)
+    mass, lever = course(profile, per_week)
+    t = table(FEED_CYCLES[0] * per_week, batch, window)
     missed, wait = 0.0, 0.0
     for j in range(len(slots)):
         later = slots[j + 1] if j + 1 < len(slots) else slots[0] + weeks * WEEK_HOURS
         a = slots[j] % WEEK_HOURS
-        n = a + later - slots[j]
-        posts = mass[n] - mass[a]
+        posts, waits = interval_posts(mass, lever, a, a + later - slots[j])
         lost, share = looked_up(t.lost, t.wait, t.top, posts)
         missed += lost
-        wait += share * (n * posts - (lever[n] - lever[a]))
+        wait += share * waits
     return missed / weeks, wait / weeks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from schedules.hours import levelled
 from schedules.phases import balanced, even_phase, fullest_week, in_time
 from schedules.population import MONDAY_HOURS, Population
 from schedules.posting import Posting, posting
-from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS, Schedules
+from schedules.schedule import FEED_CYCLES, LONGEST_WEEKS, WEEK_HOURS, Schedules
 from schedules.score import DAY_HOURS, Times
 from schedules.terms import (
     KEPT,
@@ -32,8 +32,14 @@ from schedules.terms import (
 )
 
 OPTIMAL = "optimal"
-# A feed is as it was in the last weeks, or, where it posts rarely, in its last posts.
+# Hours and batches of a feed are those of the last weeks, or, where it posts rarely, of its last
+# posts. Rates change sooner: a feed falls silent or wakes up within days.
 RECENT_HOURS, RECENT_POSTS = 42 * DAY_HOURS, 50
+FRESH_HOURS, FRESH_POSTS = 7 * DAY_HOURS, 100
+# Of all visits, those that go to feeds only because of their longest intervals, at most.
+WATCH_SHARE = 0.1
+# The period of the paper's policies.
+PERIOD_WEEKS = 4
 QUANTILES = (0.05, 0.95)
 TRIES = 4
 HALVINGS = 40
@@ -110,10 +116,12 @@ def plan_feeds(
 def believed_of(population: Population, histories: Histories, now_hours: float) -> Posting:
     """How feeds post, on the clocks of their sites."""
     times, since = _posts_of(histories)
-    recent = np.maximum(since, np.minimum(now_hours - RECENT_HOURS, _nth_last(times)))
+    recent = np.maximum(since, np.minimum(now_hours - RECENT_HOURS, _nth_last(times, RECENT_POSTS)))
     known = ~np.isnan(histories.until)
     since = np.where(known, recent, 0.0)
     until = np.where(known, histories.until, 0.0)
+    fresh = np.minimum(until - FRESH_HOURS, _nth_last(times, FRESH_POSTS))
+    fresh = np.where(known, np.maximum(since, fresh), 0.0)
     owner = np.repeat(np.arange(len(known)), np.diff(times.first))
     at = _local(population, owner, times.at)
     feeds = np.arange(len(known))
@@ -122,6 +130,7 @@ def believed_of(population: Population, histories: Histories, now_hours: float) 
         Times(times.first, at[order]),
         np.where(known, _local(population, feeds, since), 0.0),
         np.where(known, _local(population, feeds, until), 0.0),
+        np.where(known, _local(population, feeds, fresh), 0.0),
     )
 
 
@@ -142,12 +151,12 @@ def _posts_of(histories: Histories) -> tuple[Times, Floats]:
     return Times(histories.first, at[ascending]), np.nan_to_num(histories.since)
 
 
-def _nth_last(times: Times) -> Floats:
+def _nth_last(times: Times, posts: int) -> Floats:
     """(n,) moment of each feed's post with so many after it; of its first where there are fewer."""
     count = np.diff(times.first)
-    place = np.maximum(times.first[1:] - RECENT_POSTS - 1, times.first[:-1])
+    place = np.maximum(times.first[1:] - posts - 1, times.first[:-1])
     found = np.append(times.at, 0.0)[np.minimum(place, len(times.at))]
-    result: Floats = np.where(count > RECENT_POSTS, found, -np.inf)
+    result: Floats = np.where(count > posts, found, -np.inf)
     return result
 
 
@@ -174,11 +183,12 @@ def _optimal(
     now: float,
     present: Schedules,
 ) -> Made:
+    whole = terms.budget_per_day * WEEK_DAYS
+    population = _watched(population, whole)
     limits = FeedLimits(
         population.key, window, population.weight, population.cost, population.min_hours,
         population.max_hours, population.site, population.open_hours,
     )  # fmt: skip
-    whole = terms.budget_per_day * WEEK_DAYS
     least, last = least_per_day(population) * WEEK_DAYS, histories.until
     budget = max(whole - 1, least)
     for _ in range(TRIES):
@@ -196,23 +206,23 @@ def _optimal(
 def _even(
     population: Population, believed: Posting, window: Ints, terms: Terms, present: Schedules
 ) -> Made:
-    """The paper's policies: fetches of four weeks, at even intervals."""
-    visits = fetches(population, believed, window, terms) / LONGEST_WEEKS
+    """The paper's policies: fetches of a period, at even intervals."""
+    visits = fetches(population, believed, window, terms) / PERIOD_WEEKS
     schedules = Schedules.even(visits, even_phase(population.key))
     unknown = np.full(len(population), np.nan)
     return schedules, unknown, unknown, np.full(len(population), RULE, np.uint8), np.nan
 
 
 def fetches(population: Population, believed: Posting, window: Ints, terms: Terms) -> Floats:
-    """(n,) fetches of each feed in four weeks, which need not be whole at the bounds.
+    """(n,) fetches of each feed in a period, which need not be whole at the bounds.
 
     None is fetched less often than its longest interval needs, nor more often than its shortest
     one allows; the policy shares out what is left.
     """
-    least = least_visits(population) * LONGEST_WEEKS
-    most = np.maximum(least, LONGEST_WEEKS * WEEK_HOURS / population.min_hours)
-    rate, whole = believed.per_week * LONGEST_WEEKS, terms.budget_per_day * WEEK_DAYS
-    budget = whole * LONGEST_WEEKS
+    least = least_visits(population) * PERIOD_WEEKS
+    most = np.maximum(least, PERIOD_WEEKS * WEEK_HOURS / population.min_hours)
+    rate, whole = believed.per_week * PERIOD_WEEKS, terms.budget_per_day * WEEK_DAYS
+    budget = whole * PERIOD_WEEKS
     low, high = 0, int(min(budget, most.sum())) + 1
     for _ in range(HALVINGS):
         if high - low <= 1:
@@ -232,6 +242,20 @@ def _shares(policy: str, rate: Floats, window: Ints, weight: Floats, total: int)
     if policy == "min-delay":
         return aggregation.min_delay(rate, weight, total)
     return aggregation.min_missing(rate, window.astype(np.float64), total)
+
+
+def _watched(population: Population, visits_per_week: float) -> Population:
+    """The feeds with the shortest longest interval that takes a small share of the visits.
+
+    A plan takes what was silent for weeks to stay so. Visits at long intervals find out whether it
+    does, and cost next to nothing where there are many visits.
+    """
+    for weeks in sorted(cycle for cycle in FEED_CYCLES if cycle >= LONGEST_WEEKS):
+        max_hours = np.minimum(population.max_hours, weeks * WEEK_HOURS)
+        watched = replace(population, max_hours=max_hours)
+        if least_visits(watched).sum() <= WATCH_SHARE * visits_per_week:
+            return watched
+    return population
 
 
 def _within_hours(

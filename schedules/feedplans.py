@@ -1,48 +1,51 @@
-"""When feeds are fetched, by policy, for a number of fetches: what a simulation compares."""
+"""The paper's policies as the paper has them: a number of fetches, spread evenly over a period."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+from numpy.typing import NDArray
 
 from schedules import aggregation
-from schedules.feedloop import replanned
-from schedules.feedmarket import Feeds
 from schedules.history import Floats, Ints
-from schedules.posting import posting
 from schedules.score import Times
+from schedules.world import Span
 
-__all__ = ["FEED_POLICIES", "Feeds", "counts", "evenly", "feed_visits"]
-FEED_POLICIES = ("optimal", "uniform", "min-delay", "min-missing")
+PAPER_POLICIES = ("uniform", "min-delay", "min-missing")
+FEED_POLICIES = ("optimal", *PAPER_POLICIES)
 
 
-def feed_visits(  # noqa: PLR0913 - a plan of a period needs its three moments
-    policy: str,
-    feeds: Feeds,
-    past: Times,
-    visits: int,
-    since: float,
-    split: float,
-    stop: float,
-    *,
-    posts: Times | None = None,
-) -> Times:
-    """At most `visits` fetches of all feeds from `split` to `stop`, ascending for each feed.
+@dataclass(frozen=True, slots=True)
+class Feeds:
+    """n feeds to be fetched.
 
-    policy: one of FEED_POLICIES   past: posts of the feeds, of which those after `since` up to
-    `split` are known   since, split, stop: hours since 1970, since < split < stop
-    posts: what truly happens, also after `split`: `optimal` is planned anew every few days from
-    what its own fetches have seen of it; without, all is planned at `split`
-
-    Posts of a feed are in the order of time.
+    key:    (n,) a number that stays with the feed, for choices that are to look random
+    window: (n,) >= 1 posts that the feed's document holds     weight: (n,) importance
     """
-    if policy not in FEED_POLICIES:
-        raise ValueError(f"{policy!r} is none of {', '.join(FEED_POLICIES)}")
+
+    key: NDArray[np.uint64]
+    window: Ints
+    weight: Floats
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+
+def paper_visits(policy: str, feeds: Feeds, past: Times, visits: int, span: Span) -> Times:
+    """Return at most `visits` fetches of all feeds from split to stop, ascending for each feed.
+
+    policy: one of PAPER_POLICIES   past: posts of the feeds, of which those from the start of the
+    span to its split are known
+
+    Posts of a feed are in the order of time. ValueError for another policy, or moments that are
+    not in order.
+    """
+    since, split, stop = span
+    if policy not in PAPER_POLICIES:
+        raise ValueError(f"{policy!r} is none of {', '.join(PAPER_POLICIES)}")
     if not since < split < stop:
         raise ValueError(f"{since}, {split} and {stop} are not one after the other")
-    if policy == "optimal":
-        since_of, until = np.full(len(feeds), since), np.full(len(feeds), split)
-        believed = posting(past, since_of, until)
-        return replanned(believed, feeds, posts, visits, split, stop)
     rate = counts(past, since, split) * ((stop - split) / (split - since))
     return evenly(_shares(policy, feeds, rate, visits), split, stop)
 

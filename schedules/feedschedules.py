@@ -1,4 +1,4 @@
-"""The standing schedules of feeds: cycles of one to four weeks, all feeds under one price.
+"""The standing schedules of feeds: cycles of one or more weeks, all feeds under one price.
 
 As for pages (`optimal`), each feed offers what it could buy, the steps worth most are bought, and
 a feed keeps the schedule it has where another would hardly be better.
@@ -15,23 +15,28 @@ from numpy.typing import NDArray
 from schedules.allocate import Purchase, Steps, buy, least_visits
 from schedules.chunks import Part, parts, spread_over
 from schedules.compiled import compiled
-from schedules.feedmarket import CHEAPER, DELAY_PER_DAY, FIRST_GUESS, LOWEST, WORTH_OFFERING
 from schedules.fetches import Course, Room, course, hull, insert, interval_cost, polish
 from schedules.history import Flags, Floats, Ints
 from schedules.market import why
 from schedules.optimal import DEAD_BAND, INDIFFERENCE, Offers, schedules_of
 from schedules.overflow import table
 from schedules.posting import Posting, profile_of
-from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS, Schedules, chosen_of
+from schedules.schedule import FEED_CYCLES, WEEK_HOURS, Schedules, chosen_of
 from schedules.score import DAY_HOURS
 from schedules.terms import WEEK_DAYS, BudgetTooSmall
 
-# Options 0 to 2 are one visit every 4, 3 and 2 weeks; option 2 + n is n visits a week.
-RARE = LONGEST_WEEKS - 1
+# Posts lost that a day's waiting of one post counts for.
+DELAY_PER_DAY = 0.01
+# Offers below this share of the price are not looked at.
+WORTH_OFFERING = 0.7
+FIRST_GUESS, LOWEST = 1.0, 1e-9
+CHEAPER = 0.25
+# The first options are one visit in each of the cycles; option RARE + n - 1 is n visits a week.
+CYCLES = len(FEED_CYCLES)
+RARE = CYCLES - 1
 OF_A_FEED = ("key", "window", "weight", "cost", "min_hours", "max_hours", "site")
 # So many feeds tell the price for all.
 ENOUGH = 4_000
-AXIS_HOURS = (LONGEST_WEEKS + 1) * WEEK_HOURS
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +117,7 @@ def optimal_schedules(
     if (needed := least_visits(found.steps)) > visits_per_week * (1 + 1e-6):
         raise BudgetTooSmall(needed / WEEK_DAYS, len(limits))
     last = purchase.price if price is None else price
-    new = schedules_of(purchase.chosen, found, limits.key)
+    new = schedules_of(purchase.chosen, found, limits.key, FEED_CYCLES)
     return FeedPlan(_settled(posting, limits, last, new, present), *why(found, purchase), last)
 
 
@@ -180,8 +185,8 @@ def _columns(posting: Posting, limits: FeedLimits, part: Part) -> Columns:
 @compiled
 def _course(f: Columns, i: int) -> Course:
     profile = profile_of(f.cell[f.first[i] : f.first[i + 1]], f.common)
-    mass, lever = course(profile, f.per_week[i], AXIS_HOURS, 0)
-    most = LONGEST_WEEKS * f.per_week[i]
+    mass, lever = course(profile, f.per_week[i])
+    most = FEED_CYCLES[0] * f.per_week[i]
     return Course(mass, lever, table(most, f.batch[i], f.window[i]), DELAY_PER_DAY / DAY_HOURS)
 
 
@@ -190,7 +195,7 @@ def _room(f: Columns, i: int, begin: int) -> Room:
     """The week from hour `begin` on."""
     open_hours = f.open_hours[f.site[i]]
     end = begin + WEEK_HOURS
-    return Room(begin, end, False, 0, 0, open_hours, f.min_hours[i], f.max_hours[i])
+    return Room(begin, end, open_hours, f.min_hours[i], f.max_hours[i])
 
 
 @compiled
@@ -203,7 +208,7 @@ def _best_single(c: Course, room: Room, weeks: int, phase: int, slope: float) ->
     for late in range(WEEK_HOURS):
         z = (phase + late) % WEEK_HOURS
         if room.open_hours[z]:
-            found = interval_cost(c, room, z, z + weeks * WEEK_HOURS) / weeks
+            found = interval_cost(c, z, z + weeks * WEEK_HOURS) / weeks
             if found + slope * late < best:
                 best, cost, where = found + slope * late, found, z
     return cost, where
@@ -216,23 +221,23 @@ def _options(
     """Visits and value of the steps, their options; hours of rare visits, slots, whether full."""
     slope = INDIFFERENCE * least / WEEK_HOURS
     room = _room(f, i, 0)
-    rare, single = np.full(LONGEST_WEEKS, -1), np.full(LONGEST_WEEKS, np.inf)
-    for k in range(LONGEST_WEEKS):
-        single[k], rare[k] = _best_single(c, room, LONGEST_WEEKS - k, f.phase[i], slope)
+    rare, single = np.full(CYCLES, -1), np.full(CYCLES, np.inf)
+    for k in range(CYCLES):
+        single[k], rare[k] = _best_single(c, room, FEED_CYCLES[k], f.phase[i], slope)
     saved, slots, needed, full = _inserted(c, _room(f, i, rare[RARE]), least)
-    size = LONGEST_WEEKS + len(saved)
+    size = CYCLES + len(saved)
     more, gain = np.ones(size), np.empty(size)
     must, end = 1, size
-    for k in range(LONGEST_WEEKS):
-        weeks = LONGEST_WEEKS - k
-        more[k] = 1 / weeks - (1 / (weeks + 1) if k else 0.0)
+    for k in range(CYCLES):
+        weeks = FEED_CYCLES[k]
+        more[k] = 1 / weeks - (1 / FEED_CYCLES[k - 1] if k else 0.0)
         gain[k] = single[k - 1] - single[k] if k else 0.0
         if weeks * WEEK_HOURS > f.max_hours[i]:
-            must = min(k + 2, LONGEST_WEEKS)
+            must = min(k + 2, CYCLES)
         if weeks * WEEK_HOURS < f.min_hours[i]:
             end = min(end, max(k, 1))
-    gain[LONGEST_WEEKS:] = saved
-    must = LONGEST_WEEKS + needed if needed else must
+    gain[CYCLES:] = saved
+    must = CYCLES + needed if needed else must
     visits, value, last = hull(more[:end], gain[:end], min(must, end))
     kept = 1
     while kept < len(value) and value[kept] > least:
@@ -253,7 +258,7 @@ def _inserted(c: Course, room: Room, least: float) -> tuple[Floats, Ints, int, b
 @compiled
 def _offers(f: Columns, least: float) -> tuple[NDArray[Any], ...]:
     m = len(f.worth)
-    size = m * (LONGEST_WEEKS + WEEK_HOURS)
+    size = m * (CYCLES + WEEK_HOURS)
     counts, slots = np.empty(m, np.int64), np.empty(m, np.int64)
     visits, value = np.empty(size, np.float32), np.empty(size, np.float32)
     option, order = np.empty(size, np.uint8), np.empty(size, np.uint8)
@@ -336,7 +341,7 @@ def cycle_cost(c: Course, room: Room, weeks: int, slots: Ints) -> float:
     for j in range(len(slots)):
         later = slots[j + 1] if j + 1 < len(slots) else slots[0] + weeks * WEEK_HOURS
         begin = slots[j] % WEEK_HOURS
-        cost += interval_cost(c, room, begin, begin + later - slots[j])
+        cost += interval_cost(c, begin, begin + later - slots[j])
     return cost / weeks
 
 

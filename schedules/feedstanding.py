@@ -1,8 +1,9 @@
-"""Feeds in a closed loop: one look at each, then standing plans from what their own fetches saw.
+"""Feeds in simulation as `crawl` and `replan` treat them: standing plans, from what is known.
 
-It is what `crawl` and `replan` do. The first documents tell a past by their dates; each plan holds
-until the next, and is made by the code of a replan. A full document that has none of the posts
-before tells that some were lost: as many as the feed's mean rate gives for that time.
+Each plan is made by the code of a replan and holds until the next. Before the first plan either
+all posts since some moment are known, or, in a closed loop, one document of each feed, whose dates
+are a past. After it a plan knows what its own fetches saw. A full document that has none of the
+posts before shows that some were lost: as many as the feed's mean rate gives for that time.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
-from schedules.feedmarket import Feeds
 from schedules.feedplan import plan_feeds
+from schedules.feedplans import Feeds
 from schedules.firstlook import FIRST_HOURS, USUAL_WINDOW
 from schedules.history import Floats, Histories
 from schedules.population import Population, walls_of
-from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS, Schedules
+from schedules.schedule import LONGEST_FEED_WEEKS, WEEK_HOURS, Schedules
 from schedules.score import DAY_HOURS, Times
 from schedules.terms import Terms, least_per_day
-from schedules.world import joined, visits_of
+from schedules.world import Span, joined, visits_of
 
 MINUTE = 1 / 60
 TOUCH = 1e-6
@@ -47,17 +48,25 @@ def standing(
     feeds: Feeds,
     posts: Times,
     visits: int,
-    split: float,
-    stop: float,
+    span: Span,
     every_hours: float,
+    *,
+    closed_loop: bool = False,
 ) -> Times:
-    """At most `visits` fetches from `split` to `stop`, besides the first look at each feed.
+    """Return at most `visits` fetches from split to stop, ascending for each feed.
 
     policy: one of FEED_POLICIES   posts: what truly happens, ascending for each feed
     every_hours: between two replans
+    closed_loop: all that is known at the split is one document of each feed, which is no visit;
+    else the posts of each from the start of the span to the split, as if none had been missed
     """
-    population = _population(feeds, split, stop)
-    known = [_first_look(_of(posts, i), int(feeds.window[i]), split) for i in range(len(feeds))]
+    start, split, stop = span
+    population = _population(feeds, min(start, split - FIRST_HOURS), stop)
+    mine = [(_of(posts, i), int(feeds.window[i])) for i in range(len(feeds))]
+    if closed_loop:
+        known = [_first_look(some, window, split) for some, window in mine]
+    else:
+        known = [_all_seen(some, window, start, split) for some, window in mine]
     per_day = visits * DAY_HOURS / (stop - split)
     terms = Terms(policy, max(per_day, least_per_day(population)))
     present, went, now = Schedules.none(len(feeds)), list[Times](), split
@@ -74,7 +83,7 @@ def standing(
     return _no_more(joined(len(feeds), went), visits)
 
 
-def _population(feeds: Feeds, split: float, stop: float) -> Population:
+def _population(feeds: Feeds, start: float, stop: float) -> Population:
     n = len(feeds)
     zeros = np.zeros(n, np.int64)
     return Population(
@@ -87,15 +96,22 @@ def _population(feeds: Feeds, split: float, stop: float) -> Population:
         weight=feeds.weight,
         cost=np.ones(n),
         min_hours=np.ones(n),
-        max_hours=np.full(n, float(LONGEST_WEEKS * WEEK_HOURS)),
+        max_hours=np.full(n, float(LONGEST_FEED_WEEKS * WEEK_HOURS)),
         site_day=np.full(1, np.inf),
         site_hour=np.full(1, np.inf),
-        walls=walls_of((UTC,), split - FIRST_HOURS, stop),
+        walls=walls_of((UTC,), start, stop),
     )
 
 
 def _of(posts: Times, i: int) -> Floats:
     return posts.at[posts.first[i] : posts.first[i + 1]]
+
+
+def _all_seen(posts: Floats, window: int, since: float, until: float) -> Watched:
+    """Return what is known of a feed if no post between two moments was missed."""
+    seen = posts[np.searchsorted(posts, since, "right") : np.searchsorted(posts, until, "right")]
+    after = seen.tolist()
+    return Watched(since, until, after, [moment + MINUTE for moment in after], window)
 
 
 def _first_look(posts: Floats, window: int, at: float) -> Watched:

@@ -1,8 +1,7 @@
 """Where the fetches of one feed go: each at the hour that saves most posts and waiting.
 
-The hours of a plan are an axis: `begin`, where the document was last seen, hours in which it may be
-fetched, and `end`. A period ends without a fetch: what is posted after the last one is lost. A
-cycle ends with the first fetch of the next.
+The hours of a plan are an axis from Monday 00:00: `begin`, the first fetch of a cycle, hours in
+which the document may be fetched, and `end`, the first fetch of the next cycle.
 """
 
 from __future__ import annotations
@@ -20,6 +19,8 @@ from schedules.schedule import WEEK_HOURS
 # A long interval is first searched in so many steps, then around the best of them.
 STEPS = 72
 SWEEPS = 4
+# An interval begins in the first week; `interval_posts` needs no more than two weeks after it.
+AXIS_HOURS = 3 * WEEK_HOURS
 NO_FETCH = -1
 
 
@@ -39,27 +40,23 @@ class Course(NamedTuple):
 class Room(NamedTuple):
     """Where fetches may go.
 
-    begin, end: of the axis     period: nothing is fetched at the end   soonest: first hour allowed
-    monday:     hour of the week at hour 0    open_hours: (168,)   min_hours, max_hours: between two
+    begin, end: of the axis     open_hours: (168,)     min_hours, max_hours: between two
     """
 
     begin: int
     end: int
-    period: bool
-    soonest: int
-    monday: int
     open_hours: Flags
     min_hours: float
     max_hours: float
 
 
 @compiled
-def course(profile: Floats, per_week: float, hours: int, monday: int) -> tuple[Floats, Floats]:
-    """(hours + 1,) mass and lever from hour 0 on. profile: (168,) sums to 1; monday as in Room."""
-    mass, lever = np.empty(hours + 1), np.empty(hours + 1)
+def course(profile: Floats, per_week: float) -> tuple[Floats, Floats]:
+    """Return (AXIS_HOURS + 1,) mass and lever from Monday 00:00 on. profile: (168,) sums to 1."""
+    mass, lever = np.empty(AXIS_HOURS + 1), np.empty(AXIS_HOURS + 1)
     mass[0] = lever[0] = 0.0
-    hour = monday
-    for t in range(hours):
+    hour = 0
+    for t in range(AXIS_HOURS):
         posts = per_week * profile[hour]
         mass[t + 1] = mass[t] + posts
         lever[t + 1] = lever[t] + posts * (t + 0.5)
@@ -68,14 +65,31 @@ def course(profile: Floats, per_week: float, hours: int, monday: int) -> tuple[F
 
 
 @compiled
-def interval_cost(c: Course, room: Room, a: int, n: int) -> float:
+def interval_cost(c: Course, a: int, n: int) -> float:
     """Posts lost between fetches at `a` and `n`, and what the others wait, in posts."""
-    posts: float = c.mass[n] - c.mass[a]
-    if room.period and n == room.end:
-        return posts
+    posts, wait = interval_posts(c.mass, c.lever, a, n)
     lost, share = looked_up(c.table.lost, c.table.wait, c.table.top, posts)
-    wait: float = n * posts - (c.lever[n] - c.lever[a])
     return lost + c.delay * share * wait
+
+
+@compiled
+def interval_posts(mass: Floats, lever: Floats, a: int, n: int) -> tuple[float, float]:
+    """Return the posts of the hours from `a` to `n`, and the sum of their hours until `n`.
+
+    Weeks are alike: those after the first hours are counted, not looked up.
+    """
+    weeks = max((n - a) // WEEK_HOURS, 0)
+    b = n - weeks * WEEK_HOURS
+    posts: float = mass[b] - mass[a]
+    wait: float = b * posts - (lever[b] - lever[a])
+    if weeks:
+        end = b + WEEK_HOURS
+        of_week = mass[end] - mass[b]
+        of_week_waits = end * of_week - (lever[end] - lever[b])
+        wait += weeks * (WEEK_HOURS * posts + of_week_waits)
+        wait += of_week * WEEK_HOURS * weeks * (weeks - 1) / 2
+        posts += weeks * of_week
+    return posts, wait
 
 
 @compiled
@@ -90,21 +104,17 @@ def _search(
     """The least cost of the hours from `a` to `n` with a fetch between, and its hour."""
     # Locals: to take an array out of a tuple costs as much as all the rest.
     mass, lever, lost, wait = c.mass, c.lever, c.table.lost, c.table.wait
-    top, delay, is_open, monday = c.table.top, c.delay, room.open_hours, room.monday
-    ends = room.period and n == room.end
+    top, delay, is_open = c.table.top, c.delay, room.open_hours
     cost, where = np.inf, NO_FETCH
     before, early, after, late = mass[a], lever[a], mass[n], lever[n]
     for z in range(first, last + 1, stride):
-        if not is_open[(z + monday) % WEEK_HOURS]:
+        if not is_open[z % WEEK_HOURS]:
             continue
         posts, rest = mass[z] - before, after - mass[z]
         gone, share = looked_up(lost, wait, top, posts)
         found = gone + delay * share * (z * posts - (lever[z] - early))
-        if ends:
-            found += rest
-        else:
-            gone, share = looked_up(lost, wait, top, rest)
-            found += gone + delay * share * (n * rest - (late - lever[z]))
+        gone, share = looked_up(lost, wait, top, rest)
+        found += gone + delay * share * (n * rest - (late - lever[z]))
         if found < cost:
             cost, where = found, z
     return cost, where
@@ -122,15 +132,14 @@ def best_split(c: Course, room: Room, a: int, n: int) -> tuple[float, int]:
     if where < 0 and n - a > room.max_hours:
         where = _latest_open(room, a, n)
         cost = np.inf if where < 0 else _split(c, room, a, where, n)
-    return interval_cost(c, room, a, n) - cost, where
+    return interval_cost(c, a, n) - cost, where
 
 
 @compiled
 def _allowed(room: Room, a: int, n: int) -> tuple[int, int]:
     """First and last hour of a fetch between `a` and `n`; as few as possible where one must be."""
     least = max(1, int(np.ceil(room.min_hours)))
-    last = n - 1 if room.period and n == room.end else n - least
-    first = max(a + least, room.soonest)
+    first, last = a + least, n - least
     if n - a > room.max_hours:
         most = int(room.max_hours)
         rest = (n - a - 1) // most
@@ -143,8 +152,8 @@ def _latest_open(room: Room, a: int, n: int) -> int:
     """The last open hour that the longest interval after `a` allows; NO_FETCH if none is open."""
     least = max(1, int(np.ceil(room.min_hours)))
     last = min(a + int(room.max_hours), n - least)
-    for z in range(last, max(a + least, room.soonest) - 1, -1):
-        if room.open_hours[(z + room.monday) % WEEK_HOURS]:
+    for z in range(last, a + least - 1, -1):
+        if room.open_hours[z % WEEK_HOURS]:
             return z
     return NO_FETCH
 
@@ -190,7 +199,7 @@ def polish(c: Course, room: Room, fetches: Ints) -> Ints:
         for j in range(1, len(at) - 1):
             a, z, n = at[j - 1], at[j], at[j + 1]
             saved, where = best_split(c, room, a, n)
-            now = interval_cost(c, room, a, n) - _split(c, room, a, z, n)
+            now = interval_cost(c, a, n) - _split(c, room, a, z, n)
             if where >= 0 and saved > now + 1e-12 and where != z:
                 at[j], moved = where, True
         if not moved:

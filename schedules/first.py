@@ -18,12 +18,14 @@ class Intervals:
 
     retry_hours: after each of the first QUICK_RETRIES failures in a row; 0: due at the next run
     error_hours: after the failure that follows them, doubling with each further one
+    planned_hours: the longest time to a visit of a plan; None: longest_hours
     """
 
     usual_hours: float
     error_hours: float
     longest_hours: float
     retry_hours: float = 0.0
+    planned_hours: float | None = None
 
     def after_seen(self, now: datetime) -> datetime:
         """After a page was read, or not modified."""

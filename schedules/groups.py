@@ -32,7 +32,10 @@ _DAYS = ((5,), (0, 4), (0, 2, 4), (0, 2, 4, 5), (0, 1, 2, 4, 5), tuple(range(6))
 # would be a visit in four weeks. 4G1 has the 3rd.
 _RARE_WEEK = ((4, 2), (2, 1))
 _MIDNIGHT, _NOON = 0, 12
-_ORDINALS = ("1st", "2nd", "3rd", "4th")
+# Of the weeks of the longest cycle.
+_ORDINALS = (
+    "1st", "2nd", "3rd", *(f"{week}th" for week in range(4, 21)), "21st", "22nd", "23rd", "24th",
+)  # fmt: skip
 
 
 def group(changes_per_week: Floats) -> Codes:

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from schedules.caps import Caps
 from schedules.compiled import compiled
 from schedules.history import Flags, Floats, Ints
-from schedules.phases import ROUND_WEEKS
 from schedules.population import Population
-from schedules.schedule import WEEK_HOURS, Schedules, chosen_of, replace_slots
+from schedules.schedule import ROUND_WEEKS, WEEK_HOURS, Schedules, chosen_of, replace_slots
 
 # Loads are whole numbers, so that their sums know no order: a weekly visit is so many parts, a
 # rarer one fewer.

@@ -14,7 +14,7 @@ from schedules.explore import exploring
 from schedules.history import Floats
 from schedules.optimal import Offers
 from schedules.phases import balanced, fullest_week, in_time
-from schedules.schedule import WEEK_HOURS, Schedules
+from schedules.schedule import PAGE_CYCLES, WEEK_HOURS, Schedules
 from schedules.terms import (
     CEILING,
     EXPLORATION,
@@ -65,7 +65,7 @@ def _made(
 ) -> Draft:
     """What was bought, as schedules that keep the present ones where these are as good."""
     population, last = believed.population, believed.histories.until
-    new = optimal.schedules_of(bought.chosen, offers, population.key)
+    new = optimal.schedules_of(bought.chosen, offers, population.key, PAGE_CYCLES)
     schedules, outlook = optimal.settled(believed, terms.aim, toll, bought.price, new, present)
     schedules = in_time(schedules, ~schedules.same_as(present), population, last, now)
     schedules, outlook, explored = exploring(believed, schedules, outlook)
@@ -135,7 +135,7 @@ class _Sample:
                 break
             self.least = max(self.least / 4, LOWEST)
         self.least = max(min(WORTH_OFFERING * purchase.price, self.least), LOWEST)
-        return optimal.schedules_of(purchase.chosen, offers, key), purchase.price
+        return optimal.schedules_of(purchase.chosen, offers, key, PAGE_CYCLES), purchase.price
 
     def loads(self, tolls: Floats) -> tuple[Floats, float]:
         """(s, 7) visits of each site on each UTC day of the week, and the price."""

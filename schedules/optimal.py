@@ -21,7 +21,7 @@ from schedules.history import Floats, Ints
 from schedules.outlook import AGE, STALE, Outlook
 from schedules.phases import first_weeks
 from schedules.place import MOST_SLOTS, RARE, Limits, allows, cycle_cost, options, polish
-from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS, Schedules, chosen_of
+from schedules.schedule import WEEK_HOURS, Schedules, chosen_of
 from schedules.staleness import MOST_RATE, Objective, curves
 
 DAY_HOURS = 24
@@ -37,7 +37,7 @@ Columns = tuple[NDArray[Any], ...]
 class Offers(NamedTuple):
     """What n targets could buy, and where their slots would be.
 
-    rare:  (n, 3) hour of the week of one visit in 4, 3 and 2 weeks
+    rare:  (n, r) hour of the week of one visit in each of the r cycles of more than a week
     begin: (n + 1,) offsets into order   order: (k,) slots in the order in which they are put in
     full:  (n,) whether there is no room for more
     """
@@ -148,19 +148,25 @@ def _offers(t: Targets, aim: Objective, least: float) -> Columns:
     return counts, steps[0], steps[1], steps[2], rare, slots, order[:placed].copy(), full
 
 
-def schedules_of(chosen: Ints, offers: Offers, key: NDArray[np.uint64]) -> Schedules:
-    """The schedules that were bought. chosen: (n,) places in the steps; key: spreads the weeks."""
+def schedules_of(
+    chosen: Ints, offers: Offers, key: NDArray[np.uint64], cycles: tuple[int, ...]
+) -> Schedules:
+    """Return the schedules that were chosen.
+
+    chosen: (n,) places in the steps   key: (n,) spreads the weeks   cycles: as in `schedule`
+    """
     option = offers.steps.option[chosen].astype(np.int64)
-    rare = option < RARE
-    weeks = np.where(rare, LONGEST_WEEKS - option, 1)
-    count = np.where(rare, 1, option - RARE + 1)
+    weekly = len(cycles) - 1
+    rare = option < weekly
+    weeks = np.array(cycles)[np.minimum(option, weekly)]
+    count = np.where(rare, 1, option - weekly + 1)
     first = _offsets(count)
     place = np.arange(first[-1]) - np.repeat(first[:-1], count)
     slots = offers.order[np.repeat(offers.begin[:-1], count) + place].astype(np.int64)
     week = first_weeks(weeks, key) * WEEK_HOURS
     slots[first[:-1][rare]] = offers.rare[rare, option[rare]] + week[rare]
     # One axis for all targets, each with a stretch of its own.
-    stretch = np.repeat(np.arange(len(count)) * LONGEST_WEEKS * WEEK_HOURS, count)
+    stretch = np.repeat(np.arange(len(count)) * cycles[0] * WEEK_HOURS, count)
     slots = (np.sort(stretch + slots) - stretch).astype(np.uint16)
     none = np.zeros(len(count))
     return Schedules(weeks.astype(np.uint8), first, slots, none, none)

@@ -9,11 +9,10 @@ import numpy as np
 
 from schedules.history import Flags, Floats, Ints
 from schedules.population import MONDAY_HOURS, Keys, Population
-from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS, Schedules, replace_slots
+from schedules.schedule import ROUND_WEEKS, WEEK_HOURS, Schedules, replace_slots
 
-# Cycles of 1 to 4 weeks all begin anew together.
-ROUND_WEEKS = 12
 NEVER = 2**31
+PLACES = ROUND_WEEKS + 1
 
 
 class Rare(NamedTuple):
@@ -132,11 +131,10 @@ def fullest_week(schedules: Schedules) -> float:
     """Visits in that week of the round which has most."""
     even = float(schedules.visits_per_week[schedules.every_hours > 0].sum())
     cycle = np.repeat(schedules.weeks.astype(np.int64), np.diff(schedules.first))
-    phases = np.bincount(cycle * LONGEST_WEEKS + schedules.slots // WEEK_HOURS, minlength=32)
+    place, count = np.unique(cycle * PLACES + schedules.slots // WEEK_HOURS, return_counts=True)
     load = np.full(ROUND_WEEKS, even)
-    for length in range(1, LONGEST_WEEKS + 1):
-        for phase in range(length):
-            load[phase::length] += phases[length * LONGEST_WEEKS + phase]
+    for length, phase, visits in zip(*np.divmod(place, PLACES), count, strict=True):
+        load[phase::length] += visits
     return float(load.max())
 
 
@@ -145,7 +143,7 @@ def _best_move(
 ) -> tuple[int, int, int] | None:
     """A cycle length and two of its weeks between which a move evens the load most."""
     best, least = None, 0
-    for length in range(2, LONGEST_WEEKS + 1):
+    for length in sorted({length for length, _ in waiting}):
         by_phase = [int(load[phase::length].sum()) for phase in range(length)]
         size = ROUND_WEEKS // length
         for old in (phase for phase in range(length) if waiting[length, phase]):

@@ -73,10 +73,6 @@ class Posting:
         """(n,) posts expected in a week; more than 0."""
         return WEEK_HOURS * self.posts / self.hours
 
-    def with_evidence(self, posts: Floats, hours: Floats) -> Posting:
-        """The same feeds, with other posts seen in other hours."""
-        return replace(self, posts=posts, hours=hours)
-
     def of(self, rows: Ints) -> Posting:
         """Some of the feeds."""
         count = np.diff(self.cells.first)[rows]
@@ -96,17 +92,19 @@ class Posting:
         return Cells(first - first[0], self.cells.hour[first[0] : first[-1]])
 
 
-def posting(posts: Times, since: Floats, until: Floats) -> Posting:
+def posting(posts: Times, since: Floats, until: Floats, fresh: Floats | None = None) -> Posting:
     """What is believed of n feeds from their posts after `since` up to `until`.
 
     posts: in hours since 1970 on the clock that their fetches go by, ascending for each feed
     since, until: (n,) where each feed's posts are known, on that clock; equal where they are not
+    fresh: (n,) moment between them from which on posts count for the rate; None: all of them do
     """
     n = len(since)
     feed = np.repeat(np.arange(n), np.diff(posts.first))
     known = (posts.at > since[feed]) & (posts.at <= until[feed])
     feed, at = feed[known], posts.at[known]
-    number = np.bincount(feed, minlength=n).astype(np.float64)
+    fresh = since if fresh is None else fresh
+    number = np.bincount(feed[at > fresh[feed]], minlength=n).astype(np.float64)
     hours = np.maximum(until - since, 0.0)
     # Some days more than whole weeks would pass for the busiest ones.
     weeks, days = (np.floor(hours / length + TOUCH) for length in (WEEK_HOURS, DAY_HOURS))
@@ -114,7 +112,7 @@ def posting(posts: Times, since: Floats, until: Floats) -> Posting:
     even = at > (until - told)[feed] - TOUCH
     cells = _any_day(_cells(n, feed[even], at[even]), weeks == 0)
     common = _common(cells)
-    watched = usual_hours(common, since, until)
+    watched = usual_hours(common, fresh, until)
     return Posting(
         number + PRIOR_POSTS,
         watched + _prior_hours(number, watched),

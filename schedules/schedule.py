@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,14 +11,20 @@ from numpy.typing import NDArray
 from schedules.history import Floats, Ints
 
 WEEK_HOURS = 168
-LONGEST_WEEKS = 4
+# Lengths of cycles, in weeks, the longest first: those of pages, and those of feeds. All divide the
+# round of weeks after which all cycles begin again together.
+PAGE_CYCLES = (4, 3, 2, 1)
+FEED_CYCLES = (24, 12, 8, 6, 4, 3, 2, 1)
+ROUND_WEEKS = math.lcm(*PAGE_CYCLES, *FEED_CYCLES)
+LONGEST_WEEKS, LONGEST_FEED_WEEKS = PAGE_CYCLES[0], FEED_CYCLES[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """The schedule of one target.
 
-    weeks:       length of the cycle, 1 to 4; its weeks are counted from Monday 1970-01-05
+    weeks:       length of the cycle, one of PAGE_CYCLES or FEED_CYCLES; its weeks are counted from
+                 Monday 1970-01-05
     slots:       hours of the cycle in the site's wall clock, 0 = Monday 00:00, ascending
     every_hours: an even interval instead of slots; 0 where slots rule
     phase_hours: of an even interval: visits are at phase + k * every hours since 1970 (UTC)

@@ -9,7 +9,7 @@ import numpy as np
 from schedules import even
 from schedules.history import Floats
 from schedules.population import Population
-from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS
+from schedules.schedule import FEED_CYCLES, WEEK_HOURS
 from schedules.staleness import Objective
 
 WEEK_DAYS = 7
@@ -51,7 +51,10 @@ class Terms:
 
 def least_visits(population: Population) -> Floats:
     """(n,) visits a week that keep each target's longest interval."""
-    weeks = np.clip(population.max_hours // WEEK_HOURS, 1, LONGEST_WEEKS)
+    # Pages have the shorter ones of the cycles of feeds.
+    cycles = np.array(FEED_CYCLES[::-1])
+    place = np.searchsorted(cycles, population.max_hours / WEEK_HOURS, "right")
+    weeks = cycles[np.maximum(place - 1, 0)]
     often = np.ceil(WEEK_HOURS / np.maximum(population.max_hours, 1))
     result: Floats = np.where(population.max_hours >= WEEK_HOURS, 1 / weeks, often)
     return result

@@ -125,7 +125,7 @@ class FeedsSpider(WrapperSpider):
 
     async def _delivered(self, target: Target, push: Push) -> Fetched:
         fetched = Fetched(target, self.clock.now(), self.wrapper.scheme(target.kind))
-        fetched.push, fetched.size = push.id, len(push.body)
+        fetched.push, fetched.pushed_at, fetched.size = push.id, push.at, len(push.body)
         fetched.compared = self.wrapper.compared
         await self._read_feed(fetched, push.body, target.url, push.content_type)
         return fetched

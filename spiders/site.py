@@ -18,7 +18,9 @@ from crawler.wrapper import Wrapper, read_toml
 from spiders.wrapper import Arguments, WrapperSpider
 
 NEEDED = ("name", "start_urls", "item_pages")
-IN_A_FILE = (*NEEDED, "list_pages", "category", "follow_item_links")
+IN_A_FILE = (
+    *NEEDED, "list_pages", "not_list_pages", "not_item_pages", "category", "follow_item_links",
+)  # fmt: skip
 
 
 class SiteArguments(Arguments):
@@ -29,6 +31,8 @@ class SiteArguments(Arguments):
     start_urls: str | None = Field(None, description="URLs, separated by white space")
     list_pages: str | None = Field(None, description="regular expression")
     item_pages: str | None = Field(None, description="regular expression")
+    not_list_pages: str | None = Field(None, description="regular expression, excludes list pages")
+    not_item_pages: str | None = Field(None, description="regular expression, excludes item pages")
     category: str | None = Field(None, description="regular expression, its group is the category")
     follow_item_links: bool = Field(False, description="follow matching links on item pages too")
 
@@ -62,6 +66,8 @@ class SiteSpider(WrapperSpider):
             "start_urls": (arguments.start_urls or "").split(),
             "list_pages": arguments.list_pages,
             "item_pages": arguments.item_pages,
+            "not_list_pages": arguments.not_list_pages,
+            "not_item_pages": arguments.not_item_pages,
             "category": {"pattern": arguments.category} if arguments.category else None,
             "follow_item_links": arguments.follow_item_links,
         }

@@ -167,6 +167,17 @@ class WrapperSpider(Spider):
         wrapper = cls.wrapper_of(values, ARGUMENTS if file is None else str(file))
         return wrapper.defined_by(Definition.of(wrapper.name, cls.name, values, source))
 
+    @classmethod
+    def own_methods(cls) -> frozenset[str]:
+        """Names of the public methods that a spider class adds to those of `WrapperSpider`."""
+        own = {
+            name
+            for part in _own_classes(cls)
+            for name, value in vars(part).items()
+            if callable(value)
+        }
+        return frozenset(name for name in own - set(dir(WrapperSpider)) if name[0] != "_")
+
     async def start(self) -> AsyncIterator[Request]:
         """Requests for what is due, as the crawl makes room."""
         stream = self._due() if self.session.worker is None else self._leased(self.session.worker)
@@ -416,15 +427,18 @@ class WrapperSpider(Spider):
         return f"none of the fields found: {names}" if names else "no text found"
 
 
+def _own_classes(spider: type[WrapperSpider]) -> tuple[type, ...]:
+    return spider.__mro__[: spider.__mro__.index(WrapperSpider)]
+
+
 def own_code(spider: type[WrapperSpider]) -> str:
     """Source of the methods that a spider class has besides those of `WrapperSpider`.
 
     What cannot be read, such as a class made in an interpreter, has none.
     """
-    classes = spider.__mro__[: spider.__mro__.index(WrapperSpider)]
     methods = [
         one
-        for cls in classes
+        for cls in _own_classes(spider)
         for value in vars(cls).values()
         if inspect.isfunction(one := getattr(value, "__func__", value))
     ]

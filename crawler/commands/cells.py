@@ -10,9 +10,6 @@ from statistics import fmean
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from rich.box import SIMPLE_HEAD
-from rich.table import Table
-
 from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
@@ -120,6 +117,9 @@ def _mean(values: list[float | None]) -> float | None:
 
 
 def _show(found: Document) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
     console = stdout()
     if not found["cells"]:
         console.print("no cells (scrapy crawl cells -a file=cells.toml)")

@@ -69,9 +69,10 @@ async def _changes(config: Config, spider: str | None, opts: argparse.Namespace)
     from crawler.storage import changes, targets
     from crawler.storage.store import opened
 
-    now = Clock(config.clock_offset_hours).now()
-    since, until = (None if one is None else moment(one, now) for one in (opts.since, opts.until))
     async with opened(config) as db:
+        now = Clock(config.clock_offset_hours).now()
+        asked = (opts.since, opts.until)
+        since, until = (None if one is None else moment(one, now) for one in asked)
         known = await targets.spiders(db)
         if not known:
             raise ConfigError("no site has targets yet. Run scrapy crawl NAME first")

@@ -14,8 +14,7 @@ from scrapy.spiderloader import get_spider_loader
 
 from crawler.command import complain, refuse_left_over
 from crawler.config import Config
-from crawler.errors import ConfigError, FreshetError
-from crawler.locks import Busy, only_one
+from crawler.errors import Busy, ConfigError, FreshetError
 from crawler.terminal import print_line
 
 if TYPE_CHECKING:
@@ -46,6 +45,10 @@ class Command(crawl.Command):
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
         """Check before Scrapy starts: the user's mistakes are one line and exit code 1."""
+        # As this module is imported, Scrapy looks three times through the source of the whole stack
+        # and through all modules: 0.1 s from inside of its engine, little while few are loaded.
+        import scrapy.core.downloader.contextfactory  # noqa: F401
+
         super().process_options(args, opts)
         refuse_left_over(args, ("SPIDER",))
         assert self.settings is not None
@@ -62,16 +65,15 @@ class Command(crawl.Command):
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
         """Crawl; exit code 1 if anything failed, or nothing was found."""
-        # Scrapy reads the source of the whole stack three times as this module is imported: 0.1 s
-        # from inside of its engine, next to nothing from here.
-        import scrapy.core.downloader.contextfactory  # noqa: F401
-
         assert self.crawler_process is not None
         crawler = self._create_crawler(self._spider(args[0]))
         self.crawler_process.crawl(crawler, **opts.spargs)
         self.crawler_process.start()
-        if self.crawler_process.bootstrap_failed or _failed(crawler):
-            self.exitcode = 1
+        try:
+            if self.crawler_process.bootstrap_failed or _failed(crawler):
+                self.exitcode = 1
+        except Busy as running:
+            print_line(f"scrapy {self.name}: {running}", error=True)
 
     def _check(self, spider: type[Spider], opts: argparse.Namespace) -> None:
         from spiders.wrapper import WrapperSpider
@@ -81,11 +83,7 @@ class Command(crawl.Command):
         if issubclass(spider, WrapperSpider):
             name = _check_arguments(spider, opts.spargs)
             self._check_name(name, spider)
-            asyncio.run(_check_storage(config))
-            busy = f"{name} is being crawled already, nothing to do"
-            # With Redis it is one more worker.
-            if config.redis_url is None:
-                self._lock = only_one(config, f"crawl-{name}", busy)
+            asyncio.run(_check_storage(config, name))
 
     def _check_name(self, name: str, spider: type[Spider]) -> None:
         """Raise ConfigError where a site would share its name with a spider class."""
@@ -121,17 +119,24 @@ def _check_arguments(spider: type[WrapperSpider], spargs: dict[str, str]) -> str
     return spider.read_wrapper(spider.read_arguments(spargs)).name
 
 
-async def _check_storage(config: Config) -> None:
-    """Reach and prepare the database."""
-    from crawler.storage.store import Store
+async def _check_storage(config: Config, spider: str) -> None:
+    """Reach and prepare the database; raises Busy while others run the spider."""
+    from crawler.storage import leases
+    from crawler.storage.store import opened
 
-    await (await Store.open(config)).close()
+    async with opened(config) as db:
+        name, busy = f"{leases.CRAWL}{spider}", f"{spider} is already being crawled"
+        # With Redis it is one more worker of a run that is shared.
+        await leases.refuse_second(db, name, busy, shares=config.redis_url is not None)
 
 
 def _failed(crawler: Crawler) -> bool:
+    """Whether the run failed; raises Busy where another began before it."""
     from crawler.session import Session
 
     session = getattr(crawler.spider, "session", None)
     if not isinstance(session, Session):
         return False
+    if isinstance(session.error, Busy):
+        raise session.error
     return session.failure is not None or session.warnings.found_nothing

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import UsageError
 
-from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json, refuse_left_over
 from crawler.config import Config
-from crawler.errors import ConfigError, ServerError
-from crawler.locks import Busy, only_one
+from crawler.errors import Busy, ConfigError, ServerError
 from crawler.terminal import print_line
 from crawler.words import count
 from crawler.working import working
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
 
 COPY = "copy"
 ACTIONS = ("start", "stop", "status", "uri", COPY)
-# Whoever else writes holds one of these, or that of a spider.
-WRITERS = ("replan", "duplicates-rebuild", "feeds-push")
 
 
 class Command(FreshetCommand):
@@ -59,8 +55,8 @@ class Command(FreshetCommand):
     def _copy(self, uri: str, opts: argparse.Namespace) -> None:
         from crawler.storage.client import without_password
 
-        with working(self.config, "opening the databases") as say, ExitStack() as locks:
-            counts = asyncio.run(_copied(self.config, uri, locks, say))
+        with working(self.config, "opening the databases") as say:
+            counts = asyncio.run(_copied(self.config, uri, say))
         to = without_password(uri)
         if opts.json:
             print_json({"to": to, "documents": sum(counts.values()), "collections": counts})
@@ -69,35 +65,33 @@ class Command(FreshetCommand):
         print_line(f"copied to {to}: {copied}; set MONGO_URI to it, the data here stay as they are")
 
 
-async def _copied(config: Config, uri: str, locks: ExitStack, say: Say) -> dict[str, int]:
+async def _copied(config: Config, uri: str, say: Say) -> dict[str, int]:
     """Copy while nobody writes; how many documents, by collection."""
     from crawler.storage.client import server_uri
     from crawler.storage.copying import copy, target_of
     from crawler.storage.store import opened
 
-    async with opened(config) as source, target_of(uri, config) as target:
+    async with (
+        opened(config) as source,
+        target_of(uri, config) as target,
+        AsyncExitStack() as stack,
+    ):
         try:
-            await _keep_others_out(source, config, locks)
+            await _keep_others_out(source, config, stack)
         except Busy as busy:
             raise ServerError(f"{busy}: let it end, or stop it first") from None
         return await copy(source, target, server_uri(config), say)
 
 
-async def _keep_others_out(db: Database, config: Config, locks: ExitStack) -> None:
-    """Hold all locks of this machine; raises Busy where a pass is at work, here or elsewhere."""
-    from crawler.storage import runs
-    from crawler.storage.standing import standing
+async def _keep_others_out(db: Database, config: Config, stack: AsyncExitStack) -> None:
+    """Hold the leases of all who write; raises Busy while one is at work, on whichever machine."""
+    from crawler.storage import leases, runs, targets
 
-    now = Clock(config.clock_offset_hours).now()
-    for name in WRITERS:
-        locks.callback(only_one(config, name, f"{name} is at work").release)
-    for spider in await runs.spiders(db):
-        busy = f"{spider} is being crawled"
-        locks.callback(only_one(config, f"crawl-{spider}", busy).release)
-        last = await standing(db, spider, now)
-        is_shared = config.mongo_uri is not None or config.redis_url is not None
-        if is_shared and last is not None and last.may_be_at_work(now):
-            raise Busy(f"{spider} is being crawled on another machine, or was cut off just now")
+    spiders = sorted({*await runs.spiders(db), *await targets.spiders(db)})
+    writers = {f"{leases.CRAWL}{name}": f"{name} is being crawled" for name in spiders}
+    writers |= {name: f"{name} is running" for name in (leases.REPLAN, leases.REBUILD, leases.PUSH)}
+    for name, busy in writers.items():
+        await stack.enter_async_context(leases.held(db, config, name, busy))
 
 
 def _act(action: str, config: Config) -> dict[str, Any]:
@@ -114,10 +108,13 @@ def _act(action: str, config: Config) -> dict[str, Any]:
     if action == "start":
         server.start()
     stopped = action == "stop" and server.stop()
+    answers, pid = server.answers(), server.pid()
+    is_silent = pid is not None and not answers
     return {
-        "running": server.answers(),
+        "running": answers,
+        "not_responding": server.unresponsive() if is_silent else None,
         "stopped": stopped,
-        "pid": server.pid(),
+        "pid": pid,
         "uri": server.uri,
         "folder": str(server.folder),
         "log": str(server.log),
@@ -127,4 +124,6 @@ def _act(action: str, config: Config) -> dict[str, Any]:
 def _in_words(result: dict[str, Any]) -> str:
     if result["running"]:
         return f"running: process {result['pid']}, {result['uri']}, data in {result['folder']}"
+    if result["not_responding"]:
+        return str(result["not_responding"])
     return "stopped" if result["stopped"] else f"not running; data in {result['folder']}"

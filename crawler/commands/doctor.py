@@ -33,15 +33,26 @@ class Command(FreshetCommand):
         parser.add_argument(
             "--quick", action="store_true", help="start no server and ask no site for robots.txt"
         )
+        parser.add_argument(
+            "--deep", action="store_true",
+            help="read all of the database: do targets, log, versions, posts and clusters agree?",
+        )  # fmt: skip
+        parser.add_argument(
+            "--repair", action="store_true",
+            help="with --deep: repair the log, and make due what the next run has to store again",
+        )  # fmt: skip
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Look, tell, and exit with 1 if something keeps Freshet from working."""
         # Slow to import: not for --help.
-        from crawler.doctor.examining import Examination
+        from crawler.doctor.examining import Asked, Examination
 
         assert self.settings is not None
+        if opts.repair and not opts.deep:
+            raise ConfigError("--repair is ignored without --deep: scrapy doctor --deep --repair")
+        asked = Asked(opts.spider, quick=opts.quick, deep=opts.deep, repair=opts.repair)
         with working(_shown(self), "looking at this machine") as say:
-            found = Examination(self.settings, opts.spider, opts.quick, say).run()
+            found = Examination(self.settings, asked, say).run()
         if any(one.status is Status.FAILED for one in found):
             self.exitcode = 1
         if opts.json:

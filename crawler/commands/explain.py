@@ -9,8 +9,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
-from rich.table import Table
-
 from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
@@ -82,6 +80,8 @@ async def _explained(
 
 
 def _show(found: Document) -> None:
+    from rich.table import Table
+
     from crawler import charts
     from schedules.schedule import WEEK_HOURS
 

@@ -58,8 +58,8 @@ async def _forget(config: Config, what: str, *, really: bool) -> dict[str, int]:
     from crawler.storage.duplicates.opening import as_stored
     from crawler.storage.store import opened
 
-    now = Clock(config.clock_offset_hours).now()
     async with opened(config) as db, as_stored(db, config) as registry:
+        now = Clock(config.clock_offset_hours).now()
         if what.startswith(CELL):
             counts = await retention.forget_url(db, registry, what, now, really=really)
         elif is_http(what):

@@ -7,9 +7,6 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-from rich.text import Text
-
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
@@ -17,6 +14,8 @@ from crawler.terminal import printable, shortened, stdout
 from crawler.words import listed
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from crawler.storage.client import Database, Document
 
 SHOWN_HASH = 8
@@ -157,6 +156,8 @@ def _show_diff(found: Document, pair: tuple[int, int], *, as_json: bool) -> None
     if as_json:
         print_json({"url": found["url"], "before": before, "after": after, "diff": lines})
         return
+    from rich.text import Text
+
     console = stdout(soft_wrap=True)
     if not lines:
         console.print(f"no difference between {names[0]} and {names[1]}")
@@ -190,6 +191,8 @@ def _show(found: Document) -> None:
 
 def _visits_table(rows: list[Document]) -> Table:
     columns = ("at (UTC)", "outcome", "status", "get", "update", "diff", "reason")
+    from rich.table import Table
+
     table = Table(
         *columns, title="visits, sizes in bytes, diff in characters", title_justify="left"
     )
@@ -210,6 +213,8 @@ def _visits_table(rows: list[Document]) -> Table:
 
 
 def _versions_table(rows: list[Document]) -> Table:
+    from rich.table import Table
+
     table = Table("", "since (UTC)", "bytes", "hash", title="versions", title_justify="left")
     for number, row in enumerate(rows, 1):
         digest = row["content_hash"][:SHOWN_HASH]

@@ -10,19 +10,18 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
-from rich.table import Table
-
 from crawler import units
 from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.helping import HelpWithLines
-from crawler.locks import only_one
 from crawler.terminal import stdout
 from crawler.words import DAY, span
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from crawler.learning import Asked
     from crawler.storage.client import Database, Document
 
@@ -66,11 +65,7 @@ class Command(FreshetCommand):
         """Begin, show or end it."""
         asked = _asked(opts)
         name, config = args[0], self.config
-        lock = only_one(config, f"learn-{name}", f"another scrapy learn {name} is at work")
-        try:
-            done = asyncio.run(_learn(config, name, asked, stop=opts.stop))
-        finally:
-            lock.release()
+        done = asyncio.run(_learn(config, name, asked, stop=opts.stop))
         if opts.json:
             print_json(done)
         else:
@@ -118,30 +113,40 @@ def _count(text: str) -> int:
 
 
 async def _learn(config: Config, spider: str, asked: Asked, *, stop: bool) -> Document:
-    from crawler.learning import Asked, choose, outcome, progress
-    from crawler.storage import learnings
+    from crawler.storage import leases
     from crawler.storage.store import opened
 
+    busy = f"another scrapy learn {spider} is running"
     async with opened(config) as db:
         await _check(db, spider)
         now = Clock(config.clock_offset_hours).now()
-        phase = await learnings.follow(db, spider, now)
-        if phase is None and stop:
-            raise ConfigError(f"{spider} is not learning")
-        if phase is None and asked == Asked() and (last := await learnings.latest(db, spider)):
-            return outcome(last)
-        if phase is None or asked.differs_from(phase):
-            choice = await choose(db, spider, asked.over(phase) if phase else asked, now)
-            if phase is not None:
-                await learnings.end(db, phase, now)
-            await learnings.begin(db, choice.phase, choice.places)
-            phase = await learnings.follow(db, spider, now) or choice.phase
-            return await progress(db, phase, now) | {"begun": True, "notes": choice.notes}
-        done = await progress(db, phase, now)
-        if stop:
+        async with leases.held(db, config, f"learn {spider}", busy):
+            return await _learned(db, spider, asked, now, stop=stop)
+
+
+async def _learned(
+    db: Database, spider: str, asked: Asked, now: datetime, *, stop: bool
+) -> Document:
+    from crawler.learning import Asked, choose, outcome, progress
+    from crawler.storage import learnings
+
+    phase = await learnings.follow(db, spider, now)
+    if phase is None and stop:
+        raise ConfigError(f"{spider} is not learning")
+    if phase is None and asked == Asked() and (last := await learnings.latest(db, spider)):
+        return outcome(last)
+    if phase is None or asked.differs_from(phase):
+        choice = await choose(db, spider, asked.over(phase) if phase else asked, now)
+        if phase is not None:
             await learnings.end(db, phase, now)
-            done |= {"learning": False, "ended": now}
-        return done
+        await learnings.begin(db, choice.phase, choice.places)
+        phase = await learnings.follow(db, spider, now) or choice.phase
+        return await progress(db, phase, now) | {"begun": True, "notes": choice.notes}
+    done = await progress(db, phase, now)
+    if stop:
+        await learnings.end(db, phase, now)
+        done |= {"learning": False, "ended": now}
+    return done
 
 
 async def _check(db: Database, spider: str) -> None:
@@ -196,6 +201,8 @@ def _turn(done: Document) -> str:
 
 def _table(rows: list[Document], *, seen: bool) -> Table:
     """Pages by kind and category, and what was seen of them."""
+    from rich.table import Table
+
     parts: dict[tuple[str, str], list[Document]] = defaultdict(list)
     for row in rows:
         parts[row["kind"], ", ".join(row["categories"][:1])].append(row)

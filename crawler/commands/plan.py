@@ -142,10 +142,9 @@ async def _changes(config: Config, name: str | None, last: float | None, most: i
     from crawler.storage import sites
     from crawler.storage.store import opened
 
-    since = None
-    if last is not None:
-        since = Clock(config.clock_offset_hours).now() - timedelta(weeks=last)
     async with opened(config) as db:
+        now = Clock(config.clock_offset_hours).now()
+        since = None if last is None else now - timedelta(weeks=last)
         known = await sites.of_spiders(db, await _names(db, name))
         return {
             "since": since,

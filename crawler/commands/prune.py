@@ -11,6 +11,7 @@ from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.terminal import print_line
+from crawler.words import megabytes
 
 Counts = dict[str, dict[str, int]]
 
@@ -56,7 +57,7 @@ class Command(FreshetCommand):
         verb = "would go" if opts.dry_run else "gone"
         for name, n in counts.items():
             gone = f"{n['versions']} versions, {n['visits']} visits and {n['runs']} passes"
-            print_line(f"{name}: {gone} {verb}")
+            print_line(f"{name}: {gone} {verb}; {megabytes(n['kept_bytes'])} of versions kept")
 
 
 def _first(given: float | None, default: float) -> float:
@@ -67,6 +68,7 @@ async def _prune(
     config: Config, spiders: list[str] | None, keep: int, days: float, *, really: bool
 ) -> Counts:
     from crawler.storage import retention, targets
+    from crawler.storage.keeping import Keeping
     from crawler.storage.store import opened
 
     async with opened(config) as db:
@@ -76,13 +78,16 @@ async def _prune(
         before = Clock(config.clock_offset_hours).now() - timedelta(days=days)
         counts: Counts = {}
         for name in spiders or known:
+            by_number = await retention.prune_versions(db, name, keep, really=really) if keep else 0
+            keeping = Keeping(db, name, config)
+            by_size = await keeping.bound_targets(really=really)
+            kept = await keeping.bound_site(really=really)
             counts[name] = {
-                "versions": await retention.prune_versions(db, name, keep, really=really)
-                if keep
-                else 0,
+                "versions": by_number + by_size + kept.removed,
                 "visits": await retention.roll_up_visits(db, name, before, really=really)
                 if days
                 else 0,
                 "runs": await retention.drop_runs(db, name, before, really=really) if days else 0,
+                "kept_bytes": kept.bytes,
             }
         return counts

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, TypeVar
 
 from crawler import units
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
-from crawler.errors import ConfigError
-from crawler.locks import Busy, only_one
+from crawler.errors import Busy, ConfigError
 from crawler.terminal import print_line
 from crawler.working import working
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Say = Callable[[str], None]
-BUSY = "another replan is at work, nothing to do"
+BUSY = "another replan is running"
 
 
 class Command(FreshetCommand):
@@ -72,16 +72,11 @@ class Command(FreshetCommand):
 
         order = _order(_wish(opts), opts, self.config)
         try:
-            lock = None if opts.dry_run else only_one(self.config, "replan", BUSY)
+            with working(self.config, "opening the database") as say:
+                done = asyncio.run(_replan(self.config, order, say))
         except Busy as busy:
             print_line(f"scrapy replan: {busy}", error=True)
             return
-        try:
-            with working(self.config, "opening the database") as say:
-                done = asyncio.run(_replan(self.config, order, say))
-        finally:
-            if lock is not None:
-                lock.release()
         if opts.json:
             print_json(_in_one(done))
         else:
@@ -129,7 +124,10 @@ def _read(unit: Callable[[str], T], text: str | None, option: str) -> T | None:
 async def _replan(config: Config, order: Order, say: Say) -> list[Document]:
     # Slow to import: not before there is something to plan.
     from crawler.replanning.work import replan_parts
+    from crawler.storage import leases
     from crawler.storage.store import opened
 
-    async with opened(config) as db:
+    async with opened(config) as db, AsyncExitStack() as stack:
+        if not order.dry_run:
+            await stack.enter_async_context(leases.held(db, config, leases.REPLAN, BUSY))
         return await replan_parts(db, config, order, say)

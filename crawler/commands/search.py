@@ -131,9 +131,9 @@ async def _search(
 
     rows: list[Document] = []
     more = False
-    now = Clock(config.clock_offset_hours).now()
-    since = None if opts.since is None else moment(opts.since, now)
     async with opened(config) as db:
+        now = Clock(config.clock_offset_hours).now()
+        since = None if opts.since is None else moment(opts.since, now)
         # Words without a letter find nothing; no words at all ask for the newest.
         items = (
             search.hits(db, query, _whose(opts), since)

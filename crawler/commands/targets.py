@@ -6,18 +6,17 @@ import argparse
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from rich.columns import Columns
-from rich.table import Table
-
 from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.helping import number, part
 from crawler.terminal import as_json, print_line, printable, stdout
-from crawler.words import count
+from crawler.words import count, megabytes
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from crawler.storage.client import Document
 
 # As `crawler.storage.lookup.State` has them.
@@ -93,9 +92,9 @@ async def _listed(config: Config, spider: str | None, opts: argparse.Namespace) 
     from crawler.storage import lookup, targets
     from crawler.storage.store import opened
 
-    now = Clock(config.clock_offset_hours).now()
     state = None if opts.state is None else lookup.State(opts.state)
     async with opened(config) as db:
+        now = Clock(config.clock_offset_hours).now()
         known = await targets.spiders(db)
         if spider is not None and spider not in known:
             names = ", ".join(known) or "none; run scrapy crawl first"
@@ -155,14 +154,19 @@ def _state(row: Document) -> str:
 
 
 def _show(counts: dict[str, Any]) -> None:
+    from rich.columns import Columns
+
     states = [f"{counts[name]:,} {name.replace('_', ' ')}" for name in STATES if counts[name]]
     console = stdout()
+    states += [f"{megabytes(counts['kept_bytes'])} of versions"] if states else []
     console.print(", ".join(states) or "no targets")
     parts = ("kinds", "outcomes", "categories", "spiders")
     console.print(Columns([_table(part, counts[part]) for part in parts if counts[part]]))
 
 
 def _table(title: str, rows: dict[str, int]) -> Table:
+    from rich.table import Table
+
     table = Table(title, "targets")
     table.columns[1].justify = "right"
     for name, n in rows.items():

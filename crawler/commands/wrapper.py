@@ -8,7 +8,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from rich.console import Console
 from scrapy.crawler import AsyncCrawlerProcess
 from scrapy.exceptions import UsageError
 from scrapy.spiderloader import get_spider_loader
@@ -22,6 +21,8 @@ from crawler.urls import is_http
 from crawler.words import count
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from crawler.wrapper import Wrapper
     from spiders.wrapper import WrapperSpider
 

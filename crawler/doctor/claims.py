@@ -34,7 +34,7 @@ def of_server(server: Server) -> list[Finding]:
         _scripts(server),
         _memory(server),
         _persistence(server),
-        clocks.skew(server.product, server.ahead_seconds),
+        clocks.of_redis(server.product, server.ahead_seconds),
     ]
 
 

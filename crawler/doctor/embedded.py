@@ -22,5 +22,6 @@ def check(config: Config, *, start: bool) -> tuple[Finding, bool]:
     if server.answers():
         return ok(CHECK, f"process {pid} answers, data in {server.folder}"), True
     if pid is not None:
-        return failed(CHECK, f"process {pid} does not answer", f"look into {server.log}"), False
+        what, _, todo = server.unresponsive().partition(": ")
+        return failed(CHECK, what, todo), False
     return ok(CHECK, f"not running, the next command starts it; data in {server.folder}"), False

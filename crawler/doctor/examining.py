@@ -13,6 +13,7 @@ from crawler.clock import Clock
 from crawler.config import Config
 from crawler.doctor import (
     claims,
+    deep,
     disks,
     embedded,
     items,
@@ -33,17 +34,27 @@ from crawler.storage import health
 Say = Callable[[str], None]
 
 
-@dataclass(slots=True)
-class Examination:
-    """One visit of the doctor.
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What to look at.
 
     spiders: names and files; empty: all of the project
     quick:   nothing is started and nobody on the network is asked but the servers
+    deep:    all documents of the database are read; repair: and repaired
     """
 
+    spiders: Sequence[str] = ()
+    quick: bool = False
+    deep: bool = False
+    repair: bool = False
+
+
+@dataclass(slots=True)
+class Examination:
+    """One visit of the doctor."""
+
     settings: BaseSettings
-    spiders: Sequence[str]
-    quick: bool
+    asked: Asked
     say: Say
     found: list[Finding] = field(default_factory=list)
 
@@ -53,11 +64,11 @@ class Examination:
         config = self._config()
         known = None if config is None else self._known(config)
         self.say("loading the spiders")
-        found, sites = wrappers.check(self.settings, self.spiders, known or Known())
+        found, sites = wrappers.check(self.settings, self.asked.spiders, known or Known())
         if config is not None:
             self._of_config(config, sites, answers=known is not None)
         self.found += found
-        if config is not None and not self.quick:
+        if config is not None and not self.asked.quick:
             self.say("asking for robots.txt")
             self.found += robots.check(self.settings, sites)
         return self.found
@@ -66,7 +77,7 @@ class Examination:
         """What the database knows of sites; None where it does not answer."""
         if config.mongo_uri is None:
             self.say("looking at the embedded MongoDB")
-            finding, answers = embedded.check(config, start=not self.quick)
+            finding, answers = embedded.check(config, start=not self.asked.quick)
             self.found.append(finding)
             if not answers:
                 return None
@@ -90,6 +101,8 @@ class Examination:
         if answers:
             self.say("looking at MongoDB")
             self.found += asyncio.run(_of_database(config, sites))
+            if self.asked.deep:
+                self.found += asyncio.run(_deep(config, self.say, repair=self.asked.repair))
         if config.redis_url is not None:
             self.say("looking at Redis")
             self.found += asyncio.run(claims.check(config.redis_url, config))
@@ -100,13 +113,25 @@ async def _known_sites(config: Config) -> Known:
         return await read_known(db)
 
 
-async def _of_database(config: Config, sites: Sequence[Site]) -> list[Finding]:
-    found: list[Finding] = []
-    now = Clock(config.clock_offset_hours).now()
+async def _deep(config: Config, say: Say, *, repair: bool) -> list[Finding]:
     try:
         async with health.reached(config) as db:
+            if repair:
+                now = Clock(config.clock_offset_hours).now()
+                return await deep.repair(db, config, now, say)
+            return await deep.examine(db, say)
+    except FreshetError as error:
+        return [failed(mongodb.SERVER, str(error))]
+
+
+async def _of_database(config: Config, sites: Sequence[Site]) -> list[Finding]:
+    found: list[Finding] = []
+    try:
+        async with health.reached(config) as db:
+            now = Clock(config.clock_offset_hours).now()
             found += await mongodb.check(db, config)
             found += await passes.check(db, sites, now)
+            found += await disks.versions(db, [site.wrapper.name for site in sites], config)
             found += await items.check(db, sites, config)
     except FreshetError as error:
         found.append(failed(mongodb.SERVER, str(error)))

@@ -31,6 +31,7 @@ class Finding:
     found: in words
     todo:  what to do; empty where there is nothing to do, or where `found` says it
     of:    whose it is, where there are several: a spider
+    broken, examples: of an invariant of `--deep`: how often it does not hold, and the first places
     """
 
     check: str
@@ -38,6 +39,8 @@ class Finding:
     found: str
     todo: str = ""
     of: str = ""
+    broken: int = 0
+    examples: tuple[str, ...] = ()
 
 
 def ok(check: str, found: str, of: str = "") -> Finding:
@@ -90,8 +93,15 @@ def as_json(findings: Sequence[Finding]) -> dict[str, Any]:
         "ok": not n[Status.FAILED],
         "failed": n[Status.FAILED],
         "warnings": n[Status.WARNING],
-        "findings": [asdict(one) for one in findings],
+        "findings": [_as_dict(one) for one in findings],
     }
+
+
+def _as_dict(one: Finding) -> dict[str, Any]:
+    told = asdict(one)
+    if not one.broken:
+        del told["broken"], told["examples"]
+    return told
 
 
 def _counts(findings: Iterable[Finding]) -> Counter[Status]:

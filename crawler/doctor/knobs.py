@@ -75,10 +75,10 @@ def _of_times(config: Config) -> Iterator[Finding]:
         yield warning(CHECK, said, "take it out: it is for rehearsals")
     for kind in ("list", "item", "feed", "cell"):
         hours = getattr(config, f"{kind}_interval_hours")
-        if hours > config.max_interval_hours:
+        if hours > (longest := config.longest_hours(feeds=kind == "feed")):
             said = (
                 f"FRESHET_{kind.upper()}_INTERVAL_HOURS={hours:g} is longer than "
-                f"FRESHET_MAX_INTERVAL_HOURS={config.max_interval_hours:g}"
+                f"FRESHET_MAX_INTERVAL_HOURS={longest:g}"
             )
             yield warning(CHECK, said, "the shorter one holds")
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
+from crawler.clock import Clock
 from crawler.config import Config
 from crawler.doctor import clocks, disks
 from crawler.doctor.findings import Finding, failed, ok, warning
@@ -26,7 +25,8 @@ CLAIMS = "near-duplicates"
 async def check(db: Database, config: Config) -> list[Finding]:
     """All of it; raises StorageError when the server goes away."""
     server = await health.server(db)
-    found = [*of_server(server), await _write(db, config)]
+    clock = clocks.of_mongodb(server.ahead_seconds, config.max_clock_skew_seconds)
+    found = [*of_server(server, config), clock, await _write(db, config)]
     version = await health.data_version(db)
     found.append(data(db.name, version))
     if version == VERSION:
@@ -49,7 +49,7 @@ async def _claims(db: Database, config: Config) -> list[Finding]:
     return [ok(CLAIMS, said)]
 
 
-def of_server(server: Server) -> list[Finding]:
+def of_server(server: Server, config: Config) -> list[Finding]:
     """What a server says of itself."""
     version = ".".join(map(str, server.version))
     said = f"{version}, {_kind(server)}, {server.round_trip_ms:.1f} ms there and back"
@@ -65,8 +65,9 @@ def of_server(server: Server) -> list[Finding]:
         todo = "add a third member: when one of two is away, nothing can be written"
         found.append(warning(SERVER, f"replica set {server.replica_set} has two members", todo))
     if server.free_bytes is not None:
-        found.append(disks.room("mongodb disk", server.free_bytes, "the server's data"))
-    return [*found, clocks.skew("MongoDB", server.ahead_seconds)]
+        least_gb = disks.least_gb(config)
+        found.append(disks.room("mongodb disk", server.free_bytes, "the server's data", least_gb))
+    return found
 
 
 def _kind(server: Server) -> str:
@@ -77,7 +78,7 @@ def _kind(server: Server) -> str:
 
 async def _write(db: Database, config: Config) -> Finding:
     try:
-        taken_ms = await health.write(db, datetime.now(UTC), config.mongo_timeout_seconds)
+        taken_ms = await health.write(db, Clock().now(), config.mongo_timeout_seconds)
     except StorageError as error:
         todo = "look at the server's log, disk and journal, and at the user's role (readWrite)"
         return failed(WRITE, f"cannot be written with majority and journal: {error}", todo)

@@ -17,10 +17,11 @@ from crawler.duplication.common import COMMAND, STOPPED, ended
 from crawler.duplication.incoming import Incoming
 from crawler.duplication.stream import Stream, Tally
 from crawler.errors import ConfigError
-from crawler.locks import only_one
 from crawler.sketches.schemes import NAMES, Scheme, scheme_of
+from crawler.storage import leases
 from crawler.storage.client import Database
 from crawler.storage.duplicates import kept
+from crawler.storage.duplicates.boilerplate import stored_at_end
 from crawler.storage.duplicates.kept import Index
 from crawler.storage.duplicates.trouble import told
 from crawler.storage.store import opened
@@ -75,8 +76,6 @@ def run(config: Config, opts: argparse.Namespace) -> int:
     with ExitStack() as stack:
         if opts.keep is not None:
             kept.check_name(opts.keep)
-            busy = f"another scrapy duplicates check is at work with {opts.keep}"
-            stack.callback(only_one(config, f"check-{opts.keep}", busy).release)
         source = stack.enter_context(incoming.opened(opts.file))
         tally = Tally(source.name)
         tell = stack.enter_context(_progress(config, opts))
@@ -114,7 +113,7 @@ async def _check(
 ) -> bool:
     clock = Clock(config.clock_offset_hours)
     with told():
-        async with opened(config) as db, _index(db, opts, scheme, clock) as index:
+        async with opened(config) as db, _index(db, config, opts, scheme) as index:
             with outgoing as out:
 
                 def write(rows: str) -> None:
@@ -127,10 +126,15 @@ async def _check(
 
 @asynccontextmanager
 async def _index(
-    db: Database, opts: argparse.Namespace, scheme: Scheme, clock: Clock
+    db: Database, config: Config, opts: argparse.Namespace, scheme: Scheme
 ) -> AsyncIterator[Index]:
+    clock = Clock(config.clock_offset_hours)
     if opts.keep is not None:
-        yield await kept.opened(db, opts.keep, scheme, clock.now())
+        busy = f"{opts.keep} is in use"
+        async with leases.held(db, config, f"{leases.CHECK}{opts.keep}", busy):
+            index = await kept.opened(db, opts.keep, scheme, clock.now())
+            async with stored_at_end(index.registry):
+                yield index
         return
     async with kept.temporary(db, scheme, clock.now()) as index:
         yield index

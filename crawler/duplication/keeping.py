@@ -12,7 +12,7 @@ from rich.table import Table
 from crawler.command import print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.locks import only_one
+from crawler.storage import leases
 from crawler.storage.client import Document
 from crawler.storage.duplicates import kept
 from crawler.storage.duplicates.trouble import told
@@ -64,11 +64,7 @@ def _told(row: Document) -> str:
 
 
 def _forget(config: Config, name: str) -> None:
-    lock = only_one(config, f"check-{name}", f"scrapy duplicates check is at work with {name}")
-    try:
-        asyncio.run(_drop(config, name))
-    finally:
-        lock.release()
+    asyncio.run(_drop(config, name))
 
 
 async def _names(config: Config) -> list[Document]:
@@ -78,8 +74,9 @@ async def _names(config: Config) -> list[Document]:
 
 
 async def _drop(config: Config, name: str) -> None:
+    busy = f"{name} is in use"
     with told():
-        async with opened(config) as db:
+        async with opened(config) as db, leases.held(db, config, f"{leases.CHECK}{name}", busy):
             await kept.forget(db, name)
 
 

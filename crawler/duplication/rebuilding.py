@@ -10,7 +10,8 @@ from crawler.clock import Clock
 from crawler.command import complain, print_json
 from crawler.config import Config
 from crawler.duplication.common import COMMAND, STOPPED, copies, ended
-from crawler.locks import only_one
+from crawler.errors import Busy
+from crawler.storage import leases
 from crawler.storage.client import Database, Document
 from crawler.storage.duplicates import reading, rebuilding
 from crawler.storage.duplicates.registry import Registry
@@ -20,7 +21,7 @@ from crawler.terminal import print_line
 from crawler.words import count
 from crawler.working import working
 
-BUSY = "another scrapy duplicates rebuild is at work"
+BUSY = "another scrapy duplicates rebuild is running"
 AGAIN = "crawls are refused until scrapy duplicates rebuild has come to its end"
 OFF = "off"
 Tell = Callable[[str], None]
@@ -32,13 +33,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(config: Config, opts: argparse.Namespace) -> int:
     """Compare, and say what there is; 130 where it was interrupted."""
-    lock = only_one(config, "duplicates-rebuild", BUSY)
-    try:
-        _refuse_crawls(config)
-        with working(config, "opening the database") as tell:
-            done = ended(_rebuild(config, tell))
-    finally:
-        lock.release()
+    with working(config, "opening the database") as tell:
+        done = ended(_rebuild(config, tell))
     if done is None:
         complain(COMMAND, f"stopped; {AGAIN}")
         return STOPPED
@@ -49,22 +45,19 @@ def run(config: Config, opts: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse_crawls(config: Config) -> None:
-    """Raise Busy while a spider of this database is at work on this machine."""
-    for path in sorted((config.data_dir / "locks").glob("crawl-*.lock")):
-        name = path.stem.rpartition("-")[0]
-        spider = name.removeprefix("crawl-")
-        only_one(
-            config, name, f"{spider} is being crawled: try again when that has ended"
-        ).release()
+async def _refuse_crawls(db: Database) -> None:
+    """Raise Busy while a spider of this database is being crawled, on whichever machine."""
+    for name, holders in (await leases.at_work(db, leases.CRAWL)).items():
+        spider = name.removeprefix(leases.CRAWL)
+        raise Busy(f"{spider} is being crawled on {holders[0]}: try again when that has ended")
 
 
 async def _rebuild(config: Config, tell: Tell) -> Document:
     started = time.monotonic()
     with told(AGAIN):
-        async with opened(config) as db:
+        async with opened(config) as db, leases.held(db, config, leases.REBUILD, BUSY):
             asked = config.duplicates
-            async with rebuilding.begun(db, config, lambda: _refuse_crawls(config)) as registry:
+            async with rebuilding.begun(db, config, lambda: _refuse_crawls(db)) as registry:
                 done = await (_off(db) if asked == OFF else _compared(db, registry, config, tell))
             found = await reading.overview(db, limit=0)
     return {

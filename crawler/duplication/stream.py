@@ -13,7 +13,7 @@ from crawler.command import complain
 from crawler.duplication.common import COMMAND
 from crawler.duplication.incoming import Incoming
 from crawler.duplication.lines import Bad, Line, Lines, written
-from crawler.sketches.claim import ALONE, Candidate
+from crawler.sketches.claim import ALONE, Candidate, id_of
 from crawler.storage.client import Document
 from crawler.storage.duplicates.kept import Index
 from crawler.words import count
@@ -152,7 +152,8 @@ class Stream:
                 known = None
                 if line.source is not None and self.index.registry.scheme.weighs:
                     known = sourced(line.source, line.text)
-                candidates.append(Candidate(line.key, created, sketch, text=known))
+                origin = id_of(line.source or "")
+                candidates.append(Candidate(line.key, created, sketch, text=known, source=origin))
                 _ = candidates[-1].bands, candidates[-1].id  # made here, while others are claimed
         return Batch(lines, candidates)
 

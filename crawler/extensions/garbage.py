@@ -6,22 +6,24 @@ code, which takes a tenth of the crawl's time to look at.
 
 from __future__ import annotations
 
-import gc
 from typing import Self
 
 from scrapy import signals
 from scrapy.crawler import Crawler
+
+from crawler.garbage import collect_again
 
 # Some libraries are loaded with the first page that needs them.
 ITEMS = 50
 
 
 class Garbage:
-    """Leaves out of collections what is there after the first items."""
+    """Leaves out of collections what is there when a crawl starts, and after its first items."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._signals = crawler.signals
         self._items = 0
+        self._signals.connect(collect_again, signals.engine_started)
         self._signals.connect(self.count, signals.item_scraped)
 
     @classmethod
@@ -34,5 +36,4 @@ class Garbage:
         self._items += 1
         if self._items == ITEMS:
             self._signals.disconnect(self.count, signals.item_scraped)
-            # Without a collection before it: that would look at all of it once more.
-            gc.freeze()
+            collect_again()

@@ -15,6 +15,9 @@ from crawler.session import Session
 
 logger = logging.getLogger(__name__)
 LOOK_SECONDS = 0.5
+# Of the grace time, what is kept for storing what has been read and for closing: a share, and the
+# most that it is.
+CLOSING_SHARE, MAX_CLOSING_SECONDS = 0.2, 5.0
 
 
 class Grace:
@@ -23,7 +26,8 @@ class Grace:
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
         self.session = Session.of(crawler)
-        self._seconds = self.session.config.grace_seconds
+        grace = self.session.config.grace_seconds
+        self._seconds = grace - min(CLOSING_SHARE * grace, MAX_CLOSING_SECONDS)
         self._began: float | None = None
         # Scrapy says when a pass has ended, not when it begins to.
         self._loop = create_looping_call(self._look)

@@ -6,8 +6,6 @@ import sys
 from contextlib import ExitStack
 from typing import Self
 
-from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bar
 from scrapy import signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
@@ -28,6 +26,9 @@ class Progress:
         self.session = Session.of(crawler)
         if not (self.session.config.progress and sys.stderr.isatty()):
             raise NotConfigured
+        from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+
         self.console = SafeConsole(stderr=True)
         self.bar = Bar(
             SpinnerColumn(),

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 from crawler.config import Config
+from crawler.terminal import without_secrets
 from crawler.urls import BLANKS, TRACKING_PARAMETERS, canonical, is_http
 
 # What XML cannot hold, not even escaped.
@@ -109,7 +111,8 @@ class Gathering:
             raise NoList(f"more than {MOST_REFUSED:,} lines that name no feed")
         shown = url if len(url) <= SHOWN_CHARACTERS else url[:SHOWN_CHARACTERS] + "…"
         place = f"{where}, {title}" if title else where
-        self.refused.append(Refused(place, tidy(shown, SHOWN_CHARACTERS + 1), reason))
+        shown = without_secrets(tidy(shown, SHOWN_CHARACTERS + 1))
+        self.refused.append(Refused(place, shown, reason))
 
     def result(self) -> FeedList:
         """All that was taken."""
@@ -133,6 +136,11 @@ def feed_url(text: str, config: Config) -> str:
         raise ValueError(f"longer than {config.url_characters} characters")
     if not is_http(url):
         raise ValueError("no http or https URL")
+    if "@" in urlsplit(url).netloc:
+        raise ValueError(
+            "a URL must not hold a user name or a password. Add the feed for a spider of its own "
+            "(--spider NAME), whose file has headers = { Authorization = 'Basic ${VARIABLE}' }"
+        )
     strip = config.strip_parameters
     known = canonical(url, TRACKING_PARAMETERS if strip is None else strip)
     if not is_http(known) or re.search(r"\s", known):

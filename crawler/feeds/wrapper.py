@@ -8,7 +8,7 @@ from typing import Self
 from pydantic import model_validator
 
 from crawler.items import Kind
-from crawler.keys import Patterns, StartUrls
+from crawler.keys import FeedCycleHours, Patterns, StartUrls
 from crawler.wrapper import OF_SITES, Match, Wrapper, digest_of
 
 
@@ -18,6 +18,7 @@ class FeedsWrapper(Wrapper):
     name: str = "feeds"
     start_urls: StartUrls = ()
     item_pages: Patterns = ()
+    max_interval_hours: FeedCycleHours | None = None
 
     @model_validator(mode="after")
     def _no_site(self) -> Self:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from crawler.clock import Clock
+from crawler.errors import Busy
 from crawler.items import Outcome
 from crawler.metrics.gauges import Values, by_spider
 from crawler.session import Session
@@ -23,7 +24,7 @@ PLAIN = {
     "freshet_request_retries": "Requests that were made again after a failure.",
     "freshet_response_bytes": "Bytes of responses as received, with headers.",
     "freshet_missed_visits": "Visits of plans that were never made.",
-    "freshet_storage_retries": "Repetitions while MongoDB was away.",
+    "freshet_storage_retries": "Repetitions while MongoDB was unavailable.",
     "freshet_passes_started": "Passes that have begun.",
 }
 # With the label besides the spider and its values, which are there before they are counted.
@@ -63,10 +64,11 @@ class Passes(Collector):
         self._at_work.discard(session)
         counts = self._ended[session.spider]
         counts.update(counted(session))
-        result = "failed" if session.error is not None else result_of(reason)
+        has_failed = session.error is not None and not isinstance(session.error, Busy)
+        result = "failed" if has_failed else result_of(reason)
         counts["freshet_passes_ended", result] += 1
         if session.error is None:
-            self._succeeded[session.spider] = time.time()
+            self._succeeded[session.spider] = Clock().now().timestamp()
 
     def collect(self) -> Iterator[Metric]:
         """Counters and gauges by spider."""

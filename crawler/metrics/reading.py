@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from crawler import tasks
 from crawler.clock import Clock
 from crawler.errors import ConfigError, StorageError
 from crawler.metrics import database, queues
@@ -44,7 +45,9 @@ async def read(store: Store) -> list[Metric]:
     seconds, took = time.monotonic() - began, "Seconds that reading all this took."
     metrics.append(_alone("freshet_database_read_seconds", took, seconds))
     when = "When all this was read."
-    metrics.append(_alone("freshet_database_read_timestamp_seconds", when, time.time()))
+    metrics.append(
+        _alone("freshet_database_read_timestamp_seconds", when, Clock().now().timestamp())
+    )
     return [*metrics, _up(1)]
 
 
@@ -95,8 +98,7 @@ class Latest:
     async def close(self) -> None:
         """Let a reading that is under way go."""
         if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
+            await tasks.end(self._reading)
 
     async def _read(self) -> None:
         began = time.monotonic()

@@ -37,7 +37,7 @@ async def _work(config: Config, order: Order, say: Callable[[str], None]) -> Non
     latest = Latest(store, order.cache_seconds)
     told = Told(latest.exposition, latest.trouble)
     try:
-        async with served(told, order.address, OPTION) as url:
+        async with served(told, order.address, OPTION, config.metrics_hosts) as url:
             say(f"{url}metrics")
             await _until(stop, order.seconds)
     finally:

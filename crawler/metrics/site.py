@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from twisted.internet.defer import maybeDeferred
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Site
 
-from crawler.addresses import is_local, is_loopback
+from crawler.addresses import is_in_network, is_local, is_loopback
 from crawler.metrics.address import Address
 from crawler.reactor import Bodiless, open_port, url_of
 
@@ -67,21 +67,25 @@ class Telling(Resource):
 
     isLeaf = True  # noqa: N815 - Twisted's name
 
-    def __init__(self, told: Told, address: Address) -> None:
+    def __init__(self, told: Told, address: Address, hosts: Collection[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._told = told
         self._is_private = is_loopback(address.host)
+        self._hosts = hosts
         self._tasks: set[asyncio.Task[None]] = set()
 
     def render(self, request: Any) -> int:
         """Begin to answer.
 
-        On loopback other names than localhost come from web pages whose name was pointed here.
+        Other names than those of this machine come from web pages whose name was pointed here.
         """
         hosts = request.requestHeaders.getRawHeaders(b"host", [])
-        named = len(hosts) == 1 and is_local(hosts[0].decode("latin-1"))
-        if self._is_private and not named:
+        host = hosts[0].decode("latin-1") if len(hosts) == 1 else ""
+        if self._is_private and not is_local(host):
             _send(request, Answer(403, b"only for this machine; say localhost\n"))
+            return NOT_DONE_YET
+        if not self._is_private and not is_in_network(host, self._hosts):
+            _send(request, Answer(403, b"unknown host name; add it to FRESHET_METRICS_HOSTS\n"))
             return NOT_DONE_YET
         task = asyncio.get_running_loop().create_task(self._answer(request))
         self._tasks.add(task)
@@ -102,21 +106,28 @@ class Telling(Resource):
 
 
 @asynccontextmanager
-async def served(told: Told, address: Address, option: str) -> AsyncIterator[str]:
-    """The URL where it is told while inside; raises ConfigError, which names the option."""
+async def served(
+    told: Told, address: Address, option: str, hosts: Collection[str]
+) -> AsyncIterator[str]:
+    """The URL where it is told while inside; raises ConfigError, which names the option.
+
+    hosts: further names by which it may be asked for
+    """
     from twisted.internet import reactor
 
     said = f"{option} {address.host}:{address.port}"
-    port = open_port(reactor, address.port, _site(reactor, told, address), address.host, said)
+    port = open_port(
+        reactor, address.port, _site(reactor, told, address, hosts), address.host, said
+    )
     try:
         yield url_of(port)
     finally:
         await maybeDeferred(port.stopListening).asFuture(asyncio.get_running_loop())
 
 
-def _site(reactor: Any, told: Told, address: Address) -> Site:
+def _site(reactor: Any, told: Told, address: Address, hosts: Collection[str]) -> Site:
     return Site(  # type: ignore[no-untyped-call]
-        Telling(told, address),
+        Telling(told, address, hosts),
         requestFactory=Bodiless,
         timeout=IDLE_SECONDS,
         reactor=reactor,

@@ -43,6 +43,8 @@ class ConditionalGetMiddleware:
     def _have_the_same(self, targets: list[Target]) -> bool:
         """Whether "not modified" is true of them all: one target, or all cells of a page."""
         return len({target.validators for target in targets}) == 1 and all(
-            target.content_hash and target.scheme == self.wrapper.scheme_of(target)
+            target.content_hash
+            and target.scheme == self.wrapper.scheme_of(target)
+            and not target.again
             for target in targets
         )

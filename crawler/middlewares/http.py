@@ -14,6 +14,8 @@ from scrapy import Request
 from scrapy.core.downloader.handlers.http11 import (
     HTTP11DownloadHandler,
     _BindAddressAgent,
+    _ResponseReader,
+    _ResultT,
     _ScrapyAgent,
 )
 from scrapy.crawler import Crawler
@@ -36,6 +38,7 @@ from crawler.config import Config
 from crawler.middlewares.certificates import VerifyingContextFactory
 from crawler.middlewares.gate import Gate, Passage, refusal
 from crawler.middlewares.heads import BoundedFactory
+from crawler.middlewares.largebodies import LargeBodies, SpooledBody
 from crawler.middlewares.resolving import GuardedReactor
 from crawler.misbehaving import Misbehaves, OffLimits
 
@@ -54,6 +57,7 @@ class HttpHandler(HTTP11DownloadHandler):
             verifying: Any = build_from_crawler(VerifyingContextFactory, crawler)
             self._contextFactory = verifying
         self._gate = Gate.of(crawler)
+        self._large = LargeBodies.of(crawler)
         self._longest = Config.of(crawler.settings).url_characters
 
     async def download_request(self, request: Request) -> Response:
@@ -81,7 +85,9 @@ class HttpHandler(HTTP11DownloadHandler):
         )
         words = _in_words(request, passage, self._default_maxsize)
         with words, _in_time(request), wrap_twisted_exceptions():
-            return await maybe_deferred_to_future(agent.download_request(request))
+            answer: Any = await maybe_deferred_to_future(agent.download_request(request))
+        # Not in the request's time: it is not the server that lets it wait.
+        return await agent.loaded(answer, self._large)
 
 
 class BoundedAgent(_ScrapyAgent):
@@ -90,6 +96,30 @@ class BoundedAgent(_ScrapyAgent):
     def __init__(self, *, passage: Passage, **given: Any) -> None:
         super().__init__(**given)
         self._passage = passage
+
+    def _cb_bodyready(self, txresponse: Any, request: Request) -> Any:
+        result = super()._cb_bodyready(txresponse, request)
+        reader = txresponse._bodyProtocol
+        if isinstance(reader, _ResponseReader):
+            # It has been handed what came with the headers, which may have been all.
+            reader._bodybuf = SpooledBody(reader._bodybuf.getvalue())  # type: ignore[assignment]
+        return result
+
+    def _cb_bodydone(self, result: _ResultT, url: str) -> Any:
+        """Scrapy's makes the response here, within the request's time."""
+        return result, url
+
+    async def loaded(self, answer: tuple[_ResultT, str], large: LargeBodies) -> Response:
+        """The response with its body in memory; waits for room where the body is large."""
+        result, url = answer
+        body: SpooledBody | bytes = result.get("body", b"")
+        flags: list[str] = []
+        if isinstance(body, SpooledBody):
+            flags = await large.admit(body.size_bytes)
+            body = body.load()
+        flags = [*(result.get("flags") or []), *flags]
+        whole: _ResultT = {**result, "body": body, "flags": flags or None}
+        return super()._cb_bodydone(whole, url)
 
     def _get_agent(self, request: Request, timeout: float) -> Agent:
         if request.meta.get("proxy"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
+from crawler import tasks
 from crawler.clock import Clock
 from crawler.command import complain
 from crawler.errors import FreshetError, StorageError
@@ -72,7 +73,7 @@ class Watching:
         """Stop looking; a build that has begun is ended first."""
         async with self._building:
             work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
+        await tasks.end(work)
 
     def _look_for_templates(self) -> None:
         seen = sources.stamp(self.order.templates)

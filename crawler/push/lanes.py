@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from crawler import tasks
 from crawler.errors import FreshetError
 
 logger = logging.getLogger(__name__)
@@ -50,9 +51,7 @@ class Lanes:
         if not self._tasks:
             return
         _, late = await asyncio.wait(self._tasks.values(), timeout=seconds)
-        for task in late:
-            task.cancel()
-        await asyncio.gather(*late, return_exceptions=True)
+        await tasks.end(*late)
 
     async def _run(self, key: str, host: str, work: Work) -> None:
         lane = self._of_host.setdefault(host, asyncio.Semaphore(AT_ONCE_OF_HOST))

@@ -11,7 +11,7 @@ from typing import Any
 
 from twisted.internet.defer import maybeDeferred
 
-from crawler import __version__
+from crawler import __version__, tasks
 from crawler.addresses import Named
 from crawler.clock import Clock
 from crawler.config import Config
@@ -23,7 +23,7 @@ from crawler.push.receiving import Receiving
 from crawler.push.site import Callback, CallbackSite
 from crawler.push.tokens import Tokens
 from crawler.reactor import open_port, run_in_reactor
-from crawler.storage import websub
+from crawler.storage import leases, websub
 from crawler.storage.client import Document
 from crawler.storage.patience import Patience
 from crawler.storage.store import Store
@@ -36,6 +36,7 @@ KEPT_BYTES = 500_000_000
 PATIENCE_SECONDS = 15.0
 DRAIN_SECONDS = 10.0
 LEAVE_SECONDS = 60.0
+BUSY = "another scrapy feeds push is running"
 
 
 def run(config: Config, order: Order) -> Document:
@@ -56,10 +57,11 @@ async def _work(config: Config, order: Order) -> Document:
     stop, began = _stop_at_signals(), time.monotonic()
     store = await Store.open(config)
     try:
-        serving = await Serving.begin(store, order)
-        await serving.until(stop)
-        left = await serving.end(stop)
-        states = await serving.asking.patience.read(lambda: websub.states(store.db))
+        async with leases.held(store.db, config, leases.PUSH, BUSY):
+            serving = await Serving.begin(store, order)
+            await serving.until(stop)
+            left = await serving.end(stop)
+            states = await serving.asking.patience.read(lambda: websub.states(store.db))
     finally:
         await store.close()
     return {
@@ -117,8 +119,7 @@ class Serving:
 
     async def end(self, stop: asyncio.Queue[int]) -> int:
         """Let what has begun end; how many subscriptions were given up."""
-        self.looking.cancel()
-        await asyncio.gather(self.looking, return_exceptions=True)
+        await tasks.end(self.looking)
         left = 0
         if self.order.unsubscribe:
             left = await self._leave(stop)

@@ -7,13 +7,12 @@ from typing import Any
 
 from crawler.command import print_json
 from crawler.config import Config
-from crawler.locks import Busy, only_one
+from crawler.errors import Busy
 from crawler.push.options import add_options, order_of
 from crawler.terminal import print_line
 from crawler.words import count
 
 __all__ = ["add_options", "serve"]
-BUSY = "another one is at work, nothing to do"
 
 
 def serve(config: Config, opts: argparse.Namespace) -> None:
@@ -23,18 +22,14 @@ def serve(config: Config, opts: argparse.Namespace) -> None:
     work for the same database, that is said and nothing is done.
     """
     order = order_of(opts)
-    try:
-        lock = only_one(config, "feeds-push", BUSY)
-    except Busy as busy:
-        print_line(f"scrapy feeds push: {busy}", error=True)
-        return
     # Twisted's web parts are slow to import: not for --help.
     from crawler.push.running import run
 
     try:
         done = run(config, order)
-    finally:
-        lock.release()
+    except Busy as busy:
+        print_line(f"scrapy feeds push: {busy}", error=True)
+        return
     if opts.json:
         print_json(done)
     else:

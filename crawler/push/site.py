@@ -25,7 +25,7 @@ WRONG_METHOD = Answer(405)
 class CallbackSite(Site):
     """Knows the limits, and how many bytes are being received.
 
-    body_bytes: longest body      request_seconds: longest time for a request to come in
+    body_bytes: longest body      request_seconds: longest time for a body to come in
     """
 
     def __init__(
@@ -38,7 +38,6 @@ class CallbackSite(Site):
             reactor=reactor,
             parsePOSTFormSubmission=False,
         )
-        self.clock = reactor
         self.body_bytes = body_bytes
         self.request_seconds = request_seconds
         self.receiving_bytes = 0
@@ -50,17 +49,13 @@ class CallbackRequest(Request):
     too_large = False
     too_busy = False
     _limits: CallbackSite
-    _watch: Any = None
     _bytes = 0
 
     def gotLength(self, length: int | None) -> None:  # noqa: N802 - Twisted's name
-        """The headers are in: the clock ticks."""
+        """The headers are in: the body is counted from now on."""
         super().gotLength(length)  # type: ignore[no-untyped-call]
         channel: Any = self.channel
         self._limits = channel.site
-        self._watch = self._limits.clock.callLater(
-            self._limits.request_seconds, channel.transport.abortConnection
-        )
 
     def handleContentChunk(self, data: bytes) -> None:  # noqa: N802 - Twisted's name
         """Keep a part of the body if it may be kept."""
@@ -74,14 +69,8 @@ class CallbackRequest(Request):
         limits.receiving_bytes += len(data)
         super().handleContentChunk(data)  # type: ignore[no-untyped-call]
 
-    def requestReceived(self, *words: bytes) -> None:  # noqa: N802 - Twisted's name
-        """All is there: it is no longer a matter of time."""
-        self._stop_watch()
-        super().requestReceived(*words)  # type: ignore[no-untyped-call]
-
     def connectionLost(self, reason: Any) -> None:  # noqa: N802 - Twisted's name
         """The hub has gone."""
-        self._stop_watch()
         self.let_go()
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
 
@@ -92,10 +81,6 @@ class CallbackRequest(Request):
             self._bytes = 0
             if self.content is not None:
                 self.content.truncate(0)
-
-    def _stop_watch(self) -> None:
-        if self._watch is not None and self._watch.active():
-            self._watch.cancel()
 
 
 class Callback(Resource):

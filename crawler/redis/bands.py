@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from importlib.resources import files
 from typing import Any
 
@@ -27,6 +27,7 @@ from crawler.sketches.stored import (
     OWN_HEAD,
     OWN_LEAST,
     SHARE_STEPS,
+    TAG_BYTES,
 )
 
 HEAD_BITS = 32
@@ -39,6 +40,22 @@ POSTS_A_SCRIPT = 32
 # Sent at once, so that the server does not wait for the next script: some ten milliseconds.
 POSTS_A_ROUND = 128
 KEYS_A_STEP = 500
+# The scheme of an index whose keys are being removed, to begin another one.
+EMPTYING = "emptying"
+# Changes the scheme only from the one that the caller has seen; `anew`: counters begin again.
+CHANGE = """
+local known = redis.call('HGET', KEYS[1], 'layout') == ARGV[3]
+local stored = known and redis.call('HGET', KEYS[1], 'scheme') or ''
+if stored ~= ARGV[1] then return 0 end
+if ARGV[4] == 'anew' then redis.call('DEL', KEYS[1]) end
+redis.call('HSET', KEYS[1], 'scheme', ARGV[2], 'layout', ARGV[3])
+return 1
+"""
+REMOVE = """
+if redis.call('HGET', KEYS[1], 'scheme') ~= ARGV[1] then return 0 end
+redis.call('UNLINK', unpack(KEYS, 2))
+return 1
+"""
 
 
 class RedisBands:
@@ -120,16 +137,52 @@ class RedisBands:
             await self._client.hset(self._state, items=told)
         self._scheme = scheme
 
+    async def change(self, seen: str | None, scheme: str, *, anew: bool = False) -> bool:
+        """Begin a scheme if that of the index is still the one seen; whether it was.
+
+        anew: what the index has counted is dropped
+        """
+        given = [seen or "", scheme, str(LAYOUT), "anew" if anew else ""]
+        with user_errors(self._client):
+            is_done = bool(await self._client.eval(CHANGE, 1, self._state, *given))
+        if is_done:
+            self._scheme = scheme
+        return is_done
+
+    async def empty(self, seen: str | None, scheme: str) -> bool:
+        """Remove an index and begin another one, unless others have changed it meanwhile.
+
+        seen: what `scheme` said before. Returns whether it was done. Several processes may do this
+        at the same time: none removes what another one has claimed in the new index.
+        """
+        if not await self.change(seen, EMPTYING, anew=True):
+            return False
+        async for keys in self._all_keys():
+            others = [key for key in keys if key != self._state.encode()]
+            with user_errors(self._client):
+                if others and not await self._client.eval(
+                    REMOVE, 1 + len(others), self._state, *others, EMPTYING
+                ):
+                    return False
+        return await self.change(EMPTYING, scheme)
+
     async def clear(self) -> None:
         """Remove all keys of the index, in small steps; claims meanwhile raise BandsLost."""
-        pattern = re.sub(r"([\\*?^\[\]-])", r"\\\1", self._keys) + "*"
         with user_errors(self._client):
             await self._client.unlink(self._state)
-            cursor: int | None = None
-            while cursor != 0:
+        async for keys in self._all_keys():
+            with user_errors(self._client):
+                await self._client.unlink(*keys)
+
+    async def _all_keys(self) -> AsyncIterator[list[Any]]:
+        """The keys of the index, some at a time."""
+        pattern = re.sub(r"([\\*?^\[\]-])", r"\\\1", self._keys) + "*"
+        cursor: int | None = None
+        while cursor != 0:
+            with user_errors(self._client):
                 cursor, keys = await self._client.scan(cursor or 0, pattern, KEYS_A_STEP)
-                if keys:
-                    await self._client.unlink(*keys)
+            if keys:
+                yield keys
 
     def _script(self, *names: str) -> AsyncScript:
         shapes = ", ".join(
@@ -137,7 +190,8 @@ class RedisBands:
             for shape in SHAPES.values()
         )
         own = (
-            f"{{code = {OWN_CODE}, head = {OWN_HEAD}, steps = {SHARE_STEPS}, "
+            f"{{code = {OWN_CODE}, head = {OWN_HEAD}, steps = {SHARE_STEPS}, tag = {TAG_BYTES}, "
+            f"untitled = string.rep('\\0', {TAG_BYTES}), "
             f"least = {OWN_LEAST!r}, contained = {CONTAINED_LEAST!r}}}"
         )
         values = f"{{{shapes}}}, {own}, {self._bucket_bits}, {LAYOUT}"

@@ -16,6 +16,8 @@ from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
     NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
     RedisError,
     ResponseError,
 )
@@ -28,6 +30,10 @@ from crawler.errors import BandsLost, ConfigError, StorageError, Unreachable
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 2.0
 EXAMPLE = "such as redis://localhost:6379/0 or unix:///run/redis/redis.sock"
 LOST = "LOST"
+# What a server answers to every write while its memory is full, or it cannot save to its disk; what
+# a script met, or a command of several, stands in a longer text.
+TAKES_NO_WRITES = re.compile(r"OOM command not allowed|MISCONF |No space left on device")
+AWAY = (ConnectionFailure, NoAnswer, BusyLoadingError, ReadOnlyError, OutOfMemoryError)
 
 
 async def open_redis(url: str, timeout_seconds: float = 5.0, retry_seconds: float = 30.0) -> Redis:
@@ -65,9 +71,18 @@ def user_errors(client: Redis) -> Iterator[None]:
             raise ConfigError(f"REDIS_URL: {where}: {_in_short(error)}") from None
         raise Unreachable(f"{where}: {_in_short(error)} (REDIS_URL names it)") from None
     except RedisError as error:
+        if is_unavailable(error):
+            raise Unreachable(f"{where}: {_in_short(error)}") from None
         if str(error).startswith(LOST):
             raise BandsLost(f"{where}: its claims are gone or made anew: start again") from None
         raise StorageError(f"{where}: {_in_short(error)}") from None
+
+
+def is_unavailable(error: RedisError) -> bool:
+    """Whether the server cannot do now what it could do later, such as while its memory is full."""
+    return isinstance(error, AWAY) or (
+        isinstance(error, ResponseError) and TAKES_NO_WRITES.search(str(error)) is not None
+    )
 
 
 def address(client: Redis) -> str:
@@ -87,6 +102,8 @@ def _client(url: str, timeout_seconds: float) -> Redis:
             socket_timeout=timeout_seconds,
             socket_connect_timeout=timeout_seconds,
             client_name="freshet",
+            # Names that are no UTF-8, which others may have written, can be read and deleted.
+            encoding_errors="surrogateescape",
             retry=Retry(NoBackoff(), 0),
         )
         pool = client.connection_pool

@@ -8,26 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from itertools import count
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from redis.commands.core import AsyncScript
 from scrapy import Request, Spider
+from scrapy.utils.request import request_from_dict
 from scrapy_redis.queue import Base
 
 from crawler.errors import PassLost
 from crawler.redis import serializer
 from crawler.redis.client import user_errors
 from crawler.redis.steady import Steady
-from crawler.urls import is_http
 
 FOLDER = Path(__file__).parent / "lua"
-# Requests that Scrapy has; a class of any other name would be imported from wherever it says.
+# Requests that Scrapy has, and that do not differ from others once they are made.
 CLASSES = tuple(
     f"scrapy.http.request.{name}"
     for name in ("form.FormRequest", "json_request.JsonRequest", "rpc.XmlRpcRequest")
 )
+REDIS_ID = "freshet:id"
 EXPIRY_MS = 24 * 3600 * 1000
 Counts = Mapping[str, float]
 Words = list[Any] | Callable[[], list[Any]]
@@ -101,6 +104,13 @@ class LeasedQueue(Base):  # type: ignore[misc]
         self.id = joined.id
         return joined
 
+    async def redis_id(self) -> str:
+        """Return the id of what this Redis keeps: workers with the same id share their passes."""
+        with user_errors(self.server):
+            await self._steady.ask(lambda: self.server.set(REDIS_ID, token_hex(8), nx=True))
+            found = await self._steady.ask(lambda: self.server.get(REDIS_ID))
+        return (found or b"").decode()
+
     async def open(self, run: str, started_ms: int) -> bool:
         """The pass is prepared: work may begin. False if another worker has taken that over."""
         return bool(await self._ask("open", [run, started_ms]))
@@ -134,7 +144,7 @@ class LeasedQueue(Base):  # type: ignore[misc]
         said = await self._ask("work", now)
         found = iter(said[5])
         leases = zip(found, found, found, strict=True)
-        return _standing(said), [Lease(n.decode(), b.decode(), int(c)) for n, b, c in leases]
+        return _standing(said), [Lease(_text(n), _text(b), int(c)) for n, b, c in leases]
 
     async def renew(
         self, held: Iterable[str], shares: Counts, *, sure: Callable[[], bool], back: bool
@@ -147,7 +157,7 @@ class LeasedQueue(Base):  # type: ignore[misc]
         """
         words = [int(back), len(shares), *_flat(shares), *held]
         said = await self._ask("renew", lambda: [int(sure()), *words])
-        return _standing(said), {entry.decode() for entry in said[5]}
+        return _standing(said), {_text(entry) for entry in said[5]}
 
     async def close(self) -> bool:
         """Let the pass end if nothing is left; whether it does."""
@@ -200,17 +210,36 @@ class LeasedQueue(Base):  # type: ignore[misc]
     def encode(self, request: Request) -> str:
         """A request as text; raises TypeError or ValueError for one that cannot leave this process.
 
-        That is one with a callback that is no method of the spider, or with objects in its meta.
+        That is one that `decode` would refuse.
         """
-        return str(self._encode_request(request))
+        said = request.to_dict(spider=self.spider)
+        if said.pop("_class", None) in CLASSES:
+            said = {name: part for name, part in said.items() if name in serializer.PARTS}
+        elif type(request) is not Request:
+            raise ValueError(f"of the class {type(request).__name__}")
+        text = serializer.dumps(said)
+        self.decode(text)
+        return text
 
     def decode(self, text: str) -> Request:
-        """The request in a text; raises ValueError for what no spider can have made."""
+        """The request in a text; raises ValueError for what no spider of this kind can have made.
+
+        It leads to the site itself, has the parts that `serializer.check` allows, and comes back
+        to a method that the spider's own class adds.
+        """
         said = serializer.loads(text)
-        if said.get("_class") not in (None, *CLASSES) or not is_http(str(said.get("url"))):
-            raise ValueError("not a request")
-        request: Request = self._decode_request(text)
-        return request
+        serializer.check(said)
+        wrapper = getattr(self.spider, "wrapper", None)
+        if wrapper is None or not wrapper.is_own(said["url"]):
+            raise ValueError("its URL is not on this site")
+        own: frozenset[str] = getattr(self.spider, "own_methods", frozenset)()
+        for name, given in (("callback", said.get("cb_kwargs", {})), ("errback", {})):
+            method = said.get(name)
+            if method not in own and (method is not None or name == "callback"):
+                raise ValueError(f"its {name} is not a method that the spider's class adds")
+            if method is not None:
+                _check_call(getattr(self.spider, method), given)
+        return request_from_dict(said, spider=self.spider)
 
     async def _read(self, counts: str, shares: str, workers: str) -> list[Any]:
         async with self.server.pipeline(transaction=False) as pipe:
@@ -241,6 +270,19 @@ class LeasedQueue(Base):  # type: ignore[misc]
                 "off?): start again, nothing is lost"
             )
         return said
+
+
+def _check_call(method: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Raise ValueError unless a method takes a response, or a failure, and these arguments."""
+    try:
+        signature(method).bind(None, **given)
+    except TypeError as error:
+        raise ValueError(f"its callback: {error}") from None
+
+
+def _text(raw: bytes) -> str:
+    """What is no UTF-8 with halves of surrogate pairs, as the client sends it back."""
+    return raw.decode(errors="surrogateescape")
 
 
 def _standing(said: list[Any]) -> Standing:

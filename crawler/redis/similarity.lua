@@ -27,7 +27,7 @@ local function alike(shape, ...)
 end
 
 -- Where the values of each shape begin in a sketch, by the shape's code: of the whole text, and of
--- what it has besides boilerplate, with its source and its share; nil where no boilerplate is known.
+-- what it has besides boilerplate, with its source, title and share; nil where no boilerplate is known.
 local function parts_of(sketch)
   local whole, own, at = {}, nil, 2
   local parts = whole
@@ -37,7 +37,8 @@ local function parts_of(sketch)
       parts = {}
       own = {
         parts = parts,
-        tag = sub(sketch, at + 2, at + OWN.head - 2),
+        tag = sub(sketch, at + 2, at + 1 + OWN.tag),
+        title = sub(sketch, at + 2 + OWN.tag, at + 1 + 2 * OWN.tag),
         share = byte(sketch, at + OWN.head - 1) / OWN.steps,
       }
       at = at + OWN.head
@@ -66,7 +67,8 @@ local function is_in(one, mine, other, whole, its, found)
     return true
   end
   if its and its.tag == mine.tag then
-    return found >= OWN.least
+    local same = its.title == mine.title or its.title == OWN.untitled or mine.title == OWN.untitled
+    return same and found >= OWN.least
   end
   return next(mine.parts) == nil
     or likeness(one, mine.parts, other, whole) >= OWN.contained * mine.share

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from redis.asyncio.client import Pipeline
 
+from crawler import tasks
 from crawler.redis.client import user_errors
 from crawler.redis.steady import Steady
 
@@ -99,9 +100,7 @@ class Turns:
         self._is_closed = True
         self._given.set()
         if self._keeping is not None:
-            # Python 3.11 may lose a cancellation that comes just as a turn is given back.
-            self._keeping.cancel()
-            await asyncio.gather(self._keeping, return_exceptions=True)
+            await tasks.end(self._keeping)
         await self._forget(self._all())
         gone = [Turn(host, self._worker, True, 0.0) for host in self._locks]
         await self._change(gone, lambda pipe, key, name: pipe.zrem(key, name), "users")

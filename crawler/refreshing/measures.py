@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -56,7 +56,11 @@ class Measures(Collector):
 
 @asynccontextmanager
 async def measured(
-    store: Store, report: Report, folder: Path | None, address: Address | None
+    store: Store,
+    report: Report,
+    folder: Path | None,
+    address: Address | None,
+    hosts: Collection[str],
 ) -> AsyncIterator[None]:
     """The service is measured while inside; told by HTTP where there is an address, else by a file.
 
@@ -73,7 +77,7 @@ async def measured(
             yield
             return
         told = Told(export.measuring.exposition, partial(store.trouble, PING_SECONDS))
-        async with served(told, address, OPTION) as url:
+        async with served(told, address, OPTION, hosts) as url:
             logger.info("metrics are at %smetrics", url)
             yield
     finally:

@@ -13,7 +13,6 @@ from crawler.config import Config
 from crawler.errors import FreshetError
 from crawler.extensions.summary import figures
 from crawler.items import Outcome
-from crawler.locks import only_one
 from crawler.refreshing.jobs import Job
 from crawler.session import Session
 
@@ -66,22 +65,15 @@ class Pass:
 
     async def _make(self, config: Config, settings: Settings) -> dict[str, Any]:
         name = self.job.name()
-        busy = f"{name} is being crawled by another process"
-        # With Redis it is one more worker.
-        lock = None if config.redis_url else only_one(config, f"crawl-{name}", busy)
-        try:
-            self.crawler = Crawler(self.job.spider, settings)
-            await self.crawler.crawl_async(**self.job.arguments)
-            session = Session.of(self.crawler)
-            # One that is ended while it ends by itself comes back before its visits are stored.
-            async with asyncio.timeout(CLOSED_SECONDS):
-                await session.ended.wait()
-            if (failure := session.failure) is not None:
-                raise failure
-            return {"name": name} | _counted(session)
-        finally:
-            if lock is not None:
-                lock.release()
+        self.crawler = Crawler(self.job.spider, settings)
+        await self.crawler.crawl_async(**self.job.arguments)
+        session = Session.of(self.crawler)
+        # One that is ended while it ends by itself comes back before its visits are stored.
+        async with asyncio.timeout(CLOSED_SECONDS):
+            await session.ended.wait()
+        if (failure := session.failure) is not None:
+            raise failure
+        return {"name": name} | _counted(session)
 
 
 def _counted(session: Session) -> dict[str, Any]:

@@ -109,7 +109,9 @@ def _measured(service: Service, order: Order) -> AbstractAsyncContextManager[Non
     # Slow to import, and needed by few.
     from crawler.refreshing.measures import measured
 
-    return measured(service.store, service.report, folder, order.metrics)
+    return measured(
+        service.store, service.report, folder, order.metrics, service.store.config.metrics_hosts
+    )
 
 
 async def _stop_at(stop: asyncio.Event, service: Service) -> None:

@@ -10,9 +10,9 @@ from functools import partial
 
 from scrapy.settings import Settings
 
+from crawler import tasks
 from crawler.clock import Clock
-from crawler.errors import FreshetError, StorageError
-from crawler.locks import Busy
+from crawler.errors import Busy, FreshetError, StorageError
 from crawler.refreshing.chores import AGAIN_SECONDS, REPLAN, Chore, chores, keep_doing, told
 from crawler.refreshing.deciding import LOOK_SECONDS, Ending, Standing, decide
 from crawler.refreshing.jobs import Job, read_known, spiders_of, undefined_words, usual
@@ -68,8 +68,7 @@ class Service:
         while not self._is_stopping:
             self._wake.clear()
             await self._sleep(self._begin() if await self._look() else LOOK_SECONDS)
-        beside.cancel()
-        await asyncio.gather(beside, self._end(), return_exceptions=True)
+        await asyncio.gather(tasks.end(beside), self._end(), return_exceptions=True)
 
     async def _chores(self) -> list[Chore]:
         for word, job in self.jobs.items():

@@ -27,6 +27,7 @@ def unit(config: Config, names: Sequence[str], template: str = SERVICE) -> str:
         "NAMES": "".join(f" {_quoted(word)}" for word in words),
         "KILL_MODE": "process" if is_embedded else "mixed",
         "PRIVATE_TMP": "false" if is_embedded and _is_elsewhere(config) else "true",
+        "WRITABLE": _writable(config),
     }
     written = (PROJECT / "deploy" / template).read_text(encoding="utf-8")
     lines = [line for line in written.splitlines() if line[:1] != "#"]
@@ -34,6 +35,15 @@ def unit(config: Config, names: Sequence[str], template: str = SERVICE) -> str:
     for name, value in filled.items():
         text = text.replace(f"@{name}@", value)
     return text
+
+
+def _writable(config: Config) -> str:
+    """The folders that a unit writes to; those that are not there are ignored by systemd."""
+    folders = [PROJECT, config.data_dir.expanduser().absolute()]
+    if config.metrics_dir is not None:
+        folders.append(config.metrics_dir.expanduser().absolute())
+    named = dict.fromkeys(_quoted(f"-{folder}") for folder in folders)
+    return " ".join([*named, "-%C/freshet"])
 
 
 def _absolute(name: str) -> str:

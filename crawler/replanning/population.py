@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.items import Kind
+from crawler.patterns import Pattern, compiled
 from crawler.storage import sites
 from crawler.storage.client import Database
 from crawler.storage.columns import Texts
@@ -23,7 +23,7 @@ from crawler.wrapper import OF_CATEGORY
 from schedules.dates import reliable, timed
 from schedules.history import Flags, Floats, Histories, Ints
 from schedules.population import Population, walls_of
-from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS
+from schedules.schedule import LONGEST_FEED_WEEKS, LONGEST_WEEKS, WEEK_HOURS
 
 Keys = NDArray[np.uint64]
 
@@ -80,7 +80,12 @@ def population_of(
     """The targets as the planner takes them; keys and weight: (n,)."""
     site = watched.spider.astype(np.int64)
     group, parent = _groups(watched)
-    least, most = np.array([_interval(one, config) for one in found]).reshape(-1, 2).T
+    is_feed = _is_feed(watched)
+    of_pages, of_feeds = (
+        np.array([_interval(one, config, feeds=feeds) for one in found]).reshape(-1, 2)
+        for feeds in (False, True)
+    )
+    least, most = np.where(is_feed[:, None], of_feeds[site], of_pages[site]).T
     zones = tuple(one.zone for one in found)
     since = min(
         now_hours,
@@ -96,8 +101,8 @@ def population_of(
         open_hours=np.array([one.open_hours for one in found]).reshape(-1, WEEK_HOURS),
         weight=weight,
         cost=np.array([one.cost for one in found])[site],
-        min_hours=np.clip(watched.asks, least[site], most[site]),
-        max_hours=most[site],
+        min_hours=np.clip(watched.asks, least, most),
+        max_hours=most,
         site_day=np.array([one.requests_per_day or np.inf for one in found]),
         site_hour=np.array([one.requests_per_hour or np.inf for one in found]),
         walls=walls_of(tuple(dict.fromkeys(zones)), since, now_hours),
@@ -113,9 +118,15 @@ def _groups(watched: Watched) -> tuple[Ints, Ints]:
     return group, groups // (categories * kinds)
 
 
-def _interval(site: Site, config: Config) -> tuple[float, float]:
-    """The shortest and the longest time between two visits, in hours."""
-    longest = min(LONGEST_HOURS, config.max_interval_hours)
+def longest_interval(config: Config, *, feeds: bool) -> float:
+    """Return the longest time between two planned visits of feeds or of pages, in hours."""
+    cycle = LONGEST_FEED_WEEKS if feeds else LONGEST_WEEKS
+    return min(cycle * WEEK_HOURS, config.longest_hours(feeds=feeds))
+
+
+def _interval(site: Site, config: Config, *, feeds: bool) -> tuple[float, float]:
+    """Return the shortest and the longest time between two visits of feeds or pages, in hours."""
+    longest = longest_interval(config, feeds=feeds)
     least = site.min_interval_hours or SHORTEST_HOURS
     most = min(site.max_interval_hours or longest, longest)
     if most < SHORTEST_HOURS:
@@ -136,12 +147,19 @@ def _fixed(watched: Watched, found: tuple[Site, ...], config: Config) -> Floats:
     lists = np.array([one.list_interval_hours or config.list_interval_hours for one in found])
     items = np.array([one.item_interval_hours or config.item_interval_hours for one in found])
     is_list = watched.kind == _number(watched.kinds, str(Kind.LIST))
-    is_feed = watched.kind == _number(watched.kinds, str(Kind.FEED))
     hours = np.where(is_list, lists[watched.spider], items[watched.spider])
     is_cell = watched.kind == _number(watched.kinds, str(Kind.CELL))
+    is_feed = _is_feed(watched)
     hours = np.where(is_feed, config.feed_interval_hours, hours)
     hours = np.where(is_cell, config.cell_interval_hours, hours)
-    result: Floats = DAY_HOURS / np.minimum(hours, config.max_interval_hours)
+    longest = np.where(is_feed, config.longest_hours(feeds=True), config.longest_hours(feeds=False))
+    result: Floats = DAY_HOURS / np.minimum(hours, longest)
+    return result
+
+
+def _is_feed(watched: Watched) -> Flags:
+    """(n,) which targets are feeds."""
+    result: Flags = watched.kind == _number(watched.kinds, str(Kind.FEED))
     return result
 
 
@@ -165,14 +183,22 @@ async def _weights(
                 category = pattern.removeprefix(OF_CATEGORY)
                 fits = np.isin(keys[rows], await in_category(one.name, category))
             else:
-                fits = _found(re.compile(pattern), watched.ids, rows)
+                fits = _found(_pattern(one, pattern), watched.ids, rows)
             weight[rows[fits]] = value
     return weight
 
 
-def _found(pattern: re.Pattern[str], ids: Texts, rows: Ints) -> Flags:
+def _pattern(site: Site, pattern: str) -> Pattern:
+    try:
+        return compiled(pattern)
+    except ValueError as error:
+        raise ConfigError(f"{site.name}: weights: {error}") from None
+
+
+def _found(pattern: Pattern, ids: Texts, rows: Ints) -> Flags:
     """(m,) whether the pattern is found in the URLs of some targets."""
-    urls = (ids[row].partition(" ")[2] for row in rows.tolist())
+    bounds = zip(ids.first[rows].tolist(), ids.first[rows + 1].tolist(), strict=True)
+    urls = (ids.data[a:b].partition(b" ")[2] for a, b in bounds)
     return np.fromiter((pattern.search(url) is not None for url in urls), np.bool_, len(rows))
 
 

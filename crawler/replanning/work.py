@@ -14,7 +14,7 @@ from crawler.replanning.budgets import Effect
 from crawler.replanning.expectations import gathered_of
 from crawler.replanning.feeds import replanned_feeds
 from crawler.replanning.orders import FEEDS, Order, Part, parts_of
-from crawler.replanning.population import Gathered
+from crawler.replanning.population import Gathered, longest_interval
 from crawler.replanning.replan import effect_of, replanned
 from crawler.replanning.sharing import shares_of
 from crawler.replanning.wishes import Wish
@@ -22,7 +22,6 @@ from crawler.storage import plans, targets
 from crawler.storage.client import Database, Document
 
 Say = Callable[[str], None]
-LONGEST = timedelta(weeks=4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ async def _carried_out(
     planning_seconds, moved = time.perf_counter() - began, replan.moved
     if not dry_run:
         say(f"writing {moved:,} of {replan.document['targets']:,} plans")
-        longest = min(LONGEST, timedelta(hours=config.max_interval_hours))
+        longest = timedelta(hours=longest_interval(config, feeds=task.part.kind == FEEDS))
         await plans.adopt(db, replan.document, replan.rows(), longest)
     return replan.document | {
         "moved": moved,

@@ -66,7 +66,8 @@ def _add_traces(parser: argparse._ArgumentGroup) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--replan-every", metavar="DAYS",
-        help="days between replans (default: 7; of feeds in a closed loop 1)",
+        help="days between replans (default: 7; of feeds 1). Without --closed-loop the paper's "
+        "policies for feeds are planned once",
     )  # fmt: skip
     parser.add_argument(
         "--visits-out", type=Path, metavar="DIR",
@@ -152,8 +153,6 @@ def _check_trace(kind: str, opts: argparse.Namespace) -> None:
         raise _wrong(f"{_option(trace)} FILE or --history is missing")
     if opts.history is not None and (getattr(opts, trace) or getattr(opts, beside)):
         raise _wrong("--history takes no files")
-    if kind == FEEDS and opts.replan_every and not opts.closed_loop:
-        raise _wrong("--replan-every is for feeds in a closed loop (--closed-loop)")
     amount, what = AMOUNTS[kind]
     if not getattr(opts, amount) and opts.history is None:
         raise _wrong(f"{_option(amount)} {what} is missing")

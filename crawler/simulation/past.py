@@ -36,8 +36,8 @@ def current_budget(config: Config, spider: str, kind: str) -> float:
 
 
 async def _current_budget(config: Config, spider: str, kind: str) -> float:
-    now = Clock(config.clock_offset_hours).now()
     async with opened(config) as db:
+        now = Clock(config.clock_offset_hours).now()
         known, feeds = await targets.spiders(db), await targets.feed_spiders(db)
         of_kind = [name for name in known if (name in feeds) == (kind == FEEDS)]
         names = [spider] if spider else of_kind
@@ -49,8 +49,8 @@ async def _current_budget(config: Config, spider: str, kind: str) -> float:
 
 
 async def _gathered(config: Config, spider: str) -> Gathered:
-    now = Clock(config.clock_offset_hours).now()
     async with opened(config) as db:
+        now = Clock(config.clock_offset_hours).now()
         known = await targets.spiders(db)
         if spider and spider not in known:
             names = ", ".join(known) or "none; run scrapy crawl first"

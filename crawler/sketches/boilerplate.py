@@ -8,6 +8,7 @@ boilerplate however often they come.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import cached_property
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ import numpy as np
 
 from crawler.sketches.arrays import CodePoints, Values
 from crawler.sketches.normal import code_points, normal_text
-from crawler.sketches.stored import SHARE_STEPS, TAG_BYTES, Own, Sketch
+from crawler.sketches.stored import SHARE_STEPS, TAG_BYTES, UNTITLED, Own, Sketch
 
 # Machine code is loaded only where a text is looked at.
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ MIN_POSTS = 3
 MIN_OWN_WEIGHT = 40
 # Of a source: the latest posts that can teach, marks of each, and learned marks.
 MAX_POSTS, MAX_MARKS_A_POST, MAX_COMMON = 48, 192, 8192
+# Each of a source's first posts teaches, later one in so many, and each that is taken for a copy.
+EAGER_POSTS, SAMPLED_POSTS = 8, 8
 # Boilerplate that is less of a text than this does not change what it is like.
 MIN_COVERED = 0.1
 MIN_OWN_SHINGLES = 10
@@ -36,37 +39,43 @@ MAX_CHARACTERS = 20_000
 
 @dataclass(frozen=True, eq=False)
 class Sourced:
-    """A text that is compared, and the source of its post.
-
-    points: of the normal text; marks: of these
-    """
+    """A text that is compared, with the source and the title of its post."""
 
     source: str
     text: str
-    points: CodePoints
-    marks: Marks
+    title: str | None = None
+
+    @cached_property
+    def points(self) -> CodePoints:
+        """(n,) code points of the normal text."""
+        return code_points(normal_text(self.text))
+
+    @cached_property
+    def marks(self) -> Marks:
+        """Marks of the normal text."""
+        from crawler.sketches import marks
+
+        return marks.marks_of(self.points)
 
 
-def sourced(source: str, text: str) -> Sourced | None:
+def sourced(source: str, text: str, title: str | None = None) -> Sourced | None:
     """Return a text from which boilerplate is learned; None where it is too long."""
-    from crawler.sketches import marks
-
-    if len(text) > MAX_CHARACTERS:
-        return None
-    points = code_points(normal_text(text))
-    return Sourced(source, text, points, marks.marks_of(points))
+    return Sourced(source, text, title) if len(text) <= MAX_CHARACTERS else None
 
 
 @dataclass(eq=False)
 class Table:
     """What is known of a source.
 
-    version: how often something has become common
-    posts:   (up to MAX_MARKS_A_POST,) marks of the latest posts that taught, the oldest first
-    common:  (up to MAX_COMMON,) marks of boilerplate, the oldest first
-    pending: posts that have something which became common after they were compared, and the
-             version since which it is
-    taught:  posts that have taught since the table was read
+    version:  how often something has become common
+    posts:    (up to MAX_MARKS_A_POST,) marks of the latest posts that taught, the oldest first
+    common:   (up to MAX_COMMON,) marks of boilerplate, the oldest first
+    pending:  posts that have something which became common after they were compared, and the
+              version since which it is
+    at:       when it was used last
+    revision: which of the stored ones it began as; 0: none is stored
+    taught:   posts that have taught since
+    has_news: something has become common since
     """
 
     source: str
@@ -74,7 +83,10 @@ class Table:
     posts: dict[str, Values] = field(default_factory=dict)
     common: Values = field(default_factory=lambda: np.empty(0, np.uint32))
     pending: dict[str, int] = field(default_factory=dict)
-    taught: list[str] = field(default_factory=list)
+    at: datetime | None = None
+    revision: int = 0
+    taught: dict[str, None] = field(default_factory=dict)
+    has_news: bool = False
 
     @cached_property
     def tally(self) -> Tally:
@@ -83,38 +95,65 @@ class Table:
 
         return Tally(self.posts.values(), self.common)
 
+    @property
+    def is_new(self) -> bool:
+        """Whether all posts of the source teach."""
+        return len(self.posts) < EAGER_POSTS
+
+    def wants(self, post: str, number: int) -> bool:
+        """Return whether a post shall teach, whatever it is like.
+
+        number: a hash of its key, so that the same posts teach wherever they come
+        """
+        return self.is_new or number % SAMPLED_POSTS == 0 or post in self.posts
+
     def learn(self, post: str, text: Sourced) -> bool:
         """Let a post teach, if it has a passage that no earlier post of the source has."""
-        from crawler.sketches import marks
-
         before = self.posts.get(post)
         if before is not None:
             self.tally.remove(before)
-        known = self.tally.states(text.marks.hashes) > 0
-        has_own = known.size > 0
-        if known.any():
-            mask = marks.covered(text.points, text.marks, known)
-            has_own = marks.longest_passage(text.points, mask) >= MIN_OWN_WEIGHT
-        if not has_own:
+        # The smallest hashes: two posts with the same passage keep the same marks of it.
+        taught = self.tally.teach(text, MAX_MARKS_A_POST, MIN_OWN_WEIGHT, MIN_POSTS)
+        if taught is None:
             if before is not None:
                 self.tally.add(before)
             return False
-        # The smallest hashes: two posts with the same passage keep the same marks of it.
-        its = marks.few_of(text.marks.hashes, MAX_MARKS_A_POST)
-        self.posts.pop(post, None)
-        self.posts[post] = its
-        self.tally.add(its)
-        states = self.tally.states(its)
-        self._promote(its[(states >= MIN_POSTS) & (states < marks.COMMON)])
-        if len(self.posts) > MAX_POSTS:
-            self.tally.remove(self.posts.pop(next(iter(self.posts))))
-        self.taught.append(post)
+        self._note(post, taught.marks, taught.frequent)
         return True
 
+    def take_over(self, earlier: Table) -> None:
+        """Learn what an earlier state of the table learned from posts, and nobody has stored."""
+        for post in earlier.taught:
+            its = earlier.posts.get(post)
+            if its is None:
+                continue
+            if (before := self.posts.get(post)) is not None:
+                self.tally.remove(before)
+            self.tally.add(its)
+            states = self.tally.states(its)
+            # The post was compared when less was common.
+            if (np.isin(its, self.common) & ~np.isin(its, earlier.common)).any():
+                self.pending[post] = self.version
+            from crawler.sketches.marks import COMMON
+
+            self._note(post, its, its[(states >= MIN_POSTS) & (states < COMMON)])
+
+    def _note(self, post: str, its: Values, frequent: Values) -> None:
+        """Note marks of a post, which the tally has counted."""
+        self.posts.pop(post, None)
+        self.posts[post] = its
+        self.taught.pop(post, None)
+        self.taught[post] = None
+        if frequent.size:
+            self._promote(frequent)
+        if len(self.posts) > MAX_POSTS:
+            oldest = next(iter(self.posts))
+            self.tally.remove(self.posts.pop(oldest))
+            self.taught.pop(oldest, None)
+
     def _promote(self, new: Values) -> None:
-        if not new.size:
-            return
         self.version += 1
+        self.has_news = True
         self.tally.make_common(new)
         self.common = np.concatenate([self.common, new])
         if self.common.size > MAX_COMMON:
@@ -133,12 +172,11 @@ class Table:
 
 def weighed(sketch: Sketch, text: Sourced, table: Table) -> Sketch:
     """Return the sketch of a text with what it has besides the boilerplate of its source."""
+    if not table.common.size or not (known := table.knows(text)).any():
+        return sketch
     from crawler.sketches import kernels, marks, minhash
     from crawler.sketches.sketch import bandings_of, hashes_of
 
-    known = table.knows(text) if table.common.size else np.empty(0, np.bool_)
-    if not known.any():
-        return sketch
     mask = marks.covered(text.points, text.marks, known)
     share = 1 - float(mask.mean())
     if share > 1 - MIN_COVERED:
@@ -150,6 +188,10 @@ def weighed(sketch: Sketch, text: Sourced, table: Table) -> Sketch:
         if own.size >= MIN_OWN_SHINGLES:
             parts[shape] = minhash.low_bytes(minhash.values_of(own))
     cjk, _, words = kernels.count(text.points[~mask])
-    tag = blake2b(text.source.encode("utf-8", "surrogatepass"), digest_size=TAG_BYTES).digest()
+    tag, title = _tag(text.source), _tag(normal_text(text.title)) if text.title else UNTITLED
     steps = max(1, round(share * SHARE_STEPS))
-    return replace(sketch, own=Own(tag, steps, parts, bandings_of(words, cjk)))
+    return replace(sketch, own=Own(tag, title, steps, parts, bandings_of(words, cjk)))
+
+
+def _tag(name: str) -> bytes:
+    return blake2b(name.encode("utf-8", "surrogatepass"), digest_size=TAG_BYTES).digest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,10 +24,13 @@ class Candidate:
     """A post that wants to know whether it is an original.
 
     key:     `_id` of the post
-    created: when it was written, as far as can be believed
+    created: when it was written, by its own word as far as that can be
     edited:  a sketch of an older text may be stored
     item:    number of the item that the post is a source of; sources of one item are no copies
     text:    what boilerplate is learned from, and taken out of; None: the sketch is as it is
+    fences:  numbers under which visits have stored it, by name (crawler/storage/fences.py)
+    seen:    when it was first seen; None: when it was created
+    source:  number of the feed or site that it comes from
     """
 
     key: str
@@ -36,6 +39,9 @@ class Candidate:
     edited: bool = False
     item: int | None = None
     text: Sourced | None = None
+    fences: dict[str, int] = field(default_factory=dict, hash=False)
+    seen: datetime | None = None
+    source: int = 0
 
     @cached_property
     def id(self) -> int:
@@ -73,7 +79,10 @@ Verdicts = dict[str, Verdict]
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A post that holds bands already; cluster: None where it is alone, item: as of Candidate."""
+    """A stored post; cluster: None where it is alone.
+
+    created, seen, source, item, fences: as of Candidate
+    """
 
     id: int
     post: str
@@ -81,6 +90,16 @@ class Owner:
     sketch: Sketch
     cluster: Any = None
     item: int | None = None
+    seen: datetime | None = None
+    source: int = 0
+    fences: dict[str, int] = field(default_factory=dict, hash=False)
+
+    def claimed_again(self) -> Candidate:
+        """Return the post as one that is to be claimed again."""
+        return Candidate(
+            self.post, self.created, self.sketch, item=self.item, fences=self.fences,
+            seen=self.seen, source=self.source,
+        )  # fmt: skip
 
 
 class Claim(NamedTuple):
@@ -107,6 +126,20 @@ def created_at(published: datetime | None, first_seen: datetime) -> datetime:
     if published is None or not OLDEST <= published <= first_seen + AHEAD:
         return first_seen
     return min(published, first_seen)
+
+
+def rank_of(created: datetime, seen: datetime, date_days: float) -> datetime:
+    """The time by which posts of different sources are ordered: the smallest is the original's.
+
+    Nobody can check the date that a post states, so it counts only from so many days before the
+    (UTC) day on which the post was first seen. Of whole days, so that the dates of posts count
+    that are all new to us on the same day, as when many feeds are added.
+    """
+    day = seen.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    try:
+        return max(created, day - timedelta(days=date_days))
+    except OverflowError:
+        return created
 
 
 def most_similar(sketch: Sketch, owners: Iterable[Owner], threshold: float) -> Owner | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
+
+from crawler.normalization import MAX_CHARACTERS
 
 if TYPE_CHECKING:
     from crawler.sketches.boilerplate import Sourced
@@ -20,16 +22,23 @@ LINKS = ("http://", "https://", "//", "data:")
 def text_of(
     title: str | None, text: str | None, fields: Mapping[str, Any], names: Sequence[str] | None
 ) -> str:
-    """What says whether two posts are the same.
+    """Return the text by which two posts are compared, at most MAX_CHARACTERS of it.
 
-    names: the wrapper's fields that tell; None: the main text under its title, else all fields
+    names: the fields that the site definition chooses; None: the main text under its title, else
+    all fields
     """
     if names is not None:
         chosen = {**fields, "main_text": text}
-        return "\n".join(filter(None, (_plain(chosen.get(name)) for name in names)))
+        return _joined(chosen.get(name) for name in names)
     if text:
-        return f"{title}\n{text}" if title else text
-    return "\n".join(filter(None, map(_plain, fields.values()))) or title or ""
+        return _joined([title, text[:MAX_CHARACTERS]])
+    return _joined(fields.values()) or title or ""
+
+
+def _joined(values: Iterable[Any]) -> str:
+    """One value a line; no more of each than can be compared."""
+    texts = (_plain(value)[:MAX_CHARACTERS] for value in values)
+    return "\n".join(filter(None, texts))[:MAX_CHARACTERS]
 
 
 def sketch_of(
@@ -67,12 +76,13 @@ def sourced_text(
     from crawler.sketches.boilerplate import sourced  # machine code, where a text comes first
 
     compared = text_of(title, text, fields, names)
-    return None if is_record(text, names, compared) else sourced(source, compared)
+    return None if is_record(text, names, compared) else sourced(source, compared, title)
 
 
 def is_record(text: str | None, names: Sequence[str] | None, compared: str) -> bool:
     """Whether a post has so few words in its fields that only the same is a duplicate."""
-    return not text and names is None and len(compared.split()) < FEWEST_WORDS
+    # Splitting all of a text makes a string of each word, 60 bytes where the word has four letters.
+    return not text and names is None and len(compared.split(None, FEWEST_WORDS)) < FEWEST_WORDS
 
 
 def _plain(value: Any) -> str:

@@ -8,7 +8,7 @@ with a common passage have the same marks in it, wherever it stands, with or wit
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -81,6 +81,29 @@ def _marks(points: CodePoints, hashes: Values, starts: Places, ends: Places) -> 
     return count
 
 
+class Text(Protocol):
+    """A normal text and its marks."""
+
+    @property
+    def points(self) -> CodePoints:
+        """(n,) its code points."""
+
+    @property
+    def marks(self) -> Marks:
+        """Its marks."""
+
+
+class Taught(NamedTuple):
+    """What a post taught.
+
+    marks:    (m,) those that were counted, each once
+    frequent: (f,) those of them that enough posts have by now and that are not common yet
+    """
+
+    marks: Values
+    frequent: Values
+
+
 class Tally:
     """How many posts have each mark, and which marks are common: a hash table."""
 
@@ -112,16 +135,46 @@ class Tally:
         """Note that these marks are common."""
         self._change(hashes, 0)
 
+    def teach(self, text: Text, most: int, least_own: int, least_posts: int) -> Taught | None:
+        """Count a post's marks, if the post has a passage of its own.
+
+        most:        marks that are counted, those with the smallest hashes
+        least_own:   weight of a passage without any mark that is known
+        least_posts: from how many posts on a mark is frequent
+        Returns None where there is no such passage, and nothing is counted then.
+        """
+        hashes = text.marks.hashes
+        known = self.states(hashes) > 0
+        is_own = hashes.size > 0
+        if known.any():
+            mask = covered(text.points, text.marks, known)
+            is_own = longest_passage(text.points, mask) >= least_own
+        if not is_own:
+            return None
+        if hashes.size > most:
+            hashes = hashes[hashes < np.partition(hashes, most)[most]]
+        self._make_room(hashes.size)
+        its, frequent = np.empty((2, most), np.uint32)
+        seen = np.zeros(1 << (2 * most).bit_length(), np.uint32)
+        arrays = (self._keys, self._states, seen, its, frequent)
+        size, number, new = _count(hashes, *arrays, least_posts)
+        self._used += new
+        return Taught(its[:size], frequent[:number])
+
     def _change(self, hashes: Values, by: int) -> None:
-        if (self._used + hashes.size) * 2 > self._keys.size:
-            # Marks that no post has any more have kept their slots until now.
-            kept = self._states > 0
-            keys, states = self._keys[kept], self._states[kept]
-            slots = 1 << (4 * (keys.size + hashes.size)).bit_length()
-            self._keys, self._states = np.zeros(slots, np.uint32), np.zeros(slots, np.uint8)
-            self._used = keys.size
-            _fill(keys, states, self._keys, self._states)
+        self._make_room(hashes.size)
         self._used += _change(hashes, self._keys, self._states, by)
+
+    def _make_room(self, more: int) -> None:
+        if (self._used + more) * 2 <= self._keys.size:
+            return
+        # Marks that no post has any more have kept their slots until now.
+        kept = self._states > 0
+        keys, states = self._keys[kept], self._states[kept]
+        slots = 1 << (2 * (keys.size + more)).bit_length()
+        self._keys, self._states = np.zeros(slots, np.uint32), np.zeros(slots, np.uint8)
+        self._used = keys.size
+        _fill(keys, states, self._keys, self._states)
 
 
 @njit(inline="always")
@@ -163,27 +216,36 @@ def _change(hashes: Values, keys: Values, states: Bytes, by: int) -> int:
     return new
 
 
-def few_of(hashes: Values, most: int) -> Values:
-    """Return marks without repetitions, about as many as `most`: those with the smallest hashes.
-
-    Two posts with the same passage keep the same marks of it.
-    """
-    if hashes.size > most:
-        hashes = hashes[hashes < np.partition(hashes, most)[most]]
-    seen = np.zeros(1 << (2 * hashes.size + 1).bit_length(), np.uint32)
-    kept = np.empty(hashes.size, np.uint32)
-    return kept[: _distinct(hashes, seen, kept)].copy()
-
-
 @compiled
-def _distinct(hashes: Values, seen: Values, kept: Values) -> int:
-    count = 0
+def _count(
+    hashes: Values,
+    keys: Values,
+    states: Bytes,
+    seen: Values,
+    its: Values,
+    frequent: Values,
+    least: int,
+) -> tuple[int, int, int]:
+    """Count a post's marks and fill `its` and `frequent`; sizes of both, and new slots.
+
+    seen: of zeros, a power of two of them, twice as many as there is room for in `its`
+    """
+    size, count, new = 0, 0, 0
     for mark in hashes:
-        slot = _slot(mark, seen)
-        if seen[slot] != mark:
-            seen[slot] = kept[count] = mark
+        at = _slot(mark, seen)
+        if seen[at] == mark:
+            continue
+        seen[at] = its[size] = mark
+        size += 1
+        slot = _slot(mark, keys)
+        if keys[slot] != mark:
+            keys[slot] = mark
+            new += 1
+        states[slot] += 1
+        if least <= states[slot] < COMMON:
+            frequent[count] = mark
             count += 1
-    return count
+    return size, count, new
 
 
 def covered(points: CodePoints, marks: Marks, known: Flags) -> Flags:

@@ -24,8 +24,9 @@ OWN_LEAST = 0.4
 # Between other posts: so much of what a post has besides its boilerplate has to be in the other.
 CONTAINED_LEAST = 0.2
 SHARE_STEPS = 255
-# Where the shape's code would stand. Then: bandings, tag, share.
-OWN_CODE, OWN_HEAD, TAG_BYTES = 255, 5, 2
+# Where the shape's code would stand. Then: bandings, tags of source and title, share.
+OWN_CODE, OWN_HEAD, TAG_BYTES = 255, 7, 2
+UNTITLED = bytes(TAG_BYTES)
 # 47 bits are the most that MongoDB's index keeps in six bytes.
 KEY_BITS = 47
 
@@ -35,12 +36,14 @@ class Own:
     """What a text has besides the boilerplate of its source.
 
     tag:      two bytes that name the source
+    title:    two bytes that name the title; UNTITLED where there is none
     steps:    its share of the text, in steps of 1 / SHARE_STEPS
     parts:    signature by shape; none where next to nothing is left
     bandings: how it is found
     """
 
     tag: bytes
+    title: bytes
     steps: int
     parts: dict[Shape, Bytes]
     bandings: tuple[Banding, ...] = ()
@@ -78,7 +81,8 @@ class Sketch:
 
         Boilerplate tells nothing: where it is known, texts are as alike as what else they have.
         An edited copy may be more alike as a whole; that counts if what else they have is alike
-        to some degree.
+        to some degree. It does not count between posts of one source with different titles: their
+        publisher tells them apart.
         """
         whole = _likeness(self.parts, other.parts)
         if self.own is None and other.own is None:
@@ -100,7 +104,8 @@ class Sketch:
         if self.own is None:
             return True
         if other.own is not None and other.own.tag == self.own.tag:
-            return own >= OWN_LEAST
+            titles = {self.own.title, other.own.title}
+            return own >= OWN_LEAST and (len(titles) == 1 or UNTITLED in titles)
         if not self.own.parts:
             return True
         # The other text may have this one's boilerplate, and its own may not be known yet.
@@ -114,7 +119,8 @@ class Sketch:
         stored = bytes([_flags_of(self.bandings)]) + _encoded(self.parts)
         if self.own is None:
             return stored
-        head = bytes([OWN_CODE, _flags_of(self.own.bandings), *self.own.tag, self.own.steps])
+        tags = self.own.tag + self.own.title
+        head = bytes([OWN_CODE, _flags_of(self.own.bandings), *tags, self.own.steps])
         return stored + head + _encoded(self.own.parts)
 
     @classmethod
@@ -127,8 +133,9 @@ class Sketch:
         parts, own = whole, None
         while at < len(stored):
             if stored[at] == OWN_CODE and own is None and len(stored) >= at + OWN_HEAD:
-                parts, flags, end = {}, stored[at + 1], at + 2 + TAG_BYTES
-                own = Own(stored[at + 2 : end], stored[end], parts, _bandings_of(flags))
+                parts, flags, mid, end = {}, stored[at + 1], at + 2 + TAG_BYTES, at + OWN_HEAD - 1
+                tags = stored[at + 2 : mid], stored[mid:end]
+                own = Own(*tags, stored[end], parts, _bandings_of(flags))
                 at += OWN_HEAD
                 continue
             shape = SHAPES.get(stored[at])

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from pymongo import DeleteOne, UpdateMany, UpdateOne
+from pymongo import DeleteOne, UpdateMany
 
 from crawler.items import SEEN, Visit
+from crawler.storage import fences
+from crawler.storage.bulk import keep_newest
 from crawler.storage.client import Database, Document
 from crawler.storage.duplicates.leaving import release_posts
 from crawler.storage.duplicates.registry import Registry
+from crawler.storage.targets import MAX_ALIASES, MAX_CATEGORIES
 
 # Two feeds with the same posts may part again.
 TWINS = timedelta(days=7)
@@ -75,12 +78,12 @@ async def _hand_over(db: Database, registry: Registry | None, aliases: list[Visi
         visit.candidates = visit.emptied = ()
     targets = [visit.fetched.target for visit in aliases]
     owners = [str(visit.alias_of) for visit in aliases]
-    names, categories = [], []
+    names: list[UpdateMany] = []
+    categories: list[UpdateMany] = []
     for target, owner in zip(targets, owners, strict=True):
         held: Document = {"_id": f"{target.spider} {owner}"}
-        more = {"categories": {"$each": list(target.categories)}}
-        names.append(UpdateOne(held, {"$addToSet": {"aliases": target.url}}))
-        categories.append(UpdateOne(held, {"$addToSet": more}))
+        names += keep_newest(held, "aliases", [target.url], MAX_ALIASES)
+        categories += keep_newest(held, "categories", target.categories, MAX_CATEGORIES)
     await db.targets.bulk_write([*names, *categories])
     await db.listings.bulk_write(
         [
@@ -88,8 +91,9 @@ async def _hand_over(db: Database, registry: Registry | None, aliases: list[Visi
             for target, owner in zip(targets, owners, strict=True)
         ]
     )
+    own = [{"_id": target.key} | fences.passed(target.fence) for target in targets]
     if registry is not None:
-        posts: Document = {"_id": {"$in": [target.key for target in targets]}}
+        posts: Document = {"$or": own}
         await release_posts(db, registry, posts, aliases[0].fetched.at)
-    gone = [DeleteOne({"_id": target.key}) for target in targets]
+    gone = [DeleteOne(query) for query in own]
     await db.posts.bulk_write([*categories, *gone])

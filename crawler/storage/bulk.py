@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
+from pymongo import UpdateMany
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import BulkWriteError
 
@@ -19,6 +20,18 @@ def in_batches(values: Sequence[Value], size: int) -> Iterator[list[Value]]:
     """`values` in lists of `size` at most: a query of 50,000 URLs would be too large."""
     for start in range(0, len(values), size):
         yield list(values[start : start + size])
+
+
+def keep_newest(
+    query: Document, field: str, values: Iterable[str], most: int
+) -> Iterator[UpdateMany]:
+    """The writes that add values to an array, which keeps the newest `most` without repetitions.
+
+    Other people's pages decide how many there are, and a document has 16 MB at most.
+    """
+    for value in values:
+        added = {"$each": [value], "$slice": -most}
+        yield UpdateMany(query | {field: {"$ne": value}}, {"$push": {field: added}})
 
 
 async def all_of(works: Iterable[Awaitable[Value]]) -> list[Value]:

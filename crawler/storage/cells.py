@@ -15,6 +15,7 @@ from pymongo import UpdateOne
 from crawler.cell import Defined
 from crawler.clock import NEVER
 from crawler.items import CELL, SEEN, Kind, Planned, Target, Visit
+from crawler.storage import fences
 from crawler.storage.client import Database, Document
 from crawler.storage.parts import PERIOD
 from crawler.storage.targets import from_document, new_document
@@ -156,14 +157,14 @@ def _base_of(spider: str, cell: Defined) -> UpdateOne:
 async def note(db: Database, batch: list[Visit]) -> None:
     """Write down what visits of cells found; safe to repeat."""
     updates = [_update_of(visit) for visit in batch if visit.fetched.target.kind is Kind.CELL]
-    if updates:
-        await db.cells.bulk_write(updates, ordered=False)
+    await fences.write(db.cells, updates)
 
 
 def _update_of(visit: Visit) -> UpdateOne:
     """What failed keeps the content that was there before."""
     fetched, target = visit.fetched, visit.fetched.target
     state: dict[str, Any] = {
+        "fence": target.fence,
         "requested": target.visits + 1 + target.missed + visit.missed,
         "refreshed": target.refreshed + (visit.outcome in SEEN),
         "period_seconds": period_seconds(target.plan, visit),
@@ -176,7 +177,8 @@ def _update_of(visit: Visit) -> UpdateOne:
         state |= {"content": fetched.content, "content_hash": fetched.content_hash}
     if visit.has_new_content:
         state["changed_at"] = fetched.at
-    return UpdateOne({"_id": target.key}, {"$set": state})
+    query = {"_id": target.key} | fences.passed(target.fence)
+    return UpdateOne(query, {"$set": state})
 
 
 def period_seconds(plan: Planned | None, visit: Visit) -> float:

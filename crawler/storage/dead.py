@@ -33,7 +33,8 @@ async def bury(db: Database, one: Dead) -> None:
     row["_id"] = row.pop("key")
     await db.dead.replace_one({"_id": one.key}, row, upsert=True)
     state: Document = {"dead": one.at, "next_visit": NEVER}
-    await db.targets.update_one({"_id": one.key}, {"$set": state})
+    # Who had it last may be alive after all.
+    await db.targets.update_one({"_id": one.key}, {"$set": state, "$inc": {"fence": 1}})
 
 
 async def listed(db: Database, spider: str | None = None) -> list[Document]:

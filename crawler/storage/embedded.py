@@ -20,8 +20,9 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote
 
@@ -36,7 +37,11 @@ START_SECONDS = 60
 STOP_SECONDS = 60
 # Of starts, and what mongod exits with then.
 STARTS, ADDRESS_IN_USE = 5, 48
-LEAST_FREE_BYTES = 300 * 1024**2
+MEGABYTE = 1024**2
+# Read of the log's end where mongod did not start, and what it says there of a full disk.
+LOG_END_BYTES, NO_SPACE = 65_536, b"No space left on device"
+# States of a process in /proc that does nothing until it gets SIGCONT.
+STOPPED = ("T", "t")
 # A replan moves a million keys of an index about: by default each of its pages would be written
 # for every fourth of them (twice the time), as only 5 % of a small cache may be unwritten.
 EVICTION = (
@@ -61,6 +66,7 @@ class EmbeddedServer:
     database: str
     mongod: str | None
     cache_gb: float
+    min_free_mb: float = 0.0
 
     @classmethod
     def of(cls, config: Config) -> EmbeddedServer:
@@ -70,6 +76,7 @@ class EmbeddedServer:
             config.database,
             config.mongod,
             config.mongo_cache_gb or usual_cache_gb(_memory_gb()),
+            config.min_free_mb,
         )
 
     @property
@@ -94,28 +101,79 @@ class EmbeddedServer:
     def start(self) -> str:
         """Start the server unless it runs already, and return its URI. Raises ServerError."""
         if self.answers():
+            self._note.unlink(missing_ok=True)
             return self.uri
         _make_folder(self.folder)
         with self._lock():
             if not self.answers() and not self._predecessor_answers():
                 self._launch()
+        self._note.unlink(missing_ok=True)
         return self.uri
+
+    def revive(self) -> None:
+        """Start the server if its process has ended; raises ServerError if it does not answer."""
+        if not self.answers() and self.pid() is not None:
+            raise ServerError(self.unresponsive())
+        self.start()
 
     def stop(self) -> bool:
         """Shut the server down cleanly; False if none ran. Raises ServerError if it will not."""
         if (pid := self.pid()) is None:
             return False
+        if self.is_stopped():
+            raise ServerError(self.unresponsive())
         os.kill(pid, signal.SIGTERM)
         if not _wait_until(lambda: self.pid() is None, STOP_SECONDS):
             raise ServerError(
                 f"mongod (process {pid}) did not stop in {STOP_SECONDS} s: {self.log}"
             )
+        self._note.unlink(missing_ok=True)
         return True
+
+    def is_stopped(self) -> bool:
+        """Whether its process was stopped by a signal or a debugger, and so can do nothing."""
+        try:
+            text = Path(f"/proc/{self.pid()}/stat").read_text()
+        except OSError:
+            return False
+        # The name before it may hold blanks and parentheses.
+        return text.rpartition(")")[2].split()[:1] in ([state] for state in STOPPED)
+
+    def silent_since(self) -> datetime:
+        """Since when its process has not answered, as far as anybody asked it."""
+        known = time.time()
+        # Without room for the file there is no older time.
+        with suppress(OSError):
+            started = self._pid_file.stat().st_mtime
+            if not self._note.exists() or self._note.stat().st_mtime < started:
+                self._note.touch()
+            known = self._note.stat().st_mtime
+        return datetime.fromtimestamp(known, UTC)
+
+    def unresponsive(self) -> str:
+        """What is wrong with a server whose process lives and does not answer, and what to do."""
+        pid, since = self.pid(), self.silent_since()
+        what = (
+            f"mongod (process {pid}, data in {self.folder}) is not responding "
+            f"since {since:%Y-%m-%d %H:%M:%S} UTC"
+        )
+        if self.is_stopped():
+            return f"{what}: it was stopped by a signal. Continue it: kill -CONT {pid}"
+        return f"{what}: it may be starting or overloaded, see {self.log}. To end it: kill {pid}"
+
+    @property
+    def _pid_file(self) -> Path:
+        return self.folder / "mongod.pid"
+
+    @property
+    def _note(self) -> Path:
+        """An empty file; its time is when the server was first found not to answer."""
+        return self.folder / "mongod.silent"
 
     def pid(self) -> int | None:
         """Process id of the running server; None if the pid file is absent or stale."""
         try:
-            pid = int((self.folder / "mongod.pid").read_text())
+            pid = int(self._pid_file.read_text())
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
         except (OSError, ValueError):
             return None
@@ -141,12 +199,24 @@ class EmbeddedServer:
             raise ServerError(f"another start holds {self.folder / 'start.lock'}") from None
 
     def _predecessor_answers(self) -> bool:
-        """A living server that does not answer yet is starting, recovering or going down."""
-        _wait_until(lambda: self.pid() is None or self.answers(), START_SECONDS)
-        return self.pid() is not None and self.answers()
+        """Wait for a living server that is starting, recovering or going down.
+
+        Raises ServerError if it lives on without an answer: another cannot have its data, and
+        without its socket it could not be reached again.
+        """
+        _wait_until(
+            lambda: self.pid() is None or self.is_stopped() or self.answers(), START_SECONDS
+        )
+        if self.pid() is None:
+            return False
+        if not self.answers():
+            raise ServerError(self.unresponsive())
+        return True
 
     def _launch(self) -> None:
-        _check_space(self.folder)
+        free_bytes = shutil.disk_usage(self.folder).free
+        if lack := lack_of_room(f"data folder {self.folder}", free_bytes, self.min_free_mb):
+            raise ServerError(lack)
         (self.folder / "db").mkdir(exist_ok=True)
         self.socket.parent.mkdir(mode=0o700, exist_ok=True)
         if self.socket.parent != self.folder:
@@ -175,7 +245,7 @@ class EmbeddedServer:
             "--fork",
             "--dbpath", str(self.folder / "db"),
             "--bind_ip", str(self.socket),
-            "--pidfilepath", str(self.folder / "mongod.pid"),
+            "--pidfilepath", str(self._pid_file),
             "--logpath", str(self.log),
             "--logappend",
             "--quiet",
@@ -273,13 +343,14 @@ def _make_folder(folder: Path) -> None:
         ) from None
 
 
-def _check_space(folder: Path) -> None:
-    free = shutil.disk_usage(folder).free
-    if free < LEAST_FREE_BYTES:
-        raise ServerError(
-            f"data folder {folder}: {free // 1024**2} MB free, the embedded MongoDB needs "
-            f"{LEAST_FREE_BYTES // 1024**2} MB (make room or set FRESHET_DATA_DIR)"
-        )
+def lack_of_room(where: str, free_bytes: float, min_free_mb: float) -> str | None:
+    """What is wrong with a disk that has less room than the settings demand, and what to do."""
+    if free_bytes >= min_free_mb * MEGABYTE:
+        return None
+    return (
+        f"{where}: {free_bytes / MEGABYTE:.0f} MB free, {min_free_mb:.0f} MB needed "
+        "(FRESHET_MIN_FREE_MB). Make room: scrapy prune, a larger disk, or a lower limit"
+    )
 
 
 def _why(output: str, log: Path) -> str:
@@ -287,7 +358,19 @@ def _why(output: str, log: Path) -> str:
         return "mongod needs libcurl: apt-get install libcurl4"
     if "error while loading shared libraries" in output:
         return f"mongod cannot run here: {output.strip().splitlines()[-1]}; or {WAYS_OUT}"
+    if NO_SPACE in _end_of(log):
+        return f"mongod did not start: the disk of {log.parent} is full. Make room"
     return f"mongod did not start, its log says why: {log}"
+
+
+def _end_of(log: Path) -> bytes:
+    """The last lines of a log; empty where there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - LOG_END_BYTES))
+            return file.read(LOG_END_BYTES)
+    except OSError:
+        return b""
 
 
 def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:

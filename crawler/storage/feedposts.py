@@ -11,6 +11,7 @@ from pymongo import UpdateOne
 from crawler.items import Kind, Target, Visit
 from crawler.posts import KnownPost, Post
 from crawler.sketches.claim import Verdicts
+from crawler.storage import fences, interrupted, versions
 from crawler.storage.bulk import in_batches, insert_new
 from crawler.storage.client import Database, Document
 from crawler.storage.shown import fielded, naming, shown
@@ -18,17 +19,39 @@ from crawler.storage.targets import new_document
 from crawler.urls import canonical
 
 BATCH = 1000
+KNOWN = ("guid", "url", "content_hash", "first_seen", "changed_at", "fence", "visit")
 
 
 async def known(db: Database, target: Target, ids: Sequence[str]) -> dict[str, KnownPost]:
     """Those of a feed's posts with these ids that are stored, by id."""
     found: dict[str, KnownPost] = {}
-    fields = {"guid": 1, "content_hash": 1, "first_seen": 1}
     for some in in_batches(ids, BATCH):
         query = {"spider": target.spider, "feed": target.url, "guid": {"$in": some}}
-        async for post in db.posts.find(query, fields):
-            found[post["guid"]] = KnownPost(post["_id"], post["content_hash"], post["first_seen"])
+        for post in (await _known(db, target, query)).values():
+            found[post["guid"]] = _as_known(post)
     return found
+
+
+async def _known(db: Database, target: Target, query: Document) -> dict[str, Document]:
+    """Stored posts by `_id`, as far as they count: what an interrupted visit stored does not."""
+    found = {post["_id"]: post async for post in db.posts.find(query, KNOWN)}
+    if target.again:
+        since = await interrupted.logged_since(db, target.spider)
+        doubtful = [
+            post
+            for post in found.values()
+            if post.get("fence", 0) >= fences.first(target.fence) and post["changed_at"] >= since
+        ]
+        for post in await interrupted.without_visit(db, doubtful):
+            if post["changed_at"] == post["first_seen"]:
+                del found[post["_id"]]
+            else:
+                post["content_hash"] = ""
+    return found
+
+
+def _as_known(post: Document) -> KnownPost:
+    return KnownPost(post["_id"], post["content_hash"], post["first_seen"])
 
 
 async def known_by_link(
@@ -42,13 +65,11 @@ async def known_by_link(
     shared = Counter(post.url for post in posts)
     by_url = {post.url: post.id for post in posts if post.url and shared[post.url] == 1}
     found: dict[str, KnownPost] = {}
-    fields = {"url": 1, "content_hash": 1, "first_seen": 1}
     own = {"spider": target.spider, "feed": target.url, "item": {"$exists": True}}
     for some in in_batches(list(by_url), BATCH):
         query = own | {"url": {"$in": some}}
-        async for post in db.posts.find(query, fields):
-            known_post = KnownPost(post["_id"], post["content_hash"], post["first_seen"])
-            found[by_url[post["url"]]] = known_post
+        for post in (await _known(db, target, query)).values():
+            found[by_url[post["url"]]] = _as_known(post)
     return found
 
 
@@ -73,8 +94,8 @@ async def store(db: Database, batch: list[Visit], verdicts: Verdicts) -> None:
     """Posts and their versions, as visits brought them; safe to repeat."""
     rows = [(v, key, post) for v in batch if v.collected for key, post in v.collected.posts]
     for some in in_batches(rows, BATCH):
-        await insert_new(db.versions, [_version(*row) for row in some])
-        await db.posts.bulk_write([_update_of(*row, verdicts) for row in some], ordered=False)
+        await versions.store(db, [_version(*row) for row in some])
+        await fences.write(db.posts, [_update_of(*row, verdicts) for row in some])
 
 
 def _version(visit: Visit, key: str, post: Post) -> Document:
@@ -85,6 +106,8 @@ def _version(visit: Visit, key: str, post: Post) -> Document:
         "spider": spider,
         "target": key.removeprefix(f"{spider} "),
         "content_hash": post.content_hash,
+        "visit": visit.id,
+        "fence": visit.fetched.target.fence,
         "at": visit.fetched.at,
         "size": len(str(post.content).encode()),
         "content": post.content,
@@ -103,10 +126,13 @@ def _update_of(visit: Visit, key: str, post: Post, verdicts: Verdicts) -> Update
         "published": post.published,
         "content_hash": post.content_hash,
         "changed_at": at,
+        "visit": visit.id,
+        "fence": target.fence,
     }
     constant = {"spider": target.spider, "guid": post.id, "first_seen": at}
     update = naming({"$set": current, "$setOnInsert": constant}, visit.fetched)
     update = shown(update, current, verdicts.get(key))
     update = fielded(update, "item", visit.items.get(key))
     update = fielded(update, "link", visit.links.get(key))
-    return UpdateOne({"_id": key}, update, upsert=True)
+    query = {"_id": key} | fences.passed(target.fence)
+    return UpdateOne(query, update, upsert=True)

@@ -7,6 +7,7 @@ from pymongo import UpdateOne
 from crawler.documents import Bounds, FeedDocument
 from crawler.items import SEEN, Fetched, Kind, Target, Visit
 from crawler.posts import Collected, Monitor
+from crawler.storage import fences
 from crawler.storage.client import Database, Document
 
 COUNTED = ("window", "full", "posts", "missed", "lapses", "lapsed_at", "newest")
@@ -64,20 +65,24 @@ async def twin(db: Database, fetched: Fetched) -> str | None:
 async def note(db: Database, batch: list[Visit]) -> None:
     """Write down what visits of feeds found; safe to repeat."""
     updates = [_update_of(visit) for visit in batch if visit.fetched.target.kind is Kind.FEED]
-    if updates:
-        await db.feeds.bulk_write(updates, ordered=False)
+    await fences.write(db.feeds, updates)
 
 
 def _update_of(visit: Visit) -> UpdateOne:
     fetched, target = visit.fetched, visit.fetched.target
     state: Document = {"spider": target.spider, "url": target.url, "error": None}
+    state["fence"] = target.fence
     if visit.outcome not in SEEN:
         state["error"] = visit.reason or str(visit.outcome)
     else:
         state["seen_at"] = fetched.at
     if fetched.document is not None and visit.collected is not None:
-        state |= _of_feed(fetched.document) | _counted(visit.collected)
-    return UpdateOne({"_id": target.key}, {"$set": state}, upsert=True)
+        state |= _counted(visit.collected)
+        # A delivery may be an old one, and need not name the hubs that headers name.
+        if fetched.push is None:
+            state |= _of_feed(fetched.document)
+    query = {"_id": target.key} | fences.passed(target.fence)
+    return UpdateOne(query, {"$set": state}, upsert=True)
 
 
 def _of_feed(document: FeedDocument) -> Document:

@@ -5,21 +5,31 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import shutil
 import statistics
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from pymongo import WriteConcern
 from pymongo.errors import OperationFailure, PyMongoError
 
 from crawler.config import Config
 from crawler.errors import StorageError
-from crawler.storage.client import Database, Document, check_reachable, open_client, server_uri
+from crawler.storage.client import (
+    Database,
+    Document,
+    check_reachable,
+    open_client,
+    server_uri,
+    without_password,
+)
+from crawler.storage.embedded import EmbeddedServer, lack_of_room
 from crawler.storage.patience import in_short
 from crawler.storage.schema import META, refuse_half_a_copy
+from crawler.storage.servertime import read_clock
 
 PINGS = 5
 # What is left of a test that was killed goes after this time.
@@ -53,6 +63,7 @@ async def reached(config: Config) -> AsyncIterator[Database]:
     client = open_client(uri, config)
     try:
         await check_reachable(client, uri)
+        await read_clock(client)
         yield client.get_default_database()
     except PyMongoError as error:
         raise StorageError(f"MongoDB: {in_short(error)}") from None
@@ -64,20 +75,16 @@ async def server(db: Database) -> Server:
     """What the server says of itself."""
     admin = db.client.admin
     built = await admin.command("buildInfo")
-    times = []
-    for _ in range(PINGS):
-        before, began = datetime.now(UTC), time.perf_counter()
-        hello = await admin.command("hello", codec_options=db.codec_options)
-        times.append(time.perf_counter() - began)
-    middle = before + timedelta(seconds=times[-1] / 2)
+    clock = await read_clock(db.client, PINGS)
+    hello = clock.hello
     free, total = await _disk(db)
     return Server(
         version=tuple(built["versionArray"][:3]),
         replica_set=hello.get("setName"),
         members=len(hello.get("hosts", ())),
         is_router=hello.get("msg") == "isdbgrid",
-        ahead_seconds=(hello["localTime"] - middle).total_seconds(),
-        round_trip_ms=statistics.median(times) * 1000,
+        ahead_seconds=-clock.ahead_seconds,
+        round_trip_ms=statistics.median(clock.round_trips) * 1000,
         free_bytes=free,
         total_bytes=total,
     )
@@ -92,6 +99,24 @@ async def _disk(db: Database) -> tuple[int, int] | tuple[None, None]:
     if not stats.get("fsTotalSize"):
         return None, None
     return int(stats["fsTotalSize"] - stats["fsUsedSize"]), int(stats["fsTotalSize"])
+
+
+async def room(db: Database, config: Config) -> str | None:
+    """Why the database's disk has too little room, in one line; None if it has enough.
+
+    Also None where the server does not report its disk. Raises StorageError without an answer.
+    """
+    if config.mongo_uri is None:
+        folder = EmbeddedServer.of(config).folder
+        free: int | None = (await asyncio.to_thread(shutil.disk_usage, folder)).free
+        where = f"data folder {folder}"
+    else:
+        try:
+            free, _ = await _disk(db)
+        except PyMongoError as error:
+            raise StorageError(f"MongoDB: {in_short(error)}") from None
+        where = f"disk of MongoDB at {without_password(config.mongo_uri)}"
+    return None if free is None else lack_of_room(where, free, config.min_free_mb)
 
 
 async def write(db: Database, now: datetime, timeout_seconds: float) -> float:

@@ -15,7 +15,7 @@ from pymongo import UpdateMany, UpdateOne
 
 from crawler.items import Fetched, Kind, Link, Target
 from crawler.storage import hints, targets
-from crawler.storage.bulk import in_batches, insert_new
+from crawler.storage.bulk import in_batches, insert_new, keep_newest
 from crawler.storage.client import Database, Document
 from crawler.storage.patterns import Patterns
 
@@ -154,11 +154,11 @@ def _add_categories(spider: str, links: list[Link]) -> list[UpdateMany]:
         if link.category:
             by_category[link.category].append(f"{spider} {link.url}")
     return [
-        UpdateMany(
-            {"_id": {"$in": keys}, "categories": {"$ne": category}},
-            {"$addToSet": {"categories": category}},
-        )
+        update
         for category, keys in by_category.items()
+        for update in keep_newest(
+            {"_id": {"$in": keys}}, "categories", [category], targets.MAX_CATEGORIES
+        )
     ]
 
 
@@ -184,7 +184,10 @@ async def _settle_batch(db: Database, spider: str, items: list[str], at: datetim
         {"$set": {"unlisted_at": at}},
     )
     moved = [
-        UpdateOne({"_id": f"{spider} {item}"}, {"$set": {"categories": sorted(names)}})
+        UpdateOne(
+            {"_id": f"{spider} {item}"},
+            {"$set": {"categories": sorted(names)[: targets.MAX_CATEGORIES]}},
+        )
         for item, names in categories.items()
     ]
     if moved:

@@ -9,6 +9,7 @@ from pymongo.errors import DuplicateKeyError
 
 from crawler.items import Kind
 from crawler.storage.client import Database, Document
+from crawler.storage.targets import MAX_ALIASES
 from crawler.urls import host_of
 
 BATCH = 1000
@@ -33,8 +34,12 @@ async def _rename(db: Database, target: Document) -> str:
     await db.posts.update_many({"spider": spider, "feed": old}, {"$set": {"feed": new}})
     await db.visits.update_many({"spider": spider, "target": old}, {"$set": {"target": new}})
     await _copy(db, "feeds", target["_id"], names)
-    aliases = sorted({*target.get("aliases", ()), old} - {new})
+    others = [alias for alias in target.get("aliases", ()) if alias not in (old, new)]
+    aliases = [*others, old][-MAX_ALIASES:]
     await _copy(db, "targets", target["_id"], names | {"host": host_of(new), "aliases": aliases})
+    # Where that was watched before, its visits write posts that the other one's have written.
+    higher: Document = {"$max": {"fence": target.get("fence", 0)}}
+    await db.targets.update_one({"_id": names["_id"]}, higher)
     await db.targets.delete_one({"_id": target["_id"]})
     await db.feeds.delete_one({"_id": target["_id"]})
     return str(new)

@@ -10,6 +10,7 @@ from pymongo import DESCENDING, UpdateOne
 from crawler.items import OF_CAPS, Visit
 from crawler.plaintext import as_texts
 from crawler.sketches.claim import Verdicts
+from crawler.storage import fences
 from crawler.storage.client import Database, Document
 from crawler.storage.shown import fielded, naming, shown
 
@@ -46,7 +47,7 @@ async def store(db: Database, items: list[Visit], verdicts: Verdicts) -> None:
         else _update_of(item, categories.get(item.fetched.target.key, []), verdicts)
         for item in items
     ]
-    await db.posts.bulk_write(updates, ordered=False)
+    await fences.write(db.posts, updates)
 
 
 async def _stored(db: Database, keys: Iterable[str | None]) -> dict[str, Document]:
@@ -63,6 +64,7 @@ def _page_of_post(visit: Visit, stored: dict[str, Document], verdicts: Verdicts)
     fetched = visit.fetched
     content = fetched.content or {}
     page = {"url": fetched.target.url, "at": fetched.at, "content_hash": fetched.content_hash}
+    page |= {"visit": visit.id, "fence": fetched.target.fence}
     fields = {name: value for name, value in content.items() if name != "main_text"}
     current: Document = {"page": page | {"fields": fields, "markup": list(fetched.markup)}}
     if text := as_texts(content, fetched.markup).get("main_text"):
@@ -71,7 +73,8 @@ def _page_of_post(visit: Visit, stored: dict[str, Document], verdicts: Verdicts)
     post = stored.get(key, {}) | current
     if item := visit.items.get(key):
         current["item"] = item
-    return UpdateOne({"_id": key}, shown({"$set": current}, post, verdicts.get(key)))
+    query = {"_id": key} | fences.passed(fetched.target.fence, "page.fence")
+    return UpdateOne(query, shown({"$set": current}, post, verdicts.get(key)))
 
 
 def _update_of(visit: Visit, categories: list[str], verdicts: Verdicts) -> UpdateOne:
@@ -84,12 +87,15 @@ def _update_of(visit: Visit, categories: list[str], verdicts: Verdicts) -> Updat
         "categories": categories,
         "content_hash": fetched.content_hash,
         "changed_at": fetched.at,
+        "visit": visit.id,
+        "fence": target.fence,
     }
     constant = {"spider": target.spider, "url": target.url, "first_seen": fetched.at}
     update = naming({"$set": current, "$setOnInsert": constant}, fetched)
     update = shown(update, update["$set"], verdicts.get(target.key))
     update = fielded(update, "item", visit.items.get(target.key))
-    return UpdateOne({"_id": target.key}, update, upsert=True)
+    query = {"_id": target.key} | fences.passed(target.fence)
+    return UpdateOne(query, update, upsert=True)
 
 
 async def filled(db: Database, spider: str, scheme: str, names: Sequence[str]) -> dict[str, Filled]:

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from crawler.items import Kind
-from crawler.storage import subscriptions
+from crawler.storage import keeping, subscriptions
 from crawler.storage.client import Database, Document
+from crawler.storage.duplicates import boilerplate
 from crawler.storage.duplicates.leaving import release_posts
 from crawler.storage.duplicates.registry import Registry
 from crawler.urls import item_key
@@ -57,6 +58,9 @@ async def forget_url(
     queries["cells"] = {"_id": {"$in": cells}}
     queries["listings"] = {"$or": [{"item": {"$in": owners}}, {"list": {"$in": owners}}]}
     rest = await _remove(db, queries, really=really)
+    for spider in {row["spider"] for row in found} if really else ():
+        if await db.posts.find_one({"spider": spider}, {"_id": 1}) is None:
+            await boilerplate.forget(db, spider)
     return {name: rest.get(name, 0) + counts[name] for name in dict.fromkeys((*rest, *counts))}
 
 
@@ -91,6 +95,7 @@ async def forget_spider(
         await release_posts(db, registry, queries["posts"], now)
     counts = await _remove(db, queries, really=really)
     if really:
+        await boilerplate.forget(db, spider)
         await db.plans.update_many({"spiders": spider}, {"$pull": {"spiders": spider}})
     return counts
 
@@ -131,6 +136,7 @@ async def _prune_target(
     old = newest_first[keep:]
     if really:
         await db.versions.delete_many({"_id": {"$in": old}})
+        await keeping.recount(db, spider, group["_id"])
     return len(old)
 
 

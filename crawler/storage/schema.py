@@ -56,7 +56,7 @@ _HISTORY = _object(
 _PLAN = _object(
     ["plan"],
     {
-        "weeks": {"bsonType": ["int", "long"], "minimum": 1, "maximum": 4},
+        "weeks": {"bsonType": ["int", "long"], "minimum": 1, "maximum": 24},
         "slots": {"bsonType": "array"},
         "every_hours": _NUMBER,
         "phase_hours": _NUMBER,
@@ -79,6 +79,7 @@ VALIDATORS: dict[str, Document] = {
             "missed": _COUNT,
             "refreshed": _COUNT,
             "window": _COUNT,
+            "kept_bytes": _COUNT,
             "asks_hours": _NUMBER,
             "dead": _TIME,
             "consecutive_errors": _COUNT,
@@ -123,11 +124,14 @@ VALIDATORS: dict[str, Document] = {
         },
     ),
     "signatures": _validator(
-        ["post", "created", "at", "scheme", "sketch"],
+        ["post", "created", "seen", "rank", "source", "at", "scheme", "sketch"],
         {
             "_id": {"bsonType": ["int", "long"]},
             "post": _TEXT,
             "created": _TIME,
+            "seen": _TIME,
+            "rank": _TIME,
+            "source": {"bsonType": ["int", "long"]},
             "at": _TIME,
             "scheme": _TEXT,
             "sketch": {"bsonType": "binData"},
@@ -136,7 +140,16 @@ VALIDATORS: dict[str, Document] = {
             "item": {"bsonType": ["int", "long"]},
         },
     ),
-    "clusters": _validator(["original", "post", "created"], {"post": _TEXT, "created": _TIME}),
+    "clusters": _validator(
+        ["original", "post", "created", "source", "lead", "order"],
+        {
+            "post": _TEXT,
+            "created": _TIME,
+            "source": {"bsonType": ["int", "long"]},
+            "lead": {"bsonType": "array"},
+            "order": {"bsonType": "array"},
+        },
+    ),
     "boilerplate": _validator(
         ["revision", "version", "posts", "common", "pending", "at"],
         {
@@ -221,6 +234,21 @@ VALIDATORS: dict[str, Document] = {
     "dead": _validator(
         ["spider", "url", "at", "leases"],
         {"spider": _TEXT, "url": _TEXT, "at": _TIME, "leases": _COUNT},
+    ),
+    "leases": _validator(
+        ["number", "shared", "holders"],
+        {
+            "_id": _TEXT,
+            "number": _COUNT,
+            "shared": _TEXT,
+            "holders": {
+                "bsonType": "array",
+                "items": _object(
+                    ["id", "host", "pid", "place", "began", "since", "until"],
+                    {"id": _TEXT, "host": _TEXT, "since": _TIME, "until": _TIME},
+                ),
+            },
+        },
     ),
     "runs": _validator(["spider", "started"], {"spider": _TEXT, "started": _TIME}),
     "days": _validator(["spider", "target", "day"], {"spider": _TEXT, "target": _TEXT}),

@@ -154,3 +154,9 @@ async def keys_in_category(db: Database, spider: str, category: str) -> list[str
     """`_id` of all targets of a spider that stand in a category, whatever others they stand in."""
     cursor = db.targets.find({"spider": spider, "categories": category}, {"_id": 1})
     return [found["_id"] async for found in cursor]
+
+
+async def kept_bytes(db: Database, spider: str) -> int:
+    """Bytes of the versions that a site keeps, as of its last run; before compression."""
+    found = await db.sites.find_one({"_id": spider}, {"kept_bytes": 1})
+    return int((found or {}).get("kept_bytes", 0))

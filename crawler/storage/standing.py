@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from pymongo import ASCENDING, DESCENDING
 
@@ -11,8 +11,6 @@ from crawler.items import Outcome
 from crawler.storage.client import Database, Document
 
 MOST = 100_000
-# A run that has stored nothing for so long is not at work any more.
-SILENT = timedelta(hours=1)
 # Runs that are looked at for one that fetched anything: a week of runs, one every ten minutes.
 MAX_RUNS = 1000
 FAILED = (str(Outcome.ERROR), str(Outcome.BLOCKED))
@@ -54,10 +52,6 @@ class Standing:
     def latest(self) -> datetime:
         """When the run is known to have been at work."""
         return self.finished or max(self.started, self.stored or self.started)
-
-    def may_be_at_work(self, now: datetime) -> bool:
-        """Whether the run has not ended, nor fallen silent."""
-        return self.finished is None and now - self.latest < SILENT
 
 
 async def standing(db: Database, spider: str, now: datetime) -> Standing | None:

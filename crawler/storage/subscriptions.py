@@ -17,9 +17,10 @@ from crawler.feeds.lists import Subscription
 from crawler.items import Kind
 from crawler.storage.bulk import in_batches, insert_new
 from crawler.storage.client import Database, Document
+from crawler.storage.duplicates import boilerplate
 from crawler.storage.duplicates.leaving import release_posts
 from crawler.storage.duplicates.registry import Registry
-from crawler.storage.targets import new_document
+from crawler.storage.targets import MAX_CATEGORIES, new_document
 from schedules.history import CHANGE
 
 BATCH = 1000
@@ -111,7 +112,7 @@ def _more(feed: Subscription, known: Document, now: datetime, *, singly: bool) -
     """What a feed that is there gains; None if that is nothing."""
     update: Document = {}
     if missing := [name for name in feed.categories if name not in known.get("categories", ())]:
-        update["$addToSet"] = {"categories": {"$each": missing}}
+        update["$push"] = {"categories": {"$each": missing, "$slice": -MAX_CATEGORIES}}
     if feed.title and (singly or not known.get("title")):
         update["$set"] = {"title": feed.title}
     if singly and known.get("gone"):
@@ -186,6 +187,8 @@ async def remove(
             else:
                 n = await db[collection].count_documents(query)
             counts[collection] = counts.get(collection, 0) + n
+        if really:
+            await boilerplate.forget(db, spider, url)
     return counts
 
 

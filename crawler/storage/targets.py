@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from pymongo import UpdateOne
+from pymongo import UpdateMany, UpdateOne
 
 from crawler.clock import NEVER
 from crawler.items import CELL, OF_CAPS, SEEN, Fetched, Kind, Outcome, Target, Validators, Visit
 from crawler.posts import planned_window
-from crawler.storage import hosts, parts
-from crawler.storage.bulk import in_batches
+from crawler.storage import fences, hosts, parts
+from crawler.storage.bulk import in_batches, keep_newest
 from crawler.storage.client import Database, Document
-from crawler.storage.visits import row_of
+from crawler.storage.visits import recover, row_of
 from crawler.urls import host_of
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ ONCE: Document = {"post": {"$exists": True}}
 ALIVE: Document = {"dead": {"$exists": False}}
 # Targets whose URLs tell whether a pattern has matched something.
 SAMPLE = 1000
+# That a target keeps; for more, older ones go.
+MAX_CATEGORIES, MAX_ALIASES = 100, 100
 # What a visit needs not know of its target.
 NOT_FOR_A_VISIT = {"last_visit": 0, "aliases": 0}
 FAILED = (str(Outcome.ERROR), str(Outcome.BLOCKED))
@@ -87,6 +89,10 @@ def from_document(found: Document) -> Target:
         moves=found.get("moves", 0),
         next_visit=found["next_visit"],
         execution_ms=found.get("execution_ms"),
+        kept_bytes=found.get("kept_bytes", 0),
+        visited_at=found.get("visited_at"),
+        fence=found.get("fence", 0),
+        again=found.get("again", False),
     )
 
 
@@ -106,7 +112,7 @@ def new_document(
         "host": host_of(url),
         "kind": str(kind),
         "start": False,
-        "categories": list(categories),
+        "categories": list(categories)[-MAX_CATEGORIES:],
         "first_seen": now,
         "visited_at": None,
         "next_visit": due,
@@ -114,6 +120,7 @@ def new_document(
         "refreshed": 0,
         "consecutive_errors": 0,
         "consecutive_gone": 0,
+        "fence": fences.begin(now),
     }
 
 
@@ -130,7 +137,7 @@ def _adapted(visit: Visit, every_hours: float) -> UpdateOne:
     from schedules.schedule import WEEK_HOURS
 
     target = visit.fetched.target
-    of_plan = {"_id": target.key, "plan.plan": target.plan.id if target.plan else None}
+    of_plan = _unless_taken_over(visit) | {"plan.plan": target.plan.id if target.plan else None}
     per_week = WEEK_HOURS / every_hours
     state = {"plan.every_hours": every_hours, "plan.visits_per_week": per_week}
     return UpdateOne(of_plan, {"$set": state})
@@ -140,7 +147,8 @@ def update_of(visit: Visit) -> UpdateOne:
     """The write that acknowledges a visit: the target's next state, and the visit itself with it.
 
     The visit's row travels inside, so that one atomic write decides; `visits.recover` copies rows
-    that a crash kept from the log.
+    that a crash kept from the log. It matches no target that was visited, or taken over by another
+    process, since it was handed out.
     """
     fetched, target = visit.fetched, visit.fetched.target
     if fetched.push is not None:
@@ -155,7 +163,10 @@ def update_of(visit: Visit) -> UpdateOne:
         "consecutive_gone": visit.consecutive_gone,
         "gone": visit.gone,
         "hinted": False,
+        "kept_bytes": target.kept_bytes + visit.version_bytes,
         "last_visit": row_of(visit),
+        "visit": visit.id,
+        "fence": fences.after(target.fence),
     }
     if visit.execution_ms is not None:
         state["execution_ms"] = visit.execution_ms
@@ -169,25 +180,86 @@ def update_of(visit: Visit) -> UpdateOne:
         update["$unset"] = {"history": "", "plan": ""}
     elif visit.outcome in SEEN:
         state |= _content_state(visit)
-        update["$unset"] = {"alias_of": ""}
+        of_content = () if visit.outcome is Outcome.NOT_MODIFIED else ("again",)
+        update["$unset"] = dict.fromkeys(("alias_of", *of_content), "")
         if visit.history is not None:
             state["history"] = parts.history_document(visit.history, visit.lies)
         if visit.collected is not None:
             state["window"] = planned_window(visit.collected.monitor)
             state["asks_hours"] = visit.collected.monitor.bounds.every_hours or 0.0
-        if fetched.final_url is not None:
-            update["$addToSet"] = {"aliases": fetched.final_url}
-    return UpdateOne({"_id": target.key}, update)
+    return UpdateOne(_unless_taken_over(visit), update)
+
+
+def _unless_taken_over(visit: Visit) -> Document:
+    """The target as it was handed out, or after this write where the answer to it was lost."""
+    target = visit.fetched.target
+    unchanged: list[Document] = [fences.same(target.fence), {"visit": visit.id}]
+    return {"_id": target.key, "$or": unchanged}
 
 
 def _delivered(visit: Visit) -> UpdateOne:
-    """A delivery is no visit: it changes what is known of the feed's posts, and no more."""
-    state: Document = {"last_visit": row_of(visit)}
+    """A delivery is no visit: it changes what is known of the feed's posts, and no more.
+
+    Where it has another content for a stored post, the feed is due, in this run already.
+    """
+    target = visit.fetched.target
+    state: Document = {
+        "kept_bytes": target.kept_bytes + visit.version_bytes,
+        "last_visit": row_of(visit),
+    }
     if visit.history is not None:
         state["history"] = parts.history_document(visit.history, visit.lies)
     if visit.has_new_content:
         state["changed_at"] = visit.fetched.at
-    return UpdateOne({"_id": visit.fetched.target.key}, {"$set": state})
+    same = {"_id": visit.fetched.target.key} | fences.same(visit.fetched.target.fence)
+    update: Document = {"$set": state}
+    if visit.collected is not None and visit.collected.doubted:
+        update["$min"] = {"next_visit": visit.fetched.pushed_at or visit.fetched.at}
+    return UpdateOne(same, update)
+
+
+async def acknowledge(db: Database, batch: Sequence[Visit]) -> list[Visit]:
+    """Make targets hold what these visits found; those that came too late for it."""
+    updates = list(updates_of(batch))
+    done = await db.targets.bulk_write(updates, ordered=False)
+    if done.matched_count == len(updates):
+        return []
+    # Rare: another process has such a target, or a replan changed the plan of an adaptive one.
+    query: Document = {"_id": {"$in": [visit.fetched.target.key for visit in batch]}}
+    found = db.targets.find(query, {"visit": 1, "last_visit._id": 1})
+    known = {
+        (row["_id"], id_)
+        async for row in found
+        for id_ in (row.get("visit"), row.get("last_visit", {}).get("_id"))
+    }
+    return [visit for visit in batch if (visit.fetched.target.key, visit.id) not in known]
+
+
+async def note_aliases(db: Database, batch: Iterable[Visit]) -> None:
+    """Write down to which URLs pages have redirected, after these visits are acknowledged."""
+    names: list[UpdateMany] = []
+    for visit in batch:
+        final = visit.fetched.final_url
+        if final is not None and visit.alias_of is None and visit.outcome in SEEN:
+            held: Document = {"_id": visit.fetched.target.key}
+            names += keep_newest(held, "aliases", [final], MAX_ALIASES)
+    if names:
+        await db.targets.bulk_write(names, ordered=False)
+
+
+async def take_over_due(db: Database, spider: str, until: datetime) -> None:
+    """Keep processes of earlier runs, which may be alive, from storing visits of due targets."""
+    due: Document = {"spider": spider, "next_visit": {"$lte": until}}
+    await db.targets.update_many(due, {"$inc": {"fence": 1}})
+    # Of these nothing tells whether a part of a visit is stored.
+    unclear: Document = {"kind": {"$in": [str(Kind.LIST), str(Kind.CELL)]}, "refreshed": {"$gt": 0}}
+    await db.targets.update_many(due | unclear, {"$set": {"again": True}})
+
+
+async def store_again(db: Database, keys: Sequence[str]) -> None:
+    """Let the next visit of these targets store what it finds, even if that has not changed."""
+    for some in in_batches(keys, BATCH):
+        await db.targets.update_many({"_id": {"$in": some}}, {"$set": {"again": True}})
 
 
 def _moved(fetched: Fetched) -> Document:
@@ -254,7 +326,21 @@ async def due(
     """The `limit` most overdue targets of a spider: `next_visit` at or before `until`."""
     query = _due(spider, until, excluded_hosts)
     cursor = db.targets.find(query, NOT_FOR_A_VISIT).sort("next_visit").limit(limit)
-    return [from_document(found) async for found in cursor]
+    return await _logged(db, [from_document(found) async for found in cursor], until)
+
+
+async def _logged(db: Database, found: list[Target], started: datetime) -> list[Target]:
+    """Targets whose last visits are in the log, as the next visits overwrite them.
+
+    started: earlier visits were logged before that, or repaired
+    """
+    keys: dict[str, list[str]] = defaultdict(list)
+    for target in found:
+        if target.visited_at is not None and target.visited_at >= started:
+            keys[target.spider].append(target.key)
+    for spider, some in keys.items():
+        await recover(db, spider, started, some)
+    return found
 
 
 async def due_keys(
@@ -281,7 +367,8 @@ async def due_of(
     if excluded_hosts:
         query["host"] = {"$nin": list(excluded_hosts)}
     cursor = db.targets.find(query, NOT_FOR_A_VISIT)
-    return {found["_id"]: from_document(found) async for found in cursor}
+    found = await _logged(db, [from_document(one) async for one in cursor], until)
+    return {target.key: target for target in found}
 
 
 async def of_key(db: Database, key: str) -> Target | None:
@@ -442,6 +529,7 @@ async def summary(db: Database, spider: str | None, now: datetime) -> Document:
         "dead_links": totals.get("dead_links", 0),
         "aliases": totals.get("aliases", 0),
         "errors": totals.get("errors", 0),
+        "kept_bytes": totals.get("kept_bytes", 0),
         "kinds": {str(kind): by["kinds"].get(str(kind), 0) for kind in Kind},
         "categories": dict(sorted(by["categories"].items())),
         "outcomes": {name or "never visited": n for name, n in by["outcomes"].items()},
@@ -467,6 +555,7 @@ async def _facets(db: Database, of_spider: Document, now: datetime) -> Document:
         ),
         "aliases": share({"$gt": ["$alias_of", None]}),
         "errors": share({"$gt": ["$consecutive_errors", 0]}),
+        "kept_bytes": {"$sum": "$kept_bytes"},
     }
     own: Document = {"$match": {"alias_of": {"$exists": False}, "$nor": [DEAD_LINK]}}
     facets = {

@@ -2,23 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from crawler.items import Fetched, Target
+from pymongo import UpdateOne
+from pymongo.errors import BulkWriteError
+
+from crawler.items import Fetched, Target, Visit
+from crawler.storage import fences
 from crawler.storage.client import Database, Document
 
 # A sitemap may have 50,000 entries; a document has to stay below 16 MB.
 MOST_LINKS = 20_000
 
 
-def row_of(fetched: Fetched) -> Document:
-    """The version that a fetch brought; its `_id` makes a second write of it harmless."""
-    target = fetched.target
+async def store(db: Database, rows: Sequence[Document]) -> None:
+    """Insert versions that are new; safe to repeat.
+
+    A version that an earlier attempt at the same visit left becomes this attempt's: the log has
+    only this one.
+    """
+    if not rows:
+        return
+    try:
+        await db.versions.insert_many(rows, ordered=False)
+    except BulkWriteError as error:
+        problems = error.details["writeErrors"]
+        if any(not fences.is_refusal(problem) for problem in problems):
+            raise
+        known = [rows[problem["index"]] for problem in problems]
+        await db.versions.bulk_write([_replacement(row) for row in known], ordered=False)
+
+
+def _replacement(row: Document) -> UpdateOne:
+    attempts = {"fence": {"$gte": fences.first(row["fence"]), "$lte": row["fence"]}}
+    return UpdateOne({"_id": row["_id"]} | attempts, {"$set": row})
+
+
+def row_of(visit: Visit) -> Document:
+    """The version that a visit brought."""
+    fetched, target = visit.fetched, visit.fetched.target
     return {
         "_id": _key(target.spider, target.url, fetched.content_hash),
         "spider": target.spider,
         "target": target.url,
         "content_hash": fetched.content_hash,
+        "visit": visit.id,
+        "fence": target.fence,
         "at": fetched.at,
         "size": fetched.size,
         "content": content_of(fetched),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from pymongo import DESCENDING
@@ -25,6 +26,7 @@ def row_of(visit: Visit) -> Document:
         "changed": int(visit.changed),
         "content_hash": fetched.content_hash or fetched.target.content_hash,
         "elapsed_ms": fetched.elapsed_ms,
+        "fence": fetched.target.fence,
     }
     if visit.collected is not None:
         row |= _posts_of(visit.collected)
@@ -66,10 +68,18 @@ def log_row_of(visit: Visit) -> Document:
     return {"spider": target.spider, "target": target.url} | row_of(visit)
 
 
-async def recover(db: Database, spider: str, since: datetime) -> None:
-    """Copy into the log those acknowledged visits since `since` that a crash kept out of it."""
+async def recover(
+    db: Database, spider: str, since: datetime, keys: Sequence[str] | None = None
+) -> None:
+    """Copy into the log those acknowledged visits since `since` that a crash kept out of it.
+
+    keys: of these targets only
+    """
+    query: Document = {"spider": spider, "last_visit.at": {"$gte": since}}
+    if keys is not None:
+        query["_id"] = {"$in": list(keys)}
     pipeline: list[Document] = [
-        {"$match": {"spider": spider, "last_visit.at": {"$gte": since}}},
+        {"$match": query},
         {
             "$replaceRoot": {
                 "newRoot": {

@@ -4,6 +4,7 @@ A call per item keeps the reactor waiting (about 1,500 items/s); one bulk write 
 collection does not. Within a batch the order is: what the page linked to, versions and claims
 of near-duplicates, posts, then the targets (each of these writes acknowledges its visit), then the
 change log. Every write can be repeated, so a batch that met a lost connection is simply sent again.
+Each is fenced: what others have stored or taken over meanwhile stays as it is.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from itertools import compress
 from operator import not_
 from typing import Protocol
 
+from pymongo.errors import PyMongoError
+
 from crawler.config import Config
 from crawler.errors import Unreachable
 from crawler.items import Kind, Outcome, Visit
@@ -28,6 +31,8 @@ from crawler.storage import (
     cells,
     feedposts,
     feeds,
+    fences,
+    interrupted,
     listings,
     posts,
     pushes,
@@ -41,7 +46,8 @@ from crawler.storage.bulk import insert_new
 from crawler.storage.client import Database
 from crawler.storage.duplicates import claims, flags, leaving
 from crawler.storage.duplicates.registry import Registry
-from crawler.storage.patience import Patience
+from crawler.storage.keeping import Keeping, measure
+from crawler.storage.patience import REDIS, Patience
 from crawler.storage.patterns import Patterns
 
 logger = logging.getLogger(__name__)
@@ -49,7 +55,7 @@ Entry = tuple[Visit, "asyncio.Future[None]"]
 
 
 class Leases(Protocol):
-    """What this process may store, where several share a pass."""
+    """What this process may store, as long as nobody has taken over its run or its targets."""
 
     @property
     def is_sure(self) -> bool:
@@ -57,6 +63,22 @@ class Leases(Protocol):
 
     async def still_holds(self, key: str) -> bool:
         """Whether a target is still this process's; asks, unless it is sure."""
+
+
+class Both:
+    """What this process may store where it needs two leases: the run's, and that of a target."""
+
+    def __init__(self, first: Leases, second: Leases) -> None:
+        self._first, self._second = first, second
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it was silent for neither too long."""
+        return self._first.is_sure and self._second.is_sure
+
+    async def still_holds(self, key: str) -> bool:
+        """Whether both are this process's yet."""
+        return await self._first.still_holds(key) and await self._second.still_holds(key)
 
 
 class Slept(Exception):
@@ -70,7 +92,8 @@ class TakenOver(Exception):
 class Writer:
     """Writes visits in batches; one for each pass.
 
-    leases:    where several workers share it
+    leases:    of this process
+    is_in_doubt: whether a batch failed, so that the log may lack visits that targets have
     on_stored: called with each batch that is stored, and the seconds that it took
     """
 
@@ -89,9 +112,10 @@ class Writer:
         self._due = due
         self._patience = patience
         self._patterns = patterns
+        self._keeping = Keeping(db, patterns.traps.wrapper.name, config)
         self._registry = registry
         self._leases = leases
-        self._longest = timedelta(hours=config.max_interval_hours)
+        self._longest = timedelta(hours=config.longest_hours(feeds=False))
         self._waiting: list[Entry] = []
         self._arrived = asyncio.Event()
         self._full = asyncio.Event()
@@ -99,6 +123,7 @@ class Writer:
         self._broken: Exception | None = None
         self._task = asyncio.ensure_future(self._work())
         self.discovered = 0
+        self.is_in_doubt = False
         self.on_stored: Callable[[list[Visit], float], None] | None = None
 
     async def commit(self, visit: Visit) -> None:
@@ -123,14 +148,15 @@ class Writer:
         self._arrived.set()
         self._full.set()
         await self._task
+        # In an outage that the run ends with, this would wait for as long again.
+        if not self._patience.outage.is_on:
+            await self._patience.ask(self._keeping.note)
 
     async def _work(self) -> None:
         try:
             while await self._batch_is_ready():
-                batch, self._waiting = self._waiting, []
-                self._arrived.clear()
-                self._full.clear()
-                await self._store(batch)
+                # No name here may keep the batch, and the pages in it, until the next one.
+                await self._store(self._take_batch())
         except Exception as error:
             # Who waits, and who comes after them, would wait for ever.
             self._broken = error
@@ -145,47 +171,75 @@ class Writer:
                 await asyncio.wait_for(self._full.wait(), self._config.commit_ms / 1000)
         return bool(self._waiting) or not self._closing
 
-    async def _store(self, batch: list[Entry]) -> None:
+    def _take_batch(self) -> list[Entry]:
+        batch, self._waiting = self._waiting, []
+        self._arrived.clear()
+        self._full.clear()
+        return batch
+
+    async def _store(self, batch: list[Entry], *, is_begun: bool = False) -> None:
+        """Store a batch; is_begun: a part of it may be stored already."""
         began = time.monotonic()
+        late: list[Visit] = []
         try:
-            batch = await self._kept(batch)
+            batch = await self._kept(batch, is_begun=is_begun)
             visits_of_batch = [visit for visit, _ in batch]
             if batch:
-                await self._patience.ask(lambda: self._write(visits_of_batch))
+                late = await self._patience.ask(lambda: self._write(visits_of_batch))
+                await self._keeping.stored(visits_of_batch, self._patience)
         except Slept:
-            await self._store(batch)
+            await self._store(batch, is_begun=True)
         except Unreachable as error:
+            self.is_in_doubt = True
+            if self._patience.outage.name == REDIS:
+                # Whoever makes the run whole may do that before this process has given up.
+                await self._drop(batch)
             _fail(batch, error)
         except Exception as error:  # noqa: BLE001 - whatever it is, those who wait have to hear it
+            self.is_in_doubt = True
             await self._store_singly(batch, error)
         else:
+            too_late = {visit.id for visit in late}
+            _fail([entry for entry in batch if entry[0].id in too_late], TakenOver())
             for _, stored in batch:
                 _succeed(stored)
             if self.on_stored is not None:
                 self.on_stored(visits_of_batch, time.monotonic() - began)
 
-    async def _kept(self, batch: list[Entry]) -> list[Entry]:
+    async def _kept(self, batch: list[Entry], *, is_begun: bool) -> list[Entry]:
         """Without those that others have taken over; asked right before they are stored."""
         if self._leases is None:
             return batch
         holds = [await self._leases.still_holds(visit.fetched.target.key) for visit, _ in batch]
-        _fail(list(compress(batch, map(not_, holds))), TakenOver())
+        if lost := list(compress(batch, map(not_, holds))):
+            if is_begun:
+                # Whoever took them over has cleared up before this process went on.
+                visits_lost = [visit for visit, _ in lost]
+                await self._patience.ask(lambda: interrupted.drop(self._db, visits_lost))
+            _fail(lost, TakenOver())
         return list(compress(batch, holds))
 
     async def _store_singly(self, batch: list[Entry], error: Exception) -> None:
         """One visit that cannot be stored fails alone."""
         if len(batch) == 1:
+            await self._drop(batch)
             _fail(batch, error)
             return
         logger.debug("A batch of %d visits was refused, storing them singly", len(batch))
         for entry in batch:
-            await self._store([entry])
+            await self._store([entry], is_begun=True)
 
-    async def _write(self, batch: list[Visit]) -> None:
+    async def _drop(self, batch: list[Entry]) -> None:
+        with contextlib.suppress(PyMongoError):
+            await interrupted.drop(self._db, [visit for visit, _ in batch])
+
+    async def _write(self, batch: list[Visit]) -> list[Visit]:
+        """Store a batch; the visits whose targets others have visited or taken over meanwhile."""
         for visit in batch:
             await self._write_links(visit)
         await aliases.settle(self._db, self._registry, batch, self._longest)
         await sources.identify(self._db, batch)
+        measure(batch)
         verdicts = await self._write_versions_and_claim(batch)
         items = [v for v in batch if v.stores_content and v.fetched.target.kind is Kind.ITEM]
         await posts.store(self._db, items, verdicts)
@@ -200,20 +254,25 @@ class Writer:
             self.discovered += await feedposts.follow(self._db, visit, self._due)
         if self._leases is not None and not self._leases.is_sure:
             raise Slept
-        await self._db.targets.bulk_write(list(targets.updates_of(batch)), ordered=False)
+        if late := await targets.acknowledge(self._db, batch):
+            await interrupted.drop(self._db, late)
+            too_late = {visit.id for visit in late}
+            batch = [visit for visit in batch if visit.id not in too_late]
+        await targets.note_aliases(self._db, batch)
         await sources.reconcile(self._db, self._registry, batch)
         await insert_new(self._db.visits, [visits.log_row_of(visit) for visit in batch])
         if doubted := [visit.fetched.target.key for visit in batch if visit.doubts_push]:
             await websub.doubt(self._db, doubted)
         if taken := [visit.fetched.push for visit in batch if visit.fetched.push is not None]:
             await pushes.done(self._db, taken)
+        return late
 
     async def _write_versions_and_claim(self, batch: list[Visit]) -> Verdicts:
         """Both at once: neither needs the other."""
-        new = [visit.fetched for visit in batch if visit.stores_content]
+        new = [visit for visit in batch if visit.stores_content]
         claiming = asyncio.create_task(self._claim(batch))
         try:
-            await insert_new(self._db.versions, [versions.row_of(fetched) for fetched in new])
+            await versions.store(self._db, [versions.row_of(visit) for visit in new])
         finally:
             # Whatever fails, nothing goes on while the batch is tried again.
             verdicts = await claiming
@@ -224,8 +283,12 @@ class Writer:
         if self._registry is None:
             return {}
         now = max(visit.fetched.at for visit in batch)
-        emptied = [key for visit in batch for key in visit.emptied]
-        await leaving.release(self._registry, emptied, now)
+        emptied = {
+            key: dict([fences.fence_of(visit.fetched.target)])
+            for visit in batch
+            for key in visit.emptied
+        }
+        await leaving.release(self._registry, list(emptied), now, emptied)
         candidates = [one for visit in batch for one in visit.candidates]
         verdicts = await claims.claim(self._registry, candidates, now)
         verdicts |= dict.fromkeys(emptied, ALONE)

@@ -16,7 +16,7 @@ from crawler.storage import subscriptions
 from crawler.storage.client import Document
 from crawler.storage.store import opened
 from crawler.subscriptions.common import category, plain, say_refused, spider_option
-from crawler.terminal import print_line
+from crawler.terminal import print_line, without_secrets
 from crawler.working import working
 
 
@@ -68,7 +68,7 @@ def _valid(urls: Sequence[str], config: Config) -> tuple[list[Named], tuple[Refu
         try:
             known = feed_url(url, config)
         except ValueError as error:
-            refused.append(Refused("", url, str(error)))
+            refused.append(Refused("", without_secrets(url), str(error)))
         else:
             named.setdefault(known, Named(url, known))
     return list(named.values()), tuple(refused)
@@ -86,20 +86,25 @@ def _found(
         opts.settings, [one.url for one in asked], now, config.read_seconds, every=opts.all
     )
     named: dict[str, Named] = {}
+    refused = [Refused("", one.asked, one.reason) for one in looked if one.reason]
     for given, one in zip(asked, looked, strict=True):
         for found in one.feeds:
-            url, document = feed_url(found.url, config), found.document
-            named.setdefault(url, Named(given.asked, url, document.title, document.format))
-    refused = (Refused("", one.asked, one.reason) for one in looked if one.reason)
+            document = found.document
+            try:
+                url = feed_url(found.url, config)
+            except ValueError as error:
+                refused.append(Refused("", without_secrets(found.url), str(error)))
+            else:
+                named.setdefault(url, Named(given.asked, url, document.title, document.format))
     return list(named.values()), tuple(refused)
 
 
 async def _store(config: Config, opts: argparse.Namespace, named: list[Named]) -> list[Document]:
     """Add them, one by one; what is told of each."""
     title = tidy(opts.title or "", TITLE_CHARACTERS) or None
-    now = Clock(config.clock_offset_hours).now()
     rows = []
     async with opened(config) as db:
+        now = Clock(config.clock_offset_hours).now()
         for one in named:
             feed = Subscription(one.url, title, None, tuple(dict.fromkeys(opts.category)))
             done = await subscriptions.add(db, opts.spider, [feed], now, singly=True)

@@ -51,8 +51,8 @@ def run(config: Config, opts: argparse.Namespace) -> int:
 
 
 async def _list(config: Config, opts: argparse.Namespace) -> None:
-    now = Clock(config.clock_offset_hours).now()
     async with opened(config) as db:
+        now = Clock(config.clock_offset_hours).now()
         rows = _rows(db, await _query(db, config, opts), now, errors=opts.errors)
         if opts.json:
             await _print_json(rows)

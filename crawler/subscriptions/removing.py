@@ -53,8 +53,8 @@ def _ask(urls: list[str], counts: dict[str, int], opts: argparse.Namespace) -> N
 async def _remove(
     config: Config, opts: argparse.Namespace, *, really: bool
 ) -> tuple[list[str], Document]:
-    now = Clock(config.clock_offset_hours).now()
     async with opened(config) as db, as_stored(db, config) as registry:
+        now = Clock(config.clock_offset_hours).now()
         urls = await owned(db, config, opts.spider, opts.urls)
         counts = await subscriptions.remove(db, registry, opts.spider, urls, now, really=really)
         return urls, counts

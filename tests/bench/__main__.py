@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.bench import (
+    boilerplate,
     claims,
     crawlduplicates,
     crawlmetrics,
@@ -21,6 +22,7 @@ from tests.bench import (
     feedloop,
     feedplans,
     hostile,
+    hostilesite,
     hundredcells,
     planning,
     recall,
@@ -44,6 +46,9 @@ def main() -> int:
     parser.add_argument("--feeds", action="store_true", help="a day of crawls of 1,000 feeds")
     parser.add_argument("--feed-plans", action="store_true", help="plans of a million feeds")
     parser.add_argument("--hostile", action="store_true", help="memory of misbehaving servers")
+    parser.add_argument(
+        "--hostile-site", action="store_true", help="a site with 40 hostile pages among 1,000"
+    )
     parser.add_argument("--dispatch", action="store_true", help="a million due targets in order")
     parser.add_argument(
         "--recall", type=Path, help="near-duplicates found among the posts of a file"
@@ -54,6 +59,13 @@ def main() -> int:
     )
     parser.add_argument(
         "--duplicates", action="store_true", help="crawls with and without near-duplicates"
+    )
+    parser.add_argument(
+        "--boilerplate",
+        type=Path,
+        nargs="?",
+        const=Path(),
+        help="near-duplicates with and without boilerplate of sources; posts of a file, if given",
     )
     parser.add_argument("--metrics", action="store_true", help="crawls with and without metrics")
     parser.add_argument("--startup", action="store_true", help="commands with little to do")
@@ -90,6 +102,7 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
         "feeds": lambda: feedloop.run(options.days, trace=options.trace),
         "feed_plans": feedplans.run,
         "hostile": hostile.run,
+        "hostile_site": lambda: hostilesite.run(options.rounds or 3),
         "dispatch": dispatching.run,
         "duplicates": lambda: crawlduplicates.run(options.rounds or 5),
         "metrics": lambda: crawlmetrics.run(options.rounds or 9),
@@ -100,6 +113,7 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
         "startup": lambda: startup.run(options.rounds or 7),
         "recall": lambda: recall.run(options.recall),
         "claims": lambda: claims.run(options.posts),
+        "boilerplate": lambda: boilerplate.run(options.boilerplate),
     } | workeroptions.benches(options)
 
 

@@ -81,7 +81,7 @@ def write(folder: Path, count: int) -> None:
     values = open_memmap(folder / "values.npy", "w+", np.uint32, (count, VALUES))
     copies = np.zeros(count, bool)
     with (folder / "texts").open("w") as texts:
-        for i, (text, is_copy) in enumerate(_texts(count)):
+        for i, (text, is_copy) in enumerate(texts_of(count)):
             texts.write(text + "\n")
             sketches[i] = np.frombuffer(_sketch(text), np.uint8)
             values[i] = _values(text)
@@ -101,7 +101,7 @@ def _values(text: str) -> Array:
     return values_of(hashes)
 
 
-def _texts(count: int) -> Iterator[tuple[str, bool]]:
+def texts_of(count: int) -> Iterator[tuple[str, bool]]:
     """Text of each post, and whether it is a copy."""
     rng = np.random.default_rng(1)
     vocabulary = _vocabulary(rng)
@@ -139,7 +139,7 @@ def _edited(rng: np.random.Generator, words: Array) -> Array:
 
 def sketching() -> dict[str, float]:
     """Texts a second, by way: from the text to the signature, on a sample."""
-    texts = [text for text, _ in _texts(SAMPLE)]
+    texts = [text for text, _ in texts_of(SAMPLE)]
     ways: dict[str, Callable[[str], object]] = {
         "Freshet's kernel": by_characters,
         "datasketch's update": _updated,

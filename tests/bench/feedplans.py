@@ -23,7 +23,7 @@ from schedules.aggregation import min_missing
 from schedules.feedplan import plan_feeds
 from schedules.history import Histories
 from schedules.population import Population, walls_of
-from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS, Schedules
+from schedules.schedule import LONGEST_FEED_WEEKS, WEEK_HOURS, Schedules
 from schedules.terms import Terms
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -92,7 +92,7 @@ def population_of(n: int) -> Population:
         weight=np.ones(n),
         cost=np.ones(n),
         min_hours=np.ones(n),
-        max_hours=np.full(n, float(LONGEST_WEEKS * WEEK_HOURS)),
+        max_hours=np.full(n, float(LONGEST_FEED_WEEKS * WEEK_HOURS)),
         site_day=np.full(1, np.inf),
         site_hour=np.full(1, np.inf),
         walls=walls_of((zone,), BEGIN, END),

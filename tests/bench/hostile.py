@@ -30,7 +30,8 @@ WRAPPER = """
 name = "{name}"
 start_urls = ["{start}"]
 list_pages = 'sitemap'
-item_pages = '/good/|/item/(?!.*sitemap)'
+item_pages = '/good/|/item/'
+not_item_pages = 'sitemap'
 [fields]
 title = "h1"
 all = {{css = "div.x p", type = "list"}}

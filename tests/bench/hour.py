@@ -39,7 +39,7 @@ GROWTH_SHARE = 0.05
 # Pools of connections breathe; a leak of one a replan is six between the quarters compared.
 SPARE_DESCRIPTORS = 3
 REQUESTS_A_DAY = 24
-WRONG = re.compile(r" failed\b|Traceback|went away|\bERROR\b")
+WRONG = re.compile(r" failed\b|Traceback|unavailable|\bERROR\b")
 CELL_PAGES, PERIODS = 20, {"p.price": "5s", "p.stock": "20s"}
 KEYS = """
 list_interval_hours = 0.03

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.bench import hour, knocks, workers
+from tests.bench import faults, hour, knocks, workers
 from tests.bench.knockpasses import Asked
 
 
@@ -15,6 +15,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     say = parser.add_argument_group("several workers").add_argument
     say("--knocks", action="store_true", help="workers, Redis and MongoDB are killed or away")
+    say(
+        "--faults", type=int, metavar="N", help="N faults on pages that change: do invariants hold?"
+    )
     say("--hour", action="store_true", help="the service for an hour: memory, descriptors, counts")
     say(
         "--workers", nargs="?", const="", metavar="N,N",
@@ -27,7 +30,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     say("--redis-kills", type=int, default=5, help="with --knocks (5)")
     say("--mongo-kills", type=int, default=5, help="with --knocks (5)")
     say("--outage", type=float, default=60, help="with --knocks: seconds that a server is away")
-    say("--seed", type=int, help="with --knocks: of the moments (default: a new one)")
+    say("--seed", type=int, help="with --knocks and --faults: of the moments (default: a new one)")
     say("--compare", action="store_true", help="with --knocks: near-duplicates are looked for")
     say("--replan", default="5m", help="with --hour: time between replans (5m)")
     say("--picture", type=Path, help="with --hour: where it is written (.benchmarks/hour.png)")
@@ -37,9 +40,14 @@ def benches(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
     """The benchmarks, by the names of their options; the last is an option of the others too."""
     return {
         "knocks": lambda: _knocks(options),
+        "faults": lambda: faults.run(options.faults, _seed(options)),
         "hour": lambda: _hour(options),
         "workers": lambda: _workers(options),
     }
+
+
+def _seed(options: argparse.Namespace) -> int:
+    return random.randrange(10**6) if options.seed is None else int(options.seed)
 
 
 def _knocks(options: argparse.Namespace) -> int:
@@ -53,7 +61,7 @@ def _knocks(options: argparse.Namespace) -> int:
             outage_seconds=options.outage,
             pages=options.pages or knocks.PAGES,
             redis=not options.no_redis,
-            seed=random.randrange(10**6) if options.seed is None else options.seed,
+            seed=_seed(options),
             env=env | ({"FRESHET_DUPLICATES": "characters"} if options.compare else {}),
         )
     )

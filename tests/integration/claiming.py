@@ -45,12 +45,19 @@ def edited(words: str, edits: int, seed: int = 1) -> str:
 
 
 def candidate(
-    key: str, words: str, created: datetime = NOW, *, edit: bool = False, item: int | None = None
+    key: str,
+    words: str,
+    created: datetime = NOW,
+    *,
+    seen: datetime | None = None,
+    source: int = 0,
+    edit: bool = False,
+    item: int | None = None,
 ) -> Candidate:
     """A post with this text; item: number of the item that it is a source of."""
     sketch = SCHEME.sketch(words)
     assert sketch is not None
-    return Candidate(key, created, sketch, edit, item)
+    return Candidate(key, created, sketch, edit, item, seen=seen, source=source)
 
 
 @dataclass
@@ -132,7 +139,8 @@ async def stored(
     verdicts = await claims.claim(registry, posts, NOW)
     updates = []
     for post in posts:
-        bare: Row = {"spider": "x", "url": post.key, "first_seen": NOW, "content_hash": "x"}
+        bare: Row = {"spider": "x", "url": post.key, "content_hash": "x"}
+        bare |= dict.fromkeys(("first_seen", "changed_at"), NOW)
         update = flags.merged({"$set": bare}, verdicts[post.key])
         updates.append(UpdateOne({"_id": post.key}, update, upsert=True))
     await db.posts.bulk_write(updates)

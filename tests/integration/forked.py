@@ -116,7 +116,8 @@ def python(
     stderr: IO[str] | int = subprocess.PIPE,
 ) -> Process:
     """A module at work in the project folder; its stdout, and stderr if not given, are pipes."""
-    start = Forked if CAN_FORK else running.python
+    # What is preloaded has no effect on a fork.
+    start = Forked if CAN_FORK and "LD_PRELOAD" not in env else running.python
     return start(module, args, env, stderr)
 
 

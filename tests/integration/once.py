@@ -25,8 +25,8 @@ def elsewhere(databases: Databases, folder: Path) -> Iterator[tuple[Freshet, Db,
 
 
 def left_in(db: Db) -> Left:
-    """All documents by collection, but for the version of the data."""
-    names = set(db.list_collection_names()) - {"meta"}
+    """All documents by collection, but for the version of the data, and leases of who is gone."""
+    names = set(db.list_collection_names()) - {"meta", "leases"}
     return {name: rows for name in sorted(names) if (rows := list(db[name].find()))}
 
 

@@ -13,6 +13,7 @@ GOOD = 'name = "shop"\nstart_urls = ["http://127.0.0.1:1/"]\nitem_pages = "/item
 FILES = {
     "good.toml": GOOD,
     "syntax.toml": "name = shop\n",
+    "ahead.toml": GOOD.replace('"/item/"', '"/item/(?!x)"'),
     "regex.toml": GOOD + 'list_pages = "/list/(\\\\d+"\n',
     "key.toml": GOOD + 'feilds = "h1"\n',
     "zone.toml": GOOD + 'timezone = "Europe/Londinium"\n',
@@ -32,6 +33,10 @@ INPUT = {
     "not UTF-8": ("crawl site -a wrapper={}/latin.toml", ["latin.toml"]),
     "empty file": ("crawl site -a wrapper={}/empty.toml", ["empty.toml", "is missing"]),
     "bad regex": ("crawl site -a wrapper={}/regex.toml", ["regex.toml", "list_pages"]),
+    "look-ahead": (
+        "crawl site -a wrapper={}/ahead.toml",
+        ["ahead.toml", "item_pages", "look-ahead is not supported", "use not_list_pages or"],
+    ),
     "unknown key": ("crawl site -a wrapper={}/key.toml", ["key.toml", "feilds", "unknown key"]),
     "bad zone": ("crawl site -a wrapper={}/zone.toml", ["zone.toml", "timezone", "Londinium"]),
     "bad selector": ("crawl site -a wrapper={}/selector.toml", ["selector.toml", "title", "h1["]),

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import signal
 import time
 from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from typing import Any
 
 import pytest
+from pymongo.errors import PyMongoError
 
+from crawler.sketches.claim import Candidate
+from crawler.storage.client import Database
+from crawler.storage.duplicates.registry import Registry
+from crawler.storage.embedded import EmbeddedServer
+from crawler.storage.invariants import Law, check
+from tests.conftest import Databases
 from tests.integration import claimers
 from tests.integration.claimers import Claimers
-from tests.integration.claiming import Posts
+from tests.integration.claiming import HOUR, NOW, Posts, candidate, edited, index, stored, text
 from tests.integration.harness import Db, Row
+from tests.knocks.cutting import Cutter, Holder
 
 # As often as somebody who doubts it wants.
 TURNS = int(os.environ.get("CLAIM_TURNS", "2"))
@@ -79,3 +93,206 @@ def test_a_process_that_is_killed_leaves_one_original_in_every_group(
     groups = groups_of(db)
     assert len(groups) == claimers.GROUPS
     assert wrong_ones(db, groups) == {}
+
+
+# The copies resemble the original by .88 and .85, and each other by .75; the copy's next text
+# resembles the original's by .88, the stray's by .68.
+OLD = text(1, 200)
+COPY, STRAY = edited(OLD, 8, seed=3), edited(OLD, 8, seed=2)
+NEXT, OTHER = edited(COPY, 8, seed=4), text(2, 200)
+MOST_WRITES = 40
+OF_CLUSTERS = (Law.POST_SIGNATURE, Law.CLUSTER_ORIGINAL, Law.CLUSTER_MEMBERS, Law.ONE_ORIGINAL)
+
+
+def numbered(one: Candidate, fence: int) -> Candidate:
+    """A post as a visit with this number brings it."""
+    return replace(one, fences={"fence": fence})
+
+
+def is_deletion(command: str, collection: str, _: dict[str, Any]) -> bool:
+    """Whether a write takes signatures out of the index."""
+    return (command, collection) == ("delete", "signatures")
+
+
+def is_of_posts(command: str, collection: str, _: dict[str, Any]) -> bool:
+    """Whether a write stores posts."""
+    return (command, collection) == ("update", "posts")
+
+
+async def wrong_clusters(db: Database, _: Registry) -> dict[str, list[str]]:
+    """What does not hold of the clusters of a database."""
+    found = (await check(db)).broken
+    return {law: found[law].examples for law in OF_CLUSTERS if found[law].count}
+
+
+async def overtaken(
+    uri: str, redis: str | None, holder: Holder, slow: Candidate, fast: Iterable[Candidate]
+) -> dict[str, list[str]]:
+    """One process stands still at a write; what another one brings meanwhile is stored.
+
+    Returns what does not hold of the clusters after that.
+    """
+    way = f"mongodb://127.0.0.1:{holder.port}/{uri.rpartition('/')[2]}"
+    async with index(way, redis) as one, index(uri, redis) as other:
+        holder.arm()
+        storing = asyncio.ensure_future(stored(*one, [slow]))
+        await asyncio.to_thread(holder.held.wait, 30)
+        assert holder.is_cut
+        for post in fast:
+            await stored(*other, [post])
+        holder.go_on()
+        await storing
+        return await wrong_clusters(*other)
+
+
+def test_an_original_that_leaves_while_it_gets_its_first_copy_has_an_heir(
+    mongo: EmbeddedServer, stored: tuple[Db, str], keeper: str | None
+) -> None:
+    db, uri = stored
+    posts = Posts(uri, keeper)
+    posts.claim(candidate("x a", OLD))
+    with Holder(mongo.socket, 1, is_deletion) as holder:
+        slow = candidate("x a", OTHER, edit=True)
+        copies = [candidate("x b", COPY, NOW + HOUR)]
+        assert asyncio.run(overtaken(uri, keeper, holder, slow, copies)) == {}
+    assert posts.originals() == {"x a", "x b"}
+    assert {row["post"] for row in posts.clusters()} <= {"x b"}
+    assert db.signatures.count_documents({}) == 2
+
+
+def test_a_stray_that_has_another_cluster_by_now_stays_in_it(
+    mongo: EmbeddedServer, stored: tuple[Db, str], keeper: str | None
+) -> None:
+    _, uri = stored
+    posts = Posts(uri, keeper)
+    for key, words, hours in (("x a", OLD, 0), ("x b", COPY, 1), ("x c", STRAY, 2)):
+        posts.claim(numbered(candidate(key, words, NOW + hours * HOUR), 1000))
+    assert posts.originals() == {"x a"}
+    with Holder(mongo.socket, 1, is_deletion) as holder:
+        slow = numbered(candidate("x a", NEXT, edit=True), 2000)
+        fast = [
+            numbered(candidate("x c", OTHER, NOW + 2 * HOUR, edit=True), 2000),
+            numbered(candidate("x d", edited(OTHER, 4), NOW + 3 * HOUR), 1000),
+        ]
+        assert asyncio.run(overtaken(uri, keeper, holder, slow, fast)) == {}
+    assert posts.originals() == {"x a", "x c"}
+    assert posts.post("x d")["duplicate_of"] == "x c"
+    assert posts.signature("x c")["fence"] == 2000
+
+
+def test_a_stray_that_was_seen_meanwhile_keeps_its_number(
+    mongo: EmbeddedServer, stored: tuple[Db, str], keeper: str | None
+) -> None:
+    _, uri = stored
+    posts = Posts(uri, keeper)
+    for key, words, hours in (("x a", OLD, 0), ("x b", COPY, 1), ("x c", STRAY, 2)):
+        posts.claim(numbered(candidate(key, words, NOW + hours * HOUR), 1000))
+    with Holder(mongo.socket, 1, is_deletion) as holder:
+        slow = numbered(candidate("x a", NEXT, edit=True), 2000)
+        fast = [numbered(candidate("x c", STRAY, NOW + 2 * HOUR, edit=True), 3000)]
+        assert asyncio.run(overtaken(uri, keeper, holder, slow, fast)) == {}
+    assert posts.originals() == {"x a", "x c"}
+    assert posts.signature("x c")["fence"] == 3000
+
+
+@pytest.mark.parametrize("copies", [[], [("x b", COPY)]])
+def test_a_copy_that_is_none_any_more_when_its_post_is_written_is_shown_as_it_is(
+    mongo: EmbeddedServer,
+    stored: tuple[Db, str],
+    keeper: str | None,
+    copies: list[tuple[str, str]],
+) -> None:
+    _, uri = stored
+    posts = Posts(uri, keeper)
+    posts.claim(candidate("x a", OLD))
+    for key, words in copies:
+        posts.claim(candidate(key, words, NOW + HOUR))
+    with Holder(mongo.socket, 1, is_of_posts) as holder:
+        slow = candidate("x c", STRAY, NOW + 2 * HOUR)
+        fast = [candidate("x a", NEXT, edit=True)]
+        assert asyncio.run(overtaken(uri, keeper, holder, slow, fast)) == {}
+    assert posts.originals() == {"x a", "x c"}
+
+
+# The driver forgets sockets that nobody accepted.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_an_edit_that_is_cut_at_any_write_and_repeated_leaves_clusters_whole(
+    mongo: EmbeddedServer, databases: Databases, keeper: str | None
+) -> None:
+    for nth in range(1, MOST_WRITES):
+        with databases() as (_, uri), Cutter(mongo.socket, nth, answers=True) as cutter:
+            posts = Posts(uri, keeper)
+            for key, words, hours in (("x a", OLD, 0), ("x b", COPY, 1), ("x c", STRAY, 2)):
+                posts.claim(candidate(key, words, NOW + hours * HOUR))
+            edit = candidate("x a", NEXT, edit=True)
+            asyncio.run(cut(uri, keeper, cutter, edit))
+            posts.claim(edit)
+            assert posts.on(wrong_clusters) == {}, (nth, cutter.seen)
+            assert posts.originals() == {"x a", "x c"}, (nth, cutter.seen)
+        gc.collect()
+        if not cutter.is_cut:
+            break
+    assert 5 < nth < MOST_WRITES - 1, cutter.seen
+
+
+async def cut(uri: str, redis: str | None, cutter: Cutter, edit: Candidate) -> None:
+    """A process that loses MongoDB as it stores an edit."""
+    way = f"mongodb://127.0.0.1:{cutter.port}/{uri.rpartition('/')[2]}?timeoutMS=500"
+    with suppress(PyMongoError):
+        async with index(way, redis) as one:
+            cutter.arm()
+            await stored(*one, [edit])
+
+
+def is_update(command: str, collection: str, _: dict[str, Any]) -> bool:
+    """Whether a write changes signatures."""
+    return (command, collection) == ("update", "signatures")
+
+
+def is_insertion(command: str, collection: str, _: dict[str, Any]) -> bool:
+    """Whether a write adds signatures."""
+    return (command, collection) == ("insert", "signatures")
+
+
+@pytest.mark.parametrize("words", [STRAY, edited(STRAY, 2, seed=9)])
+def test_a_visit_of_a_stray_that_is_on_its_way_is_what_counts(
+    mongo: EmbeddedServer, stored: tuple[Db, str], keeper: str | None, words: str
+) -> None:
+    _, uri = stored
+    posts = Posts(uri, keeper)
+    for key, text_of, hours in (("x a", OLD, 0), ("x b", COPY, 1), ("x c", STRAY, 2)):
+        posts.claim(numbered(candidate(key, text_of, NOW + hours * HOUR), 1000))
+    visited = numbered(candidate("x c", words, NOW + 2 * HOUR, edit=True), 3000)
+    with (
+        Holder(mongo.socket, 1, is_update) as of_visit,
+        Holder(mongo.socket, 1, is_insertion) as of_edit,
+    ):
+        edit = numbered(candidate("x a", NEXT, edit=True), 2000)
+        found = asyncio.run(crossed(uri, keeper, (of_visit, visited), (of_edit, edit)))
+    assert found == {}
+    assert posts.originals() == {"x a", "x c"}
+    row = posts.signature("x c")
+    assert (row["fence"], row["sketch"]) == (3000, visited.sketch.encode())
+
+
+async def crossed(
+    uri: str, redis: str | None, first: tuple[Holder, Candidate], second: tuple[Holder, Candidate]
+) -> dict[str, list[str]]:
+    """One process is held at a write, then another one; the first goes on first.
+
+    Returns what does not hold of the clusters after that.
+    """
+    async with AsyncExitStack() as stack:
+        storing = []
+        for holder, post in (first, second):
+            way = f"mongodb://127.0.0.1:{holder.port}/{uri.rpartition('/')[2]}"
+            one = await stack.enter_async_context(index(way, redis))
+            holder.arm()
+            storing.append(asyncio.ensure_future(stored(*one, [post])))
+            await asyncio.to_thread(holder.held.wait, 30)
+            assert holder.is_cut
+        for (holder, _), done in zip((first, second), storing, strict=True):
+            holder.go_on()
+            await done
+        return await wrong_clusters(*one)

@@ -18,10 +18,9 @@ from typing import Any, TextIO
 
 import pytest
 
-from crawler.config import Config
-from crawler.locks import only_one
 from tests.integration.claiming import edited, text
 from tests.integration.harness import Db, Freshet, Result, Row
+from tests.integration.holding import holding
 from tests.integration.inside import in_json, run
 
 DUPLICATES = "characters"
@@ -176,14 +175,15 @@ def test_sketches_of_two_kinds_are_not_mixed(freshet: Freshet, tmp_path: Path) -
 
 
 def test_a_kept_index_is_of_one_run_at_a_time(freshet: Freshet, tmp_path: Path) -> None:
-    config = Config.load(mongo_uri=freshet.env["MONGO_URI"], data_dir=tmp_path / "data")
     path = written(tmp_path, *GROUPS)
     check(freshet, path, "--keep", "archive")
-    with only_one(config, "check-archive", ""):
-        done = check(freshet, path, "--keep", "archive")
-        assert done.complaint.endswith("another scrapy duplicates check is at work with archive")
-        removed = run(freshet, "duplicates", "kept", "--forget", "archive", "--yes")
-        assert removed.complaint.endswith("scrapy duplicates check is at work with archive")
+    with holding(freshet.env["MONGO_URI"], "duplicates check archive", elsewhere=True):
+        for refused in (
+            check(freshet, path, "--keep", "archive"),
+            run(freshet, "duplicates", "kept", "--forget", "archive", "--yes"),
+        ):
+            assert refused.code == 1
+            assert "archive is in use on far (process 7) since " in refused.complaint
 
 
 def test_an_earlier_text_that_comes_late_is_the_original(freshet: Freshet, tmp_path: Path) -> None:

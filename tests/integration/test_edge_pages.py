@@ -79,7 +79,8 @@ def edges(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Ite
     with databases() as (db, uri), RunningSite() as site:
         freshet = Freshet(folder, MONGO_URI=uri, FRESHET_DATA_DIR=folder / "data")
         before = time.monotonic()
-        wrapper = edge_wrapper(freshet, site, r"(?!always-429|gone-after|pdf).*", robots=False)
+        others = "/item/(always-429|gone-after|pdf)"
+        wrapper = edge_wrapper(freshet, site, ".*", not_item_pages=others, robots=False)
         result = freshet.crawl(wrapper, **LIMITS)
         seconds = time.monotonic() - before
         yield Edges(db, site, site.requests(), result.err, seconds)

@@ -279,6 +279,20 @@ def test_a_feed_is_added_with_its_title_and_found_again(
     assert row["next_visit"] <= datetime.now(UTC), "who names a gone feed wants it looked at again"
 
 
+def test_a_password_in_a_url_is_refused_and_not_shown(
+    freshet: Freshet, blog: Pages, database: Db, tmp_path: Path
+) -> None:
+    place = blog.url.replace("http://", "http://me:hidden@")
+    opml = written(tmp_path, OPML.replace("ftp://c.example/", f"{place}/main.xml"))
+    for words in (("add", f"{place}/main.xml"), ("import", opml)):
+        for more in ((), ("--json",)):
+            done = freshet("feeds", *words, *more)
+            assert done.code == (words[0] == "add"), done.out
+            assert "must not hold a user name or a password" in done.out + done.err
+            assert "hidden" not in done.out + done.err
+    assert all("@" not in url for url in urls(database.targets.find()))
+
+
 def test_all_feeds_of_a_page(freshet: Freshet, blog: Pages, database: Db) -> None:
     done = json.loads(freshet("feeds", "add", f"{blog.url}/", "--all", "--json").out)
     paths = [feed["url"].removeprefix(blog.url) for feed in done["feeds"]]

@@ -275,5 +275,47 @@ def test_what_a_hub_delivered_is_taken_first_and_costs_no_request(
     assert "missed" not in row
 
 
+def deliver(db: Db, url: str, number: int, body: str, at: datetime) -> None:
+    """What a hub posted, as `scrapy feeds push` keeps it."""
+    row = {
+        "_id": f"feeds {url} {number}", "spider": "feeds", "url": url, "body": body.encode(),
+        "at": at, "content_type": "application/rss+xml", "size": len(body),
+    }  # fmt: skip
+    db.pushes.insert_one(row)
+
+
+def test_a_document_delivered_again_does_not_bring_old_contents_back(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    url = f"{pages.url}/feed.xml"
+    first, second = rss(post("a", "one")), rss(post("a", "two"))
+    pages.file("/feed.xml", first)
+    subscribe(db, uri, url)
+    crawl(freshet)
+    pages.file("/feed.xml", second)
+    crawl(freshet, hours=12)
+    before = (collected(db)["a"], list(db.versions.find().sort("at")))
+    pages.clear_log()
+
+    # An old document, and one that was never seen: both have signatures of the hub.
+    for number, body in enumerate([first, rss(post("a", "three"))]):
+        old = body.replace("A blog", "An old name")
+        deliver(db, url, number, old, datetime.now(UTC))
+        said = crawl(freshet, hours=12.1 + number / 10)
+        assert "sent other contents of 1 known post, fetching it" in said.err
+        assert (collected(db)["a"], list(db.versions.find().sort("at"))) == before
+        assert asked(pages)["/feed.xml"] == number + 1, "in the same run"
+        assert db.feeds.find_one()["title"] == "A blog"
+
+    # A true edit comes with that fetch; a new post comes with the delivery itself.
+    edited = rss(post("b", "new"), post("a", "three"))
+    pages.file("/feed.xml", edited)
+    deliver(db, url, 3, edited, datetime.now(UTC))
+    crawl(freshet, hours=12.3)
+    assert {name: row["text"] for name, row in collected(db).items()} == {"a": "three", "b": "new"}
+    assert [row.get("pushed", False) for row in visits(db)][-2:] == [True, False]
+
+
 def test_without_a_feed_the_crawl_says_how_to_get_one(freshet: Freshet) -> None:
     assert "no feeds so far (scrapy feeds import FILE, or add URL)" in crawl(freshet).err

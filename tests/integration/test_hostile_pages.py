@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import time
@@ -124,26 +125,34 @@ def test_a_page_that_keeps_its_reader_busy_is_given_up(
     assert reasons == dict.fromkeys(ENDLESS, too_long) | {"plain": None}
 
 
-def test_a_link_that_a_pattern_searches_for_ever_costs_its_page(
+def test_links_made_for_a_pattern_cost_no_page(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
-    # No text that a check makes of it has a trap in it.
-    pattern = r"^(?=.*trap)https?://[^/]+/(\w+/?)+$|/item/"
-    pages.list("/list.html", ["/list/good.html", "/list/bad.html"])
-    pages.list("/list/good.html", ["/item/1.html"])
-    pages.list("/list/bad.html", [f"/trap/{'a' * 60}."])
+    """Each would keep a search that backtracks busy for minutes, in a crawl and in a plan."""
+    endless = r"(\w+/?)+/none$|((a{0,7}){0,7}){0,7}x$|.*-.*-.*-.*-.*\.none$"
+    traps = [f"/trap/{'a' * 1900}!", f"/trap/{'-a' * 900}", f"/trap/{'a/' * 900}!"]
+    pages.list("/list.html", [*traps, "/item/1.html"])
     pages.item("/item/1.html", "One")
     wrapper = freshet.wrapper(
-        "trapped", start_urls=[f"{pages.url}/list.html"], list_pages="/list/", item_pages=pattern,
-        fields={"title": "h1"},
+        "trapped", start_urls=[f"{pages.url}/list.html"], list_pages=endless,
+        item_pages=["/item/", rf"/trap/.*({endless})"], not_item_pages=endless,
+        category={"pattern": endless},
+        fields={"title": "h1", "made": {"xpath": r"//p[re:test(., '^(\w+\s?)+$')]"}},
+        weights={json.dumps(endless): 3, '"/item/"': 2},
     )  # fmt: skip
-    freshet.crawl(wrapper, FRESHET_READ_SECONDS=0.5)
-    reasons = {
-        visit["target"].removeprefix(pages.url): visit.get("reason") for visit in visits(database)
-    }
-    too_long = "takes longer than 0.5 s of processor time"
-    fine = ("/list.html", "/list/good.html", "/item/1.html")
-    assert reasons == dict.fromkeys(fine) | {"/list/bad.html": too_long}
+    pages.file("/item/1.html", f"{HEAD}<h1>One</h1><p>{'a' * 20_000}!</p><p>word</p>")
+    freshet.crawl(wrapper, FRESHET_READ_SECONDS=5)
+    found = {v["target"].removeprefix(pages.url): v.get("reason") for v in visits(database)}
+    assert found == dict.fromkeys(("/list.html", "/item/1.html"))
+    (post,) = database.posts.find()
+    assert post["fields"]["made"] == "word"
+    # What a site listed once is searched again in each plan.
+    row = database.targets.find_one({"kind": "item"})
+    assert row is not None
+    longer = [row | {"_id": f"trapped {pages.url}{x}", "url": f"{pages.url}{x}"} for x in traps]
+    database.targets.insert_many(longer)
+    assert freshet("replan").code == 0
+    assert database.targets.count_documents({"plan": {"$exists": True}}) == 5
 
 
 def test_a_large_change_is_measured_without_holding_up_the_crawl(

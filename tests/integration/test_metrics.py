@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 import urllib.error
 import urllib.request
@@ -69,6 +70,9 @@ def until(url: str, status: int) -> None:
         time.sleep(0.05)
 
 
+LISTENS = re.compile(r"http://(127\.0\.0\.1|0\.0\.0\.0):")
+
+
 class Serving:
     """A command that tells where it listens; it is ended by SIGTERM, and has to end well."""
 
@@ -78,7 +82,7 @@ class Serving:
 
     def __enter__(self) -> Self:
         assert self.process.stderr is not None
-        while "http://127.0.0.1:" not in (line := self.process.stderr.readline()):
+        while not LISTENS.search(line := self.process.stderr.readline()):
             assert line, self.err
             self.err += line
         self.url = line[line.index("http://") :].strip().removesuffix("/metrics")
@@ -434,6 +438,18 @@ def test_metrics_on_loopback_are_told_to_this_machine_only(freshet: Freshet) -> 
         ):  # fmt: skip
             for path in ("metrics", "-/healthy"):
                 assert get(f"{serving.url}/{path}", host)[0] == status, host
+
+
+def test_metrics_elsewhere_are_told_to_names_of_this_network_only(freshet: Freshet) -> None:
+    words = ("metrics", "serve", "--port", "0.0.0.0:0")
+    with Serving(freshet, *words, FRESHET_METRICS_HOSTS="Metrics.example,other.example") as serving:
+        url = f"http://127.0.0.1:{serving.url.rsplit(':', 1)[1]}"
+        for host, status in (
+            ("127.0.0.1:9464", 200), ("10.0.0.7", 200), ("[fd00::7]:9464", 200),
+            ("freshet:9464", 200), ("metrics.example", 200),
+            ("evil.test", 403), ("evil.test:9464", 403), ("a b", 403),
+        ):  # fmt: skip
+            assert get(f"{url}/metrics", host)[0] == status, host
 
 
 def test_a_database_that_goes_away_is_told(server: EmbeddedServer, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
+from crawler.reactor import MAX_CONNECTIONS, MAX_OF_ADDRESS
 from crawler.storage.pushes import MOST_KEPT
 from tests.integration.harness import Db, Freshet, Row
 from tests.integration.pushing import (
@@ -187,3 +188,49 @@ def test_the_path_before_the_token_is_the_proxy_s_business(
     place = f"http://127.0.0.1:{push.port}/somewhere/else/{known['token']}"
     assert ask(place, b"<rss/>", signed(known, b"<rss/>"))[0] == 202
     assert database.pushes.count_documents({}) == 1
+
+
+def test_slow_header_lines_do_not_keep_a_hub_out(
+    active: tuple[Push, Row], database: Db, hub: Hub
+) -> None:
+    """As many as there are places, of two addresses; each byte would put an idle limit off."""
+    push, _ = active
+    with contextlib.ExitStack() as stack:
+        drips = [
+            stack.enter_context(
+                socket.create_connection(
+                    ("127.0.0.1", push.port), timeout=10, source_address=(source, 0)
+                )
+            )
+            for _ in range(MAX_OF_ADDRESS)
+            for source in ("127.0.0.2", "127.0.0.3")
+        ]
+        assert len(drips) == MAX_CONNECTIONS
+        for drip in drips:
+            drip.sendall(b"POST /push/x HTTP/1.1\r\nHost: a\r\nX-Slow: ")
+        for body in ("<rss>one</rss>", "<rss>two</rss>"):
+            assert hub.publish(body) == [202]
+            for drip in drips:
+                with contextlib.suppress(OSError):
+                    drip.sendall(b"x")
+    assert database.pushes.count_documents({}) == 2
+
+
+def test_an_address_has_half_of_the_places(active: tuple[Push, Row]) -> None:
+    """Its own oldest request that is not whole goes for the next, those of others stay."""
+    push, _ = active
+    with contextlib.ExitStack() as stack:
+
+        def begun(source: str) -> socket.socket:
+            place = ("127.0.0.1", push.port)
+            one = socket.create_connection(place, timeout=10, source_address=(source, 0))
+            stack.enter_context(one).sendall(b"GET /push/x HTTP/1.1\r\n")
+            return one
+
+        other = begun("127.0.0.2")
+        own = [begun("127.0.0.3") for _ in range(MAX_OF_ADDRESS + 1)]
+        with contextlib.suppress(ConnectionResetError):
+            assert own[0].recv(100) == b"", "the oldest is closed"
+        for one in (other, own[1], own[-1]):
+            one.sendall(b"Host: a\r\n\r\n")
+            assert one.recv(100).startswith(b"HTTP/1.1 404")

@@ -66,9 +66,11 @@ def test_all_items_and_only_wanted_pages(
     subprocess.run(["tar", "xf", folder / f"{site.archive}.tar.xz"], cwd=tmp_path, check=True)
     described = json.loads((folder / "sites.json").read_text(encoding="utf-8"))
     patterns = next(entry for entry in described if entry["site"] == site.archive)
-    lists, items = (
-        url_pattern(patterns[f"{kind}_pattern"], slashless=site.slashless)
-        for kind in ("list", "item")
+    # One site's items are all but some: `^(?!some)rest`.
+    excluded, rest = re.fullmatch(r"\^(?:\(\?!(.+?)\))?(.*)", patterns["item_pattern"]).groups()
+    lists, items, others = (
+        url_pattern(pattern, slashless=site.slashless)
+        for pattern in (patterns["list_pattern"], rest, f"(?:{excluded or '$none'})")
     )
     host = site.host.removeprefix("www.")
     with RunningFolder({host: tmp_path / site.archive}, validators=True) as server:
@@ -77,6 +79,7 @@ def test_all_items_and_only_wanted_pages(
             "-a", f"start_urls=http://{site.host}/",
             "-a", f"list_pages={lists}",
             "-a", f"item_pages={items}",
+            "-a", f"not_item_pages={others}",
         ]  # fmt: skip
         first = freshet("crawl", "site", *arguments, http_proxy=server.url)
         counts = json.loads(freshet("targets", "real", "--json").out)

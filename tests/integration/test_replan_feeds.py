@@ -116,7 +116,7 @@ def test_pages_and_feeds_are_planned_apart_unless_they_share_a_budget(
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("--budget", "0.1"), "budget 0.1/day is below the least possible: 5 targets every 28 "),
+        (("--budget", "0.01"), "budget 0.01/day is below the least possible: 5 targets every 168 "),
         (("--policy", "groups"), "no policy 'groups'; there are: optimal, uniform, min-delay"),
         (("--freshness", "0.9"), "--freshness is for pages"),
         (("--shared-budget", "--kind", "pages"), "--kind pages: there are none"),

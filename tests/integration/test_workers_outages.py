@@ -36,7 +36,7 @@ def test_redis_is_killed_and_comes_back_with_its_append_only_file(
         time.sleep(2)
         server.start(60)
         said = ended(workers)
-        assert all("went away" in log and "is back" in log for log in said)
+        assert all("unavailable, retrying" in log and "available again" in log for log in said)
         check(database, pages, url_of(server), 0)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 import redis as driver
 
+from crawler.leasing import MAX_LOGGED
 from tests.integration.harness import Db, Freshet, Pages, asked
 from tests.integration.test_workers import ended, keys_in, shop, start, until
 
@@ -30,14 +32,16 @@ class Shop(WrapperSpider):
         if "/item/" in response.url:
             yield Request(
                 response.url.replace("item", "details"), self.read_details,
-                headers={{"X-Of": "item"}}, cb_kwargs={{"of": response.url}}, meta={meta},
+                headers={{"Accept-Language": "it"}}, cb_kwargs={{"of": response.url}}, meta={meta},
             )
             yield Request("{url}/shared", self.read_details, cb_kwargs={{"of": "all"}})
 
     def read_details(self, response, of):
-        assert response.request.headers.get("X-Of") == b"item" or of == "all"
+        assert response.request.headers.get("Accept-Language") == b"it" or of == "all"
         self.logger.info("details of %s: %s", of, response.css("h1::text").get())
 """
+# By what is in the meta of a request: those that were offered to all workers.
+SHARED = {"detailed": 40, "objects": 20, "steering": 20}
 
 
 @pytest.fixture
@@ -48,15 +52,15 @@ def words(pages: Pages, tmp_path: Path) -> tuple[str, ...]:
     for n in range(20):
         pages.item(f"/item/{n}", f"Item {n}")
         pages.item(f"/details/{n}", f"Details {n}")
-    spider = SPIDER.format(url=pages.url, meta="{'n': b'\\xff'}")
-    (tmp_path / "detailed.py").write_text(spider, encoding="utf-8")
-    (tmp_path / "objects.py").write_text(
-        SPIDER.format(url=pages.url, meta="{'n': object()}"), encoding="utf-8"
-    )
+    pages.item("/good", "Good")
+    metas = {"detailed": "{'dont_redirect': True}", "objects": "{'n': object()}"}
+    for module, meta in (metas | {"steering": "{'proxy': ''}"}).items():
+        spider = SPIDER.format(url=pages.url, meta=meta)
+        (tmp_path / f"{module}.py").write_text(spider, encoding="utf-8")
     return ("crawl", "shop", "-s")
 
 
-@pytest.mark.parametrize("module", ["detailed", "objects"])
+@pytest.mark.parametrize("module", SHARED)
 def test_requests_of_a_spider_are_made_once_by_whoever_has_room(
     freshet: Freshet, database: Db, pages: Pages, redis: str, words: tuple[str, ...],
     tmp_path: Path, module: str,
@@ -65,7 +69,8 @@ def test_requests_of_a_spider_are_made_once_by_whoever_has_room(
     workers = [freshet.start(*words, f"SPIDER_MODULES={module}", **env) for _ in range(2)]
     said = "".join(ended(workers))
     found = asked(pages)
-    # What cannot leave a process (it has an object in its meta) stays with the worker that made it.
+    # What cannot leave a process, for an object or a proxy in its meta, stays with its worker.
+    assert sum(map(int, re.findall(r"'scheduler/enqueued/redis': (\d+)", said))) == SHARED[module]
     assert found.pop("/shared") == 1
     assert set(found.values()) == {1}
     assert len(found) == 41
@@ -78,10 +83,31 @@ def test_what_a_stranger_writes_into_the_queue_is_thrown_out(
     freshet: Freshet, database: Db, pages: Pages, redis: str, tmp_path: Path, words: tuple[str, ...]
 ) -> None:
     evil = tmp_path / "evil"
-    strange = [
-        {"_class": "subprocess.Popen", "args": ["touch", str(evil)], "url": "http://a/"},
-        {"url": f"file://{tmp_path}/detailed.py", "callback": "read_details"},
-        {"url": pages.url, "callback": "no_such"},
+    good = {"url": f"{pages.url}/good", "callback": "read_details", "cb_kwargs": {"of": "all"}}
+    parts: list[dict[str, object]] = [
+        {"_class": "subprocess.Popen", "args": ["touch", str(evil)]},
+        {"url": f"file://{tmp_path}/detailed.py"},
+        {"url": "http://other.example/"},
+        {"callback": "no_such"},
+        {"callback": None},
+        {"callback": "begin", "cb_kwargs": {}},
+        {"callback": "parse_target", "cb_kwargs": {}},
+        {"errback": "begin"},
+        {"cb_kwargs": {}},
+        {"meta": {"proxy": "http://evil.example:8080"}},
+        {"meta": {"dont_obey_robotstxt": True}},
+        {"meta": {"max_retry_times": 10**9}},
+        {"headers": {"$pairs": [[{"$bytes": "Host"}, [{"$bytes": "evil"}]]]}},
+        {"headers": {"$pairs": [[{"$bytes": "Accept"}, [{"$bytes": "a\r\nX: b"}]]]}},
+        {"cookies": {"session": "evil"}},
+        {"method": "DELETE"},
+    ]
+    strange = [json.dumps(good | part).encode() for part in parts]
+    strange += [
+        b'{"url":' + b"[" * 100_000,
+        b'{"cb_kwargs":' + b'{"of":' * 100 + b"1" + b"}" * 101,
+        b'{"url": "' + b"x" * 1_000_000,
+        b'{"url": "\xff"}',
     ]
     env = {"PYTHONPATH": tmp_path, "REDIS_URL": redis}
     more = ("SPIDER_MODULES=detailed", "-s", "DOWNLOAD_DELAY=0.1")
@@ -91,14 +117,20 @@ def test_what_a_stranger_writes_into_the_queue_is_thrown_out(
         base = f"{{freshet:{database.name}:shop}}:"
         run = str(client.hget(f"{base}pass", "id"), "ascii")
         for n, one in enumerate(strange):
-            client.hset(f"{base}{run}:bodies", f"evil {n}", json.dumps(one))
-            client.zadd(f"{base}{run}:pending", {f"evil {n}": 0})
+            name = b"evil \xff %d" % n
+            client.hset(f"{base}{run}:bodies", name, one)
+            client.zadd(f"{base}{run}:pending", {name: 0})
+        client.hset(f"{base}{run}:bodies", "good", json.dumps(good))
+        client.zadd(f"{base}{run}:pending", {"good": 0})
         client.zadd(f"{base}{run}:pending", {"other http://127.0.0.1/": 0})
     (said,) = ended([worker])
-    assert said.count("Redis holds what is no request of shop") == 3
+    assert said.count("Redis holds what is no request of shop") == len(strange) == MAX_LOGGED
+    assert "more are not logged" in said
     assert not evil.exists()
-    assert asked(pages)["/"] == 0
+    assert asked(pages)["/good"] == 1
     assert database.visits.count_documents({}) == 21
+    assert database.runs.find_one({}, sort=[("started", -1)])["counts"].get("error", 0) == 0
+    assert keys_in(redis, database) == []
 
 
 def test_all_cells_of_a_page_are_read_by_one_worker_in_one_request(

@@ -96,9 +96,9 @@ class Mongo(Server):
 
     name = "MongoDB"
 
-    def __init__(self, folder: Path, cache_gb: float = CACHE_GB) -> None:
+    def __init__(self, folder: Path, cache_gb: float = CACHE_GB, **settings: object) -> None:
         super().__init__()
-        config = Config.load(data_dir=folder, mongo_uri=None, mongo_cache_gb=cache_gb)
+        config = Config.load(data_dir=folder, mongo_uri=None, mongo_cache_gb=cache_gb, **settings)
         self._server = EmbeddedServer.of(config)
         self.socket = self._server.socket
 

@@ -1,7 +1,9 @@
 """A server that misbehaves on purpose, each way at a path of its own: `/item/<name>`.
 
 `/` lists them all, `/many/<name>/<n>` lists one n times; `/good/<n>` are pages that behave. What
-follows the name in the path is passed on as `rest`. Raw sockets, as no library would send this.
+follows the name in the path is passed on as `rest`. `/mixed/<hostile>/` is a site of 1,000 honest
+pages with as many hostile ones among them as the path names. Raw sockets, as no library would send
+this.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from tests.site import (
     hostile_bodies,
     hostile_bombs,
     hostile_heads,
+    hostile_mixed,
     hostile_moves,
     hostile_pages,
     hostile_robots,
@@ -32,7 +35,7 @@ HEAD_BYTES = 65_536
 MISBEHAVIOURS: dict[str, Misbehaviour] = (
     hostile_bombs.ALL | hostile_bodies.ALL | hostile_heads.ALL | hostile_moves.ALL
 )
-KNOWN = MISBEHAVIOURS | hostile_pages.ALL
+KNOWN = MISBEHAVIOURS | hostile_pages.ALL | hostile_mixed.CHANGING
 
 
 class Hostile:
@@ -41,6 +44,7 @@ class Hostile:
     def __init__(self, log: Path | None) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         self._log = None if log is None else os.open(log, flags, 0o644)
+        self._mixed = hostile_mixed.MixedSite()
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve until the client goes, or an answer has ended the connection."""
@@ -67,6 +71,8 @@ class Hostile:
         elif link.path.startswith("/many/"):
             _, _, name, count = link.path.split("/")
             await link.page(_list(f"{name}/{n}" for n in range(int(count))))
+        elif link.path.startswith("/mixed/"):
+            await self._mixed.answer(link)
         elif link.path.startswith("/item/"):
             name, _, rest = unquote(link.path.removeprefix("/item/")).partition("/")
             await KNOWN.get(name, hostile_moves.missing)(link, rest)

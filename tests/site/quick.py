@@ -25,6 +25,8 @@ from tests.site import big
 A_PAGE = 200
 # How often items change, in units of `changes_seconds`; every fourth never does.
 PERIODS = (1, 4, 16, 0)
+# Of a page that is rewritten: the item whose text it shows next, and how many it shows in turn.
+STEP, TEXTS = 41, 3
 LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 END = b"\r\n\r\n"
 AGENT = re.compile(rb"\r\nuser-agent: *([^\r]*)", re.I)
@@ -40,11 +42,13 @@ class Pages:
 
     changes_seconds:  between two changes of the items that change most; 0: nothing changes
     arrivals_seconds: between two new items; 0: none comes
+    rewrites:         each change shows the text of another item, for a time
     """
 
     items: int
     changes_seconds: float = 0.0
     arrivals_seconds: float = 0.0
+    rewrites: bool = False
 
     def page(self, path: bytes, seconds: float) -> tuple[bytes, int] | None:
         """Return a page and how often it has changed; None for a 404."""
@@ -57,7 +61,8 @@ class Pages:
             return _links(b"List %d" % number, b"item", wanted), last
         if (found := ITEM.fullmatch(path)) and (number := int(found[1])) <= items:
             edits = self._edits(number, seconds)
-            return big.item_page(number, edits), edits
+            shown = number + (STEP * (edits % TEXTS) if self.rewrites else 0)
+            return big.item_page(shown, edits), edits
         return None
 
     def paths(self) -> Iterator[str]:
@@ -191,8 +196,9 @@ def main() -> None:
     options.add_argument("--delay-ms", type=float, default=0.0, help="mean time until an answer")
     options.add_argument("--changes-seconds", type=float, default=0.0, help="between changes")
     options.add_argument("--arrivals-seconds", type=float, default=0.0, help="between new items")
+    options.add_argument("--rewrites", action="store_true", help="a change is another item's text")
     args = options.parse_args()
-    pages = Pages(args.items, args.changes_seconds, args.arrivals_seconds)
+    pages = Pages(args.items, args.changes_seconds, args.arrivals_seconds, args.rewrites)
     asyncio.run(serve(Site(pages, args.log, args.delay_ms / 1000), args.port))
 
 

@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 
 from crawler.sketches.boilerplate import (
+    EAGER_POSTS,
     MAX_COMMON,
     MAX_MARKS_A_POST,
     MAX_POSTS,
     MIN_POSTS,
+    SAMPLED_POSTS,
     Sourced,
     Table,
     sourced,
     weighed,
 )
-from crawler.sketches.marks import COMMON, Tally, few_of, marks_of
+from crawler.sketches.marks import COMMON, Tally, marks_of
 from crawler.sketches.normal import code_points
 from crawler.sketches.sketch import by_characters
 from crawler.sketches.stored import Sketch
@@ -81,6 +83,28 @@ def test_a_copy_is_found_wherever_its_words_are_changed(make, seed: int) -> None
     assert sketch(copy, table).similarity(sketch(words, table)) >= THRESHOLD
 
 
+def test_posts_of_one_source_with_different_titles_are_as_alike_as_what_else_they_have() -> None:
+    table = taught([framed(seed) for seed in range(5)])
+    menu, footer = text(1, 60), text(2, 40)
+
+    def titled(words: str, title: str | None, source: str = "feed") -> Sketch:
+        known = sourced(source, f"{menu} {words} {footer}", title)
+        made = by_characters(known.text) if known else None
+        assert known is not None
+        assert made is not None
+        weighed_ = weighed(made, known, table)
+        assert weighed_.own is not None
+        return Sketch.decode(weighed_.encode())
+
+    words = text(50, 12)
+    one, other = words, edited(words, 3)
+    assert titled(one, None).similarity(titled(other, None)) >= THRESHOLD
+    assert titled(one, "News").similarity(titled(other, "NEWS ")) >= THRESHOLD
+    assert titled(one, "News").similarity(titled(other, None)) >= THRESHOLD
+    assert titled(one, "News").similarity(titled(other, "More news")) < THRESHOLD
+    assert titled(one, "News").similarity(titled(one, "More news")) == 1
+
+
 def test_a_copy_of_all_is_found_at_a_source_without_that_boilerplate() -> None:
     table = taught([framed(other) for other in range(5)])
     another, copies, others = sketch(framed(90, 20), table), 0, 0
@@ -132,6 +156,31 @@ def test_posts_from_before_are_pending_once() -> None:
     assert set(table.pending) == {f"p{n}" for n in range(MIN_POSTS - 1)} | {"late"}
 
 
+def test_what_two_workers_learn_at_the_same_moment_comes_together() -> None:
+    """The second one adds its posts to what the first one has stored."""
+    late = Table("feed")
+    late.learn("late", given(framed(71)))
+    stored = taught([framed(1), framed(2)])
+    stored.take_over(late)
+    assert set(stored.pending) == set(stored.posts) == {"p0", "p1", "late"}
+    assert stored.common.size > 50
+    # What became common elsewhere, after the late one's post was compared without it.
+    stored = taught([framed(seed) for seed in range(5)])
+    before = stored.version
+    stored.pending.clear()
+    stored.take_over(late)
+    assert stored.pending["late"] == before
+
+
+def test_a_full_source_learns_from_a_sample_and_from_edits() -> None:
+    table = taught([framed(seed) for seed in range(EAGER_POSTS - 1)])
+    assert all(table.wants(f"new{number}", number) for number in range(8))
+    table.learn("last", given(framed(99)))
+    wanted = [number for number in range(100) if table.wants(f"new{number}", number)]
+    assert wanted == list(range(0, 100, SAMPLED_POSTS))
+    assert table.wants("last", 1)
+
+
 def test_an_edit_of_a_post_does_not_count_twice() -> None:
     table = Table("feed")
     for seed in range(10):
@@ -157,20 +206,27 @@ def test_marks_of_a_passage_do_not_depend_on_what_stands_around_it() -> None:
 
 
 def test_a_tally_counts_as_a_dictionary_does() -> None:
-    random, counts = np.random.default_rng(1), dict[int, int]()
-    posts = [few_of(random.integers(1, 500, 60).astype(np.uint32), 40) for _ in range(200)]
+    counts, latest = dict[int, int](), list[set[int]]()
     tally = Tally([], np.empty(0, np.uint32))
-    for number, its in enumerate(posts):
-        assert len(set(its.tolist())) == its.size <= 40
-        tally.add(its)
-        for mark in its.tolist():
+    for number in range(200):
+        post = given(" ".join(text(seed, 30) for seed in (number, number // 2, number // 3, 5000)))
+        taught = tally.teach(post, 40, 0, MIN_POSTS)
+        assert taught is not None
+        its = set(taught.marks.tolist())
+        assert 10 < len(its) == taught.marks.size <= 40
+        # The smallest hashes, so that posts with the same passage keep the same marks of it.
+        assert its == {mark for mark in post.marks.hashes.tolist() if mark <= max(its)}
+        for mark in its:
             counts[mark] = counts.get(mark, 0) + 1
+        assert set(taught.frequent.tolist()) == {one for one in its if counts[one] >= MIN_POSTS}
+        latest.append(its)
         if number >= 30:
-            tally.remove(posts[number - 30])
-            for mark in posts[number - 30].tolist():
+            gone = latest.pop(0)
+            tally.remove(np.array(sorted(gone), np.uint32))
+            for mark in gone:
                 counts[mark] -= 1
-    marks = np.arange(1, 500, dtype=np.uint32)
-    assert tally.states(marks).tolist() == [counts.get(int(mark), 0) for mark in marks]
+    marks = np.array(sorted(counts), np.uint32)
+    assert tally.states(marks).tolist() == [counts[int(mark)] for mark in marks]
     tally.make_common(marks[:3])
     assert (tally.states(marks) >= COMMON).sum() == 3
 
@@ -183,6 +239,7 @@ def test_a_weighed_sketch_is_stored_as_it_is(seed: int) -> None:
     back = Sketch.decode(made.encode())
     assert back.own is not None
     assert back.encode() == made.encode()
-    assert (back.own.tag, back.own.share) == (made.own.tag, made.own.share)
+    assert (back.own.tag, back.own.title) == (made.own.tag, made.own.title)
+    assert back.own.share == made.own.share
     assert back.bands.tolist() == made.bands.tolist()
     assert back.similarity(made) == 1

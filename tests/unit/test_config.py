@@ -12,6 +12,7 @@ from scrapy.settings import Settings
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.storage.embedded import usual_cache_gb
+from schedules.schedule import LONGEST_FEED_WEEKS, LONGEST_WEEKS, WEEK_HOURS
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +37,7 @@ def test_every_knob_has_a_default_and_a_description() -> None:
         ("database", "freshet"),
         ("list_interval_hours", 6.0),
         ("item_interval_hours", 24.0),
-        ("max_interval_hours", 24.0 * 28),
+        ("max_interval_hours", None),
         ("error_interval_hours", 1.0),
         ("gone_confirmations", 3),
         ("host_requests", 0),
@@ -46,6 +47,14 @@ def test_every_knob_has_a_default_and_a_description() -> None:
 )
 def test_the_defaults_are_those_of_the_documentation(name: str, default: object) -> None:
     assert getattr(Config.load(), name) == default
+
+
+def test_feeds_may_wait_longer_than_pages_unless_a_limit_is_set() -> None:
+    usual = Config.load()
+    assert usual.longest_hours(feeds=False) == LONGEST_WEEKS * WEEK_HOURS
+    assert usual.longest_hours(feeds=True) == LONGEST_FEED_WEEKS * WEEK_HOURS
+    limited = Config.load(max_interval_hours=100)
+    assert (limited.longest_hours(feeds=False), limited.longest_hours(feeds=True)) == (100, 100)
 
 
 @pytest.mark.parametrize(

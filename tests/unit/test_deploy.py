@@ -194,9 +194,25 @@ def test_chores_are_left_to_others() -> None:
 
 @pytest.mark.parametrize("template", [SERVICE, WORKER])
 def test_units(template: str, tmp_path: Path) -> None:
-    config = Config.load(mongo_uri="mongodb://db/freshet", redis_url="redis://r")
+    config = Config.load(
+        mongo_uri="mongodb://db/freshet", redis_url="redis://r",
+        data_dir=tmp_path / "of data", metrics_dir=tmp_path / "metrics",
+    )  # fmt: skip
     text = unit(config, ["books", "wrappers/"], template)
-    assert "@" not in text
+    said = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    assert "@" not in text.replace("SystemCallFilter=@system-service", "")
+    strict = {
+        "ProtectSystem": "strict", "ProtectHome": "read-only", "NoNewPrivileges": "true",
+        "PrivateTmp": "true", "SystemCallFilter": "@system-service", "RestrictNamespaces": "true",
+    }  # fmt: skip
+    assert strict.items() <= said.items()
+    assert said["MemoryMax"] == ("4G" if template == SERVICE else "1G")
+    assert set(said["RestrictAddressFamilies"].split()) >= {"AF_INET", "AF_INET6", "AF_UNIX"}
+    places = [f"-{ROOT}", f"-{tmp_path}/of data", f"-{tmp_path}/metrics", "-%C/freshet"]
+    assert shlex.split(said["ReadWritePaths"]) == places
+    # The manager of a user's services may not drop capabilities, and would not start these.
+    for name in ("CapabilityBoundingSet", "ProtectKernelModules", "PrivateDevices"):
+        assert name not in said
     (run,) = (line for line in text.splitlines() if line.startswith("ExecStart="))
     made = order(shlex.split(run.partition(" -m scrapy ")[2]))
     assert made.names == ["books", f"{Path('wrappers').resolve()}/"]

@@ -31,6 +31,7 @@ from crawler.redis.health import Server as Redis
 from crawler.refreshing.jobs import Known
 from crawler.storage.health import Server as Mongo
 from crawler.storage.indexes import Lack
+from crawler.storage.leases import Holder
 from crawler.storage.schema import VERSION
 from crawler.storage.standing import Fetches, Standing
 from crawler.wrapper import Wrapper
@@ -38,6 +39,7 @@ from spiders.robots import Answer
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 OK, WARNING, FAILED = Status.OK, Status.WARNING, Status.FAILED
+DEFAULTS = Config.load()
 MONGO = Mongo((6, 0, 5), None, 0, False, 0.01, 0.5, 90 * disks.GB, 100 * disks.GB)
 REDIS = Redis("Valkey", (9, 1, 0), "noeviction", 0, True, False, True, 0.0, 0.2)
 
@@ -172,7 +174,7 @@ def test_tests_are_not_needed_to_crawl(
     ("free_gb", "status"), [(90, OK), (1.5, WARNING), (0.2, FAILED)], ids=["ample", "little", "no"]
 )
 def test_room_on_a_disk(free_gb: float, status: Status) -> None:
-    assert disks.room("disk", free_gb * disks.GB, "/data").status is status
+    assert disks.room("disk", free_gb * disks.GB, "/data", 0.5).status is status
 
 
 def test_a_data_folder_is_judged_by_what_is_there_of_it(tmp_path: Path) -> None:
@@ -186,12 +188,15 @@ def test_a_data_folder_is_judged_by_what_is_there_of_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ahead_seconds", "status"), [(0.4, OK), (-0.9, OK), (2, WARNING), (-31, FAILED)]
+    ("ahead_seconds", "status"),
+    [(0.4, OK), (-0.9, OK), (2, WARNING), (-599, WARNING), (-601, FAILED), (601, FAILED)],
 )
 def test_clocks(ahead_seconds: float, status: Status) -> None:
-    found = clocks.skew("MongoDB", ahead_seconds)
+    found = clocks.of_mongodb(ahead_seconds, 600)
     assert found.status is status
     assert ("behind" in found.found) == (ahead_seconds < -1)
+    # No times of Redis's are compared with others.
+    assert clocks.of_redis("Valkey", ahead_seconds).status is (OK if status is OK else WARNING)
 
 
 def test_unknown_variables_and_what_was_meant() -> None:
@@ -253,21 +258,20 @@ def test_an_env_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     ],
 )
 def test_servers_of_mongodb(server: Mongo, status: Status, says: str) -> None:
-    first = mongodb.of_server(server)[0]
+    first = mongodb.of_server(server, DEFAULTS)[0]
     assert first.status is status
     assert says in first.found
 
 
 def test_a_replica_set_of_two_is_worse_than_one() -> None:
     server = replace(MONGO, replica_set="rs0", members=2)
-    assert worst(mongodb.of_server(server)).found == "replica set rs0 has two members"
+    assert worst(mongodb.of_server(server, DEFAULTS)).found == "replica set rs0 has two members"
 
 
-def test_the_disk_and_the_clock_of_a_server() -> None:
-    assert worst(mongodb.of_server(replace(MONGO, free_bytes=1))).check == "mongodb disk"
-    assert worst(mongodb.of_server(replace(MONGO, ahead_seconds=5))).check == "clock"
+def test_the_disk_of_a_server() -> None:
+    assert worst(mongodb.of_server(replace(MONGO, free_bytes=1), DEFAULTS)).check == "mongodb disk"
     hidden = replace(MONGO, free_bytes=None, total_bytes=None)
-    assert statuses(mongodb.of_server(hidden)) == [OK, OK]
+    assert statuses(mongodb.of_server(hidden, DEFAULTS)) == [OK]
 
 
 @pytest.mark.parametrize(
@@ -300,7 +304,7 @@ def test_a_good_redis() -> None:
         (replace(REDIS, is_kept=False), "redis persistence", WARNING),
         (replace(REDIS, is_kept=None), "redis persistence", WARNING),
         (replace(REDIS, is_failing=True), "redis persistence", FAILED),
-        (replace(REDIS, ahead_seconds=-40), "clock", FAILED),
+        (replace(REDIS, ahead_seconds=-40), "clock", WARNING),
     ],
 )
 def test_redis_that_is_not_as_it_should_be(server: Redis, check: str, status: Status) -> None:
@@ -325,8 +329,8 @@ def at(hours_ago: float) -> datetime:
             "ended 2 h ago (finished); 7 targets due, the first since 5 h",
         ),
         (
-            Standing(at(30), None, None, at(0.1), 0, None), OK,
-            "running, or interrupted 6 min ago; nothing is due",
+            Standing(at(30), None, None, at(0.1), 0, None), WARNING,
+            "interrupted 6 min ago; nothing is due",
         ),
         (
             Standing(at(30), None, None, at(20), 1, at(1)), WARNING,
@@ -353,8 +357,21 @@ def at(hours_ago: float) -> datetime:
     ],
 )  # fmt: skip
 def test_last_runs(standing: Standing | None, status: Status, says: str) -> None:
-    found = passes.of_spider("shop", standing, NOW)
+    found = passes.of_spider("shop", standing, [], NOW)
     assert (found.status, found.found) == (status, says)
+
+
+def test_who_runs_a_spider_is_named() -> None:
+    holders = [Holder(f"{n}", f"host{n}", n, "", "", at(1), at(0)) for n in range(5)]
+    (first, *_), due = holders, Standing(at(3), None, None, at(2), 0, None)
+    found = passes.of_spider("shop", due, [first], NOW)
+    assert (found.status, found.found) == (
+        OK, f"running on host0 (process 0) since {at(1):%Y-%m-%d %H:%M:%S}, "
+        f"until {at(0):%Y-%m-%d %H:%M:%S} UTC if not renewed; nothing is due",
+    )  # fmt: skip
+    several = passes.of_spider("shop", due, holders, NOW).found
+    assert "host2 (process 2)" in several
+    assert several.endswith(" and 2 more; nothing is due")
 
 
 SHOP = Wrapper(name="shop", start_urls=("https://s.example/",), item_pages=("/item",))

@@ -7,7 +7,7 @@ import pytest
 
 from schedules.feedschedules import FeedLimits, optimal_schedules
 from schedules.posting import Posting, posting
-from schedules.schedule import WEEK_HOURS, Schedule, Schedules
+from schedules.schedule import FEED_CYCLES, WEEK_HOURS, Schedule, Schedules
 from schedules.score import Times
 from schedules.terms import BudgetTooSmall
 
@@ -45,10 +45,28 @@ def test_a_silent_feed_gets_the_floor_where_visits_are_dear() -> None:
     assert plan.schedules[1].visits_per_week >= 1
 
 
-@pytest.mark.parametrize(("most", "visits"), [(672, 0.25), (504, 1 / 3), (168, 1), (24, 7)])
+@pytest.mark.parametrize(
+    ("most", "visits"),
+    [
+        (9999, 1 / 24), (4032, 1 / 24), (4031, 1 / 12), (1500, 1 / 8), (1100, 1 / 6),
+        (672, 0.25), (504, 1 / 3), (168, 1), (24, 7),
+    ],
+)  # fmt: skip
 def test_the_longest_interval_is_kept_at_any_price(most: float, visits: float) -> None:
     plan = optimal_schedules(believed([]), limits(1, most=most), Schedules.none(1), price=1e6)
     assert plan.schedules[0].visits_per_week == pytest.approx(visits)
+
+
+def test_cycles_lengthen_as_visits_get_dearer() -> None:
+    feeds, bounds = believed([9.5, 100, 300]), limits(1, most=4032)
+    plans = [
+        optimal_schedules(feeds, bounds, Schedules.none(1), price=price).schedules[0]
+        for price in (0.01, 0.1, 0.3, 1, 3, 10, 100)
+    ]
+    visits = [plan.visits_per_week for plan in plans]
+    assert visits == sorted(visits, reverse=True)
+    assert {plan.weeks for plan in plans} >= {8, 24}
+    assert {plan.weeks for plan in plans} <= set(FEED_CYCLES)
 
 
 def test_no_more_visits_than_the_shortest_interval_allows() -> None:

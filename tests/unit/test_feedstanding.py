@@ -1,19 +1,28 @@
-"""Feeds in a closed loop: plans from what their own fetches saw, and nothing else."""
+"""Feeds in simulation: the plans of a replan, from what is known and what own fetches saw."""
 
 from __future__ import annotations
+
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
 
 from schedules.collected import collected
-from schedules.feedmarket import Feeds
-from schedules.feedplans import FEED_POLICIES
+from schedules.feedplan import plan_feeds
+from schedules.feedplans import FEED_POLICIES, Feeds
 from schedules.feedstanding import standing
+from schedules.history import Histories
+from schedules.population import Population, walls_of
+from schedules.schedule import LONGEST_FEED_WEEKS, WEEK_HOURS, Schedules
 from schedules.score import Times
+from schedules.terms import Terms
+from schedules.world import Span, visits_of
 
 SPLIT = 24.0 * 19_744  # 2024-01-22, a Monday
+UTC = ZoneInfo("UTC")
 DAYS, N = 14, 30
 STOP = SPLIT + DAYS * 24
+SPAN = Span(SPLIT - 21 * 24, SPLIT, STOP)
 
 
 def world(seed: int = 3) -> tuple[Feeds, Times]:
@@ -29,21 +38,45 @@ def world(seed: int = 3) -> tuple[Feeds, Times]:
     return Feeds(key, np.full(N, 10), np.ones(N)), Times(first, np.concatenate(rows))
 
 
+def of_a_replan(feeds: Feeds, posts: Times) -> tuple[Histories, Population]:
+    """What a replan at SPLIT gets: the posts known by then, and the feeds without limits."""
+    owner = np.repeat(np.arange(N), np.diff(posts.first))
+    known = (posts.at > SPAN.start) & (posts.at <= SPLIT)
+    past = Histories(
+        np.full(N, SPAN.start), np.full(N, SPLIT),
+        np.searchsorted(owner[known], np.arange(N + 1)), posts.at[known],
+        posts.at[known] + 1 / 60,
+    )  # fmt: skip
+    zeros = np.zeros(N, np.int64)
+    population = Population(
+        key=feeds.key, site=zeros, group=zeros, parent=np.zeros(1, np.int64), zones=(UTC,),
+        open_hours=np.ones((1, WEEK_HOURS), np.bool_), weight=np.ones(N), cost=np.ones(N),
+        min_hours=np.ones(N), max_hours=np.full(N, LONGEST_FEED_WEEKS * 168.0),
+        site_day=np.full(1, np.inf), site_hour=np.full(1, np.inf),
+        walls=walls_of((UTC,), SPAN.start - 2160, STOP),
+    )  # fmt: skip
+    return past, population
+
+
 @pytest.mark.parametrize("policy", FEED_POLICIES)
 @pytest.mark.parametrize("each", [1, 6])
-def test_no_policy_spends_more_than_it_has(policy: str, each: int) -> None:
+@pytest.mark.parametrize("closed_loop", [True, False])
+def test_no_policy_spends_more_than_it_has(policy: str, each: int, closed_loop: bool) -> None:
     feeds, posts = world()
-    visits = standing(policy, feeds, posts, each * N, SPLIT, STOP, 24.0)
+    visits = standing(policy, feeds, posts, each * N, SPAN, 24.0, closed_loop=closed_loop)
     assert 0 < len(visits.at) <= each * N
     assert ((visits.at >= SPLIT) & (visits.at <= STOP)).all()
 
 
-def test_what_is_still_to_come_moves_no_visit() -> None:
+@pytest.mark.parametrize("closed_loop", [True, False])
+def test_what_is_still_to_come_moves_no_visit(closed_loop: bool) -> None:
     feeds, posts = world()
     middle = SPLIT + 7 * 24
     later = np.where(posts.at > middle, np.minimum(posts.at + 5, STOP), posts.at)
     one, other = (
-        standing("optimal", feeds, Times(posts.first, at), 6 * N, SPLIT, STOP, 24.0)
+        standing(
+            "optimal", feeds, Times(posts.first, at), 6 * N, SPAN, 24.0, closed_loop=closed_loop
+        )
         for at in (posts.at, later)
     )
     before = [np.sort(visits.at[visits.at <= middle]) for visits in (one, other)]
@@ -54,9 +87,42 @@ def test_the_default_policy_loses_less_than_even_visits() -> None:
     feeds, posts = world()
     lost = {
         policy: collected(
-            posts, standing(policy, feeds, posts, 4 * N, SPLIT, STOP, 24.0),
+            posts, standing(policy, feeds, posts, 4 * N, SPAN, 24.0, closed_loop=True),
             feeds.window, SPLIT, STOP,
         ).totals().lost_pct
         for policy in ("optimal", "uniform")
     }  # fmt: skip
     assert lost["optimal"] < lost["uniform"]
+
+
+@pytest.mark.parametrize("policy", FEED_POLICIES)
+def test_the_plan_of_a_replan_is_what_is_simulated(policy: str) -> None:
+    feeds, posts = world()
+    past, population = of_a_replan(feeds, posts)
+    terms, none = Terms(policy, 6 * N / DAYS), Schedules.none(N)
+    plan = plan_feeds(population, past, feeds.window, terms, SPLIT, none).schedules
+    due = visits_of(plan, population, SPLIT + 1e-6, STOP)
+    # One plan for all of the time.
+    found = standing(policy, feeds, posts, 6 * N, SPAN, STOP - SPLIT)
+    some = min(due.at.max(), found.at.max())
+    assert len(found.at) > 5 * N
+    assert np.array_equal(due.at[due.at < some], found.at[found.at < some])
+
+
+@pytest.mark.parametrize(("a_week", "weeks"), [(3 * N, 4), (N, 12), (N / 2, 24)])
+def test_a_silent_feed_is_visited_as_often_as_a_tenth_of_the_visits_allows(
+    a_week: float, weeks: int
+) -> None:
+    feeds, posts = world()
+    past, population = of_a_replan(feeds, posts)
+    terms, none = Terms("optimal", a_week / 7), Schedules.none(N)
+    plan = plan_feeds(population, past, feeds.window, terms, SPLIT, none)
+    assert plan.schedules.visits_per_week[-1] == pytest.approx(1 / weeks)
+
+
+def test_all_that_is_known_counts_without_a_closed_loop() -> None:
+    feeds, posts = world()
+    posts = Times(posts.first, np.where(posts.at > SPLIT - 24, posts.at, posts.at - 21 * 24))
+    long = Span(SPLIT - 60 * 24, SPLIT, STOP)
+    one, other = (standing("optimal", feeds, posts, 6 * N, span, 24.0) for span in (SPAN, long))
+    assert not np.array_equal(one.first, other.first)

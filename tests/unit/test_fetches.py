@@ -10,9 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedules.fetches import Course, Room, best_split, course, hull, insert, interval_cost, polish
+from schedules.fetches import (
+    Course,
+    Room,
+    best_split,
+    course,
+    hull,
+    insert,
+    interval_cost,
+    interval_posts,
+    polish,
+)
 from schedules.overflow import table
-from schedules.schedule import WEEK_HOURS
+from schedules.schedule import LONGEST_FEED_WEEKS, WEEK_HOURS
 
 ALWAYS = np.ones(WEEK_HOURS, np.bool_)
 FOR_EVER = 1e9
@@ -30,19 +40,36 @@ class Feed:
     def course(self) -> Course:
         profile = np.full(WEEK_HOURS, 0.5 / WEEK_HOURS)
         profile[self.peak] += 0.5
-        mass, lever = course(profile, self.per_week, self.hours + 1, 0)
-        t = table(float(mass[-1]), 2.0, float(self.window))
+        mass, lever = course(profile, self.per_week)
+        t = table(float(mass[self.hours + 1]), 2.0, float(self.window))
         return Course(mass, lever, t, 0.002)
 
     def room(self, **other: float) -> Room:
-        """The period of these hours and one more, which is its end."""
+        """The cycle of these hours and one more, the first of the next."""
         least, most = other.get("least", 1.0), other.get("most", FOR_EVER)
-        return Room(0, self.hours + 1, True, 1, 0, ALWAYS, least, most)
+        return Room(0, self.hours + 1, ALWAYS, least, most)
 
 
 def cost(c: Course, room: Room, fetches: tuple[int, ...]) -> float:
     stops = [room.begin, *fetches, room.end]
-    return sum(interval_cost(c, room, a, n) for a, n in pairwise(stops))
+    return sum(interval_cost(c, a, n) for a, n in pairwise(stops))
+
+
+@settings(deadline=None)
+@given(
+    st.floats(0.01, 500), st.integers(0, 167), st.integers(0, 167),
+    st.integers(1, LONGEST_FEED_WEEKS * WEEK_HOURS),
+)  # fmt: skip
+def test_an_interval_of_many_weeks_is_counted_as_if_hour_by_hour(
+    per_week: float, peak: int, begin: int, length: int
+) -> None:
+    profile = np.full(WEEK_HOURS, 0.5 / WEEK_HOURS)
+    profile[peak] += 0.5
+    hour = np.arange(begin, begin + length)
+    of_hour = per_week * profile[hour % WEEK_HOURS]
+    posts, waits = interval_posts(*course(profile, per_week), begin, begin + length)
+    assert posts == pytest.approx(of_hour.sum(), rel=1e-6)
+    assert waits == pytest.approx((of_hour * (begin + length - hour - 0.5)).sum(), rel=1e-6)
 
 
 FEEDS = st.builds(Feed, st.floats(1, 2000), st.integers(1, 20), st.integers(0, 13))
@@ -89,12 +116,6 @@ def test_fetches_keep_their_distances(feed: Feed, least: int, most: int) -> None
     at = [0, *sorted(order[:needed])]
     assert all(least <= n - a <= most for a, n in pairwise(at))
     assert room.end - at[-1] <= most
-
-
-def test_a_period_ends_without_a_fetch_and_what_is_left_is_lost() -> None:
-    feed = Feed(168, 20, 0)
-    c, room = feed.course(), feed.room()
-    assert interval_cost(c, room, 5, room.end) == pytest.approx(c.mass[-1] - c.mass[5])
 
 
 def test_steps_fall_in_worth_and_keep_what_all_save() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from zoneinfo import ZoneInfo
@@ -149,6 +150,16 @@ def test_a_plan_decides_about_the_next_visit(
         assert 0 < hours(visit.next_visit) <= 7
     else:
         assert hours(visit.next_visit) == due
+
+
+def test_the_plan_of_a_feed_may_wait_longer_than_errors_do() -> None:
+    long = replace(INTERVALS, planned_hours=9 * 168)
+    found, _ = following.next_visit(
+        fetched(known(plan=Planned("p", Schedule(8, (7 * 168 + 60,))))), Outcome.UNCHANGED,
+        ZoneInfo("UTC"), long,
+    )  # fmt: skip
+    assert 100 < hours(found) <= 8 * 168
+    assert hours(long.after_refusals(NOON, 20)) == 100
 
 
 @pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.BLOCKED, Outcome.GONE])

@@ -22,7 +22,7 @@ from schedules.groups import (
     timetable,
     windows_of,
 )
-from schedules.schedule import Schedule
+from schedules.schedule import FEED_CYCLES, Schedule
 
 WEEKS = 3
 # Changes in three weeks, in the paper's order.
@@ -58,6 +58,14 @@ def test_each_url_of_the_paper_has_its_group() -> None:
     weekly = np.array(list(CHANGES.values())) / WEEKS
     assert dict(zip(CHANGES, names(group(weekly)), strict=True)) == GROUPS
     assert dict(zip(CHANGES, names(six(group(weekly))), strict=True)) == SIX_GROUPS
+
+
+def test_a_visit_in_any_cycle_is_told_in_words() -> None:
+    for weeks in FEED_CYCLES[:-1]:
+        told = [times_of(Schedule(weeks, (week * 168 + 132,))) for week in range(weeks)]
+        assert len({str(one) for one in told}) == weeks
+    assert times_of(Schedule(6, (132,))) == [("1st Sat of 6 weeks", "12:00")]
+    assert times_of(Schedule(24, (21 * 168 + 132,))) == [("22nd Sat of 24 weeks", "12:00")]
 
 
 def test_the_timetable_of_the_paper() -> None:

@@ -113,6 +113,8 @@ def test_schemes_of_feed_readers_and_ways_to_write_a_url(written: str, url: str)
         ("http://", "no http or https URL"),
         ("http://[::1/", "no http or https URL"),
         ("http://a b/", "no http or https URL"),
+        ("https://me:hidden@a.example/feed", "must not hold a user name"),
+        ("feed://me@a.example/feed", "must not hold a user name"),
         ("https://a.example/" + "x" * 2000, "longer than 2000 characters"),
     ],
 )

@@ -13,7 +13,7 @@ from schedules.history import Floats, Histories
 from schedules.looks import never, seen
 from schedules.phases import balanced, first_weeks, fullest_week, in_time
 from schedules.plan import Terms, plan
-from schedules.schedule import WEEK_HOURS, Schedules
+from schedules.schedule import FEED_CYCLES, ROUND_WEEKS, WEEK_HOURS, Schedules
 from schedules.score import Times
 from tests.unit.populations import NOW, ZONES, changes, population, rates, watched
 
@@ -31,8 +31,7 @@ def rare(*pairs: tuple[int, int]) -> Schedules:
 
 def waits(schedules: Schedules, last: Floats) -> Floats:
     """Weeks from the last look to the next visit."""
-    _, at = visits_between(schedules, UTC[0], NOW, NOW + 5 * WEEK_HOURS)
-    first = visits_between(schedules, UTC[0], NOW, NOW + 5 * WEEK_HOURS)[0]
+    first, at = visits_between(schedules, UTC[0], NOW, NOW + 25 * WEEK_HOURS)
     return (at[first[:-1]] - last) / WEEK_HOURS
 
 
@@ -43,14 +42,19 @@ def test_weeks_are_filled_evenly() -> None:
 
 def test_the_fullest_week_counts_all_cycles() -> None:
     assert fullest_week(rare((4, 5), (4, 9), (4, 200), (2, 170), (2, 3))) == 3
+    assert fullest_week(rare((24, 5), (12, 9), (8, 7), (6, 4 * 168), (24, 23 * 168))) == 3
     assert fullest_week(Schedules.even(np.full(3, 2.0), np.zeros(3))) == 6
 
 
-@pytest.mark.parametrize("weeks", [2, 3, 4])
+def test_all_cycles_begin_again_together_after_the_round() -> None:
+    assert [ROUND_WEEKS % weeks for weeks in FEED_CYCLES] == [0] * len(FEED_CYCLES)
+
+
+@pytest.mark.parametrize("weeks", FEED_CYCLES[:-1])
 def test_a_moved_visit_comes_within_a_cycle_of_the_last_look(weeks: int) -> None:
     """Whatever week it had been given."""
     n = 40
-    some = population(n, UTC)
+    some = population(n, UTC, max_hours=np.full(n, weeks * 168.0))
     drawn = rare(*((weeks, 168 * (i % weeks) + 4 * i) for i in range(n)))
     last = NOW - np.linspace(0, weeks * WEEK_HOURS - 169, n)
     moved = np.full(n, True)

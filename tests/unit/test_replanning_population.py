@@ -77,6 +77,19 @@ def test_a_pattern_is_looked_for_in_the_url_alone() -> None:
     assert weights_of([page("item/1")], ("^shop", 9), ("^https://", 7)) == [7]
 
 
+def test_no_url_makes_the_search_for_weights_long() -> None:
+    """A search that backtracks would not come back."""
+    seen = [page("item/" + "a" * 1900 + "!"), page("-a" * 900), page("ä/item/1")]
+    endless = [r"(\w+/?)+/none$", r".*-.*-.*-.*-.*\.html$", "((a{0,7}){0,7}){0,7}x$"]
+    rules = [(pattern, 9.0) for pattern in endless]
+    assert weights_of(seen, *rules, ("ä/item/1$", 4)) == [0.5, 0.5, 4]
+
+
+def test_a_stored_weight_that_cannot_be_searched_is_an_error_of_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"^shop: weights: .* look-ahead is not supported"):
+        weights_of([page("item/1")], ("/(?!a)", 2))
+
+
 # Sites.
 
 
@@ -94,9 +107,14 @@ def test_a_site_says_when_and_how_often_it_may_be_visited() -> None:
     assert [str(zone) for zone in made.zones] == ["Asia/Kolkata", "UTC"]
 
 
-def test_no_interval_is_longer_than_the_setting_or_four_weeks() -> None:
+def test_no_interval_is_longer_than_the_setting_or_the_longest_cycle() -> None:
     config = Config.load(mongo_uri=None, max_interval_hours=100)
     assert gathered([page()], config=config).population.max_hours.tolist() == [100]
+    both = [page(), page("feed", kind="feed")]
+    assert gathered(both).population.max_hours.tolist() == [672, 4032]
+    assert gathered(both, config=config).population.max_hours.tolist() == [100, 100]
+    site = Site("shop", max_interval_hours=1000, at=NOW)
+    assert gathered(both, site).population.max_hours.tolist() == [672, 1000]
     config = Config.load(mongo_uri=None, max_interval_hours=24 * 365)
     assert gathered([page()], config=config).population.max_hours.tolist() == [672]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler.redis.serializer import dumps, loads
+from crawler.redis.serializer import MAX_BYTES, MAX_DEPTH, check, dumps, loads
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.text() | st.binary()
 VALUES = st.recursive(
@@ -43,3 +43,65 @@ def test_what_was_never_written_is_refused(text: bytes) -> None:
 
 def test_the_text_is_json() -> None:
     assert json.loads(dumps({"a": [1, "b"]})) == {"a": [1, "b"]}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"a":' * (MAX_DEPTH + 1) + "1" + "}" * (MAX_DEPTH + 1),
+        '{"a": "' + "x" * MAX_BYTES + '"}',
+        '{"a": "\udcff"}',
+        '{"$pairs": 7}',
+        '{"$pairs": [[[], 1]]}',
+        # A pattern that went back would take the square of this.
+        '"\\' * (MAX_BYTES // 2),
+        '{"a": ' + '"\\"' * (MAX_BYTES // 4),
+    ],
+)
+def test_what_is_too_large_or_too_deep_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        loads(text)
+
+
+def test_brackets_in_strings_are_no_depth() -> None:
+    value = {"a": '\\"[{' * 1000, "b": [{"c": "]"}]}
+    assert loads(dumps(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("url", "file:///etc/passwd"),
+        ("url", "http://a/" + "x" * 10_000),
+        ("method", "CONNECT"),
+        ("method", ["GET"]),
+        ("headers", {b"Authorization": [b"Basic eA=="]}),
+        ("headers", {b"Accept": b"*/*"}),
+        ("meta", {"bindaddress": "10.0.0.1"}),
+        ("meta", {"target": {}}),
+        ("meta", {"dont_retry": 1}),
+        ("meta", {"handle_httpstatus_list": ["200"]}),
+        ("cookies", [{"name": "a", "value": "b"}]),
+        ("encoding", "utf-7"),
+        ("priority", True),
+        ("flags", ["cached"]),
+        ("cb_kwargs", {b"a": 1}),
+        ("_class", "scrapy.http.request.form.FormRequest"),
+        ("args", []),
+    ],
+)
+def test_a_part_that_workers_may_not_share_is_named(part: str, value: object) -> None:
+    with pytest.raises(ValueError, match=f"'{part}'"):
+        check({"url": "http://a/", part: value})
+
+
+def test_a_request_of_allowed_parts_is_shared() -> None:
+    check(
+        {
+            "url": "http://a/", "callback": "read", "errback": None, "method": "POST",
+            "headers": {b"Accept-Language": [b"it"]}, "body": b"x", "cookies": {},
+            "meta": {"depth": 1, "handle_httpstatus_list": [404]}, "encoding": "utf-8",
+            "priority": -3, "dont_filter": False, "flags": [], "cb_kwargs": {"of": [1]},
+        }
+    )  # fmt: skip

@@ -11,6 +11,7 @@ import pytest
 from parsel import Selector
 
 from tests.bench.asking import pages_per_second
+from tests.site.big import item_page
 from tests.site.quick import Pages
 from tests.site.running import RunningQuick
 
@@ -79,6 +80,13 @@ def test_it_changes_and_grows_with_time() -> None:
 @pytest.mark.parametrize("path", [b"/item/0.html", b"/item/01.html", b"/list/0/", b"/item/.html"])
 def test_numbers_have_one_notation(path: bytes) -> None:
     assert Pages(10).page(path, 0) is None
+
+
+def test_rewritten_items_show_the_texts_of_others_in_turn() -> None:
+    pages = Pages(200, changes_seconds=60, rewrites=True)
+    found = [pages.page(b"/item/4.html", seconds) for seconds in (0, 60, 120, 180)]
+    shown = [4, 45, 86, 4]
+    assert found == [(item_page(item, n), n) for n, item in enumerate(shown)]
 
 
 def test_its_speed_can_be_measured() -> None:

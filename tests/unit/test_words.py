@@ -35,7 +35,8 @@ def test_ages_in_minutes_hours_and_days(seconds: float, words: str) -> None:
 @pytest.mark.parametrize(
     ("per_week", "words"),
     [
-        (0.25, "a visit every 4 weeks"), (1, "a visit a week"), (3, "3 visits a week"),
+        (1 / 24, "a visit every 24 weeks"), (0.25, "a visit every 4 weeks"),
+        (1, "a visit a week"), (3, "3 visits a week"),
         (28, "4 visits a day"), (2016, "288 visits a day"),
     ],
 )  # fmt: skip

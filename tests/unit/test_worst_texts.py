@@ -28,6 +28,7 @@ from crawler.heavy import is_heavy
 from crawler.items import LinkCounts
 from crawler.links import sitemap_links, sitemap_of, wanted_links
 from crawler.maintext import load, main_text
+from crawler.patterns import compiled
 from crawler.searching.passages import passage
 from crawler.searching.query import Query
 from crawler.searching.words import search_words
@@ -138,6 +139,11 @@ def of_differences(text: str) -> None:
     differences.unified(text.splitlines(), other.splitlines(), ("old", "new"))
 
 
+def of_patterns(text: str) -> None:
+    for pattern in (r"(\w+/?)+/none$", r".*-.*-.*-.*-.*\.html$", "((a{0,7}){0,7}){0,7}x$"):
+        compiled(pattern).search(text.encode(errors="surrogatepass"))
+
+
 PLACES: dict[str, Callable[[str], Any]] = {
     "crawler/normalization.py": lambda text: normalization.normalized("NFKC", text),
     "pipelines/content.py": of_content,
@@ -149,6 +155,7 @@ PLACES: dict[str, Callable[[str], Any]] = {
     "crawler/feeds/reading.py": of_feeds,
     "crawler/feeds/discovery.py": lambda text: candidates(response(text)),
     "crawler/feeds/listfile.py": of_lists,
+    "crawler/patterns.py": of_patterns,
     "crawler/links.py": of_sitemaps,
     "crawler/differences.py": of_differences,
 }

@@ -41,10 +41,12 @@ for _, entry in ipairs(call("ZRANGEBYSCORE", of.leased, "-inf", now, "LIMIT", 0,
 end
 
 local leases = {}
+-- A longer one is refused by whoever leases it, in a few bytes as well as in all.
+local MAX_BYTES = 256000
 local function lease(entry)
   take(entry)
   leases[#leases + 1] = entry
-  leases[#leases + 1] = call("HGET", of.bodies, entry) or ""
+  leases[#leases + 1] = string.sub(call("HGET", of.bodies, entry) or "", 1, MAX_BYTES + 1)
   leases[#leases + 1] = call("HINCRBY", tries, entry, 1)
 end
 -- Were two tried at once, the one that kills its worker would drag the other down.

@@ -39,13 +39,15 @@ class Asked:
     """Policies, numbers of visits for each, from when to when, and what to write.
 
     amounts:      none: as many visits as the current plan would make
-    replan_hours: between two replans of a closed loop; None: not closed
+    replan_hours: between two replans
+    closed_loop:  one document of each feed is all that is known beforehand
     """
 
     policies: tuple[str, ...]
     amounts: tuple[Amount, ...]
     moments: Moments
-    replan_hours: float | None
+    replan_hours: float
+    closed_loop: bool
     visits_out: Path | None
     plot: Path | None
 
@@ -56,7 +58,8 @@ class Asked:
             asked.policies(opts.policy, FEED_POLICIES, " for feeds"),
             tuple(_amount(text) for text in opts.visits or ()),
             asked.moments(opts.start, opts.split, opts.stop),
-            asked.period(opts.replan_every, asked.DAY_HOURS) if opts.closed_loop else None,
+            asked.period(opts.replan_every, asked.DAY_HOURS),
+            opts.closed_loop,
             asked.folder("--visits-out", opts.visits_out),
             asked.picture(opts.plot),
         )

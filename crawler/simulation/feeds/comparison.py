@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from crawler.simulation.figures import number, table, text
 from crawler.simulation.moments import days
 from crawler.traces.files import iso
 from crawler.words import count
+from schedules.schedule import LONGEST_FEED_WEEKS, WEEK_HOURS
 
 HEADS = ("missed\n%", "uncollected\n%", "lost\n%", "delay\nhours")
 FORMS = ("{:.1f}", "{:.1f}", "{:.1f}", "{:,.1f}")
@@ -81,10 +83,16 @@ def in_words(stage: Stage, outcome: Outcome) -> str:
     return f"{count(len(stage.feeds), 'feed')}, {posts}, {days(stage.span)}"
 
 
-def notes(stage: Stage) -> list[str]:
-    """What has to be known to read the tables."""
+def notes(stage: Stage, outcomes: Sequence[Outcome]) -> list[str]:
+    """Return what has to be known to read the tables."""
+    hours = stage.span.stop - stage.span.split
+    least = math.ceil(len(stage.feeds) * hours / (LONGEST_FEED_WEEKS * WEEK_HOURS))
+    few = any(one.asked < least and one.is_standing for one in outcomes)
     posts, feeds = count(stage.unlisted, "post"), count(stage.windowless, "feed")
-    return [
-        *([f"left out: {posts} of feeds that are not listed"] if stage.unlisted else []),
-        *([f"left out: {feeds} whose window is not known"] if stage.windowless else []),
-    ]
+    said = {
+        f"left out: {posts} of feeds that are not listed": stage.unlisted,
+        f"left out: {feeds} whose window is not known": stage.windowless,
+        f"{count(least, 'visit')} or more are needed to visit each feed every {LONGEST_FEED_WEEKS} "
+        "weeks, as plans do; with fewer, visits stop before the end": few,
+    }
+    return [note for note, holds in said.items() if holds]

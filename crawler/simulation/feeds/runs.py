@@ -11,7 +11,7 @@ import numpy as np
 from crawler.simulation.feeds.stages import Stage
 from crawler.traces.visits import whole_seconds
 from schedules.collected import CollectedTotals, collected
-from schedules.feedplans import feed_visits
+from schedules.feedplans import PAPER_POLICIES, paper_visits
 from schedules.feedstanding import standing
 from schedules.score import Times
 from schedules.world import Span
@@ -21,12 +21,13 @@ FIGURES = ("missed_pct", "uncollected_pct", "lost_pct", "delay_h")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a policy did with a number of visits."""
+    """What a policy did with a number of visits. is_standing: by the plans of replans."""
 
     policy: str
     asked: int
     totals: CollectedTotals
     visits: Times
+    is_standing: bool
 
     @property
     def file(self) -> str:
@@ -39,30 +40,40 @@ def run_all(
     policies: Sequence[str],
     amounts: Sequence[int],
     say: Callable[[str], None],
-    replan_hours: float | None = None,
+    replan_hours: float,
+    *,
+    closed_loop: bool,
 ) -> list[Outcome]:
-    """Each policy with each number of visits; replan_hours: of a closed loop."""
+    """Simulate each policy with each number of visits; see `run`."""
     pairs = [(policy, amount) for policy in policies for amount in amounts]
     outcomes = []
     for number, (policy, amount) in enumerate(pairs, 1):
         say(f"{policy}, {amount:,} visits ({number} of {len(pairs)})")
-        outcomes.append(run(stage, policy, amount, replan_hours))
+        outcomes.append(run(stage, policy, amount, replan_hours, closed_loop=closed_loop))
     return outcomes
 
 
-def run(stage: Stage, policy: str, asked: int, replan_hours: float | None = None) -> Outcome:
-    """One policy with one number of visits; `optimal` learns from what its visits see."""
+def run(
+    stage: Stage, policy: str, asked: int, replan_hours: float, *, closed_loop: bool
+) -> Outcome:
+    """Simulate one policy with one number of visits.
+
+    `optimal`, and in a closed loop every policy, follows the plans that a replan makes every
+    `replan_hours` from what was seen until then. Else the paper's policies are as the paper has
+    them: planned once, for the period that counts.
+    """
     span = stage.span
-    if replan_hours is None:
-        planned = feed_visits(policy, stage.feeds, stage.known, asked, *span, posts=stage.posts)
+    is_standing = closed_loop or policy not in PAPER_POLICIES
+    if not is_standing:
+        planned = paper_visits(policy, stage.feeds, stage.known, asked, span)
     else:
-        of = stage.feeds, stage.posts, asked, span.split, span.stop
-        planned = standing(policy, *of, replan_hours)
+        of = stage.feeds, stage.posts, asked, span
+        planned = standing(policy, *of, replan_hours, closed_loop=closed_loop)
     # The moments that a file of visits tells are those that count.
     visits = Times(planned.first, whole_seconds(planned.at))
     check(policy, asked, visits, span)
     found = collected(stage.posts, visits, stage.feeds.window, span.split, span.stop)
-    return Outcome(policy, asked, found.totals(), visits)
+    return Outcome(policy, asked, found.totals(), visits, is_standing)
 
 
 def check(policy: str, asked: int, visits: Times, span: Span) -> None:

@@ -44,7 +44,7 @@ class FeedSimulation:
             visits = Amount(max(1, round(current_budget(config, opts.history, FEEDS) * days)))
             amounts = {visits.among(len(stage.feeds)): None}
         work = stage, asked.policies, tuple(amounts), say, asked.replan_hours
-        return cls(asked, stage, run_all(*work))
+        return cls(asked, stage, run_all(*work, closed_loop=asked.closed_loop))
 
     def write(self) -> None:
         """Write the files that are asked for; raises FreshetError."""
@@ -56,8 +56,8 @@ class FeedSimulation:
 
     def in_json(self) -> dict[str, Any]:
         """All figures."""
-        hours = self.asked.replan_hours
-        loop = {"closed_loop": hours is not None, "replan_every_days": hours and hours / DAY_HOURS}
+        days = self.asked.replan_hours / DAY_HOURS
+        loop = {"closed_loop": self.asked.closed_loop, "replan_every_days": days}
         return comparison.in_json(self.stage, self.outcomes) | loop
 
     def show(self, console: Console) -> None:
@@ -66,7 +66,7 @@ class FeedSimulation:
         console.print(comparison.by_visits(self.stage, self.outcomes))
         if len(self.outcomes) > len(self.asked.policies):
             console.print(comparison.by_policy(self.outcomes))
-        for note in comparison.notes(self.stage):
+        for note in comparison.notes(self.stage, self.outcomes):
             console.print(note, soft_wrap=True)
         if not self.asked.amounts:
             console.print("The number of visits is that of the current budget (--visits).")

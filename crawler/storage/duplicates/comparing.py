@@ -39,7 +39,13 @@ def candidate_of(post: Document, scheme: Scheme) -> Candidate | None:
         return None
     item = id_of(post["item"]) if post.get("item") else None
     text = sourced_of(post) if scheme.weighs else None
-    return Candidate(post["_id"], created_of(post), sketch, item=item, text=text)
+    origin = compared.source_of(
+        post["spider"], post.get("feed") or post.get("url") or "", is_feed="feed" in post
+    )
+    return Candidate(
+        post["_id"], created_of(post), sketch, item=item, text=text,
+        seen=post["first_seen"], source=id_of(origin),
+    )  # fmt: skip
 
 
 def sourced_of(post: Document) -> Sourced | None:
@@ -67,7 +73,7 @@ async def candidates_of(db: Database, scheme: Scheme, keys: Sequence[str]) -> li
 
 
 def created_of(post: Document) -> datetime:
-    """When a post was written, as far as can be believed."""
+    """When a post was written, by its own word as far as that can be."""
     seen = post["first_seen"]
     dates = [post.get("published"), *(_date(fields) for fields in _all_fields(post))]
     return min(created_at(date, seen) for date in dates)

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from bson import Binary
 
 from crawler.sketches.claim import Candidate
 from crawler.storage.client import Document
-from crawler.storage.duplicates import clusters, signatures
+from crawler.storage.duplicates import clusters, leaving, signatures
 from crawler.storage.duplicates.registry import Registry
 
 
 @dataclass(frozen=True, slots=True)
 class Edited:
-    """What an edit comes to. strays: copies that the post resembles no more."""
+    """What an edit comes to. strays: signatures of copies that the post resembles no more."""
 
     stays: bool
-    strays: list[Candidate] = field(default_factory=list)
+    strays: list[Document] = field(default_factory=list)
 
 
 async def judge(registry: Registry, candidate: Candidate, stored: Document) -> Edited:
@@ -38,8 +40,7 @@ async def judge(registry: Registry, candidate: Candidate, stored: Document) -> E
         if _alike(registry, candidate, member):
             stay = True
         else:
-            owner = signatures.owner_of(member)
-            strays.append(Candidate(owner.post, owner.created, owner.sketch, item=owner.item))
+            strays.append(member)
     return Edited(stay, strays if stay else [])
 
 
@@ -48,22 +49,54 @@ def _alike(registry: Registry, candidate: Candidate, stored: Document) -> bool:
     return candidate.sketch.similarity(other) >= registry.scheme.threshold
 
 
-async def renew(registry: Registry, candidate: Candidate, stored: Document) -> None:
+async def let_go(registry: Registry, strays: Sequence[Document], now: datetime) -> list[Candidate]:
+    """Take strays out of the index; returns them as they are to be claimed again.
+
+    Those that another process has stored anew meanwhile are where they belong.
+    """
+    gone: list[Document] = []
+    for _ in range(leaving.ROUNDS):
+        if not strays:
+            break
+        gone += await leaving.forget(registry, strays, now)
+        stored = await signatures.by_id(registry, [row["_id"] for row in strays])
+        # Those that were seen as they are have another fence, and nothing else.
+        strays = [
+            found
+            for row in strays
+            if (found := stored.get(row["_id"])) is not None
+            and all(found.get(name) == row.get(name) for name in ("cluster", "sketch"))
+        ]
+    return [signatures.owner_of(row).claimed_again() for row in gone]
+
+
+async def renew(registry: Registry, candidate: Candidate, stored: Document) -> bool:
     """Put the sketch of the new text in place of the old one, and its bands.
 
     The sketch comes last: whoever is interrupted before finds the old one, and begins again.
+    Returns False where the post has left the index meanwhile, or a newer visit has stored it.
     """
     if registry.shared is not None:
         await registry.shared.release(signatures.claims_of([signatures.owner_of(stored)]))
     sketch = Binary(candidate.sketch.encode())
-    await clusters.take_bands(registry, signatures.owner_of(stored | {"sketch": sketch}))
+    owner = signatures.owner_of(stored | {"sketch": sketch})
+    await clusters.take_bands(registry, owner)
     own = {"$setIntersection": [{"$ifNull": ["$bands", []]}, list(candidate.bands)]}
     changed: Document = {
         "sketch": {"$literal": sketch},
-        "created": {"$min": ["$created", candidate.created]},
+        **{
+            name: {"$min": [f"${name}", value]}
+            for name, value in signatures.times_of(registry, candidate).items()
+        },
         "bands": {"$cond": [{"$eq": [own, []]}, "$$REMOVE", own]},
     }
     changed |= {
         name: {"$literal": value} for name, value in signatures.text_of(registry, candidate).items()
     }
-    await registry.signatures.update_one({"_id": candidate.id}, [{"$set": changed}])
+    changed |= candidate.fences
+    query = signatures.unless_late(candidate)
+    done = await registry.signatures.update_one(query, [{"$set": changed}])
+    if not done.matched_count and registry.shared is not None:
+        # Else Redis would say that it is in its former cluster.
+        await registry.shared.release(signatures.claims_of([owner]))
+    return done.matched_count > 0

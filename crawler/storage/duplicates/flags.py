@@ -6,13 +6,15 @@ may have made another post the original. So what was written is compared once mo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 
 from bson import ObjectId
 from pymongo import UpdateOne
 
-from crawler.sketches.claim import Owner, Verdict, Verdicts, id_of
+from crawler.sketches.claim import ALONE, Owner, Verdict, Verdicts, id_of
 from crawler.sketches.stored import Sketch
+from crawler.storage.bulk import in_batches
 from crawler.storage.client import Database, Document
 from crawler.storage.duplicates import clusters, signatures
 from crawler.storage.duplicates.registry import Registry
@@ -66,7 +68,21 @@ async def confirm(
     }
     sources = await _sources(registry, verdicts, doubtful, now) if doubtful else set()
     stale = {cluster for key, cluster in doubtful.items() if key not in sources}
-    await settle(db, registry, stale.union(unsettled))
+    alone = [
+        key
+        for key, verdict in verdicts.items()
+        if verdict.cluster is not None and members.get(key) not in now
+    ]
+    await settle(db, registry, stale.union(unsettled, await _show_alone(db, registry, alone)))
+
+
+async def _show_alone(db: Database, registry: Registry, keys: Sequence[str]) -> set[ObjectId]:
+    """Let posts show that they have no copies; their clusters, where they have got some by now."""
+    if not keys:
+        return set()
+    await show(db, dict.fromkeys(keys, ALONE))
+    members, _ = await _to_compare(registry, keys)
+    return set(await _clusters(registry, set(members.values())))
 
 
 async def _to_compare(
@@ -126,18 +142,34 @@ def _holds(key: str, verdict: Verdict, cluster: Document) -> bool:
     return said == (cluster["_id"], cluster["post"])
 
 
+async def settle_all(db: Database, registry: Registry) -> None:
+    """Bring posts into line with all clusters that were left unsettled."""
+    wanted = await registry.clusters.distinct("_id", {"unsettled": {"$exists": True}})
+    for some in in_batches(wanted, BATCH):
+        await settle(db, registry, some)
+
+
 async def settle(db: Database, registry: Registry, wanted: Collection[ObjectId]) -> None:
     """Bring all posts of these clusters into line with them."""
     for _ in range(TRIES):
         if not wanted:
             return
-        found = await registry.clusters.find({"_id": {"$in": list(wanted)}}).to_list(None)
+        found = await clusters.current(registry, wanted, datetime.now(UTC))
         originals = await signatures.by_id(registry, [row["original"] for row in found])
-        # Whose original has gone is settled by whoever elects the next.
-        rows = {row["_id"]: row for row in found if row["original"] in originals}
+        rows = {
+            row["_id"]: row
+            for row in found
+            if originals.get(row["original"], {}).get("cluster") == row["_id"]
+        }
+        # Else whoever released the original elects the next, unless that was interrupted.
+        for row in found:
+            if row["_id"] not in rows:
+                await clusters.elect(registry, row["_id"], datetime.now(UTC))
         owners = {id_: signatures.owner_of(originals[row["original"]]) for id_, row in rows.items()}
         await _settle_members(db, registry, rows, owners)
-        wanted = await clusters.settled(registry, rows)
+        others = {row["_id"] for row in found} - rows.keys()
+        others |= await _settle_others(db, registry, wanted)
+        wanted = others | await clusters.settled(registry, rows)
 
 
 async def _settle_members(
@@ -153,6 +185,27 @@ async def _settle_members(
     cursor = registry.signatures.find({"cluster": {"$in": list(rows)}}, signatures.OF_OWNER)
     while members := await cursor.to_list(BATCH):
         await show(db, {one["post"]: verdict(one) for one in members})
+
+
+async def _settle_others(
+    db: Database, registry: Registry, wanted: Collection[ObjectId]
+) -> set[ObjectId]:
+    """Bring posts into line that show these clusters but are in none of them; theirs, if any.
+
+    Whoever took them out may have been interrupted before they showed it.
+    """
+    theirs: set[ObjectId] = set()
+    cursor = db.posts.find({"cluster": {"$in": list(wanted)}}, {"cluster": 1}).batch_size(BATCH)
+    while rows := await cursor.to_list(BATCH):
+        stored = await signatures.by_id(registry, [id_of(row["_id"]) for row in rows])
+        shown = {row["_id"]: row["cluster"] for row in rows}
+        left = [
+            key
+            for key, cluster in shown.items()
+            if stored.get(id_of(key), {}).get("cluster") != cluster
+        ]
+        theirs |= await _show_alone(db, registry, left)
+    return theirs
 
 
 def _verdict(member: Document, row: Document, original: Owner) -> Verdict:

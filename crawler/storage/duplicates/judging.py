@@ -36,7 +36,7 @@ async def judge(
     now:     no other batch has this time
     """
     await leaving.release(registry, emptied, now)
-    known = await _stored(registry, candidates, {"sketch": 1, "created": 1})
+    known = await _stored(registry, candidates, {"sketch": 1, "created": 1, "seen": 1})
     new = [one for one in candidates if one.key not in known or _tells(one, known[one.key])]
     claimed = await claims.claim(registry, new, now)
     stored = await _stored(registry, candidates, {"at": 1, "cluster": 1})
@@ -63,7 +63,7 @@ async def _stored(
 
 def _tells(candidate: Candidate, stored: Document) -> bool:
     """Whether a text tells more than what is stored of it."""
-    if candidate.created < stored["created"]:
+    if signatures.is_earlier(candidate, stored):
         return True
     return bool(stored["sketch"] != candidate.sketch.encode())
 

@@ -6,7 +6,6 @@ leaves is known, and removed by the next.
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 from collections.abc import AsyncIterator, Sequence
@@ -25,6 +24,7 @@ from crawler.storage.client import UNHURRIED, Database, Document
 from crawler.storage.duplicates.judging import Judged, judge
 from crawler.storage.duplicates.registry import Registry
 from crawler.storage.duplicates.signatures import candidates_of
+from crawler.storage.leases import has_ended, this_process
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 KEPT, OF_A_RUN = "check ", "check-run "
@@ -67,8 +67,7 @@ async def temporary(db: Database, scheme: Scheme, now: datetime) -> AsyncIterato
     """An empty index that is gone afterwards, whatever happens."""
     await sweep(db, now)
     key = f"{OF_A_RUN}{ObjectId()}"
-    whose = {"host": socket.gethostname(), "pid": os.getpid()}
-    await db.meta.insert_one({"_id": key, "at": now} | whose)
+    await db.meta.insert_one({"_id": key, "at": now} | this_process())
     try:
         # What will be dropped need not wait for the journal.
         index = Index(db, key, _registry(db, key, scheme, UNHURRIED))
@@ -86,20 +85,10 @@ async def sweep(db: Database, now: datetime) -> None:
 
 
 def _has_gone(found: Document, now: datetime) -> bool:
-    if found["host"] != socket.gethostname():
-        return bool(found["at"] < now - ABANDONED)
-    # A process that has our number came before us.
-    return found["pid"] == os.getpid() or not _is_alive(found["pid"])
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    is_old = bool(found["at"] < now - ABANDONED)
+    return has_ended(found["place"], found["pid"], found["began"]) or (
+        is_old and found["host"] != socket.gethostname()
+    )
 
 
 def check_name(name: str) -> None:

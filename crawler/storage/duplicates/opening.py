@@ -22,7 +22,7 @@ from crawler.errors import BandsLost, ConfigError, StorageError
 from crawler.sketches.schemes import Scheme, scheme_of
 from crawler.storage import runs
 from crawler.storage.client import Database, Document
-from crawler.storage.duplicates import signatures
+from crawler.storage.duplicates import boilerplate, signatures
 from crawler.storage.duplicates.registry import Registry
 
 if TYPE_CHECKING:
@@ -55,17 +55,21 @@ async def opened(db: Database, config: Config) -> AsyncIterator[Registry | None]
     scheme = scheme_of(config.duplicates, config.duplicate_threshold)
     if config.redis_url is None:
         await _agree(db, asked)
-        yield Registry.of(db, scheme)
+        async with boilerplate.stored_at_end(
+            Registry.of(db, scheme, None, config.duplicate_date_days)
+        ) as registry:
+            yield registry
         return
     async with _connected(db, config) as bands:
-        registry = Registry.of(db, scheme, bands)
+        registry = Registry.of(db, scheme, bands, config.duplicate_date_days)
         meta = await _agree(db, asked)
         await refill(registry, bands, meta[INDEX])
         if meta["keeper"] != REDIS:
             await _note_move(db, asked, meta[INDEX])
         # No more than what a process left that was ended as it moved claims.
         await db.signatures.update_many({"bands": {"$exists": True}}, {"$unset": {"bands": ""}})
-        yield registry
+        async with boilerplate.stored_at_end(registry):
+            yield registry
 
 
 @asynccontextmanager
@@ -78,15 +82,19 @@ async def as_stored(db: Database, config: Config, *, fills: bool = True) -> Asyn
     name = meta.get("scheme", config.duplicates).partition("-")[0]
     scheme = scheme_of("characters" if name == "off" else name, config.duplicate_threshold)
     if meta.get("keeper") != REDIS:
-        yield Registry.of(db, scheme)
+        async with boilerplate.stored_at_end(
+            Registry.of(db, scheme, None, config.duplicate_date_days)
+        ) as registry:
+            yield registry
         return
     if config.redis_url is None:
         raise ConfigError("near-duplicates are claimed in Redis: REDIS_URL has to name it")
     async with _connected(db, config) as bands:
-        registry = Registry.of(db, scheme, bands)
+        registry = Registry.of(db, scheme, bands, config.duplicate_date_days)
         if fills:
             await refill(registry, bands, meta[INDEX])
-        yield registry
+        async with boilerplate.stored_at_end(registry):
+            yield registry
 
 
 @asynccontextmanager
@@ -196,11 +204,9 @@ async def refill(registry: Registry, bands: RedisBands, index: ObjectId) -> None
         logger.info("Redis holds no claims of near-duplicates; they are taken from MongoDB")
         # Two may do it at the same moment: whoever is late finds that it is done, or goes on.
         with suppress(BandsLost):
-            if held != filling:
-                await bands.clear()
-                await bands.begin(filling)
-            await _fill(registry, bands)
-            await bands.begin(whole)
+            if held == filling or await bands.empty(held, filling):
+                await _fill(registry, bands)
+                await bands.change(filling, whole)
     raise BandsLost("Redis loses its claims again and again: start again when it is at rest")
 
 

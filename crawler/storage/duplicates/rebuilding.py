@@ -6,7 +6,7 @@ begun again as often as it takes. Until it reaches a post, that shows what it di
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, cast
@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from crawler.redis.bands import RedisBands
 
 BATCH = 250
+Check = Callable[[], Awaitable[None]]
 FLAGGED: Document = {"$or": [{"original": {"$ne": True}}, {"cluster": {"$exists": True}}]}
 
 
 @asynccontextmanager
-async def begun(db: Database, config: Config, check: Callable[[], None]) -> AsyncIterator[Registry]:
+async def begun(db: Database, config: Config, check: Check) -> AsyncIterator[Registry]:
     """An empty index as the settings ask for it; `meta` names it when the block has ended well.
 
     check: raises where it must not begin; no crawl can begin any more when it is called
@@ -45,7 +46,7 @@ async def begun(db: Database, config: Config, check: Callable[[], None]) -> Asyn
     await db.meta.replace_one(META, marked, upsert=True)
     async with AsyncExitStack() as stack:
         try:
-            check()
+            await check()
             registry = await stack.enter_async_context(as_stored(db, config, fills=False))
         except BaseException:
             await _put(db, before)
@@ -74,9 +75,9 @@ async def _empty(registry: Registry) -> None:
         await bands.begin(REBUILDING)
     await registry.signatures.delete_many({})
     await registry.clusters.delete_many({})
-    if registry.boilerplate is not None:
-        await registry.boilerplate.delete_many({})
-        registry.tables.clear()
+    # Of other settings too: sources that are gone would stay.
+    await registry.signatures.database.boilerplate.delete_many({})
+    registry.tables.clear()
 
 
 async def posts(db: Database) -> AsyncIterator[list[Document]]:

@@ -30,6 +30,9 @@ SIGNATURE_INDEXES, CLUSTER_INDEXES = [BANDS, CLUSTER], [UNSETTLED]
 BOILERPLATE_INDEXES = [LEARNED_AT]
 
 
+DATE_DAYS = 2.0
+
+
 class Bands(Protocol):
     """Claims bands in place of MongoDB's unique index; what it holds can be made anew."""
 
@@ -49,23 +52,31 @@ class Registry:
 
     shared:      claims bands in Redis; None: MongoDB does
     boilerplate: what is known of sources; None: nothing is learned
+    date_days:   how many days before a post is first seen its date may move it among sources
     read_again:  those of these posts that are stored, as they are compared; None: none is kept
     keeps_texts: with the signatures, as there are no posts
-    tables:      of the sources that were used lately, with their revisions
+    tables:      of the sources that were used lately
     """
 
     signatures: AsyncCollection[Document]
     clusters: AsyncCollection[Document]
     scheme: Scheme
     shared: Bands | None = None
+    date_days: float = DATE_DAYS
     boilerplate: AsyncCollection[Document] | None = None
     read_again: Callable[[Sequence[str]], Awaitable[list[Candidate]]] | None = None
     keeps_texts: bool = False
     hot: HotBands = field(default_factory=HotBands)
-    tables: dict[str, tuple[Table, int]] = field(default_factory=dict)
+    tables: dict[str, Table] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, db: Database, scheme: Scheme, shared: Bands | None = None) -> Registry:
+    def of(
+        cls,
+        db: Database,
+        scheme: Scheme,
+        shared: Bands | None = None,
+        date_days: float = DATE_DAYS,
+    ) -> Registry:
         """The index of the database's posts; a claim is in the journal with the post after it."""
         claims, clusters = (
             db.get_collection(name, write_concern=UNHURRIED) for name in ("signatures", "clusters")
@@ -74,10 +85,10 @@ class Registry:
         from crawler.storage.duplicates import comparing
 
         if not scheme.weighs:
-            return cls(claims, clusters, scheme, shared)
+            return cls(claims, clusters, scheme, shared, date_days)
         known = db.get_collection("boilerplate", write_concern=UNHURRIED)
         again = partial(comparing.candidates_of, db, scheme)
-        return cls(claims, clusters, scheme, shared, known, again)
+        return cls(claims, clusters, scheme, shared, date_days, known, again)
 
     async def create_indexes(self) -> None:
         """The indexes of an index that is not the posts'; theirs come with the schema."""

@@ -11,14 +11,19 @@ from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
 from crawler.sketches.boilerplate import sourced
-from crawler.sketches.claim import Candidate, Claim, Owner, id_of
+from crawler.sketches.claim import Candidate, Claim, Owner, id_of, rank_of
 from crawler.sketches.stored import Sketch
+from crawler.storage import fences
 from crawler.storage.bulk import DUPLICATE_KEY, all_of, in_batches
 from crawler.storage.client import Document
 from crawler.storage.duplicates.registry import Registry
 
 PARTS, LEAST_OF_A_PART = 4, 50
-OF_OWNER = {"post": 1, "created": 1, "sketch": 1, "cluster": 1, "item": 1}
+# A post of a feed is stored by its feed, and by its page.
+FENCES = ("fence", "page_fence")
+OF_OWNER = {
+    "post": 1, "created": 1, "seen": 1, "source": 1, "sketch": 1, "cluster": 1, "item": 1,
+} | dict.fromkeys(FENCES, 1)  # fmt: skip
 
 
 def row_of(
@@ -28,14 +33,50 @@ def row_of(
     row = {
         "_id": candidate.id,
         "post": candidate.key,
-        "created": candidate.created,
+        **times_of(registry, candidate),
+        "source": candidate.source,
         "at": now,
         "scheme": registry.scheme.name,
         "sketch": Binary(candidate.sketch.encode()),
     }
     if candidate.item is not None:
         row["item"] = candidate.item
-    return row | bands_of(registry, bands) | text_of(registry, candidate)
+    return row | candidate.fences | bands_of(registry, bands) | text_of(registry, candidate)
+
+
+def is_late(candidate: Candidate, stored: Document) -> bool:
+    """Whether a newer visit has stored the signature of a candidate."""
+    return any(stored.get(name, 0) > number for name, number in candidate.fences.items())
+
+
+def unless_late(candidate: Candidate) -> Document:
+    """The signature of a candidate, if no newer visit has stored it."""
+    query: Document = {"_id": candidate.id}
+    for name, number in candidate.fences.items():
+        query |= fences.passed(number, name)
+    return query
+
+
+def fences_of(stored: Document) -> dict[str, int]:
+    """The numbers under which visits have stored a signature, by name."""
+    return {name: stored[name] for name in FENCES if name in stored}
+
+
+async def raise_fences(registry: Registry, candidates: Iterable[Candidate]) -> None:
+    """Note that these visits have seen their posts as they are stored."""
+    raised = [UpdateOne({"_id": one.id}, {"$max": one.fences}) for one in candidates if one.fences]
+    if raised:
+        await registry.signatures.bulk_write(raised, ordered=False)
+
+
+def times_of(registry: Registry, post: Candidate | Owner) -> dict[str, datetime]:
+    """The fields by which originals are chosen, each the earlier the better."""
+    # Dates are stored to the millisecond.
+    created, seen = (
+        date.replace(microsecond=date.microsecond // 1000 * 1000)
+        for date in (post.created, post.seen or post.created)
+    )
+    return {"created": created, "seen": seen, "rank": rank_of(created, seen, registry.date_days)}
 
 
 def text_of(registry: Registry, candidate: Candidate) -> Document:
@@ -43,7 +84,7 @@ def text_of(registry: Registry, candidate: Candidate) -> Document:
     if not registry.keeps_texts or candidate.text is None:
         return {}
     packed = zlib.compress(candidate.text.text.encode("utf-8", "surrogatepass"))
-    return {"source": candidate.text.source, "text": Binary(packed)}
+    return {"text_source": candidate.text.source, "text": Binary(packed)}
 
 
 async def candidates_of(registry: Registry, keys: Sequence[str]) -> list[Candidate]:
@@ -51,12 +92,16 @@ async def candidates_of(registry: Registry, keys: Sequence[str]) -> list[Candida
     query = {"_id": {"$in": [id_of(key) for key in keys]}, "text": {"$exists": True}}
     found = []
     async for row in registry.signatures.find(
-        query, {"post": 1, "created": 1, "source": 1, "text": 1}
+        query, {"post": 1, "created": 1, "seen": 1, "source": 1, "text_source": 1, "text": 1}
     ):
         text = zlib.decompress(row["text"]).decode("utf-8", "surrogatepass")
         if (sketch := registry.scheme.sketch(text)) is not None:
-            known = sourced(row["source"], text)
-            found.append(Candidate(row["post"], row["created"], sketch, text=known))
+            known = sourced(row["text_source"], text)
+            one = Candidate(
+                row["post"], row["created"], sketch, text=known,
+                seen=row["seen"], source=row["source"],
+            )  # fmt: skip
+            found.append(one)
     return found
 
 
@@ -70,7 +115,10 @@ def owner_of(found: Document) -> Owner:
     """A stored signature as the holder of bands."""
     sketch = Sketch.decode(found["sketch"])
     cluster, item = found.get("cluster"), found.get("item")
-    return Owner(found["_id"], found["post"], found["created"], sketch, cluster, item)
+    return Owner(
+        found["_id"], found["post"], found["created"], sketch, cluster, item,
+        found["seen"], found["source"], fences_of(found),
+    )  # fmt: skip
 
 
 def claims_of(owners: Iterable[Owner]) -> list[Claim]:
@@ -134,9 +182,15 @@ async def add_bands(registry: Registry, id_: int, bands: Sequence[int]) -> None:
             raise
 
 
+def is_earlier(candidate: Candidate, stored: Document) -> bool:
+    """Whether a stored post is older than was known."""
+    seen = candidate.seen or candidate.created
+    return bool(candidate.created < stored["created"] or seen < stored["seen"])
+
+
 async def predate(registry: Registry, candidate: Candidate) -> None:
-    """Note that a stored post is older than was believed."""
-    update = {"$min": {"created": candidate.created}}
+    """Note that a stored post is older than was known."""
+    update = {"$min": times_of(registry, candidate)}
     await registry.signatures.update_one({"_id": candidate.id}, update)
 
 

@@ -1,0 +1,170 @@
+"""`make bench ARGS=--hostile-site`: what 40 hostile pages cost a crawl of 1,000 honest ones.
+
+The same site is crawled with and without them, in turns, with the settings a user starts with:
+a first run and a full one, between which all hostile pages and a tenth of the honest ones change.
+Then crawls with them are ended by SIGTERM at random moments.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pymongo
+from rich.console import Console
+from rich.table import Table
+
+from crawler.config import Config
+from crawler.storage.embedded import EmbeddedServer
+from tests.bench.crawls import ROOT
+from tests.site.hostile_mixed import HONEST, HOSTILE
+from tests.site.running import RunningHostile
+
+MAX_RATIO, MAX_MB, STOPS = 1.5, 350, 10
+WRAPPER = """
+name = "{name}"
+start_urls = ["{url}/mixed/{hostile}/"]
+list_pages = '/mixed/\\d+/list/'
+item_pages = '/mixed/\\d+/good/|/item/'
+[fields]
+title = "h1"
+all = "main"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One crawl: wall seconds, the most MB of its main process, and its exit code."""
+
+    seconds: float
+    peak_mb: float
+    code: int
+
+
+class Bench:
+    """Crawls of the mixed site, each under a name of its own, and what they have stored."""
+
+    def __init__(self, folder: Path, url: str, uri: str) -> None:
+        self._folder = folder
+        self._url = url
+        client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(uri)
+        self._visits = client.get_default_database().visits
+        self._sites = 0
+
+    def twice(self, hostile: int) -> list[Run]:
+        """Crawl the site twice; RuntimeError if an honest page or a change of one is not stored."""
+        name = self._site(hostile)
+        runs = [self._crawl(name), self._crawl(name, "-a", "full=1")]
+        honest = {"spider": name, "target": {"$regex": "/good/"}}
+        rows = {
+            outcome: self._visits.count_documents(honest | {"outcome": outcome})
+            for outcome in ("new", "changed", "unchanged")
+        }
+        changed = HONEST // 10
+        if rows != {"new": HONEST, "changed": changed, "unchanged": HONEST - changed}:
+            raise RuntimeError(f"{name}: honest pages were visited so: {rows}")
+        others = {"spider": name, "target": {"$regex": "/item/"}}
+        visited = len(self._visits.distinct("target", others))
+        if visited != hostile:
+            raise RuntimeError(f"{name}: {visited} of {hostile} hostile pages were visited")
+        return runs
+
+    def stopped(self, after: float) -> Run:
+        """Crawl with the hostile pages and end it by SIGTERM after so many seconds."""
+        run = self._crawl(self._site(len(HOSTILE)), stop_after=after)
+        return Run(run.seconds - after, run.peak_mb, run.code)
+
+    def _site(self, hostile: int) -> str:
+        self._sites += 1
+        name = f"site{self._sites}"
+        text = WRAPPER.format(name=name, url=self._url, hostile=hostile)
+        (self._folder / f"{name}.toml").write_text(text, encoding="utf-8")
+        return name
+
+    def _crawl(self, name: str, *arguments: str, stop_after: float | None = None) -> Run:
+        usage = self._folder / "usage.json"
+        wrapper = f"wrapper={self._folder / name}.toml"
+        words = ["crawl", "site", "-a", wrapper, *arguments]
+        command = [sys.executable, "-m", "tests.bench.measured", str(usage), *words]
+        env = os.environ | {"FRESHET_DATA_DIR": str(self._folder / "data")}
+        log = self._folder / f"{name}.log"
+        with log.open("a", encoding="utf-8") as errors:
+            began = time.monotonic()
+            process = subprocess.Popen(command, cwd=ROOT, env=env, stderr=errors)
+            if stop_after is not None:
+                time.sleep(stop_after)
+                process.send_signal(signal.SIGTERM)
+            code = process.wait()
+            seconds = time.monotonic() - began
+        if stop_after is None and code:
+            raise RuntimeError(log.read_text(encoding="utf-8")[-3000:])
+        return Run(seconds, json.loads(usage.read_text())["peak_mb"], code)
+
+
+def run(rounds: int) -> int:
+    """Measure all and print it; 1 where a bar is missed."""
+    console = Console(width=120)
+    with tempfile.TemporaryDirectory(prefix="freshet-bench-") as name, RunningHostile() as site:
+        folder = Path(name)
+        server = EmbeddedServer.of(Config.load(data_dir=folder / "data", mongo_uri=None))
+        server.start()
+        try:
+            bench = Bench(folder, site.url, server.uri)
+            ratio, peak_mb, seconds = _compared(bench, rounds, console)
+            slowest = _stopped(bench, seconds, console)
+        finally:
+            server.stop()
+    grace = Config.model_fields["grace_seconds"].default
+    missed = [
+        text
+        for text, is_missed in {
+            f"{ratio:.2f} times the time (bar {MAX_RATIO})": ratio > MAX_RATIO,
+            f"{peak_mb:.0f} MB (bar {MAX_MB})": peak_mb > MAX_MB,
+            f"{slowest:.1f} s from SIGTERM to the end (bar {grace:.0f})": slowest > grace,
+        }.items()
+        if is_missed
+    ]
+    console.print(f"missed: {', '.join(missed)}" if missed else "all bars are met")
+    return 1 if missed else 0
+
+
+def _compared(bench: Bench, rounds: int, console: Console) -> tuple[float, float, float]:
+    """The ratio of medians, the most MB, and the median seconds of a first run with all pages."""
+    table = Table("hostile pages", "first run, s", "full run, s", "peak MB")
+    runs: dict[int, list[list[Run]]] = {0: [], len(HOSTILE): []}
+    for _ in range(rounds):
+        for hostile, done in runs.items():
+            done.append(bench.twice(hostile))
+    medians = {}
+    for hostile, done in runs.items():
+        first, full = (statistics.median(pair[n].seconds for pair in done) for n in (0, 1))
+        peak = max(run.peak_mb for pair in done for run in pair)
+        medians[hostile] = first, first + full, peak
+        table.add_row(str(hostile), f"{first:.1f}", f"{full:.1f}", f"{peak:.0f}")
+    console.print(table)
+    first, both, peak = medians[len(HOSTILE)]
+    return both / medians[0][1], peak, first
+
+
+def _stopped(bench: Bench, seconds: float, console: Console) -> float:
+    """The most seconds that a crawl ran on after SIGTERM at a random moment."""
+    moments = random.Random(7)
+    table = Table("SIGTERM after, s", "ended after, s", "exit code", "peak MB")
+    slowest = 0.0
+    for _ in range(STOPS):
+        after = moments.uniform(1, seconds)
+        done = bench.stopped(after)
+        slowest = max(slowest, done.seconds)
+        table.add_row(f"{after:.1f}", f"{done.seconds:.1f}", str(done.code), f"{done.peak_mb:.0f}")
+    console.print(table)
+    return slowest

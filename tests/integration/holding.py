@@ -1,0 +1,44 @@
+"""Leases that are held while a block lasts: by this process, or by one of another machine."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pymongo
+
+from crawler.config import Config
+from crawler.storage.leases import Lease
+from crawler.storage.patience import Patience
+from crawler.storage.store import opened
+from tests.integration.harness import Row
+
+HOUR_SECONDS = 3600
+
+
+@contextmanager
+def holding(uri: str, name: str, *, elsewhere: bool = False, shared: str = "",
+            seconds: float = HOUR_SECONDS) -> Iterator[None]:  # fmt: skip
+    """Hold a lease of a database as any process does; elsewhere: as if on another machine."""
+    asyncio.run(_take(uri, name, shared, seconds))
+    client: pymongo.MongoClient[Row]
+    with pymongo.MongoClient(uri) as client:
+        leases = client.get_default_database().leases
+        if elsewhere:
+            other = {"host": "far", "pid": 7, "place": "far"}
+            moved = {f"holders.0.{key}": value for key, value in other.items()}
+            leases.update_one({"_id": name}, {"$set": moved})
+        try:
+            yield
+        finally:
+            leases.delete_one({"_id": name})
+
+
+async def _take(uri: str, name: str, shared: str, seconds: float) -> None:
+    async with opened(Config.load(mongo_uri=uri)) as db:
+        await Lease(db, name, seconds, Patience(0, _nothing)).take("busy", shared)
+
+
+async def _nothing() -> None:
+    """A server that the test has started is not started again."""

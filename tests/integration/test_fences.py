@@ -1,0 +1,211 @@
+"""Late and interrupted writers: log, targets, versions and claims are of the same fetches."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import tempfile
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from crawler.items import Target, Visit
+from crawler.storage import interrupted
+from crawler.storage.embedded import EmbeddedServer
+from crawler.storage.invariants import Report, check
+from tests.integration.claiming import edited, text
+from tests.integration.writing import (
+    BEGIN,
+    HOUR,
+    lost,
+    process,
+    refused,
+    visit,
+)
+from tests.knocks.cutting import Cutter, Holder
+from tests.knocks.servers import Redis
+
+MINUTE = timedelta(minutes=1)
+NAMES = ("list", "item-1", "item-2", "item-3")
+OLD, NEW, LATER, OTHER = text(1), text(2), text(3), text(4)
+FIRST = ("item-1 item-2 item-3", OLD, edited(OLD, 3), OTHER)
+# The last item was another page for a moment, and is what it was before.
+THIRD = ("item-1 item-3", LATER, edited(LATER, 3), OTHER)
+BETWEEN = ("item-2 item-3", NEW, edited(LATER, 2), text(5))
+MOST_WRITES = 40
+LEASE_SECONDS = 1.0
+
+
+def broken(report: Report) -> dict[str, list[str]]:
+    return {str(law): one.examples for law, one in report.broken.items() if one.count}
+
+
+def relayed(uri: str, cutter: Cutter) -> str:
+    return f"mongodb://127.0.0.1:{cutter.port}/{uri.rpartition('/')[2]}"
+
+
+def visits(found: list[Target], contents: tuple[str, ...], at: datetime) -> list[Visit]:
+    return [visit(one, what, at) for one, what in zip(found, contents, strict=True)]
+
+
+async def first_run(uri: str, redis: str | None = None) -> None:
+    async with process(uri, BEGIN, redis) as one:
+        await one.begin()
+        found = visits(await one.due(*NAMES), FIRST, BEGIN + MINUTE)
+        assert refused(await one.store(found)) == [False] * len(NAMES)
+        await one.db.runs.update_many({}, {"$set": {"finished": BEGIN + HOUR}})
+
+
+async def cut_run(uri: str, cutter: Cutter) -> bool:
+    """A run whose way to MongoDB is cut; whether that was before it had stored its batch."""
+    async with process(relayed(uri, cutter), BEGIN + 2 * HOUR) as one:
+        found = visits(await one.due(*NAMES), BETWEEN, BEGIN + 2 * HOUR + MINUTE)
+        cutter.arm()
+        return lost(await one.store(found))
+
+
+async def next_run(
+    uri: str, contents: tuple[str, ...], redis: str | None = None
+) -> dict[str, list[str]]:
+    async with process(uri, BEGIN + 4 * HOUR, redis) as one:
+        await one.begin()
+        found = visits(await one.due(*NAMES), contents, BEGIN + 4 * HOUR + MINUTE)
+        assert not any(refused(await one.store(found)))
+        return broken(await check(one.db))
+
+
+# The driver forgets sockets that nobody accepted.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+@pytest.mark.parametrize(("answers", "contents"), [(False, THIRD), (True, FIRST)])
+def test_a_cut_at_any_write_of_a_batch_leaves_one_history(
+    mongo: EmbeddedServer,
+    databases: Any,
+    answers: bool,
+    contents: tuple[str, ...],
+) -> None:
+    for nth in range(1, MOST_WRITES):
+        with databases() as (db, uri), Cutter(mongo.socket, nth, answers=answers) as cutter:
+            asyncio.run(first_run(uri))
+            was_cut = asyncio.run(_cut_and_interrupted(uri, cutter))
+            assert asyncio.run(next_run(uri, contents)) == {}, (nth, cutter.seen)
+            edges = db.listings.find({"shown": True})
+            shown = {edge["item"].rpartition("/")[2] for edge in edges}
+            assert shown == set(contents[0].split()), (nth, cutter.seen)
+        # While their warnings are ignored.
+        gc.collect()
+        if not was_cut:
+            break
+    assert 8 < nth < MOST_WRITES - 1, cutter.seen
+
+
+async def _cut_and_interrupted(uri: str, cutter: Cutter) -> bool:
+    from tests.integration.writing import interrupted as left
+
+    async with process(uri, BEGIN + 2 * HOUR) as one:
+        await left(one.db, BEGIN + 2 * HOUR)
+    return await cut_run(uri, cutter)
+
+
+@pytest.mark.parametrize("home", ["mongodb", "redis"])
+@pytest.mark.parametrize("contents", [FIRST, THIRD])
+def test_a_worker_that_stood_still_at_any_write_leaves_nothing_stale(
+    request: pytest.FixtureRequest,
+    mongo: EmbeddedServer,
+    databases: Any,
+    home: str,
+    contents: tuple[str, ...],
+) -> None:
+    redis = request.getfixturevalue("redis") if home == "redis" else None
+    were_late = set()
+    for nth in range(1, MOST_WRITES):
+        with databases() as (db, uri), Holder(mongo.socket, nth) as holder:
+            asyncio.run(first_run(uri, redis))
+            late = asyncio.run(overtaken(uri, redis, holder, contents))
+            were_late.add(late)
+            hashes = {row["url"]: row["content_hash"] for row in db.posts.find()}
+            seen = {row["url"]: row["content_hash"] for row in db.targets.find({"kind": "item"})}
+            assert hashes == seen, (nth, holder.seen)
+            assert asyncio.run(next_run(uri, contents, redis)) == {}, (nth, holder.seen)
+            edges = db.listings.find({"shown": True})
+            shown = {edge["item"].rpartition("/")[2] for edge in edges}
+            assert shown == set(contents[0].split()), (nth, holder.seen)
+            if not holder.is_cut:
+                break
+    assert 8 < nth < MOST_WRITES - 1, holder.seen
+    assert were_late == {True, False}, "late before the targets are written, not after it"
+
+
+async def overtaken(uri: str, redis: str | None, holder: Holder, contents: tuple[str, ...]) -> bool:
+    """One process stands still while another takes its targets over; whether it was refused."""
+    at = BEGIN + 2 * HOUR
+    async with process(relayed(uri, holder), at, redis) as slow, process(uri, at, redis) as other:
+        found = visits(await slow.due(*NAMES), BETWEEN, at + MINUTE)
+        holder.arm()
+        storing = asyncio.ensure_future(slow.store(found))
+        held = asyncio.ensure_future(asyncio.to_thread(holder.held.wait))
+        await asyncio.wait({storing, held}, return_when=asyncio.FIRST_COMPLETED)
+        holder.held.set()
+        await interrupted.take_over(other.db, [one.fetched.target.key for one in found])
+        newer = visits(await other.due(*NAMES), contents, at + 5 * MINUTE)
+        assert not any(refused(await other.store(newer)))
+        holder.go_on()
+        said = set(refused(await storing))
+        assert len(said) == 1, said
+        assert broken(await check(other.db)) == {}, holder.seen
+        await other.db.runs.update_many({}, {"$set": {"finished": at}})
+        return said == {True}
+
+
+def stores_versions(_: str, collection: str, __: dict[str, Any]) -> bool:
+    """Whether a write stores versions."""
+    return collection == "versions"
+
+
+def test_a_process_that_lost_its_lease_within_a_batch_leaves_no_versions(
+    mongo: EmbeddedServer, databases: Any
+) -> None:
+    with databases() as (db, uri), Holder(mongo.socket, 1, stores_versions) as holder:
+        asyncio.run(first_run(uri))
+        asyncio.run(_slept(uri, holder))
+        assert db.visits.count_documents({}) == 2 * len(NAMES)
+
+
+async def _slept(uri: str, holder: Holder) -> None:
+    at = BEGIN + 2 * HOUR
+    async with process(relayed(uri, holder), at, lease_seconds=LEASE_SECONDS) as slow:
+        found = visits(await slow.due(*NAMES), BETWEEN, at + MINUTE)
+        holder.arm()
+        storing = asyncio.ensure_future(slow.store(found))
+        assert await asyncio.to_thread(holder.held.wait, 30)
+        await asyncio.sleep(LEASE_SECONDS)
+        async with process(uri, at, lease_seconds=60) as other:
+            await interrupted.take_over(other.db, [one.fetched.target.key for one in found])
+            await interrupted.undo(other.db, None, "site", BEGIN + HOUR, at)
+            newer = visits(await other.due(*NAMES), THIRD, at + 5 * MINUTE)
+            assert not any(refused(await other.store(newer)))
+            holder.go_on()
+            assert refused(await storing) == [True] * len(NAMES)
+            assert broken(await check(other.db)) == {}
+
+
+@pytest.mark.usefixtures("redis")
+def test_a_batch_that_redis_was_away_for_leaves_no_versions(databases: Any) -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="fr-") as name,
+        Redis(Path(name)) as server,
+        databases() as (_, uri),
+    ):
+        asyncio.run(first_run(uri, server.url))
+        asyncio.run(_without_redis(uri, server))
+
+
+async def _without_redis(uri: str, server: Redis) -> None:
+    at = BEGIN + 2 * HOUR
+    async with process(uri, at, server.url) as one:
+        found = visits(await one.due(*NAMES), BETWEEN, at + MINUTE)
+        server.kill()
+        assert lost(await one.store(found))
+        assert broken(await check(one.db)) == {}

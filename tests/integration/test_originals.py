@@ -1,0 +1,248 @@
+"""Which post of a cluster is the original: who was seen first, and what dates can say of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, Phase, example, given, settings
+from hypothesis import strategies as st
+
+from crawler.sketches.claim import rank_of
+from crawler.storage.client import Database
+from crawler.storage.duplicates import claims, comparing, flags
+from crawler.storage.duplicates.registry import Registry
+from tests.conftest import Databases
+from tests.integration.claiming import HOUR, NOW, Posts, candidate, edited, text
+from tests.integration.harness import Db, Freshet, Row
+from tests.integration.inside import run
+
+# What the settings of this file compare by.
+DUPLICATES = "characters"
+
+DAY = timedelta(days=1)
+DATE_DAYS = 2
+LONG = text(1)
+LONG_AGO = datetime(2003, 5, 1, tzinfo=UTC)
+BLOG, SPAM, PLANET = 1, 2, 3
+
+
+@pytest.fixture(params=["mongodb", "redis"])
+def posts(request: pytest.FixtureRequest, stored: tuple[Db, str]) -> Posts:
+    """An index whose claims are kept by MongoDB, or by Redis."""
+    redis = request.getfixturevalue("redis") if request.param == "redis" else None
+    return Posts(stored[1], redis)
+
+
+def test_a_copy_that_states_an_old_date_does_not_take_the_place(posts: Posts) -> None:
+    week_ago = NOW - 7 * DAY
+    posts.claim(candidate("honest", LONG, week_ago, seen=week_ago, source=BLOG))
+    spam = candidate("spam", edited(LONG, 2), LONG_AGO, seen=NOW, source=SPAM)
+    assert posts.claim(spam)["spam"].duplicate_of == "honest"
+    # An edit of it, and one that moves its date further, change nothing.
+    again = candidate("spam", edited(LONG, 3), LONG_AGO - 9 * DAY, seen=NOW, source=SPAM, edit=True)
+    posts.claim(again)
+    assert posts.originals() == {"honest"}
+    (cluster,) = posts.clusters()
+    assert (cluster["post"], cluster.get("changes", [])) == ("honest", [])
+    assert "unsettled" not in cluster
+
+
+def test_a_post_of_two_days_before_that_is_found_later_is_the_original(posts: Posts) -> None:
+    posts.claim(candidate("copy", LONG, NOW, seen=NOW, source=PLANET))
+    late = candidate("first", edited(LONG, 1), NOW - 2 * DAY, seen=NOW + HOUR, source=BLOG)
+    assert posts.claim(late)["first"].is_original
+    assert posts.originals() == {"first"}
+    assert posts.post("copy")["duplicate_of"] == "first"
+
+
+def test_of_posts_with_the_same_date_the_one_that_was_seen_first_is_the_original(
+    posts: Posts,
+) -> None:
+    """A planet of blogs states the date of the blog."""
+    posts.claim(candidate("z", LONG, NOW, seen=NOW + HOUR, source=BLOG))
+    posts.claim(candidate("a", LONG, NOW, seen=NOW + 2 * HOUR, source=PLANET))
+    assert posts.originals() == {"z"}
+
+
+def test_sources_that_are_added_on_one_day_are_ordered_by_their_dates(posts: Posts) -> None:
+    posts.claim(candidate("copy", LONG, NOW - 300 * DAY, seen=NOW, source=PLANET))
+    posts.claim(candidate("first", LONG, NOW - 400 * DAY, seen=NOW + HOUR, source=BLOG))
+    assert posts.originals() == {"first"}
+
+
+def test_within_a_source_the_stated_dates_count(posts: Posts) -> None:
+    """An archive that is read from its end: its oldest posts are seen last."""
+    posts.claim(candidate("new", LONG, NOW - DAY, seen=NOW, source=BLOG))
+    posts.claim(candidate("old", LONG, LONG_AGO, seen=NOW + 30 * DAY, source=BLOG))
+    assert posts.originals() == {"old"}
+
+
+def test_a_source_that_takes_the_lead_brings_its_earliest_post(posts: Posts) -> None:
+    """What it brought before was worth nothing against the other source."""
+    posts.claim(candidate("other", LONG, NOW, seen=NOW, source=PLANET))
+    posts.claim(candidate("old", LONG, LONG_AGO, seen=NOW + 20 * DAY, source=BLOG))
+    assert posts.originals() == {"other"}
+    posts.claim(candidate("new", LONG, NOW - DAY, seen=NOW + HOUR, source=BLOG))
+    assert posts.originals() == {"old"}
+    (cluster,) = posts.clusters()
+    assert cluster.keys().isdisjoint({"overtaken", "unsettled"})
+    # Without what it led by, the other source is first again.
+    posts.remove("new")
+    assert posts.originals() == {"other"}
+    assert posts.post("old")["duplicate_of"] == "other"
+
+
+def test_a_worker_that_was_ended_between_leaves_what_the_next_completes(posts: Posts) -> None:
+    posts.claim(candidate("other", LONG, NOW, seen=NOW, source=PLANET))
+    posts.claim(candidate("old", LONG, LONG_AGO, seen=NOW + 20 * DAY, source=BLOG))
+    posts.claim(candidate("new", LONG, NOW - DAY, seen=NOW + HOUR, source=BLOG))
+
+    async def interrupted(db: Database, registry: Registry) -> None:
+        """The document as it is before the earliest of the new source was proposed."""
+        row = await registry.signatures.find_one({"post": "new"})
+        assert row is not None
+        order = [row["created"], row["seen"], "new"]
+        change = {
+            "post": "new", "original": row["_id"], "order": order, "overtaken": True,
+            "unsettled": True, "created": row["created"],
+        }  # fmt: skip
+        await registry.clusters.update_one({}, {"$set": change})
+
+    posts.on(interrupted)
+    posts.claim(candidate("elsewhere", text(7), NOW, source=BLOG))
+    assert posts.originals() == {"old", "elsewhere"}
+    assert posts.post("new")["duplicate_of"] == "old"
+
+
+@dataclass(frozen=True)
+class Told:
+    """A post of one story, its times in hours from now."""
+
+    source: int
+    created: int
+    seen: int
+
+    def candidate(self, key: str) -> object:
+        created, seen = (NOW + hours * HOUR for hours in (self.created, self.seen))
+        return candidate(key, LONG, created, seen=seen, source=self.source)
+
+
+def original_of(told: Sequence[Told]) -> str:
+    """The key of the original, by what the documentation says."""
+    keys = "abcdefgh"[: len(told)]
+
+    def lead(key: str) -> tuple[object, ...]:
+        _, created, seen, _ = order(key)
+        return rank_of(created, seen, DATE_DAYS), created, seen, key
+
+    def order(key: str) -> tuple[int, datetime, datetime, str]:
+        one = told[keys.index(key)]
+        return one.source, NOW + one.created * HOUR, NOW + one.seen * HOUR, key
+
+    source = order(min(keys, key=lead))[0]
+    return min((key for key in keys if order(key)[0] == source), key=lambda key: order(key)[1:])
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> list[Told]:
+    hours = st.sampled_from([0, 1, 20, 30, 60, 120, 500])
+    seen = [draw(hours) for _ in range(draw(st.integers(2, 6)))]
+    before = st.sampled_from([0, 0, 1, 24, 47, 49, 80, 200, 2000])
+    return [Told(draw(st.sampled_from([1, 2, 3])), s - draw(before), s) for s in seen]
+
+
+# As with the source that takes the lead.
+OVERTAKING = [Told(3, 0, 0), Told(1, -9999, 480), Told(1, -24, 1), Told(2, 30, 30)]
+
+
+@pytest.fixture
+def index_of(request: pytest.FixtureRequest) -> Callable[[str, str, int], Posts]:
+    """Makes the index of a database as it is in a round; `moved`: in Redis from the second on."""
+
+    def made(keeper: str, uri: str, round_: int) -> Posts:
+        in_redis = keeper == "redis" or (keeper == "moved" and round_ > 0)
+        return Posts(uri, request.getfixturevalue("redis") if in_redis else None)
+
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keeper", ["mongodb", "redis", "moved"])
+@settings(
+    max_examples=8,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(told=stories(), order=st.randoms(use_true_random=False))
+@example(told=OVERTAKING, order=Random(1))
+@example(told=OVERTAKING, order=Random(2))
+@example(told=OVERTAKING, order=Random(3))
+@example(told=OVERTAKING, order=Random(5))
+def test_the_order_in_which_posts_come_does_not_matter(
+    databases: Databases,
+    index_of: Callable[[str, str, int], Posts],
+    keeper: str,
+    told: list[Told],
+    order: Random,
+) -> None:
+    """In batches, each of a process of its own; a post may be claimed again, and one leaves."""
+    posts = {key: one.candidate(key) for key, one in zip("abcdefgh", told, strict=False)}
+    shuffled = order.sample(sorted(posts), len(posts))
+    with databases() as (_, uri):
+        round_ = 0
+        while shuffled:
+            batch = [shuffled.pop() for _ in range(min(len(shuffled), order.randint(1, 3)))]
+            again = order.sample(batch, order.randint(0, 1))
+            kept = index_of(keeper, uri, round_)
+            kept.claim(*(posts[key] for key in (*batch, *again)))
+            round_ += 1
+        kept = index_of(keeper, uri, round_)
+        assert kept.originals() == {original_of(told)}
+        assert {row.get("duplicate_of") for row in kept.all().values()} <= {
+            None, original_of(told),
+        }  # fmt: skip
+        first = min(posts)
+        kept.remove(first)
+        expected = original_of([Told(99, 10**4, 10**4), *told[1:]])
+        assert kept.originals() == {expected}
+
+
+def test_a_rebuild_finds_the_same_originals(freshet: Freshet, stored: tuple[Db, str]) -> None:
+    _, uri = stored
+    random = Random(5)
+    rows: list[Row] = []
+    for story in range(12):
+        for number in range(4):
+            name, host = f"{story}-{number}", f"site{random.randint(1, 3)}.example"
+            seen = NOW + random.choice([0, 1, 30, 60, 200]) * HOUR
+            rows.append({
+                "_id": f"shop https://{host}/{name}", "spider": "shop",
+                "url": f"https://{host}/{name}", "title": "T", "text": text(story), "fields": {},
+                "published": seen - random.choice([0, 1, 30, 60, 3000]) * HOUR,
+                "first_seen": seen, "changed_at": seen, "content_hash": "x", "original": True,
+            })  # fmt: skip
+    posts = Posts(uri)
+
+    async def claimed(database: Database, registry: Registry) -> None:
+        await database.posts.insert_many(rows)
+        for row in random.sample(rows, len(rows)):
+            one = comparing.candidate_of(row, registry.scheme)
+            assert one is not None
+            verdicts = await claims.claim(registry, [one], NOW)
+            await flags.show(database, verdicts)
+            await flags.confirm(database, registry, verdicts, {one.key})
+
+    posts.on(claimed)
+    before = posts.originals()
+    assert len(before) == 12
+    assert json.loads(run(freshet, "duplicates", "rebuild", "--json").out)
+    assert posts.originals() == before
+    done = run(freshet, "duplicates", "rebuild", FRESHET_DUPLICATE_DATE_DAYS=36_500)
+    assert done.code == 0, done.err
+    assert posts.originals() != before

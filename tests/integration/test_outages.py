@@ -1,0 +1,300 @@
+"""MongoDB is unavailable in the middle of a run: its disk is full, or its process is stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import string
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pymongo
+import pytest
+import redis
+
+from crawler.config import Config
+from crawler.storage.embedded import EmbeddedServer
+from tests.integration.harness import Db, Freshet, Pages, Row, asked, outcomes, visits
+from tests.integration.redis_server import private_server, url_of
+from tests.knocks.outages import CannotMount, SmallDisk, disk_full, server_stopped
+from tests.knocks.servers import Mongo
+
+ITEMS = 120
+# Of each page: MongoDB has to ask for more blocks all the time.
+CHARACTERS = 40_000
+DISK_MB = 500
+# The outage is to be met by writes, not by the check of the free space.
+ENV = {"FRESHET_MIN_FREE_MB": 0, "FRESHET_COMMIT_SIZE": 5}
+UNAVAILABLE, AVAILABLE = "MongoDB unavailable, retrying", "MongoDB available again after"
+
+
+@pytest.fixture
+def folder(mongo: EmbeddedServer) -> Iterator[Path]:
+    """A folder with a short name; depends on `mongo` to be skipped with it."""
+    made = Path(tempfile.mkdtemp(prefix="fo-"))
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture
+def disk(folder: Path) -> Iterator[SmallDisk]:
+    with ExitStack() as stack:
+        try:
+            yield stack.enter_context(SmallDisk(folder / "disk", DISK_MB))
+        except CannotMount as error:
+            pytest.skip(f"no small disk to fill: {error}")
+
+
+@contextmanager
+def embedded(data: Path, home: Path, **env: object) -> Iterator[Freshet]:
+    """Freshet with an embedded server of its own."""
+    server = EmbeddedServer.of(Config.load(data_dir=data, mongo_uri=None))
+    with Freshet(home, FRESHET_DATA_DIR=data, **env) as freshet:
+        yield freshet
+    if (pid := server.pid()) is not None:
+        os.kill(pid, signal.SIGCONT)
+    server.stop()
+
+
+@contextmanager
+def opened(data: Path) -> Iterator[Db]:
+    """The database of an embedded server."""
+    client: pymongo.MongoClient[Row]
+    with pymongo.MongoClient(EmbeddedServer.of(Config.load(data_dir=data)).start()) as client:
+        yield client.get_default_database()
+
+
+def shop(freshet: Freshet, pages: Pages, **keys: object) -> Path:
+    """A site of large items that takes a few seconds."""
+    chance, paths = random.Random(1), [f"/item-{i}.html" for i in range(ITEMS)]
+    for path in paths:
+        text = "".join(chance.choices(string.ascii_letters + " ", k=CHARACTERS))
+        pages.item(path, text)
+    pages.list("/list.html", paths)
+    return freshet.wrapper(
+        "shop",
+        start_urls=[f"{pages.url}/list.html"],
+        item_pages=r"/item-\d+\.html$",
+        fields={"title": "h1"},
+        robots=False,
+        **{"concurrency": 2, "delay_seconds": 0.05} | keys,
+    )
+
+
+def short(err: str) -> str:
+    """A log without what pages hold."""
+    return "\n".join(line[:300] for line in err.splitlines())
+
+
+def server_is_down(data: Path) -> bool:
+    """Whether no process of an embedded server is alive."""
+    return EmbeddedServer.of(Config.load(data_dir=data, mongo_uri=None)).pid() is None
+
+
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def check_nothing_is_lost(db: Db, pages: Pages) -> None:
+    """Each page is asked for once, and stored once and whole."""
+    assert outcomes(db) == {"new": ITEMS + 1}
+    assert len({row["target"] for row in visits(db)}) == ITEMS + 1
+    assert set(asked(pages).values()) == {1}
+    assert db.posts.count_documents({}) == ITEMS
+    assert db.versions.count_documents({}) == ITEMS + 1
+    hashes = {row["_id"]: row["content_hash"] for row in db.posts.find()}
+    for one in db.targets.find({"kind": "item"}):
+        assert one["content_hash"] == hashes[one["_id"]]
+        assert one["requested"] == 1
+
+
+def test_a_full_disk_halts_the_run_until_there_is_room(
+    disk: SmallDisk, tmp_path: Path, pages: Pages
+) -> None:
+    with embedded(disk.folder, tmp_path, **ENV) as freshet:
+        crawl = freshet.start("crawl", "site", "-a", f"wrapper={shop(freshet, pages)}")
+        until(lambda: len(asked(pages)) > ITEMS / 4)
+        disk_full(disk, 12)
+        _, err = crawl.communicate(timeout=120)
+        assert crawl.returncode == 0, short(err)
+        assert err.count(UNAVAILABLE) == 1, short(err)
+        assert err.count(AVAILABLE) == 1, short(err)
+        # What is said first is what was met first: a refused write, or a server that gave up.
+        assert "cannot be stored" not in err
+        with opened(disk.folder) as db:
+            check_nothing_is_lost(db, pages)
+
+
+def test_a_server_that_cannot_start_for_want_of_room_is_waited_for(
+    disk: SmallDisk, tmp_path: Path, pages: Pages
+) -> None:
+    with embedded(disk.folder, tmp_path, **ENV) as freshet:
+        crawl = freshet.start("crawl", "site", "-a", f"wrapper={shop(freshet, pages)}")
+        until(lambda: len(asked(pages)) > ITEMS / 4)
+        server = Mongo(disk.folder)
+        with disk.full():
+            server.kill()
+            disk.fill()
+            time.sleep(15)
+            assert server_is_down(disk.folder)
+        _, err = crawl.communicate(timeout=120)
+        assert crawl.returncode == 0, short(err)
+        with opened(disk.folder) as db:
+            check_nothing_is_lost(db, pages)
+
+
+def test_a_disk_that_stays_full_ends_the_run_and_the_next_one_completes_it(
+    disk: SmallDisk, tmp_path: Path, pages: Pages
+) -> None:
+    with embedded(disk.folder, tmp_path, **ENV) as freshet:
+        wrapper = shop(freshet, pages)
+        words = ("crawl", "site", "-a", f"wrapper={wrapper}")
+        crawl = freshet.start(*words, FRESHET_COMMIT_RETRY_SECONDS=3)
+        until(lambda: len(asked(pages)) > ITEMS / 4)
+        full = threading.Thread(target=disk_full, args=(disk, 30))
+        full.start()
+        _, err = crawl.communicate(timeout=60)
+        assert crawl.returncode == 1, short(err)
+        errors = [line for line in err.splitlines() if " ERROR: " in line]
+        assert len(errors) == 1, short(err)
+        assert "MongoDB unavailable for" in errors[0]
+        full.join()
+
+        freshet.crawl(wrapper)
+        with opened(disk.folder) as db:
+            assert outcomes(db) == {"new": ITEMS + 1}
+            assert db.posts.count_documents({}) == ITEMS
+
+
+def test_a_stopped_server_halts_the_run_and_other_commands_name_it(
+    folder: Path, tmp_path: Path, pages: Pages
+) -> None:
+    with embedded(folder / "data", tmp_path, **ENV) as freshet:
+        wrapper = shop(freshet, pages)
+        crawl = freshet.start("crawl", "site", "-a", f"wrapper={wrapper}")
+        until(lambda: len(asked(pages)) > ITEMS / 4)
+        server = Mongo(folder / "data")
+        pid = server.pid()
+        stopped = threading.Thread(target=server_stopped, args=(server, 50))
+        stopped.start()
+        began = time.monotonic()
+
+        status = freshet("db", "status")
+        assert status.code == 1
+        assert status.out.startswith(f"mongod (process {pid}, data in {folder / 'data'})")
+        assert "is not responding since" in status.out
+        assert status.out.endswith(f"Continue it: kill -CONT {pid}\n")
+        said = json.loads(freshet("db", "status", "--json").out)
+        assert (said["running"], said["pid"]) == (False, pid)
+        assert said["not_responding"] == status.out.strip(), "since the same time"
+        for words in (("db", "start"), ("db", "stop"), ("targets",)):
+            result = freshet(*words)
+            assert (result.code, status.out.strip() in result.complaint) == (1, True)
+        other = freshet("crawl", "site", "-a", f"wrapper={wrapper}", "-a", "name=other")
+        assert other.code == 1
+        assert time.monotonic() < began + 45, "nobody has waited for a process that is stopped"
+
+        _, err = crawl.communicate(timeout=300)
+        stopped.join()
+        assert crawl.returncode == 0, short(err)
+        assert err.count(UNAVAILABLE) == err.count(AVAILABLE) == 1, short(err)
+        assert f"mongod (process {pid}" in err
+        with opened(folder / "data") as db:
+            check_nothing_is_lost(db, pages)
+        running = json.loads(freshet("db", "status", "--json").out)
+        assert (running["running"], running["pid"], running["not_responding"]) == (True, pid, None)
+
+
+def test_a_server_that_stays_stopped_ends_the_run_with_one_line(
+    folder: Path, tmp_path: Path, pages: Pages
+) -> None:
+    with embedded(folder / "data", tmp_path, **ENV) as freshet:
+        wrapper = shop(freshet, pages)
+        words = ("crawl", "site", "-a", f"wrapper={wrapper}")
+        crawl = freshet.start(*words, FRESHET_COMMIT_RETRY_SECONDS=2)
+        until(lambda: len(asked(pages)) > ITEMS / 4)
+        server = Mongo(folder / "data")
+        with server.stopped():
+            _, err = crawl.communicate(timeout=300)
+        assert crawl.returncode == 1, short(err)
+        errors = [line for line in err.splitlines() if " ERROR: " in line]
+        assert len(errors) == 1, short(err)
+        assert "MongoDB unavailable for" in errors[0]
+        assert "is not responding since" in errors[0]
+
+        freshet.crawl(wrapper)
+        with opened(folder / "data") as db:
+            assert outcomes(db) == {"new": ITEMS + 1}
+
+
+@pytest.mark.parametrize("duplicates", ["off", "characters"])
+def test_a_redis_without_memory_halts_the_run_until_it_has_some(
+    freshet: Freshet, database: Db, pages: Pages, duplicates: str
+) -> None:
+    wrapper = shop(freshet, pages)
+    with private_server() as server, redis.Redis.from_url(url_of(server)) as client:
+        crawl = freshet.start(
+            "crawl", "site", "-a", f"wrapper={wrapper}",
+            REDIS_URL=url_of(server), FRESHET_DUPLICATES=duplicates,
+        )  # fmt: skip
+        until(lambda: len(asked(pages)) > ITEMS / 4)
+        client.config_set("maxmemory", 1)
+        time.sleep(5)
+        client.config_set("maxmemory", 0)
+        _, err = crawl.communicate(timeout=300)
+    assert crawl.returncode == 0, short(err)
+    assert "unavailable, retrying" in err
+    assert "available again after" in err
+    assert outcomes(database) == {"new": ITEMS + 1}
+    assert database.posts.count_documents({}) == ITEMS
+
+
+def test_a_run_ends_in_good_order_before_the_disk_is_full(
+    disk: SmallDisk, tmp_path: Path, pages: Pages
+) -> None:
+    with embedded(disk.folder, tmp_path, **ENV) as freshet:
+        wrapper = shop(freshet, pages, delay_seconds=0.2)
+        words = ("crawl", "site", "-a", f"wrapper={wrapper}")
+        crawl = freshet.start(*words, FRESHET_MIN_FREE_MB=100)
+        until(lambda: len(asked(pages)) > 5)
+        disk.fill(but_megabytes=50)
+        _, err = crawl.communicate(timeout=60)
+        assert crawl.returncode == 1, short(err)
+        (error,) = [line for line in err.splitlines() if " ERROR: " in line]
+        assert f"shop: the run ended early: data folder {disk.folder}: " in error
+        assert "MB free, 100 MB needed (FRESHET_MIN_FREE_MB). Make room: " in error
+        with opened(disk.folder) as db:
+            (run,) = db.runs.find()
+            assert run["finished"]
+            assert "the run ended early" in run["error"]
+            assert run["counts"]["visits"] == len(asked(pages)) < ITEMS
+            assert outcomes(db) == {"new": len(asked(pages))}, "all that was fetched is stored"
+
+        at_once = freshet(*words, FRESHET_MIN_FREE_MB=100)
+        assert at_once.code == 1
+        disk.clear()
+        assert freshet(*words, FRESHET_MIN_FREE_MB=100).code == 0
+        with opened(disk.folder) as db:
+            check_nothing_is_lost(db, pages)
+
+
+def test_a_run_asks_a_server_by_uri_for_its_room(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    wrapper = shop(freshet, pages, delay_seconds=0.2)
+    result = freshet.crawl(wrapper, code=1, FRESHET_MIN_FREE_MB=1e9)
+    (error,) = [line for line in result.err.splitlines() if " ERROR: " in line]
+    assert "shop: the run ended early: disk of MongoDB at mongodb://" in error
+    assert "1000000000 MB needed" in error
+    assert outcomes(database).keys() <= {"new"}
+    assert outcomes(database).total() == len(asked(pages)) < ITEMS

@@ -1,0 +1,154 @@
+"""Batches of visits as a crawl stores them, without a crawl."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pymongo.errors import PyMongoError
+
+from crawler.config import Config
+from crawler.ending import Ending
+from crawler.errors import Unreachable
+from crawler.items import Fetched, Kind, Link, Outcome, Target, Visit
+from crawler.sketches.schemes import scheme_of
+from crawler.storage import runs, targets
+from crawler.storage.duplicates.opening import opened
+from crawler.storage.leases import CRAWL, Lease
+from crawler.storage.patience import Patience
+from crawler.storage.patterns import Patterns
+from crawler.storage.store import Store
+from crawler.storage.writer import TakenOver, Writer
+from crawler.traps import Traps
+from crawler.wrapper import Wrapper
+from pipelines.changes import Rules, decide
+from pipelines.duplicates import sketched
+from schedules.first import Intervals
+
+BEGIN = datetime(2026, 3, 2, 9, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+SITE = "http://127.0.0.1:9/"
+EVERY = Intervals(1.0, 1.0, 672.0)
+RULES = Rules(EVERY, EVERY, 3, feeds=EVERY)
+WRAPPER = Wrapper.of({"name": "site", "start_urls": [SITE], "item_pages": "/item-"}, "a test")
+
+
+class Process:
+    """What a crawling process holds: the database by a way of its own, a writer, a run.
+
+    Each method is what a crawl does at that place.
+    """
+
+    def __init__(
+        self, store: Store, registry: Any, started: datetime, lease: Lease | None = None
+    ) -> None:
+        self.db, self._registry, self.started = store.db, registry, started
+        patience = Patience(0.0, store.revive)
+        patterns = Patterns(store.db, Traps(WRAPPER))
+        self.writer = Writer(store.db, store.config, started, patience, patterns, registry, lease)
+
+    async def begin(self) -> None:
+        """Repair what earlier runs left, and begin a run."""
+        from crawler.preparing import Beginning, prepare
+
+        config = Config.load(mongo_uri="mongodb://unused")
+        await prepare(Beginning(self.db, self._registry, WRAPPER, config, self.started), full=False)
+
+    async def due(self, *names: str) -> list[Target]:
+        """Targets as they are handed out; made where there are none."""
+        for name in names:
+            url = SITE + name
+            kind = Kind.ITEM if name.startswith("item-") else Kind.LIST
+            made = targets.new_document("site", url, kind, BEGIN, BEGIN)
+            update = {"$setOnInsert": {key: made[key] for key in made if key != "_id"}}
+            await self.db.targets.update_one({"_id": made["_id"]}, update, upsert=True)
+        await self.db.targets.update_many({}, {"$set": {"next_visit": self.started}})
+        keys = [f"site {SITE}{name}" for name in names]
+        found = await targets.due_of(self.db, keys, self.started)
+        return [found[key] for key in keys]
+
+    async def store(self, visits: Iterable[Visit]) -> list[BaseException | None]:
+        """What came of each visit of a batch."""
+        return await asyncio.gather(*map(self.writer.commit, visits), return_exceptions=True)
+
+    async def end(self) -> None:
+        """As the last process of a run does it."""
+        ending = Ending(self.db, self._registry, "site", self.started, self.started + HOUR)
+        if self.writer.is_in_doubt:
+            await ending.make_whole()
+
+
+@asynccontextmanager
+async def process(
+    uri: str, started: datetime, redis: str | None = None, lease_seconds: float = 0.0
+) -> AsyncIterator[Process]:
+    """A process with connections of its own.
+
+    lease_seconds: of its lease of the run, renewed only when it is to store something; 0: has none
+    """
+    config = Config.load(
+        mongo_uri=uri,
+        redis_url=redis,
+        mongo_timeout_seconds=1,
+        commit_ms=1,
+        commit_size=100,
+        commit_retry_seconds=1,
+    )
+    stack = AsyncExitStack()
+    try:
+        store = await Store.open(config)
+        stack.push_async_callback(store.close)
+        registry = await stack.enter_async_context(opened(store.db, config))
+        lease = await taken(store, lease_seconds) if lease_seconds else None
+        one = Process(store, registry, started, lease)
+        yield one
+    finally:
+        # Both write once more; that a server is away then is no failure of the test.
+        with suppress(Unreachable):
+            await one.writer.close()
+        with suppress(PyMongoError):
+            await stack.aclose()
+
+
+async def taken(store: Store, seconds: float) -> Lease:
+    """The lease of the site's run."""
+    lease = Lease(store.db, f"{CRAWL}site", seconds, Patience(0.0, store.revive))
+    await lease.take("busy")
+    return lease
+
+
+def visit(target: Target, text: str | None, at: datetime) -> Visit:
+    """A visit that found this text; None: an error. A list page links to the items it names."""
+    fetched = Fetched(target, at, WRAPPER.scheme(target.kind), 200)
+    if text is None:
+        fetched.outcome, fetched.reason, fetched.status = Outcome.ERROR, "status 500", 500
+    elif target.kind is Kind.LIST:
+        fetched.links = tuple(Link(SITE + name, Kind.ITEM) for name in text.split())
+    else:
+        fetched.content = {"title": "A title", "main_text": text}
+    if text is not None:
+        fetched.content_hash = fetched.raw_hash = hashlib.sha256(text.encode()).hexdigest()
+        fetched.size = len(text)
+    made = decide(fetched, RULES)
+    made.candidates, made.emptied = sketched(made, scheme_of("characters", 0.7))
+    return made
+
+
+def refused(said: Sequence[BaseException | None]) -> list[bool]:
+    """Which visits came too late; anything else but success fails."""
+    assert all(one is None or isinstance(one, TakenOver) for one in said), said
+    return [one is not None for one in said]
+
+
+def lost(said: Sequence[BaseException | None]) -> bool:
+    """Whether the server went away."""
+    return any(isinstance(one, Unreachable) for one in said)
+
+
+async def interrupted(db: Any, started: datetime) -> None:
+    """Leave a run behind that never ended."""
+    await runs.begin(db, "site", started)

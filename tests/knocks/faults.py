@@ -1,0 +1,333 @@
+"""Faults of all kinds at random moments of runs, and the invariants of the database after them.
+
+Pages change between fetches. Each worker reaches MongoDB and Redis by a way of its own, so that one
+worker can be cut off while the others go on, and goes by a clock of its own, ten minutes from those
+of others. A new kind is a function in FAULTS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Self
+
+import psutil
+from pymongo import AsyncMongoClient
+
+from crawler.storage.invariants import check
+from tests.integration.harness import Row
+from tests.knocks.clocks import STEP_SECONDS, WrongClock, can_move, step
+from tests.knocks.crowd import Crowd
+from tests.knocks.outages import CannotMount, SmallDisk, disk_full, server_stopped
+from tests.knocks.relay import Relay
+from tests.knocks.servers import Mongo, Redis, Server
+from tests.knocks.sides import FreshetSide
+from tests.knocks.worker import Worker
+from tests.site.running import RunningQuick
+
+LEASE_SECONDS = 2.0
+# Longer than a lease; and cuts that a worker waits for, or not.
+ASLEEP_SECONDS = (LEASE_SECONDS + 0.5, LEASE_SECONDS + 2.5)
+CUT_SECONDS = (0.05, 6.0)
+# A server notices that its disk is full when it needs the next block.
+FULL_SECONDS = (2.0, 6.0)
+PATIENCE_SECONDS = 3.0
+DISK_MB, CACHE_GB = 500, 0.25
+# Of the workers, in the order of their start.
+OFF_SECONDS = (-STEP_SECONDS, 0.0, STEP_SECONDS)
+# Of a run: its beginning is short of targets, and the end has none left.
+SHARES = (0.1, 0.9)
+ROUND_SECONDS = 240.0
+ROUNDS_A_FAULT = 3
+# All targets are due again after so long.
+HOURS_A_ROUND = 200
+ENV = {
+    "FRESHET_DUPLICATES": "characters",
+    "FRESHET_LEASE_SECONDS": str(LEASE_SECONDS),
+    # Faults are no fault of the page that a worker had.
+    "FRESHET_LEASE_TRIES": "100",
+    "FRESHET_COMMIT_RETRY_SECONDS": str(PATIENCE_SECONDS),
+    "FRESHET_COMMIT_SIZE": "20",
+    # A full disk is to be met by writes, not by the check of the free space.
+    "FRESHET_MIN_FREE_MB": "0",
+}
+LEFT_ALONE = re.compile(r"is already being crawled on .*; nothing to do$")
+
+
+class OwnWays(FreshetSide):
+    """Freshet's workers, each with relays of its own to the servers, and a clock of its own.
+
+    ways, clocks: by the numbers of workers; hours: by which the clocks of all are ahead
+    """
+
+    def __init__(self, folder: Path, url: str, mongo: Mongo, redis: Redis | None) -> None:
+        super().__init__(folder, url, mongo.uri("faults"), redis and redis.url, **ENV)
+        self._mongo, self._redis = mongo, redis
+        self._relays = ExitStack()
+        self._started = 0
+        self.ways: dict[int, dict[str, Relay]] = {}
+        self.clocks: dict[int, WrongClock] = {}
+        self.hours = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._relays.close()
+
+    def start(self, number: int) -> Worker:
+        self._started += 1
+        number = self._started
+        ways = {"MongoDB": self._relays.enter_context(Relay(self._mongo.socket))}
+        env = {"MONGO_URI": f"mongodb://127.0.0.1:{ways['MongoDB'].port}/faults"}
+        if self._redis is not None:
+            ways["Redis"] = self._relays.enter_context(Relay(self._redis.socket))
+            env["REDIS_URL"] = f"redis://127.0.0.1:{ways['Redis'].port}/0"
+        self.ways[number] = ways
+        if can_move():
+            off = OFF_SECONDS[number % len(OFF_SECONDS)]
+            self.clocks[number] = WrongClock(self._folder, f"worker-{number}", off)
+            env |= self.clocks[number].env
+        self._env |= env | {"FRESHET_CLOCK_OFFSET_HOURS": str(self.hours)}
+        return super().start(number)
+
+
+class Faults:
+    """Runs with faults on one database, and what does not hold after them.
+
+    workers: of one Redis where it is given; else each is a process alone
+    disk:    that MongoDB is on, where it can be filled
+    found:   how often each kind was injected
+    wrong:   what was seen meanwhile that should not be
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        site: RunningQuick,
+        mongo: Mongo,
+        redis: Redis | None,
+        disk: SmallDisk | None,
+        seed: int,
+    ) -> None:
+        self.side = OwnWays(folder, site.url, mongo, redis)
+        self.chance = random.Random(seed)
+        self.found: Counter[str] = Counter()
+        self.wrong: list[str] = []
+        self.crowd: Crowd
+        self.site, self._uri = site, mongo.uri("faults")
+        self._pages = site.items
+        self.disk = disk
+        self.servers: dict[str, Server] = {"MongoDB": mongo}
+        if redis is not None:
+            self.servers["Redis"] = redis
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds that can be injected here."""
+        is_alone = "Redis" not in self.servers
+        can = {"second crawl": is_alone, "full disk": self.disk is not None, "clock": can_move()}
+        return [kind for kind in FAULTS if can.get(kind, not is_alone or "Redis" not in kind)]
+
+    def run(self, kinds: Sequence[str], workers: int) -> list[str]:
+        """Runs until all these faults are injected, then one without any; what does not hold."""
+        left = self.chance.sample(kinds, len(kinds))
+        with self.side:
+            # A run may be over before its faults are.
+            for _ in range(ROUNDS_A_FAULT * len(kinds)):
+                self._round(left, workers)
+                if not left:
+                    break
+            ended = self._round([], workers)
+        said = [] if ended else [f"the last run has not ended in {ROUND_SECONDS:g} s"]
+        said += [f"no run to inject into: {left}"] if left else []
+        return self.wrong + said + asyncio.run(self._broken())
+
+    def _round(self, left: list[str], workers: int) -> bool:
+        """One run, with as many of these faults as it lives to see; whether it has ended."""
+        self.site.clear_log()
+        self.side.hours += HOURS_A_ROUND
+        shares = sorted(self.chance.uniform(*SHARES) for _ in left)
+        with Crowd(self.side, workers, replaces=True) as self.crowd:
+            for share in shares:
+                wanted = share * self._pages
+                self.crowd.until(lambda n=wanted: self.site.answers() >= n, ROUND_SECONDS)
+                time.sleep(self.chance.uniform(0, 0.1))
+                self.crowd.look()
+                if not self.crowd.alive:
+                    break
+                if FAULTS[left[0]](self):
+                    self.found[left.pop(0)] += 1
+            return self.crowd.finish(ROUND_SECONDS)
+
+    def worker(self) -> Worker | None:
+        """One of those at work."""
+        self.crowd.look()
+        return self.chance.choice(self.crowd.alive) if self.crowd.alive else None
+
+    def asked_by(self, worker: Worker) -> bool:
+        """Whether a worker has asked for a page since the run began."""
+        log = self.site.log
+        return log.exists() and f'"{worker.agent}"' in log.read_text(encoding="utf-8")
+
+    async def _broken(self) -> list[str]:
+        client: AsyncMongoClient[Row]
+        async with AsyncMongoClient(self._uri, tz_aware=True) as client:
+            db = client.get_default_database()
+            report = await check(db)
+            items = await db.posts.count_documents({})
+            open_runs = await db.runs.count_documents({"finished": None})
+        said = [
+            f"{law}: {one.count} ({one.examples})"
+            for law, one in report.broken.items()
+            if one.count
+        ]
+        said += [f"{items} posts of {self._pages} items"] if items != self._pages else []
+        return said + ([f"{open_runs} runs have no end"] if open_runs else [])
+
+
+def kill(faults: Faults) -> bool:
+    """A worker is killed, and another one starts."""
+    return faults.crowd.kill_one(faults.chance) is not None
+
+
+def stop(faults: Faults) -> bool:
+    """A worker stands still for longer than its lease; one that is alone has a successor."""
+    worker = faults.worker()
+    if worker is None:
+        return False
+    # It may end of itself right before, or be killed by nobody else.
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(worker.pid)
+        process.suspend()
+        try:
+            if len(faults.crowd.alive) == 1:
+                faults.crowd.add()
+            asleep_until = time.monotonic() + faults.chance.uniform(*ASLEEP_SECONDS)
+            faults.crowd.until(lambda: time.monotonic() > asleep_until, ROUND_SECONDS)
+        finally:
+            process.resume()
+    return True
+
+
+def clock(faults: Faults) -> bool:
+    """The clock of a worker is set while it runs."""
+    worker = faults.worker()
+    if worker is None:
+        return False
+    step([faults.side.clocks[worker.number]], faults.chance)
+    return True
+
+
+def second_crawl(faults: Faults) -> bool:
+    """Without Redis the spider is crawled once more at the same time: that does nothing."""
+    faults.crowd.until(lambda: len(faults.crowd.alive) == 1, ROUND_SECONDS)
+    first = faults.worker()
+    if first is None or not faults.crowd.until(lambda: faults.asked_by(first), ROUND_SECONDS):
+        return False
+    second = faults.side.start(0)
+    while second.code is None and first.code is None:
+        time.sleep(0.05)
+        second.look()
+        faults.crowd.look()
+    if second.code is None:
+        # The first has ended meanwhile; there is nobody to leave anything to.
+        faults.crowd.workers.append(second)
+        return False
+    lines = second.log.read_text(encoding="utf-8").splitlines()
+    said = [line for line in lines if "this machine's clock is" not in line]
+    if second.code or len(said) != 1 or not LEFT_ALONE.search(said[0]) or faults.asked_by(second):
+        faults.wrong.append(f"a second crawl ended with {second.code}: {said[-3:]}")
+    return True
+
+
+def full_disk(faults: Faults) -> bool:
+    """The disk of MongoDB is full; a server that has ended of it is started as there is room."""
+    if faults.disk is None:
+        return False
+    disk_full(faults.disk, faults.chance.uniform(*FULL_SECONDS))
+    faults.servers["MongoDB"].start()
+    return True
+
+
+def _cut(server: str) -> Callable[[Faults], bool]:
+    def cut(faults: Faults) -> bool:
+        worker = faults.worker()
+        if worker is None:
+            return False
+        way = faults.side.ways[worker.number][server]
+        outage = way.refusing if faults.chance.random() < 0.7 else way.swallowing
+        until = time.monotonic() + faults.chance.uniform(*CUT_SECONDS)
+        with outage():
+            faults.crowd.until(lambda: time.monotonic() > until, ROUND_SECONDS)
+        return True
+
+    return cut
+
+
+def _killed(name: str) -> Callable[[Faults], bool]:
+    def killed(faults: Faults) -> bool:
+        server = faults.servers[name]
+        server.kill()
+        time.sleep(faults.chance.uniform(0.1, 1.0))
+        server.start()
+        return True
+
+    return killed
+
+
+def _stopped(name: str) -> Callable[[Faults], bool]:
+    def stopped(faults: Faults) -> bool:
+        server_stopped(faults.servers[name], faults.chance.uniform(*CUT_SECONDS))
+        return True
+
+    return stopped
+
+
+# What is injected, by the names that runs give; see `Faults.kinds` for what each needs.
+FAULTS: dict[str, Callable[[Faults], bool]] = {
+    "kill": kill,
+    "stop": stop,
+    "clock": clock,
+    "second crawl": second_crawl,
+    "full disk": full_disk,
+    "cut MongoDB": _cut("MongoDB"),
+    "cut Redis": _cut("Redis"),
+    "kill MongoDB": _killed("MongoDB"),
+    "kill Redis": _killed("Redis"),
+    "stop MongoDB": _stopped("MongoDB"),
+    "stop Redis": _stopped("Redis"),
+}
+
+
+@contextmanager
+def prepared(
+    folder: Path,
+    items: int,
+    workers: int,
+    seed: int,
+    *,
+    delay_ms: int = 150,
+    small_disk: bool = True,
+) -> Iterator[Faults]:
+    """A site, the servers and a database for runs with faults, in a folder with a short name.
+
+    delay_ms:   of each answer, so that a run is not over before its faults
+    small_disk: MongoDB has a disk of its own, where one can be mounted
+    """
+    with ExitStack() as stack:
+        disk = None
+        if small_disk:
+            with suppress(CannotMount):
+                disk = stack.enter_context(SmallDisk(folder / "m", DISK_MB))
+        mongo = stack.enter_context(Mongo(folder / "m", CACHE_GB, min_free_mb=0))
+        redis = stack.enter_context(Redis(folder)) if workers > 1 else None
+        changes = ("--changes-seconds", "1", "--rewrites")
+        site = RunningQuick(items, *changes, "--delay-ms", str(delay_ms))
+        yield Faults(folder, stack.enter_context(site), mongo, redis, disk, seed)

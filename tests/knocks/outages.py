@@ -1,0 +1,102 @@
+"""Outages of a server that lives on: it stands still, or its disk is full, for a given time.
+
+Each kind is a function of a server or a disk and the seconds, for a table of faults.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Self
+
+from tests.knocks.servers import Server
+
+FILLER = "filler"
+CHUNK = bytes(1024**2)
+# Blocks that a server frees while its disk is full are taken again after this time.
+REFILL_SECONDS = 0.05
+
+
+class CannotMount(Exception):
+    """Nothing can be mounted here, or not by this user."""
+
+
+class SmallDisk:
+    """A file system of its own for `folder`, of so many MB; in memory. Raises CannotMount."""
+
+    def __init__(self, folder: Path, megabytes: int) -> None:
+        self.folder, self._megabytes = folder, megabytes
+
+    def __enter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        mount: list[str | Path] = [
+            "mount",
+            "-t",
+            "tmpfs",
+            "-o",
+            f"size={self._megabytes}m",
+            "tmpfs",
+            self.folder,
+        ]
+        try:
+            done = subprocess.run(mount, capture_output=True, text=True, check=False)
+        except OSError as error:
+            raise CannotMount(str(error)) from None
+        if done.returncode:
+            raise CannotMount(done.stderr.strip())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        subprocess.run(["umount", "-l", self.folder], check=True)
+
+    def fill(self, but_megabytes: float = 0.0) -> None:
+        """Leave so much free, and no more."""
+        path = self.folder / FILLER
+        with path.open("ab", buffering=0) as filler:
+            while (spare := int(self.free - but_megabytes * 1024**2)) > 0:
+                try:
+                    filler.write(CHUNK[:spare])
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+                    break
+
+    def clear(self) -> None:
+        """Make room again."""
+        (self.folder / FILLER).unlink(missing_ok=True)
+
+    @property
+    def free(self) -> int:
+        """Bytes that are free."""
+        stat = os.statvfs(self.folder)
+        return stat.f_bavail * stat.f_frsize
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        """It is full."""
+        self.fill()
+        try:
+            yield
+        finally:
+            self.clear()
+
+
+def server_stopped(server: Server, seconds: float) -> None:
+    """Have a server stand still for so long: its process lives, and answers nothing."""
+    with server.stopped():
+        time.sleep(seconds)
+
+
+def disk_full(disk: SmallDisk, seconds: float) -> None:
+    """Have a disk full for so long, whatever its server gives back meanwhile."""
+    deadline = time.monotonic() + seconds
+    with disk.full():
+        while time.monotonic() < deadline:
+            time.sleep(REFILL_SECONDS)
+            with suppress(OSError):
+                disk.fill()

@@ -1,0 +1,150 @@
+"""Large bodies are let into memory one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import resource
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from functools import wraps
+
+import pytest
+from scrapy.http import HtmlResponse, Response
+
+from crawler.middlewares.largebodies import LARGE_BYTES, LargeBodies, SpooledBody, is_admitted
+from crawler.misbehaving import Misbehaves
+
+URL = "http://shop.example/"
+LIMIT = 10 * LARGE_BYTES
+
+
+def run(behavior: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    """A test as pytest calls it, of what happens in an event loop."""
+
+    @wraps(behavior)
+    def test() -> None:
+        asyncio.run(behavior())  # type: ignore[arg-type]
+
+    return test
+
+
+async def settled(task: asyncio.Task[list[str]]) -> bool:
+    """Whether a body has been admitted once all that was to happen has happened."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return task.done()
+
+
+def waiting(large: LargeBodies, size_bytes: int) -> asyncio.Task[list[str]]:
+    return asyncio.create_task(large.admit(size_bytes))
+
+
+@run
+async def test_bodies_that_fit_together_do_not_wait() -> None:
+    large = LargeBodies(LIMIT, 60)
+    first = await large.admit(LIMIT // 2)
+    assert await settled(waiting(large, LIMIT // 2))
+    assert first == ["large"]
+
+
+@run
+async def test_a_body_waits_until_no_response_has_the_flags_of_the_one_before() -> None:
+    large = LargeBodies(LIMIT, 60)
+    response = Response(URL, flags=await large.admit(LIMIT))
+    second = waiting(large, LARGE_BYTES + 1)
+    replaced = response.replace(cls=HtmlResponse, body=b"unpacked")
+    del response
+    assert not await settled(second)
+    assert is_admitted(replaced)
+    del replaced
+    gc.collect()
+    assert await settled(second)
+
+
+@run
+async def test_bodies_are_admitted_in_the_order_of_their_arrival() -> None:
+    large = LargeBodies(LIMIT, 60)
+    flags = await large.admit(LARGE_BYTES + 1)
+    whole, small = waiting(large, LIMIT), waiting(large, LARGE_BYTES + 1)
+    assert not await settled(whole)
+    assert not await settled(small)
+    flags.clear()
+    assert await settled(whole)
+    assert not await settled(small)
+
+
+@run
+async def test_a_body_that_is_larger_than_the_limit_is_admitted_alone() -> None:
+    large = LargeBodies(LIMIT, 60)
+    flags = await large.admit(2 * LIMIT)
+    second = waiting(large, LARGE_BYTES + 1)
+    assert not await settled(second)
+    flags.clear()
+    assert await settled(second)
+
+
+@run
+async def test_no_body_waits_for_ever() -> None:
+    large = LargeBodies(LIMIT, 0.01)
+    flags = await large.admit(LIMIT)
+    async with asyncio.timeout(30):
+        assert await large.admit(LIMIT)
+    assert flags
+
+
+@run
+async def test_no_body_waits_longer_because_others_wait_before_it() -> None:
+    large = LargeBodies(LIMIT, 0.5)
+    flags = await large.admit(LIMIT)
+    began = asyncio.get_running_loop().time()
+    await asyncio.gather(*(large.admit(LIMIT) for _ in range(20)))
+    assert asyncio.get_running_loop().time() - began < 5
+    assert flags
+
+
+@run
+async def test_a_response_that_only_garbage_holds_frees_its_room() -> None:
+    large = LargeBodies(LIMIT, 60)
+    garbage: list[object] = [Response(URL, flags=await large.admit(LIMIT))]
+    garbage.append(garbage)
+    del garbage
+    async with asyncio.timeout(30):
+        assert await large.admit(LIMIT)
+
+
+@run
+async def test_small_bodies_never_wait() -> None:
+    large = LargeBodies(LIMIT, 60)
+    flags = await large.admit(LIMIT)
+    assert await large.admit(LARGE_BYTES) == []
+    assert flags
+
+
+@pytest.mark.parametrize("size", [0, 1, LARGE_BYTES, 3 * LARGE_BYTES + 1])
+def test_a_spooled_body_is_what_was_received(size: int) -> None:
+    body = SpooledBody(b"first ")
+    data = bytes(n % 251 for n in range(size))
+    for at in range(0, size, 65_536):
+        body.write(data[at : at + 65_536])
+    assert body.getvalue().size_bytes == size + 6
+    assert body.load() == b"first " + data
+
+
+def test_a_body_that_the_disk_does_not_take_costs_its_page(full_disk: Callable[[], None]) -> None:
+    body = SpooledBody(b"")
+    full_disk()
+    for _ in range(3):
+        body.write(bytes(LARGE_BYTES))
+    with pytest.raises(Misbehaves, match="a body of 3145728 bytes could not be kept: "):
+        body.load()
+
+
+@pytest.fixture
+def full_disk() -> Iterator[Callable[[], None]]:
+    """Lets this process write no file of more than a few bytes, until the test has ended."""
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    signal.signal(signal.SIGXFSZ, handler)

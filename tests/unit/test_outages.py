@@ -1,0 +1,123 @@
+"""What counts as an outage of a server, and what the log says of one."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from pymongo.errors import (
+    AutoReconnect,
+    BulkWriteError,
+    DuplicateKeyError,
+    ExecutionTimeout,
+    NetworkTimeout,
+    OperationFailure,
+    PyMongoError,
+    WriteError,
+    WTimeoutError,
+)
+from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
+
+from crawler.errors import BandsLost, StorageError, Unreachable
+from crawler.outages import QUIET_SECONDS, SAY_SECONDS, Outage
+from crawler.redis.client import is_unavailable
+from crawler.storage.patience import DISK_FULL, why_unavailable
+
+NO_SPACE = "28: No space left on device"
+OF_THE_PAGE = "http://shop.example/No space left on device"
+
+
+def refused(code: int, text: str) -> OperationFailure:
+    return OperationFailure(text, code, {"code": code, "errmsg": text})
+
+
+def bulk(*problems: tuple[int, str], of: str = "writeErrors") -> BulkWriteError:
+    return BulkWriteError({of: [{"code": code, "errmsg": text} for code, text in problems]})
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        refused(14031, "not enough free disk space"),
+        refused(8, NO_SPACE),
+        refused(39, "Could not open/extend file"),
+        WriteError(NO_SPACE, 8, {"code": 8, "errmsg": NO_SPACE}),
+        bulk((8, NO_SPACE)),
+        bulk((11000, f"dup key: {OF_THE_PAGE}"), (8, "122: Disk quota exceeded")),
+    ],
+)
+def test_a_full_disk_is_an_outage(error: PyMongoError) -> None:
+    assert why_unavailable(error) == DISK_FULL
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        AutoReconnect("connection closed"),
+        NetworkTimeout("timed out"),
+        ExecutionTimeout("operation exceeded time limit", 50, {}),
+        WTimeoutError("waiting for replication timed out", 64, {}),
+        refused(11600, "interrupted at shutdown"),
+        bulk((11600, "interrupted at shutdown")),
+        bulk((189, "stepped down"), of="writeConcernErrors"),
+        bulk((64, "waiting for replication timed out"), of="writeConcernErrors"),
+        Unreachable("Redis at localhost: no answer"),
+    ],
+)
+def test_a_server_that_does_not_answer_in_time_is_an_outage(error: Exception) -> None:
+    assert why_unavailable(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        DuplicateKeyError(f"dup key: {OF_THE_PAGE}", 11000, {"errmsg": OF_THE_PAGE}),
+        bulk((11000, f"dup key: {OF_THE_PAGE}"), (121, "Document failed validation")),
+        bulk((8, "22: Invalid argument")),
+        refused(8, "22: Invalid argument"),
+        refused(2, OF_THE_PAGE),
+        BandsLost("gone"),
+        StorageError("another"),
+    ],
+)
+def test_what_a_page_holds_is_no_outage(error: Exception) -> None:
+    assert why_unavailable(error) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OutOfMemoryError("command not allowed when used memory > 'maxmemory'."), True),
+        (ResponseError("Error running script: -OOM command not allowed when used memory"), True),
+        (ResponseError("MISCONF Errors writing to the AOF file: No space left on device"), True),
+        (ReadOnlyError("You can't write against a read only replica."), True),
+        (ResponseError("WRONGTYPE Operation against a key"), False),
+        (ResponseError("unknown command"), False),
+    ],
+)
+def test_a_redis_that_takes_no_writes_is_an_outage(error: RedisError, *, expected: bool) -> None:
+    assert is_unavailable(error) is expected
+
+
+def test_an_outage_is_said_once_and_again_at_intervals(caplog: pytest.LogCaptureFixture) -> None:
+    outage = Outage(logging.getLogger("of.outages"), "MongoDB")
+    for second in range(int(2.5 * SAY_SECONDS)):
+        outage.lasts(100.0 + second, "its disk is full", 300.0)
+    assert outage.succeeds(100.0 + second, has_failed=True)
+    assert caplog.messages == [
+        "MongoDB unavailable, retrying for up to 300 s: its disk is full",
+        "MongoDB still unavailable after 60 s, retrying: its disk is full",
+        "MongoDB still unavailable after 120 s, retrying: its disk is full",
+        "MongoDB available again after 149 s",
+    ]
+    assert (outage.is_on, outage.count) == (False, 1)
+
+
+def test_reads_do_not_end_an_outage_of_writes() -> None:
+    outage = Outage(logging.getLogger("of.outages"), "MongoDB")
+    outage.lasts(0.0, "its disk is full", 300.0)
+    assert not outage.succeeds(1.0, has_failed=False)
+    assert outage.is_on
+    # The call that failed was given up: nobody else would end it.
+    assert outage.succeeds(QUIET_SECONDS + 1, has_failed=False)
+    assert not outage.is_on

@@ -1,0 +1,63 @@
+"""The time by a server's clock, between the moments when that is read."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+from crawler.clock import ServerTime, steady_seconds
+
+HOUR = timedelta(hours=1)
+
+
+def read(server: ServerTime, said: datetime, within_seconds: float = 0.0) -> float:
+    return server.follow(said, steady_seconds(), within_seconds)
+
+
+def test_it_is_this_machines_until_a_server_is_followed() -> None:
+    server = ServerTime()
+    assert abs(server.now() - datetime.now(UTC)) < timedelta(seconds=1)
+    there = datetime.now(UTC) - 5 * HOUR
+    assert -18001 < read(server, there) < -17999
+    assert there <= server.now() < there + timedelta(seconds=1)
+
+
+def test_an_answer_counts_from_when_the_server_gave_it() -> None:
+    server, there = ServerTime(), datetime.now(UTC)
+    server.follow(there, steady_seconds() - 10, 0.0)
+    assert there + timedelta(seconds=10) <= server.now() < there + timedelta(seconds=11)
+
+
+def test_it_never_goes_back() -> None:
+    server, there = ServerTime(), datetime.now(UTC)
+    read(server, there)
+    times = [server.now()]
+    for seconds in (0.05, -0.1, 0.02, -0.2, 0.0, -0.03):
+        read(server, there + timedelta(seconds=seconds))
+        for _ in range(20):
+            time.sleep(0.001)
+            times.append(server.now())
+    assert all(one < other for one, other in pairwise(times))
+
+
+def test_what_is_ahead_is_caught_up_with() -> None:
+    server, there = ServerTime(), datetime.now(UTC)
+    read(server, there + timedelta(seconds=0.1))
+    began = steady_seconds()
+    assert -0.11 < read(server, there) < -0.09
+    time.sleep(0.1)
+    half = (server.now() - there).total_seconds() - 0.1
+    assert 0.04 < half < (steady_seconds() - began) / 2 + 0.01
+    time.sleep(0.15)
+    passed = steady_seconds() - began
+    assert abs((server.now() - there).total_seconds() - passed) < 0.005
+
+
+def test_what_is_late_is_made_good_at_once_and_noise_changes_nothing() -> None:
+    server, there = ServerTime(), datetime.now(UTC)
+    read(server, there)
+    read(server, there + HOUR, within_seconds=4000)
+    assert server.now() < there + HOUR / 2
+    read(server, there + HOUR)
+    assert server.now() >= there + HOUR

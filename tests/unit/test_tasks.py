@@ -1,0 +1,61 @@
+"""Tasks end when they are cancelled, whatever loses the first cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from crawler import tasks
+
+
+async def works_on(lost: int) -> None:
+    """Work that loses so many cancellations, as a driver does."""
+    while True:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            lost -= 1
+            if lost < 0:
+                raise
+
+
+@pytest.mark.parametrize("lost", [0, 1, 4])
+def test_a_task_that_loses_a_cancellation_is_cancelled_again(
+    lost: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> asyncio.Task[None]:
+        task = asyncio.create_task(works_on(lost))
+        await asyncio.sleep(0)
+        await tasks.end(task)
+        return task
+
+    monkeypatch.setattr(tasks, "AGAIN_SECONDS", 0.01)
+    assert asyncio.run(run()).cancelled()
+
+
+def test_a_task_that_never_ends_is_named_and_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run() -> None:
+        task = asyncio.create_task(works_on(tasks.MAX_CANCELS), name="stubborn")
+        await asyncio.sleep(0)
+        await tasks.end(task)
+        assert not task.done()
+        await tasks.end(task)
+
+    monkeypatch.setattr(tasks, "AGAIN_SECONDS", 0.01)
+    asyncio.run(run())
+    assert caplog.messages == ["a task does not end: stubborn"]
+
+
+def test_errors_of_tasks_that_have_ended_are_dropped() -> None:
+    async def fail() -> None:
+        raise ValueError
+
+    async def run() -> None:
+        task = asyncio.create_task(fail())
+        await asyncio.wait([task])
+        await tasks.end(task)
+
+    asyncio.run(run())

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from schedules.windows import DAY_HOURS, DAYS
+from schedules.history import DAY_HOURS
+from schedules.windows import DAYS
 
 BARS = " ▁▂▃▄▅▆▇█"
 SHADES = " ░▒▓█"

@@ -15,7 +15,7 @@ from crawler.config import Config
 from crawler.errors import FreshetError
 from crawler.garbage import collect_again
 from crawler.helping import Help
-from crawler.terminal import as_json, guard_logs, print_line
+from crawler.terminal import as_json, complain, guard_logs, print_line
 
 
 class FreshetCommand(ScrapyCommand):
@@ -90,11 +90,6 @@ def refuse_left_over(args: list[str], arguments: tuple[str, ...]) -> None:
     endless = bool(arguments) and "…" in arguments[-1]
     if len(args) > len(arguments) and not endless:
         raise UsageError(f"unexpected argument {args[len(arguments)]!r}", print_help=False)
-
-
-def complain(command: str, error: object) -> None:
-    """One line on stderr: which command, what is wrong."""
-    print_line(f"scrapy {command}: {error}", error=True)
 
 
 def print_json(value: Any) -> None:

@@ -20,8 +20,8 @@ from scrapy.utils.datatypes import SequenceExclude
 from scrapy.utils.spider import DefaultSpider, spidercls_for_request
 from w3lib.url import is_url
 
-from crawler.command import complain
 from crawler.errors import ConfigError, FreshetError
+from crawler.terminal import complain
 
 if TYPE_CHECKING:
     from twisted.python.failure import Failure

@@ -10,7 +10,8 @@ from crawler.storage.client import Database, Document
 from crawler.storage.sites import Site
 from crawler.words import is_known
 from schedules.groups import NAMES
-from schedules.windows import DAY_HOURS, DAYS
+from schedules.history import DAY_HOURS
+from schedules.windows import DAYS
 
 # So many pages are listed by name.
 FEW = 30

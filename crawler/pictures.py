@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from crawler.errors import ConfigError
 from crawler.words import NOT_KNOWN
-from schedules.history import Floats
-from schedules.windows import DAY_HOURS, DAYS
+from schedules.history import DAY_HOURS, Floats
+from schedules.windows import DAYS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

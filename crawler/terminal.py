@@ -157,3 +157,8 @@ class SafeRecord(logging.LogRecord):
 def guard_logs() -> None:
     """Make all log records of this process from now on SafeRecords."""
     logging.setLogRecordFactory(SafeRecord)
+
+
+def complain(command: str, error: object) -> None:
+    """One line on stderr: which command, what is wrong."""
+    print_line(f"scrapy {command}: {error}", error=True)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from schedules.history import Floats
+from schedules.history import DAY_HOURS, Floats
 from schedules.schedule import WEEK_HOURS
-from schedules.windows import DAY_HOURS, DAYS
+from schedules.windows import DAYS
 
 Row = Mapping[str, Any]
 COLUMNS = 8

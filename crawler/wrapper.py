@@ -47,7 +47,8 @@ from crawler.keys import (
 from crawler.names import SPIDER_NAME, storable_name
 from crawler.patterns import Found, Pattern, compiled
 from crawler.urls import TRACKING_PARAMETERS, canonical, host_of, within
-from schedules.windows import DAY_HOURS, Week, open_hours
+from schedules.history import DAY_HOURS
+from schedules.windows import Week, open_hours
 
 # Names that stand for themselves in a stored item; a field may not hide one.
 RESERVED = frozenset({"url", "outcome", "categories", "at", "duplicate_of", "similarity"})

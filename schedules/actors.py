@@ -7,11 +7,10 @@ import numpy as np
 from schedules.adaptive import next_interval
 from schedules.calendar import next_visits
 from schedules.dispatch import Capacity, dispatch, room
-from schedules.history import Floats, Histories, Ints
+from schedules.history import DAY_HOURS, Floats, Histories, Ints, Times
 from schedules.plan import Terms, plan
 from schedules.planned import Waiting
 from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS, Schedules
-from schedules.score import DAY_HOURS, Times
 from schedules.world import (
     World,
     by_time,

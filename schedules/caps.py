@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from schedules.history import Floats, Ints
+from schedules.history import DAY_HOURS, Floats, Ints
 from schedules.population import Population
 from schedules.schedule import WEEK_HOURS, Schedules
 from schedules.terms import Terms
 
-DAYS, DAY_HOURS = 7, 24
+DAYS = 7
 ROUNDS = 40
 # A step is this share of a load's distance from its cap (both in the logarithm) at first; it grows
 # as long as the load stays on one side, and shrinks when it swings.

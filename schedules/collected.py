@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from schedules.history import Floats, Ints
-from schedules.score import NEVER, TICKS, Times
+from schedules.history import Floats, Ints, Times
+from schedules.score import NEVER, TICKS
 
 
 @dataclass(frozen=True, slots=True)

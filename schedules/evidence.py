@@ -7,10 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from schedules.compiled import compiled
-from schedules.history import Floats, Ints
+from schedules.history import DAY_HOURS, Floats, Ints
 from schedules.schedule import WEEK_HOURS
 
-BURST_HOURS, DAY_HOURS = 24.0, 24
+BURST_HOURS = 24.0
 # An interval of a week and more says nothing about the hour.
 BLURRED_HOURS = 168.0
 # The least expected exposure of an interval that saw a change, in weeks: some seconds.

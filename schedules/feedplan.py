@@ -12,13 +12,12 @@ from schedules import aggregation
 from schedules.caps import Caps
 from schedules.feedoutlook import feed_outlook
 from schedules.feedschedules import FeedLimits, optimal_schedules
-from schedules.history import Flags, Floats, Histories, Ints
+from schedules.history import DAY_HOURS, Flags, Floats, Histories, Ints, Times
 from schedules.hours import levelled
 from schedules.phases import balanced, even_phase, fullest_week, in_time
 from schedules.population import MONDAY_HOURS, Population
 from schedules.posting import Posting, posting
 from schedules.schedule import FEED_CYCLES, LONGEST_WEEKS, WEEK_HOURS, Schedules
-from schedules.score import DAY_HOURS, Times
 from schedules.terms import (
     KEPT,
     PRICE,

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules import aggregation
-from schedules.history import Floats, Ints
-from schedules.score import Times
+from schedules.history import Floats, Ints, Times
 from schedules.world import Span
 
 PAPER_POLICIES = ("uniform", "min-delay", "min-missing")

@@ -16,13 +16,12 @@ from schedules.allocate import Purchase, Steps, buy, least_visits
 from schedules.chunks import Part, parts, spread_over
 from schedules.compiled import compiled
 from schedules.fetches import Course, Room, course, hull, insert, interval_cost, polish
-from schedules.history import Flags, Floats, Ints
+from schedules.history import DAY_HOURS, Flags, Floats, Ints
 from schedules.market import why
 from schedules.optimal import DEAD_BAND, INDIFFERENCE, Offers, schedules_of
 from schedules.overflow import table
 from schedules.posting import Posting, profile_of
 from schedules.schedule import FEED_CYCLES, WEEK_HOURS, Schedules, chosen_of
-from schedules.score import DAY_HOURS
 from schedules.terms import WEEK_DAYS, BudgetTooSmall
 
 # Posts lost that a day's waiting of one post counts for.

@@ -17,10 +17,9 @@ import numpy as np
 from schedules.feedplan import plan_feeds
 from schedules.feedplans import Feeds
 from schedules.firstlook import FIRST_HOURS, USUAL_WINDOW
-from schedules.history import Floats, Histories
+from schedules.history import DAY_HOURS, Floats, Histories, Times
 from schedules.population import Population, walls_of
 from schedules.schedule import LONGEST_FEED_WEEKS, WEEK_HOURS, Schedules
-from schedules.score import DAY_HOURS, Times
 from schedules.terms import Terms, least_per_day
 from schedules.world import Span, joined, visits_of
 

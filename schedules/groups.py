@@ -12,9 +12,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from schedules.history import Flags, Floats
+from schedules.history import DAY_HOURS, Flags, Floats
 from schedules.schedule import WEEK_HOURS, Schedule, Schedules
-from schedules.windows import DAY_HOURS, day_names
+from schedules.windows import day_names
 
 Codes = NDArray[np.uint8]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,18 @@ CHANGE = np.dtype([("after", "<u4"), ("by", "<u4"), ("said", "<u4")])
 # changes between any two of fourteen daily visits, and 6 kB.
 MOST_CHANGES = 512
 MINUTES = 60
+DAY_HOURS = 24
+
+
+class Times(NamedTuple):
+    """Moments of n pages, k in all, in hours since 1970 (UTC).
+
+    first: (n + 1,) those of page i are first[i] to first[i + 1]
+    at:    (k,) in any order within a page
+    """
+
+    first: Ints
+    at: Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from schedules.history import Floats, Histories, Ints
-from schedules.score import Times
+from schedules.history import Floats, Histories, Ints, Times
 
 
 def never(n: int) -> Histories:

@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 from schedules import optimal
 from schedules.allocate import Purchase, buy, least_visits
-from schedules.caps import DAY_HOURS, Caps, day_tolls, site_days
+from schedules.caps import Caps, day_tolls, site_days
 from schedules.draft import Draft
 from schedules.estimate import Estimate
 from schedules.explore import exploring
-from schedules.history import Floats
+from schedules.history import DAY_HOURS, Floats
 from schedules.optimal import Offers
 from schedules.phases import balanced, fullest_week, in_time
 from schedules.schedule import PAGE_CYCLES, WEEK_HOURS, Schedules

@@ -17,14 +17,13 @@ from schedules.allocate import Steps
 from schedules.chunks import Part, parts, spread_over
 from schedules.compiled import compiled
 from schedules.estimate import Estimate
-from schedules.history import Floats, Ints
+from schedules.history import DAY_HOURS, Floats, Ints
 from schedules.outlook import AGE, STALE, Outlook
 from schedules.phases import first_weeks
 from schedules.place import MOST_SLOTS, RARE, Limits, allows, cycle_cost, options, polish
 from schedules.schedule import WEEK_HOURS, Schedules, chosen_of
 from schedules.staleness import MOST_RATE, Objective, curves
 
-DAY_HOURS = 24
 # Other hours for the same visits have to save so much of a visit's price to be worth a move.
 DEAD_BAND = 0.3
 # Hours of a week that differ by less than this share of a visit's price are as good.

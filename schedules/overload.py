@@ -13,9 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from schedules.dispatch import Capacity, Due, dispatch
-from schedules.history import Floats, Ints
+from schedules.history import Floats, Ints, Times
 from schedules.ratios import equal_ratio, expected_ratio, gain_of_visit, load_of
-from schedules.score import Times
 
 HOUR_SECONDS = 3600
 # A request counts from its very moment on, which sums of periods may miss by their last digits.

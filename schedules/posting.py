@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from schedules.chunks import Part
 from schedules.compiled import compiled
-from schedules.history import Flags, Floats, Ints
+from schedules.history import DAY_HOURS, Flags, Floats, Ints, Times
 from schedules.schedule import WEEK_HOURS
-from schedules.score import DAY_HOURS, Times
 
 MONDAY_HOURS = 96
 # What is believed of a feed before it is watched counts as much as a fifth of a post at the mean

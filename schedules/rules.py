@@ -8,7 +8,7 @@ from schedules import even, groups
 from schedules.chunks import parts
 from schedules.draft import Draft
 from schedules.estimate import Estimate
-from schedules.history import Flags, Histories
+from schedules.history import DAY_HOURS, Flags, Histories
 from schedules.outlook import outlook
 from schedules.phases import even_phase
 from schedules.population import Population
@@ -19,7 +19,7 @@ from schedules.terms import GROUPED, RULE, WEEK_DAYS, Terms, least_visits
 EVEN_BAND = 0.25
 ADAPTIVE_HOURS = 24.0
 TRIES = 8
-NIGHT_BEGINS, NIGHT_ENDS, DAY_HOURS = 18, 9, 24
+NIGHT_BEGINS, NIGHT_ENDS = 18, 9
 
 
 def draft(believed: Estimate, terms: Terms, present: Schedules) -> Draft:

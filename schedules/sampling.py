@@ -12,10 +12,9 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from schedules.history import Floats, Ints
+from schedules.history import DAY_HOURS, Floats, Ints
 
 Keys = NDArray[np.uint64]
-DAY_HOURS = 24
 # Twenty minutes are not a whole number of binary hours.
 ALMOST = 1e-9
 

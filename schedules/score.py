@@ -9,29 +9,17 @@ window ends, or the page's trace where that is earlier.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
-from schedules.history import Floats, Ints
+from schedules.history import DAY_HOURS, Floats, Ints, Times
 
-DAY_HOURS = 24
 # Moments are compared in whole milliseconds: sums of hours are not exact, and a visit that is early
 # by a rounding error would miss the change it is meant to see.
 TICKS = 3_600_000
 NEVER = np.iinfo(np.int64).max
-
-
-class Times(NamedTuple):
-    """Moments of n pages, k in all, in hours since 1970 (UTC).
-
-    first: (n + 1,) those of page i are first[i] to first[i + 1]
-    at:    (k,) in any order within a page
-    """
-
-    first: Ints
-    at: Floats
 
 
 @dataclass(frozen=True, slots=True)

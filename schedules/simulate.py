@@ -12,11 +12,10 @@ from typing import Protocol
 import numpy as np
 
 from schedules.actors import Adaptive, Planned
-from schedules.history import Floats, Histories
+from schedules.history import DAY_HOURS, Floats, Histories, Times
 from schedules.looks import never, seen
 from schedules.plan import Terms
 from schedules.schedule import WEEK_HOURS, Schedules
-from schedules.score import DAY_HOURS, Times
 from schedules.terms import GROUPED
 from schedules.world import Span, World, joined, times_of, visits_of, while_there
 

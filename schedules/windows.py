@@ -14,11 +14,11 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from schedules.history import DAY_HOURS
 from schedules.schedule import WEEK_HOURS
 
 Week = NDArray[np.bool_]
 
-DAY_HOURS = 24
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _DAY = (
     "(mon(?:day)?|tue(?:sday)?|wed(?:nesday)?|thu(?:rsday)?|fri(?:day)?|sat(?:urday)?|sun(?:day)?)"

@@ -8,10 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from schedules.calendar import visits_between
-from schedules.history import Floats, Ints
+from schedules.history import Floats, Ints, Times
 from schedules.population import Population
 from schedules.schedule import Schedules
-from schedules.score import Times
 
 
 @dataclass(frozen=True, slots=True)

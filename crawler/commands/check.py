@@ -11,10 +11,9 @@ from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.conf import build_component_list
 from scrapy.utils.misc import load_object
 
-from crawler.command import complain
 from crawler.errors import FreshetError
 from crawler.inspection import spider_named
-from crawler.terminal import print_line
+from crawler.terminal import complain, print_line
 
 
 class Command(check.Command):

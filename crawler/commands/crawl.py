@@ -12,10 +12,10 @@ from scrapy.commands import crawl
 from scrapy.crawler import Crawler
 from scrapy.spiderloader import get_spider_loader
 
-from crawler.command import complain, refuse_left_over
+from crawler.command import refuse_left_over
 from crawler.config import Config
 from crawler.errors import Busy, ConfigError, FreshetError
-from crawler.terminal import print_line
+from crawler.terminal import complain, print_line
 
 if TYPE_CHECKING:
     from spiders.wrapper import WrapperSpider

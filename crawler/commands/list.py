@@ -7,10 +7,9 @@ import argparse
 from scrapy.commands import list as scrapys
 from scrapy.spiderloader import get_spider_loader
 
-from crawler.command import complain
 from crawler.config import Config
 from crawler.errors import FreshetError
-from crawler.terminal import print_line
+from crawler.terminal import complain, print_line
 
 
 class Command(scrapys.Command):

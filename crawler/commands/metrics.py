@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from scrapy.exceptions import UsageError
 
 from crawler import units
-from crawler.command import FreshetCommand, complain, print_json
+from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.files import atomic_replace
 from crawler.metrics.address import address_of
+from crawler.terminal import complain
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

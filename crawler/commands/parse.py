@@ -13,9 +13,9 @@ from scrapy.exceptions import ScrapyDeprecationWarning, UsageError
 from scrapy.utils.spider import DefaultSpider
 from w3lib.url import is_url
 
-from crawler.command import complain
 from crawler.errors import ConfigError
 from crawler.inspection import Inspection
+from crawler.terminal import complain
 
 
 class Command(Inspection, parse.Command):

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from scrapy.exceptions import UsageError
 
 from crawler.clock import Clock
-from crawler.command import FreshetCommand, complain, print_json
+from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.helping import moment, number, when
-from crawler.terminal import SafeConsole
+from crawler.terminal import SafeConsole, complain
 from crawler.words import count
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from scrapy.commands import view
 from scrapy.http import Response, TextResponse
 from scrapy.utils.response import open_in_browser
 
-from crawler.command import complain
 from crawler.commands import fetch
+from crawler.terminal import complain
 
 
 class Command(fetch.Command, view.Command):

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from crawler.command import complain, print_json
+from crawler.command import print_json
 from crawler.config import Config
 from crawler.duplication.common import COMMAND, STOPPED, ended, positive
 from crawler.duplication.edits import KINDS
@@ -16,6 +16,7 @@ from crawler.errors import ConfigError
 from crawler.storage.client import Document
 from crawler.storage.scratch import explained
 from crawler.storage.store import opened
+from crawler.terminal import complain
 from crawler.words import count
 from crawler.working import working
 

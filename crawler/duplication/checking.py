@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from crawler.clock import Clock
-from crawler.command import complain, print_json
+from crawler.command import print_json
 from crawler.config import Config
 from crawler.duplication import incoming
 from crawler.duplication.common import COMMAND, STOPPED, ended
@@ -25,7 +25,7 @@ from crawler.storage.duplicates.boilerplate import stored_at_end
 from crawler.storage.duplicates.kept import Index
 from crawler.storage.duplicates.trouble import told
 from crawler.storage.store import opened
-from crawler.terminal import escaped_json, print_line
+from crawler.terminal import complain, escaped_json, print_line
 from crawler.words import count
 from crawler.working import working
 

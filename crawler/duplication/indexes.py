@@ -12,8 +12,7 @@ import numpy as np
 
 from crawler.sketches.arrays import Keys
 from crawler.sketches.shapes import SUPERSHINGLES, VALUES
-from crawler.sketches.stored import Sketch
-from crawler.sketches.supershingles import PAIRS
+from crawler.sketches.stored import PAIRS, Sketch
 from crawler.storage.client import Database, Document
 from crawler.storage.layouts import LAYOUTS, Bands, Found
 from crawler.storage.scratch import Collection, create_indexes, fill, index_bytes, scratch

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from crawler.clock import Clock
-from crawler.command import complain, print_json
+from crawler.command import print_json
 from crawler.config import Config
 from crawler.duplication.common import COMMAND, STOPPED, copies, ended
 from crawler.errors import Busy
@@ -17,7 +17,7 @@ from crawler.storage.duplicates import reading, rebuilding
 from crawler.storage.duplicates.registry import Registry
 from crawler.storage.duplicates.trouble import told
 from crawler.storage.store import opened
-from crawler.terminal import print_line
+from crawler.terminal import complain, print_line
 from crawler.words import count
 from crawler.working import working
 

@@ -9,13 +9,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from crawler.clock import Clock
-from crawler.command import complain
 from crawler.duplication.common import COMMAND
 from crawler.duplication.incoming import Incoming
 from crawler.duplication.lines import Bad, Line, Lines, written
 from crawler.sketches.claim import ALONE, Candidate, id_of
 from crawler.storage.client import Document
 from crawler.storage.duplicates.kept import Index
+from crawler.terminal import complain
 from crawler.words import count
 
 BATCH_LINES, BATCH_CHARACTERS = 500, 4_000_000

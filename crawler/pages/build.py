@@ -6,13 +6,13 @@ import argparse
 import asyncio
 
 from crawler.clock import Clock
-from crawler.command import complain, print_json
+from crawler.command import print_json
 from crawler.config import Config
 from crawler.pages.options import add_places, places
 from crawler.storage import cells
 from crawler.storage.client import Document
 from crawler.storage.store import opened
-from crawler.terminal import print_line
+from crawler.terminal import complain, print_line
 
 COMMAND = "pages"
 

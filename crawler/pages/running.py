@@ -8,7 +8,6 @@ import time
 
 from twisted.internet.defer import maybeDeferred
 
-from crawler.command import complain
 from crawler.config import Config
 from crawler.pages.options import Listening, Places
 from crawler.pages.site import listen
@@ -16,6 +15,7 @@ from crawler.pages.watching import COMMAND, Watching
 from crawler.reactor import run_in_reactor, url_of
 from crawler.storage.client import Document
 from crawler.storage.store import Store
+from crawler.terminal import complain
 
 
 def serve(config: Config, order: Places, address: Listening) -> Document:

@@ -7,7 +7,6 @@ from contextlib import suppress
 
 from crawler import tasks
 from crawler.clock import Clock
-from crawler.command import complain
 from crawler.errors import FreshetError, StorageError
 from crawler.pages import sources
 from crawler.pages.building import WRITTEN, Done, build, decide, states, write_states
@@ -17,6 +16,7 @@ from crawler.pages.record import Record
 from crawler.storage import cells
 from crawler.storage.patience import Patience
 from crawler.storage.store import Store
+from crawler.terminal import complain
 
 COMMAND = "pages"
 LOOK_SECONDS = 1.0

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from crawler.words import period
 from schedules import groups
-from schedules.history import Ints
+from schedules.history import DAY_HOURS, Ints
 from schedules.schedule import Schedule, Schedules
-from schedules.windows import DAY_HOURS, day_names
+from schedules.windows import day_names
 
 Words = list[list[str]]
 DAY_SETS = 2**7

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 
@@ -29,6 +30,10 @@ OWN_CODE, OWN_HEAD, TAG_BYTES = 255, 7, 2
 UNTITLED = bytes(TAG_BYTES)
 # 47 bits are the most that MongoDB's index keeps in six bytes.
 KEY_BITS = 47
+FEATURES = SUPERSHINGLES.values
+AGREEING = 2
+PAIRS = np.array(list(combinations(range(FEATURES), AGREEING)))
+PAIR_TAG = SUPERSHINGLES.code * 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +170,6 @@ def _likeness(some: dict[Shape, Bytes], others: dict[Shape, Bytes]) -> float:
 def _bands(shape: Shape, part: Bytes, bandings: tuple[Banding, ...]) -> Keys:
     # Machine code is loaded only where something is looked up.
     from crawler.sketches import kernels
-    from crawler.sketches.supershingles import pair_keys
 
     if shape == EXACT:
         return kernels.band_keys(part, 1, shape.size, shape.code, KEY_BITS)
@@ -176,6 +180,16 @@ def _bands(shape: Shape, part: Bytes, bandings: tuple[Banding, ...]) -> Keys:
         for bands, rows in bandings
     ]
     return np.concatenate(keys)
+
+
+def pair_keys(features: Bytes, bits: int) -> Keys:
+    """(15,) a key of `bits` bits for each pair of features."""
+    from crawler.sketches.kernels import band_keys
+
+    size = SUPERSHINGLES.value_size
+    pairs = features.reshape(FEATURES, size)[PAIRS].reshape(len(PAIRS), -1)
+    width = AGREEING * size
+    return band_keys(np.ascontiguousarray(pairs).ravel(), len(PAIRS), width, PAIR_TAG, bits)
 
 
 def _alike(shape: Shape, one: Bytes, other: Bytes) -> float:

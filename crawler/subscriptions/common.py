@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from crawler.command import complain
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.feeds.lists import Refused, category_of
 from crawler.finding import names_of, nearest
 from crawler.storage import subscriptions
 from crawler.storage.client import Database
+from crawler.terminal import complain
 
 COMMAND = "feeds"
 SHOWN_REFUSALS = 20

@@ -20,8 +20,7 @@ import numpy as np
 
 from crawler.errors import TraceError
 from crawler.traces.files import hours, rows, short, wrong
-from schedules.history import Floats, Ints
-from schedules.score import Times
+from schedules.history import Floats, Ints, Times
 
 # Larger numbers are no windows, and would not fit.
 LARGEST_WINDOW = 2**31

@@ -16,8 +16,7 @@ import numpy as np
 
 from crawler.errors import TraceError
 from crawler.traces.files import hours, iso, rows, short, wrong
-from schedules.history import Floats, Ints
-from schedules.score import Times
+from schedules.history import Floats, Ints, Times
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ import numpy as np
 from crawler.errors import TraceError
 from crawler.files import atomic_replace
 from crawler.traces.files import HOUR_SECONDS, isos
-from schedules.history import Floats
-from schedules.score import Times
+from schedules.history import Floats, Times
 
 
 def whole_seconds(hours: Floats) -> Floats:

@@ -31,7 +31,7 @@ from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.parts import planned_of
 from schedules.calendar import next_visit
 from schedules.collected import CollectedTotals, collected
-from schedules.score import Times
+from schedules.history import Times
 from tests.site import feeds as site
 from tests.site.running import RunningFeeds
 

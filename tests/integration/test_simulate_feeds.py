@@ -20,8 +20,7 @@ import pytest
 from crawler.items import Kind
 from crawler.simulation.feeds.runs import check
 from crawler.storage.parts import history_document, in_minutes
-from schedules.history import History
-from schedules.score import Times
+from schedules.history import History, Times
 from schedules.world import Span
 from tests.integration.harness import Db, Freshet, Row
 from tests.integration.inside import in_json, run

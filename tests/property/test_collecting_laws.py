@@ -14,9 +14,9 @@ from schedules.feedoutlook import feed_outlook
 from schedules.feedplans import FEED_POLICIES, PAPER_POLICIES, Feeds, paper_visits
 from schedules.feedschedules import DELAY_PER_DAY, FeedLimits, optimal_schedules
 from schedules.feedstanding import standing
+from schedules.history import Times
 from schedules.posting import posting
 from schedules.schedule import WEEK_HOURS, Schedules
-from schedules.score import Times
 from schedules.terms import BudgetTooSmall
 from schedules.world import Span
 

@@ -12,12 +12,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from schedules.history import Histories
+from schedules.history import Histories, Times
 from schedules.looks import never
 from schedules.plan import BudgetTooSmall, Plan, Terms, least_per_day, plan
 from schedules.population import Population, walls_of
 from schedules.schedule import WEEK_HOURS
-from schedules.score import Times
 from schedules.staleness import Objective
 from schedules.terms import POLICIES, UNBOUNDED
 from tests.unit.populations import (

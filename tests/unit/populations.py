@@ -9,11 +9,10 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
-from schedules.history import Floats, Histories
+from schedules.history import Floats, Histories, Times
 from schedules.looks import never, polls, seen
 from schedules.population import Population, walls_of
 from schedules.schedule import WEEK_HOURS, Schedule, Schedules
-from schedules.score import Times
 
 # A Monday. In the five weeks before, clocks jumped in New York, Berlin, St. John's and Lord Howe.
 NOW = datetime(2026, 4, 6, tzinfo=UTC).timestamp() / 3600

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from schedules.collected import Collected, collected
-from schedules.score import Times
+from schedules.history import Times
 
 MONDAY = 24 * (7 * 2822 + 4)
 

@@ -9,7 +9,8 @@ import pytest
 from bson import ObjectId
 from scrapy.exceptions import UsageError
 
-from crawler.command import complain, print_json, refuse_left_over
+from crawler.command import print_json, refuse_left_over
+from crawler.terminal import complain
 
 
 @pytest.mark.parametrize(

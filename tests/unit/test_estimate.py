@@ -22,14 +22,13 @@ from schedules.evidence import (
     log_likelihood,
     running,
 )
-from schedules.history import Floats, Histories
+from schedules.history import Floats, Histories, Times
 from schedules.looks import never, seen
 from schedules.population import Population, walls_of
 from schedules.prior import RATES, fit, sample
 from schedules.profile import pooled, smoothed, target_profile
 from schedules.rhythms import Counts
 from schedules.schedule import WEEK_HOURS
-from schedules.score import Times
 from schedules.wallclock import EPOCH
 from tests.unit.populations import (
     HOUR,

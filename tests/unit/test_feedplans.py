@@ -18,8 +18,7 @@ from schedules.collected import CollectedTotals, collected
 from schedules.feedplan import believed_of
 from schedules.feedplans import PAPER_POLICIES, Feeds, paper_visits
 from schedules.feedstanding import standing
-from schedules.history import Histories
-from schedules.score import Times
+from schedules.history import Histories, Times
 from schedules.world import Span
 from tests.unit.populations import NOW, population
 

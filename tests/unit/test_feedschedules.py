@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from schedules.feedschedules import FeedLimits, optimal_schedules
+from schedules.history import Times
 from schedules.posting import Posting, posting
 from schedules.schedule import FEED_CYCLES, WEEK_HOURS, Schedule, Schedules
-from schedules.score import Times
 from schedules.terms import BudgetTooSmall
 
 MONDAY = 24.0 * (7 * 2822 + 4)

@@ -11,10 +11,9 @@ from schedules.collected import collected
 from schedules.feedplan import plan_feeds
 from schedules.feedplans import FEED_POLICIES, Feeds
 from schedules.feedstanding import standing
-from schedules.history import Histories
+from schedules.history import Histories, Times
 from schedules.population import Population, walls_of
 from schedules.schedule import LONGEST_FEED_WEEKS, WEEK_HOURS, Schedules
-from schedules.score import Times
 from schedules.terms import Terms
 from schedules.world import Span, visits_of
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedules.history import CHANGE, MOST_CHANGES, Histories, History
+from schedules.history import CHANGE, MOST_CHANGES, Histories, History, Times
 from schedules.looks import never, polls, seen
-from schedules.score import Times
 
 
 def changes_of(history: History) -> list[tuple[int, int, int]]:

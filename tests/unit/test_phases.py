@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from schedules.calendar import visits_between
-from schedules.history import Floats, Histories
+from schedules.history import Floats, Histories, Times
 from schedules.looks import never, seen
 from schedules.phases import balanced, first_weeks, fullest_week, in_time
 from schedules.plan import Terms, plan
 from schedules.schedule import FEED_CYCLES, ROUND_WEEKS, WEEK_HOURS, Schedules
-from schedules.score import Times
 from tests.unit.populations import NOW, ZONES, changes, population, rates, watched
 
 UTC = (ZoneInfo("UTC"),)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from schedules.history import Times
 from schedules.posting import PRIOR_POSTS, Posting, posting, profile_of
 from schedules.schedule import WEEK_HOURS
-from schedules.score import Times
 
 MONDAY = 24.0 * (7 * 2822 + 4)
 

@@ -10,11 +10,11 @@ import pytest
 from schedules.adaptive import next_interval
 from schedules.estimate import estimate
 from schedules.groups import NAMES, nearest_group
+from schedules.history import Times
 from schedules.outlook import outlook
 from schedules.plan import Terms, plan
 from schedules.rules import by_night, grouped
 from schedules.schedule import WEEK_HOURS, Schedule, Schedules
-from schedules.score import Times
 from tests.unit.populations import (
     NOW,
     OFFICE,

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from schedules.actors import Desk
-from schedules.history import Floats, Histories
+from schedules.history import Floats, Histories, Times
 from schedules.looks import never, polls, seen
 from schedules.plan import POLICIES, BudgetTooSmall, Terms
 from schedules.population import Population, walls_of
-from schedules.score import Times
 from schedules.simulate import daily, polled, simulate
 from schedules.world import Span, World, while_there
 

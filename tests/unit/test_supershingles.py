@@ -15,8 +15,8 @@ from crawler.sketches.normal import code_points, normal_text
 from crawler.sketches.schemes import scheme_of
 from crawler.sketches.shapes import EXACT, SUPERSHINGLES
 from crawler.sketches.sketch import by_supershingles, hashes_of
-from crawler.sketches.stored import Sketch
-from crawler.sketches.supershingles import PAIRS, features_of, pair_keys
+from crawler.sketches.stored import PAIRS, Sketch, pair_keys
+from crawler.sketches.supershingles import features_of
 
 SCHEME = scheme_of("supershingles", 0.7)
 WORDS = [f"{first}{second}" for first in "abcdefghij" for second in "klmnopqrst"]

@@ -17,7 +17,8 @@ import pytest
 from crawler.errors import TraceError
 from crawler.traces.pages import Trace, read_trace
 from crawler.traces.visits import whole_seconds, write_visits
-from schedules.score import Times, score
+from schedules.history import Times
+from schedules.score import score
 
 # A folder with pages/changes.csv.gz and pages/pages.csv, the trace of a real population.
 EVAL_DATA = os.environ.get("EVAL_DATA")

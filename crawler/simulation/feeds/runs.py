@@ -13,7 +13,7 @@ from crawler.traces.visits import whole_seconds
 from schedules.collected import CollectedTotals, collected
 from schedules.feedplans import PAPER_POLICIES, paper_visits
 from schedules.feedstanding import standing
-from schedules.score import Times
+from schedules.history import Times
 from schedules.world import Span
 
 FIGURES = ("missed_pct", "uncollected_pct", "lost_pct", "delay_h")

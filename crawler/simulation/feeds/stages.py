@@ -16,8 +16,7 @@ from crawler.traces.feeds import FeedTrace
 from crawler.traces.files import iso
 from crawler.traces.visits import whole_seconds
 from schedules.feedplans import Feeds
-from schedules.history import Ints
-from schedules.score import Times
+from schedules.history import Ints, Times
 from schedules.world import Span
 
 # In longer times millions of feeds cannot be counted to the millisecond.

@@ -13,7 +13,8 @@ from crawler.simulation.moments import days
 from crawler.simulation.pages.runs import Manner, Outcome
 from crawler.simulation.pages.stages import Stage
 from crawler.traces.files import iso
-from schedules.score import DAY_HOURS, Figures
+from schedules.history import DAY_HOURS
+from schedules.score import Figures
 from schedules.terms import UNBOUNDED
 
 HEADS = ("budget", "a day", "fresh", "age\ndays", "delay\nhours", "of all\nhours", "lost")

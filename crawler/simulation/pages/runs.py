@@ -12,10 +12,11 @@ from crawler.errors import ConfigError
 from crawler.simulation.pages.stages import Stage
 from crawler.traces.visits import whole_seconds
 from crawler.words import amount, period, rounded_up
+from schedules.history import Times
 from schedules.plan import BudgetTooSmall, Terms, least_per_day
 from schedules.population import Population
 from schedules.schedule import WEEK_HOURS
-from schedules.score import Times, Totals, score
+from schedules.score import Totals, score
 from schedules.simulate import daily, simulate
 from schedules.terms import UNBOUNDED
 

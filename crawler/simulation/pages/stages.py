@@ -12,10 +12,9 @@ from crawler.replanning.population import LONGEST_HOURS, SHORTEST_HOURS, Gathere
 from crawler.simulation.moments import Moments, span_of
 from crawler.simulation.past import are_feeds
 from crawler.traces.pages import Trace
-from schedules.history import Ints
+from schedules.history import Ints, Times
 from schedules.population import Population, walls_of
 from schedules.schedule import WEEK_HOURS
-from schedules.score import Times
 from schedules.world import Span, World
 
 

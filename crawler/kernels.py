@@ -1,4 +1,4 @@
-"""Compile the kernels that plans and near-duplicates need, so that no first run waits for them.
+"""Compile the kernels of plans and near-duplicates, so that no first run waits for them.
 
 `python -m crawler.kernels` is a step of the installation. It makes small plans of invented pages
 and feeds, and sketches of two texts; what these need is compiled and kept.

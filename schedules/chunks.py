@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 Part = slice
-R = TypeVar("R")
+Made = TypeVar("Made")
 CHUNK = 20_000
 
 
@@ -18,7 +18,7 @@ def parts(n: int) -> Iterator[Part]:
         yield slice(begin, min(begin + CHUNK, n))
 
 
-def spread_over(work: Callable[[Part], R], pieces: Iterator[Part]) -> list[R]:
+def spread_over(work: Callable[[Part], Made], pieces: Iterator[Part]) -> list[Made]:
     """The results of `work` for each piece, in order; compiled kernels run side by side."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(work, pieces))

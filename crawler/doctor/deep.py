@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 from crawler.config import Config
 from crawler.doctor.findings import Finding, Status, failed, ok, warning
 from crawler.preparing import make_whole
-from crawler.storage import interrupted, runs, targets
+from crawler.storage import interrupted, invariants, runs, targets
 from crawler.storage.client import Database
 from crawler.storage.duplicates.opening import as_stored
-from crawler.storage.invariants import Broken, Law, check
+from crawler.storage.invariants import Broken, Law
 
 RUNNING, UNCOMPARED = "no run in progress", "posts are compared"
 AT_WORK = timedelta(hours=1)
@@ -40,7 +40,7 @@ async def repair(db: Database, config: Config, now: datetime, say: Say) -> list[
             say(f"repairing the log of {spider}")
             since = await interrupted.logged_since(db, spider)
             await make_whole(db, registry, spider, since, now)
-    await check(db, say, repair_at=now)
+    await invariants.check(db, say, repair_at=now)
     return await examine(db, say)
 
 
@@ -54,7 +54,7 @@ async def examine(db: Database, say: Say) -> list[Finding]:
                 "repeat the check when it has ended",
             )
         )  # fmt: skip
-    report = await check(db, say)
+    report = await invariants.check(db, say)
     found += [_of_law(law, broken) for law, broken in report.broken.items()]
     if report.uncompared:
         said = f"{report.uncompared:,} posts with a text have not been compared"

@@ -65,8 +65,8 @@ def of_server(server: Server, config: Config) -> list[Finding]:
         todo = "add a third member: when one of two is away, nothing can be written"
         found.append(warning(SERVER, f"replica set {server.replica_set} has two members", todo))
     if server.free_bytes is not None:
-        least_gb = disks.least_gb(config)
-        found.append(disks.room("mongodb disk", server.free_bytes, "the server's data", least_gb))
+        gigabytes = disks.least_gb(config)
+        found.append(disks.room("mongodb disk", server.free_bytes, "the server's data", gigabytes))
     return found
 
 

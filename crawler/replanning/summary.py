@@ -14,7 +14,7 @@ from crawler.replanning.wishes import BALANCED, Wish
 from crawler.storage.client import Document
 from crawler.storage.parts import ADAPTIVE
 from crawler.words import amount, count, is_known, listed
-from schedules.history import Floats
+from schedules.history import DAY_HOURS, Floats
 from schedules.outlook import outlook
 from schedules.plan import BOUNDS, Plan, Terms
 from schedules.population import Population
@@ -24,7 +24,6 @@ from schedules.terms import UNBOUNDED, WEEK_DAYS, least_visits
 # So many targets tell the mean of all.
 ENOUGH = 20_000
 DIGITS = 5
-DAY_HOURS = 24
 
 
 def document_of(

@@ -47,8 +47,8 @@ def run_all(
     """Simulate each policy with each number of visits; see `run`."""
     pairs = [(policy, amount) for policy in policies for amount in amounts]
     outcomes = []
-    for number, (policy, amount) in enumerate(pairs, 1):
-        say(f"{policy}, {amount:,} visits ({number} of {len(pairs)})")
+    for at, (policy, amount) in enumerate(pairs, 1):
+        say(f"{policy}, {amount:,} visits ({at} of {len(pairs)})")
         outcomes.append(run(stage, policy, amount, replan_hours, closed_loop=closed_loop))
     return outcomes
 

@@ -29,8 +29,8 @@ class OverloadSimulation:
         """Simulate what is asked; raises FreshetError."""
         asked = Asked.of(file, opts)
         course, results = course_of(asked.mix), list[Result]()
-        for number, policy in enumerate(asked.policies, 1):
-            say(f"{policy} ({number} of {len(asked.policies)})")
+        for at, policy in enumerate(asked.policies, 1):
+            say(f"{policy} ({at} of {len(asked.policies)})")
             results.append(tried(asked.mix, course, policy))
         return cls(asked, results)
 

@@ -31,10 +31,10 @@ def _draw(
     """One figure over requests a day: policies as lines, references as points."""
     for policy in dict.fromkeys(one.policy for one in outcomes):
         draw_line(axes, policy, (_point(one, figure) for one in outcomes if one.policy == policy))
-    for number, one in enumerate(references):
+    for at, one in enumerate(references):
         x, y = _point(one, figure)
         axes.axhline(y, color=GREY, linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
-        axes.plot([x], [y], "*s"[number], color=GREY, markersize=9, label=_name(one))
+        axes.plot([x], [y], "*s"[at], color=GREY, markersize=9, label=_name(one))
     scale_by_factors(axes, "requests a day")
 
 

@@ -89,8 +89,8 @@ def run_all(
 ) -> list[Outcome]:
     """Each pair of policy and budget; what no budget can change is worked out once."""
     outcomes: list[Outcome] = []
-    for number, (policy, budget) in enumerate(pairs, 1):
-        say(f"{policy}, {budget:g} requests a day ({number} of {len(pairs)})")
+    for at, (policy, budget) in enumerate(pairs, 1):
+        say(f"{policy}, {budget:g} requests a day ({at} of {len(pairs)})")
         same = [one for one in outcomes if one.policy == policy and policy in UNBOUNDED]
         outcomes.append(
             replace(same[0], budget=budget) if same else run(stage, manner, policy, budget)

@@ -8,7 +8,7 @@ from scrapy.settings import Settings, get_settings_priority
 
 from crawler import __version__
 from crawler.config import Config
-from crawler.terminal import guard_logs
+from crawler.utils.terminal import guard_logs
 
 COMPONENTS: dict[str, dict[Any, int | None]] = {
     "ITEM_PIPELINES": {

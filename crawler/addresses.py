@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from typing import Self
 from urllib.parse import urlsplit
 
-from crawler.urls import host_of
+from crawler.utils.urls import host_of
 
 Address = IPv4Address | IPv6Address
 HOST_HEADER = re.compile(r"(?P<name>[^\s:\[\]]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?")

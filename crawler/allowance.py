@@ -6,12 +6,12 @@ import logging
 from datetime import datetime, timedelta
 from math import ceil
 
-from crawler.clock import Clock
+from crawler.extract.wrapper import Wrapper
 from crawler.storage import visits
 from crawler.storage.client import Database, Document
 from crawler.storage.patience import Patience
-from crawler.words import count
-from crawler.wrapper import Wrapper
+from crawler.utils.text import count
+from crawler.utils.time import Clock
 from schedules.dispatch import least, room
 
 logger = logging.getLogger(__name__)

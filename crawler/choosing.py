@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 
 import numpy as np
 
-from crawler.cells.definitions import of_databases
-from crawler.feeds.wrapper import FeedsWrapper
+from crawler.extract.list_wrappers import FeedsWrapper, of_databases
 from crawler.session import Session
 from crawler.storage import waiting
 from crawler.storage.bulk import in_batches

@@ -13,9 +13,9 @@ from scrapy.exceptions import UsageError
 
 from crawler.config import Config
 from crawler.errors import FreshetError
-from crawler.garbage import collect_again
 from crawler.helping import Help
-from crawler.terminal import as_json, complain, guard_logs, print_line
+from crawler.utils.garbage import collect_again
+from crawler.utils.terminal import as_json, complain, guard_logs, print_line
 
 
 class FreshetCommand(ScrapyCommand):

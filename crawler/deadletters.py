@@ -8,16 +8,16 @@ import asyncio
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from crawler.clock import Clock
 from crawler.command import print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.storage import dead
 from crawler.storage.client import Document
 from crawler.storage.store import opened
-from crawler.terminal import print_line, shortened, stdout
-from crawler.urls import canonical, is_http
-from crawler.words import count
+from crawler.utils.terminal import print_line, shortened, stdout
+from crawler.utils.text import count
+from crawler.utils.time import Clock
+from crawler.utils.urls import canonical, is_http
 
 
 def list_options(parser: argparse.ArgumentParser) -> None:

@@ -18,6 +18,7 @@ FreshetError            one line: what is wrong, where, what to do
 from __future__ import annotations
 
 from pydantic import ValidationError
+from scrapy.exceptions import IgnoreRequest
 
 
 class FreshetError(Exception):
@@ -82,3 +83,45 @@ def first_problem(error: ValidationError) -> tuple[str, str]:
     elif detail["type"] == "missing":
         cause = "is missing"
     return key, " ".join(cause.split())
+
+
+# What Scrapy's robots.txt middleware says; redirect loops are IgnoreRequests too.
+FORBIDDEN = "Forbidden by robots.txt"
+# How a user allows a refused host; an address to which names must not lead.
+WAY_OUT = "to allow this host and port, add them to FRESHET_PRIVATE_HOSTS"
+LITERAL_WAY_OUT = "write the address in start_urls, or set FRESHET_PRIVATE_ADDRESSES=1"
+# Ends of reasons that are logged for the host, and not for each of its pages.
+OF_THE_HOST = (FORBIDDEN, f"({WAY_OUT})", f"({LITERAL_WAY_OUT})")
+
+
+class Misbehaves(IgnoreRequest):
+    """An answer that costs more than it may, or is none; `str()` says what is wrong.
+
+    Asked again at once, the server would hardly answer otherwise.
+    """
+
+
+class TooLarge(Misbehaves):
+    """A body that unpacks to more than it may."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"unpacks to more than {limit_bytes} bytes (FRESHET_RESPONSE_MB)")
+
+
+class OffLimits(IgnoreRequest):
+    """An address that is not asked; `str()` says why.
+
+    url: what leads there
+    """
+
+    def __init__(self, url: str, why: str) -> None:
+        super().__init__(why)
+        self.url = url
+
+
+class QueryFailed(Exception):
+    """The query has no result, in words without secrets. hangs: the database does not answer."""
+
+    def __init__(self, reason: str, *, hangs: bool = False) -> None:
+        super().__init__(reason)
+        self.hangs = hangs

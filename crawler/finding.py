@@ -9,7 +9,7 @@ from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.storage import lookup, targets
 from crawler.storage.client import Database, Document
-from crawler.urls import bare, canonical, host_of, is_http, variants
+from crawler.utils.urls import bare, canonical, host_of, is_http, variants
 
 TARGETS = ("targets",)
 MAX_NEAR = 3

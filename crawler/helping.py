@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from scrapy.commands import ScrapyHelpFormatter
 
-from crawler import units
+from crawler.utils import time as units
 
 MAX_PATTERN = 1000
 

@@ -21,7 +21,7 @@ from scrapy.utils.spider import DefaultSpider, spidercls_for_request
 from w3lib.url import is_url
 
 from crawler.errors import ConfigError, FreshetError
-from crawler.terminal import complain
+from crawler.utils.terminal import complain
 
 if TYPE_CHECKING:
     from twisted.python.failure import Failure

@@ -10,14 +10,141 @@ from typing import TYPE_CHECKING, Any
 
 from bson import ObjectId
 
-from crawler.shapes import shapes
+from crawler.utils.urls import shapes
+from schedules.firstlook import USUAL_WINDOW
 
 if TYPE_CHECKING:
-    from crawler.documents import FeedDocument
-    from crawler.posts import Collected, Post
-    from crawler.sketches.claim import Candidate, Verdict
+    from crawler.dedup.model import Candidate, Verdict
     from schedules.history import History
     from schedules.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a feed asks of its readers.
+
+    every_hours: not to come sooner than that (ttl, sy:updatePeriod); None: it says nothing
+    skip_hours:  hours of the UTC day in which nobody is to come
+    skip_days:   days of the week in which nobody is to come, 0 = Monday
+    """
+
+    every_hours: float | None = None
+    skip_hours: tuple[int, ...] = ()
+    skip_days: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One post of a feed.
+
+    id:        stays with the post: its guid or id, else its link, else a hash of title and date
+    url:       absolute; None for a post without link
+    published: UTC; None where the post says nothing that can be believed
+    content:   title, main_text (plain text; of the full content, else of the summary), author,
+               tags, enclosures; only those that are there. What is compared to find edits
+    """
+
+    id: str
+    url: str | None
+    published: datetime | None
+    content: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FeedDocument:
+    """A feed document.
+
+    format:   as feedparser names it, such as rss20, atom10, json11
+    entries:  in the order of the document, each id once
+    problems: what is wrong with it, one line each; entries left out are among them
+    hubs:     WebSub hubs       topic: the URL under which the hubs know it
+    """
+
+    format: str
+    title: str | None
+    site: str | None
+    entries: tuple[Entry, ...]
+    problems: tuple[str, ...] = ()
+    bounds: Bounds = field(default_factory=Bounds)
+    hubs: tuple[str, ...] = ()
+    topic: str | None = None
+
+
+class NoFeed(Exception):
+    """The document is no feed; `str()` says in a few words what it is instead."""
+
+
+NO_BOUNDS = Bounds()
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """An entry of a feed in its normal form; fields as in `documents.Entry`."""
+
+    id: str
+    url: str | None
+    published: datetime | None
+    content: dict[str, Any]
+    content_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPost:
+    """A post that is stored. key: its `_id`."""
+
+    key: str
+    content_hash: str
+    first_seen: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Monitor:
+    """What is known of a feed.
+
+    window:  posts that the document holds (the paper's S)
+    full:    posts have been seen to leave the document, so the window is not larger
+    ids:     digests of the last document's post ids, 8 bytes each, in its order
+    posts:   collected so far        missed: lost before a visit, as far as can be told
+    lapses:  visits that met no post of the visit before
+    """
+
+    window: int = 0
+    full: bool = False
+    ids: bytes = b""
+    posts: int = 0
+    missed: float = 0.0
+    lapses: int = 0
+    lapsed_at: datetime | None = None
+    newest: datetime | None = None
+    bounds: Bounds = NO_BOUNDS
+    push: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What a visit of a feed brought.
+
+    new, edited: posts, each with the `_id` under which it is stored
+    missed:      posts lost since the visit before, estimated
+    doubted:     stored posts of which a hub delivered another content
+    monitor:     what is known of the feed from now on
+    """
+
+    new: tuple[tuple[str, Post], ...] = ()
+    edited: tuple[tuple[str, Post], ...] = ()
+    missed: float = 0.0
+    doubted: int = 0
+    monitor: Monitor = field(default_factory=Monitor)
+
+    @property
+    def posts(self) -> tuple[tuple[str, Post], ...]:
+        """All that has to be stored."""
+        return self.new + self.edited
+
+
+def planned_window(monitor: Monitor) -> int:
+    """Posts that may come between two visits without a loss, as far as is known."""
+    return max(1, monitor.window) if monitor.full else max(USUAL_WINDOW, monitor.window)
 
 
 class Kind(StrEnum):

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
-from crawler.sketches.sketch import by_characters
+from crawler.dedup.signature import by_characters
 from schedules.compiling import on_compiling
 from schedules.feedplan import plan_feeds
 from schedules.history import Histories

@@ -18,7 +18,7 @@ from crawler.storage.client import Database, Document
 from crawler.storage.histories import Watched
 from crawler.storage.learnings import Phase
 from crawler.storage.sites import Site
-from crawler.words import period, span
+from crawler.utils.text import period, span
 from schedules import sampling
 from schedules.history import Ints
 from schedules.schedule import WEEK_HOURS

@@ -8,7 +8,7 @@ from crawler import weeks
 from crawler.storage import changes, timetables
 from crawler.storage.client import Database, Document
 from crawler.storage.sites import Site
-from crawler.words import is_known
+from crawler.utils.text import is_known
 from schedules.groups import NAMES
 from schedules.history import DAY_HOURS
 from schedules.windows import DAYS

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from crawler.errors import ConfigError
-from crawler.words import NOT_KNOWN
+from crawler.utils.text import NOT_KNOWN
 from schedules.history import DAY_HOURS, Floats
 from schedules.windows import DAYS
 

@@ -8,8 +8,9 @@ from datetime import datetime, timedelta
 
 from bson import ObjectId
 
-from crawler.cells.definitions import definitions
 from crawler.config import Config
+from crawler.extract.list_wrappers import definitions
+from crawler.extract.wrapper import Wrapper
 from crawler.storage import (
     cells,
     interrupted,
@@ -24,8 +25,7 @@ from crawler.storage import (
 from crawler.storage.client import Database
 from crawler.storage.duplicates import leaving
 from crawler.storage.duplicates.registry import Registry
-from crawler.words import count
-from crawler.wrapper import Wrapper
+from crawler.utils.text import count
 
 logger = logging.getLogger(__name__)
 # All processes go by MongoDB's clock, as far as each has read it: that is exact to less than this.

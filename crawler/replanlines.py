@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 
 from crawler.storage.client import Document
-from crawler.terminal import stdout
-from crawler.words import DAY, HOUR, NOT_KNOWN, listed, span
+from crawler.utils.terminal import stdout
+from crawler.utils.text import DAY, HOUR, NOT_KNOWN, listed, span
 
 SOURCES = {
     "goal": "what the goal needs",

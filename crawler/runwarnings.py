@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from crawler.counting import ITEMS_READ, WITHOUT
+from crawler.extract.wrapper import Wrapper
 from crawler.items import Kind, LinkCount, LinkCounts, Outcome
-from crawler.shapes import shapes
 from crawler.storage import posts, targets
 from crawler.storage.client import Database
-from crawler.words import count, listed
-from crawler.wrapper import Wrapper
+from crawler.utils.text import count, listed
+from crawler.utils.urls import shapes
 
 EXAMPLES = 2
 MAX_FIELDS = 10

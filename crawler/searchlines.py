@@ -8,10 +8,9 @@ from datetime import datetime
 from rich.console import Console
 from rich.text import Text
 
-from crawler.searching.passages import Passage, marked
-from crawler.searching.query import Query, Term
+from crawler.search import Passage, Query, Term, marked
 from crawler.storage.client import Document
-from crawler.terminal import printable
+from crawler.utils.terminal import printable
 
 PASSAGE_LINES = 2
 INDENT = 2

@@ -18,14 +18,14 @@ from scrapy.http import Response
 from twisted.python.failure import Failure
 
 from crawler.allowance import Allowance
-from crawler.clock import Clock, from_milliseconds, milliseconds
 from crawler.config import Config
 from crawler.counting import counts_of, whole
 from crawler.ending import Ending, Left
-from crawler.errors import Busy, FreshetError, StorageError
+from crawler.errors import OF_THE_HOST, Busy, FreshetError, StorageError
+from crawler.extract.links import Traps
+from crawler.extract.wrapper import Wrapper
 from crawler.hosts import HostLimits
 from crawler.items import Fetched, LinkCounts, Outcome, Skipped, Target, Visit
-from crawler.misbehaving import OF_THE_HOST
 from crawler.preparing import Beginning, prepare
 from crawler.runwarnings import RunWarnings, of_run
 from crawler.storage import cells, hosts, learnings, plans, runs, targets
@@ -38,9 +38,8 @@ from crawler.storage.patterns import Patterns
 from crawler.storage.servertime import in_words
 from crawler.storage.store import SKEW_SECONDS, Store
 from crawler.storage.writer import Both, Writer
-from crawler.traps import Traps
+from crawler.utils.time import Clock, from_milliseconds, milliseconds
 from crawler.worker import Worker, opened_worker
-from crawler.wrapper import Wrapper
 
 if TYPE_CHECKING:
     from crawler.redis.turns import Turns

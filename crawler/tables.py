@@ -11,8 +11,8 @@ from rich.table import Table
 
 from crawler import charts, weeks
 from crawler.storage.client import Document
-from crawler.terminal import shortened
-from crawler.words import DAY, HOUR, NOT_KNOWN, listed, span
+from crawler.utils.terminal import shortened
+from crawler.utils.text import DAY, HOUR, NOT_KNOWN, listed, span
 from schedules.history import Floats
 from schedules.windows import DAYS
 

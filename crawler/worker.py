@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 from bson import ObjectId
 from scrapy.crawler import Crawler
 
-from crawler import tasks
 from crawler.config import Config
 from crawler.errors import FreshetError
 from crawler.holdings import Counts, Holdings
+from crawler.utils import tasks
 
 if TYPE_CHECKING:
     from crawler.redis.queue import Joined, Lease, LeasedQueue, Standing

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from crawler.config import Config
-from crawler.terminal import SafeConsole
+from crawler.utils.terminal import SafeConsole
 from schedules.compiling import on_compiling
 
 COMPILING = "{what}: compiling the planner's kernels, once per machine: {count}"

@@ -12,13 +12,13 @@ from zoneinfo import ZoneInfo
 from scrapy.crawler import Crawler
 from scrapy.exceptions import DropItem
 
-from crawler.apart import Apart, TooMuch
-from crawler.cells.definitions import definitions
-from crawler.clock import NEVER
 from crawler.errors import StorageError
+from crawler.extract.list_wrappers import definitions
 from crawler.items import OF_CAPS, SEEN, Fetched, Kind, Outcome, Target, Visit
 from crawler.session import Session
 from crawler.storage import versions
+from crawler.utils.sandbox import Apart, TooMuch
+from crawler.utils.time import NEVER
 from pipelines import following
 from schedules.first import Intervals
 
@@ -109,7 +109,7 @@ class ChangesPipeline(OfSession):
         return visit
 
     async def _diff_size(self, fetched: Fetched) -> int:
-        from crawler.differences import diff_size, estimated_diff_size, is_quick
+        from crawler.utils.diff import diff_size, estimated_diff_size, is_quick
 
         session, target = self.session, fetched.target
         old = await session.patience.read(lambda: versions.content(session.db, target))

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from crawler.items import Fetched, Outcome
-from crawler.posts import Collected, KnownPost, Monitor, Post
+from crawler.items import Collected, Fetched, KnownPost, Monitor, Outcome, Post
 from pipelines.following import EPOCH, MINUTE
 from schedules.firstlook import FIRST_HOURS
 from schedules.history import CHANGE, MINUTES, History

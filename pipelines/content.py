@@ -8,12 +8,9 @@ import logging
 from datetime import UTC, datetime
 from typing import Any
 
-from crawler.documents import Entry
-from crawler.items import Fetched, Kind, Link, Outcome
-from crawler.names import storable_name, with_storable_names
-from crawler.normalization import normalized
-from crawler.plaintext import Markup
-from crawler.posts import Post
+from crawler.extract.plain_text import Markup
+from crawler.items import Entry, Fetched, Kind, Link, Outcome, Post
+from crawler.utils.text import normalized, storable_name, with_storable_names
 
 logger = logging.getLogger(__name__)
 # The largest whole number that MongoDB stores, and one.

@@ -13,12 +13,12 @@ from typing import Any
 
 from scrapy.exceptions import NotConfigured
 
+from crawler.dedup.model import Candidate, created_at, id_of
+from crawler.dedup.post_text import sketch_of, source_of, sourced_text
+from crawler.dedup.scheme import Scheme, scheme_of
+from crawler.extract.plain_text import as_texts
 from crawler.items import Kind, Visit
-from crawler.plaintext import as_texts
 from crawler.session import Session
-from crawler.sketches.claim import Candidate, created_at, id_of
-from crawler.sketches.compared import sketch_of, source_of, sourced_text
-from crawler.sketches.schemes import Scheme, scheme_of
 from crawler.storage.fences import fence_of
 from pipelines.changes import OfSession
 

@@ -8,12 +8,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from crawler.errors import StorageError
-from crawler.feeds.polite import not_before
-from crawler.feeds.pushing import poll_hours
-from crawler.items import SEEN, Fetched, Kind, Visit
-from crawler.posts import KnownPost, Monitor
+from crawler.feeds.politeness import not_before, poll_hours
+from crawler.items import SEEN, Fetched, Kind, KnownPost, Monitor, Visit
 from crawler.storage import feedposts, feeds
-from crawler.words import count
+from crawler.utils.text import count
 from pipelines import changes, following
 from pipelines.changes import OfSession, Rules
 from pipelines.collecting import HOUR, collect, outcome_of, past

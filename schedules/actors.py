@@ -11,15 +11,7 @@ from schedules.history import DAY_HOURS, Floats, Histories, Ints, Times
 from schedules.plan import Terms, plan
 from schedules.planned import Waiting
 from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS, Schedules
-from schedules.world import (
-    World,
-    by_time,
-    joined,
-    placed,
-    times_of,
-    visits_of,
-    while_there,
-)
+from schedules.world import World, by_time, joined, placed, times_of, visits_of, while_there
 
 # Slots follow the wall clock.
 CLOCK_CHANGE_HOURS = 1.0

@@ -15,15 +15,7 @@ from schedules.history import DAY_HOURS, Floats
 from schedules.optimal import Offers
 from schedules.phases import balanced, fullest_week, in_time
 from schedules.schedule import PAGE_CYCLES, WEEK_HOURS, Schedules
-from schedules.terms import (
-    CEILING,
-    EXPLORATION,
-    FLOOR,
-    PRICE,
-    WEEK_DAYS,
-    BudgetTooSmall,
-    Terms,
-)
+from schedules.terms import CEILING, EXPLORATION, FLOOR, PRICE, WEEK_DAYS, BudgetTooSmall, Terms
 
 # So many targets tell the price and the tolls for all.
 ENOUGH = 4_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crawler.fields import number, price, text
+from crawler.extract.fields import number, price, text
 from spiders.wrapper import WrapperSpider
 
 

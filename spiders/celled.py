@@ -11,15 +11,14 @@ from scrapy import Request
 from scrapy.http import Response, TextResponse
 from scrapy.utils.response import get_base_url
 
-from crawler.cell import Cell
-from crawler.cells.definitions import address, slot
-from crawler.cells.markup import with_whole_links
-from crawler.heavy import is_heavy
+from crawler.extract.cells import Cell, with_whole_links
+from crawler.extract.list_wrappers import address, slot
+from crawler.extract.response import HANDLED, decoded, page_problem, status_outcome
+from crawler.extract.wrapper import Wrapper
 from crawler.items import Fetched, Outcome, Target
-from crawler.names import storable_name
-from crawler.responses import HANDLED, decoded, page_problem, status_outcome
 from crawler.storage import cells
-from crawler.wrapper import Wrapper
+from crawler.utils.sandbox import is_heavy
+from crawler.utils.text import storable_name
 
 if TYPE_CHECKING:
     from spiders.wrapper import WrapperSpider

@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from crawler.cells.wrapper import CellsWrapper
 from crawler.config import PROJECT
-from crawler.wrapper import Wrapper, read_toml
+from crawler.extract.list_wrappers import CellsWrapper
+from crawler.extract.wrapper import Wrapper, read_toml
 from spiders.wrapper import Arguments, WrapperSpider
 
 USUAL = PROJECT / "cells.toml"

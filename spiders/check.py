@@ -9,8 +9,8 @@ from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.utils.asyncgen import as_async_generator
 
+from crawler.extract.wrapper import Match, Wrapper
 from crawler.items import Fetched, Kind, LinkCount, LinkCounts, Skipped, Target
-from crawler.wrapper import Match, Wrapper
 from spiders.wrapper import WrapperSpider
 
 Page = dict[str, Any]

@@ -17,18 +17,16 @@ from pydantic import Field
 from scrapy import Request
 from scrapy.http import Response, TextResponse
 
-from crawler.apart import TooMuch
-from crawler.documents import FeedDocument, NoFeed
-from crawler.feeds.linkheaders import hubs_of_headers
-from crawler.feeds.wrapper import FeedsWrapper
-from crawler.items import Fetched, Kind, Outcome, Target
+from crawler.extract.list_wrappers import FeedsWrapper
+from crawler.extract.response import at_least_hours, moved_to, status_outcome
+from crawler.extract.wrapper import Wrapper, read_toml
+from crawler.feeds.discovery import hubs_of_headers
+from crawler.items import FeedDocument, Fetched, Kind, NoFeed, Outcome, Target
 from crawler.middlewares.credentials import OwnPlaces
 from crawler.pushed import pushed_documents
-from crawler.responses import at_least_hours, moved_to, status_outcome
 from crawler.storage import targets
 from crawler.storage.pushes import Push
-from crawler.timelimit import TooLong, time_limit
-from crawler.wrapper import Wrapper, read_toml
+from crawler.utils.sandbox import TooLong, TooMuch, time_limit
 from spiders.readers import reader_of, readers
 from spiders.wrapper import Arguments, WrapperSpider
 
@@ -145,7 +143,7 @@ class FeedsSpider(WrapperSpider):
 
     async def _document(self, body: bytes, url: str, kind: str, at: datetime) -> FeedDocument:
         # Slow to import, and every command loads every spider.
-        from crawler.feeds.reading import read
+        from crawler.feeds.parser import read
 
         reading = partial(read, body, url, kind, at)
         if len(body) >= BIG_BYTES:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crawler.fields import date, text
+from crawler.extract.fields import date, text
 from spiders.wrapper import WrapperSpider
 
 

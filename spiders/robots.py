@@ -12,7 +12,7 @@ from scrapy.http import Response
 from scrapy.robotstxt import RobotParser
 from scrapy.utils.misc import build_from_crawler, load_object
 
-from crawler.responses import HANDLED
+from crawler.extract.response import HANDLED
 from spiders.wrapper import WrapperSpider
 
 LONGEST = 200

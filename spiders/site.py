@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from crawler.cells.wrapper import any_wrapper
 from crawler.errors import ConfigError
-from crawler.wrapper import Wrapper, read_toml
+from crawler.extract.list_wrappers import any_wrapper
+from crawler.extract.wrapper import Wrapper, read_toml
 from spiders.wrapper import Arguments, WrapperSpider
 
 NEEDED = ("name", "start_urls", "item_pages")

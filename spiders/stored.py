@@ -17,14 +17,14 @@ from scrapy.settings import BaseSettings
 from scrapy.spiderloader import SpiderLoader
 
 from crawler.config import Config
-from crawler.definition import Definition
 from crawler.errors import ConfigError, WrapperError
-from crawler.names import is_spider_name
+from crawler.extract.definition import Definition
+from crawler.utils.text import is_spider_name
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
-    from crawler.wrapper import Wrapper
+    from crawler.extract.wrapper import Wrapper
     from spiders.wrapper import Arguments, WrapperSpider
 
 logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ def _model_of(reader: type[WrapperSpider]) -> type[Arguments]:
 
 def current(definition: Definition, reader: type[WrapperSpider]) -> Wrapper:
     """The wrapper that a site has now; raises WrapperError where neither source can be used."""
-    from crawler.wrapper import read_toml
+    from crawler.extract.wrapper import read_toml
 
     path = None if definition.file is None else Path(definition.file)
     if path is not None and path.is_file():

@@ -18,22 +18,20 @@ from scrapy.utils.asyncgen import as_async_generator
 from scrapy.utils.sitemap import Sitemap
 from twisted.python.failure import Failure
 
-from crawler.apart import Apart, TooMuch
-from crawler.cells.failed import QueryFailed
-from crawler.clock import Clock
 from crawler.config import Config
-from crawler.definition import Definition
-from crawler.errors import ConfigError, FreshetError, first_problem
-from crawler.feeder import due_targets
-from crawler.feeding import Feeding
-from crawler.heavy import is_heavy, out_of_memory
-from crawler.items import Fetched, Kind, LinkCount, LinkCounts, Outcome, Skipped, Target
-from crawler.leasing import Leasing
-from crawler.links import category_of, sitemap_links, sitemap_of, wanted_links
-from crawler.maintext import load, main_text
-from crawler.middlewares.manners import Ended, NotAsked
-from crawler.misbehaving import FORBIDDEN, Misbehaves, OffLimits
-from crawler.responses import (
+from crawler.errors import (
+    FORBIDDEN,
+    ConfigError,
+    FreshetError,
+    Misbehaves,
+    OffLimits,
+    QueryFailed,
+    first_problem,
+)
+from crawler.extract.definition import Definition
+from crawler.extract.links import category_of, sitemap_links, sitemap_of, wanted_links
+from crawler.extract.main_text import load, main_text
+from crawler.extract.response import (
     HANDLED,
     decoded,
     page_problem,
@@ -42,10 +40,16 @@ from crawler.responses import (
     unfollowed,
     validators_of,
 )
+from crawler.extract.wrapper import Wrapper
+from crawler.feeder import due_targets
+from crawler.feeding import Feeding
+from crawler.items import Fetched, Kind, LinkCount, LinkCounts, Outcome, Skipped, Target
+from crawler.leasing import Leasing
+from crawler.middlewares.manners import Ended, NotAsked
 from crawler.session import Session
-from crawler.timelimit import TooLong, time_limit
+from crawler.utils.sandbox import Apart, TooLong, TooMuch, is_heavy, out_of_memory, time_limit
+from crawler.utils.time import Clock
 from crawler.worker import Worker
-from crawler.wrapper import Wrapper
 from spiders.celled import CellReader, slots_of
 
 BYTES_IN_MB = 1024 * 1024
@@ -74,7 +78,7 @@ class Arguments(BaseModel):
 class WrapperSpider(Spider):
     """Subclass this, say what is where, and `scrapy crawl NAME` keeps it fresh.
 
-    Class attributes are the keys of `crawler.wrapper.Wrapper`, the same as in a TOML file.
+    Class attributes are the keys of `crawler.extract.wrapper.Wrapper`, the same as in a TOML file.
     Override `read_item` where selectors do not suffice.
     """
 

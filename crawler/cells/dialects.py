@@ -17,8 +17,8 @@ from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
-from crawler.cell import Source
 from crawler.errors import ConfigError
+from crawler.extract.cells import Source
 
 # Steps of SQLite's machine between two looks at the clock.
 STEPS = 10_000

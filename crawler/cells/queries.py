@@ -12,11 +12,11 @@ from sqlalchemy import Connection, TextClause, bindparam, text
 from sqlalchemy.engine import CursorResult, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from crawler.cell import Cell, Source
 from crawler.cells.dialects import opened
-from crawler.cells.failed import QueryFailed
 from crawler.cells.threads import in_thread
 from crawler.cells.values import plain
+from crawler.errors import QueryFailed
+from crawler.extract.cells import Cell, Source
 
 ROWS_AT_ONCE = 100
 # What a database may take longer than the limit that it was told.

@@ -10,11 +10,11 @@ from statistics import fmean
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
-from crawler.terminal import shortened, stdout
-from crawler.words import HOUR, count, period, span
+from crawler.utils.terminal import shortened, stdout
+from crawler.utils.text import HOUR, count, period, span
+from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
     from crawler.storage.client import Document

@@ -7,13 +7,13 @@ import asyncio
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.helping import moment, number, part, when
-from crawler.terminal import printable, stdout
-from crawler.words import count, listed
+from crawler.utils.terminal import printable, stdout
+from crawler.utils.text import count, listed
+from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
     from crawler.storage.client import Database, Document

@@ -13,7 +13,7 @@ from scrapy.utils.misc import load_object
 
 from crawler.errors import FreshetError
 from crawler.inspection import spider_named
-from crawler.terminal import complain, print_line
+from crawler.utils.terminal import complain, print_line
 
 
 class Command(check.Command):

@@ -15,7 +15,7 @@ from scrapy.spiderloader import get_spider_loader
 from crawler.command import refuse_left_over
 from crawler.config import Config
 from crawler.errors import Busy, ConfigError, FreshetError
-from crawler.terminal import complain, print_line
+from crawler.utils.terminal import complain, print_line
 
 if TYPE_CHECKING:
     from spiders.wrapper import WrapperSpider

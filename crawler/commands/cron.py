@@ -15,7 +15,7 @@ from scrapy.exceptions import UsageError
 from crawler.command import FreshetCommand, print_json
 from crawler.config import PREFIX, PROJECT, UNPREFIXED, Config
 from crawler.errors import ConfigError, ServerError
-from crawler.terminal import print_line
+from crawler.utils.terminal import print_line
 
 if TYPE_CHECKING:
     from crawler.refreshing.jobs import Known, Spiders
@@ -139,7 +139,7 @@ def _every(minute: int) -> str:
 
 def _what(name: str, spiders: Spiders, known: Known) -> list[str]:
     """What follows `scrapy crawl` for a spider class, a stored site or a file."""
-    from crawler.cells.wrapper import load_any
+    from crawler.extract.list_wrappers import load_any
     from crawler.refreshing.jobs import ANY_SITE, check_name
 
     if name.endswith(".toml"):

@@ -12,8 +12,8 @@ from scrapy.exceptions import UsageError
 from crawler.command import FreshetCommand, print_json, refuse_left_over
 from crawler.config import Config
 from crawler.errors import Busy, ConfigError, ServerError
-from crawler.terminal import print_line
-from crawler.words import count
+from crawler.utils.terminal import print_line
+from crawler.utils.text import count
 from crawler.working import working
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.doctor.findings import Finding, Status, as_json, lines
 from crawler.errors import ConfigError
-from crawler.terminal import stdout
+from crawler.utils.terminal import stdout
 from crawler.working import working
 
 STYLES = {Status.WARNING: "yellow", Status.FAILED: "red"}

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
-from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
-from crawler.terminal import stdout
-from crawler.words import DAY, NOT_KNOWN, count, often, span
+from crawler.utils.terminal import stdout
+from crawler.utils.text import DAY, NOT_KNOWN, count, often, span
+from crawler.utils.time import Clock
 from crawler.working import working
 
 if TYPE_CHECKING:

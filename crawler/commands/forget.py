@@ -6,12 +6,12 @@ import argparse
 import asyncio
 import sys
 
-from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.terminal import print_line
-from crawler.urls import is_http
+from crawler.utils.terminal import print_line
+from crawler.utils.time import Clock
+from crawler.utils.urls import is_http
 
 
 class Command(FreshetCommand):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from scrapy.commands import genspider
 
-from crawler.terminal import print_line
+from crawler.utils.terminal import print_line
 
 TEMPLATES = Path(__file__).resolve().parent.parent / "templates" / "spiders"
 

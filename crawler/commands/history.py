@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.terminal import printable, shortened, stdout
-from crawler.words import listed
+from crawler.utils.terminal import printable, shortened, stdout
+from crawler.utils.text import listed
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -143,8 +143,8 @@ def _position(number: str, n: int) -> int:
 
 
 def _show_diff(found: Document, pair: tuple[int, int], *, as_json: bool) -> None:
-    from crawler.differences import unified
     from crawler.storage import versions
+    from crawler.utils.diff import unified
 
     before, after = (found["versions"][position] for position in pair)
     names = tuple(f"version {i + 1}, {found['versions'][i]['at']:%Y-%m-%d %H:%M}" for i in pair)

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
-from crawler import units
-from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.helping import HelpWithLines
-from crawler.terminal import stdout
-from crawler.words import DAY, span
+from crawler.utils import time as units
+from crawler.utils.terminal import stdout
+from crawler.utils.text import DAY, span
+from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
     from rich.table import Table

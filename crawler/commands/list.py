@@ -9,7 +9,7 @@ from scrapy.spiderloader import get_spider_loader
 
 from crawler.config import Config
 from crawler.errors import FreshetError
-from crawler.terminal import complain, print_line
+from crawler.utils.terminal import complain, print_line
 
 
 class Command(scrapys.Command):

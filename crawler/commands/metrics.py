@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import UsageError
 
-from crawler import units
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.files import atomic_replace
 from crawler.metrics.address import address_of
-from crawler.terminal import complain
+from crawler.utils import time as units
+from crawler.utils.files import atomic_replace
+from crawler.utils.terminal import complain
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

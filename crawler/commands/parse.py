@@ -15,7 +15,7 @@ from w3lib.url import is_url
 
 from crawler.errors import ConfigError
 from crawler.inspection import Inspection
-from crawler.terminal import complain
+from crawler.utils.terminal import complain
 
 
 class Command(Inspection, parse.Command):

@@ -9,11 +9,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.terminal import stdout
+from crawler.utils.terminal import stdout
+from crawler.utils.time import Clock
 from crawler.working import working
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ import argparse
 import asyncio
 from datetime import timedelta
 
-from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.terminal import print_line
-from crawler.words import megabytes
+from crawler.utils.terminal import print_line
+from crawler.utils.text import megabytes
+from crawler.utils.time import Clock
 
 Counts = dict[str, dict[str, int]]
 

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, TypeVar
 
-from crawler import units
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import Busy, ConfigError
-from crawler.terminal import print_line
+from crawler.utils import time as units
+from crawler.utils.terminal import print_line
 from crawler.working import working
 
 if TYPE_CHECKING:

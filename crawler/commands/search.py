@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 from scrapy.exceptions import UsageError
 
-from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.helping import moment, number, when
-from crawler.terminal import SafeConsole, complain
-from crawler.words import count
+from crawler.utils.terminal import SafeConsole, complain
+from crawler.utils.text import count
+from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
-    from crawler.searching.query import Query
+    from crawler.search import Query
     from crawler.storage.client import Database, Document
 
 USUAL_LIMIT = 20
@@ -83,7 +83,7 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print what is found; as of grep, the exit code is 1 if that is nothing."""
-        from crawler.searching.query import Query
+        from crawler.search import Query
         from crawler.searchlines import nothing, plain, room, show_posts
 
         if not args and opts.since is None:
@@ -163,7 +163,7 @@ async def _check_spider(db: Database, spider: str) -> None:
 
 def _row(post: Document, query: Query, columns: int) -> Document:
     """A post as it is shown. Its texts go: there may be many posts."""
-    from crawler.searching.passages import passage
+    from crawler.search import passage
     from crawler.storage import search
 
     title = post.get("title")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.simulation import options
-from crawler.terminal import stdout
+from crawler.utils.terminal import stdout
 from crawler.working import working
 
 # What plans is slow to import: not before there is something to simulate.

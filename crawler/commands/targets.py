@@ -6,13 +6,13 @@ import argparse
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from crawler.clock import Clock
 from crawler.command import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.helping import number, part
-from crawler.terminal import as_json, print_line, printable, stdout
-from crawler.words import count, megabytes
+from crawler.utils.terminal import as_json, print_line, printable, stdout
+from crawler.utils.text import count, megabytes
+from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
     from rich.table import Table

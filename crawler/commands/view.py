@@ -9,7 +9,7 @@ from scrapy.http import Response, TextResponse
 from scrapy.utils.response import open_in_browser
 
 from crawler.commands import fetch
-from crawler.terminal import complain
+from crawler.utils.terminal import complain
 
 
 class Command(fetch.Command, view.Command):

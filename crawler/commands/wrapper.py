@@ -15,15 +15,14 @@ from scrapy.utils.conf import arglist_to_dict
 
 from crawler.command import FreshetCommand, print_json
 from crawler.errors import ConfigError
-from crawler.shapes import Shape, shapes
-from crawler.terminal import stdout
-from crawler.urls import is_http
-from crawler.words import count
+from crawler.utils.terminal import stdout
+from crawler.utils.text import count
+from crawler.utils.urls import Shape, is_http, shapes
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from crawler.wrapper import Wrapper
+    from crawler.extract.wrapper import Wrapper
     from spiders.wrapper import WrapperSpider
 
 Page = dict[str, Any]

@@ -12,7 +12,7 @@ from crawler.config import Config
 from crawler.doctor.findings import Finding, failed, ok, warning
 from crawler.storage import sites
 from crawler.storage.client import Database
-from crawler.words import megabytes
+from crawler.utils.text import megabytes
 
 CHECK, VERSIONS = "data folder", "versions"
 GB, MB = 1024**3, 1024**2

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from scrapy.settings import BaseSettings
 
-from crawler.clock import Clock
 from crawler.config import Config
 from crawler.doctor import (
     claims,
@@ -30,6 +29,7 @@ from crawler.doctor.wrappers import Site
 from crawler.errors import FreshetError
 from crawler.refreshing.jobs import Known, read_known
 from crawler.storage import health
+from crawler.utils.time import Clock
 
 Say = Callable[[str], None]
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from textwrap import TextWrapper
 from typing import Any
 
-from crawler.words import count
+from crawler.utils.text import count
 
 # The longest status, and a space.
 STATUS_CHARACTERS = 9

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from crawler.config import Config
 from crawler.doctor.findings import Finding, ok, warning
 from crawler.doctor.wrappers import Site
+from crawler.extract.wrapper import Wrapper
 from crawler.items import Kind
 from crawler.storage import posts, runs, targets
 from crawler.storage.client import Database
 from crawler.storage.posts import Filled
-from crawler.words import count
-from crawler.wrapper import Wrapper
+from crawler.utils.text import count
 
 ITEMS, FIELDS = "items", "fields"
 # Fewer posts may all lack a field by chance.

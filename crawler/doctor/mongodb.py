@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from crawler.clock import Clock
 from crawler.config import Config
 from crawler.doctor import clocks, disks
 from crawler.doctor.findings import Finding, failed, ok, warning
@@ -13,6 +12,7 @@ from crawler.storage.duplicates import opening
 from crawler.storage.health import Server
 from crawler.storage.indexes import Lack
 from crawler.storage.schema import VERSION
+from crawler.utils.time import Clock
 
 # $unionWith came with 4.4; the tests run on 6.0.
 NEEDED, TESTED = (4, 4), (6, 0)

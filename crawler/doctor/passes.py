@@ -11,7 +11,7 @@ from crawler.storage import leases
 from crawler.storage.client import Database
 from crawler.storage.leases import Holder
 from crawler.storage.standing import MOST, Fetches, Standing, standing
-from crawler.words import count, span
+from crawler.utils.text import count, span
 
 CHECK = "last run"
 # From this share of failed pages on something is wrong with the site, or with its definition.

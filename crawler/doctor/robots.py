@@ -11,8 +11,8 @@ from scrapy.settings import BaseSettings, Settings
 
 from crawler.doctor.findings import Finding, ok, warning
 from crawler.doctor.wrappers import Site
-from crawler.words import count, listed
-from crawler.wrapper import Wrapper
+from crawler.extract.wrapper import Wrapper
+from crawler.utils.text import count, listed
 from spiders.robots import Answer, asking
 
 CHECK = "robots.txt"

@@ -13,22 +13,14 @@ from pydantic_settings.sources import read_env_file
 from scrapy.settings import BaseSettings
 from scrapy.utils.spider import iter_spider_classes
 
+from crawler.config import VARIABLE
 from crawler.doctor.findings import Finding, failed, ok, warning
 from crawler.doctor.knobs import ENV_FILE
 from crawler.errors import ConfigError, FreshetError
-from crawler.expanding import VARIABLE
-from crawler.refreshing.jobs import (
-    Job,
-    Known,
-    Spiders,
-    jobs_of,
-    undefined_words,
-    usual,
-    with_files,
-)
+from crawler.extract.wrapper import Wrapper
+from crawler.refreshing.jobs import Job, Known, Spiders, jobs_of, undefined_words, usual, with_files
 from crawler.refreshing.passes import why
-from crawler.words import count, listed
-from crawler.wrapper import Wrapper
+from crawler.utils.text import count, listed
 from spiders.wrapper import WrapperSpider
 
 CHECK = "wrapper"

@@ -16,8 +16,8 @@ from crawler.errors import ConfigError
 from crawler.storage.client import Document
 from crawler.storage.scratch import explained
 from crawler.storage.store import opened
-from crawler.terminal import complain
-from crawler.words import count
+from crawler.utils.terminal import complain
+from crawler.utils.text import count
 from crawler.working import working
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from rich.table import Table
 from crawler.duplication.common import copies
 from crawler.duplication.published import DOCUMENTS
 from crawler.storage.client import Document
-from crawler.terminal import stdout
-from crawler.words import amount, count
+from crawler.utils.terminal import stdout
+from crawler.utils.text import amount, count
 
 
 def show(done: Document) -> None:

@@ -9,15 +9,14 @@ from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, c
 from pathlib import Path
 from typing import TextIO
 
-from crawler.clock import Clock
 from crawler.command import print_json
 from crawler.config import Config
+from crawler.dedup.scheme import NAMES, Scheme, scheme_of
 from crawler.duplication import incoming
 from crawler.duplication.common import COMMAND, STOPPED, ended
 from crawler.duplication.incoming import Incoming
 from crawler.duplication.stream import Stream, Tally
 from crawler.errors import ConfigError
-from crawler.sketches.schemes import NAMES, Scheme, scheme_of
 from crawler.storage import leases
 from crawler.storage.client import Database
 from crawler.storage.duplicates import kept
@@ -25,8 +24,9 @@ from crawler.storage.duplicates.boilerplate import stored_at_end
 from crawler.storage.duplicates.kept import Index
 from crawler.storage.duplicates.trouble import told
 from crawler.storage.store import opened
-from crawler.terminal import complain, escaped_json, print_line
-from crawler.words import count
+from crawler.utils.terminal import complain, escaped_json, print_line
+from crawler.utils.text import count
+from crawler.utils.time import Clock
 from crawler.working import working
 
 LEAST_THRESHOLD = 0.3

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from crawler.storage.client import Document
-from crawler.terminal import printable
+from crawler.utils.terminal import printable
 
 Result = TypeVar("Result")
 COMMAND = "duplicates"

@@ -10,13 +10,12 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 
+from crawler.dedup.signature import by_characters, jaccard
+from crawler.dedup.sketch import SHAPES
 from crawler.duplication.corpus import Corpus
 from crawler.duplication.edits import edited, is_cjk, words_of
 from crawler.duplication.indexes import NOTHING, Index, Key, Tell
 from crawler.duplication.methods import METHODS, RULES
-from crawler.sketches.exact import jaccard
-from crawler.sketches.shapes import SHAPES
-from crawler.sketches.sketch import by_characters
 from crawler.storage.client import Database
 from crawler.storage.layouts import Found
 from crawler.storage.scratch import ping_seconds

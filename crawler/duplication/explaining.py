@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 from crawler.command import print_json
 from crawler.config import Config
+from crawler.dedup.scheme import Scheme
+from crawler.dedup.sketch import Sketch
 from crawler.errors import ConfigError
 from crawler.finding import names_of, nearest
-from crawler.sketches.schemes import Scheme
-from crawler.sketches.stored import Sketch
 from crawler.storage.client import Database, Document
 from crawler.storage.duplicates import comparing, reading
 from crawler.storage.store import opened
-from crawler.terminal import SafeConsole
-from crawler.urls import is_http
-from crawler.words import listed
+from crawler.utils.terminal import SafeConsole
+from crawler.utils.text import listed
+from crawler.utils.urls import is_http
 
 if TYPE_CHECKING:
-    from crawler.duplication.verdicts import Side
+    from crawler.dedup.compare import Side
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -76,8 +76,8 @@ async def _post(db: Database, config: Config, given: str, spider: str | None) ->
 
 
 async def _sides(db: Database, scheme: Scheme, posts: list[Document]) -> list[Side]:
-    from crawler.duplication.verdicts import Side  # with the kernels' machine code
-    from crawler.sketches.boilerplate import weighed
+    from crawler.dedup.boilerplate import weighed
+    from crawler.dedup.compare import Side  # with the kernels' machine code
     from crawler.storage.duplicates import boilerplate
     from crawler.storage.duplicates.registry import Registry
 
@@ -107,7 +107,8 @@ async def _sides(db: Database, scheme: Scheme, posts: list[Document]) -> list[Si
 
 
 def _told(scheme: Scheme, posts: list[Document], sides: list[Side]) -> Document:
-    from crawler.duplication import sidebyside, verdicts
+    from crawler.dedup import compare as verdicts
+    from crawler.duplication import sidebyside
 
     a, b = sides
     measured = verdicts.measure(a, b)
@@ -129,7 +130,7 @@ def _told(scheme: Scheme, posts: list[Document], sides: list[Side]) -> Document:
 
 
 def _of_side(post: Document, side: Side) -> Document:
-    from crawler.duplication.verdicts import shape_name
+    from crawler.dedup.compare import shape_name
 
     shapes = side.sketch.parts if side.sketch else ()
     own = side.sketch.own if side.sketch else None

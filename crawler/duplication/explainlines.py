@@ -10,8 +10,8 @@ from rich.text import Text
 from crawler.duplication import sidebyside
 from crawler.duplication.common import place_of, title_of
 from crawler.storage.client import Document
-from crawler.terminal import printable
-from crawler.words import count
+from crawler.utils.terminal import printable
+from crawler.utils.text import count
 
 INDENT = 3
 MOST_ROWS = 200

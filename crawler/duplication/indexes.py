@@ -10,9 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from crawler.sketches.arrays import Keys
-from crawler.sketches.shapes import SUPERSHINGLES, VALUES
-from crawler.sketches.stored import PAIRS, Sketch
+from crawler.dedup.arrays import Keys
+from crawler.dedup.sketch import PAIRS, SUPERSHINGLES, VALUES, Sketch
 from crawler.storage.client import Database, Document
 from crawler.storage.layouts import LAYOUTS, Bands, Found
 from crawler.storage.scratch import Collection, create_indexes, fill, index_bytes, scratch
@@ -128,7 +127,7 @@ class InMemory:
     def __init__(self, threshold: float, keys: Sequence[Key]) -> None:
         from datasketch import MinHashLSH  # brings half a second of scipy
 
-        from crawler.sketches.minhash import as_datasketch
+        from crawler.dedup.signature import as_datasketch
 
         self.lsh = MinHashLSH(threshold=threshold, num_perm=VALUES)
         self._threshold, self._keys = threshold, keys

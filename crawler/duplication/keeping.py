@@ -17,8 +17,8 @@ from crawler.storage.client import Document
 from crawler.storage.duplicates import kept
 from crawler.storage.duplicates.trouble import told
 from crawler.storage.store import opened
-from crawler.terminal import print_line, stdout
-from crawler.words import count, listed
+from crawler.utils.terminal import print_line, stdout
+from crawler.utils.text import count, listed
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from crawler.clock import in_milliseconds
+from crawler.utils.time import in_milliseconds
 
 LONGEST_LINE_BYTES = 64_000_000
 LONGEST_ID_BYTES = LONGEST_SOURCE_BYTES = 1000

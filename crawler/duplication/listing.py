@@ -22,8 +22,8 @@ from crawler.storage.duplicates import reading
 from crawler.storage.duplicates.opening import HINT
 from crawler.storage.duplicates.reading import Overview
 from crawler.storage.store import opened
-from crawler.terminal import printable, shortened, stdout
-from crawler.words import count
+from crawler.utils.terminal import printable, shortened, stdout
+from crawler.utils.text import count
 
 USUAL_LIMIT = 20
 USUAL_COPIES = 200

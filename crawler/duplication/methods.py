@@ -6,6 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from crawler.dedup.post_text import code_points, normal_text
+from crawler.dedup.scheme import scheme_of
+from crawler.dedup.signature import by_characters, by_supershingles, by_words, hashes_of, values_of
+from crawler.dedup.sketch import OF_CHARACTERS, OF_WORDS, Shape, Sketch
 from crawler.duplication.indexes import (
     Key,
     OfBands,
@@ -15,12 +19,6 @@ from crawler.duplication.indexes import (
     in_memory,
     in_mongodb,
 )
-from crawler.sketches.minhash import values_of
-from crawler.sketches.normal import code_points, normal_text
-from crawler.sketches.schemes import scheme_of
-from crawler.sketches.shapes import OF_CHARACTERS, OF_WORDS, Shape
-from crawler.sketches.sketch import by_characters, by_supershingles, by_words, hashes_of
-from crawler.sketches.stored import Sketch
 from crawler.storage.client import Database
 
 # As the settings have it by default.

@@ -6,7 +6,6 @@ import argparse
 import time
 from collections.abc import Callable
 
-from crawler.clock import Clock
 from crawler.command import print_json
 from crawler.config import Config
 from crawler.duplication.common import COMMAND, STOPPED, copies, ended
@@ -17,8 +16,9 @@ from crawler.storage.duplicates import reading, rebuilding
 from crawler.storage.duplicates.registry import Registry
 from crawler.storage.duplicates.trouble import told
 from crawler.storage.store import opened
-from crawler.terminal import complain, print_line
-from crawler.words import count
+from crawler.utils.terminal import complain, print_line
+from crawler.utils.text import count
+from crawler.utils.time import Clock
 from crawler.working import working
 
 BUSY = "another scrapy duplicates rebuild is running"

@@ -8,8 +8,8 @@ from difflib import SequenceMatcher
 from itertools import zip_longest
 from typing import NamedTuple
 
-from crawler.sketches.normal import normal_text
-from crawler.terminal import printable
+from crawler.dedup.post_text import normal_text
+from crawler.utils.terminal import printable
 
 # Enough to see what differs; comparing more takes long.
 MOST_CHARACTERS, MOST_SENTENCES, MOST_PAIRS = 100_000, 1500, 2500

@@ -8,15 +8,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from crawler.clock import Clock
+from crawler.dedup.model import ALONE, Candidate, id_of
 from crawler.duplication.common import COMMAND
 from crawler.duplication.incoming import Incoming
 from crawler.duplication.lines import Bad, Line, Lines, written
-from crawler.sketches.claim import ALONE, Candidate, id_of
 from crawler.storage.client import Document
 from crawler.storage.duplicates.kept import Index
-from crawler.terminal import complain
-from crawler.words import count
+from crawler.utils.terminal import complain
+from crawler.utils.text import count
+from crawler.utils.time import Clock
 
 BATCH_LINES, BATCH_CHARACTERS = 500, 4_000_000
 SHOWN_PROBLEMS = 20
@@ -142,7 +142,7 @@ class Stream:
         yield None
 
     def _sketched(self, lines: Sequence[Line]) -> Batch:
-        from crawler.sketches.boilerplate import sourced  # with the kernels' machine code
+        from crawler.dedup.boilerplate import sourced  # with the kernels' machine code
 
         candidates = []
         for line in lines:

@@ -11,7 +11,7 @@ from typing import Self
 from scrapy import signals
 from scrapy.crawler import Crawler
 
-from crawler.garbage import collect_again
+from crawler.utils.garbage import collect_again
 
 # Some libraries are loaded with the first page that needs them.
 ITEMS = 50

@@ -13,7 +13,7 @@ from scrapy.utils.asyncio import create_looping_call
 
 from crawler.items import Outcome
 from crawler.session import Session
-from crawler.terminal import SafeConsole
+from crawler.utils.terminal import SafeConsole
 from crawler.working import logs_above
 
 UPDATE_SECONDS = 0.5

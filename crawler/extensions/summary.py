@@ -12,8 +12,8 @@ from scrapy.crawler import Crawler
 
 from crawler.items import SEEN, Outcome
 from crawler.session import Session
-from crawler.terminal import print_line
-from crawler.words import count, moment
+from crawler.utils.terminal import print_line
+from crawler.utils.text import count, moment
 
 logger = logging.getLogger(__name__)
 # Fewer fetched pages than these say nothing of a site definition's accuracy.

@@ -10,8 +10,8 @@ from email.utils import parsedate_tz
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from crawler.fields import read_date
-from crawler.words import count
+from crawler.extract.fields import read_date
+from crawler.utils.text import count
 
 UTC_ZONE = ZoneInfo("UTC")
 EARLIEST = datetime(1995, 1, 1, tzinfo=UTC)

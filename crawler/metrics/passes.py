@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from crawler.clock import Clock
 from crawler.errors import Busy
 from crawler.items import Outcome
 from crawler.metrics.gauges import Values, by_spider
 from crawler.session import Session
+from crawler.utils.time import Clock
 
 OF_SPIDER = "spider"
 LAST_SUCCESS = "freshet_pass_last_success_timestamp_seconds"

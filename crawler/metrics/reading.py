@@ -10,13 +10,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from crawler import tasks
-from crawler.clock import Clock
 from crawler.errors import ConfigError, StorageError
 from crawler.metrics import database, queues
 from crawler.storage import figures
 from crawler.storage.patience import Patience
 from crawler.storage.store import Store
+from crawler.utils import tasks
+from crawler.utils.time import Clock
 
 # A scrape waits no longer: Prometheus gives up after ten seconds.
 PING_SECONDS, WAIT_SECONDS = 2.0, 5.0

@@ -17,7 +17,7 @@ from twisted.internet._sslverify import ClientTLSOptions
 from twisted.internet.ssl import platformTrust
 from twisted.python.failure import Failure
 
-from crawler.misbehaving import Misbehaves
+from crawler.errors import Misbehaves
 
 WAY_OUT = "verify_tls = false in the wrapper takes it"
 # OpenSSL's numbers (X509_V_ERR_…) in words; the others are said as numbers.

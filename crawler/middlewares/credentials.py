@@ -14,10 +14,10 @@ from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
 
+from crawler.extract.wrapper import Wrapper
 from crawler.items import Target
 from crawler.middlewares.gate import given_by_user
-from crawler.urls import host_of, within
-from crawler.wrapper import Wrapper
+from crawler.utils.urls import host_of, within
 
 PORTS = {"http": 80, "https": 443}
 # In a request's meta: the host that the cookies were last given for; the name of the cookie jar

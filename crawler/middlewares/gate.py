@@ -16,10 +16,10 @@ from scrapy.crawler import Crawler
 
 from crawler.addresses import Address, Named, host_and_port, literal, usable
 from crawler.config import Config
+from crawler.errors import LITERAL_WAY_OUT, WAY_OUT, OffLimits
+from crawler.extract.wrapper import Wrapper
 from crawler.items import Kind, Target
-from crawler.misbehaving import LITERAL_WAY_OUT, WAY_OUT, OffLimits
-from crawler.urls import host_of
-from crawler.wrapper import Wrapper
+from crawler.utils.urls import host_of
 
 logger = logging.getLogger(__name__)
 # In a request's meta: the request for whose sake it is made; the URL that the user typed for it.

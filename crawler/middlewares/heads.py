@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 from twisted.web.http import _ChunkedTransferDecoder
 
-from crawler.misbehaving import Misbehaves
+from crawler.errors import Misbehaves
 
 # As much as Chrome takes; curl takes 300 kB.
 HEAD_BYTES = 262_144

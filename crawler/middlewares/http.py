@@ -35,12 +35,12 @@ from twisted.web.client import Agent
 from twisted.web.http import _MalformedChunkedDataError
 
 from crawler.config import Config
+from crawler.errors import Misbehaves, OffLimits
 from crawler.middlewares.certificates import VerifyingContextFactory
 from crawler.middlewares.gate import Gate, Passage, refusal
 from crawler.middlewares.heads import BoundedFactory
 from crawler.middlewares.largebodies import LargeBodies, SpooledBody
 from crawler.middlewares.resolving import GuardedReactor
-from crawler.misbehaving import Misbehaves, OffLimits
 
 # In a request's meta: seconds under way so far, those of redirects and retries before included.
 SPENT = "seconds_under_way"

@@ -22,7 +22,7 @@ from scrapy.crawler import Crawler
 from scrapy.http import Response
 
 from crawler.config import Config
-from crawler.misbehaving import Misbehaves
+from crawler.errors import Misbehaves
 
 logger = logging.getLogger(__name__)
 LARGE_BYTES = 1024 * 1024

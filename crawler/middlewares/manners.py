@@ -14,7 +14,7 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
 
 from crawler.session import Session
-from crawler.urls import host_of
+from crawler.utils.urls import host_of
 
 logger = logging.getLogger(__name__)
 BUSY = frozenset({429, 503})

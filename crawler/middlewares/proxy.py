@@ -8,7 +8,7 @@ from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
 
-from crawler.wrapper import Wrapper
+from crawler.extract.wrapper import Wrapper
 
 
 class WrapperProxyMiddleware:

@@ -14,7 +14,7 @@ from scrapy.crawler import Crawler
 from scrapy.exceptions import NotSupported
 from scrapy.http import Response, TextResponse
 
-from crawler.cells.failed import QueryFailed
+from crawler.errors import QueryFailed
 from crawler.items import Target
 from crawler.middlewares.manners import NotAsked
 from crawler.session import Session

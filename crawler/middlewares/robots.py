@@ -19,10 +19,10 @@ from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.python import to_unicode
 
+from crawler.errors import OffLimits
 from crawler.middlewares.gate import SAKE, Gate
 from crawler.middlewares.manners import NotAsked
 from crawler.middlewares.rules import MOST_BYTES, beginning, for_agent
-from crawler.misbehaving import OffLimits
 
 logger = logging.getLogger(__name__)
 # In the meta of a request for robots.txt: bytes that came so far.

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from protego._protego import (
-    _SITE_WIDE_DIRECTIVES,
-    _USER_AGENT_DIRECTIVE,
-    _extract_directive,
-)
+from protego._protego import _SITE_WIDE_DIRECTIVES, _USER_AGENT_DIRECTIVE, _extract_directive
 
 # RFC 9309, 2.5: at least 500 KiB.
 MOST_BYTES = 512 * 1024

@@ -11,9 +11,9 @@ from scrapy.downloadermiddlewares.httpcompression import HttpCompressionMiddlewa
 from scrapy.http import Response
 from scrapy.utils._compression import _DecompressionMaxSizeExceeded
 
+from crawler.errors import Misbehaves, TooLarge
 from crawler.middlewares.largebodies import LARGE_BYTES, LargeBodies, is_admitted
-from crawler.misbehaving import Misbehaves, TooLarge
-from crawler.packed import MOST_PARTS, gunzipped, inflated
+from crawler.utils.compression import MOST_PARTS, gunzipped, inflated
 
 # As many as curl takes.
 MOST_LAYERS = 5

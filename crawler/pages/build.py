@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 
-from crawler.clock import Clock
 from crawler.command import print_json
 from crawler.config import Config
 from crawler.pages.options import add_places, places
 from crawler.storage import cells
 from crawler.storage.client import Document
 from crawler.storage.store import opened
-from crawler.terminal import complain, print_line
+from crawler.utils.terminal import complain, print_line
+from crawler.utils.time import Clock
 
 COMMAND = "pages"
 

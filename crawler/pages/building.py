@@ -17,7 +17,7 @@ from crawler.pages.record import Built, Record
 from crawler.pages.rendering import render
 from crawler.pages.sources import STATES, Sources
 from crawler.pages.writing import is_there, remove, write
-from crawler.words import count
+from crawler.utils.text import count
 
 WRITTEN, UNCHANGED, FAILED, REMOVED = "written", "unchanged", "failed", "removed"
 

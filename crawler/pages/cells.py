@@ -11,7 +11,7 @@ from jinja2 import StrictUndefined
 from markupsafe import Markup
 
 from crawler.pages.values import NEVER, NotRead, age, dressed
-from crawler.words import HOUR, period
+from crawler.utils.text import HOUR, period
 
 # What a page was built with: key, hash, stale, error, period of a cell.
 Fact = list[Any]

@@ -10,7 +10,7 @@ from crawler.addresses import is_loopback
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.pages.sources import BUILT_IN
-from crawler.units import seconds
+from crawler.utils.time import seconds
 
 LOCAL = "127.0.0.1"
 

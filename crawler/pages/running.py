@@ -15,7 +15,7 @@ from crawler.pages.watching import COMMAND, Watching
 from crawler.reactor import run_in_reactor, url_of
 from crawler.storage.client import Document
 from crawler.storage.store import Store
-from crawler.terminal import complain
+from crawler.utils.terminal import complain
 
 
 def serve(config: Config, order: Places, address: Listening) -> Document:

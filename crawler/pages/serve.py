@@ -7,8 +7,8 @@ import argparse
 from crawler.command import print_json
 from crawler.config import Config
 from crawler.pages.options import add_listening, add_places, listening, places
-from crawler.terminal import print_line
-from crawler.words import count
+from crawler.utils.terminal import print_line
+from crawler.utils.text import count
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

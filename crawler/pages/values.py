@@ -7,7 +7,7 @@ from typing import Any
 
 from jinja2 import ChainableUndefined
 
-from crawler.words import span
+from crawler.utils.text import span
 
 NEVER = "not read yet"
 

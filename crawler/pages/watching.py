@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-from crawler import tasks
-from crawler.clock import Clock
 from crawler.errors import FreshetError, StorageError
 from crawler.pages import sources
 from crawler.pages.building import WRITTEN, Done, build, decide, states, write_states
@@ -16,7 +14,9 @@ from crawler.pages.record import Record
 from crawler.storage import cells
 from crawler.storage.patience import Patience
 from crawler.storage.store import Store
-from crawler.terminal import complain
+from crawler.utils import tasks
+from crawler.utils.terminal import complain
+from crawler.utils.time import Clock
 
 COMMAND = "pages"
 LOOK_SECONDS = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from crawler.files import atomic_replace
+from crawler.utils.files import atomic_replace
 
 
 def write(path: Path, content: bytes) -> None:

@@ -12,7 +12,6 @@ from functools import partial
 
 from scrapy.http import Response
 
-from crawler.clock import Clock
 from crawler.errors import FreshetError
 from crawler.middlewares.manners import retry_after
 from crawler.push import times
@@ -26,8 +25,9 @@ from crawler.storage import hosts, websub
 from crawler.storage.client import Database
 from crawler.storage.patience import Patience
 from crawler.storage.websub import Ask, Feed
-from crawler.terminal import printable
-from crawler.urls import host_of
+from crawler.utils.terminal import printable
+from crawler.utils.time import Clock
+from crawler.utils.urls import host_of
 
 logger = logging.getLogger(__name__)
 # Answers of a hub that say nothing about this subscription.

@@ -7,8 +7,8 @@ import ipaddress
 import socket
 
 from crawler.addresses import Address, Named, host_and_port, is_public, usable
-from crawler.misbehaving import WAY_OUT
-from crawler.urls import host_of
+from crawler.errors import WAY_OUT
+from crawler.utils.urls import host_of
 
 RESOLVE_SECONDS = 10.0
 

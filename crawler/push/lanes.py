@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from crawler import tasks
 from crawler.errors import FreshetError
+from crawler.utils import tasks
 
 logger = logging.getLogger(__name__)
 Work = Callable[[], Awaitable[None]]

@@ -12,7 +12,7 @@ from crawler.push.guard import NotAllowed
 from crawler.push.outgoing import HubFailed
 from crawler.storage import websub
 from crawler.storage.websub import Ask, Feed
-from crawler.urls import host_of
+from crawler.utils.urls import host_of
 
 logger = logging.getLogger(__name__)
 LOOK_SECONDS = 0.2

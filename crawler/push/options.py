@@ -9,7 +9,7 @@ from datetime import timedelta
 from urllib.parse import urlsplit
 
 from crawler.errors import ConfigError
-from crawler.urls import is_http
+from crawler.utils.urls import is_http
 
 MOST_CHARACTERS = 500
 LEASE_DAYS = (1 / 24, 30.0)

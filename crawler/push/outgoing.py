@@ -30,7 +30,7 @@ from zope.interface import implementer  # type: ignore[import-untyped]
 
 from crawler.addresses import Named
 from crawler.push.guard import NotAllowed, addresses_for
-from crawler.urls import is_http
+from crawler.utils.urls import is_http
 
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 30.0

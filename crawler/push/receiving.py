@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from crawler.clock import Clock
 from crawler.push import times
 from crawler.push.asking import in_one_line
 from crawler.push.tokens import Tokens, is_signed
@@ -19,6 +18,7 @@ from crawler.storage.client import Database
 from crawler.storage.patience import Patience
 from crawler.storage.pushes import Kept
 from crawler.storage.websub import Feed
+from crawler.utils.time import Clock
 
 logger = logging.getLogger(__name__)
 MOST_CHALLENGE = 2048

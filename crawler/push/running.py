@@ -11,9 +11,8 @@ from typing import Any
 
 from twisted.internet.defer import maybeDeferred
 
-from crawler import __version__, tasks
+from crawler import __version__
 from crawler.addresses import Named
-from crawler.clock import Clock
 from crawler.config import Config
 from crawler.push.asking import Asking
 from crawler.push.leaving import leave
@@ -27,6 +26,8 @@ from crawler.storage import leases, websub
 from crawler.storage.client import Document
 from crawler.storage.patience import Patience
 from crawler.storage.store import Store
+from crawler.utils import tasks
+from crawler.utils.time import Clock
 
 logger = logging.getLogger(__name__)
 # BSON documents may have 16 MiB.

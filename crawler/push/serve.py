@@ -9,8 +9,8 @@ from crawler.command import print_json
 from crawler.config import Config
 from crawler.errors import Busy
 from crawler.push.options import add_options, order_of
-from crawler.terminal import print_line
-from crawler.words import count
+from crawler.utils.terminal import print_line
+from crawler.utils.text import count
 
 __all__ = ["add_options", "serve"]
 

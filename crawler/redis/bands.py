@@ -16,19 +16,19 @@ from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
 from redis.exceptions import NoScriptError
 
-from crawler.redis.client import user_errors
-from crawler.sketches.arrays import Keys
-from crawler.sketches.claim import Claim
-from crawler.sketches.shapes import SHAPES
-from crawler.sketches.stored import (
+from crawler.dedup.arrays import Keys
+from crawler.dedup.model import Claim
+from crawler.dedup.sketch import (
     CONTAINED_LEAST,
     KEY_BITS,
     OWN_CODE,
     OWN_HEAD,
     OWN_LEAST,
+    SHAPES,
     SHARE_STEPS,
     TAG_BYTES,
 )
+from crawler.redis.client import user_errors
 
 HEAD_BITS = 32
 LAST = np.int64(0xFFFFFFFF)

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from crawler.urls import is_http
+from crawler.utils.urls import is_http
 
 BYTES, PAIRS = "$bytes", "$pairs"
 MAX_BYTES, MAX_DEPTH = 256_000, 32

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from redis.asyncio.client import Pipeline
 
-from crawler import tasks
 from crawler.redis.client import user_errors
 from crawler.redis.steady import Steady
+from crawler.utils import tasks
 
 SCRIPT = Path(__file__).parent / "lua" / "turn.lua"
 # Others wait for a turn that is used again; they ask so often.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 
-from crawler import units
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.metrics.address import Address, address_of
+from crawler.utils import time as units
 
 NEVER = "0"
 HOUR_SECONDS = 3600.0

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from crawler.words import count
+from crawler.utils.text import count
 
 # Counts of the summary, and what they are called in a pass.
 SUMS = {

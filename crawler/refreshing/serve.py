@@ -17,7 +17,7 @@ from crawler.refreshing.jobs import (
 )
 from crawler.refreshing.options import add_options, order_of
 from crawler.refreshing.report import lines_at_the_end
-from crawler.terminal import print_line
+from crawler.utils.terminal import print_line
 
 __all__ = ["add_options", "run"]
 

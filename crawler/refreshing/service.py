@@ -10,8 +10,6 @@ from functools import partial
 
 from scrapy.settings import Settings
 
-from crawler import tasks
-from crawler.clock import Clock
 from crawler.errors import Busy, FreshetError, StorageError
 from crawler.refreshing.chores import AGAIN_SECONDS, REPLAN, Chore, chores, keep_doing, told
 from crawler.refreshing.deciding import LOOK_SECONDS, Ending, Standing, decide
@@ -22,6 +20,8 @@ from crawler.refreshing.report import Report, line_of_a_pass
 from crawler.storage import duetimes, turns
 from crawler.storage.patience import Patience
 from crawler.storage.store import Store
+from crawler.utils import tasks
+from crawler.utils.time import Clock
 
 logger = logging.getLogger(__name__)
 # For the rest, after what is under way has had its time.

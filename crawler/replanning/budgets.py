@@ -13,7 +13,7 @@ from crawler.replanning.population import Gathered
 from crawler.replanning.wishes import BALANCED, OBJECTIVES, Wish
 from crawler.storage.client import Document
 from crawler.storage.histories import Watched
-from crawler.words import DAY, amount, count, period, rounded_up, span
+from crawler.utils.text import DAY, amount, count, period, rounded_up, span
 from schedules.feedplans import FEED_POLICIES
 from schedules.goals import GoalTooHigh, budget_for
 from schedules.history import Flags

@@ -15,7 +15,7 @@ from crawler.replanning.wishes import BALANCED, OBJECTIVES
 from crawler.storage import parts
 from crawler.storage.client import Document
 from crawler.storage.sites import Site
-from crawler.words import is_known
+from crawler.utils.text import is_known
 from schedules import calendar, optimal
 from schedules.estimate import Estimate, estimate
 from schedules.history import CHANGE, Ints

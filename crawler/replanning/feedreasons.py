@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from crawler.feeds.pushing import is_active, is_proven
+from crawler.feeds.politeness import is_active, is_proven
 from crawler.storage.client import Document
-from crawler.words import amount, count, period
+from crawler.utils.text import amount, count, period
 from schedules.windows import DAYS
 
 BY_POLICY = {

@@ -15,7 +15,7 @@ from crawler.replanning.replan import Replan, followed_otherwise, hours_of
 from crawler.replanning.summary import spending_of
 from crawler.replanning.wishes import Wish
 from crawler.storage.client import Document
-from crawler.words import amount, is_known
+from crawler.utils.text import amount, is_known
 from schedules.feedplan import FeedsPlan, plan_feeds
 from schedules.firstlook import USUAL_WINDOW
 from schedules.history import Ints

@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 
 from crawler.config import Config
 from crawler.errors import ConfigError
+from crawler.extract.wrapper import OF_CATEGORY
 from crawler.items import Kind
-from crawler.patterns import Pattern, compiled
 from crawler.storage import sites
 from crawler.storage.client import Database
 from crawler.storage.columns import Texts
 from crawler.storage.histories import Watched
 from crawler.storage.sites import Site
-from crawler.wrapper import OF_CATEGORY
+from crawler.utils.regex import Pattern, compiled
 from schedules.dates import reliable, timed
 from schedules.history import Flags, Floats, Histories, Ints
 from schedules.population import Population, walls_of

@@ -10,7 +10,7 @@ from crawler.replanning.feedreasons import reasons_of_feed
 from crawler.storage.client import Document
 from crawler.storage.parts import ADAPTIVE, PERIOD
 from crawler.storage.sites import Site
-from crawler.words import amount, count, period
+from crawler.utils.text import amount, count, period
 from schedules.adaptive import AFTER_CHANGE, AFTER_NONE
 from schedules.schedule import WEEK_HOURS
 from schedules.windows import describe

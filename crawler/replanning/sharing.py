@@ -14,7 +14,7 @@ from crawler.replanning.feeds import windows_of
 from crawler.replanning.population import Gathered
 from crawler.replanning.replan import hours_of
 from crawler.replanning.wishes import BALANCED, OBJECTIVES, Wish
-from crawler.words import amount, rounded_up
+from crawler.utils.text import amount, rounded_up
 from schedules import market
 from schedules.estimate import estimate
 from schedules.feedplan import plan_feeds

@@ -13,7 +13,7 @@ from crawler.replanning.population import Gathered
 from crawler.replanning.wishes import BALANCED, Wish
 from crawler.storage.client import Document
 from crawler.storage.parts import ADAPTIVE
-from crawler.words import amount, count, is_known, listed
+from crawler.utils.text import amount, count, is_known, listed
 from schedules.history import DAY_HOURS, Floats
 from schedules.outlook import outlook
 from schedules.plan import BOUNDS, Plan, Terms

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crawler.words import period
+from crawler.utils.text import period
 from schedules import groups
 from schedules.history import DAY_HOURS, Ints
 from schedules.schedule import Schedule, Schedules

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from crawler.clock import Clock
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.replanning.budgets import Effect
@@ -20,6 +19,7 @@ from crawler.replanning.sharing import shares_of
 from crawler.replanning.wishes import Wish
 from crawler.storage import plans, targets
 from crawler.storage.client import Database, Document
+from crawler.utils.time import Clock
 
 Say = Callable[[str], None]
 

@@ -6,7 +6,6 @@ import asyncio
 
 import numpy as np
 
-from crawler.clock import Clock
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.items import Kind
@@ -18,6 +17,7 @@ from crawler.replanning.wishes import Wish
 from crawler.storage import histories, targets
 from crawler.storage.histories import Watched
 from crawler.storage.store import opened
+from crawler.utils.time import Clock
 from schedules.history import Flags
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from crawler.errors import ConfigError
-from crawler.files import atomic_replace
+from crawler.utils.files import atomic_replace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

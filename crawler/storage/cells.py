@@ -12,14 +12,14 @@ from typing import Any
 
 from pymongo import UpdateOne
 
-from crawler.cell import Defined
-from crawler.clock import NEVER
+from crawler.extract.cells import Defined
 from crawler.items import CELL, SEEN, Kind, Planned, Target, Visit
 from crawler.storage import fences
 from crawler.storage.client import Database, Document
 from crawler.storage.parts import PERIOD
 from crawler.storage.targets import from_document, new_document
-from crawler.words import period
+from crawler.utils.text import period
+from crawler.utils.time import NEVER
 from schedules.schedule import WEEK_HOURS
 
 HOUR_SECONDS = 3600

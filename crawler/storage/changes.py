@@ -15,7 +15,7 @@ from pymongo import DESCENDING
 from pymongo.errors import OperationFailure
 
 from crawler.storage.client import Database, Document
-from crawler.urls import like
+from crawler.utils.urls import like
 
 # Events that are looked through for those that match, and counted, at most.
 MAX_EVENTS = 100_000
@@ -34,7 +34,7 @@ async def latest(
     """The newest events of the change log: pages that were new, changed, gone, or back.
 
     times: from the first on and before the second; None: open
-    match: part of the URL, as `crawler.urls.like` has it
+    match: part of the URL, as `crawler.utils.urls.like` has it
     returns at most `limit` rows of `visits`; how many there are in all; whether more than
     MAX_EVENTS were there to be looked through, so that older ones are neither shown nor counted
     """

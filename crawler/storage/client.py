@@ -7,18 +7,13 @@ from typing import Any
 
 from pymongo import AsyncMongoClient, WriteConcern
 from pymongo.asynchronous.database import AsyncDatabase
-from pymongo.errors import (
-    ConfigurationError,
-    InvalidURI,
-    PyMongoError,
-    ServerSelectionTimeoutError,
-)
+from pymongo.errors import ConfigurationError, InvalidURI, PyMongoError, ServerSelectionTimeoutError
 from pymongo.uri_parser import parse_uri
 
 from crawler.config import Config
 from crawler.errors import ConfigError, Unreachable
 from crawler.storage.embedded import EmbeddedServer
-from crawler.terminal import without_secrets
+from crawler.utils.terminal import without_secrets
 
 Document = dict[str, Any]
 Database = AsyncDatabase[Document]

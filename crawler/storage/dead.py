@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from crawler.clock import NEVER
 from crawler.storage.client import Database, Document
+from crawler.utils.time import NEVER
 
 
 @dataclass(frozen=True, slots=True)

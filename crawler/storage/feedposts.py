@@ -8,15 +8,14 @@ from datetime import datetime
 
 from pymongo import UpdateOne
 
-from crawler.items import Kind, Target, Visit
-from crawler.posts import KnownPost, Post
-from crawler.sketches.claim import Verdicts
+from crawler.dedup.model import Verdicts
+from crawler.items import Kind, KnownPost, Post, Target, Visit
 from crawler.storage import fences, interrupted, versions
 from crawler.storage.bulk import in_batches, insert_new
 from crawler.storage.client import Database, Document
 from crawler.storage.shown import fielded, naming, shown
 from crawler.storage.targets import new_document
-from crawler.urls import canonical
+from crawler.utils.urls import canonical
 
 BATCH = 1000
 KNOWN = ("guid", "url", "content_hash", "first_seen", "changed_at", "fence", "visit")

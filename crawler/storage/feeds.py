@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from pymongo import UpdateOne
 
-from crawler.documents import Bounds, FeedDocument
-from crawler.items import SEEN, Fetched, Kind, Target, Visit
-from crawler.posts import Collected, Monitor
+from crawler.items import (
+    SEEN,
+    Bounds,
+    Collected,
+    FeedDocument,
+    Fetched,
+    Kind,
+    Monitor,
+    Target,
+    Visit,
+)
 from crawler.storage import fences
 from crawler.storage.client import Database, Document
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from crawler.dedup.model import id_of
 from crawler.items import Kind, Visit
-from crawler.sketches.claim import id_of
 from crawler.storage import targets
 from crawler.storage.client import Database, Document
 from crawler.storage.duplicates.leaving import release_posts

@@ -15,8 +15,8 @@ from typing import Any
 
 from pymongo import UpdateOne
 
+from crawler.dedup.model import id_of
 from crawler.items import Kind
-from crawler.sketches.claim import id_of
 from crawler.storage import fences
 from crawler.storage.client import Database, Document
 from crawler.storage.duplicates.opening import META

@@ -25,7 +25,7 @@ from crawler.storage.bulk import in_batches
 from crawler.storage.client import Database, Document
 from crawler.storage.patience import Patience
 from crawler.storage.versions import content_of
-from crawler.words import count
+from crawler.utils.text import count
 
 logger = logging.getLogger(__name__)
 MEGABYTE = 1024**2

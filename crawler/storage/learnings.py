@@ -21,7 +21,7 @@ from pymongo import ASCENDING, UpdateOne
 
 from crawler.storage.bulk import in_batches
 from crawler.storage.client import Database, Document
-from crawler.words import period
+from crawler.utils.text import period
 from schedules.calendar import next_visit
 from schedules.schedule import WEEK_HOURS, Schedule
 

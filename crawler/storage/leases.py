@@ -27,12 +27,12 @@ from typing import Any
 from pymongo import ReturnDocument
 from pymongo.errors import DuplicateKeyError, PyMongoError
 
-from crawler import tasks
-from crawler.clock import steady_seconds
 from crawler.config import Config
 from crawler.errors import Busy, LeaseLost
 from crawler.storage.client import Database, Document
 from crawler.storage.patience import Patience
+from crawler.utils import tasks
+from crawler.utils.time import steady_seconds
 
 logger = logging.getLogger(__name__)
 CRAWL, CHECK = "crawl ", "duplicates check "

@@ -13,7 +13,7 @@ from pymongo import ASCENDING, DESCENDING
 
 from crawler.storage.client import Database, Document
 from crawler.storage.targets import ALIVE
-from crawler.urls import like
+from crawler.utils.urls import like
 
 # A count goes no further.
 MAX_COUNTED = 1_000_000
@@ -44,7 +44,7 @@ def chosen(
     """Return the query for listed targets and their order, both as one index has them.
 
     known: names that have targets, for a query of all of them
-    match: part of the URL, as `crawler.urls.like` has it   now: targets are due up to then
+    match: part of the URL, as `crawler.utils.urls.like` has it   now: targets are due up to then
     """
     query: Document = {} if spider is None else {"spider": spider}
     if state is None:

@@ -10,7 +10,7 @@ from pymongo.errors import DuplicateKeyError
 from crawler.items import Kind
 from crawler.storage.client import Database, Document
 from crawler.storage.targets import MAX_ALIASES
-from crawler.urls import host_of
+from crawler.utils.urls import host_of
 
 BATCH = 1000
 FORGOTTEN = ("moved_to", "moves", "final_url")

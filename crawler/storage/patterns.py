@@ -12,9 +12,9 @@ from collections.abc import Sequence
 
 from pymongo import ReturnDocument
 
+from crawler.extract.links import Traps
 from crawler.items import Link
 from crawler.storage.client import Database, Document
-from crawler.traps import Traps
 
 
 class Patterns:

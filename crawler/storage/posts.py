@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from pymongo import DESCENDING, UpdateOne
 
+from crawler.dedup.model import Verdicts
+from crawler.extract.plain_text import as_texts
 from crawler.items import OF_CAPS, Visit
-from crawler.plaintext import as_texts
-from crawler.sketches.claim import Verdicts
 from crawler.storage import fences
 from crawler.storage.client import Database, Document
 from crawler.storage.shown import fielded, naming, shown

@@ -12,7 +12,7 @@ from crawler.storage.client import Database, Document
 from crawler.storage.duplicates import boilerplate
 from crawler.storage.duplicates.leaving import release_posts
 from crawler.storage.duplicates.registry import Registry
-from crawler.urls import item_key
+from crawler.utils.urls import item_key
 
 OF_A_URL = {
     "targets": "url",

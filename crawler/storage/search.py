@@ -15,9 +15,8 @@ from pymongo.asynchronous.command_cursor import AsyncCommandCursor
 from pymongo.errors import OperationFailure
 
 from crawler.errors import StorageError
-from crawler.plaintext import as_texts
-from crawler.searching.query import Query
-from crawler.searching.words import field_texts, search_words
+from crawler.extract.plain_text import as_texts
+from crawler.search import Query, field_texts, search_words
 from crawler.storage.bulk import in_batches
 from crawler.storage.client import Database, Document
 

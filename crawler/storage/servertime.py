@@ -9,11 +9,11 @@ from operator import itemgetter
 
 from pymongo import AsyncMongoClient
 
-from crawler.clock import SERVER_TIME, steady_seconds
 from crawler.config import Config
 from crawler.errors import ClockError
 from crawler.storage.client import Document
-from crawler.words import span
+from crawler.utils.text import span
+from crawler.utils.time import SERVER_TIME, steady_seconds
 
 SAMPLES = 3
 # MongoDB tells whole milliseconds.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from crawler.dedup.model import Verdict
 from crawler.items import Fetched
-from crawler.sketches.claim import Verdict
 from crawler.storage.client import Document
 from crawler.storage.duplicates.flags import merged
 from crawler.storage.search import with_words

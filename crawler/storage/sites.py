@@ -16,10 +16,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pymongo import ReturnDocument
 
-from crawler.definition import MAX_CHARACTERS, Definition
 from crawler.errors import ConfigError
+from crawler.extract.definition import MAX_CHARACTERS, Definition
+from crawler.extract.wrapper import Wrapper
 from crawler.storage.client import Database, Document
-from crawler.wrapper import Wrapper
 from schedules.windows import Week, open_hours
 
 logger = logging.getLogger(__name__)

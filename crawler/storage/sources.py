@@ -18,14 +18,13 @@ from typing import NamedTuple
 from bson import ObjectId
 from pymongo import UpdateOne
 
-from crawler.items import SEEN, Kind, Outcome, Visit
-from crawler.posts import Post
-from crawler.sketches.claim import id_of
+from crawler.dedup.model import id_of
+from crawler.items import SEEN, Kind, Outcome, Post, Visit
 from crawler.storage.bulk import in_batches
 from crawler.storage.client import Database, Document
 from crawler.storage.duplicates import flags, signatures
 from crawler.storage.duplicates.registry import Registry
-from crawler.urls import canonical, item_key
+from crawler.utils.urls import canonical, item_key
 
 BATCH = 1000
 # That many posts of a feed with one link tell that it is shared; others need not keep it.

@@ -12,7 +12,6 @@ import pymongo
 from pymongo import AsyncMongoClient
 from pymongo.errors import PyMongoError
 
-from crawler import tasks
 from crawler.config import Config
 from crawler.errors import StorageError
 from crawler.storage.client import Database, Document, check_reachable, open_client, server_uri
@@ -20,6 +19,7 @@ from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.patience import in_short, why_unavailable
 from crawler.storage.schema import prepare
 from crawler.storage.servertime import Reading, in_words, read_clock
+from crawler.utils import tasks
 
 logger = logging.getLogger(__name__)
 # Between two readings of the server's clock: two good clocks part by a millisecond meanwhile.

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from pymongo import UpdateOne
 
-from crawler.feeds.lists import Subscription
+from crawler.feeds.subscriptions import Subscription
 from crawler.items import Kind
 from crawler.storage.bulk import in_batches, insert_new
 from crawler.storage.client import Database, Document

@@ -10,18 +10,28 @@ from typing import TYPE_CHECKING
 
 from pymongo import UpdateMany, UpdateOne
 
-from crawler.clock import NEVER
-from crawler.items import CELL, OF_CAPS, SEEN, Fetched, Kind, Outcome, Target, Validators, Visit
-from crawler.posts import planned_window
+from crawler.items import (
+    CELL,
+    OF_CAPS,
+    SEEN,
+    Fetched,
+    Kind,
+    Outcome,
+    Target,
+    Validators,
+    Visit,
+    planned_window,
+)
 from crawler.storage import fences, hosts, parts
 from crawler.storage.bulk import in_batches, keep_newest
 from crawler.storage.client import Database, Document
 from crawler.storage.visits import recover, row_of
-from crawler.urls import host_of
+from crawler.utils.time import NEVER
+from crawler.utils.urls import host_of
 
 if TYPE_CHECKING:
     # Commands that count targets start faster without it.
-    from crawler.wrapper import Match, Wrapper
+    from crawler.extract.wrapper import Match, Wrapper
 
 # A link to a page that never was there.
 DEAD_LINK: Document = {"refreshed": 0, "consecutive_gone": {"$gt": 0}}

@@ -7,8 +7,7 @@ from datetime import datetime
 
 from pymongo import DESCENDING
 
-from crawler.items import SEEN, Outcome, Visit
-from crawler.posts import Collected
+from crawler.items import SEEN, Collected, Outcome, Visit
 from crawler.storage.client import Database, Document
 
 

@@ -22,9 +22,9 @@ from typing import Protocol
 from pymongo.errors import PyMongoError
 
 from crawler.config import Config
+from crawler.dedup.model import ALONE, Verdicts
 from crawler.errors import Unreachable
 from crawler.items import Kind, Outcome, Visit
-from crawler.sketches.claim import ALONE, Verdicts
 from crawler.storage import (
     aliases,
     cards,

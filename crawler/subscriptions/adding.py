@@ -7,16 +7,16 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from crawler.clock import Clock
 from crawler.command import print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.feeds.lists import TITLE_CHARACTERS, Refused, Subscription, feed_url, tidy
+from crawler.feeds.subscriptions import TITLE_CHARACTERS, Refused, Subscription, feed_url, tidy
 from crawler.storage import subscriptions
 from crawler.storage.client import Document
 from crawler.storage.store import opened
 from crawler.subscriptions.common import category, plain, say_refused, spider_option
-from crawler.terminal import print_line, without_secrets
+from crawler.utils.terminal import print_line, without_secrets
+from crawler.utils.time import Clock
 from crawler.working import working
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.feeds.lists import Refused, category_of
+from crawler.feeds.subscriptions import Refused, category_of
 from crawler.finding import names_of, nearest
 from crawler.storage import subscriptions
 from crawler.storage.client import Database
-from crawler.terminal import complain
+from crawler.utils.terminal import complain
 
 COMMAND = "feeds"
 SHOWN_REFUSALS = 20

@@ -8,18 +8,18 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from crawler.clock import Clock
 from crawler.command import print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.feeds import opml
-from crawler.feeds.lists import Subscription
-from crawler.files import atomic_replace
+from crawler.feeds.subscriptions import Subscription
 from crawler.storage import subscriptions
 from crawler.storage.store import opened
 from crawler.subscriptions.common import spider_option
-from crawler.terminal import print_line, visible
-from crawler.words import count
+from crawler.utils.files import atomic_replace
+from crawler.utils.terminal import print_line, visible
+from crawler.utils.text import count
+from crawler.utils.time import Clock
 
 STDOUT = "-"
 OPML, URLS = "opml", "urls"

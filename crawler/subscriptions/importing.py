@@ -11,19 +11,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from crawler.clock import Clock
 from crawler.command import print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.feeds.listfile import BYTES_IN_MB, LARGEST_MB, read_list
-from crawler.feeds.lists import FeedList
+from crawler.feeds.opml import BYTES_IN_MB, LARGEST_MB, read_list
+from crawler.feeds.subscriptions import FeedList
 from crawler.storage import subscriptions
 from crawler.storage.client import Document
 from crawler.storage.store import opened
 from crawler.storage.subscriptions import Added
 from crawler.subscriptions.common import plain, say_refused, spider_option
-from crawler.terminal import print_line
-from crawler.words import count
+from crawler.utils.terminal import print_line
+from crawler.utils.text import count
+from crawler.utils.time import Clock
 from crawler.working import working
 
 STDIN = "-"

@@ -12,17 +12,17 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from crawler.clock import Clock
 from crawler.config import Config
-from crawler.feeds.lists import TITLE_CHARACTERS, tidy
+from crawler.feeds.subscriptions import TITLE_CHARACTERS, tidy
 from crawler.helping import number
 from crawler.storage import subscriptions
 from crawler.storage.client import Database, Document
 from crawler.storage.store import opened
 from crawler.subscriptions.common import category, owned, spider_option
 from crawler.subscriptions.states import row_of
-from crawler.terminal import as_json, print_line, shortened, stdout
-from crawler.words import amount, count, span
+from crawler.utils.terminal import as_json, print_line, shortened, stdout
+from crawler.utils.text import amount, count, span
+from crawler.utils.time import Clock
 
 USUAL_LIMIT = 1000
 # From so many columns on, the URL stands beside the title.

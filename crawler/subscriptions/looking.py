@@ -18,14 +18,13 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.http import HtmlResponse, Response
 from scrapy.settings import Settings
 
-from crawler.documents import FeedDocument, NoFeed
+from crawler.extract.response import decoded
 from crawler.feeds.discovery import candidates
-from crawler.feeds.reading import read
-from crawler.heavy import LARGE_BYTES
-from crawler.responses import decoded
-from crawler.timelimit import TooLong, time_limit
-from crawler.urls import host_of
-from crawler.words import count
+from crawler.feeds.parser import read
+from crawler.items import FeedDocument, NoFeed
+from crawler.utils.sandbox import LARGE_BYTES, TooLong, time_limit
+from crawler.utils.text import count
+from crawler.utils.urls import host_of
 
 MOST_TRIED = 10
 PERMANENT = frozenset({301, 308})

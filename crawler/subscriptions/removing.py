@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import sys
 
-from crawler.clock import Clock
 from crawler.command import print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
@@ -15,8 +14,9 @@ from crawler.storage.client import Document
 from crawler.storage.duplicates.opening import as_stored
 from crawler.storage.store import opened
 from crawler.subscriptions.common import owned, spider_option
-from crawler.terminal import print_line
-from crawler.words import count, listed
+from crawler.utils.terminal import print_line
+from crawler.utils.text import count, listed
+from crawler.utils.time import Clock
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

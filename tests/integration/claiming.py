@@ -13,8 +13,8 @@ from typing import Any
 from pymongo import AsyncMongoClient, UpdateOne
 
 from crawler.config import Config
-from crawler.sketches.claim import Candidate, Verdict, id_of
-from crawler.sketches.schemes import scheme_of
+from crawler.dedup.model import Candidate, Verdict, id_of
+from crawler.dedup.scheme import scheme_of
 from crawler.storage.client import Database
 from crawler.storage.duplicates import claims, flags, leaving
 from crawler.storage.duplicates.opening import opened

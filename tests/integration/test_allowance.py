@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from crawler.allowance import Allowance
-from crawler.clock import Clock
+from crawler.extract.wrapper import Wrapper
 from crawler.storage.client import Database
 from crawler.storage.patience import Patience
-from crawler.wrapper import Wrapper
+from crawler.utils.time import Clock
 from tests.integration.harness import Db
 from tests.integration.known_pages import on
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from crawler.sketches.boilerplate import EAGER_POSTS, MIN_POSTS, sourced
-from crawler.sketches.claim import Candidate
+from crawler.dedup.boilerplate import EAGER_POSTS, MIN_POSTS, sourced
+from crawler.dedup.model import Candidate
 from crawler.storage.client import Database
 from crawler.storage.duplicates import boilerplate, claims
 from crawler.storage.duplicates.registry import Registry

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler.feeds.lists import MOST_CATEGORIES
+from crawler.feeds.subscriptions import MOST_CATEGORIES
 from crawler.storage.targets import MAX_ALIASES, MAX_CATEGORIES
 from tests.integration.harness import Db, Freshet, Pages, target
 from tests.integration.inside import run

@@ -7,20 +7,11 @@ from random import Random
 
 import pytest
 
+from crawler.dedup.model import Candidate
 from crawler.redis.bands import RedisBands
-from crawler.sketches.claim import Candidate
 from crawler.storage.client import Database
 from crawler.storage.duplicates.registry import Registry
-from tests.integration.claiming import (
-    HOUR,
-    NOW,
-    Posts,
-    candidate,
-    edited,
-    index,
-    stored,
-    text,
-)
+from tests.integration.claiming import HOUR, NOW, Posts, candidate, edited, index, stored, text
 from tests.integration.harness import Db
 
 LONG = text(1)

@@ -10,7 +10,7 @@ import pytest
 import redis as driver
 
 from crawler.config import Config
-from crawler.sketches.boilerplate import MIN_POSTS
+from crawler.dedup.boilerplate import MIN_POSTS
 from crawler.storage.duplicates import opening
 from crawler.storage.store import opened
 from tests.integration.claiming import edited, text

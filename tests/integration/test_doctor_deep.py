@@ -11,7 +11,7 @@ import pymongo
 import pytest
 from bson import ObjectId
 
-from crawler.sketches.claim import id_of
+from crawler.dedup.model import id_of
 from crawler.storage.invariants import Law
 from tests.conftest import Databases
 from tests.integration.claiming import edited, text

@@ -51,7 +51,7 @@ AUTOTHROTTLE_ENABLED = False
 # What the documentation searches for.
 FOUND = "climate harvest virtual world game rain jaguar election 虚拟世界"
 IMPORTS = """
-from crawler.fields import number, price, text
+from crawler.extract.fields import number, price, text
 from spiders.wrapper import WrapperSpider
 
 

@@ -266,7 +266,7 @@ def test_other_arguments_are_another_definition(freshet: Freshet, moody: str) ->
 
 
 SPIDER = """
-from crawler.fields import text
+from crawler.extract.fields import text
 from spiders.wrapper import WrapperSpider
 
 class Shop(WrapperSpider):

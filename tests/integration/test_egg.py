@@ -76,7 +76,7 @@ from schedules.compiled import _stamp_of
 import crawler.redis.bands, schedules
 assert ".egg" in crawler.redis.bands.__file__
 RedisBands(Redis(), "x")
-print(_stamp_of("schedules.optimal") != _stamp_of("crawler.sketches.kernels"))
+print(_stamp_of("schedules.optimal") != _stamp_of("crawler.dedup.kernels"))
 """
     done = python(egg, tmp_path, "-c", code)
     assert (done.stdout, done.stderr) == ("True\n", "")

@@ -16,14 +16,7 @@ from crawler.storage import interrupted
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.invariants import Report, check
 from tests.integration.claiming import edited, text
-from tests.integration.writing import (
-    BEGIN,
-    HOUR,
-    lost,
-    process,
-    refused,
-    visit,
-)
+from tests.integration.writing import BEGIN, HOUR, lost, process, refused, visit
 from tests.knocks.cutting import Cutter, Holder
 from tests.knocks.servers import Redis
 

@@ -14,8 +14,8 @@ from bson import ObjectId
 from pymongo import AsyncMongoClient
 
 from crawler.config import Config
+from crawler.dedup.scheme import scheme_of
 from crawler.items import Kind
-from crawler.sketches.schemes import scheme_of
 from crawler.storage import histories, retention, schema
 from crawler.storage.client import Database
 from crawler.storage.duplicates.registry import Registry

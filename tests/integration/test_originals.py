@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from crawler.sketches.claim import rank_of
+from crawler.dedup.model import rank_of
 from crawler.storage.client import Database
 from crawler.storage.duplicates import claims, comparing, flags
 from crawler.storage.duplicates.registry import Registry

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from pymongo import AsyncMongoClient
 
-from crawler.cells.wrapper import load_any
+from crawler.dedup.scheme import scheme_of
 from crawler.errors import StorageError
+from crawler.extract.list_wrappers import load_any
 from crawler.items import Fetched, Kind, Outcome, Visit
-from crawler.sketches.schemes import scheme_of
 from crawler.storage import plans, retention
 from crawler.storage.client import Database
 from crawler.storage.duplicates.registry import Registry

@@ -13,12 +13,7 @@ import pytest
 
 from tests.integration.certificates import certificate
 from tests.integration.harness import Db, Freshet
-from tests.integration.pushing import (
-    Push,
-    push_of,
-    put,
-    wait_for,
-)
+from tests.integration.pushing import Push, push_of, put, wait_for
 
 
 @pytest.mark.parametrize("trusted", [True, False])

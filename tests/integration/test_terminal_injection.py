@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from crawler.terminal import UNSAFE
+from crawler.utils.terminal import UNSAFE
 from tests.integration.harness import Db, Freshet, Pages
 
 # ESC, CSI of C1, BEL, CR, bidi overrides and isolates, separators, NEL, DEL, BS, and markup.

@@ -12,10 +12,12 @@ from typing import Any
 from pymongo.errors import PyMongoError
 
 from crawler.config import Config
+from crawler.dedup.scheme import scheme_of
 from crawler.ending import Ending
 from crawler.errors import Unreachable
+from crawler.extract.links import Traps
+from crawler.extract.wrapper import Wrapper
 from crawler.items import Fetched, Kind, Link, Outcome, Target, Visit
-from crawler.sketches.schemes import scheme_of
 from crawler.storage import runs, targets
 from crawler.storage.duplicates.opening import opened
 from crawler.storage.leases import CRAWL, Lease
@@ -23,8 +25,6 @@ from crawler.storage.patience import Patience
 from crawler.storage.patterns import Patterns
 from crawler.storage.store import Store
 from crawler.storage.writer import TakenOver, Writer
-from crawler.traps import Traps
-from crawler.wrapper import Wrapper
 from pipelines.changes import Rules, decide
 from pipelines.duplicates import sketched
 from schedules.first import Intervals

@@ -9,12 +9,7 @@ import numpy as np
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from schedules.calendar import (
-    next_visit,
-    next_visits,
-    upcoming,
-    visits_between,
-)
+from schedules.calendar import next_visit, next_visits, upcoming, visits_between
 from schedules.schedule import Schedule, Schedules
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler.differences import Matcher, by_word, diff_size, unified
+from crawler.utils.diff import Matcher, by_word, diff_size, unified
 
 TEXTS = st.text("ab\n", max_size=40) | st.text(max_size=20)
 LINES = st.lists(st.text("ab ", max_size=4), max_size=12)

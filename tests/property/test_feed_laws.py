@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from crawler.documents import FeedDocument, NoFeed
 from crawler.feeds.dates import EARLIEST
-from crawler.feeds.reading import read
+from crawler.feeds.parser import read
+from crawler.items import FeedDocument, NoFeed
 from tests.unit.feeding import FEED_URL, NOW, atom, item, json_feed, rss
 
 SEEDS = [

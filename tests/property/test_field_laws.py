@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crawler.fields import FieldType, read_date, read_number, squeeze, typed
+from crawler.extract.fields import FieldType, read_date, read_number, squeeze, typed
 
 ANYTHING = st.text(st.characters(), max_size=40)
 SEOUL = ZoneInfo("Asia/Seoul")

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.feeds import opml
-from crawler.feeds.listfile import read_list
-from crawler.feeds.lists import (
+from crawler.feeds.opml import read_list
+from crawler.feeds.subscriptions import (
     CATEGORY_CHARACTERS,
     TITLE_CHARACTERS,
     FeedList,

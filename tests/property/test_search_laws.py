@@ -9,10 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from crawler.searching.letters import bare, words_of
-from crawler.searching.passages import marks, passage
-from crawler.searching.query import Query
-from crawler.searching.words import search_words
+from crawler.search import Query, bare, marks, passage, search_words, words_of
 
 TEXTS = st.text(max_size=60) | st.text(
     st.sampled_from(

@@ -9,14 +9,11 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from crawler.sketches import kernels
-from crawler.sketches.exact import jaccard
-from crawler.sketches.minhash import permutations
-from crawler.sketches.normal import code_points, normal_text
-from crawler.sketches.schemes import NAMES, scheme_of
-from crawler.sketches.shapes import OF_CHARACTERS
-from crawler.sketches.sketch import by_characters, by_words
-from crawler.sketches.stored import KEY_BITS, Sketch
+from crawler.dedup import kernels
+from crawler.dedup.post_text import code_points, normal_text
+from crawler.dedup.scheme import NAMES, scheme_of
+from crawler.dedup.signature import by_characters, by_words, jaccard, permutations
+from crawler.dedup.sketch import KEY_BITS, OF_CHARACTERS, Sketch
 
 # Lone surrogates too; and a small alphabet, so that texts have something in common.
 ANY = st.text(st.characters(exclude_categories=()), max_size=60)

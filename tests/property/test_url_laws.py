@@ -9,7 +9,7 @@ from random import Random
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from crawler.urls import canonical, host_of, is_http, within
+from crawler.utils.urls import canonical, host_of, is_http, within
 
 LETTERS = st.characters(codec="utf-8", exclude_characters="?#")
 PIECES = st.text(LETTERS, max_size=8) | st.sampled_from(

@@ -6,8 +6,8 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from crawler.documents import Entry, FeedDocument
-from crawler.feeds.reading import read
+from crawler.feeds.parser import read
+from crawler.items import Entry, FeedDocument
 
 FEED_URL = "https://a.example/blog/feed.xml"
 NOW = datetime(2024, 5, 1, 12, 0, tzinfo=UTC)

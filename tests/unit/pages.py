@@ -7,8 +7,8 @@ from typing import Any
 
 from scrapy.http import HtmlResponse
 
+from crawler.extract.wrapper import Wrapper
 from crawler.items import Fetched, Kind, Target
-from crawler.wrapper import Wrapper
 
 SITE = "https://shop.example/"
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)

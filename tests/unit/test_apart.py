@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from crawler.apart import Apart, TooMuch
+from crawler.utils.sandbox import Apart, TooMuch
 
 AMPLE_MB = 512
 

@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from crawler.sketches.boilerplate import (
+from crawler.dedup.boilerplate import (
     EAGER_POSTS,
     MAX_COMMON,
     MAX_MARKS_A_POST,
@@ -19,10 +19,10 @@ from crawler.sketches.boilerplate import (
     sourced,
     weighed,
 )
-from crawler.sketches.marks import COMMON, Tally, marks_of
-from crawler.sketches.normal import code_points
-from crawler.sketches.sketch import by_characters
-from crawler.sketches.stored import Sketch
+from crawler.dedup.marks import COMMON, Tally, marks_of
+from crawler.dedup.post_text import code_points
+from crawler.dedup.signature import by_characters
+from crawler.dedup.sketch import Sketch
 from tests.integration.claiming import edited, text
 
 THRESHOLD = 0.7

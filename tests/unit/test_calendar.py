@@ -8,12 +8,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from schedules.calendar import (
-    next_visit,
-    next_visits,
-    upcoming,
-    visits_between,
-)
+from schedules.calendar import next_visit, next_visits, upcoming, visits_between
 from schedules.schedule import Schedule, Schedules
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scrapy.http import HtmlResponse
 
-from crawler.cards import cards_of
+from crawler.extract.links import cards_of
 
 BASE = "https://shop.example/list/"
 ITEMS = {f"https://shop.example/item/{n}": f"https://shop.example/item/{n}" for n in range(9)}

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from crawler.cells.definitions import definitions
 from crawler.cells.values import plain
-from crawler.cells.wrapper import CellsWrapper
+from crawler.config import expanded_url, shows_secret
 from crawler.errors import WrapperError
-from crawler.expanding import expanded_url, shows_secret
+from crawler.extract.list_wrappers import CellsWrapper, definitions
 
 PAGE = "https://weather.example/"
 SHOP = {"shop": {"url": "sqlite:///shop.db"}}

@@ -10,7 +10,7 @@ from bson import ObjectId
 from scrapy.exceptions import UsageError
 
 from crawler.command import print_json, refuse_left_over
-from crawler.terminal import complain
+from crawler.utils.terminal import complain
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from crawler.dedup.model import created_at
+from crawler.dedup.post_text import is_record, text_of
 from crawler.errors import WrapperError
-from crawler.sketches.claim import created_at
-from crawler.sketches.compared import is_record, text_of
+from crawler.extract.wrapper import Wrapper
 from crawler.storage.duplicates.hot import MOST, HotBands
-from crawler.wrapper import Wrapper
 
 SEEN = datetime(2026, 3, 2, tzinfo=UTC)
 BOOK = {"title": "It", "price": {"amount": 9.5, "currency": "GBP"}, "image": "https://x.test/a.png"}

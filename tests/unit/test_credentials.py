@@ -6,10 +6,10 @@ import pytest
 from scrapy import Request
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 
+from crawler.extract.wrapper import Wrapper
 from crawler.items import Kind, Target
 from crawler.middlewares.cookies import FewCookiesMiddleware
 from crawler.middlewares.credentials import CredentialsMiddleware, OwnPlaces
-from crawler.wrapper import Wrapper
 
 
 @pytest.mark.parametrize(

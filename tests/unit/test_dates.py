@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from crawler.fields import FieldType, date, read_date, typed
+from crawler.extract.fields import FieldType, date, read_date, typed
 from tests.unit.pages import page
 
 

@@ -8,14 +8,7 @@ from time import perf_counter
 
 import pytest
 
-from crawler.differences import (
-    EXACT_PAIRS,
-    MAX_CHARACTERS,
-    MAX_LEVELS,
-    Matcher,
-    diff_size,
-    unified,
-)
+from crawler.utils.diff import EXACT_PAIRS, MAX_CHARACTERS, MAX_LEVELS, Matcher, diff_size, unified
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from crawler.config import UNPREFIXED, Config
+from crawler.extract.wrapper import Wrapper
 from crawler.storage.schema import VALIDATORS
-from crawler.wrapper import Wrapper
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = (ROOT / "docs/reference.md").read_text(encoding="utf-8")

@@ -27,6 +27,7 @@ from crawler.doctor import (
 )
 from crawler.doctor.findings import Finding, Status, as_json, failed, lines, ok, warning
 from crawler.errors import ConfigError
+from crawler.extract.wrapper import Wrapper
 from crawler.redis.health import Server as Redis
 from crawler.refreshing.jobs import Known
 from crawler.storage.health import Server as Mongo
@@ -34,7 +35,6 @@ from crawler.storage.indexes import Lack
 from crawler.storage.leases import Holder
 from crawler.storage.schema import VERSION
 from crawler.storage.standing import Fetches, Standing
-from crawler.wrapper import Wrapper
 from spiders.robots import Answer
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)

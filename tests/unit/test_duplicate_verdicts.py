@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from crawler.duplication.verdicts import Measured, Side, measure, verdict
-from crawler.sketches.schemes import Scheme, scheme_of
+from crawler.dedup.compare import Measured, Side, measure, verdict
+from crawler.dedup.scheme import Scheme, scheme_of
 from tests.integration.claiming import edited, text
 
 SCHEME = scheme_of("characters", 0.7)

@@ -13,16 +13,7 @@ from schedules.plan import Plan, Terms, plan
 from schedules.population import Population
 from schedules.schedule import WEEK_HOURS
 from schedules.terms import BOUNDS
-from tests.unit.populations import (
-    HOUR,
-    NOW,
-    OFFICE,
-    all_of,
-    changes,
-    gaps,
-    population,
-    watched,
-)
+from tests.unit.populations import HOUR, NOW, OFFICE, all_of, changes, gaps, population, watched
 
 UTC = (ZoneInfo("UTC"),)
 BUDGET = 120.0

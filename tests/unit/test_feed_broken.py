@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from crawler.documents import NoFeed
-from crawler.feeds.mending import MENDS, Markup, mended
+from crawler.feeds.recover import MENDS, Markup, mended
+from crawler.items import NoFeed
 from tests.unit.feeding import atom, item, json_feed, reading, rss
 
 UMLAUT = item("<description>Bücher, жизнь</description>")

@@ -8,9 +8,17 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pytest
 
-from crawler.documents import Entry, FeedDocument
-from crawler.items import Fetched, Kind, Outcome, Target
-from crawler.posts import KnownPost, Monitor, planned_window
+from crawler.items import (
+    Entry,
+    FeedDocument,
+    Fetched,
+    Kind,
+    KnownPost,
+    Monitor,
+    Outcome,
+    Target,
+    planned_window,
+)
 from pipelines.collecting import collect, lapsed, lost, outcome_of, past
 from pipelines.content import ContentPipeline
 from schedules.history import CHANGE, History

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from crawler.documents import FeedDocument
+from crawler.items import FeedDocument
 from tests.unit.feeding import NOW, atom, item, json_feed, only, reading, rss
 
 

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from crawler.documents import FeedDocument, NoFeed
+from crawler.items import FeedDocument, NoFeed
 from tests.unit.feeding import reading
 
 REAL_FEEDS = os.environ.get("REAL_FEEDS")

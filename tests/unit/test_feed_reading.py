@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from crawler.documents import Bounds, NoFeed
-from crawler.feeds.reading import read
+from crawler.feeds.parser import read
+from crawler.items import Bounds, NoFeed
 from tests.unit.feeding import FEED_URL, NOW, atom, item, json_feed, only, reading, rss
 
 CDF = """<CHANNEL HREF="https://a.example/"><TITLE>A channel</TITLE>

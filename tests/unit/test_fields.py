@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 from scrapy.http import HtmlResponse, TextResponse
 
-from crawler.fields import (
+from crawler.extract.fields import (
     Field,
     FieldType,
     date,

@@ -18,9 +18,9 @@ from zoneinfo import ZoneInfo
 import pytest
 from lxml import html
 
-from crawler.fields import Field, squeeze, text
-from crawler.maintext import main_text
-from crawler.sketches.sketch import by_characters
+from crawler.dedup.signature import by_characters
+from crawler.extract.fields import Field, squeeze, text
+from crawler.extract.main_text import main_text
 from tests.unit.pages import page
 from tests.unit.prose import Writer
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from crawler.config import PROJECT
+from crawler.extract.wrapper import Wrapper
 from crawler.items import Kind
-from crawler.wrapper import Wrapper
 from spiders.wrapper import Arguments, WrapperSpider
 
 

@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from crawler.heavy import is_cut_off, is_heavy
+from crawler.utils.sandbox import is_cut_off, is_heavy
 from tests.unit.pages import page
 
 LEAVES = "<p>x</p>" * 4_000

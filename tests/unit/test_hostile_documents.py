@@ -8,14 +8,13 @@ import pytest
 from scrapy.http import JsonResponse
 
 from crawler.config import Config
-from crawler.documents import FeedDocument, NoFeed
 from crawler.errors import ConfigError
-from crawler.feeds.listfile import read_list
-from crawler.feeds.lists import FeedList
-from crawler.feeds.reading import read
-from crawler.fields import text
-from crawler.items import LinkCounts
-from crawler.links import sitemap_links, sitemap_of
+from crawler.extract.fields import text
+from crawler.extract.links import sitemap_links, sitemap_of
+from crawler.feeds.opml import read_list
+from crawler.feeds.parser import read
+from crawler.feeds.subscriptions import FeedList
+from crawler.items import FeedDocument, LinkCounts, NoFeed
 from tests.unit.pages import NOON, SITE, wrapper
 
 ENTITIES = '<!ENTITY a "lol">' + "".join(

@@ -12,8 +12,8 @@ from functools import wraps
 import pytest
 from scrapy.http import HtmlResponse, Response
 
+from crawler.errors import Misbehaves
 from crawler.middlewares.largebodies import LARGE_BYTES, LargeBodies, SpooledBody, is_admitted
-from crawler.misbehaving import Misbehaves
 
 URL = "http://shop.example/"
 LIMIT = 10 * LARGE_BYTES

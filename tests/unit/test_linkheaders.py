@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler.feeds.linkheaders import MOST_HUBS, hubs_of_headers
+from crawler.feeds.discovery import MOST_HUBS, hubs_of_headers
 
 HUB, OTHER, TOPIC = "https://hub.example/", "https://hub.other/", "https://blog.example/feed"
 

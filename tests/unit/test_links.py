@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from scrapy.http import TextResponse
 
+from crawler.extract.links import category_of, wanted_links
+from crawler.extract.wrapper import Wrapper
 from crawler.items import Kind, Link, LinkCounts
-from crawler.links import category_of, wanted_links
-from crawler.wrapper import Wrapper
 from tests.unit.pages import SITE, page, wrapper
 
 LONGEST = 200

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crawler.maintext import LONGEST_CHARACTERS, main_text, page_title
+from crawler.extract.main_text import LONGEST_CHARACTERS, main_text, page_title
 from tests.unit.pages import page
 
 PARAGRAPHS = [

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from crawler.extract.wrapper import Match
 from crawler.items import Kind
-from crawler.wrapper import Match
 from tests.unit.pages import SITE, wrapper
 
 NOTHING = Match()

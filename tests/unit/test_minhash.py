@@ -6,11 +6,17 @@ import numpy as np
 import pytest
 from datasketch import LeanMinHash, MinHash, MinHashLSH
 
-from crawler.sketches import minhash
-from crawler.sketches.minhash import as_datasketch, low_bytes, shingle_hash, similarity, values_of
-from crawler.sketches.normal import code_points, normal_text
-from crawler.sketches.shapes import OF_CHARACTERS, OF_CJK, SUPERSHINGLES, VALUES
-from crawler.sketches.sketch import hashes_of
+from crawler.dedup import signature as minhash
+from crawler.dedup.post_text import code_points, normal_text
+from crawler.dedup.signature import (
+    as_datasketch,
+    hashes_of,
+    low_bytes,
+    shingle_hash,
+    similarity,
+    values_of,
+)
+from crawler.dedup.sketch import OF_CHARACTERS, OF_CJK, SUPERSHINGLES, VALUES
 from tests.unit.prose import Writer
 
 TEXTS = [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from crawler.items import Fetched, Kind
-from crawler.names import storable_name, with_storable_names
+from crawler.utils.text import storable_name, with_storable_names
 from pipelines.content import MOST_NESTED, ContentPipeline, fill, normal
 from tests.unit.pages import fetched, target, wrapper
 

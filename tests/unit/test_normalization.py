@@ -11,7 +11,8 @@ from typing import get_args
 
 import pytest
 
-from crawler.normalization import (
+from crawler.dedup.post_text import normal_text
+from crawler.utils.text import (
     BECOME_MARKS,
     END_OF_MARKS,
     MAX_CHARACTERS,
@@ -21,7 +22,6 @@ from crawler.normalization import (
     normalized,
     with_few_marks,
 )
-from crawler.sketches.normal import normal_text
 
 ROOT = Path(__file__).resolve().parents[2]
 CALL = re.compile(r"unicodedata\.(?:is_)?normalized?\b|import normalize\b|from unicodedata import")
@@ -108,4 +108,4 @@ def test_nothing_is_normalized_anywhere_else() -> None:
         for path in (ROOT / folder).rglob("*.py")
     ]
     callers = {path.name for path in sources if CALL.search(path.read_text(encoding="utf-8"))}
-    assert callers == {"normalization.py"}
+    assert callers == {"text.py"}

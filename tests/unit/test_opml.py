@@ -10,9 +10,10 @@ import pytest
 
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.feeds import lists, opml
-from crawler.feeds.listfile import encoding_of, read_list
-from crawler.feeds.lists import FeedList, Refused, Subscription, category_of, feed_url, tidy
+from crawler.feeds import opml
+from crawler.feeds import subscriptions as lists
+from crawler.feeds.opml import encoding_of, read_list
+from crawler.feeds.subscriptions import FeedList, Refused, Subscription, category_of, feed_url, tidy
 
 NAME = "my.opml"
 BOMB_LEVELS = 9
@@ -280,13 +281,13 @@ def test_time_and_memory_do_not_grow_with_the_square_of_a_hostile_list(body: str
 
 
 def test_sizes_have_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crawler.feeds.lists.MOST_FEEDS", 2)
-    monkeypatch.setattr("crawler.feeds.lists.MOST_REFUSED", 2)
+    monkeypatch.setattr("crawler.feeds.subscriptions.MOST_FEEDS", 2)
+    monkeypatch.setattr("crawler.feeds.subscriptions.MOST_REFUSED", 2)
     with pytest.raises(ConfigError, match=r"^my.opml: more than 2 feeds; import it in parts$"):
         read("http://a.b/1\nhttp://a.b/2\nhttp://a.b/3\n")
     with pytest.raises(ConfigError, match=r"^my.opml: more than 2 lines that name no feed$"):
         read("a\nb\nc\n")
-    monkeypatch.setattr("crawler.feeds.listfile.LARGEST_MB", 1)
+    monkeypatch.setattr("crawler.feeds.opml.LARGEST_MB", 1)
     with pytest.raises(ConfigError, match=r"^my.opml: larger than 1 MB; import it in parts$"):
         read("#" * 1_048_577)
 

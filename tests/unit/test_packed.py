@@ -8,8 +8,8 @@ import zlib
 
 import pytest
 
-from crawler.misbehaving import Misbehaves
-from crawler.packed import MOST_PARTS, PIECE_BYTES, Broken, gunzipped, inflated
+from crawler.errors import Misbehaves
+from crawler.utils.compression import MOST_PARTS, PIECE_BYTES, Broken, gunzipped, inflated
 
 LIMIT = 1_000_000
 TEXT = os.urandom(3 * PIECE_BYTES) + b"the same " * 30_000

@@ -11,13 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scrapy.http import HtmlResponse
 
-from crawler.cells.wrapper import CellsWrapper
 from crawler.errors import WrapperError
-from crawler.feeds.wrapper import FeedsWrapper
-from crawler.fields import Field
+from crawler.extract.fields import Field
+from crawler.extract.list_wrappers import CellsWrapper, FeedsWrapper
+from crawler.extract.wrapper import Wrapper
 from crawler.items import Kind
-from crawler.patterns import MAX_CHARACTERS, MAX_GROUPS, compiled, patterns_in
-from crawler.wrapper import Wrapper
+from crawler.utils.regex import MAX_CHARACTERS, MAX_GROUPS, compiled, patterns_in
 from tests.unit.pages import wrapper
 
 URL_CHARACTERS = 2000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crawler.plaintext import LONGEST_CHARACTERS, plain
+from crawler.extract.plain_text import LONGEST_CHARACTERS, plain
 from tests.unit.feeding import atom, json_feed, only, rss
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from crawler.addresses import Named, is_public
 from crawler.errors import ConfigError, StorageError
-from crawler.feeds.pushing import is_active, poll_hours
+from crawler.feeds.politeness import is_active, poll_hours
 from crawler.push import guard, times
 from crawler.push.guard import NotAllowed, addresses_for
 from crawler.push.holds import Holds

@@ -19,12 +19,10 @@ import numpy.typing as npt
 import pytest
 from numba import njit
 
-from crawler.sketches.arrays import Values
-from crawler.sketches.exact import jaccard
-from crawler.sketches.normal import code_points, normal_text
-from crawler.sketches.shapes import EXACT, OF_CHARACTERS, OF_CJK, Shape
-from crawler.sketches.sketch import by_characters, hashes_of
-from crawler.sketches.stored import Sketch
+from crawler.dedup.arrays import Values
+from crawler.dedup.post_text import code_points, normal_text
+from crawler.dedup.signature import by_characters, hashes_of, jaccard
+from crawler.dedup.sketch import EXACT, OF_CHARACTERS, OF_CJK, Shape, Sketch
 
 NEAR_DUP = os.environ.get("NEAR_DUP")
 pytestmark = [

@@ -11,8 +11,9 @@ from scrapy import Spider
 from scrapy.settings import Settings
 
 from crawler.config import PROJECT, Config
-from crawler.definition import Definition
 from crawler.errors import ConfigError, StorageError
+from crawler.extract.definition import Definition
+from crawler.extract.wrapper import Wrapper, load_toml
 from crawler.refreshing.chores import FIRST_PRUNE_SECONDS, KEEP, Chore, chores, told
 from crawler.refreshing.deciding import (
     LONGEST_SECONDS,
@@ -36,7 +37,6 @@ from crawler.refreshing.options import Order, add_options, order_of
 from crawler.refreshing.passes import settings_of_a_pass, why
 from crawler.refreshing.report import Report, line_of_a_pass, lines_at_the_end
 from crawler.refreshing.systemd import unit
-from crawler.wrapper import Wrapper, load_toml
 from spiders.site import SiteSpider
 from spiders.wrapper import Arguments, WrapperSpider
 

@@ -13,7 +13,7 @@ from crawler.commands.replan import Command
 from crawler.errors import ConfigError
 from crawler.replanning.budgets import ASKED, INTERVALS, Effect, terms_of
 from crawler.replanning.wishes import Wish
-from crawler.words import amount, count, listed, rounded_up
+from crawler.utils.text import amount, count, listed, rounded_up
 from tests.unit.watching import (
     NOTHING,
     NOW_HOURS,

@@ -7,8 +7,7 @@ import codecs
 import pytest
 from scrapy.http import HtmlResponse, Response, TextResponse
 
-from crawler.items import Outcome, Validators
-from crawler.responses import (
+from crawler.extract.response import (
     HANDLED,
     decoded,
     page_problem,
@@ -16,6 +15,7 @@ from crawler.responses import (
     status_outcome,
     validators_of,
 )
+from crawler.items import Outcome, Validators
 from tests.unit.pages import SITE, page
 
 KOREAN = """어제저녁 시내 중심가에서 음악회가 열렸고 수천 명의 관객이 모였다. 연주자들은 가장

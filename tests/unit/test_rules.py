@@ -15,16 +15,7 @@ from schedules.outlook import outlook
 from schedules.plan import Terms, plan
 from schedules.rules import by_night, grouped
 from schedules.schedule import WEEK_HOURS, Schedule, Schedules
-from tests.unit.populations import (
-    NOW,
-    OFFICE,
-    ZONES,
-    all_of,
-    changes,
-    population,
-    rates,
-    watched,
-)
+from tests.unit.populations import NOW, OFFICE, ZONES, all_of, changes, population, rates, watched
 
 # Changes in three weeks and whether by night, in the paper's order; its golden table.
 PAPER = {

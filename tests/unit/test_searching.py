@@ -6,11 +6,8 @@ from typing import Any
 
 import pytest
 
-from crawler.searching.letters import bare, words_of
-from crawler.searching.passages import marked, passage
-from crawler.searching.query import Query
-from crawler.searching.words import LONGEST_CHARACTERS, search_words
-from crawler.terminal import printable
+from crawler.search import LONGEST_CHARACTERS, Query, bare, marked, passage, search_words, words_of
+from crawler.utils.terminal import printable
 
 # What stands in a text, and what the index does not find there by itself.
 UNFOUND = {

@@ -6,7 +6,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
-from crawler.clock import ServerTime, steady_seconds
+from crawler.utils.time import ServerTime, steady_seconds
 
 HOUR = timedelta(hours=1)
 

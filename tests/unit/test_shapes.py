@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from crawler.shapes import Shape, shapes
+from crawler.utils.urls import Shape, shapes
 
 SITE = "https://shop.example"
 WORDS = ("love", "life", "tea", "books", "humor")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crawler.maintext import main_text
+from crawler.extract.main_text import main_text
 from tests.unit.pages import page
 
 TITLE = "A lost cat"

@@ -9,9 +9,9 @@ from time import perf_counter
 
 import pytest
 
+from crawler.errors import Misbehaves
+from crawler.extract.links import sitemap_links, sitemap_of
 from crawler.items import Kind, Link, LinkCounts
-from crawler.links import sitemap_links, sitemap_of
-from crawler.misbehaving import Misbehaves
 from tests.unit.pages import SITE, wrapper
 
 LIMIT = 1_000_000

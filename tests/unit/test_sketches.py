@@ -7,13 +7,14 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from crawler.sketches import kernels
-from crawler.sketches.arrays import Keys
-from crawler.sketches.exact import jaccard
-from crawler.sketches.normal import code_points, normal_text
-from crawler.sketches.schemes import NAMES, OF_SUPERSHINGLES, scheme_of
-from crawler.sketches.shapes import (
+from crawler.dedup import kernels
+from crawler.dedup.arrays import Keys
+from crawler.dedup.post_text import code_points, normal_text
+from crawler.dedup.scheme import NAMES, OF_SUPERSHINGLES, scheme_of
+from crawler.dedup.signature import by_characters, by_supershingles, by_words, exactly, jaccard
+from crawler.dedup.sketch import (
     EXACT,
+    KEY_BITS,
     LONG,
     OF_CHARACTERS,
     OF_CJK,
@@ -21,9 +22,8 @@ from crawler.sketches.shapes import (
     SHORT,
     SUPERSHINGLES,
     Shape,
+    Sketch,
 )
-from crawler.sketches.sketch import by_characters, by_supershingles, by_words, exactly
-from crawler.sketches.stored import KEY_BITS, Sketch
 from tests.unit.prose import Writer
 
 THRESHOLD = 0.7

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from crawler.errors import ConfigError, WrapperError
-from crawler.fields import FieldType
+from crawler.extract.fields import FieldType
+from crawler.extract.wrapper import Match, Wrapper
 from crawler.items import Kind
-from crawler.wrapper import Match, Wrapper
 from spiders.books import Books
 from spiders.quotes import Quotes
 from spiders.site import SiteSpider

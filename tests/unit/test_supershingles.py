@@ -9,14 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler.sketches.exact import jaccard
-from crawler.sketches.minhash import values_of
-from crawler.sketches.normal import code_points, normal_text
-from crawler.sketches.schemes import scheme_of
-from crawler.sketches.shapes import EXACT, SUPERSHINGLES
-from crawler.sketches.sketch import by_supershingles, hashes_of
-from crawler.sketches.stored import PAIRS, Sketch, pair_keys
-from crawler.sketches.supershingles import features_of
+from crawler.dedup.post_text import code_points, normal_text
+from crawler.dedup.scheme import scheme_of
+from crawler.dedup.signature import by_supershingles, features_of, hashes_of, jaccard, values_of
+from crawler.dedup.sketch import EXACT, PAIRS, SUPERSHINGLES, Sketch, pair_keys
 
 SCHEME = scheme_of("supershingles", 0.7)
 WORDS = [f"{first}{second}" for first in "abcdefghij" for second in "klmnopqrst"]

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from crawler import tasks
+from crawler.utils import tasks
 
 
 async def works_on(lost: int) -> None:

@@ -14,7 +14,7 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from crawler.terminal import (
+from crawler.utils.terminal import (
     UNSAFE,
     SafeConsole,
     SafeRecord,
@@ -31,7 +31,7 @@ NASTY = (
 )
 # Where data go out that are no lines for people, and what runs before there is a command.
 PRINTING = {
-    "crawler/terminal.py",
+    "crawler/utils/terminal.py",
     "crawler/kernels.py",
     "crawler/duplication/checking.py",
     "crawler/subscriptions/listing.py",

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from crawler.timelimit import TooLong, time_limit
+from crawler.utils.sandbox import TooLong, time_limit
 
 # Twice as long with each character.
 ENDLESS = (r"(\w+/?)+$", f"/{'a' * 60}!")

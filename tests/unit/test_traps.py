@@ -7,8 +7,8 @@ import logging
 import pytest
 
 from crawler.config import Config
+from crawler.extract.links import Traps, repeats
 from crawler.items import Kind, Link
-from crawler.traps import Traps, repeats
 from tests.unit.pages import SITE, wrapper
 
 

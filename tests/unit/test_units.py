@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from crawler import units
+from crawler.utils import time as units
 
 
 @pytest.mark.parametrize(

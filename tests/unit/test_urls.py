@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from crawler.urls import bare, canonical, host_of, is_http, item_key, like, variants, within
+from crawler.utils.urls import bare, canonical, host_of, is_http, item_key, like, variants, within
 
 
 @pytest.mark.parametrize(

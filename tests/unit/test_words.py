@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crawler.words import is_known, often, period, span
+from crawler.utils.text import is_known, often, period, span
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 

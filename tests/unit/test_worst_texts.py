@@ -15,25 +15,23 @@ from typing import Any
 import pytest
 from scrapy.http import HtmlResponse
 
-from crawler import differences, normalization, plaintext
-from crawler.apart import Apart, TooMuch
 from crawler.config import Config
-from crawler.documents import NoFeed
+from crawler.dedup.boilerplate import sourced
+from crawler.dedup.scheme import scheme_of
 from crawler.errors import ConfigError
+from crawler.extract import plain_text as plaintext
+from crawler.extract.fields import FieldType, squeeze, typed
+from crawler.extract.links import sitemap_links, sitemap_of, wanted_links
+from crawler.extract.main_text import load, main_text
 from crawler.feeds.discovery import candidates
-from crawler.feeds.listfile import read_list
-from crawler.feeds.reading import read
-from crawler.fields import FieldType, squeeze, typed
-from crawler.heavy import is_heavy
-from crawler.items import LinkCounts
-from crawler.links import sitemap_links, sitemap_of, wanted_links
-from crawler.maintext import load, main_text
-from crawler.patterns import compiled
-from crawler.searching.passages import passage
-from crawler.searching.query import Query
-from crawler.searching.words import search_words
-from crawler.sketches.boilerplate import sourced
-from crawler.sketches.schemes import scheme_of
+from crawler.feeds.opml import read_list
+from crawler.feeds.parser import read
+from crawler.items import LinkCounts, NoFeed
+from crawler.search import Query, passage, search_words
+from crawler.utils import diff as differences
+from crawler.utils import text as normalization
+from crawler.utils.regex import compiled
+from crawler.utils.sandbox import Apart, TooMuch, is_heavy
 from pipelines.content import digest, normal
 from tests.unit.feeding import item, rss
 from tests.unit.pages import NOON, SITE, wrapper
@@ -145,21 +143,21 @@ def of_patterns(text: str) -> None:
 
 
 PLACES: dict[str, Callable[[str], Any]] = {
-    "crawler/normalization.py": lambda text: normalization.normalized("NFKC", text),
+    "crawler/utils/text.py": lambda text: normalization.normalized("NFKC", text),
     "pipelines/content.py": of_content,
     "crawler/sketches": of_sketches,
     "crawler/searching": of_searches,
-    "crawler/maintext.py": of_a_page,
-    "crawler/fields.py": of_fields,
-    "crawler/plaintext.py": of_markup,
-    "crawler/feeds/reading.py": of_feeds,
+    "crawler/extract/main_text.py": of_a_page,
+    "crawler/extract/fields.py": of_fields,
+    "crawler/extract/plain_text.py": of_markup,
+    "crawler/feeds/parser.py": of_feeds,
     "crawler/feeds/discovery.py": lambda text: candidates(response(text)),
-    "crawler/feeds/listfile.py": of_lists,
-    "crawler/patterns.py": of_patterns,
-    "crawler/links.py": of_sitemaps,
-    "crawler/differences.py": of_differences,
+    "crawler/feeds/opml.py": of_lists,
+    "crawler/utils/regex.py": of_patterns,
+    "crawler/extract/links.py": of_sitemaps,
+    "crawler/utils/diff.py": of_differences,
 }
-OF_PAGES = {"crawler/maintext.py", "crawler/feeds/discovery.py"}
+OF_PAGES = {"crawler/extract/main_text.py", "crawler/feeds/discovery.py"}
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from crawler.errors import WrapperError
-from crawler.fields import number, price, text
+from crawler.extract.fields import number, price, text
+from crawler.extract.wrapper import Wrapper, load_toml
 from crawler.items import Kind
-from crawler.wrapper import Wrapper, load_toml
 from spiders.wrapper import Arguments, WrapperSpider
 from tests.unit.pages import SITE, wrapper
 

@@ -13,7 +13,7 @@ from crawler.simulation.feeds.stages import Stage
 from crawler.simulation.figures import number, table, text
 from crawler.simulation.moments import days
 from crawler.traces.files import iso
-from crawler.words import count
+from crawler.utils.text import count
 from schedules.schedule import LONGEST_FEED_WEEKS, WEEK_HOURS
 
 HEADS = ("missed\n%", "uncollected\n%", "lost\n%", "delay\nhours")

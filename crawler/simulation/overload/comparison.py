@@ -10,7 +10,7 @@ from rich.table import Table
 from crawler.simulation.figures import number, table, text
 from crawler.simulation.overload.mixes import Mix
 from crawler.simulation.overload.results import Result, Share
-from crawler.words import amount, count
+from crawler.utils.text import amount, count
 from schedules.ratios import FLOOR_SHARE, equal_ratio
 
 HEADS = ("cells", "ratio", "expected", "worst\ncell", "fresh", "missed", "asked")

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from crawler.errors import ConfigError, WrapperError, first_problem
-from crawler.wrapper import read_toml
+from crawler.extract.wrapper import read_toml
 from schedules.history import Ints
 from schedules.overload import HOUR_SECONDS, Cells
 

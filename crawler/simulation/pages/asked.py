@@ -7,11 +7,11 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from crawler import units
 from crawler.errors import ConfigError
 from crawler.simulation import asked
 from crawler.simulation.moments import Moments
 from crawler.simulation.pages.runs import Manner
+from crawler.utils import time as units
 from schedules.schedule import WEEK_HOURS
 from schedules.terms import POLICIES
 

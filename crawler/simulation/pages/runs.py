@@ -11,7 +11,7 @@ import numpy as np
 from crawler.errors import ConfigError
 from crawler.simulation.pages.stages import Stage
 from crawler.traces.visits import whole_seconds
-from crawler.words import amount, period, rounded_up
+from crawler.utils.text import amount, period, rounded_up
 from schedules.history import Times
 from schedules.plan import BudgetTooSmall, Terms, least_per_day
 from schedules.population import Population

@@ -22,7 +22,7 @@ from crawler.simulation.pages.stages import Stage, stage_of_past, stage_of_trace
 from crawler.simulation.past import current_budget, gathered
 from crawler.traces.pages import read_trace
 from crawler.traces.visits import write_visits
-from crawler.words import amount
+from crawler.utils.text import amount
 
 PAPERS = "groups"
 

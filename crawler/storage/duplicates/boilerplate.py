@@ -25,8 +25,8 @@ from bson import Binary
 from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
-from crawler.sketches.boilerplate import MAX_POSTS, MIN_POSTS, Sourced, Table, weighed
-from crawler.sketches.claim import Candidate
+from crawler.dedup.boilerplate import MAX_POSTS, MIN_POSTS, Sourced, Table, weighed
+from crawler.dedup.model import Candidate
 from crawler.storage.bulk import DUPLICATE_KEY, in_batches
 from crawler.storage.client import Database, Document
 from crawler.storage.duplicates.registry import Registry

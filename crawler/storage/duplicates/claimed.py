@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from bson import ObjectId
 
-from crawler.sketches.claim import Candidate
+from crawler.dedup.model import Candidate
 from crawler.storage.client import Document
 
 Member = tuple[Candidate, ObjectId]

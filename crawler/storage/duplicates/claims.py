@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from crawler.sketches.claim import ALONE, Candidate, Claim, Verdicts
+from crawler.dedup.model import ALONE, Candidate, Claim, Verdicts
 from crawler.storage.client import Document
 from crawler.storage.duplicates import (
     boilerplate,

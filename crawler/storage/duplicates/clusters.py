@@ -19,7 +19,7 @@ from typing import Any
 from bson import ObjectId
 from pymongo import UpdateOne
 
-from crawler.sketches.claim import ALONE, Candidate, Owner, Verdict, id_of
+from crawler.dedup.model import ALONE, Candidate, Owner, Verdict, id_of
 from crawler.storage.client import Document
 from crawler.storage.duplicates import signatures
 from crawler.storage.duplicates.claimed import Member

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from crawler.plaintext import as_texts
-from crawler.sketches import compared
-from crawler.sketches.boilerplate import Sourced
-from crawler.sketches.claim import Candidate, created_at, id_of
-from crawler.sketches.schemes import Scheme
-from crawler.sketches.stored import Sketch
+from crawler.dedup import post_text as compared
+from crawler.dedup.boilerplate import Sourced
+from crawler.dedup.model import Candidate, created_at, id_of
+from crawler.dedup.scheme import Scheme
+from crawler.dedup.sketch import Sketch
+from crawler.extract.plain_text import as_texts
 from crawler.storage.client import Database, Document
 
 FIELDS = (

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from bson import Binary
 
-from crawler.sketches.claim import Candidate
+from crawler.dedup.model import Candidate
 from crawler.storage.client import Document
 from crawler.storage.duplicates import clusters, leaving, signatures
 from crawler.storage.duplicates.registry import Registry

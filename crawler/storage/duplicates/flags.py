@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from bson import ObjectId
 from pymongo import UpdateOne
 
-from crawler.sketches.claim import ALONE, Owner, Verdict, Verdicts, id_of
-from crawler.sketches.stored import Sketch
+from crawler.dedup.model import ALONE, Owner, Verdict, Verdicts, id_of
+from crawler.dedup.sketch import Sketch
 from crawler.storage.bulk import in_batches
 from crawler.storage.client import Database, Document
 from crawler.storage.duplicates import clusters, signatures

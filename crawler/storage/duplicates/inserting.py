@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from datetime import datetime
 
-from crawler.sketches.claim import Candidate, most_similar
+from crawler.dedup.model import Candidate, most_similar
 from crawler.storage.duplicates import signatures
 from crawler.storage.duplicates.claimed import Claimed
 from crawler.storage.duplicates.joining import ROUNDS, Copy, join

@@ -9,7 +9,7 @@ from datetime import datetime
 from bson import ObjectId
 from pymongo import UpdateOne
 
-from crawler.sketches.claim import Candidate, Owner
+from crawler.dedup.model import Candidate, Owner
 from crawler.storage.client import Document
 from crawler.storage.duplicates import signatures
 from crawler.storage.duplicates.claimed import Claimed

@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from crawler.sketches.claim import ALONE, Candidate, Verdict, Verdicts
+from crawler.dedup.model import ALONE, Candidate, Verdict, Verdicts
 from crawler.storage.client import Document
 from crawler.storage.duplicates import claims, leaving, signatures
 from crawler.storage.duplicates.registry import Registry

@@ -17,9 +17,9 @@ from functools import partial
 from bson import ObjectId
 from pymongo import WriteConcern
 
+from crawler.dedup.model import Candidate
+from crawler.dedup.scheme import Scheme
 from crawler.errors import ConfigError, StorageError
-from crawler.sketches.claim import Candidate
-from crawler.sketches.schemes import Scheme
 from crawler.storage.client import UNHURRIED, Database, Document
 from crawler.storage.duplicates.judging import Judged, judge
 from crawler.storage.duplicates.registry import Registry

@@ -8,7 +8,7 @@ from datetime import datetime
 from bson import ObjectId
 from pymongo import DeleteOne
 
-from crawler.sketches.claim import id_of
+from crawler.dedup.model import id_of
 from crawler.storage.bulk import in_batches
 from crawler.storage.client import Database, Document
 from crawler.storage.duplicates import clusters, flags, signatures

@@ -18,8 +18,8 @@ from pymongo import UpdateOne
 from pymongo.errors import DuplicateKeyError
 
 from crawler.config import Config
+from crawler.dedup.scheme import Scheme, scheme_of
 from crawler.errors import BandsLost, ConfigError, StorageError
-from crawler.sketches.schemes import Scheme, scheme_of
 from crawler.storage import runs
 from crawler.storage.client import Database, Document
 from crawler.storage.duplicates import boilerplate, signatures

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from bson import ObjectId
 
 from crawler.config import Config
-from crawler.sketches.claim import id_of
-from crawler.sketches.schemes import Scheme, scheme_of
-from crawler.sketches.stored import Sketch
+from crawler.dedup.model import id_of
+from crawler.dedup.scheme import Scheme, scheme_of
+from crawler.dedup.sketch import Sketch
 from crawler.storage import targets
 from crawler.storage.bulk import in_batches
 from crawler.storage.client import Database, Document
 from crawler.storage.duplicates import comparing, signatures
 from crawler.storage.duplicates.opening import META, REBUILDING
-from crawler.urls import item_key
+from crawler.utils.urls import item_key
 
 BATCH = 1000
 SHOWN = ("spider", "url", "feed", "title", "published", "first_seen")

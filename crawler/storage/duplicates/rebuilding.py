@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, cast
 
 from crawler.config import Config
-from crawler.sketches.claim import AHEAD, ALONE, OLDEST
+from crawler.dedup.model import AHEAD, ALONE, OLDEST
 from crawler.storage.client import Database, Document
 from crawler.storage.duplicates import boilerplate, claims, comparing, flags, leaving
 from crawler.storage.duplicates.opening import (

@@ -14,9 +14,9 @@ from crawler.storage.client import UNHURRIED, Database, Document
 from crawler.storage.duplicates.hot import HotBands
 
 if TYPE_CHECKING:
-    from crawler.sketches.boilerplate import Table
-    from crawler.sketches.claim import Candidate, Claim
-    from crawler.sketches.schemes import Scheme
+    from crawler.dedup.boilerplate import Table
+    from crawler.dedup.model import Candidate, Claim
+    from crawler.dedup.scheme import Scheme
 
 # A missing field would be indexed as null in a unique index that is not sparse, and an empty
 # array as undefined: a post without bands has no such field.

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from bson import ObjectId
 
-from crawler.sketches.claim import Candidate, Claim
+from crawler.dedup.model import Candidate, Claim
 from crawler.storage.duplicates import signatures
 from crawler.storage.duplicates.claimed import Claimed
 from crawler.storage.duplicates.registry import Registry

@@ -10,9 +10,9 @@ from bson import Binary, ObjectId
 from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
-from crawler.sketches.boilerplate import sourced
-from crawler.sketches.claim import Candidate, Claim, Owner, id_of, rank_of
-from crawler.sketches.stored import Sketch
+from crawler.dedup.boilerplate import sourced
+from crawler.dedup.model import Candidate, Claim, Owner, id_of, rank_of
+from crawler.dedup.sketch import Sketch
 from crawler.storage import fences
 from crawler.storage.bulk import DUPLICATE_KEY, all_of, in_batches
 from crawler.storage.client import Document

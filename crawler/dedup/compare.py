@@ -1,0 +1,157 @@
+"""What two posts are to each other, and why, in words. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from crawler.dedup.scheme import Scheme
+from crawler.dedup.signature import jaccard
+from crawler.dedup.sketch import EXACT, SUPERSHINGLES, Banding, Shape, Sketch
+
+REBUILD = "scrapy duplicates rebuild compares all anew"
+# Of an estimate from 128 values: twice its standard error at the usual threshold.
+TOLERANCE = 0.08
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of two posts: its text as it is compared now, and what is stored of it.
+
+    scheme:   of the stored sketch; None where none is stored
+    at:       when it was compared
+    original: `_id` of the cluster's original; None where it is alone
+    item:     that the post is a source of; None where it is alone in that
+    """
+
+    key: str
+    text: str
+    sketch: Sketch | None
+    scheme: str | None = None
+    stored: Sketch | None = None
+    at: datetime | None = None
+    cluster: Any = None
+    original: str | None = None
+    item: str | None = None
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the post's text has changed since it was compared."""
+        if self.stored is None or self.sketch is None:
+            return self.stored is not self.sketch
+        return self.stored.encode() != self.sketch.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """How alike two texts are.
+
+    shared_bands, of_bands: keys under which both are found, among those that could be the same
+    exact:                  Jaccard by kind of shingles
+    """
+
+    shared_bands: int
+    of_bands: int
+    similarity: float
+    exact: dict[str, float]
+
+
+def measure(a: Side, b: Side) -> Measured:
+    """Compare two texts by their sketches, and exactly."""
+    if a.sketch is None or b.sketch is None:
+        return Measured(0, 0, 0.0, {})
+    shapes = [shape for shape in a.sketch.parts if shape in b.sketch.parts]
+    bandings = [banding for banding in a.sketch.bandings if banding in b.sketch.bandings]
+    return Measured(
+        np.intersect1d(a.sketch.bands, b.sketch.bands).size,
+        sum(_bands(shape, bandings) for shape in shapes),
+        a.sketch.similarity(b.sketch),
+        {shape_name(shape): jaccard(a.text, b.text, shape) for shape in shapes},
+    )
+
+
+def _bands(shape: Shape, bandings: list[Banding]) -> int:
+    if shape == EXACT:
+        return 1
+    if shape == SUPERSHINGLES:
+        return shape.values * (shape.values - 1) // 2
+    return sum(banding.bands for banding in bandings)
+
+
+def shape_name(shape: Shape) -> str:
+    """What shingles a shape is of."""
+    if shape == EXACT:
+        return "whole text"
+    return f"{shape.width} {'words' if shape.words else 'characters'}"
+
+
+def is_same_item(a: Side, b: Side) -> bool:
+    """Whether both posts are sources of one item, such as a page and a feed's post of it."""
+    return a.item is not None and a.item == b.item
+
+
+def are_duplicates(a: Side, b: Side) -> bool:
+    """Whether both posts are in one cluster, and not for being the same item."""
+    return a.cluster is not None and a.cluster == b.cluster and not is_same_item(a, b)
+
+
+def verdict(a: Side, b: Side, measured: Measured, scheme: Scheme) -> str:
+    """What the posts are to each other, and if that is not what their texts say, why."""
+    if is_same_item(a, b):
+        return f"one item, not duplicates: both are sources of {a.item}"
+    together = are_duplicates(a, b)
+    alike = a.sketch is not None and measured.similarity >= scheme.threshold
+    if together:
+        return f"duplicates: {_together(a, b)}{'' if alike else _kept(a, b)}"
+    if alike:
+        return f"alike, but not marked as duplicates: {_apart(a, b, measured, scheme)}"
+    for name, side in (("A", a), ("B", b)):
+        if side.sketch is None:
+            return f"no duplicates: {name} has no text to compare"
+    return f"no duplicates: {_different(measured, scheme)}"
+
+
+def _together(a: Side, b: Side) -> str:
+    for name, side, other, copy in (("A", a, "B", b), ("B", b, "A", a)):
+        if side.original == side.key:
+            return f"{other} is a copy of {name}{_since(copy.at)}"
+    return f"both are copies of {a.original}"
+
+
+def _since(moment: datetime | None) -> str:
+    return f" since {moment:%Y-%m-%d %H:%M}" if moment else ""
+
+
+def _kept(a: Side, b: Side) -> str:
+    if a.is_changed or b.is_changed:
+        return f" (a text has changed since; {REBUILD})"
+    if a.key in (a.original, b.original) or b.key in (a.original, b.original):
+        return " (by a copy between them)"
+    return " (not alike enough themselves; each is compared with the original)"
+
+
+def _apart(a: Side, b: Side, measured: Measured, scheme: Scheme) -> str:
+    for name, side in (("A", a), ("B", b)):
+        if side.scheme is None:
+            return f"{name} has not been compared yet; {REBUILD}"
+        if side.scheme != scheme.name:
+            return f"{name} was compared by {side.scheme}; {REBUILD}"
+        if side.is_changed:
+            return f"the text of {name} has changed since it was compared; {REBUILD}"
+    if not measured.shared_bands:
+        return "they share no band, so neither is found by the other"
+    if a.cluster is not None and b.cluster is not None:
+        return "each is in the cluster of what it was more alike when it came"
+    return "the bands they share belonged to other posts when they came"
+
+
+def _different(measured: Measured, scheme: Scheme) -> str:
+    if not measured.exact:
+        return "one text is too short for the kind of shingles that the other is compared by"
+    said = f"similarity {measured.similarity:.2f} is below {scheme.threshold:.2f}"
+    if max(measured.exact.values()) >= scheme.threshold:
+        return f"{said}; the estimate is off by up to {TOLERANCE:.2f}, mostly by less"
+    return said

@@ -1,0 +1,141 @@
+"""The text that a post is compared by."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from crawler.utils.text import MAX_CHARACTERS, normalized
+
+if TYPE_CHECKING:
+    from crawler.dedup.arrays import CodePoints
+    from crawler.dedup.boilerplate import Sourced
+    from crawler.dedup.scheme import Scheme
+    from crawler.dedup.sketch import Sketch
+
+# A record of few words is like too many others: "It" and "Us" of one shop share most of the rest.
+FEWEST_WORDS = 20
+LINKS = ("http://", "https://", "//", "data:")
+
+
+def text_of(
+    title: str | None, text: str | None, fields: Mapping[str, Any], names: Sequence[str] | None
+) -> str:
+    """Return the text by which two posts are compared, at most MAX_CHARACTERS of it.
+
+    names: the fields that the site definition chooses; None: the main text under its title, else
+    all fields
+    """
+    if names is not None:
+        chosen = {**fields, "main_text": text}
+        return _joined(chosen.get(name) for name in names)
+    if text:
+        return _joined([title, text[:MAX_CHARACTERS]])
+    return _joined(fields.values()) or title or ""
+
+
+def _joined(values: Iterable[Any]) -> str:
+    """One value a line; no more of each than can be compared."""
+    texts = (_plain(value)[:MAX_CHARACTERS] for value in values)
+    return "\n".join(filter(None, texts))[:MAX_CHARACTERS]
+
+
+def sketch_of(
+    scheme: Scheme,
+    title: str | None,
+    text: str | None,
+    fields: Mapping[str, Any],
+    names: Sequence[str] | None,
+) -> Sketch | None:
+    """The sketch of a post; None where it has no text. A record is like the same one only."""
+    compared = text_of(title, text, fields, names)
+    if is_record(text, names, compared):
+        from crawler.dedup.signature import exactly  # machine code, where a text comes first
+
+        return exactly(compared)
+    return scheme.sketch(compared)
+
+
+def source_of(spider: str, url: str, *, is_feed: bool) -> str:
+    """Whose boilerplate a text may come with: a feed's, or that of a host's pages.
+
+    Of each spider by itself: what one brings says nothing about what another does.
+    """
+    return f"{spider} {url if is_feed else urlsplit(url).netloc}"
+
+
+def sourced_text(
+    source: str,
+    title: str | None,
+    text: str | None,
+    fields: Mapping[str, Any],
+    names: Sequence[str] | None,
+) -> Sourced | None:
+    """The text that boilerplate is looked for in; None for records and very long texts."""
+    from crawler.dedup.boilerplate import sourced  # machine code, where a text comes first
+
+    compared = text_of(title, text, fields, names)
+    return None if is_record(text, names, compared) else sourced(source, compared, title)
+
+
+def is_record(text: str | None, names: Sequence[str] | None, compared: str) -> bool:
+    """Whether a post has so few words in its fields that only the same is a duplicate."""
+    # Splitting all of a text makes a string of each word, 60 bytes where the word has four letters.
+    return not text and names is None and len(compared.split(None, FEWEST_WORDS)) < FEWEST_WORDS
+
+
+def _plain(value: Any) -> str:
+    """A field's value as text; links tell where something is, not what."""
+    if value is None or isinstance(value, bool):
+        return ""
+    if isinstance(value, str):
+        return "" if value.startswith(LINKS) else value
+    if isinstance(value, Mapping):
+        return json.dumps(value, ensure_ascii=False, default=str)
+    if isinstance(value, Sequence):
+        return " ".join(filter(None, map(_plain, value)))
+    return str(value)
+
+
+# Characters that nobody sees: soft hyphen, joiners, directions, zero-width spaces, byte order,
+# variation selectors (the same emoji in colour or not), tags.
+INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]"
+)
+# What NFKC makes of the marks of Chinese and of typography. To compose a text takes ten times as
+# long as all the rest; after these, nearly every text is composed.
+FREQUENT = {
+    mark: normalized("NFKC", mark)
+    for mark in "\uff0c\uff1a\uff08\uff09\uff01\uff1b\uff1f\u2026\u00a0\u3000"
+}
+
+
+@lru_cache(maxsize=2)  # a text is sketched, then searched for boilerplate
+def normal_text(text: str) -> str:
+    """NFKC, case folded, without invisible characters, one space for all white space.
+
+    Of longer texts only the first MAX_CHARACTERS are read, and as many are returned at most.
+    """
+    text = text[:MAX_CHARACTERS]
+    if text.isascii():
+        return " ".join(text.lower().split())
+    for mark, plain in FREQUENT.items():
+        text = text.replace(mark, plain)
+    folded = _composed(INVISIBLE.sub("", _composed(text)).casefold())
+    return " ".join(folded.split())
+
+
+def _composed(text: str) -> str:
+    return normalized("NFKC", text, MAX_CHARACTERS)
+
+
+def code_points(text: str) -> CodePoints:
+    """(n,) the text's code points; a lone surrogate stands for itself."""
+    import numpy as np
+
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)

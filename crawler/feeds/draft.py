@@ -1,0 +1,145 @@
+"""A feed document before its posts have their ids and its dates are judged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from urllib.parse import urljoin
+
+from crawler.extract.plain_text import line
+from crawler.items import Bounds
+from crawler.utils.urls import is_http
+
+LONGEST_TITLE = 1000
+LONGEST_NAME = 200
+LONGEST_GUID = 2000
+LONGEST_URL = 4000
+MOST_NAMES = 100
+# What URLs are never meant to hold, however often they do.
+BREAKS = str.maketrans("", "", "\t\r\n")
+
+
+@dataclass(slots=True)
+class Draft:
+    """A post as its document has it.
+
+    guid:   as it stands, white space folded; empty where there is none
+    link:   absolute, or None
+    stated: the date it has by its own account, in UTC; not yet believed
+    """
+
+    guid: str
+    link: str | None
+    stated: datetime | None
+    title: str = ""
+    text: str = ""
+    author: str = ""
+    tags: list[str] = field(default_factory=list)
+    enclosures: list[str] = field(default_factory=list)
+
+    def content(self) -> dict[str, Any]:
+        """What is compared to find edits; only what is there."""
+        parts = {
+            "title": self.title,
+            "main_text": self.text,
+            "author": self.author,
+            "tags": self.tags,
+            "enclosures": self.enclosures,
+        }
+        return {name: part for name, part in parts.items() if part}
+
+
+@dataclass(slots=True)
+class Source:
+    """What one of the readers made of a document; fields as in FeedDocument.
+
+    built: when the document was made, by its own account
+    """
+
+    format: str
+    title: str = ""
+    site: str | None = None
+    drafts: list[Draft] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    bounds: Bounds = field(default_factory=Bounds)
+    hubs: tuple[str, ...] = ()
+    topic: str | None = None
+    built: datetime | None = None
+
+
+def absolute(link: object, base: str) -> str | None:
+    """A link as an absolute http(s) URL; None where it is none."""
+    if not isinstance(link, str) or not link.strip() or len(link) > LONGEST_URL:
+        return None
+    try:
+        url = urljoin(base, line(link.translate(BREAKS), LONGEST_URL))
+    except ValueError:
+        return None
+    return url if is_http(url) and len(url) <= LONGEST_URL else None
+
+
+def unique(names: list[str], longest: int = LONGEST_NAME) -> list[str]:
+    """Short texts in one line each, every one once, in their order; not too many."""
+    lines = (line(name, longest) for name in names[: 10 * MOST_NAMES])
+    return list(dict.fromkeys(filter(None, lines)))[:MOST_NAMES]
+
+
+MINUTES = 60.0
+# Longer than that, somebody has taken one unit for another.
+MOST_SAID_HOURS = 30 * 24.0
+MOST_BELIEVED_HOURS = 7 * 24.0
+PERIOD_HOURS = {
+    "hourly": 1.0, "daily": 24.0, "weekly": 7 * 24.0, "monthly": 30 * 24.0, "yearly": 365 * 24.0,
+}  # fmt: skip
+DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+
+
+def bounds(
+    ttl: object = None,
+    period: object = None,
+    frequency: object = None,
+    hours: Iterable[str] = (),
+    days: Iterable[str] = (),
+) -> Bounds:
+    """Bounds from what stands in a document; what makes no sense is as if it were not there.
+
+    ttl:       minutes                    period, frequency: of sy:, so often in each period
+    hours:     of skipHours, GMT; 24 is midnight too       days: of skipDays, English names
+    """
+    said = (_ttl_hours(ttl), _period_hours(period, frequency))
+    every = [hours for hours in said if hours is not None and 0 < hours <= MOST_SAID_HOURS]
+    skipped_hours = {int(hour or 0) % 24 for hour in map(_number, hours) if hour in range(25)}
+    named = [day.strip().lower() for day in days]
+    skipped_days = {DAYS.index(day) for day in named if day in DAYS}
+    return Bounds(
+        every_hours=min(max(every), MOST_BELIEVED_HOURS) if every else None,
+        skip_hours=tuple(sorted(skipped_hours)) if len(skipped_hours) < 24 else (),
+        skip_days=tuple(sorted(skipped_days)) if len(skipped_days) < 7 else (),
+    )
+
+
+def _ttl_hours(ttl: object) -> float | None:
+    minutes = _number(ttl)
+    return None if minutes is None else minutes / MINUTES
+
+
+def _period_hours(period: object, frequency: object) -> float | None:
+    """RSS 1.0's syndication module: without a period it is a day, without a frequency one."""
+    times = 1.0 if frequency is None else _number(frequency)
+    if (period is None and frequency is None) or times is None or times <= 0:
+        return None
+    name = str(period or "daily").strip().lower()
+    return PERIOD_HOURS[name] / times if name in PERIOD_HOURS else None
+
+
+def _number(said: object) -> float | None:
+    if not isinstance(said, str) or len(said) > 20:
+        return None
+    try:
+        number = float(said)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

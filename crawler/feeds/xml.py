@@ -1,0 +1,349 @@
+"""RSS, Atom and CDF: what feedparser says of a document, in the words of this project."""
+
+from __future__ import annotations
+
+import re
+import xml.sax
+import xml.sax.handler
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import chain
+from typing import Any
+from xml.parsers.expat import errors
+from xml.sax.saxutils import escape
+
+from crawler.extract.plain_text import FORBIDDEN, line, lines, plain
+from crawler.feeds.bounded_parser import Bounded, Loose, Strict, TooMuch
+from crawler.feeds.dates import DateReader
+from crawler.feeds.draft import (
+    LONGEST_GUID,
+    LONGEST_TITLE,
+    LONGEST_URL,
+    Draft,
+    Source,
+    absolute,
+    bounds,
+    unique,
+)
+from crawler.feeds.recover import HTML_NAMES, Markup, Prolog, mended, prolog
+from crawler.items import NoFeed
+from crawler.utils.text import count
+
+MOST_MENDS = 4
+LARGEST_LOOSE = 5_000_000
+END = re.compile(r"</(?:[\w.-]+:)?(?:rss|feed|rdf|channel)\s*>", re.I)
+TAIL = 2000
+# The document is cut off, or something stands behind its end: all before that is well read.
+AT_THE_END = frozenset({
+    errors.XML_ERROR_NO_ELEMENTS, errors.XML_ERROR_UNCLOSED_TOKEN, errors.XML_ERROR_PARTIAL_CHAR,
+    errors.XML_ERROR_UNCLOSED_CDATA_SECTION, errors.XML_ERROR_JUNK_AFTER_DOC_ELEMENT,
+})  # fmt: skip
+PLAINLY = {errors.XML_ERROR_NO_ELEMENTS: "its end is missing"}
+# Whatever feedparser raises over a document that nobody has thought of.
+CRASHES = (
+    ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError,
+    ValueError,
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Parsed:
+    """What feedparser read.
+
+    version:    its name of the format; empty where it recognises none
+    feed:       what the document says of itself; entries: of its posts, both by feedparser's keys
+    skip_hours, skip_days: as they stand
+    left:       there is more than so much, which is left out; None where it is not
+    cut:        the document ends within its last entry, which is left out
+    malformed:  why it is no XML; None where it is
+    """
+
+    version: str
+    feed: dict[str, Any]
+    entries: list[dict[str, Any]]
+    skip_hours: list[str] = field(default_factory=list)
+    skip_days: list[str] = field(default_factory=list)
+    left: str | None = None
+    cut: bool = False
+    malformed: str | None = None
+
+
+class Malformed(Exception):
+    """A document is no XML. message, line: expat's; sofar: what was read before that."""
+
+    def __init__(self, message: str, line: int, sofar: Parsed) -> None:
+        super().__init__(message)
+        self.message, self.line, self.sofar = message, line, sofar
+
+
+class Unreadable(Exception):
+    """No parser gets through the document; `str()` says why."""
+
+
+def parse(text: str, prolog: Prolog, url: str, most_entries: int) -> Parsed:
+    """Read a document; raises Unreadable where even the loose parser fails.
+
+    text: without characters that XML forbids       url: what its links are relative to
+    """
+    is_netscape = "netscape" in prolog.doctype.lower()
+    # The DTD that Netscape's RSS names has the names of HTML.
+    names = HTML_NAMES | prolog.entities if is_netscape else prolog.entities
+    markup = Markup(text[prolog.at :], names)
+    try:
+        parsed = _strict(markup, url, most_entries)
+    except Malformed as error:
+        parsed = _nevertheless(markup, error, url, most_entries)
+        # The head is one line; what stood in its place had its own.
+        line = error.line - 1 + text.count("\n", 0, prolog.at)
+        parsed.malformed = f"{PLAINLY.get(error.message, error.message)}, line {max(1, line):,}"
+    if is_netscape and parsed.version.startswith("rss"):
+        parsed.version = "rss091n"
+    return parsed
+
+
+def _nevertheless(markup: Markup, error: Malformed, url: str, most_entries: int) -> Parsed:
+    """What can be read of a document that is no XML."""
+    for _ in range(MOST_MENDS):
+        if error.message in AT_THE_END and (error.sofar.version or error.sofar.entries):
+            return error.sofar
+        better = mended(markup, error.message)
+        if better is None:
+            break
+        markup = better
+        try:
+            return _strict(markup, url, most_entries)
+        except Malformed as again:
+            error = again
+    return _loose(markup, url, most_entries)
+
+
+def _strict(markup: Markup, url: str, most_entries: int) -> Parsed:
+    handler = Strict(url, most_entries)
+    reader: Any = xml.sax.make_parser()
+    reader.setFeature(xml.sax.handler.feature_namespaces, 1)
+    reader.setFeature(xml.sax.handler.feature_external_ges, 0)
+    reader.setContentHandler(handler)
+    reader.setErrorHandler(handler)
+    left = None
+    try:
+        reader.feed(markup.head + markup.text)
+        reader.close()
+    except TooMuch as much:
+        left = str(much)
+    except xml.sax.SAXParseException as error:
+        sofar = _parsed(handler, cut=bool(handler.inentry))
+        raise Malformed(error.getMessage(), error.getLineNumber() or 1, sofar) from None
+    except xml.sax.SAXException as error:
+        raise Malformed(error.getMessage(), 1, _parsed(handler)) from None
+    except CRASHES as crash:
+        raise Malformed(f"feedparser: {type(crash).__name__}", 1, _parsed(handler)) from None
+    return _parsed(handler, left=left)
+
+
+def _loose(markup: Markup, url: str, most_entries: int) -> Parsed:
+    if len(markup.text) > LARGEST_LOOSE:
+        raise Unreadable(f"no XML, and with {len(markup.text):,} characters too long to guess")
+    names = {name: escape(markup.names[name]) for name in markup.used()}
+    handler = Loose(url, most_entries, names)
+    left = None
+    try:
+        handler.feed(_closed(markup.text))
+    except TooMuch as much:
+        left = str(much)
+    except CRASHES as crash:
+        raise Unreadable(f"no XML, and feedparser fails: {type(crash).__name__}") from None
+    cut = bool(handler.inentry) and not END.search(markup.text, len(markup.text) - TAIL)
+    return _parsed(handler, left=left, cut=cut)
+
+
+def _closed(markup: str) -> str:
+    """Without beginnings of tags and comments that have no end: sgmllib would look for each."""
+    end = markup.rfind(">") + 1
+    markup = markup[:end] + markup[end:].replace("<", "&lt;")
+    end = markup.rfind("-->") + 3 if "-->" in markup else 0
+    return markup[:end] + markup[end:].replace("<!--", "&lt;!--")
+
+
+def _parsed(handler: Bounded, *, left: str | None = None, cut: bool = False) -> Parsed:
+    entries = handler.entries[:-1] if cut else handler.entries
+    skips = (handler.skip_hours, handler.skip_days)
+    return Parsed(handler.version, handler.feeddata, entries, *skips, left=left, cut=cut)
+
+
+HTML_TYPES = frozenset({"text/html", "application/xhtml+xml", "html", "xhtml"})
+# Shorter texts of a post, the better ones first; taken where it has no content.
+SUMMARIES = ("summary", "dc_description", "itunes_summary", "media_description", "subtitle")
+OTHERS = {
+    "opml": "a list of feeds in OPML", "urlset": "a sitemap", "sitemapindex": "a sitemap",
+}  # fmt: skip
+TITLE = re.compile(r"<title(?=[\s>])[^>]*>", re.I)
+END_OF_TITLE = re.compile(r"</title", re.I)
+HEAD_CHARACTERS = 65_536
+SHOWN_CHARACTERS = 80
+Row = dict[str, Any]
+
+
+def xml_source(text: str, url: str, dates: DateReader, most_entries: int) -> Source:
+    """Read a document of markup; raises NoFeed where it is another one.
+
+    url: what its links are relative to        most_entries: the rest is left out
+    """
+    clean = FORBIDDEN.sub("", text)
+    start = prolog(clean)
+    _refuse_pages(clean, start)
+    try:
+        parsed = parse(clean, start, url, most_entries)
+    except Unreadable as why:
+        raise NoFeed(str(why)) from None
+    version = parsed.version or ("cdf" if start.root == "channel" else "")
+    if not version and not parsed.entries:
+        raise NoFeed(_what_else(start.root, parsed))
+    source = _head(parsed, url, dates)
+    source.format = version or "unknown"
+    source.problems = _problems(parsed, start, len(text) - len(clean))
+    if not version:
+        source.problems.append("entries in a format that is none of a feed")
+    source.drafts = [_draft(entry, url, dates) for entry in parsed.entries]
+    return source
+
+
+def _refuse_pages(text: str, start: Prolog) -> None:
+    if start.is_html:
+        title = line(plain(_title(text)), SHOWN_CHARACTERS)
+        raise NoFeed(f"an HTML page: {title!r}" if title else "an HTML page")
+    if not start.root:
+        raise NoFeed("text without markup")
+
+
+def _title(text: str) -> str:
+    found = TITLE.search(text, 0, HEAD_CHARACTERS)
+    end = END_OF_TITLE.search(text, found.end()) if found else None
+    return text[found.end() : end.start()] if found and end else ""
+
+
+def _what_else(root: str, parsed: Parsed) -> str:
+    other = OTHERS.get(root, f"a document of <{root[:SHOWN_CHARACTERS]}>")
+    return f"{other}, malformed: {parsed.malformed}" if parsed.malformed else other
+
+
+def _problems(parsed: Parsed, start: Prolog, forbidden: int) -> list[str]:
+    malformed = [
+        parsed.malformed,
+        "text before the XML declaration" if start.late and not start.junk else None,
+        "text before the feed" if start.junk else None,
+        f"{count(forbidden, 'character')} that XML forbids" if forbidden else None,
+    ]
+    found = [f"malformed XML: {'; '.join(filter(None, malformed))}"] if any(malformed) else []
+    if parsed.cut:
+        found.append("the document ends within its last entry, which is left out")
+    if parsed.left:
+        found.append(f"more than {parsed.left}: the rest is left out")
+    return found
+
+
+def _head(parsed: Parsed, url: str, dates: DateReader) -> Source:
+    feed = parsed.feed
+    links = _links(feed)
+    hubs = [link["href"] for link in links if "hub" in link["rel"].split()]
+    topics = [link["href"] for link in links if "self" in link["rel"].split()]
+    return Source(
+        format="",
+        title=line(_text(dict.get(feed, "title"), _type(feed, "title")), LONGEST_TITLE),
+        site=_alternate(links, url),
+        bounds=bounds(
+            ttl=dict.get(feed, "ttl"),
+            period=dict.get(feed, "sy_updateperiod"),
+            frequency=dict.get(feed, "sy_updatefrequency"),
+            hours=parsed.skip_hours,
+            days=parsed.skip_days,
+        ),
+        hubs=tuple(filter(None, dict.fromkeys(absolute(hub, url) for hub in hubs))),
+        topic=next(filter(None, (absolute(topic, url) for topic in topics)), None),
+        built=_date(feed, dates, ("updated", "published")),
+    )
+
+
+def _draft(entry: Row, url: str, dates: DateReader) -> Draft:
+    links = _links(entry)
+    enclosures = [link["href"] for link in links if link["rel"] == "enclosure"]
+    return Draft(
+        guid=line(_string(entry, "id"), LONGEST_GUID),
+        link=_link(entry, links, url),
+        stated=_date(entry, dates, ("published", "created", "updated")),
+        title=line(_text(dict.get(entry, "title"), _type(entry, "title")), LONGEST_TITLE),
+        text=_main_text(entry),
+        author=line(", ".join(unique(_authors(entry))), LONGEST_TITLE),
+        tags=unique(
+            [_string(tag, "term") or _string(tag, "label") for tag in _rows(entry, "tags")]
+        ),
+        enclosures=unique([absolute(link, url) or "" for link in enclosures], LONGEST_URL),
+    )
+
+
+def _link(entry: Row, links: list[dict[str, str]], url: str) -> str | None:
+    """Where the post is: the publisher's own address behind a service's, else the page, else none.
+
+    A guid is an address where it says so and looks like one; many that say so are numbers.
+    """
+    if original := absolute(_string(entry, "feedburner_origlink"), url):
+        return original
+    guid = _string(entry, "id")
+    is_address = dict.get(entry, "guidislink") and guid.startswith(("http:", "https:", "/"))
+    return _alternate(links, url) or (absolute(guid, url) if is_address else None)
+
+
+def _alternate(links: list[dict[str, str]], url: str) -> str | None:
+    pages = [link for link in links if link["rel"] == "alternate"]
+    pages.sort(key=lambda link: link["type"] not in HTML_TYPES)
+    return next(filter(None, (absolute(link["href"], url) for link in pages)), None)
+
+
+def _main_text(entry: Row) -> str:
+    """The longest content that says something, else the best summary."""
+    contents = [row for row in _rows(entry, "content") if _is_text(_string(row, "type"))]
+    contents.sort(key=lambda row: -len(_string(row, "value")))
+    texts = (_text(_string(row, "value"), _string(row, "type")) for row in contents)
+    summaries = (_text(dict.get(entry, name), _type(entry, name)) for name in SUMMARIES)
+    return next(filter(None, chain(texts, summaries)), "")
+
+
+def _is_text(kind: str) -> bool:
+    return kind in HTML_TYPES or kind.startswith("text") or kind.endswith("xml")
+
+
+def _text(value: object, kind: str) -> str:
+    if not isinstance(value, str):
+        return ""
+    return plain(value) if kind in HTML_TYPES or kind.endswith("xml") else lines(value)
+
+
+def _type(row: Row, name: str) -> str:
+    """What feedparser takes a text for; what it says nothing of is as in RSS."""
+    detail = dict.get(row, f"{name}_detail")
+    return _string(detail, "type") if isinstance(detail, dict) else "text/plain"
+
+
+def _authors(entry: Row) -> list[str]:
+    names = [_string(row, "name") or _string(row, "email") for row in _rows(entry, "authors")]
+    return list(filter(None, names)) or [_string(entry, "author")]
+
+
+def _date(row: Row, dates: DateReader, names: tuple[str, ...]) -> datetime | None:
+    found = (dates.read(dict.get(row, name), dict.get(row, f"{name}_parsed")) for name in names)
+    return next(filter(None, found), None)
+
+
+def _links(row: Row) -> list[dict[str, str]]:
+    names = ("href", "rel", "type")
+    return [{name: _string(link, name) for name in names} for link in _rows(row, "links")]
+
+
+def _rows(row: Row, name: str) -> list[Row]:
+    rows = dict.get(row, name)
+    return [each for each in rows if isinstance(each, dict)] if isinstance(rows, list) else []
+
+
+def _string(row: Row, name: str) -> str:
+    # Not row.get: feedparser's dicts give one date for another, with a warning.
+    value = dict.get(row, name)
+    return value if isinstance(value, str) else ""

@@ -1,1 +1,0 @@
-"""What searches compare: words of posts, a user's query, passages around hits. Pure."""

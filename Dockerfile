@@ -23,7 +23,7 @@ COPY pipelines/ pipelines/
 COPY schedules/ schedules/
 # The folder cannot be written later, and Python starts faster so.
 RUN /opt/venv/bin/python -m compileall -q . \
-    && /opt/venv/bin/python -m crawler.kernels
+    && /opt/venv/bin/python -m crawler.ops.kernels
 
 FROM python:${PYTHON}-slim-bookworm
 

@@ -62,7 +62,7 @@ $(RUNTIME): requirements.lock | $(PIP)
 	@echo "Installing the packages of requirements.lock into $(VENV) ..."
 	@$(PIP_INSTALL) requirements.lock
 	@echo "Compiling the planner's kernels (about half a minute) ..."
-	@$(PY) -m crawler.kernels
+	@$(PY) -m crawler.ops.kernels
 	@touch $@
 
 $(DEV): requirements-dev.lock $(RUNTIME)

@@ -20,32 +20,32 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
     },
     "DOWNLOADER_MIDDLEWARES": {
         # Before everything that reads a request's headers or fills in those that are missing.
-        "crawler.middlewares.credentials.CredentialsMiddleware": 50,
+        "crawler.fetch.credentials.CredentialsMiddleware": 50,
         "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware": None,
-        "crawler.middlewares.robots.RobotsMiddleware": 100,
+        "crawler.fetch.robots.RobotsMiddleware": 100,
         "scrapy.downloadermiddlewares.httpcompression.HttpCompressionMiddleware": None,
-        "crawler.middlewares.unpacking.UnpackingMiddleware": 590,
+        "crawler.fetch.bodies.UnpackingMiddleware": 590,
         "scrapy.downloadermiddlewares.cookies.CookiesMiddleware": None,
-        "crawler.middlewares.cookies.FewCookiesMiddleware": 700,
+        "crawler.fetch.credentials.FewCookiesMiddleware": 700,
         # Nearer to the network than Scrapy's retries (550) and redirects (600), so that both
         # are counted and wait like any other request.
-        "crawler.middlewares.conditional.ConditionalGetMiddleware": 650,
+        "crawler.fetch.middlewares.ConditionalGetMiddleware": 650,
         # Before Scrapy's own proxy middleware (750), which takes the password out of the URL.
-        "crawler.middlewares.proxy.WrapperProxyMiddleware": 740,
-        "crawler.middlewares.manners.MannersMiddleware": 950,
+        "crawler.fetch.middlewares.WrapperProxyMiddleware": 740,
+        "crawler.fetch.middlewares.MannersMiddleware": 950,
     },
     "EXTENSIONS": {
         "scrapy.extensions.throttle.AutoThrottle": None,
-        "crawler.extensions.throttle.AutoThrottle": 0,
-        "crawler.extensions.garbage.Garbage": 10,
-        "crawler.extensions.summary.Summary": 20,
-        "crawler.extensions.progress.Progress": 30,
-        "crawler.extensions.grace.Grace": 40,
-        "crawler.extensions.metrics.Metrics": 50,
-        "crawler.extensions.room.Room": 60,
+        "crawler.ops.extensions.AutoThrottle": 0,
+        "crawler.ops.extensions.Garbage": 10,
+        "crawler.ops.extensions.Summary": 20,
+        "crawler.ops.extensions.Progress": 30,
+        "crawler.ops.extensions.Grace": 40,
+        "crawler.ops.extensions.Metrics": 50,
+        "crawler.ops.extensions.Room": 60,
     },
 }
-DOWNLOADER = "crawler.middlewares.downloader.Downloader"
+DOWNLOADER = "crawler.fetch.downloader.Downloader"
 # Scrapy imports its extensions before it asks whether they are on. These take 0.2 s (aiohttp,
 # Twisted's terminals); a key with None in EXTENSIONS would be imported as well.
 SLOW_EXTENSIONS = {
@@ -55,9 +55,9 @@ SLOW_EXTENSIONS = {
 # By scheme, not by order.
 HANDLERS: dict[str, dict[Any, Any]] = {
     "DOWNLOAD_HANDLERS": {
-        "http": "crawler.middlewares.http.HttpHandler",
-        "https": "crawler.middlewares.http.HttpHandler",
-        "sql": "crawler.middlewares.queries.SqlHandler",
+        "http": "crawler.fetch.handler.HttpHandler",
+        "https": "crawler.fetch.handler.HttpHandler",
+        "sql": "crawler.fetch.handler.SqlHandler",
     },
 }
 

@@ -17,7 +17,7 @@ except ConfigError as error:
 BOT_NAME = "freshet"
 SPIDER_MODULES = ["spiders"]
 NEWSPIDER_MODULE = "spiders"
-SPIDER_LOADER_CLASS = "spiders.stored.Loader"
+SPIDER_LOADER_CLASS = "spiders.site.Loader"
 COMMANDS_MODULE = "crawler.commands"
 ADDONS = {"crawler.addon.FreshetAddon": 100}
 

@@ -17,8 +17,8 @@ from crawler.dedup.model import Candidate, created_at, id_of
 from crawler.dedup.post_text import sketch_of, source_of, sourced_text
 from crawler.dedup.scheme import Scheme, scheme_of
 from crawler.extract.plain_text import as_texts
+from crawler.frontier.session import Session
 from crawler.items import Kind, Visit
-from crawler.session import Session
 from crawler.storage.fences import fence_of
 from pipelines.changes import OfSession
 

@@ -2,19 +2,184 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from crawler.errors import StorageError
 from crawler.feeds.politeness import not_before, poll_hours
-from crawler.items import SEEN, Fetched, Kind, KnownPost, Monitor, Visit
-from crawler.storage import feedposts, feeds
+from crawler.items import SEEN, Collected, Fetched, Kind, KnownPost, Monitor, Outcome, Post, Visit
+from crawler.storage import feeds
+from crawler.storage import feeds as feedposts
 from crawler.utils.text import count
-from pipelines import changes, following
-from pipelines.changes import OfSession, Rules
-from pipelines.collecting import HOUR, collect, outcome_of, past
+from pipelines import changes
+from pipelines import changes as following
+from pipelines.changes import EPOCH, MINUTE, OfSession, Rules
+from schedules.firstlook import FIRST_HOURS
+from schedules.history import CHANGE, MINUTES, History
+
+DIGEST_BYTES = 8
+HOUR = timedelta(hours=1)
+
+
+def collect(fetched: Fetched, monitor: Monitor, known: Mapping[str, KnownPost] | None) -> Collected:
+    """What a document brought.
+
+    known: those of its posts that are stored, by id; None where the document is the last one
+
+    A delivery brings new posts only. Its signature does not tell when it was signed: delivered
+    again, an old document would bring old contents back. The feed itself tells which one counts.
+    """
+    if known is None:
+        return Collected(monitor=_after(fetched, monitor, 0, 0.0))
+    before = fetched.target.history
+    new, edited, doubted = [], [], 0
+    for post in fetched.posts:
+        stored = known.get(post.id)
+        is_other = stored is not None and stored.content_hash != post.content_hash
+        if is_other and fetched.push is not None:
+            doubted += 1
+        elif stored is None or _unacknowledged(stored, before):
+            new.append((stored.key if stored else key_of(fetched, post), post))
+        elif is_other:
+            edited.append((stored.key, post))
+    missed = lost(fetched, monitor, len(new)) if new and not known else 0.0
+    after = _after(fetched, monitor, len(new), missed)
+    return Collected(tuple(new), tuple(edited), missed, doubted, after)
+
+
+def key_of(fetched: Fetched, post: Post) -> str:
+    """The `_id` of a post that is not stored yet."""
+    return f"{fetched.target.key} {post.id}"
+
+
+def _unacknowledged(stored: KnownPost, before: History | None) -> bool:
+    """Whether a crash came between the post and the visit that brought it."""
+    return before is None or (stored.first_seen - EPOCH) // MINUTE > before.until
+
+
+def outcome_of(fetched: Fetched, collected: Collected) -> Outcome:
+    """New on a first look, else whether there are new or edited posts."""
+    if fetched.target.content_hash is None:
+        return Outcome.NEW
+    return Outcome.CHANGED if collected.posts else Outcome.UNCHANGED
+
+
+def lost(fetched: Fetched, monitor: Monitor, new: int) -> float:
+    """Posts that left the document between two looks, estimated; 0 where none did.
+
+    Posts were lost when this document has nothing that is known. How many: the mean rate outside
+    of the time between the last look and the oldest post that is left, over that time. Where the
+    posts have no dates, that time is all since the last look, less the new posts.
+    """
+    before = fetched.target.history
+    if before is None or not lapsed(fetched, monitor):
+        return 0.0
+    last = EPOCH + before.until * MINUTE
+    oldest = _oldest(fetched.posts)
+    if oldest is not None and oldest <= last:
+        return 0.0
+    seen = len(before.changes) // CHANGE.itemsize
+    watched_hours = (before.until - before.since) * MINUTE / HOUR
+    if oldest is None:
+        elapsed = (fetched.at - last) / HOUR
+        rate = seen / watched_hours if watched_hours > 0 else 0.0
+        return max(0.0, rate * elapsed - new)
+    gap, rest = (oldest - last) / HOUR, (fetched.at - oldest) / HOUR
+    span = watched_hours + rest
+    return (seen + new) / span * gap if span > 0 else 0.0
+
+
+def lapsed(fetched: Fetched, monitor: Monitor) -> bool:
+    """Whether no post of the last document is in this one; empty documents tell nothing."""
+    if not monitor.ids or not fetched.posts or fetched.push is not None:
+        return False
+    return not set(_split(monitor.ids)) & set(map(digest, (p.id for p in fetched.posts)))
+
+
+def _after(fetched: Fetched, monitor: Monitor, new: int, missed: float) -> Monitor:
+    """What is known of the feed after this document."""
+    document, ids = fetched.document, [digest(post.id) for post in fetched.posts]
+    if fetched.push is not None:
+        ids = list(dict.fromkeys((*ids, *_split(monitor.ids))))[: max(1, monitor.window)]
+        return replace(monitor, ids=b"".join(ids), posts=monitor.posts + new)
+    left = set(_split(monitor.ids)) - set(ids)
+    count, full = len(ids), monitor.full or bool(left and ids)
+    has_lapsed = lapsed(fetched, monitor) and missed > 0
+    dates = [p.published for p in fetched.posts if p.published]
+    newest = max([*dates, *([monitor.newest] if monitor.newest else [])], default=None)
+    return replace(
+        monitor,
+        window=count if left and ids else max(monitor.window, count),
+        full=full,
+        ids=b"".join(ids) or monitor.ids,
+        posts=monitor.posts + new,
+        missed=monitor.missed + missed,
+        lapses=monitor.lapses + has_lapsed,
+        lapsed_at=fetched.at if has_lapsed else monitor.lapsed_at,
+        newest=newest,
+        bounds=document.bounds if document else monitor.bounds,
+    )
+
+
+def past(fetched: Fetched, collected: Collected) -> History:
+    """The feed's past with this look: a record for each post, those lost among them."""
+    at, before = _minutes(fetched.at), fetched.target.history
+    new = [post for _, post in collected.new]
+    if before is None:
+        return first_past(new, at)
+    if at <= before.until:
+        return before
+    records = [(before.until, at, _said(post, before.until, at)) for post in new]
+    oldest = _oldest(new)
+    by = min(at, max(before.until, _minutes(oldest))) if oldest else at
+    gone = [(before.until, by, 0)] * round(collected.missed)
+    return before.extended(at, gone + sorted(records, key=lambda record: record[2]))
+
+
+def first_past(posts: Iterable[Post], at: int) -> History:
+    """What the dates of a first document tell: all posts after its oldest one.
+
+    at: the look, in minutes since 1970. Nothing where a post has no date.
+    """
+    posts = list(posts)
+    said = sorted(_minutes(post.published) for post in posts if post.published)
+    if len(said) < max(2, len(posts)):
+        return History.begin(at)
+    since = max(said[0], at - int(FIRST_HOURS * MINUTES))
+    records = [(since, at, moment) for moment in said if since < moment <= at]
+    return History.begin(since).extended(at, records) if since < at else History.begin(at)
+
+
+def _said(post: Post, after: int, by: int) -> int:
+    """When a post says it came, in minutes since 1970; 0 where that cannot be."""
+    moment = _minutes(post.published) if post.published else 0
+    return moment if after <= moment <= by else 0
+
+
+def _oldest(posts: Iterable[Post]) -> datetime | None:
+    """The oldest date; None where a post has none."""
+    dates = [post.published for post in posts]
+    known = [date for date in dates if date is not None]
+    return min(known) if known and len(known) == len(dates) else None
+
+
+def _minutes(moment: datetime) -> int:
+    return (moment - EPOCH) // MINUTE
+
+
+def digest(post_id: str) -> bytes:
+    """A short digest of a post's id."""
+    data = post_id.encode("utf-8", "replace")
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+
+
+def _split(ids: bytes) -> list[bytes]:
+    return [ids[i : i + DIGEST_BYTES] for i in range(0, len(ids), DIGEST_BYTES)]
+
 
 logger = logging.getLogger(__name__)
 

@@ -21,14 +21,52 @@ from crawler.extract.list_wrappers import FeedsWrapper
 from crawler.extract.response import at_least_hours, moved_to, status_outcome
 from crawler.extract.wrapper import Wrapper, read_toml
 from crawler.feeds.discovery import hubs_of_headers
+from crawler.fetch.credentials import OwnPlaces
+from crawler.frontier.session import Session
 from crawler.items import FeedDocument, Fetched, Kind, NoFeed, Outcome, Target
-from crawler.middlewares.credentials import OwnPlaces
-from crawler.pushed import pushed_documents
 from crawler.storage import targets
-from crawler.storage.pushes import Push
+from crawler.storage import websub as pushes
+from crawler.storage.websub import Push
 from crawler.utils.sandbox import TooLong, TooMuch, time_limit
-from spiders.readers import reader_of, readers
+from spiders.probe import reader_of, readers
 from spiders.wrapper import Arguments, WrapperSpider
+
+BATCH = 100
+
+
+async def pushed_documents(session: Session) -> AsyncIterator[tuple[Target, Push]]:
+    """Deliveries with their feeds, the oldest first; those without a feed are dropped.
+
+    A delivery is done with when its visit is stored; the next one of the same feed waits for that.
+    """
+    while session.error is None:
+        batch = await session.patience.read(lambda: pushes.take(session.db, session.spider, BATCH))
+        if not batch:
+            return
+        for push in batch:
+            target = await _free(session, f"{session.spider} {push.url}")
+            if session.error is not None:
+                return
+            if target is None:
+                await pushes.done(session.db, [push.id])
+                continue
+            session.take(target)
+            yield target, push
+        await _until_stored(session)
+
+
+async def _free(session: Session, key: str) -> Target | None:
+    """A feed as it is stored, once nothing of it is in flight; None where it is not watched."""
+    while key in session.in_flight and session.error is None:
+        await session.until_released(session.releases)
+    return await session.patience.read(lambda: targets.of_key(session.db, key))
+
+
+async def _until_stored(session: Session) -> None:
+    """Deliveries that are in flight would be taken again."""
+    while session.in_flight and session.error is None:
+        await session.until_released(session.releases)
+
 
 # What takes longer to read than a turn of the reactor may take goes to a process of its own.
 BIG_BYTES = 100_000

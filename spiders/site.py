@@ -6,16 +6,168 @@ scrapy crawl site -a name=shop -a start_urls=https://… -a list_pages=REGEX -a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
+from scrapy import Spider
+from scrapy.settings import BaseSettings
+from scrapy.spiderloader import SpiderLoader
 
-from crawler.errors import ConfigError
+from crawler.config import Config
+from crawler.errors import ConfigError, WrapperError
+from crawler.extract.definition import Definition
 from crawler.extract.list_wrappers import any_wrapper
 from crawler.extract.wrapper import Wrapper, read_toml
+from crawler.utils.text import is_spider_name
 from spiders.wrapper import Arguments, WrapperSpider
+
+if TYPE_CHECKING:
+    from scrapy.crawler import Crawler
+
+    from crawler.extract.wrapper import Wrapper
+    from spiders.wrapper import Arguments, WrapperSpider
+
+logger = logging.getLogger(__name__)
+# Arguments that name the file of a definition.
+FILES = ("wrapper", "file")
+
+
+class Loader(SpiderLoader):
+    """Scrapy's spider loader, which also loads sites by the definitions in the database.
+
+    A spider class wins over a definition of its name. The database is read for names that no class
+    has, and for nothing else; `list` names the classes only.
+    """
+
+    def __init__(self, settings: BaseSettings) -> None:
+        super().__init__(settings)
+        self._settings = settings
+
+    def load(self, spider_name: str) -> type[Spider]:
+        """The spider class of this name, or one for a stored site; KeyError if there is neither."""
+        try:
+            return super().load(spider_name)
+        except KeyError:
+            if (found := self.load_stored(spider_name)) is None:
+                raise
+            return found
+
+    def load_stored(self, name: str) -> type[WrapperSpider] | None:
+        """A spider class for a stored site; None where no definition of this name is stored."""
+        if not is_spider_name(name):
+            return None
+        found = stored_definitions(Config.of(self._settings), [name])
+        return spider_of(found[name], self._spiders) if name in found else None
+
+
+def stored_definitions(config: Config, names: Iterable[str] | None = None) -> dict[str, Definition]:
+    """The definitions in the database by name, all if `names` is None (blocking).
+
+    Raises StorageError or ConfigError.
+    """
+    from crawler.storage import sites
+    from crawler.storage.store import opened
+
+    async def read() -> dict[str, Definition]:
+        async with opened(config) as db:
+            return await sites.definitions(db, names)
+
+    # `asyncio.run` takes the main thread's event loop away, on which a crawl may be about to run.
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(read())).result()
+
+
+def spider_of(
+    definition: Definition, spiders: dict[str, type[Spider]]
+) -> type[WrapperSpider] | None:
+    """A spider class that runs a stored definition; None where its reader is not in `spiders`.
+
+    The file that the definition was read from wins while it is there and still defines this site.
+    """
+    from spiders.wrapper import WrapperSpider
+
+    found = spiders.get(definition.reader)
+    if found is None or not issubclass(found, WrapperSpider):
+        return None
+    reader: type[WrapperSpider] = found
+
+    class Stored(reader):  # type: ignore[misc, valid-type]
+        """A site as its last run had it."""
+
+        name = definition.name
+        arguments_model: ClassVar[type[Arguments]] = _model_of(reader)
+        stored_definition: ClassVar[Definition] = definition
+
+        @classmethod
+        def read_wrapper(cls, arguments: Arguments) -> Wrapper:
+            """The wrapper of a file that is named, else of its own file, else of what is stored."""
+            if any(getattr(arguments, key, None) for key in FILES):
+                return reader.read_wrapper(arguments)
+            return current(cls.stored_definition, reader)
+
+        def begin(self, crawler: Crawler) -> None:
+            """Log which definition is used where that is not what the last run used."""
+            used = self.wrapper.definition
+            assert used is not None
+            _log(type(self).stored_definition, used)
+            type(self).stored_definition = used
+            super().begin(crawler)
+
+    Stored.__qualname__ = Stored.__name__ = f"Stored_{definition.name}"
+    return Stored
+
+
+def _model_of(reader: type[WrapperSpider]) -> type[Arguments]:
+    """The arguments of a reader; those of all spiders where the reader's ask for a definition."""
+    from spiders.wrapper import Arguments
+
+    try:
+        reader.read_arguments({})
+    except ConfigError:
+        return Arguments
+    return reader.arguments_model
+
+
+def current(definition: Definition, reader: type[WrapperSpider]) -> Wrapper:
+    """The wrapper that a site has now; raises WrapperError where neither source can be used."""
+    from crawler.extract.wrapper import read_toml
+
+    path = None if definition.file is None else Path(definition.file)
+    if path is not None and path.is_file():
+        found = reader.defined(read_toml(path), path)
+        if found.name == definition.name:
+            return found
+    if definition.withheld:
+        raise WrapperError(
+            f"{definition.name}: {definition.source} is gone, and the value of "
+            f"{definition.withheld[0]} is not stored, as it may be secret. Put the file back, or "
+            "write such values as ${VARIABLE}"
+        )
+    found = reader.wrapper_of(definition.values, f"{definition.name} as stored")
+    return found.defined_by(definition)
+
+
+def _log(known: Definition, used: Definition) -> None:
+    """Log what became of the file of a stored definition; nothing where it is as it was."""
+    if known.file is None:
+        return
+    if used.stored is None:
+        if not used.says_the_same_as(known):
+            logger.info(
+                "%s: %s was edited since the last run, using the file", used.name, used.file
+            )
+        return
+    lost = "no longer defines this site" if Path(known.file).is_file() else "is gone"
+    logger.warning(
+        "%s: %s %s, using the site definition stored at %s UTC",
+        used.name, known.file, lost, f"{used.stored:%Y-%m-%d %H:%M}",
+    )  # fmt: skip
+
 
 NEEDED = ("name", "start_urls", "item_pages")
 IN_A_FILE = (

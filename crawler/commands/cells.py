@@ -10,7 +10,7 @@ from statistics import fmean
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from crawler.command import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.utils.terminal import shortened, stdout
 from crawler.utils.text import HOUR, count, period, span

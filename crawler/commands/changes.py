@@ -7,10 +7,9 @@ import asyncio
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from crawler.command import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, moment, number, part, print_json, when
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.helping import moment, number, part, when
 from crawler.utils.terminal import printable, stdout
 from crawler.utils.text import count, listed
 from crawler.utils.time import Clock
@@ -66,7 +65,8 @@ class Command(FreshetCommand):
 
 
 async def _changes(config: Config, spider: str | None, opts: argparse.Namespace) -> Document:
-    from crawler.storage import changes, targets
+    from crawler.storage import targets
+    from crawler.storage import visits as changes
     from crawler.storage.store import opened
 
     async with opened(config) as db:
@@ -93,7 +93,7 @@ async def _changes(config: Config, spider: str | None, opts: argparse.Namespace)
 async def _told(db: Database, row: Document) -> Document:
     """A change as it is printed."""
     from crawler.items import Outcome
-    from crawler.storage import changes
+    from crawler.storage import visits as changes
 
     outcome = row["outcome"]
     if outcome == Outcome.GONE:
@@ -173,7 +173,7 @@ def _short(text: str) -> str:
 
 
 def _show(found: Document) -> None:
-    from crawler.storage.changes import MAX_EVENTS
+    from crawler.storage.visits import MAX_EVENTS
 
     console = stdout(soft_wrap=True)
     rows = found["changes"]

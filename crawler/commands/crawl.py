@@ -12,7 +12,7 @@ from scrapy.commands import crawl
 from scrapy.crawler import Crawler
 from scrapy.spiderloader import get_spider_loader
 
-from crawler.command import refuse_left_over
+from crawler.cli.base import refuse_left_over
 from crawler.config import Config
 from crawler.errors import Busy, ConfigError, FreshetError
 from crawler.utils.terminal import complain, print_line
@@ -95,8 +95,8 @@ class Command(crawl.Command):
 
     def _spider(self, name: str) -> type[Spider]:
         """The spider class of this name, or one for the site whose definition is stored."""
-        from crawler.refreshing.jobs import lacks_file
-        from spiders.stored import Loader, stored_definitions
+        from crawler.ops.jobs import lacks_file
+        from spiders.site import Loader, stored_definitions
 
         assert self.settings is not None
         if self._found is not None and self._found.name == name:
@@ -132,7 +132,7 @@ async def _check_storage(config: Config, spider: str) -> None:
 
 def _failed(crawler: Crawler) -> bool:
     """Whether the run failed; raises Busy where another began before it."""
-    from crawler.session import Session
+    from crawler.frontier.session import Session
 
     session = getattr(crawler.spider, "session", None)
     if not isinstance(session, Session):

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from scrapy.exceptions import UsageError
 
-from crawler.command import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, print_json
 from crawler.config import PREFIX, PROJECT, UNPREFIXED, Config
 from crawler.errors import ConfigError, ServerError
 from crawler.utils.terminal import print_line
 
 if TYPE_CHECKING:
-    from crawler.refreshing.jobs import Known, Spiders
+    from crawler.ops.jobs import Known, Spiders
 
 CRAWL_MINUTES = 10
 NIGHT_HOURS = 2, 3
@@ -50,14 +50,8 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print them."""
-        from crawler.refreshing.jobs import (
-            Known,
-            known_sites,
-            needs_database,
-            spiders_of,
-            with_files,
-        )
-        from crawler.refreshing.systemd import SERVICE, WORKER, unit
+        from crawler.ops.jobs import Known, known_sites, needs_database, spiders_of, with_files
+        from crawler.ops.systemd import SERVICE, WORKER, unit
 
         assert self.settings is not None
         if opts.worker:
@@ -87,7 +81,7 @@ class Command(FreshetCommand):
 
 def _usual(spiders: Spiders, known: Known) -> tuple[list[str], list[str]]:
     """The sites to schedule where none are named, and remarks; raises ConfigError if none."""
-    from crawler.refreshing.jobs import undefined_words, usual
+    from crawler.ops.jobs import undefined_words, usual
 
     found = usual(spiders, known)
     remarks = [f"not scheduled: {name}: {undefined_words(name)}" for name in found.undefined]
@@ -116,7 +110,7 @@ def _lines(
     names: list[str], spiders: Spiders, known: Known, config: Config
 ) -> list[tuple[str, str]]:
     """Times and commands, crawls first."""
-    from crawler.refreshing.chores import prune_words
+    from crawler.ops.jobs import prune_words
 
     minute = int(sha256(str(PROJECT).encode()).hexdigest(), 16)
     every = [
@@ -140,7 +134,7 @@ def _every(minute: int) -> str:
 def _what(name: str, spiders: Spiders, known: Known) -> list[str]:
     """What follows `scrapy crawl` for a spider class, a stored site or a file."""
     from crawler.extract.list_wrappers import load_any
-    from crawler.refreshing.jobs import ANY_SITE, check_name
+    from crawler.ops.jobs import ANY_SITE, check_name
 
     if name.endswith(".toml"):
         path = Path(name).resolve()

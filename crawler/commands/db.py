@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import UsageError
 
-from crawler.command import FreshetCommand, print_json, refuse_left_over
+from crawler.cli.base import FreshetCommand, print_json, refuse_left_over
 from crawler.config import Config
 from crawler.errors import Busy, ConfigError, ServerError
+from crawler.ops.progress import working
 from crawler.utils.terminal import print_line
 from crawler.utils.text import count
-from crawler.working import working
 
 if TYPE_CHECKING:
     from crawler.storage.client import Database
-    from crawler.storage.copying import Say
+    from crawler.storage.copy import Say
 
 COPY = "copy"
 ACTIONS = ("start", "stop", "status", "uri", COPY)
@@ -68,7 +68,7 @@ class Command(FreshetCommand):
 async def _copied(config: Config, uri: str, say: Say) -> dict[str, int]:
     """Copy while nobody writes; how many documents, by collection."""
     from crawler.storage.client import server_uri
-    from crawler.storage.copying import copy, target_of
+    from crawler.storage.copy import copy, target_of
     from crawler.storage.store import opened
 
     async with (

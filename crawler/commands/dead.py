@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from crawler.actions import Action, ActionsCommand
+from crawler.cli.base import Action, ActionsCommand
 
-MODULE = "crawler.deadletters"
+MODULE = "crawler.cli.dead"
 
 
 class Command(ActionsCommand):

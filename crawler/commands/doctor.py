@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from crawler.command import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, print_json
 from crawler.config import Config
-from crawler.doctor.findings import Finding, Status, as_json, lines
 from crawler.errors import ConfigError
+from crawler.ops.findings import Finding, Status, as_json, lines
+from crawler.ops.progress import working
 from crawler.utils.terminal import stdout
-from crawler.working import working
 
 STYLES = {Status.WARNING: "yellow", Status.FAILED: "red"}
 
@@ -45,7 +45,7 @@ class Command(FreshetCommand):
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Look, tell, and exit with 1 if something keeps Freshet from working."""
         # Slow to import: not for --help.
-        from crawler.doctor.examining import Asked, Examination
+        from crawler.ops.doctor import Asked, Examination
 
         assert self.settings is not None
         if opts.repair and not opts.deep:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from crawler.actions import Action, ActionsCommand
-
-OF_DUPLICATES = "crawler.duplication"
+from crawler.cli.base import Action, ActionsCommand
 
 
 class Command(ActionsCommand):
@@ -18,32 +16,38 @@ class Command(ActionsCommand):
         "list": Action(
             "show the clusters of near-duplicates, the largest first, or one of them",
             "scrapy duplicates --cluster 69a5b1f0c2d4e8f1a2b3c4d5",
-            f"{OF_DUPLICATES}.listing",
+            "crawler.cli.duplicates",
+            "run_list",
+            "list_options",
         ),
         "explain": Action(
             "compare two posts: bands, similarity, what was decided and why, side by side",
             "scrapy duplicates explain https://a.example/post https://b.example/copy",
-            f"{OF_DUPLICATES}.explaining",
+            "crawler.cli.duplicates_explain",
         ),
         "check": Action(
             'find the duplicates in a file of {"id", "text"} lines; the posts are left alone',
             "scrapy duplicates check posts.jsonl --keep archive --output flags.jsonl",
-            f"{OF_DUPLICATES}.checking",
+            "crawler.cli.duplicates_check",
         ),
         "kept": Action(
             "list what `check --keep` has kept, or remove one of them",
             "scrapy duplicates kept --forget archive",
-            f"{OF_DUPLICATES}.keeping",
+            "crawler.cli.duplicates",
+            "run_kept",
+            "kept_options",
         ),
         "rebuild": Action(
             "compare all posts anew, by what the settings ask for; crawls have to wait",
             "scrapy duplicates rebuild -s FRESHET_DUPLICATES=words",
-            f"{OF_DUPLICATES}.rebuilding",
+            "crawler.cli.duplicates",
+            "run_rebuild",
+            "rebuild_options",
         ),
         "bench": Action(
             "measure how copies with changed words are found, by Freshet and by others",
             "scrapy duplicates bench --documents 10000",
-            f"{OF_DUPLICATES}.bench",
+            "crawler.duplication.bench",
         ),
     }
     example = "scrapy duplicates"

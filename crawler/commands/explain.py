@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
-from crawler.command import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, print_json
 from crawler.config import Config
+from crawler.ops.progress import working
 from crawler.utils.terminal import stdout
 from crawler.utils.text import DAY, NOT_KNOWN, count, often, span
 from crawler.utils.time import Clock
-from crawler.working import working
 
 if TYPE_CHECKING:
     from crawler.storage.client import Document
@@ -51,9 +51,10 @@ class Command(FreshetCommand):
 async def _explained(
     config: Config, url: str, spider: str | None, say: Callable[[str], None]
 ) -> Document:
-    from crawler.finding import target_of
-    from crawler.storage import feeds, histories, sites, timetables
+    from crawler.storage import feeds, histories, sites
+    from crawler.storage import plans as timetables
     from crawler.storage.store import opened
+    from crawler.storage.target_queries import target_of
 
     async with opened(config) as db:
         now = Clock(config.clock_offset_hours).now()
@@ -61,9 +62,9 @@ async def _explained(
         spider = str(target["spider"])
         say(f"reading what is known of {spider}")
         # Slow to import: not before there is something to explain.
-        from crawler.replanning.explain import explained
-        from crawler.replanning.population import gather
-        from crawler.replanning.replan import hours_of
+        from crawler.planning.explain import explained
+        from crawler.planning.population import gather
+        from crawler.planning.replan import hours_of
 
         plan = str((target.get("plan") or {}).get("plan"))
         whole = (await timetables.plans_of(db, [plan])).get(plan)
@@ -82,7 +83,7 @@ async def _explained(
 def _show(found: Document) -> None:
     from rich.table import Table
 
-    from crawler import charts
+    from crawler.cli import output as charts
     from schedules.schedule import WEEK_HOURS
 
     console = stdout()

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from crawler.actions import Action, ActionsCommand
-
-OF_LISTS = "crawler.subscriptions"
+from crawler.cli.base import Action, ActionsCommand
 
 
 class Command(ActionsCommand):
@@ -17,32 +15,40 @@ class Command(ActionsCommand):
         "import": Action(
             "put in the feeds of an OPML file or of a list of URLs",
             "scrapy feeds import subscriptions.opml",
-            f"{OF_LISTS}.importing",
+            "crawler.cli.feeds",
+            "run_import",
+            "import_options",
         ),
         "add": Action(
             "add a feed, or the feed that a page names",
             "scrapy feeds add https://blog.example/ --category News/Local",
-            f"{OF_LISTS}.adding",
+            "crawler.cli.feeds",
+            "run_add",
+            "add_options",
         ),
         "export": Action(
             "write all feeds as OPML; import reads it again",
             "scrapy feeds export feeds.opml",
-            f"{OF_LISTS}.exporting",
+            "crawler.cli.feeds",
+            "run_export",
+            "export_options",
         ),
         "list": Action(
             "how each feed is doing: posts a week, posts it holds (S), visits, losses, trouble",
             "scrapy feeds list --errors",
-            f"{OF_LISTS}.listing",
+            "crawler.cli.feeds_list",
         ),
         "remove": Action(
             "remove feeds with their posts, versions and visits",
             "scrapy feeds remove https://blog.example/feed --yes",
-            f"{OF_LISTS}.removing",
+            "crawler.cli.feeds",
+            "run_remove",
+            "remove_options",
         ),
         "push": Action(
             "let hubs tell when there is something new",
             "scrapy feeds push --callback https://public.example/push",
-            "crawler.push.serve",
+            "crawler.cli.websub",
             "serve",
         ),
     }

@@ -11,7 +11,7 @@ from scrapy.commands import fetch
 from scrapy.exceptions import UsageError
 from w3lib.url import is_url
 
-from crawler.inspection import Inspection
+from crawler.cli.inspection import Inspection
 
 
 class Command(Inspection, fetch.Command):

@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import sys
 
-from crawler.command import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line
@@ -52,11 +52,11 @@ class Command(FreshetCommand):
 
 
 async def _forget(config: Config, what: str, *, really: bool) -> dict[str, int]:
-    from crawler.finding import names_of, unknown
     from crawler.items import CELL
     from crawler.storage import retention, targets
-    from crawler.storage.duplicates.opening import as_stored
+    from crawler.storage.dedup.index import as_stored
     from crawler.storage.store import opened
+    from crawler.storage.target_queries import names_of, unknown
 
     async with opened(config) as db, as_stored(db, config) as registry:
         now = Clock(config.clock_offset_hours).now()

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from crawler.command import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.utils.terminal import printable, shortened, stdout
@@ -60,9 +60,10 @@ class Command(FreshetCommand):
 
 
 async def _history(config: Config, url: str, opts: argparse.Namespace) -> Document:
-    from crawler.finding import names_of, target_of
-    from crawler.storage import sources, targets, versions, visits
+    from crawler.storage import posts as versions
+    from crawler.storage import sources, targets, visits
     from crawler.storage.store import opened
+    from crawler.storage.target_queries import names_of, target_of
 
     async with opened(config) as db:
         names = names_of(url, config)
@@ -104,7 +105,7 @@ def _chosen(posts: Sequence[Document], url: str, source: str | None) -> Document
 
 async def _of_post(db: Database, post: Document, posts: Sequence[Document]) -> Document:
     """A feed's post has versions, and the visits are its feed's."""
-    from crawler.storage import versions
+    from crawler.storage import posts as versions
 
     name, key = post["spider"], post["_id"]
     return {
@@ -143,7 +144,7 @@ def _position(number: str, n: int) -> int:
 
 
 def _show_diff(found: Document, pair: tuple[int, int], *, as_json: bool) -> None:
-    from crawler.storage import versions
+    from crawler.storage import posts as versions
     from crawler.utils.diff import unified
 
     before, after = (found["versions"][position] for position in pair)

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeVar
 
-from crawler.command import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, HelpWithLines, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.helping import HelpWithLines
 from crawler.utils import time as units
 from crawler.utils.terminal import stdout
 from crawler.utils.text import DAY, span
@@ -22,7 +21,7 @@ from crawler.utils.time import Clock
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from crawler.learning import Asked
+    from crawler.planning.learning import Asked
     from crawler.storage.client import Database, Document
 
 T = TypeVar("T")
@@ -74,7 +73,7 @@ class Command(FreshetCommand):
 
 def _asked(opts: argparse.Namespace) -> Asked:
     # Slow to import: not for --help.
-    from crawler.learning import Asked
+    from crawler.planning.learning import Asked
 
     asked = Asked(
         weeks=_read(_number, opts.weeks, "--weeks"),
@@ -127,8 +126,8 @@ async def _learn(config: Config, spider: str, asked: Asked, *, stop: bool) -> Do
 async def _learned(
     db: Database, spider: str, asked: Asked, now: datetime, *, stop: bool
 ) -> Document:
-    from crawler.learning import Asked, choose, outcome, progress
-    from crawler.storage import learnings
+    from crawler.planning.learning import Asked, choose, outcome, progress
+    from crawler.storage import learning as learnings
 
     phase = await learnings.follow(db, spider, now)
     if phase is None and stop:

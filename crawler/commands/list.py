@@ -21,7 +21,7 @@ class Command(scrapys.Command):
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print one name a line; the spider classes also where the database cannot be reached."""
-        from spiders.stored import stored_definitions
+        from spiders.site import stored_definitions
 
         assert self.settings is not None
         names = set(get_spider_loader(self.settings).list())

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import UsageError
 
-from crawler.command import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.metrics.address import address_of
 from crawler.utils import time as units
 from crawler.utils.files import atomic_replace
 from crawler.utils.terminal import complain
+from crawler.web.address import address_of
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -66,7 +66,7 @@ class Command(FreshetCommand):
 
 def _serve(config: Config, opts: argparse.Namespace) -> None:
     # Twisted's web parts are slow to import.
-    from crawler.metrics.serving import Order, serve
+    from crawler.cli.metrics import Order, serve
 
     limit = None if opts.for_time is None else _seconds(opts.for_time, "--for")
     order = Order(address_of(opts.port, "--port"), _seconds(opts.cache, "--cache"), limit)
@@ -74,7 +74,7 @@ def _serve(config: Config, opts: argparse.Namespace) -> None:
 
 
 async def _read(config: Config) -> list[Metric]:
-    from crawler.metrics.reading import read
+    from crawler.ops.metrics_database import read
     from crawler.storage.store import Store
 
     store = await Store.open(config)
@@ -85,7 +85,7 @@ async def _read(config: Config) -> list[Metric]:
 
 
 def _show(metrics: list[Metric], opts: argparse.Namespace) -> None:
-    from crawler.metrics.reading import text_of
+    from crawler.ops.metrics_database import text_of
 
     if opts.out is not None:
         _write(opts.out, text_of(metrics))

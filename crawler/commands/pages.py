@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from crawler.actions import Action, ActionsCommand
+from crawler.cli.base import Action, ActionsCommand
 
 
 class Command(ActionsCommand):
@@ -15,12 +15,16 @@ class Command(ActionsCommand):
         "build": Action(
             "write the pages whose cells or templates changed",
             "scrapy pages build templates --out /srv/www/cells",
-            "crawler.pages.build",
+            "crawler.cli.pages",
+            "run_build",
+            "build_options",
         ),
         "serve": Action(
             "show pages on this machine, and build them again as cells change",
             "scrapy pages serve templates --port 8000",
-            "crawler.pages.serve",
+            "crawler.cli.pages",
+            "run_serve",
+            "serve_options",
         ),
     }
     example = "scrapy pages build templates --out /srv/www/cells"

@@ -13,8 +13,8 @@ from scrapy.exceptions import ScrapyDeprecationWarning, UsageError
 from scrapy.utils.spider import DefaultSpider
 from w3lib.url import is_url
 
+from crawler.cli.inspection import Inspection
 from crawler.errors import ConfigError
-from crawler.inspection import Inspection
 from crawler.utils.terminal import complain
 
 

@@ -9,12 +9,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crawler.command import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
+from crawler.ops.progress import working
 from crawler.utils.terminal import stdout
 from crawler.utils.time import Clock
-from crawler.working import working
 
 if TYPE_CHECKING:
     from crawler.storage.client import Database, Document
@@ -60,7 +60,7 @@ class Command(FreshetCommand):
         if opts.urls < 1 or (opts.weeks is not None and opts.weeks <= 0):
             raise ConfigError("--urls and --weeks have to be more than 0")
         if opts.calendar is not None:
-            from crawler import pictures
+            from crawler.planning import plots as pictures
 
             pictures.check(opts.calendar)
         with working(self.config, "opening the database") as say:
@@ -86,7 +86,7 @@ async def _names(db: Database, name: str | None) -> list[str]:
 
 
 async def _plan(config: Config, name: str | None, picture: Path | None, say: Say) -> Document:
-    from crawler.overview import of_plans
+    from crawler.planning.report import of_plans
     from crawler.storage import plans
     from crawler.storage.store import opened
 
@@ -108,8 +108,8 @@ async def _plan(config: Config, name: str | None, picture: Path | None, say: Say
 async def _draw(db: Database, config: Config, found: Document, picture: Path) -> None:
     import numpy as np
 
-    from crawler import pictures
-    from crawler.replanning.expectations import changes_by_hour, gathered_of
+    from crawler.planning import plots as pictures
+    from crawler.planning.run import changes_by_hour, gathered_of
     from schedules.estimate import estimate
     from schedules.windows import DAYS
 
@@ -138,7 +138,7 @@ def _titles(found: Document, zones: list[str]) -> tuple[str, str]:
 
 
 async def _changes(config: Config, name: str | None, last: float | None, most: int) -> Document:
-    from crawler.overview import of_changes
+    from crawler.planning.report import of_changes
     from crawler.storage import sites
     from crawler.storage.store import opened
 
@@ -153,7 +153,7 @@ async def _changes(config: Config, name: str | None, last: float | None, most: i
 
 
 def _show(found: Document) -> None:
-    from crawler.tables import show_changes, show_plan
+    from crawler.cli.output import show_changes, show_plan
 
     console = stdout()
     for one in found.get("changes", ()):

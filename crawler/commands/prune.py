@@ -6,7 +6,7 @@ import argparse
 import asyncio
 from datetime import timedelta
 
-from crawler.command import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line
@@ -68,7 +68,7 @@ async def _prune(
     config: Config, spiders: list[str] | None, keep: int, days: float, *, really: bool
 ) -> Counts:
     from crawler.storage import retention, targets
-    from crawler.storage.keeping import Keeping
+    from crawler.storage.retention import Keeping
     from crawler.storage.store import opened
 
     async with opened(config) as db:

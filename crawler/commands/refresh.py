@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from crawler.actions import Action, ActionsCommand
+from crawler.cli.base import Action, ActionsCommand
 
 
 class Command(ActionsCommand):
@@ -15,7 +15,7 @@ class Command(ActionsCommand):
         "run": Action(
             "stay at work: visit what is due of all spiders, replan and prune at their times",
             "scrapy refresh run --replan 12h",
-            "crawler.refreshing.serve",
+            "crawler.cli.service",
         ),
     }
     example = "scrapy refresh run"

@@ -8,16 +8,15 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, TypeVar
 
-from crawler.command import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import Busy, ConfigError
+from crawler.ops.progress import working
 from crawler.utils import time as units
 from crawler.utils.terminal import print_line
-from crawler.working import working
 
 if TYPE_CHECKING:
-    from crawler.replanning.orders import Order
-    from crawler.replanning.wishes import Wish
+    from crawler.planning.request import Order, Wish
     from crawler.storage.client import Document
 
 T = TypeVar("T")
@@ -68,7 +67,7 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Plan, carry it out, and say what it is."""
-        from crawler.replanlines import show
+        from crawler.cli.output import show
 
         order = _order(_wish(opts), opts, self.config)
         try:
@@ -91,7 +90,7 @@ def _in_one(done: list[Document]) -> Document:
 
 def _wish(opts: argparse.Namespace) -> Wish:
     """What the options ask for."""
-    from crawler.replanning.wishes import Wish
+    from crawler.planning.request import Wish
 
     wish = Wish(
         policy=opts.policy,
@@ -108,7 +107,7 @@ def _wish(opts: argparse.Namespace) -> Wish:
 
 def _order(wish: Wish, opts: argparse.Namespace, config: Config) -> Order:
     """All that is asked for."""
-    from crawler.replanning.orders import Order
+    from crawler.planning.request import Order
 
     shared = opts.shared_budget or config.shared_budget
     return Order(wish, opts.spider, opts.kind, shared, opts.dry_run)
@@ -123,7 +122,7 @@ def _read(unit: Callable[[str], T], text: str | None, option: str) -> T | None:
 
 async def _replan(config: Config, order: Order, say: Say) -> list[Document]:
     # Slow to import: not before there is something to plan.
-    from crawler.replanning.work import replan_parts
+    from crawler.planning.run import replan_parts
     from crawler.storage import leases
     from crawler.storage.store import opened
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from scrapy.exceptions import UsageError
 
-from crawler.command import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, moment, number, print_json, when
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.helping import moment, number, when
 from crawler.utils.terminal import SafeConsole, complain
 from crawler.utils.text import count
 from crawler.utils.time import Clock
@@ -40,7 +39,7 @@ class Command(FreshetCommand):
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """What else a post has to be, and how many are shown."""
-        from crawler.subscriptions.common import category
+        from crawler.cli.feeds import category
 
         super().add_options(parser)
         parser.add_argument(
@@ -83,8 +82,8 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print what is found; as of grep, the exit code is 1 if that is nothing."""
+        from crawler.cli.search_output import nothing, plain, room, show_posts
         from crawler.search import Query
-        from crawler.searchlines import nothing, plain, room, show_posts
 
         if not args and opts.since is None:
             raise UsageError(
@@ -111,7 +110,7 @@ def _text(given: str) -> str:
 
 
 def _whose(opts: argparse.Namespace) -> Document:
-    from crawler.storage import subscriptions
+    from crawler.storage import feeds as subscriptions
 
     found: Document = {}
     if opts.spider is not None:
@@ -126,7 +125,7 @@ async def _search(
 ) -> tuple[list[Document], bool]:
     """What is found, and whether there is more than was asked for."""
     from crawler.storage import search
-    from crawler.storage.bulk import in_batches
+    from crawler.storage.retry import in_batches
     from crawler.storage.store import opened
 
     rows: list[Document] = []

@@ -14,7 +14,7 @@ from scrapy.shell import Shell
 from scrapy.utils.url import guess_scheme
 from w3lib.url import any_to_uri
 
-from crawler.inspection import Inspection
+from crawler.cli.inspection import Inspection
 
 
 class Command(Inspection, shell.Command):
@@ -53,7 +53,7 @@ class TypedShell(Shell):
         **kwargs: Any,
     ) -> None:
         """Fetch a page and fill the shell's variables; without an answer `response` is None."""
-        from crawler.middlewares.gate import TYPED
+        from crawler.fetch.guard import TYPED
 
         if isinstance(request_or_url, Request):
             request = request_or_url

@@ -6,17 +6,16 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from crawler.command import FreshetCommand, print_json
+from crawler.cli import simulate as options
+from crawler.cli.base import FreshetCommand, print_json
 from crawler.config import Config
-from crawler.simulation import options
+from crawler.ops.progress import working
 from crawler.utils.terminal import stdout
-from crawler.working import working
 
-# What plans is slow to import: not before there is something to simulate.
 if TYPE_CHECKING:
-    from crawler.simulation.feeds.simulation import FeedSimulation
-    from crawler.simulation.overload.simulation import OverloadSimulation
-    from crawler.simulation.pages.simulation import PageSimulation
+    from crawler.planning.simulate_feeds import FeedSimulation
+    from crawler.planning.simulate_overload import OverloadSimulation
+    from crawler.planning.simulate_pages import PageSimulation
 
 
 class Command(FreshetCommand):
@@ -54,7 +53,7 @@ class Command(FreshetCommand):
 def _of_overload(
     file: str | None, opts: argparse.Namespace, say: Callable[[str], None]
 ) -> OverloadSimulation:
-    from crawler.simulation.overload.simulation import OverloadSimulation
+    from crawler.planning.simulate_overload import OverloadSimulation
 
     return OverloadSimulation.of(file, opts, say)
 
@@ -63,9 +62,9 @@ def _simulation(
     kind: str, config: Config, opts: argparse.Namespace, say: Callable[[str], None]
 ) -> PageSimulation | FeedSimulation:
     if kind == options.FEEDS:
-        from crawler.simulation.feeds.simulation import FeedSimulation
+        from crawler.planning.simulate_feeds import FeedSimulation
 
         return FeedSimulation.of(config, opts, say)
-    from crawler.simulation.pages.simulation import PageSimulation
+    from crawler.planning.simulate_pages import PageSimulation
 
     return PageSimulation.of(config, opts, say)

@@ -6,10 +6,9 @@ import argparse
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from crawler.command import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, number, part, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.helping import number, part
 from crawler.utils.terminal import as_json, print_line, printable, stdout
 from crawler.utils.text import count, megabytes
 from crawler.utils.time import Clock
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
     from crawler.storage.client import Document
 
-# As `crawler.storage.lookup.State` has them.
+# As `crawler.storage.target_queries.State` has them.
 STATES_LISTED = {
     "errors": "whose last visit failed",
     "due": "that are due",
@@ -89,7 +88,8 @@ async def _counts(config: Config, spider: str | None) -> dict[str, Any]:
 
 
 async def _listed(config: Config, spider: str | None, opts: argparse.Namespace) -> Document:
-    from crawler.storage import lookup, targets
+    from crawler.storage import target_queries as lookup
+    from crawler.storage import targets
     from crawler.storage.store import opened
 
     state = None if opts.state is None else lookup.State(opts.state)

@@ -13,7 +13,7 @@ from scrapy.exceptions import UsageError
 from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.conf import arglist_to_dict
 
-from crawler.command import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, print_json
 from crawler.errors import ConfigError
 from crawler.utils.terminal import stdout
 from crawler.utils.text import count
@@ -107,7 +107,7 @@ class Command(FreshetCommand):
     def _fetch(
         self, spider: type[WrapperSpider], arguments: dict[str, str], urls: list[str]
     ) -> list[Page]:
-        from spiders.check import checking
+        from spiders.probe import checking
 
         assert self.settings is not None
         pages: list[Page] = []
@@ -146,7 +146,7 @@ class _Unmatched:
 
 def _never_found(wrapper: Wrapper, pages: list[Page]) -> list[str]:
     """Fields that none of the item pages has."""
-    from crawler.runwarnings import never_found
+    from crawler.frontier.run_warnings import never_found
 
     empty = [set(page["empty_fields"]) for page in pages if page["empty_fields"] is not None]
     names = set.intersection(*empty) if empty else set()

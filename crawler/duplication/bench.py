@@ -8,17 +8,17 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from crawler.command import print_json
+from crawler.cli.base import print_json
+from crawler.cli.duplicates import COMMAND, STOPPED, ended, positive
 from crawler.config import Config
-from crawler.duplication.common import COMMAND, STOPPED, ended, positive
 from crawler.duplication.edits import KINDS
 from crawler.errors import ConfigError
+from crawler.ops.progress import working
 from crawler.storage.client import Document
 from crawler.storage.scratch import explained
 from crawler.storage.store import opened
 from crawler.utils.terminal import complain
 from crawler.utils.text import count
-from crawler.working import working
 
 if TYPE_CHECKING:
     from crawler.duplication.corpus import Corpus

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from crawler.duplication.common import copies
+from crawler.cli.duplicates import copies
 from crawler.duplication.published import DOCUMENTS
 from crawler.storage.client import Document
 from crawler.utils.terminal import stdout

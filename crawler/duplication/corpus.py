@@ -13,7 +13,7 @@ from typing import IO, Protocol, cast
 
 import numpy as np
 
-from crawler.duplication.lines import Bad, Line, read
+from crawler.cli.duplicates_check import Bad, Line, read
 from crawler.errors import ConfigError
 
 GZIP, XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"

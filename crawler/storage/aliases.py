@@ -9,14 +9,16 @@ from __future__ import annotations
 from datetime import timedelta
 
 from pymongo import DeleteOne, UpdateMany
+from pymongo.errors import DuplicateKeyError
 
-from crawler.items import SEEN, Visit
+from crawler.items import SEEN, Kind, Visit
 from crawler.storage import fences
-from crawler.storage.bulk import keep_newest
 from crawler.storage.client import Database, Document
-from crawler.storage.duplicates.leaving import release_posts
-from crawler.storage.duplicates.registry import Registry
+from crawler.storage.dedup.edits import release_posts
+from crawler.storage.dedup.registry import Registry
+from crawler.storage.retry import keep_newest
 from crawler.storage.targets import MAX_ALIASES, MAX_CATEGORIES
+from crawler.utils.urls import host_of
 
 # Two feeds with the same posts may part again.
 TWINS = timedelta(days=7)
@@ -97,3 +99,48 @@ async def _hand_over(db: Database, registry: Registry | None, aliases: list[Visi
         await release_posts(db, registry, posts, aliases[0].fetched.at)
     gone = [DeleteOne(query) for query in own]
     await db.posts.bulk_write([*categories, *gone])
+
+
+BATCH = 1000
+FORGOTTEN = ("moved_to", "moves", "final_url")
+
+
+async def rename_moved(db: Database, spider: str, confirmations: int) -> list[tuple[str, str]]:
+    """Rename feeds that so many visits in a row found moved; pairs of old and new URL."""
+    query: Document = {
+        "spider": spider,
+        "kind": str(Kind.FEED),
+        "moves": {"$gte": confirmations},
+        "alias_of": {"$exists": False},
+    }
+    found = await db.targets.find(query).limit(BATCH).to_list(None)
+    return [(target["url"], await _rename(db, target)) for target in found]
+
+
+async def _rename(db: Database, target: Document) -> str:
+    spider, old, new = target["spider"], target["url"], target["moved_to"]
+    names = {"_id": f"{spider} {new}", "url": new}
+    await db.posts.update_many({"spider": spider, "feed": old}, {"$set": {"feed": new}})
+    await db.visits.update_many({"spider": spider, "target": old}, {"$set": {"target": new}})
+    await _copy(db, "feeds", target["_id"], names)
+    others = [alias for alias in target.get("aliases", ()) if alias not in (old, new)]
+    aliases = [*others, old][-MAX_ALIASES:]
+    await _copy(db, "targets", target["_id"], names | {"host": host_of(new), "aliases": aliases})
+    # Where that was watched before, its visits write posts that the other one's have written.
+    higher: Document = {"$max": {"fence": target.get("fence", 0)}}
+    await db.targets.update_one({"_id": names["_id"]}, higher)
+    await db.targets.delete_one({"_id": target["_id"]})
+    await db.feeds.delete_one({"_id": target["_id"]})
+    return str(new)
+
+
+async def _copy(db: Database, collection: str, key: str, names: Document) -> None:
+    """A document under another name, unless that is there."""
+    found = await db[collection].find_one({"_id": key})
+    if found is None:
+        return
+    kept = {name: value for name, value in found.items() if name not in FORGOTTEN}
+    try:
+        await db[collection].insert_one(kept | names)
+    except DuplicateKeyError:
+        return

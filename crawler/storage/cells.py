@@ -16,8 +16,7 @@ from crawler.extract.cells import Defined
 from crawler.items import CELL, SEEN, Kind, Planned, Target, Visit
 from crawler.storage import fences
 from crawler.storage.client import Database, Document
-from crawler.storage.parts import PERIOD
-from crawler.storage.targets import from_document, new_document
+from crawler.storage.targets import PERIOD, from_document, new_document
 from crawler.utils.text import period
 from crawler.utils.time import NEVER
 from schedules.schedule import WEEK_HOURS

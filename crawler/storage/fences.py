@@ -19,8 +19,8 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import BulkWriteError
 
 from crawler.items import Target
-from crawler.storage.bulk import DUPLICATE_KEY
 from crawler.storage.client import Document
+from crawler.storage.retry import DUPLICATE_KEY
 
 VISIT = 1000
 

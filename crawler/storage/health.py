@@ -23,13 +23,13 @@ from crawler.storage.client import (
     Document,
     check_reachable,
     open_client,
+    read_clock,
     server_uri,
     without_password,
 )
 from crawler.storage.embedded import EmbeddedServer, lack_of_room
-from crawler.storage.patience import in_short
+from crawler.storage.retry import in_short
 from crawler.storage.schema import META, refuse_half_a_copy
-from crawler.storage.servertime import read_clock
 
 PINGS = 5
 # What is left of a test that was killed goes after this time.

@@ -19,8 +19,8 @@ from crawler.dedup.model import id_of
 from crawler.items import Kind
 from crawler.storage import fences
 from crawler.storage.client import Database, Document
-from crawler.storage.duplicates.opening import META
-from crawler.storage.parts import EPOCH
+from crawler.storage.dedup.index import META
+from crawler.storage.targets import EPOCH
 
 BATCH = 1000
 EXAMPLES = 3
@@ -412,7 +412,8 @@ def _is_current(signature: Document, post: Document) -> bool:
 async def _with_text(db: Database, keys: Sequence[str]) -> int:
     """How many of these posts have a text to compare."""
     from crawler.config import Config
-    from crawler.storage.duplicates import comparing, reading
+    from crawler.storage.dedup import candidates as comparing
+    from crawler.storage.dedup import queries as reading
 
     if not keys:
         return 0

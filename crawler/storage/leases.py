@@ -30,7 +30,7 @@ from pymongo.errors import DuplicateKeyError, PyMongoError
 from crawler.config import Config
 from crawler.errors import Busy, LeaseLost
 from crawler.storage.client import Database, Document
-from crawler.storage.patience import Patience
+from crawler.storage.retry import Patience
 from crawler.utils import tasks
 from crawler.utils.time import steady_seconds
 

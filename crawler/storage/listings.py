@@ -6,18 +6,110 @@ that only moved to the next page of its list is not taken for removed in between
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from pymongo import UpdateMany, UpdateOne
+from pymongo import ReturnDocument, UpdateMany, UpdateOne
 
+from crawler.extract.links import Traps
 from crawler.items import Fetched, Kind, Link, Target
-from crawler.storage import hints, targets
-from crawler.storage.bulk import in_batches, insert_new, keep_newest
+from crawler.storage import targets
 from crawler.storage.client import Database, Document
-from crawler.storage.patterns import Patterns
+from crawler.storage.retry import in_batches, insert_new, keep_newest
+
+LASTMOD, LIST = "lastmod", "list"
+SAMPLE = 100
+BENEFIT_OF_DOUBT = 10
+LEAST_SHARE = 0.2
+
+
+async def record_hints(db: Database, spider: str, links: Iterable[Link], due: datetime) -> None:
+    """Keep each link's `lastmod`; a target last visited before it is due, if hints are right."""
+    dated = [link for link in links if link.lastmod is not None]
+    if not dated:
+        return
+    writes = []
+    if await trusted(db, spider, LASTMOD):
+        writes = [
+            UpdateOne(
+                {
+                    "_id": f"{spider} {link.url}",
+                    "lastmod": {"$ne": link.lastmod},
+                    "visited_at": {"$lt": link.lastmod},
+                },
+                {"$set": {"next_visit": due, "hinted": True, "hint": LASTMOD}},
+            )
+            for link in dated
+        ]
+    writes += [
+        UpdateOne({"_id": f"{spider} {link.url}"}, {"$set": {"lastmod": link.lastmod}})
+        for link in dated
+    ]
+    await db.targets.bulk_write(writes)
+
+
+async def of_list(db: Database, spider: str, items: list[str], due: datetime) -> None:
+    """These items are due, if such hints are right: a list shows them otherwise than before."""
+    if not items or not await trusted(db, spider, LIST):
+        return
+    # Who is due anyway, or was visited in this pass, needs no hint.
+    query: Document = {
+        "_id": {"$in": [f"{spider} {item}" for item in items]},
+        "next_visit": {"$gt": due},
+        "visited_at": {"$lt": due},
+        "consecutive_gone": 0,
+    }
+    await db.targets.update_many(query, {"$set": {"next_visit": due, "hinted": True, "hint": LIST}})
+
+
+async def trusted(db: Database, spider: str, hint: str) -> bool:
+    """Whether enough of the latest visits that such a hint caused found a change."""
+    query = {"spider": spider, "hint": hint}
+    cursor = db.visits.find(query, {"changed": 1}).sort("at", -1).limit(SAMPLE)
+    found = [row["changed"] async for row in cursor]
+    return len(found) < BENEFIT_OF_DOUBT or sum(found) / len(found) >= LEAST_SHARE
+
+
+class Patterns:
+    """The patterns of one pass's wrapper."""
+
+    def __init__(self, db: Database, traps: Traps) -> None:
+        self._db = db
+        self._spider = traps.wrapper.name
+        self._counted: set[str] = set()
+        self.traps = traps
+
+    async def open(self) -> None:
+        """Take over what former passes have counted."""
+        found = await self._db.sites.find_one({"_id": self._spider}, {"patterns": 1})
+        self.traps.targets |= (found or {}).get("patterns", {})
+
+    async def admitted(self, links: Sequence[Link], depth: int) -> list[Link]:
+        """Those of new links that may become targets."""
+        for pattern in self.traps.filled(links) - self._counted:
+            await self._count(pattern)
+        return self.traps.sifted(links, depth)
+
+    async def added(self, links: Sequence[Link]) -> None:
+        """Note links that have become targets; what others have added meanwhile is learnt."""
+        new = Counter(link.pattern for link in links if link.pattern)
+        if not new:
+            return
+        more: Document = {"$inc": {f"patterns.{name}": n for name, n in new.items()}}
+        found = await self._db.sites.find_one_and_update(
+            {"_id": self._spider}, more, {"patterns": 1}, return_document=ReturnDocument.AFTER
+        )
+        self.traps.targets |= (found or {}).get("patterns", {})
+
+    async def _count(self, pattern: str) -> None:
+        self._counted.add(pattern)
+        query = {"spider": self._spider, "pattern": pattern}
+        n = await self._db.targets.count_documents(query)
+        await self._db.sites.update_one({"_id": self._spider}, {"$set": {f"patterns.{pattern}": n}})
+        self.traps.targets[pattern] = n
+
 
 BATCH = 1000
 
@@ -31,7 +123,7 @@ async def record(db: Database, fetched: Fetched, due: datetime, patterns: Patter
         found = await _resolve_aliases(db, spider, part)
         links, new = await _discover(db, fetched, found, due, patterns)
         discovered += new
-        await hints.record(db, spider, links, due)
+        await record_hints(db, spider, links, due)
         items += [link for link in links if link.kind is Kind.ITEM]
     await _update_edges(db, fetched.target, items, due)
     has_too_many = patterns.traps.left_out > left_out
@@ -195,3 +287,28 @@ async def _settle_batch(db: Database, spider: str, items: list[str], at: datetim
         await db.posts.bulk_write(moved, ordered=False)
     await db.listings.delete_many(query | {"shown": False})
     return marked.modified_count
+
+
+CARDS_BATCH = 1000
+
+
+async def record_cards(db: Database, fetched: Fetched, due: datetime) -> None:
+    """Items with another card than at the list's last visit are due, if such hints are right."""
+    page = fetched.target
+    cards = {
+        f"{page.spider} {link.url} {page.url}": link.card
+        for link in fetched.links or ()
+        if link.card is not None
+    }
+    for keys in in_batches(list(cards), CARDS_BATCH):
+        cursor = db.listings.find({"_id": {"$in": keys}}, {"item": 1, "card": 1})
+        other = [edge async for edge in cursor if edge.get("card") != cards[edge["_id"]]]
+        known = [edge["item"] for edge in other if edge.get("card") is not None]
+        # Items first: once a card is kept, a repetition after a crash takes it for done.
+        await of_list(db, page.spider, known, due)
+        writes = [
+            UpdateOne({"_id": edge["_id"]}, {"$set": {"card": cards[edge["_id"]]}})
+            for edge in other
+        ]
+        if writes:
+            await db.listings.bulk_write(writes, ordered=False)

@@ -16,7 +16,7 @@ from pymongo.errors import OperationFailure, PyMongoError
 
 from crawler.errors import StorageError
 from crawler.storage.client import UNHURRIED, Database, Document
-from crawler.storage.patience import in_short
+from crawler.storage.retry import in_short
 
 Collection = AsyncCollection[Document]
 BATCH = 2000

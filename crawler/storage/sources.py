@@ -20,10 +20,10 @@ from pymongo import UpdateOne
 
 from crawler.dedup.model import id_of
 from crawler.items import SEEN, Kind, Outcome, Post, Visit
-from crawler.storage.bulk import in_batches
 from crawler.storage.client import Database, Document
-from crawler.storage.duplicates import flags, signatures
-from crawler.storage.duplicates.registry import Registry
+from crawler.storage.dedup import flags, signatures
+from crawler.storage.dedup.registry import Registry
+from crawler.storage.retry import in_batches
 from crawler.utils.urls import canonical, item_key
 
 BATCH = 1000

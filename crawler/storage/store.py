@@ -14,11 +14,19 @@ from pymongo.errors import PyMongoError
 
 from crawler.config import Config
 from crawler.errors import StorageError
-from crawler.storage.client import Database, Document, check_reachable, open_client, server_uri
+from crawler.storage.client import (
+    Database,
+    Document,
+    Reading,
+    check_reachable,
+    in_words,
+    open_client,
+    read_clock,
+    server_uri,
+)
 from crawler.storage.embedded import EmbeddedServer
-from crawler.storage.patience import in_short, why_unavailable
+from crawler.storage.retry import in_short, why_unavailable
 from crawler.storage.schema import prepare
-from crawler.storage.servertime import Reading, in_words, read_clock
 from crawler.utils import tasks
 
 logger = logging.getLogger(__name__)

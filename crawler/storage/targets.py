@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from pymongo import UpdateMany, UpdateOne
@@ -17,27 +17,86 @@ from crawler.items import (
     Fetched,
     Kind,
     Outcome,
+    Planned,
     Target,
     Validators,
     Visit,
     planned_window,
 )
-from crawler.storage import fences, hosts, parts
-from crawler.storage.bulk import in_batches, keep_newest
+from crawler.storage import fences
+from crawler.storage import runs as hosts
 from crawler.storage.client import Database, Document
+from crawler.storage.retry import in_batches, keep_newest
 from crawler.storage.visits import recover, row_of
 from crawler.utils.time import NEVER
 from crawler.utils.urls import host_of
 
 if TYPE_CHECKING:
+    from schedules.history import History
     # Commands that count targets start faster without it.
-    from crawler.extract.wrapper import Match, Wrapper
+from crawler.extract.wrapper import Match, Wrapper
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+ADAPTIVE = "adaptive"
+# Of the plan that a cell's period stands for; no replan touches it.
+PERIOD = "period"
+
+
+def in_minutes(moment: datetime) -> int:
+    """Whole minutes since 1970 (UTC)."""
+    return (moment - EPOCH) // MINUTE
+
+
+def history_of(found: Document | None) -> History | None:
+    """The past that a target's document holds."""
+    if not found:
+        return None
+    from schedules.history import History
+
+    since, until = in_minutes(found["since"]), in_minutes(found["until"])
+    return History(since, until, bytes(found["changes"]))
+
+
+def history_document(history: History, lies: int = 0) -> Document:
+    """A past as it is stored."""
+    return {
+        "since": EPOCH + history.since * MINUTE,
+        "until": EPOCH + history.until * MINUTE,
+        "changes": history.changes,
+        "lies": lies,
+    }
+
+
+def planned_of(found: Document | None) -> Planned | None:
+    """The plan that a target's document holds; None where it says no time at all."""
+    if not found:
+        return None
+    from schedules.schedule import Schedule
+
+    schedule = Schedule(
+        found.get("weeks") or 1,
+        tuple(found.get("slots") or ()),
+        found.get("every_hours") or 0.0,
+        found.get("phase_hours") or 0.0,
+    )
+    if not schedule.visits_per_week:
+        return None
+    return Planned(
+        found["plan"],
+        schedule,
+        found.get("until"),
+        found.get("policy") == ADAPTIVE and schedule.every_hours > 0,
+        found.get("min_hours") or 0.0,
+        found.get("max_hours") or 0.0,
+    )
+
 
 # A link to a page that never was there.
 DEAD_LINK: Document = {"refreshed": 0, "consecutive_gone": {"$gt": 0}}
 # The page of a feed's post is fetched once, and planned never.
 ONCE: Document = {"post": {"$exists": True}}
-# What killed its workers waits for somebody to look at it (crawler/storage/dead.py).
+# What killed its workers waits for somebody to look at it (crawler/storage/runs.py).
 ALIVE: Document = {"dead": {"$exists": False}}
 # Targets whose URLs tell whether a pattern has matched something.
 SAMPLE = 1000
@@ -90,9 +149,9 @@ def from_document(found: Document) -> Target:
         refreshed=found.get("refreshed", 0),
         consecutive_errors=found.get("consecutive_errors", 0),
         consecutive_gone=found.get("consecutive_gone", 0),
-        history=parts.history_of(found.get("history")),
+        history=history_of(found.get("history")),
         lies=found.get("history", {}).get("lies", 0),
-        plan=parts.planned_of(found.get("plan")),
+        plan=planned_of(found.get("plan")),
         depth=found.get("depth", 0),
         post=found.get("post"),
         moved_to=found.get("moved_to"),
@@ -193,7 +252,7 @@ def update_of(visit: Visit) -> UpdateOne:
         of_content = () if visit.outcome is Outcome.NOT_MODIFIED else ("again",)
         update["$unset"] = dict.fromkeys(("alias_of", *of_content), "")
         if visit.history is not None:
-            state["history"] = parts.history_document(visit.history, visit.lies)
+            state["history"] = history_document(visit.history, visit.lies)
         if visit.collected is not None:
             state["window"] = planned_window(visit.collected.monitor)
             state["asks_hours"] = visit.collected.monitor.bounds.every_hours or 0.0
@@ -218,7 +277,7 @@ def _delivered(visit: Visit) -> UpdateOne:
         "last_visit": row_of(visit),
     }
     if visit.history is not None:
-        state["history"] = parts.history_document(visit.history, visit.lies)
+        state["history"] = history_document(visit.history, visit.lies)
     if visit.has_new_content:
         state["changed_at"] = visit.fetched.at
     same = {"_id": visit.fetched.target.key} | fences.same(visit.fetched.target.fence)
@@ -409,7 +468,7 @@ def watched(spiders: Sequence[str] | None = None) -> Document:
 
 def to_plan(spiders: Sequence[str] | None = None) -> Document:
     """As `watched`, without cells that have a period of their own."""
-    return watched(spiders) | {"plan.policy": {"$ne": parts.PERIOD}}
+    return watched(spiders) | {"plan.policy": {"$ne": PERIOD}}
 
 
 async def outlook(db: Database, spider: str, started: datetime, now: datetime) -> Outlook:

@@ -27,28 +27,29 @@ from crawler.errors import Unreachable
 from crawler.items import Kind, Outcome, Visit
 from crawler.storage import (
     aliases,
-    cards,
     cells,
-    feedposts,
     feeds,
     fences,
-    interrupted,
     listings,
     posts,
-    pushes,
     sources,
     targets,
-    versions,
     visits,
     websub,
 )
-from crawler.storage.bulk import insert_new
+from crawler.storage import feeds as feedposts
+from crawler.storage import listings as cards
+from crawler.storage import posts as versions
+from crawler.storage import recovery as interrupted
+from crawler.storage import websub as pushes
 from crawler.storage.client import Database
-from crawler.storage.duplicates import claims, flags, leaving
-from crawler.storage.duplicates.registry import Registry
-from crawler.storage.keeping import Keeping, measure
-from crawler.storage.patience import REDIS, Patience
-from crawler.storage.patterns import Patterns
+from crawler.storage.dedup import edits as leaving
+from crawler.storage.dedup import flags
+from crawler.storage.dedup import index as claims
+from crawler.storage.dedup.registry import Registry
+from crawler.storage.listings import Patterns
+from crawler.storage.retention import Keeping, measure
+from crawler.storage.retry import REDIS, Patience, insert_new
 
 logger = logging.getLogger(__name__)
 Entry = tuple[Visit, "asyncio.Future[None]"]
@@ -272,7 +273,7 @@ class Writer:
         new = [visit for visit in batch if visit.stores_content]
         claiming = asyncio.create_task(self._claim(batch))
         try:
-            await versions.store(self._db, [versions.row_of(visit) for visit in new])
+            await versions.store_versions(self._db, [versions.row_of(visit) for visit in new])
         finally:
             # Whatever fails, nothing goes on while the batch is tried again.
             verdicts = await claiming
@@ -301,7 +302,7 @@ class Writer:
             links = listings.record(self._db, visit.fetched, self._due, self._patterns)
             self.discovered += await links
         if visit.fetched.target.kind is Kind.LIST and visit.alias_of is None:
-            await cards.record(self._db, visit.fetched, self._due)
+            await cards.record_cards(self._db, visit.fetched, self._due)
         if visit.gone and visit.outcome is Outcome.GONE:
             await listings.drop_all(self._db, visit.fetched.target)
 

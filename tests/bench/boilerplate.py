@@ -35,10 +35,11 @@ from crawler.dedup.signature import jaccard
 from crawler.dedup.sketch import OF_CHARACTERS
 from crawler.duplication.edits import KINDS, edited, words_of
 from crawler.storage.client import Document
-from crawler.storage.duplicates import boilerplate, claims
-from crawler.storage.duplicates.kept import temporary
-from crawler.storage.duplicates.opening import opened
-from crawler.storage.duplicates.registry import Registry
+from crawler.storage.dedup import boilerplate
+from crawler.storage.dedup import index as claims
+from crawler.storage.dedup.index import opened
+from crawler.storage.dedup.named import temporary
+from crawler.storage.dedup.registry import Registry
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.schema import prepare
 from crawler.storage.store import Store

@@ -27,9 +27,10 @@ from crawler.dedup.sketch import Sketch
 from crawler.items import Fetched, Kind, Outcome, Target, Visit
 from crawler.storage import posts, sources
 from crawler.storage.client import Database, Document
-from crawler.storage.duplicates import claims, flags
-from crawler.storage.duplicates.opening import opened
-from crawler.storage.duplicates.registry import Bands, Registry
+from crawler.storage.dedup import flags
+from crawler.storage.dedup import index as claims
+from crawler.storage.dedup.index import opened
+from crawler.storage.dedup.registry import Bands, Registry
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.store import opened as opened_database
 from tests.bench.claimsposts import Made, Posts

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from crawler.config import Config
-from crawler.metrics.reading import read, text_of
+from crawler.ops.metrics_database import read, text_of
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.store import Store
 from tests.bench.crawls import Crawl, freshet

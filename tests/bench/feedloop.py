@@ -28,7 +28,7 @@ from rich.table import Table
 
 from crawler.config import Config
 from crawler.storage.embedded import EmbeddedServer
-from crawler.storage.parts import planned_of
+from crawler.storage.targets import planned_of
 from schedules.calendar import next_visit
 from schedules.collected import CollectedTotals, collected
 from schedules.history import Times

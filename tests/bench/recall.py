@@ -26,8 +26,8 @@ from crawler.dedup.signature import jaccard
 from crawler.dedup.sketch import EXACT, Sketch
 from crawler.duplication.corpus import File
 from crawler.duplication.edits import KINDS, edited, is_cjk, words_of
-from crawler.storage.duplicates import claims
-from crawler.storage.duplicates.registry import Registry
+from crawler.storage.dedup import index as claims
+from crawler.storage.dedup.registry import Registry
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.store import Store
 from tests.bench.exactpairs import earlier_at_least

@@ -16,9 +16,11 @@ from crawler.config import Config
 from crawler.dedup.model import Candidate, Verdict, id_of
 from crawler.dedup.scheme import scheme_of
 from crawler.storage.client import Database
-from crawler.storage.duplicates import claims, flags, leaving
-from crawler.storage.duplicates.opening import opened
-from crawler.storage.duplicates.registry import Registry
+from crawler.storage.dedup import edits as leaving
+from crawler.storage.dedup import flags
+from crawler.storage.dedup import index as claims
+from crawler.storage.dedup.index import opened
+from crawler.storage.dedup.registry import Registry
 from crawler.storage.schema import prepare
 from tests.integration.harness import Row
 

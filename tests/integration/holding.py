@@ -10,7 +10,7 @@ import pymongo
 
 from crawler.config import Config
 from crawler.storage.leases import Lease
-from crawler.storage.patience import Patience
+from crawler.storage.retry import Patience
 from crawler.storage.store import opened
 from tests.integration.harness import Row
 

@@ -12,9 +12,8 @@ from pymongo import AsyncMongoClient
 
 from crawler.items import Kind
 from crawler.storage.client import Database
-from crawler.storage.parts import history_document, in_minutes
 from crawler.storage.schema import prepare
-from crawler.storage.targets import new_document
+from crawler.storage.targets import history_document, in_minutes, new_document
 from schedules.history import History
 from tests.integration.harness import Db, Row
 

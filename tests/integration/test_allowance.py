@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from crawler.allowance import Allowance
 from crawler.extract.wrapper import Wrapper
+from crawler.frontier.budget import Allowance
 from crawler.storage.client import Database
-from crawler.storage.patience import Patience
+from crawler.storage.retry import Patience
 from crawler.utils.time import Clock
 from tests.integration.harness import Db
 from tests.integration.known_pages import on

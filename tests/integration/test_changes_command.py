@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from crawler.storage import changes
+from crawler.storage import visits as changes
 from crawler.storage.client import Database
 from crawler.storage.schema import prepare
 from tests.integration.harness import Db, Freshet, Pages, Row

@@ -18,7 +18,7 @@ from pymongo.errors import PyMongoError
 
 from crawler.dedup.model import Candidate
 from crawler.storage.client import Database
-from crawler.storage.duplicates.registry import Registry
+from crawler.storage.dedup.registry import Registry
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.invariants import Law, check
 from tests.conftest import Databases

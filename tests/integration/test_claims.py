@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from crawler.dedup.model import Candidate
-from crawler.redis.bands import RedisBands
 from crawler.storage.client import Database
-from crawler.storage.duplicates.registry import Registry
+from crawler.storage.dedup.redis import RedisBands
+from crawler.storage.dedup.registry import Registry
 from tests.integration.claiming import HOUR, NOW, Posts, candidate, edited, index, stored, text
 from tests.integration.harness import Db
 

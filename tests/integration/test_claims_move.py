@@ -11,7 +11,7 @@ import redis as driver
 
 from crawler.config import Config
 from crawler.dedup.boilerplate import MIN_POSTS
-from crawler.storage.duplicates import opening
+from crawler.storage.dedup import index as opening
 from crawler.storage.store import opened
 from tests.integration.claiming import edited, text
 from tests.integration.harness import Db, Freshet, Pages, Row
@@ -158,9 +158,9 @@ def test_a_move_that_was_cut_off_is_repeated_or_undone(
     config = Config.load(mongo_uri=uri, redis_url=redis)
 
     async def move() -> None:
-        from crawler.redis.bands import RedisBands
-        from crawler.redis.client import open_redis
-        from crawler.storage.duplicates.registry import Registry
+        from crawler.storage.dedup.redis import RedisBands
+        from crawler.storage.dedup.registry import Registry
+        from crawler.storage.redis import open_redis
 
         async with opened(config) as db:
             asked: Any = opening.asked_of(config)

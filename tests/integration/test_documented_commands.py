@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler.storage.dead import Dead, bury
+from crawler.storage.runs import Dead, bury
 from crawler.storage.schema import prepare
 from tests.conftest import Databases
 from tests.integration.claiming import edited, text

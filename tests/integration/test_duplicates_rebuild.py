@@ -15,7 +15,8 @@ import redis
 from crawler.config import Config
 from crawler.errors import StorageError
 from crawler.storage.client import Database
-from crawler.storage.duplicates import opening, rebuilding
+from crawler.storage.dedup import index as opening
+from crawler.storage.dedup import rebuild as rebuilding
 from crawler.storage.store import opened
 from tests.integration.claiming import HOUR, NOW, edited, text
 from tests.integration.harness import Db, Freshet, Pages, Result, Row

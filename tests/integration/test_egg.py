@@ -71,10 +71,10 @@ def test_what_is_no_module_is_in_the_egg_and_the_tests_are_not(egg: Path) -> Non
 def test_scripts_and_kernels_are_read_from_it(egg: Path, tmp_path: Path) -> None:
     code = """
 from redis.asyncio import Redis
-from crawler.redis.bands import RedisBands
+from crawler.storage.dedup.redis import RedisBands
 from schedules.compiled import _stamp_of
-import crawler.redis.bands, schedules
-assert ".egg" in crawler.redis.bands.__file__
+import crawler.storage.dedup.redis, schedules
+assert ".egg" in crawler.storage.dedup.redis.__file__
 RedisBands(Redis(), "x")
 print(_stamp_of("schedules.optimal") != _stamp_of("crawler.dedup.kernels"))
 """

@@ -15,7 +15,7 @@ ITEMS = 12
 HEAD = """
 from scrapy import Request, signals
 from spiders.wrapper import WrapperSpider
-from crawler.session import Session
+from crawler.frontier.session import Session
 
 class Shop(WrapperSpider):
     name = "shop"
@@ -181,7 +181,7 @@ def crawl(
 
 def has_failed(result: Result, db: Db, said: str) -> None:
     assert result.code == 1, result.err
-    lines = [line for line in result.err.splitlines() if "[crawler.session] ERROR" in line]
+    lines = [line for line in result.err.splitlines() if "[crawler.frontier.session] ERROR" in line]
     assert len(lines) == 1, result.err
     assert said in lines[0], result.err
     run = db.runs.find_one(sort=[("started", -1)])
@@ -240,7 +240,7 @@ def test_a_database_that_refuses_fails_the_run(
         refuse(database, "runs", finished=None)
     failed = crawl(freshet, site, "", "-a", "full=1", hours=1)
     assert failed.code == 1, failed.err
-    assert sum("[crawler.session] ERROR" in line for line in failed.err.splitlines()) == 1
+    assert sum("[crawler.frontier.session] ERROR" in line for line in failed.err.splitlines()) == 1
 
 
 def test_an_export_that_cannot_be_written_fails_the_run(
@@ -265,7 +265,7 @@ def test_a_lease_loop_that_breaks_fails_the_run(
 """.replace("REDIS", redis).replace("DATABASE", database.name)
     result = crawl(freshet, site, broken, REDIS_URL=redis)
     assert result.code == 1, result.err
-    lines = [line for line in result.err.splitlines() if "[crawler.session] ERROR" in line]
+    lines = [line for line in result.err.splitlines() if "[crawler.frontier.session] ERROR" in line]
     assert len(lines) == 1, result.err
     assert re.search("WRONGTYPE|Redis", lines[0])
 

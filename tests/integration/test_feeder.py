@@ -14,10 +14,10 @@ from pymongo import AsyncMongoClient
 from pymongo.asynchronous.database import AsyncDatabase
 
 from crawler.config import Config
-from crawler.feeder import due_targets
-from crawler.hosts import HostLimits
+from crawler.frontier.budget import HostLimits
+from crawler.frontier.local import due_targets
+from crawler.frontier.session import Session
 from crawler.items import Kind, Target
-from crawler.session import Session
 from crawler.storage.targets import new_document
 from tests.integration.harness import Db, Row
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from crawler.items import Target, Visit
-from crawler.storage import interrupted
+from crawler.storage import recovery as interrupted
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.invariants import Report, check
 from tests.integration.claiming import edited, text

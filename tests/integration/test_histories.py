@@ -18,8 +18,8 @@ from crawler.dedup.scheme import scheme_of
 from crawler.items import Kind
 from crawler.storage import histories, retention, schema
 from crawler.storage.client import Database
-from crawler.storage.duplicates.registry import Registry
-from crawler.storage.migrations import build_histories
+from crawler.storage.dedup.registry import Registry
+from crawler.storage.schema import build_histories
 from crawler.storage.store import Store
 from crawler.storage.targets import new_document
 from schedules.history import CHANGE

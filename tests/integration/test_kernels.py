@@ -14,8 +14,7 @@ from shutil import copyfile, copytree
 import pytest
 
 from crawler.items import Kind
-from crawler.storage.parts import history_document, in_minutes
-from crawler.storage.targets import new_document
+from crawler.storage.targets import history_document, in_minutes, new_document
 from schedules.history import History
 from tests.integration.harness import HIDDEN, ROOT, Db, Freshet, Pages, Row
 from tests.integration.known_pages import BEGIN, NOW, clock, of_the_paper, put
@@ -84,7 +83,7 @@ def feed(name: str) -> Row:
 def test_what_the_installation_compiles_is_all_that_plans_and_crawls_need(
     stored: tuple[Db, str], freshet: Freshet, pages: Pages
 ) -> None:
-    python("-m", "crawler.kernels")
+    python("-m", "crawler.ops.kernels")
     put(*stored, [*of_the_paper(), *map(feed, "abc")])
     pages.list("list.html", ["/item-a.html", "/item-b.html"])
     pages.item("item-a.html", "A title and some words that are compared with others " * 9)
@@ -176,7 +175,7 @@ def test_the_live_line_counts_the_kernels_that_are_compiled() -> None:
     code = """
 import time
 from crawler.config import Config
-from crawler.working import working
+from crawler.ops.progress import working
 from schedules.compiling import announce
 
 with working(Config.load(), "opening the database") as say:

@@ -22,10 +22,9 @@ from hypothesis.stateful import (
 )
 from scrapy import Spider
 
-from crawler.redis.client import open_redis
-from crawler.redis.queue import LeasedQueue
-from crawler.redis.steady import Steady
-from crawler.worker import Worker
+from crawler.frontier.redis_queue import LeasedQueue
+from crawler.frontier.worker import Worker
+from crawler.storage.redis import Steady, open_redis
 
 WORKERS = ("ann", "ben", "cem")
 SOME = st.sampled_from(WORKERS)

@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from crawler.config import Config
 from crawler.items import Kind
-from crawler.metrics.reading import Latest, read, text_of
+from crawler.ops.metrics_database import Latest, read, text_of
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.store import Store
 from tests.integration.harness import (
@@ -385,8 +385,8 @@ def test_large_spiders_are_sampled(filled: tuple[Db, str], monkeypatch: pytest.M
         for n in range(2000)
     ]
     db.targets.insert_many(rows)
-    monkeypatch.setattr("crawler.storage.present.FEW", 100)
-    monkeypatch.setattr("crawler.storage.present.MOST", 1000)
+    monkeypatch.setattr("crawler.storage.freshness.FEW", 100)
+    monkeypatch.setattr("crawler.storage.freshness.MOST", 1000)
 
     async def metrics() -> str:
         store = await Store.open(Config.load(mongo_uri=uri))

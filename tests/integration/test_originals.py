@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from crawler.dedup.model import rank_of
 from crawler.storage.client import Database
-from crawler.storage.duplicates import claims, comparing, flags
-from crawler.storage.duplicates.registry import Registry
+from crawler.storage.dedup import candidates as comparing
+from crawler.storage.dedup import flags
+from crawler.storage.dedup import index as claims
+from crawler.storage.dedup.registry import Registry
 from tests.conftest import Databases
 from tests.integration.claiming import HOUR, NOW, Posts, candidate, edited, text
 from tests.integration.harness import Db, Freshet, Row

@@ -149,7 +149,7 @@ def test_a_zone_that_the_server_does_not_know_is_told_by_its_distance(
 ) -> None:
     from zoneinfo import ZoneInfo
 
-    from crawler.storage import changes
+    from crawler.storage import visits as changes
 
     class Unheard(ZoneInfo):
         """A zone whose name is too new for the server."""

@@ -11,8 +11,8 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from crawler.reactor import MAX_CONNECTIONS, MAX_OF_ADDRESS
-from crawler.storage.pushes import MOST_KEPT
+from crawler.storage.websub import MOST_KEPT
+from crawler.web.server import MAX_CONNECTIONS, MAX_OF_ADDRESS
 from tests.integration.harness import Db, Freshet, Row
 from tests.integration.pushing import (
     DAY,

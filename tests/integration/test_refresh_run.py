@@ -17,7 +17,8 @@ import pytest
 
 from crawler.config import Config
 from crawler.items import Kind
-from crawler.storage import duetimes, targets
+from crawler.storage import due as duetimes
+from crawler.storage import targets
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.store import opened
 from crawler.utils.time import Clock

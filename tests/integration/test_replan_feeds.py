@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from crawler.items import Kind
-from crawler.storage.parts import history_document, in_minutes
-from crawler.storage.targets import new_document
+from crawler.storage.targets import history_document, in_minutes, new_document
 from schedules.history import History
 from tests.integration.harness import Db, Freshet, Row
 from tests.integration.inside import in_json, run

@@ -42,7 +42,9 @@ def define(freshet: Freshet, pages: Pages) -> Definition:
 def warned(result: Result) -> list[str]:
     """What the run says at its end, without the site's name."""
     lines = [
-        line for line in result.err.splitlines() if "[crawler.session] WARNING: shop: " in line
+        line
+        for line in result.err.splitlines()
+        if "[crawler.frontier.session] WARNING: shop: " in line
     ]
     return [line.partition("WARNING: shop: ")[2] for line in lines]
 

@@ -12,7 +12,8 @@ import pytest
 from bson import ObjectId
 from pymongo import AsyncMongoClient
 
-from crawler.storage import migrations, search
+from crawler.storage import schema as migrations
+from crawler.storage import search
 from tests.integration.harness import Db, Freshet, Pages, Result, Row
 from tests.integration.inside import in_json, run
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from crawler.config import Config
-from crawler.storage import waiting
+from crawler.storage import due as waiting
 from crawler.storage.store import opened
 from tests.integration.harness import Db
 

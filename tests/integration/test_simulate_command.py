@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from crawler.traces.pages import read_trace
+from crawler.planning.traces import read_trace
 from schedules.history import Times
 from schedules.score import score
 from tests.integration.harness import Db, Freshet, Result

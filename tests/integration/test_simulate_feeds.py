@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from crawler.items import Kind
-from crawler.simulation.feeds.runs import check
-from crawler.storage.parts import history_document, in_minutes
+from crawler.planning.simulate_feeds import check
+from crawler.storage.targets import history_document, in_minutes
 from schedules.history import History, Times
 from schedules.world import Span
 from tests.integration.harness import Db, Freshet, Row

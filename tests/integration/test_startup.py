@@ -40,8 +40,8 @@ with open(told, "w") as file:
 HEAVY = {
     "numba", "numpy", "scipy", "redis", "pymongo", "aiohttp", "twisted.conch", "trafilatura",
     "dateparser", "matplotlib", "sqlalchemy", "feedparser", "rapidfuzz", "prometheus_client",
-    "twisted.internet.reactor", "crawler.storage.client", "crawler.session", "spiders.wrapper",
-    "datasketch", "rich.table", "rich.progress", "listparser", "lxml_html_clean",
+    "twisted.internet.reactor", "crawler.storage.client", "crawler.frontier.session",
+    "spiders.wrapper", "datasketch", "rich.table", "rich.progress", "listparser", "lxml_html_clean",
 }  # fmt: skip
 # Not those with actions, each of which is a module that has to be asked for its options.
 WITH_OWN_OPTIONS = (
@@ -51,7 +51,7 @@ WITH_OWN_OPTIONS = (
 OF_STORAGE = {"pymongo", "crawler.storage.client"}
 # Of garbage, until a crawl with nothing due has ended: by default there are over 300.
 MOST_COLLECTIONS = 220
-OF_CRAWLS = {"numpy", "twisted.internet.reactor", "crawler.session", "spiders.wrapper"}
+OF_CRAWLS = {"numpy", "twisted.internet.reactor", "crawler.frontier.session", "spiders.wrapper"}
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from crawler.items import Kind
-from crawler.storage import lookup
+from crawler.storage import target_queries as lookup
 from crawler.storage.client import Database
-from crawler.storage.lookup import State
 from crawler.storage.schema import prepare
+from crawler.storage.target_queries import State
 from crawler.storage.targets import new_document
 from tests.integration.harness import Db, Freshet, Row
 from tests.integration.inside import run
@@ -194,7 +194,7 @@ def test_the_nearest_url_costs_a_few_lookups(stored: tuple[Db, str]) -> None:
     db.targets.insert_many(rows)
 
     async def near(there: Database) -> list[str]:
-        from crawler.finding import nearest
+        from crawler.storage.target_queries import nearest
 
         return await nearest(there, f"{SHOP}/folder/10000.htm", ("targets",))
 

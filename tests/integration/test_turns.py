@@ -7,9 +7,8 @@ import uuid
 
 import pytest
 
-from crawler.redis.client import open_redis
-from crawler.redis.steady import Steady
-from crawler.redis.turns import Turns
+from crawler.frontier.politeness import Turns
+from crawler.storage.redis import Steady, open_redis
 
 
 async def ended(url: str, pause_seconds: float) -> tuple[bool, int]:

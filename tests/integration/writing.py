@@ -13,16 +13,16 @@ from pymongo.errors import PyMongoError
 
 from crawler.config import Config
 from crawler.dedup.scheme import scheme_of
-from crawler.ending import Ending
 from crawler.errors import Unreachable
 from crawler.extract.links import Traps
 from crawler.extract.wrapper import Wrapper
+from crawler.frontier.lifecycle import Ending
 from crawler.items import Fetched, Kind, Link, Outcome, Target, Visit
 from crawler.storage import runs, targets
-from crawler.storage.duplicates.opening import opened
+from crawler.storage.dedup.index import opened
 from crawler.storage.leases import CRAWL, Lease
-from crawler.storage.patience import Patience
-from crawler.storage.patterns import Patterns
+from crawler.storage.listings import Patterns
+from crawler.storage.retry import Patience
 from crawler.storage.store import Store
 from crawler.storage.writer import TakenOver, Writer
 from pipelines.changes import Rules, decide
@@ -53,7 +53,7 @@ class Process:
 
     async def begin(self) -> None:
         """Repair what earlier runs left, and begin a run."""
-        from crawler.preparing import Beginning, prepare
+        from crawler.frontier.lifecycle import Beginning, prepare
 
         config = Config.load(mongo_uri="mongodb://unused")
         await prepare(Beginning(self.db, self._registry, WRAPPER, config, self.started), full=False)

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler.items import SEEN, Fetched, Kind, Outcome, Target, Validators
-from pipelines.changes import Rules, decide
-from pipelines.following import EPOCH, MINUTE, said
+from pipelines.changes import EPOCH, MINUTE, Rules, decide, said
 from schedules.first import Intervals
 from tests.unit.pages import NOON
 

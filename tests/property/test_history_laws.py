@@ -6,9 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler.storage.columns import GrownTexts, Names, offsets
-from crawler.storage.histories import until_now
-from crawler.storage.parts import history_document, history_of
+from crawler.storage.histories import GrownTexts, Names, offsets, until_now
+from crawler.storage.targets import history_document, history_of
 from schedules.history import CHANGE, MINUTES, Histories, History
 
 LOOKS = st.lists(st.tuples(st.integers(1, 500), st.booleans()), max_size=12)

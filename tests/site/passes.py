@@ -21,7 +21,7 @@ from scrapy.utils.reactor import install_reactor
 
 from crawler.config import Config
 from crawler.errors import FreshetError
-from crawler.session import Session
+from crawler.frontier.session import Session
 from crawler.storage import targets
 from crawler.storage.store import opened
 from tests.site import clock

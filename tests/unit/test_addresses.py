@@ -6,9 +6,9 @@ from ipaddress import ip_address
 
 import pytest
 
-from crawler.addresses import Named, host_and_port, literal, usable
 from crawler.config import Config
 from crawler.errors import ConfigError
+from crawler.fetch.guard import Named, host_and_port, literal, usable
 
 PRIVATE = [
     "127.0.0.1", "127.8.9.10", "10.1.2.3", "172.16.0.1", "192.168.1.1", "100.64.0.1", "::1",

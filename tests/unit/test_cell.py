@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from crawler.cells.values import plain
 from crawler.config import expanded_url, shows_secret
 from crawler.errors import WrapperError
 from crawler.extract.list_wrappers import CellsWrapper, definitions
+from crawler.fetch.sql import plain
 
 PAGE = "https://weather.example/"
 SHOP = {"shop": {"url": "sqlite:///shop.db"}}

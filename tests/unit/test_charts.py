@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crawler import charts
+from crawler.cli import output as charts
 
 
 def test_bars_grow_with_their_values() -> None:

@@ -9,7 +9,7 @@ import pytest
 from bson import ObjectId
 from scrapy.exceptions import UsageError
 
-from crawler.command import print_json, refuse_left_over
+from crawler.cli.base import print_json, refuse_left_over
 from crawler.utils.terminal import complain
 
 

@@ -10,7 +10,7 @@ from crawler.dedup.model import created_at
 from crawler.dedup.post_text import is_record, text_of
 from crawler.errors import WrapperError
 from crawler.extract.wrapper import Wrapper
-from crawler.storage.duplicates.hot import MOST, HotBands
+from crawler.storage.dedup.registry import MOST, HotBands
 
 SEEN = datetime(2026, 3, 2, tzinfo=UTC)
 BOOK = {"title": "It", "price": {"amount": 9.5, "currency": "GBP"}, "image": "https://x.test/a.png"}

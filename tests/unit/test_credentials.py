@@ -7,9 +7,8 @@ from scrapy import Request
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 
 from crawler.extract.wrapper import Wrapper
+from crawler.fetch.credentials import CredentialsMiddleware, FewCookiesMiddleware, OwnPlaces
 from crawler.items import Kind, Target
-from crawler.middlewares.cookies import FewCookiesMiddleware
-from crawler.middlewares.credentials import CredentialsMiddleware, OwnPlaces
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,12 @@ import pytest
 import yaml
 
 from crawler.config import PREFIX, UNPREFIXED, Config
-from crawler.doctor.knobs import KNOWN
 from crawler.errors import ConfigError
-from crawler.refreshing import options
-from crawler.refreshing.chores import chores
-from crawler.refreshing.jobs import with_files
-from crawler.refreshing.service import REST_SECONDS
-from crawler.refreshing.systemd import SERVICE, WORKER, unit
+from crawler.ops import options
+from crawler.ops.doctor_sites import KNOWN
+from crawler.ops.jobs import chores, with_files
+from crawler.ops.service import REST_SECONDS
+from crawler.ops.systemd import SERVICE, WORKER, unit
 from crawler.storage.client import with_database
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,29 +13,27 @@ from scrapy.robotstxt import ProtegoRobotParser
 from scrapy.settings import Settings
 
 from crawler.config import PROJECT, Config
-from crawler.doctor import (
-    claims,
-    clocks,
-    disks,
-    knobs,
-    machine,
-    mongodb,
-    names,
-    passes,
-    robots,
-    wrappers,
-)
-from crawler.doctor.findings import Finding, Status, as_json, failed, lines, ok, warning
 from crawler.errors import ConfigError
 from crawler.extract.wrapper import Wrapper
-from crawler.redis.health import Server as Redis
-from crawler.refreshing.jobs import Known
+from crawler.ops import doctor as machine
+from crawler.ops import doctor as names
+from crawler.ops import doctor_servers as claims
+from crawler.ops import doctor_servers as clocks
+from crawler.ops import doctor_servers as disks
+from crawler.ops import doctor_servers as mongodb
+from crawler.ops import doctor_servers as passes
+from crawler.ops import doctor_sites as knobs
+from crawler.ops import doctor_sites as robots
+from crawler.ops import doctor_sites as wrappers
+from crawler.ops.findings import Finding, Status, as_json, failed, lines, ok, warning
+from crawler.ops.jobs import Known
+from crawler.storage.due import Fetches, Standing
 from crawler.storage.health import Server as Mongo
 from crawler.storage.indexes import Lack
 from crawler.storage.leases import Holder
+from crawler.storage.redis import RedisServer as Redis
 from crawler.storage.schema import VERSION
-from crawler.storage.standing import Fetches, Standing
-from spiders.robots import Answer
+from spiders.probe import Answer
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 OK, WARNING, FAILED = Status.OK, Status.WARNING, Status.FAILED
@@ -144,7 +142,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 
 def test_a_package_that_would_hide_the_projects_spiders(install: Callable[[str], Path]) -> None:
     init = install("spiders")
-    found = worst(names.check())
+    found = worst(names.check_names())
     assert found.status is WARNING, "in the project's folder its own come first"
     assert found.found == f"spiders is also a package of greedy ({init})"
     assert found.todo == f"pip uninstall greedy, or keep to python -m scrapy in {PROJECT}"
@@ -158,7 +156,7 @@ def test_a_package_that_hides_them(
     first = sys.path[-1]
     monkeypatch.setattr(sys, "path", [first, *sys.path[:-1]])
     monkeypatch.delitem(sys.modules, "schedules")
-    found = worst(names.check())
+    found = worst(names.check_names())
     assert found.status is FAILED
     assert "or run python -m scrapy in" in found.todo
 
@@ -167,7 +165,7 @@ def test_tests_are_not_needed_to_crawl(
     install: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install("tests")
-    assert worst(names.check()).status is WARNING
+    assert worst(names.check_names()).status is WARNING
 
 
 @pytest.mark.parametrize(
@@ -179,11 +177,11 @@ def test_room_on_a_disk(free_gb: float, status: Status) -> None:
 
 def test_a_data_folder_is_judged_by_what_is_there_of_it(tmp_path: Path) -> None:
     deep = tmp_path / "a" / "b"
-    (found,) = disks.check(Config.load(data_dir=deep, mongo_uri=None))
+    (found,) = disks.check_disks(Config.load(data_dir=deep, mongo_uri=None))
     assert found.found.startswith(f"{deep}: ")
     assert not deep.exists(), "and is not made"
     (tmp_path / "a").write_text("")
-    (found,) = disks.check(Config.load(data_dir=deep, mongo_uri=None))
+    (found,) = disks.check_disks(Config.load(data_dir=deep, mongo_uri=None))
     assert (found.status, found.found) == (FAILED, f"{deep}: {tmp_path / 'a'} is no folder")
 
 
@@ -229,7 +227,7 @@ def test_values_that_make_no_sense_together(given: dict[str, object], says: str)
 
 def test_private_hosts_are_listed() -> None:
     config = Config.load(contact="a@b.example", mongo_uri=None, private_hosts="wiki.lan:80,b:81")
-    (found,) = knobs.check(config, [])
+    (found,) = knobs.check_knobs(config, [])
     assert found.status is OK
     assert found.found.endswith("may be in private networks: wiki.lan:80, b:81")
 
@@ -290,8 +288,8 @@ def test_a_unique_index_is_needed_the_others_make_it_fast() -> None:
 
 
 def test_a_good_redis() -> None:
-    assert set(statuses(claims.of_server(REDIS))) == {OK}
-    assert claims.of_server(REDIS)[0].found == "Valkey 9.1.0, 0.2 ms there and back"
+    assert set(statuses(claims.of_server_claims(REDIS))) == {OK}
+    assert claims.of_server_claims(REDIS)[0].found == "Valkey 9.1.0, 0.2 ms there and back"
 
 
 @pytest.mark.parametrize(
@@ -308,7 +306,7 @@ def test_a_good_redis() -> None:
     ],
 )
 def test_redis_that_is_not_as_it_should_be(server: Redis, check: str, status: Status) -> None:
-    found = worst(claims.of_server(server))
+    found = worst(claims.of_server_claims(server))
     assert (found.check, found.status) == (check, status)
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from crawler.duplication.lines import Bad, Line, Lines, read, written
+from crawler.cli.duplicates_check import Bad, Line, Lines, read, written
 
 NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 

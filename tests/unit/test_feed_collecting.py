@@ -19,8 +19,8 @@ from crawler.items import (
     Target,
     planned_window,
 )
-from pipelines.collecting import collect, lapsed, lost, outcome_of, past
 from pipelines.content import ContentPipeline
+from pipelines.feeds import collect, lapsed, lost, outcome_of, past
 from schedules.history import CHANGE, History
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)

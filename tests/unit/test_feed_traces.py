@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from crawler.errors import TraceError
-from crawler.traces.feeds import FeedTrace, read_feed_trace
+from crawler.planning.traces import FeedTrace, read_feed_trace
 
 POSTS = """\
 feed_id,posted_at_utc,title

@@ -6,7 +6,7 @@ from scrapy import Request
 from scrapy.http import Response
 from scrapy.http.cookies import CookieJar
 
-from crawler.middlewares.cookies import MOST, MOST_BYTES, MOST_OF_A_HOST, FewCookiesMiddleware
+from crawler.fetch.credentials import MOST, MOST_BYTES, MOST_OF_A_HOST, FewCookiesMiddleware
 
 
 def visited(middleware: FewCookiesMiddleware, url: str, *cookies: str) -> CookieJar:

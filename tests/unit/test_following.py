@@ -10,8 +10,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from crawler.items import Fetched, Outcome, Planned, Target, Validators, Visit
-from crawler.storage.parts import in_minutes, planned_of
-from pipelines import following
+from crawler.storage.targets import in_minutes, planned_of
+from pipelines import changes as following
 from pipelines.changes import Rules, decide
 from schedules.first import Intervals
 from schedules.history import History

@@ -9,7 +9,7 @@ import pytest
 from scrapy import signals
 from scrapy.utils.test import get_crawler
 
-from crawler.extensions.garbage import ITEMS, Garbage
+from crawler.ops.extensions import ITEMS, Garbage
 from crawler.utils.garbage import LOADING, USUAL, spare_loading
 
 

@@ -7,10 +7,9 @@ from ipaddress import ip_address
 import pytest
 from scrapy import Request
 
-from crawler.addresses import Named
 from crawler.errors import OffLimits
+from crawler.fetch.guard import MAX_LOGGED_HOSTS, SAKE, TYPED, Gate, Named
 from crawler.items import Kind, Target
-from crawler.middlewares.gate import MAX_LOGGED_HOSTS, SAKE, TYPED, Gate
 
 INTRANET = "http://intranet:8080/list"
 PRIVATE, PUBLIC, METADATA = map(ip_address, ("10.0.0.5", "1.1.1.1", "169.254.169.254"))

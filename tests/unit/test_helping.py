@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from scrapy.settings import Settings
 
-from crawler.command import FreshetCommand
+from crawler.cli.base import FreshetCommand
 from crawler.commands import replan, simulate
 
 HEADINGS = {"Options", "Pages And Feeds", "Pages", "Feeds", "Overload", "Global Options"}

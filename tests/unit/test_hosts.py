@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from crawler.hosts import HostLimits
+from crawler.frontier.budget import HostLimits
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

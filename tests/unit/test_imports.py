@@ -55,7 +55,7 @@ def test_every_module_has_one_layer() -> None:
         ("schedules/bad.py", "import scrapy", "The planner is pure"),
         ("schedules/bad.py", "import crawler.items", "The planner is pure"),
         ("pipelines/bad.py", "import pymongo", "Only crawler.storage talks to MongoDB"),
-        ("crawler/storage/bad.py", "import crawler.session", "Imports point down"),
+        ("crawler/storage/bad.py", "import crawler.frontier.session", "Imports point down"),
         ("spiders/bad.py", "import pipelines.content", "Imports point down"),
     ],
 )

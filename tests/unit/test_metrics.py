@@ -21,20 +21,18 @@ from scrapy.settings import Settings
 
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.metrics import database, queues
-from crawler.metrics.address import Address, address_of
-from crawler.metrics.carrying import Carried, past_of
-from crawler.metrics.estimates import estimated
-from crawler.metrics.measuring import Measuring
-from crawler.metrics.passes import class_of, result_of
-from crawler.metrics.reading import Fixed, text_of
-from crawler.metrics.site import Told, answer
-from crawler.metrics.textfile import KEPT_SECONDS, TextFile
-from crawler.redis.standings import PassStanding
-from crawler.refreshing.measures import Measures
-from crawler.refreshing.report import Report
-from crawler.storage.figures import Figures
-from crawler.storage.present import NUMBERS, Sample
+from crawler.ops import metrics_database as database
+from crawler.ops import metrics_database as queues
+from crawler.ops.metrics import Carried, Measuring, class_of, past_of, result_of
+from crawler.ops.metrics_database import Fixed, estimated, text_of
+from crawler.ops.metrics_export import KEPT_SECONDS, TextFile
+from crawler.ops.report import Report
+from crawler.ops.service_metrics import Measures
+from crawler.storage.freshness import NUMBERS, Sample
+from crawler.storage.redis import PassStanding
+from crawler.storage.stats import Figures
+from crawler.web.address import Address, address_of
+from crawler.web.server import Told, answer
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = re.compile(r"\bfreshet_\w+")
@@ -250,7 +248,10 @@ def test_labels_are_bounded_whatever_servers_and_spiders_say() -> None:
 
 
 def test_queues_are_told_where_they_are_known() -> None:
-    families = [*queues.families([PassStanding("shop", 5, 4, 3)]), queues.buried({"shop": 2})]
+    families = [
+        *queues.families_queues([PassStanding("shop", 5, 4, 3)]),
+        queues.buried({"shop": 2}),
+    ]
     found = parsed(text_of(families))
     shop = (("spider", "shop"),)
     assert {name: values(family) for name, family in found.items()} == {
@@ -293,7 +294,7 @@ def empty_families() -> list[Metric]:
     known = [
         *registry.collect(),
         *database.families(figures),
-        *queues.families([]),
+        *queues.families_queues([]),
         queues.buried({}),
     ]
     return [*known, *(Metric(f"freshet_{name}", "Told elsewhere.", "gauge") for name in others)]
@@ -359,6 +360,6 @@ def test_the_past_is_added_to_no_gauge_but_the_last_success() -> None:
 
 
 def test_who_does_not_measure_does_not_load_the_library() -> None:
-    modules = "crawler.extensions.metrics, crawler.refreshing.running, crawler.commands.metrics"
+    modules = "crawler.ops.extensions, crawler.ops.process, crawler.commands.metrics"
     code = f"import {modules}, sys; sys.exit('prometheus_client' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

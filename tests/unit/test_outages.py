@@ -19,9 +19,8 @@ from pymongo.errors import (
 from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError, ResponseError
 
 from crawler.errors import BandsLost, StorageError, Unreachable
-from crawler.outages import QUIET_SECONDS, SAY_SECONDS, Outage
-from crawler.redis.client import is_unavailable
-from crawler.storage.patience import DISK_FULL, why_unavailable
+from crawler.storage.redis import is_unavailable
+from crawler.storage.retry import DISK_FULL, QUIET_SECONDS, SAY_SECONDS, Outage, why_unavailable
 
 NO_SPACE = "28: No space left on device"
 OF_THE_PAGE = "http://shop.example/No space left on device"

@@ -10,14 +10,12 @@ from typing import Any
 
 import pytest
 
-from crawler.addresses import is_local
 from crawler.errors import ConfigError
-from crawler.pages import sources
-from crawler.pages.building import Done, build
-from crawler.pages.cells import Cells
-from crawler.pages.files import Asked, answer
-from crawler.pages.record import RECORD, Record
-from crawler.pages.values import address, age
+from crawler.fetch.guard import is_local
+from crawler.web.pages import sources
+from crawler.web.pages.build import RECORD, Done, Record, build
+from crawler.web.pages.render import Cells, address, age
+from crawler.web.pages.serve import Asked, answer
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 EVIL = '<script>alert("1")</script>'

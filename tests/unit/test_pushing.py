@@ -15,15 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler.addresses import Named, is_public
 from crawler.errors import ConfigError, StorageError
 from crawler.feeds.politeness import is_active, poll_hours
-from crawler.push import guard, times
-from crawler.push.guard import NotAllowed, addresses_for
-from crawler.push.holds import Holds
-from crawler.push.lanes import AT_ONCE, AT_ONCE_OF_HOST, MOST_WAITING_OF_HOST, Lanes
-from crawler.push.options import add_options, order_of
-from crawler.push.tokens import Tokens, is_signed, new_secret
+from crawler.fetch import guard
+from crawler.fetch.guard import Named, NotAllowed, addresses_for, is_public
+from crawler.web.websub import hubs as times
+from crawler.web.websub.hubs import AT_ONCE, AT_ONCE_OF_HOST, MOST_WAITING_OF_HOST, Holds, Lanes
+from crawler.web.websub.options import add_options, order_of
+from crawler.web.websub.subscriptions import Tokens, is_signed, new_secret
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
@@ -328,6 +327,6 @@ def test_wrong_options_are_one_line(words: list[str], complaint: str) -> None:
 def test_help_installs_no_reactor() -> None:
     import subprocess
 
-    code = "import sys, crawler.push.serve; print('twisted.web.server' in sys.modules)"
+    code = "import sys, crawler.cli.websub; print('twisted.web.server' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -8,7 +8,7 @@ from twisted.internet.testing import StringTransport
 from twisted.web.resource import Resource
 from twisted.web.server import Request, Site
 
-from crawler.reactor import BODY_SECONDS, HEAD_SECONDS, Bodiless, Channel, place_of
+from crawler.web.server import BODY_SECONDS, HEAD_SECONDS, Bodiless, Channel, place_of
 
 HEAD = b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n"
 

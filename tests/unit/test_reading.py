@@ -14,9 +14,8 @@ from scrapy.utils.test import get_crawler
 from twisted.internet import error as network
 from twisted.python.failure import Failure
 
+from crawler.fetch.middlewares import ConditionalGetMiddleware, MannersMiddleware, NotAsked
 from crawler.items import Fetched, Kind, Outcome, Skipped, Target, Validators
-from crawler.middlewares.conditional import ConditionalGetMiddleware
-from crawler.middlewares.manners import MannersMiddleware, NotAsked
 from spiders.wrapper import Arguments, WrapperSpider
 
 LIST = "https://shop.example/category/tea/"

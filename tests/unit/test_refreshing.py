@@ -14,29 +14,34 @@ from crawler.config import PROJECT, Config
 from crawler.errors import ConfigError, StorageError
 from crawler.extract.definition import Definition
 from crawler.extract.wrapper import Wrapper, load_toml
-from crawler.refreshing.chores import FIRST_PRUNE_SECONDS, KEEP, Chore, chores, told
-from crawler.refreshing.deciding import (
-    LONGEST_SECONDS,
-    LOOK_SECONDS,
-    Ending,
-    Standing,
-    decide,
-    pause_seconds,
-)
-from crawler.refreshing.jobs import (
+from crawler.ops.jobs import (
     ANY_SITE,
+    FIRST_PRUNE_SECONDS,
+    KEEP,
+    Chore,
     Known,
     Spiders,
+    chores,
     classes,
     jobs_of,
     needs_database,
     to_serve,
+    told,
     usual,
 )
-from crawler.refreshing.options import Order, add_options, order_of
-from crawler.refreshing.passes import settings_of_a_pass, why
-from crawler.refreshing.report import Report, line_of_a_pass, lines_at_the_end
-from crawler.refreshing.systemd import unit
+from crawler.ops.options import Order, add_options, order_of
+from crawler.ops.report import Report, line_of_a_pass, lines_at_the_end
+from crawler.ops.service import DUE_LOOK_SECONDS as LOOK_SECONDS
+from crawler.ops.service import (
+    LONGEST_SECONDS,
+    Ending,
+    Standing,
+    decide,
+    pause_seconds,
+    settings_of_a_pass,
+    why,
+)
+from crawler.ops.systemd import unit
 from spiders.site import SiteSpider
 from spiders.wrapper import Arguments, WrapperSpider
 
@@ -159,7 +164,7 @@ def test_settings_of_a_pass_leave_those_of_the_project_alone() -> None:
     own = settings_of_a_pass(settings, 60)
     assert own.getfloat("CLOSESPIDER_TIMEOUT") == 20, "the shorter of the two"
     assert own.getdict("EXTENSIONS")["mine.Own"] == 1
-    assert own.getdict("EXTENSIONS")["crawler.extensions.garbage.Garbage"] is None
+    assert own.getdict("EXTENSIONS")["crawler.ops.extensions.Garbage"] is None
     assert settings.getdict("EXTENSIONS") == {"mine.Own": 1}
     assert settings_of_a_pass(Settings(), 60).getfloat("CLOSESPIDER_TIMEOUT") == 60
 

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from crawler.errors import ConfigError
-from crawler.replanning.budgets import Effect
-from crawler.replanning.replan import Replan, replanned
-from crawler.replanning.rows import next_visits
-from crawler.replanning.wishes import Wish
+from crawler.planning.budget import Effect
+from crawler.planning.replan import Replan, next_visits, replanned
+from crawler.planning.request import Wish
 from crawler.storage.client import Document
 from crawler.storage.sites import Site
 from schedules.groups import times_of

@@ -11,9 +11,9 @@ import pytest
 
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.replanning import population
-from crawler.replanning.population import keys_of, keys_of_texts
-from crawler.storage.columns import GrownTexts
+from crawler.planning import population
+from crawler.planning.population import keys_of, keys_of_texts
+from crawler.storage.histories import GrownTexts
 from crawler.storage.sites import Site
 from tests.unit.watching import NOW, Pages, gathered, page, watched
 

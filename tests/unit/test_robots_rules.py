@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from protego import Protego
 
-from crawler.middlewares.rules import MOST_BYTES, beginning, for_agent
+from crawler.fetch.robots import MOST_BYTES, beginning, for_agent
 
 AGENT = "Freshet/1.0 (+https://bot.example/fresh)"
 URLS = ["http://a.example/", *(f"http://a.example/{n}" for n in range(4))]

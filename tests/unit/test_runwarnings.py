@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from crawler.frontier.run_warnings import never_found, no_match, nothing
 from crawler.items import LinkCounts
-from crawler.runwarnings import never_found, no_match, nothing
 from tests.unit.pages import SITE, wrapper
 
 TAGS = dict.fromkeys(f"{SITE}{path}" for path in ("about", "tag/a", "tag/b", "tag/c", "tag/d"))

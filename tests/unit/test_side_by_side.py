@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from crawler.duplication.sidebyside import GAP, MOST_SENTENCES, Row, is_long, rows, sentences
+from crawler.cli.duplicates_explain import GAP, MOST_SENTENCES, Row, is_long, rows, sentences
 
 ONE = "The museum opens on Monday. It was closed for two years. Come and see! Entry is free."
 

@@ -32,10 +32,10 @@ NASTY = (
 # Where data go out that are no lines for people, and what runs before there is a command.
 PRINTING = {
     "crawler/utils/terminal.py",
-    "crawler/kernels.py",
-    "crawler/duplication/checking.py",
-    "crawler/subscriptions/listing.py",
-    "crawler/subscriptions/exporting.py",
+    "crawler/ops/kernels.py",
+    "crawler/cli/duplicates_check.py",
+    "crawler/cli/feeds_list.py",
+    "crawler/cli/feeds.py",
     "crawler/commands/metrics.py",
 }
 

@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from crawler.errors import TraceError
-from crawler.traces.pages import Trace, read_trace
-from crawler.traces.visits import whole_seconds, write_visits
+from crawler.planning.traces import Trace, read_trace, whole_seconds, write_visits
 from schedules.history import Times
 from schedules.score import score
 

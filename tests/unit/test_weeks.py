@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from crawler import weeks
+from crawler.planning import report as weeks
 
 
 def test_slots_of_longer_cycles_count_for_their_share() -> None:

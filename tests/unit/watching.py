@@ -10,11 +10,10 @@ import numpy as np
 from bson import ObjectId
 
 from crawler.config import Config
-from crawler.replanning.budgets import Effect
-from crawler.replanning.population import Gathered, keys_of, population_of
+from crawler.planning.budget import Effect
+from crawler.planning.population import Gathered, keys_of, population_of
 from crawler.storage.client import Document
-from crawler.storage.columns import GrownTexts, Names, offsets
-from crawler.storage.histories import Watched
+from crawler.storage.histories import GrownTexts, Names, Watched, offsets
 from crawler.storage.sites import Site
 from schedules.history import Histories
 from schedules.schedule import Schedules

@@ -1,0 +1,375 @@
+"""`scrapy duplicates explain`: two posts compared again, and what was decided about them."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from difflib import SequenceMatcher
+from itertools import zip_longest
+from typing import TYPE_CHECKING, NamedTuple
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from crawler.cli.base import print_json
+from crawler.cli.duplicates import place_of, title_of
+from crawler.config import Config
+from crawler.dedup.post_text import normal_text
+from crawler.dedup.scheme import Scheme
+from crawler.dedup.sketch import Sketch
+from crawler.errors import ConfigError
+from crawler.storage.client import Database, Document
+from crawler.storage.dedup import candidates as comparing
+from crawler.storage.dedup import queries as reading
+from crawler.storage.store import opened
+from crawler.storage.target_queries import names_of, nearest
+from crawler.utils.terminal import SafeConsole, printable
+from crawler.utils.text import count, listed
+from crawler.utils.urls import is_http
+
+if TYPE_CHECKING:
+    from crawler.dedup.compare import Side
+
+# Enough to see what differs; comparing more takes long.
+MOST_CHARACTERS, MOST_SENTENCES, MOST_PAIRS = 100_000, 1500, 2500
+LONGEST_SENTENCE = 240
+CONTEXT_ROWS = 1
+# Sentences with fewer words in common do not stand for each other.
+LEAST_AGREEING = 0.2
+SAME, CHANGED, LEFT, RIGHT, GAP = " ", "|", "<", ">", "…"
+# Full stop, exclamation and question mark of Chinese and Japanese, and what closes a quotation.
+_STOPS = "\u3002\uff01\uff1f\uff61"
+_CLOSING = "\"'\u201d\u2019\u300d\u300f)\\]\uff09\u3011"
+_ENDS = re.compile(rf"[{_STOPS}]+[{_CLOSING}]*|[.!?…]+[{_CLOSING}]*\s+")
+_PIECES = re.compile(rf"(?s).{{1,{LONGEST_SENTENCE}}}(?:\s|$)|.{{1,{LONGEST_SENTENCE // 2}}}")
+# A word, a single character of scripts without spaces, or what stands between them.
+_WORDS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\u3040-\u9fff]+|\s+|.")
+Span = tuple[int, int]
+
+
+class Row(NamedTuple):
+    """A sentence of either text.
+
+    mark:        how they differ, as `sdiff` has it; GAP: so many that are the same are left out
+    left_spans, right_spans: the words that differ
+    """
+
+    mark: str
+    left: str = ""
+    right: str = ""
+    left_spans: tuple[Span, ...] = ()
+    right_spans: tuple[Span, ...] = ()
+    left_out: int = 0
+
+
+def rows(left: str, right: str) -> list[Row]:
+    """The texts beside each other; what is the same is shown where something differs only.
+
+    Of long ones only the beginnings.
+    """
+    sides = (sentences(text[:MOST_CHARACTERS])[:MOST_SENTENCES] for text in (left, right))
+    found = list(_all_rows(*sides))
+    near = _near_changes([row.mark != SAME for row in found])
+    shown: list[Row] = []
+    for row, is_near in zip(found, near, strict=True):
+        if is_near:
+            shown.append(row)
+        elif shown and shown[-1].mark == GAP:
+            shown[-1] = Row(GAP, left_out=shown[-1].left_out + 1)
+        else:
+            shown.append(Row(GAP, left_out=1))
+    return shown
+
+
+def is_long(text: str) -> bool:
+    """Whether `rows` has only the beginning of a text."""
+    return len(text) > MOST_CHARACTERS or len(sentences(text)) > MOST_SENTENCES
+
+
+def sentences(text: str) -> list[str]:
+    """A text's sentences, fit for a terminal; long ones in pieces."""
+    found = []
+    for line in text.splitlines():
+        for sentence in _ENDS.sub(lambda end: f"{end[0]}\n", line).split("\n"):
+            if shown := printable(sentence):
+                found += [piece.strip() for piece in _PIECES.findall(shown)]
+    return found
+
+
+def _near_changes(changed: Sequence[bool]) -> list[bool]:
+    return [
+        any(changed[max(0, at - CONTEXT_ROWS) : at + CONTEXT_ROWS + 1])
+        for at in range(len(changed))
+    ]
+
+
+def _all_rows(left: list[str], right: list[str]) -> Iterator[Row]:
+    keys = [normal_text(one) for one in left], [normal_text(one) for one in right]
+    for tag, a, b, c, d in SequenceMatcher(None, *keys, autojunk=False).get_opcodes():
+        if tag == "equal":
+            yield from (Row(SAME, *pair) for pair in zip(left[a:b], right[c:d], strict=True))
+        else:
+            for one, other in _paired(left[a:b], right[c:d]):
+                yield _row(one, other)
+
+
+def _row(one: str | None, other: str | None) -> Row:
+    if other is None:
+        return Row(LEFT, left=one or "")
+    if one is None:
+        return Row(RIGHT, right=other)
+    return Row(CHANGED, one, other, *_differing(one, other))
+
+
+def _differing(one: str, other: str) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
+    """Where the words are that one has and the other has not."""
+    first, second = _WORDS.findall(one), _WORDS.findall(other)
+    spans: tuple[list[Span], list[Span]] = [], []
+    for tag, a, b, c, d in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
+        if tag != "equal":
+            spans[0].append(_span(first, a, b))
+            spans[1].append(_span(second, c, d))
+    left, right = (tuple(span for span in side if span[0] < span[1]) for side in spans)
+    return left, right
+
+
+def _span(words: Sequence[str], start: int, stop: int) -> Span:
+    before = sum(map(len, words[:start]))
+    return before, before + sum(map(len, words[start:stop]))
+
+
+def _paired(left: list[str], right: list[str]) -> Iterator[tuple[str | None, str | None]]:
+    """Sentences that stand for each other, in order; None: nothing does.
+
+    The pairs are those whose words agree most, all together.
+    """
+    if len(left) * len(right) > MOST_PAIRS:
+        yield from zip_longest(left, right)
+        return
+    best = _agreement(left, right)
+    i = j = 0
+    while i < len(left) or j < len(right):
+        if j == len(right) or (i < len(left) and best[i][j] == best[i + 1][j]):
+            yield left[i], None
+            i += 1
+        elif i == len(left) or best[i][j] == best[i][j + 1]:
+            yield None, right[j]
+            j += 1
+        else:
+            yield left[i], right[j]
+            i, j = i + 1, j + 1
+
+
+def _agreement(left: list[str], right: list[str]) -> list[list[float]]:
+    """[i][j]: how well the sentences from i and from j on can be paired at most."""
+    words = [
+        [set(_WORDS.findall(normal_text(one))) - {" "} for one in side] for side in (left, right)
+    ]
+    best = [[0.0] * (len(right) + 1) for _ in range(len(left) + 1)]
+    for i in reversed(range(len(left))):
+        for j in reversed(range(len(right))):
+            shared = len(words[0][i] & words[1][j])
+            agreeing = shared / max(1, len(words[0][i] | words[1][j]))
+            together = agreeing + best[i + 1][j + 1] if agreeing > LEAST_AGREEING else 0.0
+            best[i][j] = max(together, best[i + 1][j], best[i][j + 1])
+    return best
+
+
+INDENT = 3
+MOST_ROWS = 200
+STYLES = {LEFT: ("red", ""), RIGHT: ("", "green")}
+SPANS = ("bold red", "bold green")
+
+
+def show(console: Console, told: Document) -> None:
+    """Print both posts, how alike they are, the verdict, and their texts side by side."""
+    for name in ("a", "b"):
+        _show_post(console, name.upper(), told[name])
+    console.print()
+    for line in _numbers(told):
+        console.print(line, soft_wrap=True)
+    console.print(printable(told["verdict"]), style="bold", soft_wrap=True)
+    console.print()
+    _show_diff(console, told["diff"])
+    if told["is_long"]:
+        console.print("only the beginnings of the texts are shown side by side", style="dim")
+
+
+def _show_post(console: Console, name: str, post: Document) -> None:
+    console.print(f"{name}  {title_of(post) or '(no title)'}", style="bold", soft_wrap=True)
+    console.print(" " * INDENT + place_of(post), style="cyan", soft_wrap=True)
+    told = [
+        f"{post['created']:%Y-%m-%d %H:%M}",
+        f"{count(post['characters'], 'character')}, {count(post['words'], 'word')}",
+        f"shingles of {' and '.join(post['shingles'])}" if post["shingles"] else "",
+        f"bands {' and '.join(post['bandings'])}" if post["bandings"] else "",
+        f"{post['boilerplate']:.0%} boilerplate of its source" if post["boilerplate"] else "",
+    ]
+    console.print(Padding("; ".join(filter(None, told)), (0, 0, 0, INDENT)))
+
+
+def _numbers(told: Document) -> list[str]:
+    exact = [f"{value:.3f} ({name})" for name, value in told["exact"].items()]
+    return [
+        f"shared bands  {told['shared_bands']} of {told['of_bands']}",
+        f"similarity    {told['similarity']:.3f} estimated by {told['scheme']}, "
+        f"duplicates from {told['threshold']:.3g} on",
+        f"exactly       {', '.join(exact) or 'nothing to compare by'}",
+    ]
+
+
+def _show_diff(console: Console, rows: list[Document]) -> None:
+    table = Table.grid(padding=(0, 1), expand=True)
+    table.add_column(ratio=1, overflow="fold")
+    table.add_column(width=1)
+    table.add_column(ratio=1, overflow="fold")
+    for row in rows[:MOST_ROWS]:
+        if row["mark"] == GAP:
+            same = Text(f"… {count(row['left_out'], 'sentence')} the same", style="dim")
+            table.add_row(same, "", "")
+        else:
+            sides = (_side(row, name, place) for place, name in enumerate(("left", "right")))
+            left, right = sides
+            table.add_row(left, row["mark"], right)
+    console.print(table)
+    if (more := len(rows) - MOST_ROWS) > 0:
+        console.print(f"and {count(more, 'row')} more; --json shows all")
+
+
+def _side(row: Document, name: str, place: int) -> Text:
+    style = STYLES.get(row["mark"], ("", ""))[place]
+    text = Text(row[name], style="dim" if row["mark"] == SAME else style)
+    for start, stop in row[f"{name}_spans"]:
+        text.stylize(SPANS[place], start, stop)
+    return text
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Which posts."""
+    for name in ("A", "B"):
+        parser.add_argument(f"url_{name.lower()}", metavar=f"URL_{name}", help="or a post's id")
+    parser.add_argument("--spider", metavar="NAME", help="where several have posts with the URL")
+
+
+def run(config: Config, opts: argparse.Namespace) -> int:
+    """Print how alike they are and why they are what they are."""
+    scheme, posts, sides = asyncio.run(_read(config, opts))
+    told = _told(scheme, posts, sides)
+    if opts.json:
+        print_json(told)
+    else:
+        show(SafeConsole(), told)
+    return 0
+
+
+async def _read(
+    config: Config, opts: argparse.Namespace
+) -> tuple[Scheme, list[Document], list[Side]]:
+    async with opened(config) as db:
+        scheme = await reading.stored_scheme(db, config)
+        given = (opts.url_a, opts.url_b)
+        posts = [await _post(db, config, url, opts.spider) for url in given]
+        if posts[0]["_id"] == posts[1]["_id"]:
+            raise ConfigError(f"both are the same post: {posts[0]['_id']}")
+        return scheme, posts, await _sides(db, scheme, posts)
+
+
+async def _post(db: Database, config: Config, given: str, spider: str | None) -> Document:
+    urls = names_of(given, config) if is_http(given) else []
+    found = await reading.posts_named(db, given, urls, spider)
+    if not found:
+        near = await nearest(db, given, ("posts",))
+        mean = f"Did you mean {' or '.join(near)}? " if near else ""
+        raise ConfigError(
+            f"no post has the URL or id {given}. {mean}scrapy search WORDS finds posts"
+        )
+    items = {post.get("item") for post in found}
+    if len(found) > 1 and len(items) == 1 and None not in items:
+        # All are the same item: the page itself is meant, rather than what feeds have of it.
+        return min(found, key=lambda post: ("feed" in post, post["_id"]))
+    if len(found) > 1:
+        ids = listed([repr(post["_id"]) for post in found])
+        raise ConfigError(f"several posts have the URL {given}; give one's id: {ids}")
+    return found[0]
+
+
+async def _sides(db: Database, scheme: Scheme, posts: list[Document]) -> list[Side]:
+    from crawler.dedup.boilerplate import weighed
+    from crawler.dedup.compare import Side  # with the kernels' machine code
+    from crawler.storage.dedup import boilerplate
+    from crawler.storage.dedup.registry import Registry
+
+    stored = await reading.signatures_of(db, [post["_id"] for post in posts])
+    ids = {row["cluster"] for row in stored.values() if "cluster" in row}
+    originals = await reading.originals_of(db, ids)
+    sides = []
+    for post in posts:
+        text, sketch = comparing.compared_text(post), comparing.sketch_of(post, scheme)
+        side = Side(post["_id"], text, sketch, item=post.get("item"))
+        known = comparing.sourced_of(post) if scheme.weighs else None
+        if known is not None and sketch is not None:
+            tables = await boilerplate.tables_of(Registry.of(db, scheme), [known.source])
+            side = replace(side, sketch=weighed(sketch, known, tables[known.source]))
+        if row := stored.get(post["_id"]):
+            cluster = row.get("cluster")
+            side = replace(
+                side,
+                scheme=row["scheme"],
+                stored=Sketch.decode(row["sketch"]),
+                at=row["at"],
+                cluster=cluster,
+                original=originals.get(cluster),
+            )
+        sides.append(side)
+    return sides
+
+
+def _told(scheme: Scheme, posts: list[Document], sides: list[Side]) -> Document:
+    from crawler.dedup import compare as verdicts
+
+    a, b = sides
+    measured = verdicts.measure(a, b)
+    return {
+        "a": _of_side(posts[0], a),
+        "b": _of_side(posts[1], b),
+        "shared_bands": measured.shared_bands,
+        "of_bands": measured.of_bands,
+        "similarity": measured.similarity,
+        "exact": measured.exact,
+        "scheme": scheme.name,
+        "threshold": scheme.threshold,
+        "same_item": verdicts.is_same_item(a, b),
+        "duplicates": verdicts.are_duplicates(a, b),
+        "verdict": verdicts.verdict(a, b, measured, scheme),
+        "is_long": is_long(a.text) or is_long(b.text),
+        "diff": [row._asdict() for row in rows(a.text, b.text)],
+    }
+
+
+def _of_side(post: Document, side: Side) -> Document:
+    from crawler.dedup.compare import shape_name
+
+    shapes = side.sketch.parts if side.sketch else ()
+    own = side.sketch.own if side.sketch else None
+    bandings = side.sketch.bandings if side.sketch else ()
+    return {
+        "id": post["_id"],
+        "url": post.get("url"),
+        "title": post.get("title"),
+        "created": comparing.created_of(post),
+        "characters": len(side.text),
+        "words": len(side.text.split()),
+        "boilerplate": round(1 - own.share, 3) if own else 0.0,
+        "shingles": [shape_name(shape) for shape in shapes],
+        "bandings": [f"{banding.bands} x {banding.rows}" for banding in bandings],
+        "compared_at": side.at,
+        "changed_since": side.at is not None and side.is_changed,
+        "cluster": side.cluster,
+        "original": side.original,
+        "item": side.item,
+    }

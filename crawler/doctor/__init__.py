@@ -1,1 +1,0 @@
-"""Health and readiness: each module looks at one subject and returns findings."""

@@ -1,1 +1,0 @@
-"""Scrapy extensions: throttle, live progress, summary."""

@@ -1,0 +1,157 @@
+"""Warnings at the end of a run: patterns that matched no link, fields that were never found.
+
+A run that collects nothing looks like one that had nothing to do, unless it is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from crawler.extract.wrapper import Wrapper
+from crawler.frontier.lifecycle import ITEMS_READ, WITHOUT
+from crawler.items import Kind, LinkCount, LinkCounts, Outcome
+from crawler.storage import posts, targets
+from crawler.storage.client import Database
+from crawler.utils.text import count, listed
+from crawler.utils.urls import shapes
+
+EXAMPLES = 2
+MAX_FIELDS = 10
+# Fields are missing by chance, as on pages without a discount, if that is at least as likely.
+MIN_CHANCE = 0.01
+TRY = "try patterns with scrapy wrapper check"
+FAILED = {Outcome.ERROR: "failed", Outcome.BLOCKED: "blocked", Outcome.GONE: "gone"}
+
+
+@dataclass(frozen=True, slots=True)
+class RunWarnings:
+    """What the user has to know of a run that has ended.
+
+    lines:         one sentence each
+    found_nothing: whether everything was visited, and the site has no item that was ever read
+    """
+
+    lines: list[str] = field(default_factory=list)
+    found_nothing: bool = False
+
+
+async def of_run(
+    db: Database,
+    wrapper: Wrapper,
+    counts: Mapping[str, float],
+    links: LinkCounts,
+    matched: Mapping[str, int],
+) -> RunWarnings:
+    """The warnings of a run of a site; none for feeds and for lists of cells.
+
+    counts:  of the run; links: examples of its links
+    matched: targets that each pattern has, by the pattern's digest
+    """
+    if not wrapper.item_pages:
+        return RunWarnings()
+    lines = [*_of_links(counts, links)]
+    if counts.get(LinkCount.PAGES) and not counts.get(LinkCount.AMBIGUOUS):
+        keys = [
+            f"{kind}_pages"
+            for kind, name in ((Kind.LIST, LinkCount.LISTS), (Kind.ITEM, LinkCount.ITEMS))
+            if not counts.get(name) and not await _is_known(db, wrapper, kind, matched)
+        ]
+        if keys:
+            lines.append(no_match(keys, counts, links))
+    lines += await _of_fields(db, wrapper, counts)
+    everything = counts.get("visits") and not counts.get("due")
+    if everything and not await targets.has_items(db, wrapper.name):
+        return RunWarnings([*lines, nothing(counts)], found_nothing=True)
+    return RunWarnings(lines)
+
+
+def no_match(keys: Sequence[str], counts: Mapping[str, float], links: LinkCounts) -> str:
+    """That no link matched the patterns of one or both keys, and what links there were."""
+    key = " or ".join(keys)
+    pages = count(round(counts[LinkCount.PAGES]), "page")
+    seen, foreign = (round(counts.get(n, 0)) for n in (LinkCount.ALL, LinkCount.FOREIGN))
+    if seen:
+        examples = [shape.example for shape in shapes(links.unmatched)[:EXAMPLES]]
+        shown = f", for example {' and '.join(examples)}" if examples else ""
+        return f"no link matched {key} ({count(seen, 'link')} seen on {pages}{shown}); {TRY}"
+    if foreign:
+        example = links.examples.get(LinkCount.FOREIGN)
+        shown = f", for example {example}" if example else ""
+        return (
+            f"no link matched {key} ({count(foreign, 'link')} seen on {pages}, all to other "
+            f"hosts{shown}); if they are wanted, name the hosts in allowed_domains"
+        )
+    return (
+        f"no link matched {key} (no link seen on {pages}): pages are read as the server sends "
+        "them, without running scripts; a sitemap may name the items"
+    )
+
+
+def nothing(counts: Mapping[str, float]) -> str:
+    """That a run found nothing, and as far as the counts say it, why."""
+    visits, items = round(counts["visits"]), round(counts.get("item pages", 0))
+    failed = {said: round(counts[name]) for name, said in FAILED.items() if counts.get(name)}
+    outcomes = ", ".join(f"{many} {said}" for said, many in failed.items())
+    if sum(failed.values()) == visits:
+        return f"no items found: {count(visits, 'page')} fetched, none read ({outcomes})"
+    if items:
+        return f"no items found: {count(items, 'item page')} fetched, none read ({outcomes})"
+    return f"no items found on {count(visits, 'page')}"
+
+
+def never_found(wrapper: Wrapper, name: str, missing: int) -> str:
+    """That a field was not found on any of so many pages."""
+    pages = f"nothing found on {missing} of {count(missing, 'page')}"
+    if (one := wrapper.fields.get(name)) is not None:
+        return f"field {name}: {pages} (selector {one.selector})"
+    return f"{name}: {pages}"
+
+
+def _of_links(counts: Mapping[str, float], links: LinkCounts) -> Iterator[str]:
+    """Links that matched patterns and were left out all the same."""
+    if many := round(counts.get(LinkCount.AMBIGUOUS, 0)):
+        example = links.examples.get(LinkCount.AMBIGUOUS)
+        yield (
+            f"{count(many, 'link')} matched both list_pages and item_pages"
+            + (f", for example {example}" if example else "")
+            + "; they are left out until only one of the two matches"
+        )
+    if many := round(counts.get(LinkCount.UNFOLLOWED, 0)):
+        page = links.examples.get(LinkCount.UNFOLLOWED, "a start URL")
+        yield (
+            f"{page} is an item, as item_pages matches it, so {count(many, 'link')} on it that "
+            "match too are not followed; if it is a list of items, let list_pages match it, "
+            "or else narrow item_pages"
+        )
+
+
+async def _is_known(db: Database, wrapper: Wrapper, kind: Kind, matched: Mapping[str, int]) -> bool:
+    """Whether the patterns of a kind have matched something before, or are none."""
+    patterns = wrapper.list_pages if kind is Kind.LIST else wrapper.item_pages
+    if not patterns or wrapper.has_matched_start(kind):
+        return True
+    if any(matched.get(digest) for digest in wrapper.digests_of(patterns)):
+        return True
+    # An edited pattern may match what one before it has found.
+    urls = await targets.some_urls(db, wrapper.name, kind)
+    matches = (wrapper.match(url) for url in urls)
+    return any(match.kind is kind and match.pattern is not None for match in matches)
+
+
+async def _of_fields(db: Database, wrapper: Wrapper, counts: Mapping[str, float]) -> list[str]:
+    """Fields that none of the items read has, unless that may be chance."""
+    read = round(counts.get(ITEMS_READ, 0))
+    names = [n for n in wrapper.field_names if read and counts.get(WITHOUT + n, 0) >= read]
+    if not names:
+        return []
+    stored = await posts.filled(db, wrapper.name, wrapper.scheme(Kind.ITEM), names)
+    found = [
+        name
+        for name in names
+        if not stored[name].found or (1 - stored[name].share) ** read < MIN_CHANCE
+    ]
+    lines = [never_found(wrapper, name, read) for name in found[:MAX_FIELDS]]
+    if more := found[MAX_FIELDS:]:
+        lines.append(f"fields {listed(more)}: nothing found either")
+    return lines

@@ -1,1 +1,0 @@
-"""Metrics for Prometheus: of processes at work, and of the database."""

@@ -1,0 +1,120 @@
+"""Compile the kernels of plans and near-duplicates, so that no first run waits for them.
+
+`python -m crawler.ops.kernels` is a step of the installation. It makes small plans of invented
+pages and feeds, and sketches of two texts; what these need is compiled and kept.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from itertools import pairwise
+from multiprocessing import get_context
+from zoneinfo import ZoneInfo
+
+import numpy as np
+
+from crawler.dedup.signature import by_characters
+from schedules.compiling import on_compiling
+from schedules.feedplan import plan_feeds
+from schedules.history import Histories
+from schedules.plan import plan
+from schedules.population import Population, walls_of
+from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS, Schedules
+from schedules.terms import Terms
+
+TARGETS, WEEKS = 60, 3
+END = 24.0 * 20_513  # 2026-03-02, a Monday
+BEGIN = END - WEEKS * WEEK_HOURS
+TEXTS = ("a text of several words that are compared by their characters " * 3, "字" * 60)
+
+
+def main() -> int:
+    """Compile what is missing, in as many processes as there are parts, and print how much."""
+    began = time.perf_counter()
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
+        count = sum(pool.map(compiled_for, PARTS))
+    if count:
+        print(f"{count} kernels compiled in {time.perf_counter() - began:.0f} s")
+    return 0
+
+
+def compiled_for(part: str) -> int:
+    """Run a part, and return how many kernels had to be compiled for it."""
+    count = 0
+
+    def one_more() -> None:
+        nonlocal count
+        count += 1
+
+    with on_compiling(one_more):
+        PARTS[part]()
+    return count
+
+
+def pages() -> None:
+    """Plan pages: with a budget and nothing else, and with caps when they have a plan."""
+    some, past = _population(TARGETS), _histories(TARGETS)
+    budget = TARGETS / 2
+    made = plan(some, past, Terms(budget_per_day=budget, daily_cap=1.5 * budget), END)
+    capped = Terms(budget_per_day=budget, daily_cap=1.5 * budget, hourly_cap=budget / 8)
+    plan(some, past, capped, END, made.schedules)
+
+
+def feeds() -> None:
+    """Plan feeds: with a budget and nothing else, and with caps when they have a plan."""
+    some, past = _population(TARGETS), _histories(TARGETS)
+    window, budget = np.full(TARGETS, 10, np.int64), float(TARGETS)
+    none = Schedules.none(TARGETS)
+    made = plan_feeds(some, past, window, Terms(budget_per_day=budget), END, none)
+    capped = Terms(budget_per_day=budget, daily_cap=1.5 * budget, hourly_cap=budget / 8)
+    plan_feeds(some, past, window, capped, END, made.schedules)
+
+
+def texts() -> None:
+    """Compare texts with and without spaces."""
+    for text in TEXTS:
+        sketch = by_characters(text)
+        assert sketch is not None
+        assert sketch.bands.size
+
+
+PARTS: dict[str, Callable[[], None]] = {"pages": pages, "feeds": feeds, "texts": texts}
+
+
+def _population(n: int) -> Population:
+    """Return n targets of one site, every tenth without a limit below a week."""
+    zone, zeros = ZoneInfo("UTC"), np.zeros(n, np.int64)
+    return Population(
+        key=np.random.default_rng(1).integers(0, 2**63, n).astype(np.uint64),
+        site=zeros,
+        group=zeros,
+        parent=np.zeros(1, np.int64),
+        zones=(zone,),
+        open_hours=np.ones((1, WEEK_HOURS), np.bool_),
+        weight=np.ones(n),
+        cost=np.ones(n),
+        min_hours=np.ones(n),
+        max_hours=np.full(n, float(LONGEST_WEEKS * WEEK_HOURS)),
+        site_day=np.full(1, np.inf),
+        site_hour=np.full(1, np.inf),
+        walls=walls_of((zone,), BEGIN, END),
+    )
+
+
+def _histories(n: int) -> Histories:
+    """Return pasts of three weeks, with 0 to 30 changes each."""
+    rng = np.random.default_rng(7)
+    count = rng.integers(0, 30, n)
+    first = np.concatenate([[0], np.cumsum(count)])
+    at = BEGIN + 1 + rng.integers(0, WEEKS * WEEK_HOURS - 1, first[-1])
+    for begin, end in pairwise(first):
+        at[begin:end].sort()
+    after = at - 1 / 60
+    return Histories(np.full(n, BEGIN), np.full(n, END), first, after, at.astype(np.float64))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

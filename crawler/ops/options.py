@@ -1,0 +1,89 @@
+"""What `scrapy refresh run` is told."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+from crawler.config import Config
+from crawler.errors import ConfigError
+from crawler.utils import time as units
+from crawler.web.address import Address, address_of
+
+NEVER = "0"
+HOUR_SECONDS = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is asked for, checked.
+
+    names:         spiders, files of wrappers, folders of them; empty: all spiders of the project
+    seconds:       None is until it is stopped
+    slice_seconds: a pass ends after so long
+    replan_hours:  0 is never
+    metrics:       where they are told by HTTP; None: nowhere
+    prunes:        whether old versions and visits go
+    """
+
+    names: list[str]
+    seconds: float | None
+    slice_seconds: float
+    replan_hours: float
+    prunes: bool = True
+    metrics: Address | None = None
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The arguments and options of `scrapy refresh run`."""
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME|FILE.toml|FOLDER/", help="these alone (all spiders)"
+    )
+    parser.add_argument(
+        "--spider", action="append", default=[], metavar="NAME", help="as NAME (may be repeated)"
+    )
+    parser.add_argument("--for", dest="for_time", metavar="T", help="end after a time, such as 12h")
+    parser.add_argument(
+        "--slice", metavar="T", help="longest time of one pass (FRESHET_REFRESH_SLICE_SECONDS)"
+    )
+    parser.add_argument(
+        "--replan",
+        metavar="T",
+        help="between replans (FRESHET_REFRESH_REPLAN_HOURS); 0: never",
+    )
+    parser.add_argument(
+        "--no-prune", dest="prunes", action="store_false", help="leave prunes to another process"
+    )
+    parser.add_argument(
+        "--metrics",
+        metavar="[HOST:]PORT",
+        help="tell Prometheus there; loopback without a host (FRESHET_METRICS_PORT)",
+    )
+
+
+def order_of(config: Config, opts: argparse.Namespace) -> Order:
+    """The options, checked, over the config; raises ConfigError."""
+    words = list(dict.fromkeys([*opts.names, *opts.spider]))
+    limit = None if opts.for_time is None else _seconds(opts.for_time, "--for")
+    slice_seconds, replan_hours = config.refresh_slice_seconds, config.refresh_replan_hours
+    if opts.slice is not None:
+        slice_seconds = _seconds(opts.slice, "--slice")
+    if opts.replan is not None:
+        never = opts.replan == NEVER
+        replan_hours = 0.0 if never else _seconds(opts.replan, "--replan") / HOUR_SECONDS
+    address = _address(config, opts.metrics)
+    return Order(words, limit, slice_seconds, replan_hours, opts.prunes, address)
+
+
+def _address(config: Config, given: str | None) -> Address | None:
+    if given is not None:
+        return address_of(given, "--metrics")
+    named = config.metrics_port
+    return None if named is None else address_of(named, "FRESHET_METRICS_PORT")
+
+
+def _seconds(text: str, option: str) -> float:
+    try:
+        return units.seconds(text)
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error}") from None

@@ -1,0 +1,205 @@
+"""What a plan may spend: as it is asked for, or as it is spent now."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from crawler.errors import ConfigError
+from crawler.planning.population import Gathered
+from crawler.planning.request import BALANCED, OBJECTIVES, Wish
+from crawler.storage.client import Document
+from crawler.storage.histories import Watched
+from crawler.utils.text import DAY, amount, count, period, rounded_up, span
+from schedules.feedplans import FEED_POLICIES
+from schedules.goals import GoalTooHigh, budget_for
+from schedules.history import Flags
+from schedules.plan import BudgetTooSmall, Terms
+from schedules.terms import POLICIES, UNBOUNDED, WEEK_DAYS, least_per_day
+
+DAY_HOURS = 24
+# On one day a plan may make half as many requests more than its budget.
+CAP_OF_BUDGET = 1.5
+# Where a budget is from: the user, a goal, the fixed intervals, several plans, the policy itself.
+ASKED, GOAL, INTERVALS, PLANS, POLICY = "asked", "goal", "intervals", "plans", "policy"
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What may be spent.
+
+    per_day: requests, inf where the policy spends what it spends
+    source:  where the number is from, or was from when a plan began with it
+    kept:    whether it is that of the present plan
+    added:   how much of it is for targets that the present plan does not know
+    """
+
+    per_day: float
+    source: str
+    kept: bool = False
+    added: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What is in effect before a replan.
+
+    latest: the latest plan of each spider; None before the first
+    older:  all plans that targets still follow, by id as text
+    everything: whether all spiders there are take part in the replan
+    """
+
+    latest: Mapping[str, Document | None]
+    older: Mapping[str, Document]
+    everything: bool = False
+
+    @property
+    def whole(self) -> list[Document]:
+        """The latest plans, each once, of whose spiders all take part.
+
+        A learning phase is no plan of what to spend.
+        """
+        found = {str(one["_id"]): one for one in self.latest.values() if one is not None}
+        return [
+            one
+            for one in found.values()
+            if one.get("policy") in (*POLICIES, *FEED_POLICIES)
+            and (self.everything or set(one["spiders"]) <= set(self.latest))
+        ]
+
+    @property
+    def wish(self) -> Wish:
+        """How the present plan was asked for, but for its budget; nothing if there are several."""
+        if len(self.whole) != 1:
+            return Wish()
+        (one,) = self.whole
+        daily, budget = one.get("daily_cap", 0), one.get("budget_per_day")
+        usual = math.ceil(CAP_OF_BUDGET * budget) if budget else 0
+        return Wish(
+            policy=one["policy"],
+            objective=one.get("objective"),
+            daily_cap=None if daily == usual else daily,
+            hourly_cap=one.get("hourly_cap"),
+        )
+
+
+def terms_of(
+    gathered: Gathered, wish: Wish, effect: Effect, now_hours: float
+) -> tuple[Terms, Budget]:
+    """The terms of a plan, and where its budget is from; ConfigError where caps are too low."""
+    budget = Budget(math.inf, POLICY)
+    if (wish.policy or POLICIES[0]) not in UNBOUNDED:
+        budget = budget_of(gathered, wish, effect, now_hours)
+    return terms_within(wish, budget), budget
+
+
+def terms_within(wish: Wish, budget: Budget) -> Terms:
+    """The terms of a plan with this budget; ConfigError where caps are too low for it."""
+    policy, aim = wish.policy or POLICIES[0], OBJECTIVES[wish.objective or BALANCED]
+    daily = _cap(wish.daily_cap, budget.per_day, "daily", DAY_HOURS)
+    if wish.daily_cap is None and math.isfinite(budget.per_day):
+        daily = math.ceil(CAP_OF_BUDGET * budget.per_day)
+    hourly = _cap(wish.hourly_cap, budget.per_day, "hourly", 1)
+    return Terms(policy, budget.per_day, daily, hourly, aim)
+
+
+def budget_of(gathered: Gathered, wish: Wish, effect: Effect, now_hours: float) -> Budget:
+    """Return the budget that a replan with these options would use.
+
+    Without a budget or goal in the options, it is the budget of the current plan, or where there is
+    none, the requests that the fixed intervals make. Raises ConfigError for a goal out of reach.
+    """
+    if wish.budget is not None:
+        return Budget(wish.budget, ASKED)
+    if wish.has_goal:
+        return Budget(_of_goal(gathered, wish, now_hours), GOAL)
+    return _kept(gathered, effect)
+
+
+def _of_goal(gathered: Gathered, wish: Wish, now_hours: float) -> float:
+    """Requests a day with which the policy optimal is expected to reach the goal."""
+    days = None if wish.max_age_hours is None else wish.max_age_hours / DAY_HOURS
+    try:
+        return budget_for(gathered.population, gathered.histories, now_hours, wish.freshness, days)
+    except GoalTooHigh as error:
+        best = f"{error.best:.3f}" if days is None else span(error.best * DAY)
+        goal = f"freshness {wish.freshness:g}" if days is None else f"age {wish.max_age_hours:g} h"
+        raise ConfigError(
+            f"{goal} cannot be reached: even hourly visits to all would give {best}"
+        ) from None
+
+
+def _kept(gathered: Gathered, effect: Effect) -> Budget:
+    """What is spent now: by the plans in effect, and at fixed intervals where there is none.
+
+    A plan's own budget counts, as what is really spent of it would shrink with each replan. Where
+    the user has chosen the number, new targets have to make do with it too.
+    """
+    watched, whole = gathered.watched, effect.whole
+    planned = _planned(watched, effect)
+    kept = sum(_spending(one) for one in whole) + _spent_apart(gathered, whole, planned)
+    sources = {one["_id"]: one.get("budget_from", INTERVALS) for one in whole}
+    chosen = [one for one in whole if sources[one["_id"]] in (ASKED, GOAL)]
+    growing = ~planned & ~np.isin(watched.spider, _numbers(watched, chosen))
+    added = float(gathered.fixed[growing].sum())
+    source = set(sources.values()) | ({INTERVALS} if growing.any() or not whole else set())
+    return Budget(
+        max(kept + added, least_per_day(gathered.population)),
+        source.pop() if len(source) == 1 else PLANS,
+        bool(planned.any()),
+        added,
+    )
+
+
+def _numbers(watched: Watched, documents: list[Document]) -> list[int]:
+    """Numbers of the spiders that plans are for."""
+    names = {name for one in documents for name in one["spiders"]}
+    return [number for number, name in enumerate(watched.spiders) if name in names]
+
+
+def _spending(one: Document) -> float:
+    return float(one.get("budget_per_day") or one["totals"]["requests_per_day"])
+
+
+def _planned(watched: Watched, effect: Effect) -> Flags:
+    """(n,) targets whose plan says what to spend; the polls of a learning phase come on top."""
+    plans = map(effect.older.get, watched.plans)
+    lasting = [one is None or one.get("until") is None for one in plans]
+    return np.array([*lasting, False])[watched.plan]
+
+
+def _spent_apart(gathered: Gathered, whole: list[Document], planned: Flags) -> float:
+    """Visits a day of those planned targets whose plan is for other spiders too."""
+    watched = gathered.watched
+    apart = planned & ~np.isin(watched.spider, _numbers(watched, whole))
+    return float(watched.schedules.visits_per_week[apart].sum() / WEEK_DAYS)
+
+
+def _cap(asked: float | None, budget: float, name: str, hours: int) -> float | None:
+    """Requests at most in so many hours; None: no cap."""
+    if not asked:
+        return None
+    cap, share = max(1, math.floor(asked)), budget * hours / DAY_HOURS
+    if math.isfinite(budget) and cap < share * (1 - 1e-9):
+        raise ConfigError(
+            f"the {name} cap {cap:,} is too low for {amount(budget)} requests a day "
+            f"(--{name}-cap {math.ceil(share):,} or more)"
+        )
+    return cap
+
+
+def too_small(budget: float, error: BudgetTooSmall, gathered: Gathered) -> ConfigError:
+    """The budget is below what one visit of each target in its longest interval takes."""
+    longest, least = gathered.population.max_hours, rounded_up(error.least_per_day)
+    how = (
+        f"every {period(float(longest[0]))}" if np.ptp(longest) == 0
+        else "at their longest intervals"
+    )  # fmt: skip
+    return ConfigError(
+        f"budget {amount(budget)}/day is below the least possible: "
+        f"{count(error.targets, 'target')} {how} need {least}/day "
+        f"(--budget {least}/day or more)"
+    )

@@ -1,0 +1,240 @@
+"""A learning phase: what is asked, which pages it is to poll, and how far it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+import numpy as np
+from bson import ObjectId
+
+from crawler.errors import ConfigError
+from crawler.planning.population import keys_of
+from crawler.storage import histories, sites
+from crawler.storage import learning as learnings
+from crawler.storage.client import Database, Document
+from crawler.storage.histories import Watched
+from crawler.storage.learning import Phase
+from crawler.storage.sites import Site
+from crawler.utils.text import period, span
+from schedules import sampling
+from schedules.history import Ints
+from schedules.schedule import WEEK_HOURS
+
+WEEK_DAYS = 7
+HOUR_SECONDS = 3600
+HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+LONGEST_WEEKS = 52
+SHORTEST_HOURS, LONGEST_HOURS = 1 / 60, 24.0
+USUAL_WEEKS, USUAL_HOURS = 3.0, 1 / 3
+# Of the time between two polls; the rest is for everything else that is due.
+SHARE_OF_TIME = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a user asks; None where nothing is said.
+
+    sample: how many pages, in turns if need be; None: as many as can be polled at a time
+    """
+
+    weeks: float | None = None
+    every_hours: float | None = None
+    sample: int | None = None
+    requests_per_day: float | None = None
+
+    def check(self) -> None:
+        """ConfigError for what makes no sense whatever is known of the spider."""
+        if self.weeks is not None and not 0 < self.weeks <= LONGEST_WEEKS:
+            raise ConfigError(f"--weeks {self.weeks:g}: more than 0 and {LONGEST_WEEKS} at most")
+        if self.sample is not None and self.sample < 1:
+            raise ConfigError(f"--sample {self.sample}: one page at least")
+        every = self.every_hours
+        if every is not None and not SHORTEST_HOURS <= every <= LONGEST_HOURS:
+            raise ConfigError(f"--every {period(every)}: from a minute to a day")
+
+    def differs_from(self, phase: Phase) -> bool:
+        """Whether something is asked that a phase does not do."""
+        said = ((name, getattr(self, name)) for name in Asked.__dataclass_fields__)
+        return any(value is not None and value != getattr(phase, name) for name, value in said)
+
+    def over(self, phase: Phase) -> Asked:
+        """What is asked, and of a phase what is not said."""
+        return replace(
+            self,
+            weeks=self.weeks or phase.weeks,
+            every_hours=self.every_hours or phase.every_hours,
+            sample=self.sample or phase.sample,
+            requests_per_day=self.requests_per_day or phase.requests_per_day,
+        )
+
+
+class Limit(NamedTuple):
+    """How many pages can be polled at a time, and what does not let it be more."""
+
+    pages: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A phase that has not begun: its pages with turn and place, and what is to be said of it."""
+
+    phase: Phase
+    places: list[tuple[str, int, float]]
+    notes: list[str]
+
+
+async def choose(db: Database, spider: str, asked: Asked, now: datetime) -> Choice:
+    """The phase that is asked for; ConfigError if it cannot be."""
+    watched = await histories.read(db, now, [spider])
+    rows = np.flatnonzero(watched.refreshed > 0)
+    if not len(rows):
+        raise ConfigError(f"no page of {spider!r} was seen so far; run scrapy crawl first")
+    site = (await sites.of_spiders(db, [spider]))[0]
+    pace = await learnings.seconds_per_visit(db, spider)
+    every, weeks = asked.every_hours or USUAL_HOURS, asked.weeks or USUAL_WEEKS
+    per_day = _budget(asked, every)
+    limit = _limit(per_day, every, site, pace)
+    n = min(asked.sample or limit.pages, len(rows))
+    turns = _turns(n, limit.pages, weeks)
+    until = now + timedelta(weeks=weeks)
+    phase = Phase(
+        ObjectId(), spider, now, until, weeks, every, per_day, asked.sample, n, turns
+    )  # fmt: skip
+    places, missed = _places(watched, rows, phase, limit.pages)
+    notes = [*_of_limit(limit, n, len(rows)), *_of_sample(phase, missed), *_of_site(site)]
+    return Choice(phase, places, notes)
+
+
+def _budget(asked: Asked, every: float) -> float:
+    polls, per_day = sampling.polls_per_day(every), asked.requests_per_day
+    if per_day is None:
+        raise ConfigError(
+            f"say --budget R/day: polls every {period(every)} are {polls} requests a day and page"
+        )
+    if per_day < polls:
+        longer = f", or --every {math.ceil(24 * 60 / per_day)}m" if per_day >= 1 else ""
+        raise ConfigError(
+            f"budget {per_day:g}/day is below one page's polls: every {period(every)} takes "
+            f"{polls}/day (--budget {polls}/day or more{longer})"
+        )
+    return per_day
+
+
+def _limit(per_day: float, every: float, site: Site, pace: float | None) -> Limit:
+    """What allows the fewest pages; ConfigError where that is none."""
+    limits = [Limit(sampling.pages_at_once(per_day, every), "the budget")]
+    if site.requests_per_day:
+        pages = sampling.pages_at_once(site.requests_per_day, every)
+        limits.append(Limit(pages, f"the wrapper's requests_per_day {site.requests_per_day}"))
+    if site.requests_per_hour:
+        pages = int(site.requests_per_hour * every + sampling.ALMOST)
+        limits.append(Limit(pages, f"the wrapper's requests_per_hour {site.requests_per_hour}"))
+    if pace:
+        pages = int(SHARE_OF_TIME * every * HOUR_SECONDS / pace)
+        limits.append(Limit(pages, f"politeness (passes took {pace:.2g} s a page)"))
+    least = min(limits)
+    if not least.pages:
+        raise ConfigError(f"{least.why} leaves no room for a poll every {period(every)}")
+    return least
+
+
+def _turns(n: int, at_once: int, weeks: float) -> int:
+    turns, days = -(-n // at_once), int(weeks * WEEK_DAYS)
+    if turns > max(days, 1):
+        raise ConfigError(
+            f"--sample {n}: each page's turn would be shorter than a day; {weeks:g} weeks with "
+            f"{at_once} pages at a time have room for {at_once * max(days, 1)}"
+        )
+    return turns
+
+
+def _places(
+    watched: Watched, rows: Ints, phase: Phase, at_once: int
+) -> tuple[list[tuple[str, int, float]], int]:
+    """`_id`, turn and hours in the grid of each page; how many strata have none."""
+    keys, stratum = keys_of(watched.ids)[rows], strata(watched)[rows]
+    chosen = sampling.joining_order(keys, stratum)[: phase.pages]
+    missed = len(np.unique(stratum)) - len(np.unique(stratum[chosen]))
+    turn = sampling.turns_of(keys[chosen], stratum[chosen], at_once)
+    at = sampling.phases(keys[chosen], turn, phase.every_hours)
+    ids = [watched.ids[row] for row in rows[chosen].tolist()]
+    return list(zip(ids, turn.tolist(), at.tolist(), strict=True)), missed
+
+
+def strata(watched: Watched) -> Ints:
+    """(n,) a number for each kind and category, by their names."""
+    kinds, categories = _ranks(watched.kinds), _ranks(watched.categories)
+    place = kinds[watched.kind + 1] * len(categories) + categories[watched.category + 1]
+    numbers: Ints = np.unique(place, return_inverse=True)[1]
+    return numbers
+
+
+def _ranks(names: tuple[str, ...]) -> Ints:
+    """(m + 1,) the alphabetical place of no name, and of each name."""
+    result: Ints = np.argsort(np.argsort(np.array(["", *names])))
+    return result
+
+
+def _of_limit(limit: Limit, n: int, there: int) -> Iterator[str]:
+    if limit.why != "the budget" and n < there:
+        yield f"{limit.why} allows {limit.pages:,} pages at a time, fewer than the budget"
+
+
+def _of_sample(phase: Phase, missed: int) -> Iterator[str]:
+    if missed:
+        yield (
+            f"{missed} of the kinds and categories have no page in the sample; "
+            f"--sample {phase.pages + missed} would reach all, in turns"
+        )
+    hours = (phase.until - phase.at) / HOUR / phase.turns
+    if hours < WEEK_HOURS:
+        polled = span(hours * HOUR_SECONDS)
+        yield f"each page is polled for {polled}: less than a week, so not at all its hours"
+
+
+def _of_site(site: Site) -> Iterator[str]:
+    closed = WEEK_HOURS - int(site.open_hours.sum())
+    if closed:
+        yield f"the wrapper's windows and blackout close {closed} hours a week: no polls then"
+
+
+async def progress(db: Database, phase: Phase, now: datetime) -> Document:
+    """How far a phase is."""
+    rows = [row async for row in learnings.polls(db, phase, now)]
+    return _described(phase.document()) | {
+        "learning": True,
+        "days_left": round((phase.until - now) / DAY, 2),
+        "turn": phase.turn_at(now),
+        "polls": sum(row["polls"] for row in rows),
+        "polls_due": _due(phase, rows, now),
+        "changes": sum(row["changes"] for row in rows),
+        "urls": rows,
+    }
+
+
+def outcome(found: Document) -> Document:
+    """What came of a phase that has ended, by its document."""
+    totals: Document = found["totals"]
+    return _described(found) | totals | {"learning": False, "ended": found["ended"]}
+
+
+def _described(found: Document) -> Document:
+    names = ("at", "until", "weeks", "every_hours", "budget_per_day", "sample", "pages", "turns")
+    shown = {"spider": found["learns"], "every": period(found["every_hours"])}
+    return shown | {name: found[name] for name in names} | {"begun": False, "notes": []}
+
+
+def _due(phase: Phase, rows: list[Document], now: datetime) -> int:
+    """Polls that the grid has asked for so far."""
+    due = 0.0
+    for turn in range(phase.turns):
+        since, until = phase.turn_begins(turn), min(now, phase.turn_begins(turn + 1))
+        pages = sum(row["turn"] == turn for row in rows)
+        due += pages * max(0.0, (until - since) / HOUR) / phase.every_hours
+    return int(due)

@@ -1,0 +1,222 @@
+"""From what is stored to what is planned: targets and sites as the arrays of `schedules`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crawler.config import Config
+from crawler.errors import ConfigError
+from crawler.extract.wrapper import OF_CATEGORY
+from crawler.items import Kind
+from crawler.storage import sites
+from crawler.storage.client import Database
+from crawler.storage.histories import Texts, Watched
+from crawler.storage.sites import Site
+from crawler.utils.regex import Pattern, compiled
+from schedules.dates import reliable, timed
+from schedules.history import Flags, Floats, Histories, Ints
+from schedules.population import Population, walls_of
+from schedules.schedule import LONGEST_FEED_WEEKS, LONGEST_WEEKS, WEEK_HOURS
+
+Keys = NDArray[np.uint64]
+
+LONGEST_HOURS = LONGEST_WEEKS * WEEK_HOURS
+SHORTEST_HOURS = 1.0
+DAY_HOURS = 24
+KEY_BYTES = 8
+CHUNK = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """All that a plan is made of, for n targets of s spiders.
+
+    sites:     of `watched.spiders`, in that order
+    histories: with exact times where dates are believed
+    believed:  (s,) whether the dates of each site are
+    fixed:     (n,) visits a day that the fixed intervals make where there is no plan
+    """
+
+    watched: Watched
+    sites: tuple[Site, ...]
+    population: Population
+    histories: Histories
+    believed: Flags
+    fixed: Floats
+
+
+async def gather(db: Database, watched: Watched, config: Config, now_hours: float) -> Gathered:
+    """What is to be planned; ConfigError where a site's terms contradict each other."""
+    found = await sites.of_spiders(db, watched.spiders)
+    keys, site = keys_of(watched.ids), watched.spider.astype(np.int64)
+
+    async def in_category(spider: str, category: str) -> Keys:
+        return keys_of_texts(await sites.keys_in_category(db, spider, category))
+
+    weight = await _weights(watched, found, keys, in_category)
+    believed = reliable(watched.histories, watched.said, watched.lies, site, len(found))
+    is_feed = watched.window > 0
+    believed_of = believed[site] | is_feed
+    histories = timed(watched.histories, watched.said, believed_of, is_feed)
+    population = population_of(watched, found, keys, weight, config, now_hours)
+    return Gathered(watched, found, population, histories, believed, _fixed(watched, found, config))
+
+
+def population_of(
+    watched: Watched,
+    found: tuple[Site, ...],
+    keys: Keys,
+    weight: Floats,
+    config: Config,
+    now_hours: float,
+) -> Population:
+    """The targets as the planner takes them; keys and weight: (n,)."""
+    site = watched.spider.astype(np.int64)
+    group, parent = _groups(watched)
+    is_feed = _is_feed(watched)
+    of_pages, of_feeds = (
+        np.array([_interval(one, config, feeds=feeds) for one in found]).reshape(-1, 2)
+        for feeds in (False, True)
+    )
+    least, most = np.where(is_feed[:, None], of_feeds[site], of_pages[site]).T
+    zones = tuple(one.zone for one in found)
+    since = min(
+        now_hours,
+        np.nanmin(watched.histories.since, initial=now_hours),
+        watched.histories.after.min(initial=now_hours),
+    )
+    return Population(
+        key=keys,
+        site=site,
+        group=group,
+        parent=parent,
+        zones=zones,
+        open_hours=np.array([one.open_hours for one in found]).reshape(-1, WEEK_HOURS),
+        weight=weight,
+        cost=np.array([one.cost for one in found])[site],
+        min_hours=np.clip(watched.asks, least, most),
+        max_hours=most,
+        site_day=np.array([one.requests_per_day or np.inf for one in found]),
+        site_hour=np.array([one.requests_per_hour or np.inf for one in found]),
+        walls=walls_of(tuple(dict.fromkeys(zones)), since, now_hours),
+    )
+
+
+def _groups(watched: Watched) -> tuple[Ints, Ints]:
+    """(n,) number of each target's group: spider, category and kind; (p,) spider of each group."""
+    categories, kinds = len(watched.categories) + 1, len(watched.kinds) + 1
+    place = watched.spider.astype(np.int64) * categories + watched.category + 1
+    place = place * kinds + watched.kind + 1
+    groups, group = np.unique(place, return_inverse=True)
+    return group, groups // (categories * kinds)
+
+
+def longest_interval(config: Config, *, feeds: bool) -> float:
+    """Return the longest time between two planned visits of feeds or of pages, in hours."""
+    cycle = LONGEST_FEED_WEEKS if feeds else LONGEST_WEEKS
+    return min(cycle * WEEK_HOURS, config.longest_hours(feeds=feeds))
+
+
+def _interval(site: Site, config: Config, *, feeds: bool) -> tuple[float, float]:
+    """Return the shortest and the longest time between two visits of feeds or pages, in hours."""
+    longest = longest_interval(config, feeds=feeds)
+    least = site.min_interval_hours or SHORTEST_HOURS
+    most = min(site.max_interval_hours or longest, longest)
+    if most < SHORTEST_HOURS:
+        raise ConfigError(
+            f"{site.name}: the longest interval, {most:g} hours, is shorter than the hour "
+            "that plans are made of (max_interval_hours, FRESHET_MAX_INTERVAL_HOURS)"
+        )
+    if least > most:
+        raise ConfigError(
+            f"{site.name}: min_interval_hours {least:g} is longer than the longest interval, "
+            f"{most:g} hours (FRESHET_MAX_INTERVAL_HOURS)"
+        )
+    return least, most
+
+
+def _fixed(watched: Watched, found: tuple[Site, ...], config: Config) -> Floats:
+    """(n,) visits a day at the fixed intervals."""
+    lists = np.array([one.list_interval_hours or config.list_interval_hours for one in found])
+    items = np.array([one.item_interval_hours or config.item_interval_hours for one in found])
+    is_list = watched.kind == _number(watched.kinds, str(Kind.LIST))
+    hours = np.where(is_list, lists[watched.spider], items[watched.spider])
+    is_cell = watched.kind == _number(watched.kinds, str(Kind.CELL))
+    is_feed = _is_feed(watched)
+    hours = np.where(is_feed, config.feed_interval_hours, hours)
+    hours = np.where(is_cell, config.cell_interval_hours, hours)
+    longest = np.where(is_feed, config.longest_hours(feeds=True), config.longest_hours(feeds=False))
+    result: Floats = DAY_HOURS / np.minimum(hours, longest)
+    return result
+
+
+def _is_feed(watched: Watched) -> Flags:
+    """(n,) which targets are feeds."""
+    result: Flags = watched.kind == _number(watched.kinds, str(Kind.FEED))
+    return result
+
+
+def _number(names: tuple[str, ...], name: str) -> int:
+    return names.index(name) if name in names else -2
+
+
+async def _weights(
+    watched: Watched,
+    found: tuple[Site, ...],
+    keys: Keys,
+    in_category: Callable[[str, str], Awaitable[Keys]],
+) -> Floats:
+    """(n,) importance: the first of its site's `weights` that fits a target."""
+    weight = np.array([one.weight for one in found])[watched.spider]
+    for number, one in enumerate(found):
+        rows = np.flatnonzero(watched.spider == number) if one.weights else np.empty(0, np.int64)
+        # The first that fits counts, so it is written last.
+        for pattern, value in reversed(one.weights):
+            if pattern.startswith(OF_CATEGORY):
+                category = pattern.removeprefix(OF_CATEGORY)
+                fits = np.isin(keys[rows], await in_category(one.name, category))
+            else:
+                fits = _found(_pattern(one, pattern), watched.ids, rows)
+            weight[rows[fits]] = value
+    return weight
+
+
+def _pattern(site: Site, pattern: str) -> Pattern:
+    try:
+        return compiled(pattern)
+    except ValueError as error:
+        raise ConfigError(f"{site.name}: weights: {error}") from None
+
+
+def _found(pattern: Pattern, ids: Texts, rows: Ints) -> Flags:
+    """(m,) whether the pattern is found in the URLs of some targets."""
+    bounds = zip(ids.first[rows].tolist(), ids.first[rows + 1].tolist(), strict=True)
+    urls = (ids.data[a:b].partition(b" ")[2] for a, b in bounds)
+    return np.fromiter((pattern.search(url) is not None for url in urls), np.bool_, len(rows))
+
+
+def keys_of(texts: Texts) -> Keys:
+    """(n,) a number for each text that is the same in every run and looks random."""
+    parts = [np.empty(0, np.uint64)]
+    for begin in range(0, len(texts), CHUNK):
+        first = texts.first[begin : begin + CHUNK + 1].tolist()
+        data = texts.data[first[0] : first[-1]]
+        bounds = [place - first[0] for place in first]
+        parts.append(_digests(data[a:b] for a, b in pairwise(bounds)))
+    return np.concatenate(parts)
+
+
+def keys_of_texts(texts: list[str]) -> Keys:
+    """As `keys_of`, of single texts."""
+    return _digests(text.encode() for text in texts)
+
+
+def _digests(texts: Iterable[bytes]) -> Keys:
+    digests = b"".join(blake2b(text, digest_size=KEY_BYTES).digest() for text in texts)
+    return np.frombuffer(digests, "<u8").astype(np.uint64)

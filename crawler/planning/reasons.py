@@ -1,0 +1,345 @@
+"""Why a target is visited when it is, in plain sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache, lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crawler.feeds.politeness import is_active, is_proven
+from crawler.storage.client import Document
+from crawler.storage.sites import Site
+from crawler.storage.targets import ADAPTIVE, PERIOD
+from crawler.utils.text import amount, count, period
+from schedules import groups
+from schedules.adaptive import AFTER_CHANGE, AFTER_NONE
+from schedules.history import DAY_HOURS, Ints
+from schedules.schedule import WEEK_HOURS, Schedule, Schedules
+from schedules.windows import DAYS, day_names, describe
+
+BY_POLICY = {
+    "uniform": "It has an even interval, the same as all feeds (policy uniform).",
+    "min-delay": (
+        "It has an even interval: fetches grow with the square root of weight and posts (policy "
+        "min-delay)."
+    ),
+    "min-missing": (
+        "It has an even interval: each fetch goes to the feed of which it collects most posts "
+        "(policy min-missing)."
+    ),
+}
+
+
+def reasons_of_feed(
+    target: Document, known: Document, price: float | None, most_hours: float, now: datetime
+) -> list[str]:
+    """Sentences, what decided first.
+
+    known: the feed's document in `feeds`    price: of a fetch in posts, None where none is known
+    """
+    plan = target.get("plan")
+    return [
+        *(_of_plan(plan, price, most_hours) if plan else ()),
+        *_of_window(target, known),
+        *_of_losses(known),
+        *_of_push(known.get("push") or {}, now),
+        *_of_bounds(known.get("bounds") or {}),
+    ]
+
+
+def _of_plan(plan: Document, price: float | None, most_hours: float) -> Iterator[str]:
+    if rule := BY_POLICY.get(plan.get("policy", "")):
+        yield rule
+        return
+    if plan.get("bound") == "floor":
+        yield (
+            f"It has the least there is, a fetch every {period(most_hours)} (floor): more would "
+            "not pay, and no feed is left unseen for longer."
+        )
+    if plan.get("bound") == "kept":
+        yield "It keeps the schedule it had: a new one would save too little to move it (kept)."
+    if price is None:
+        return
+    worth, value = plan.get("worth"), plan.get("value")
+    if worth:
+        yield f"The last fetch that it has saves {amount(worth)} posts; a fetch costs {_of(price)}."
+    if value:
+        yield f"One more would save {amount(value)} posts."
+
+
+def _of(price: float) -> str:
+    return f"{amount(price)} posts (price)"
+
+
+def _of_window(target: Document, known: Document) -> Iterator[str]:
+    window = known.get("window")
+    if not window:
+        return
+    if known.get("full"):
+        yield f"Its document holds {count(window, 'post')}; older ones leave it and are lost."
+    else:
+        yield (
+            f"Its document held {count(window, 'post')} at most, and none was seen to leave: "
+            f"{target.get('window')} are counted on."
+        )
+
+
+def _of_losses(known: Document) -> Iterator[str]:
+    if lapses := known.get("lapses"):
+        yield (
+            f"At {count(lapses, 'visit')} no post of the visit before was left: about "
+            f"{known.get('missed', 0):,.0f} posts were lost."
+        )
+
+
+def _of_push(push: Document, now: datetime) -> Iterator[str]:
+    if is_proven(push, now):
+        yield "A hub delivers its posts, so it is asked rarely, in case a delivery gets lost."
+    elif is_active(push, now):
+        yield "A hub has promised to deliver its posts; until it has done so, the plan holds."
+
+
+def _of_bounds(bounds: Document) -> Iterator[str]:
+    if every := bounds.get("every_hours"):
+        yield f"It asks not to be fetched more often than every {period(every)}."
+    if hours := bounds.get("skip_hours"):
+        yield f"It asks not to be fetched in the hours {', '.join(map(str, hours))} (UTC)."
+    if skipped := bounds.get("skip_days"):
+        yield f"It asks not to be fetched on {', '.join(DAYS[day] for day in skipped)}."
+
+
+MORE = "more than"
+HINTS = {
+    "lastmod": "A sitemap said that it changed",
+    "list": "A list page says other things of it than before",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """Hours of staleness that visits save, by what is known now; None where that is not known.
+
+    last: the last visit a week that it has   more: one more   price: what a visit has to save
+    """
+
+    last: float | None
+    more: float | None
+    price: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """All that sentences are made of.
+
+    whole: the plan that it follows, None if that is not kept; waiting: targets that the last pass
+    left over a cap; least, most: hours between two visits; feed: what is known of a feed as such,
+    None for pages
+    """
+
+    target: Document
+    site: Site
+    whole: Document | None
+    worth: Worth
+    waiting: int
+    least: float
+    most: float
+    now: datetime
+    feed: Document | None = None
+
+
+def reasons(facts: Facts) -> list[str]:
+    """Sentences, what decided first."""
+    if facts.feed is not None:
+        price = (facts.whole or {}).get("price")
+        of_feed = reasons_of_feed(facts.target, facts.feed, price, facts.most, facts.now)
+        unplanned = [] if facts.target.get("plan") else [*_bound(facts)]
+        return [*_now(facts), *unplanned, *of_feed, *_windows(facts.site), *_caps(facts)]
+    return [*_now(facts), *_bound(facts), *_windows(facts.site), *_caps(facts)]
+
+
+def _now(facts: Facts) -> Iterator[str]:
+    """What comes before the plan at present."""
+    target = facts.target
+    if target.get("alias_of"):
+        shows = "It has the same posts as" if target.get("kind") == "feed" else "It redirects to"
+        yield f"{shows} {target['alias_of']}, which is visited in its place."
+    if target.get("gone"):
+        yield "It is gone: it is only asked for every 28 days, or when a list shows it again."
+    if errors := target.get("consecutive_errors"):
+        yield (
+            f"The last {count(errors, 'visit')} failed: it is tried again after an interval that "
+            "doubles, and follows the plan when it answers."
+        )
+    if target.get("hinted"):
+        yield f"{HINTS[target.get('hint', 'lastmod')]}, so it was made due at once (a hint)."
+    if not target.get("visited_at"):
+        yield "It was never visited so far; the first visit does not wait for a plan."
+
+
+def _bound(facts: Facts) -> Iterator[str]:
+    plan = facts.target.get("plan")
+    if plan is None:
+        if not (facts.target.get("alias_of") or facts.target.get("gone")):
+            yield "No plan knows it so far: fixed intervals hold until the next replan."
+        return
+    if (until := plan.get("until")) is not None and until > facts.now:
+        yield f"It is being learned: it is visited often until {until:%Y-%m-%d %H:%M} UTC."
+        return
+    if (rule := BY_RULE.get(plan.get("policy", ""))) is not None:
+        yield rule.format(most=period(facts.most))
+        return
+    yield from _of_market(plan.get("bound"), facts)
+
+
+def _of_market(bound: str | None, facts: Facts) -> Iterator[str]:
+    worth = facts.worth
+    if bound == "prior":
+        yield "It was never seen twice: it has what a page of its kind usually needs (prior)."
+    if bound == "kept":
+        yield (
+            "It keeps the schedule it had: a new one would save too little to be worth a move "
+            "(kept)."
+        )
+    if bound == "exploration":
+        yield (
+            "It is hardly known: in its first ten days it has even intervals, as many visits as "
+            "its price allows, to see the whole week (exploration)."
+        )
+    if bound == "floor":
+        yield (
+            f"It has the least there is, a visit every {period(facts.most)} (floor): more would "
+            "not pay, and no page is left unseen for longer."
+        )
+    if bound == "ceiling" and worth.more is None:
+        yield f"It has the most there is, a visit every {period(facts.least)} (ceiling)."
+    yield from _price(worth)
+
+
+def _price(worth: Worth) -> Iterator[str]:
+    if worth.price is None:
+        return
+    price = f"the price of a request, {amount(worth.price)} hours of staleness"
+    last = f"the last visit that it has saves {amount(worth.last)}" if worth.last else ""
+    if worth.more is not None:
+        more, against = amount(worth.more), _against(worth.more, worth.price)
+        but = "; a full day, or that moves have to pay, stands against it" * (against == MORE)
+        yield (
+            f"One more visit a week would save {more}, {against} {price}{but}"
+            f"{'; ' + last if last else ''} (price)."
+        )
+    elif last:
+        against = _against(worth.last or 0.0, worth.price)
+        yield f"{last[0].upper()}{last[1:]}, {against} {price} (price)."
+
+
+def _against(value: float, price: float) -> str:
+    """Estimates move between two replans, so that a value may be over the price for a while."""
+    if value > price * 1.1:
+        return MORE
+    return "less than" if value < price * 0.9 else "about"
+
+
+def _windows(site: Site) -> Iterator[str]:
+    hours = site.open_hours
+    if not hours.all():
+        names = ", ".join(describe(hours))
+        yield (
+            f"The wrapper lets it be visited in {int(hours.sum())} of {WEEK_HOURS} hours of the "
+            f"week only (window): {names}."
+        )
+
+
+def _caps(facts: Facts) -> Iterator[str]:
+    if facts.waiting:
+        yield (
+            f"The last pass left {count(facts.waiting, 'target')} waiting, as a cap was reached "
+            "(cap): visits may come later than planned."
+        )
+
+
+_BY_GROUP = (
+    "It has the group of the changes that were seen in a mean week (policy {}), and that group's "
+    "fixed times: midnight where more changes fall in the day, noon where they fall in the night."
+)
+_BY_CURVE = (
+    "It has an even interval: visits a week {}, at one price for all, and never less than one "
+    "every {{most}}."
+)
+BY_RULE = {
+    "groups": _BY_GROUP.format("groups"),
+    "groups6": _BY_GROUP.format("groups6"),
+    "uniform": _BY_CURVE.format("are the same for all pages"),
+    "sqrt": _BY_CURVE.format("grow with the square root of its changes"),
+    "freshness": _BY_CURVE.format(
+        "are those that are fresh most of the time, which gives up pages that change too fast"
+    ),
+    "harmonic": _BY_CURVE.format("follow the harmonic rule of LambdaCrawl"),
+    "age": _BY_CURVE.format("are those of the least mean age"),
+    PERIOD: "It is a cell with a period of its own, which no replan touches (period).",
+    ADAPTIVE: (
+        f"Each visit sets its interval: times {AFTER_CHANGE:g} after a change, times "
+        f"{AFTER_NONE:g} after none, and never over {{most}}."
+    ),
+}
+
+
+Words = list[list[str]]
+DAY_SETS = 2**7
+
+
+def in_words(schedules: Schedules) -> Words:
+    """The times of each of n schedules, the same as `groups.times_of` has for one."""
+    single = np.diff(schedules.first) == 1
+    rare = np.flatnonzero((schedules.weeks > 1) & single)
+    rest = np.flatnonzero(((schedules.weeks > 1) & ~single) | (schedules.every_hours > 0))
+    result = _weekly(schedules)
+    weeks, slots = schedules.weeks[rare].tolist(), schedules.slots[schedules.first[rare]].tolist()
+    for row, words in zip(rare.tolist(), map(_rare, weeks, slots), strict=True):
+        result[row] = [words]
+    for row in rest.tolist():
+        result[row] = _of_one(schedules[row])
+    return result
+
+
+def _weekly(schedules: Schedules) -> Words:
+    """Those of one week; nothing for others."""
+    owner = np.repeat(np.arange(len(schedules)), np.diff(schedules.first))
+    here = schedules.weeks[owner] == 1
+    begins, words = _runs(owner[here], schedules.slots[here])
+    bounds = np.searchsorted(begins, np.arange(len(schedules) + 1)).tolist()
+    return [words[begin:end] for begin, end in pairwise(bounds)]
+
+
+def _runs(owner: Ints, slots: NDArray[np.uint16]) -> tuple[Ints, list[str]]:
+    """Target and words of each hour of the day at which one has visits."""
+    day, hour = np.divmod(slots.astype(np.int64), DAY_HOURS)
+    order = np.lexsort((hour, owner))
+    owner, day, hour = owner[order], day[order], hour[order]
+    begins = np.flatnonzero(np.diff(owner * DAY_HOURS + hour, prepend=-1))
+    days = np.bitwise_or.reduceat(1 << day, begins) if len(begins) else begins
+    return owner[begins], _all_words()[hour[begins] * DAY_SETS + days].tolist()
+
+
+@cache
+def _all_words() -> NDArray[Any]:
+    """(3072,) words for each hour of the day on each set of weekdays."""
+    days = [[day for day in range(7) if chosen >> day & 1] for chosen in range(DAY_SETS)]
+    names = [day_names(listed) or "daily" for listed in days]
+    return np.array([f"{name} {hour:02}:00" for hour in range(DAY_HOURS) for name in names], object)
+
+
+@lru_cache(maxsize=4096)
+def _rare(weeks: int, slot: int) -> str:
+    return _of_one(Schedule(weeks, (slot,)))[0]
+
+
+def _of_one(schedule: Schedule) -> list[str]:
+    if schedule.every_hours:
+        return [f"every {period(schedule.every_hours)}"]
+    return [" ".join(time) for time in groups.times_of(schedule)]

@@ -1,0 +1,402 @@
+"""The trace of pages: when they truly changed.
+
+changes: page_id, commit_time_utc, content_sha1_12 (optional): a page's rows in the order of time;
+         its first row is its first record and no change
+pages:   page_id, source_id, until_utc (optional; empty: the page's trace goes on)
+"""
+
+from __future__ import annotations
+
+import csv
+import errno
+import gzip
+import io
+import math
+import os
+import zlib
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from operator import itemgetter
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from crawler.errors import TraceError
+from crawler.utils.files import atomic_replace
+from schedules.history import Floats, Ints, Times
+
+HOUR_SECONDS = 3600
+GZIP = b"\x1f\x8b"
+LONGEST_SHOWN = 80
+
+
+def rows(
+    path: Path, needed: tuple[str, ...], optional: tuple[str, ...] = ()
+) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Each row's line number and its values in these columns, two or more.
+
+    optional: "" where there is no such column. Raises TraceError.
+    """
+    line = 0
+    try:
+        with _opened(path) as text:
+            reader = csv.reader(text, strict=True)
+            header = next(reader, [])
+            pick = itemgetter(*_places(path, header, needed, optional))
+            for row in reader:
+                line = reader.line_num
+                if not row:
+                    continue
+                if len(row) != len(header):
+                    raise wrong(path, line, f"{len(row)} values under {len(header)} columns")
+                row.append("")
+                yield line, pick(row)
+    except csv.Error as broken:
+        raise TraceError(f"{path}, after line {line}: not CSV: {broken}") from None
+    except UnicodeDecodeError:
+        cause = "not UTF-8 (save the file as UTF-8)"
+        raise TraceError(f"{path}, after line {line}: {cause}") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        cause = "broken gzip data (fetch or write the file again)"
+        raise TraceError(f"{path}, after line {line}: {cause}") from None
+    except OSError as broken:
+        raise TraceError(f"{path}: {broken.strerror or broken}") from None
+    if not line:
+        raise TraceError(f"{path}: no rows below the column names")
+
+
+def _places(
+    path: Path, header: list[str], needed: tuple[str, ...], optional: tuple[str, ...]
+) -> list[int]:
+    """Where the columns stand in a row; optional ones that are not there behind the last."""
+    if not header:
+        raise TraceError(f"{path}: empty (it needs the columns {', '.join(needed)})")
+    for name in needed:
+        if name not in header:
+            found = short(", ".join(header))
+            raise wrong(path, 1, f"no column {name} (rename one of {found})")
+    places = {name: place for place, name in reversed(list(enumerate(header)))}
+    return [places.get(name, len(header)) for name in (*needed, *optional)]
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[str]]:
+    """A file as text, unpacked if it is gzip."""
+    with path.open("rb") as raw:
+        start = raw.peek(len(GZIP))
+        packed = start.startswith(GZIP)
+        if start and not packed and path.suffix == ".gz":
+            raise TraceError(f"{path}: not gzip (pack it, or take .gz off its name)")
+        data = gzip.GzipFile(fileobj=raw) if packed else raw
+        with io.TextIOWrapper(data, "utf-8-sig", newline="") as text:
+            yield text
+
+
+def hours(time: str) -> float:
+    """An ISO time as hours since 1970; ValueError says what is wrong with it."""
+    try:
+        moment = datetime.fromisoformat(time.strip())
+    except ValueError:
+        raise ValueError("is no time (write it like 2024-01-31T08:00:00Z)") from None
+    if moment.tzinfo is None:
+        raise ValueError("has no time zone (append Z if it is UTC)")
+    return moment.timestamp() / HOUR_SECONDS
+
+
+def isos(moments: Floats) -> list[str]:
+    """Hours since 1970 as ISO times in UTC, to the second."""
+    seconds = np.rint(moments * HOUR_SECONDS).astype("datetime64[s]")
+    texts: list[str] = np.datetime_as_string(seconds, timezone="UTC").tolist()
+    return texts
+
+
+def iso(moment: float) -> str:
+    """Hours since 1970 as an ISO time in UTC, to the second."""
+    return isos(np.array([moment]))[0]
+
+
+def wrong(path: Path, line: int, cause: str) -> TraceError:
+    """What is wrong in a line of a file."""
+    return TraceError(f"{path}, line {line}: {cause}")
+
+
+def short(value: str) -> str:
+    """A value as it may stand in a message of one line."""
+    return repr(value if len(value) <= LONGEST_SHOWN else value[:LONGEST_SHOWN] + "…")
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The true changes of n pages, in the order of the pages file; hours since 1970 (UTC).
+
+    ids:     n names of pages
+    sources: names of the sources, in the order of their first page
+    source:  (n,) index of each page's source
+    began:   (n,) first record of each page, which is no change; NaN where it has none
+    changes: changes of each page in the order of time, also those after its end
+    ends:    (n,) where each page's trace ends; inf: nowhere
+    """
+
+    ids: tuple[str, ...]
+    sources: tuple[str, ...]
+    source: Ints
+    began: Floats
+    changes: Times
+    ends: Floats
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def read_trace(changes: Path, pages: Path | None = None) -> Trace:
+    """The trace of two files; `pages` is by default `pages.csv` in the folder of `changes`.
+
+    Raises TraceError.
+    """
+    if not changes.exists():
+        raise TraceError(f"{changes}: {os.strerror(errno.ENOENT)}")
+    listed = _read_pages(pages or changes.with_name("pages.csv"))
+    page, at = _read_changes(changes, listed)
+    order = np.argsort(page, kind="stable")
+    page, at = page[order], at[order]
+    n = len(listed.index)
+    is_first = np.diff(page, prepend=-1) != 0
+    began = np.full(n, np.nan)
+    began[page[is_first]] = at[is_first]
+    ends = np.array(listed.ends)
+    for i in np.flatnonzero(ends < began):
+        cause = f"ends at {iso(ends[i])}, before its first record at {iso(began[i])}"
+        raise listed.error(int(i), f"{cause} (correct until_utc, or leave it empty)")
+    counts = np.bincount(page[~is_first], minlength=n)
+    return Trace(
+        ids=tuple(listed.index),
+        sources=tuple(listed.sources),
+        source=np.array(listed.source, np.int64),
+        began=began,
+        changes=Times(np.concatenate(([0], np.cumsum(counts))), at[~is_first]),
+        ends=ends,
+    )
+
+
+@dataclass(slots=True)
+class _Pages:
+    """What a pages file lists: the place of each page's name, and its columns."""
+
+    path: Path
+    index: dict[str, int] = field(default_factory=dict)
+    lines: list[int] = field(default_factory=list)
+    sources: dict[str, int] = field(default_factory=dict)
+    source: list[int] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
+
+    def add(self, line: int, page: str, source: str, until: str) -> None:
+        """Take one more row."""
+        if not page or not source:
+            raise wrong(self.path, line, "page_id or source_id is empty")
+        if self.index.setdefault(page, len(self.lines)) != len(self.lines):
+            raise wrong(self.path, line, f"page {short(page)} is listed twice (remove one)")
+        try:
+            self.ends.append(hours(until) if until.strip() else np.inf)
+        except ValueError as error:
+            raise wrong(self.path, line, f"until_utc {short(until)} {error}") from None
+        self.lines.append(line)
+        self.source.append(self.sources.setdefault(source, len(self.sources)))
+
+    def error(self, i: int, cause: str) -> TraceError:
+        """An error in the row of page i."""
+        return wrong(self.path, self.lines[i], f"page {short(list(self.index)[i])} {cause}")
+
+
+def _read_pages(path: Path) -> _Pages:
+    listed = _Pages(path)
+    for line, (page, source, until) in rows(path, ("page_id", "source_id"), ("until_utc",)):
+        listed.add(line, page, source, until)
+    return listed
+
+
+def _read_changes(path: Path, listed: _Pages) -> tuple[Ints, Floats]:
+    """Page and time of all rows, as they stand in the file."""
+    pages, times = [], []
+    latest = [-np.inf] * len(listed.index)
+    contents = [""] * len(listed.index)
+    columns = ("page_id", "commit_time_utc")
+    for line, (name, time, content) in rows(path, columns, ("content_sha1_12",)):
+        try:
+            page, at = listed.index[name], hours(time)
+        except KeyError:
+            cause = f"page {short(name)} is not in {listed.path} (add it there)"
+            raise wrong(path, line, cause) from None
+        except ValueError as error:
+            raise wrong(path, line, f"commit_time_utc {short(time)} {error}") from None
+        if at < latest[page]:
+            cause = f"page {short(name)} goes back from {iso(latest[page])} to {short(time)}"
+            raise wrong(path, line, f"{cause} (sort the rows by page_id and commit_time_utc)")
+        # Two contents in one second are two changes: some sources do that.
+        if at == latest[page] and content == contents[page]:
+            cause = f"page {short(name)} has its record of {short(time)} twice (remove one)"
+            raise wrong(path, line, cause)
+        latest[page], contents[page] = at, content
+        pages.append(page)
+        times.append(at)
+    return np.array(pages, np.int64), np.array(times, np.float64)
+
+
+# Larger numbers are no windows, and would not fit.
+LARGEST_WINDOW = 2**31
+LARGEST_WEIGHT = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class FeedTrace:
+    """The true posts of n feeds, in the order of the feeds file; hours since 1970 (UTC).
+
+    ids:    n names of feeds
+    window: (n,) >= 1 posts that each document holds
+    weight: (n,) > 0 importance
+    posts:  posts of each feed in the order of time
+    unlisted:   posts that were left out, as their feed is not listed
+    windowless: feeds that were left out, as their window is not known
+    """
+
+    ids: tuple[str, ...]
+    window: Ints
+    weight: Floats
+    posts: Times
+    unlisted: int
+    windowless: int
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+def read_feed_trace(posts: Path, feeds: Path | None = None) -> FeedTrace:
+    """The trace of two files; `feeds` is by default `feeds.csv` in the folder of `posts`.
+
+    Raises TraceError.
+    """
+    if not posts.exists():
+        raise TraceError(f"{posts}: {os.strerror(errno.ENOENT)}")
+    listed = _read_feeds(feeds or posts.with_name("feeds.csv"))
+    feed, at, unlisted = _read_posts(posts, listed)
+    order = np.lexsort((at, feed))
+    counts = np.bincount(feed, minlength=len(listed.index))
+    return FeedTrace(
+        ids=tuple(listed.index),
+        window=np.array(listed.window, np.int64),
+        weight=np.array(listed.weight, np.float64),
+        posts=Times(np.concatenate(([0], np.cumsum(counts))), at[order]),
+        unlisted=unlisted,
+        windowless=len(listed.windowless),
+    )
+
+
+@dataclass(slots=True)
+class _Feeds:
+    """What a feeds file lists: the place of each feed with a window, and its columns."""
+
+    path: Path
+    index: dict[str, int] = field(default_factory=dict)
+    window: list[int] = field(default_factory=list)
+    weight: list[float] = field(default_factory=list)
+    windowless: set[str] = field(default_factory=set)
+
+    def add(self, line: int, feed: str, window: str, weight: str) -> None:
+        """Take one more row."""
+        if not feed:
+            raise wrong(self.path, line, "feed_id is empty")
+        if feed in self.index or feed in self.windowless:
+            raise wrong(self.path, line, f"feed {short(feed)} is listed twice (remove one)")
+        if not window.strip():
+            self.windowless.add(feed)
+            return
+        self.window.append(self._window(line, window))
+        self.weight.append(self._weight(line, weight) if weight.strip() else 1.0)
+        self.index[feed] = len(self.index)
+
+    def _window(self, line: int, text: str) -> int:
+        number = _number(text)
+        if not (1 <= number <= LARGEST_WINDOW and number == int(number)):
+            cause = "is no number of posts (write a whole number from 1 on, or leave it empty)"
+            raise wrong(self.path, line, f"window_size_S {short(text)} {cause}")
+        return int(number)
+
+    def _weight(self, line: int, text: str) -> float:
+        number = _number(text)
+        if not 0 < number <= LARGEST_WEIGHT:
+            cause = f"is no number from 0 to {LARGEST_WEIGHT:,.0f}, without 0 (or leave it empty)"
+            raise wrong(self.path, line, f"weight {short(text)} {cause}")
+        return number
+
+
+def _number(text: str) -> float:
+    """A number; NaN where it is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _read_feeds(path: Path) -> _Feeds:
+    listed = _Feeds(path)
+    for line, row in rows(path, ("feed_id", "window_size_S"), ("weight",)):
+        listed.add(line, *row)
+    if not listed.index:
+        raise TraceError(f"{path}: no feed has a window (fill in window_size_S)")
+    return listed
+
+
+def _read_posts(path: Path, listed: _Feeds) -> tuple[Ints, Floats, int]:
+    """Feed and time of the rows of feeds with a window, as they stand; how many are of none."""
+    # A number takes 8 bytes here, in a list 32.
+    feeds, times, unlisted = array("q"), array("d"), 0
+    for line, (name, time) in rows(path, ("feed_id", "posted_at_utc")):
+        if not name:
+            raise wrong(path, line, "feed_id is empty")
+        try:
+            at = hours(time)
+        except ValueError as error:
+            raise wrong(path, line, f"posted_at_utc {short(time)} {error}") from None
+        feed = listed.index.get(name)
+        if feed is not None:
+            feeds.append(feed)
+            times.append(at)
+        elif name not in listed.windowless:
+            unlisted += 1
+    return np.array(feeds, np.int64), np.array(times, np.float64), unlisted
+
+
+def whole_seconds(hours: Floats) -> Floats:
+    """The nearest moments that a file of visits can tell, in hours since 1970."""
+    return np.rint(hours * HOUR_SECONDS) / HOUR_SECONDS
+
+
+def write_visits(path: Path, ids: Sequence[str], visits: Times) -> None:
+    """Write the visits of targets as gzip CSV: columns target, at (UTC, to the second).
+
+    The file is there entirely or not at all; one that was there is replaced. Its folder is made.
+    Raises TraceError.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_replace(path) as draft:
+            _write(draft, ids, visits)
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror or error}") from None
+
+
+def _write(path: Path, ids: Sequence[str], visits: Times) -> None:
+    # Without a time in it, equal visits make equal files.
+    with (
+        path.open("wb") as raw,
+        gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed,
+        io.TextIOWrapper(packed, "utf-8", newline="") as text,
+    ):
+        rows = csv.writer(text, lineterminator="\n")
+        rows.writerow(("target", "at"))
+        for i, name in enumerate(ids):
+            at = visits.at[visits.first[i] : visits.first[i + 1]]
+            rows.writerows((name, moment) for moment in isos(at))

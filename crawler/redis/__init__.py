@@ -1,1 +1,0 @@
-"""Bands in Redis or Valkey; nothing else of Freshet talks to it."""

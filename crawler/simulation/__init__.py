@@ -1,1 +1,0 @@
-"""Policies tried on a trace of changes, or on the database's own past."""

@@ -1,1 +1,0 @@
-"""Policies tried on feeds: a number of fetches, and how many posts they missed."""

@@ -1,1 +1,0 @@
-"""More requests than one server can serve: what each policy makes of them."""

@@ -1,1 +1,0 @@
-"""Policies tried on pages: requests a day, and how fresh the copies were."""

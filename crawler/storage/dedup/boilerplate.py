@@ -1,0 +1,303 @@
+"""`boilerplate`: what the posts of each source have in common, learned as posts come.
+
+One document a source. Every worker keeps those that it used lately in memory, and with each batch
+it reads those that others have changed. A change is made to the revision that was read, or not at
+all; who is late adds what it has learned to the new one. So whoever finds something to be
+boilerplate knows earlier posts that have it, and notes that they have to be compared again.
+
+A worker stores a table when something has become common, while a source is new whenever a post of
+it is taken for a copy, when as much is new as is stored, and at the end of its run. A process that
+is killed loses what its latest posts have taught: their source is learned from later ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+import numpy as np
+from bson import Binary
+from pymongo import UpdateOne
+from pymongo.errors import BulkWriteError
+
+from crawler.dedup.boilerplate import MAX_POSTS, MIN_POSTS, Sourced, Table, weighed
+from crawler.dedup.model import Candidate
+from crawler.storage.client import Database, Document
+from crawler.storage.dedup.registry import Registry
+from crawler.storage.retry import DUPLICATE_KEY, in_batches
+
+logger = logging.getLogger(__name__)
+# Workers that write the same source at the same moment; who loses each time only reads.
+TRIES = 5
+# The sources that have learned longest ago are dropped, to be learned again if they come back.
+MAX_SOURCES = 20_000
+# Tables that a worker keeps in memory, up to 200 kB each.
+MAX_TABLES = 250
+TABLES_A_WRITE = 100
+
+
+@dataclass(slots=True)
+class Weighing:
+    """Posts as they are compared now.
+
+    candidates: those that were given, and earlier ones whose boilerplate has become known since
+    again:      the versions to note for the earlier ones, by source and post
+    """
+
+    candidates: list[Candidate]
+    again: dict[str, dict[str, int]] = field(default_factory=dict)
+
+
+async def weigh(registry: Registry, candidates: Sequence[Candidate], now: datetime) -> Weighing:
+    """Learn from posts and take what is boilerplate by now out of their sketches."""
+    tables = await learn(registry, candidates, now)
+    found = Weighing([_weighed(one, tables) for one in candidates])
+    return await _with_pending(registry, found, tables, candidates)
+
+
+async def weigh_copies(registry: Registry, copies: Iterable[tuple[Candidate, str]]) -> Weighing:
+    """Learn from posts that were just weighed, and then taken for copies.
+
+    They are no copies if more posts of their source have what they have. Returns the posts that
+    have to be compared again.
+
+    copies: each with the key of its original
+    """
+    tables: dict[str, Table] = {}
+    originals = set[str]()
+    for one, original in sorted(copies, key=lambda copy: (copy[0].created, copy[0].key)):
+        table = registry.tables.get(one.text.source) if one.text is not None else None
+        if table is None or one.text is None:
+            continue
+        tables[table.source] = table
+        before = table.version
+        if one.key not in table.posts:
+            table.learn(one.key, one.text)
+        # The original may have been compared when less was known.
+        if one.sketch.own is not None or table.version > before:
+            originals.add(original)
+    # The first posts of a source are those that are taken for copies: they must not be lost.
+    due = [
+        one
+        for one in tables.values()
+        if one.taught and (one.is_new or one.has_news or _is_due(one))
+    ]
+    tables |= await _store(registry, due)
+    return await _with_pending(registry, Weighing([]), tables, (), originals)
+
+
+async def _with_pending(
+    registry: Registry,
+    found: Weighing,
+    tables: dict[str, Table],
+    given: Iterable[Candidate],
+    originals: Collection[str] = (),
+) -> Weighing:
+    """Add the posts that have to be compared again."""
+    keys = {one.key for one in given}
+    due = {post for table in tables.values() for post in table.pending}.union(originals) - keys
+    for candidate in await registry.read_again(sorted(due)) if registry.read_again and due else []:
+        keys.add(candidate.key)
+        # An original may be of a source that nothing was learned of.
+        if candidate.text is not None and candidate.text.source in tables:
+            found.candidates.append(replace(_weighed(candidate, tables), edited=True))
+    for source, table in tables.items():
+        if done := {post: table.pending[post] for post in table.pending.keys() & keys}:
+            found.again[source] = done
+    return found
+
+
+def _weighed(candidate: Candidate, tables: dict[str, Table]) -> Candidate:
+    text = candidate.text
+    if text is None or text.source not in tables:
+        return candidate
+    sketch = weighed(candidate.sketch, text, tables[text.source])
+    return candidate if sketch is candidate.sketch else replace(candidate, sketch=sketch)
+
+
+async def learn(
+    registry: Registry, candidates: Iterable[Candidate], now: datetime
+) -> dict[str, Table]:
+    """Learn from posts; what is known of their sources then.
+
+    What becomes common is stored before any post is compared without it. What else posts teach is
+    stored when a source has as many new posts as are stored of it, and by `store`.
+    """
+    texts: defaultdict[str, list[tuple[Candidate, Sourced]]] = defaultdict(list)
+    for one in sorted(candidates, key=lambda one: (one.created, one.key)):
+        if one.text is not None:
+            texts[one.text.source].append((one, one.text))
+    if registry.boilerplate is None or not texts:
+        return {}
+    tables = await _read(registry, texts.keys())
+    for source, table in tables.items():
+        for one, text in texts[source]:
+            if table.wants(one.key, one.id):
+                table.learn(one.key, text)
+        table.at = now
+        registry.tables.pop(source, None)
+        registry.tables[source] = table
+    due = [one for one in tables.values() if one.has_news or _is_due(one)]
+    tables |= await _store(registry, due)
+    if (more := len(registry.tables) - MAX_TABLES) > 0:
+        await store(registry, list(registry.tables)[:more])
+    return tables
+
+
+def _is_due(table: Table) -> bool:
+    """Whether as much is new as is stored."""
+    return len(table.taught) >= max(MIN_POSTS, len(table.posts) - len(table.taught))
+
+
+async def store(registry: Registry, sources: Iterable[str] | None = None) -> None:
+    """Store what was learned of sources and forget them here; of all without `sources`."""
+    names = list(registry.tables) if sources is None else sources
+    tables = [registry.tables[name] for name in names]
+    await _store(registry, [one for one in tables if one.taught])
+    for table in tables:
+        del registry.tables[table.source]
+
+
+@asynccontextmanager
+async def stored_at_end(registry: Registry) -> AsyncIterator[Registry]:
+    """Yield an index, and store what it has learned, unless an error ends its use."""
+    try:
+        yield registry
+    except asyncio.CancelledError:
+        await store(registry)
+        raise
+    await store(registry)
+
+
+async def forget(db: Database, spider: str, feed: str | None = None) -> None:
+    """Delete what is known of a feed; without it, of all sources of a spider."""
+    of_all = {"$gte": f"{spider} ", "$lt": f"{spider}!"}
+    await db.boilerplate.delete_many({"_id": f"{spider} {feed}" if feed is not None else of_all})
+
+
+async def tables_of(registry: Registry, sources: Iterable[str]) -> dict[str, Table]:
+    """Return what is known of these sources."""
+    return await _read(registry, set(sources))
+
+
+async def _read(registry: Registry, sources: Collection[str]) -> dict[str, Table]:
+    """The tables of sources as they are stored, with what this process has learned since."""
+    assert registry.boilerplate is not None
+    kept = {source: registry.tables[source] for source in sources if source in registry.tables}
+    stored = registry.boilerplate.find({"_id": {"$in": list(kept)}}, {"revision": 1})
+    rows = await stored.to_list(None) if kept else []
+    revisions: dict[str, int] = {row["_id"]: row["revision"] for row in rows}
+    kept = {
+        source: table
+        for source, table in kept.items()
+        if table.revision == revisions.get(source, 0)
+    }
+    missing = [source for source in sources if source not in kept]
+    for table in await _read_stored(registry, missing) if missing else []:
+        if (earlier := registry.tables.get(table.source)) is not None:
+            table.take_over(earlier)
+        kept[table.source] = table
+    return {source: kept.get(source) or Table(source) for source in sources}
+
+
+async def _read_stored(registry: Registry, sources: Sequence[str]) -> list[Table]:
+    assert registry.boilerplate is not None
+    found = registry.boilerplate.find({"_id": {"$in": list(sources)}})
+    return [_table_of(row) async for row in found]
+
+
+def _table_of(row: Document) -> Table:
+    posts = {one["post"]: np.frombuffer(one["marks"], "<u4") for one in row["posts"]}
+    pending = {one["post"]: one["version"] for one in row["pending"]}
+    common = np.frombuffer(row["common"], "<u4")
+    return Table(row["_id"], row["version"], posts, common, pending, row["at"], row["revision"])
+
+
+async def _store(registry: Registry, tables: Sequence[Table]) -> dict[str, Table]:
+    """Store tables; those that somebody else has changed meanwhile, with both changes."""
+    changed: dict[str, Table] = {}
+    waiting = list(tables)
+    for _ in range(TRIES):
+        lost = await _write(registry, waiting) if waiting else []
+        if not lost:
+            return changed
+        waiting = []
+        for table in await _read_stored(registry, [one.source for one in lost]):
+            table.take_over(registry.tables[table.source])
+            table.at = registry.tables[table.source].at
+            registry.tables[table.source] = changed[table.source] = table
+            waiting.append(table)
+    # What is known is used all the same, and stored with the next that is learned.
+    logger.debug("%d sources are learned from by others at the same moment", len(waiting))
+    return changed
+
+
+async def _write(registry: Registry, tables: Sequence[Table]) -> list[Table]:
+    """Store what was learned; the tables that somebody else has changed meanwhile."""
+    assert registry.boilerplate is not None
+    lost: list[Table] = []
+    for some in in_batches(tables, TABLES_A_WRITE):
+        failed = set[int]()
+        try:
+            done = await registry.boilerplate.bulk_write(
+                [_update_of(one) for one in some], ordered=False
+            )
+        except BulkWriteError as error:
+            problems = error.details["writeErrors"]
+            if any(problem["code"] != DUPLICATE_KEY for problem in problems):
+                raise
+            failed = {problem["index"] for problem in problems}
+        else:
+            if done.upserted_count:
+                await _bound(registry)
+        for index, table in enumerate(some):
+            if index in failed:
+                lost.append(table)
+                continue
+            table.revision += 1
+            table.taught.clear()
+            table.has_news = False
+    return lost
+
+
+def _update_of(table: Table) -> UpdateOne:
+    """An update of this revision; of any other it is an insert, which is refused."""
+    fields: Document = {"at": table.at, "version": table.version}
+    fields["common"] = Binary(table.common.astype("<u4").tobytes())
+    fields["pending"] = [
+        {"post": post, "version": version} for post, version in table.pending.items()
+    ]
+    new = [
+        {"post": post, "marks": Binary(table.posts[post].astype("<u4").tobytes())}
+        for post in table.taught
+    ]
+    update: Document = {"$set": fields, "$inc": {"revision": 1}}
+    update["$push"] = {"posts": {"$each": new, "$slice": -MAX_POSTS}}
+    return UpdateOne({"_id": table.source, "revision": table.revision}, update, upsert=True)
+
+
+async def _bound(registry: Registry) -> None:
+    """Forget the sources that nothing was learned of for the longest time."""
+    assert registry.boilerplate is not None
+    more = await registry.boilerplate.estimated_document_count() - MAX_SOURCES
+    if more > 0:
+        oldest = registry.boilerplate.find({}, {"_id": 1}).sort("at").limit(more)
+        query = {"_id": {"$in": [row["_id"] async for row in oldest]}}
+        await registry.boilerplate.delete_many(query)
+
+
+async def note(registry: Registry, again: dict[str, dict[str, int]]) -> None:
+    """Note that posts have been compared again, after their claims are stored."""
+    if registry.boilerplate is None or not again:
+        return
+    updates = []
+    for source, posts in again.items():
+        done = {"post": {"$in": sorted(posts)}, "version": {"$lte": max(posts.values())}}
+        update: Document = {"$pull": {"pending": done}, "$inc": {"revision": 1}}
+        updates.append(UpdateOne({"_id": source}, update))
+    await registry.boilerplate.bulk_write(updates, ordered=False)

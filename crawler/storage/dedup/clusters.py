@@ -1,0 +1,302 @@
+"""`clusters`: posts that are duplicates of one another, and which of them is the original.
+
+One document a cluster, and each change of the original is one atomic update of it: the truth that
+posts are brought into line with. Its first copy makes it; a post alone has none.
+
+The original is found in two steps, so that no source can take the place of another with a date
+that it made up. Of all posts the one with the smallest `rank` says which source was first; of that
+source's posts the one with the earliest date is the original. So a document holds the source, the
+rank by which it leads, and the date of the original, each with what decides among equals. As each
+of these only ever gets smaller, posts may come in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from bson import ObjectId
+from pymongo import UpdateOne
+
+from crawler.dedup.model import ALONE, Candidate, Owner, Verdict, id_of
+from crawler.storage.client import Document
+from crawler.storage.dedup import signatures
+from crawler.storage.dedup.registry import Member, Registry
+
+# By what sources are ordered, and the posts of one source: among equals who was seen first.
+LEAD, ORDER = ("rank", "created", "seen", "post"), ("created", "seen", "post")
+KEPT_CHANGES = 100
+ELECTIONS = 20
+
+
+async def standing(
+    registry: Registry, members: Sequence[Member], now: datetime
+) -> dict[str, Verdict]:
+    """What posts are that are stored with a cluster: alone where that has no document."""
+    if not members:
+        return {}
+    found = await there(registry, {cluster for _, cluster in members})
+    alone = dict.fromkeys((one.key for one, cluster in members if cluster not in found), ALONE)
+    return alone | await verdicts(registry, [one for one in members if one[1] in found], now)
+
+
+async def verdicts(
+    registry: Registry, members: Sequence[Member], now: datetime
+) -> dict[str, Verdict]:
+    """What members of clusters are; an earlier one than the original takes its place."""
+    if not members:
+        return {}
+    joining = [
+        Owner(one.id, one.key, one.created, one.sketch, to, None, one.seen, one.source)
+        for one, to in members
+    ]
+    await _enter(registry, joining, now)
+    found = await _with_originals(registry, {cluster for _, cluster in members}, now)
+    return {one.key: _verdict(one, found.get(cluster), cluster) for one, cluster in members}
+
+
+async def _enter(registry: Registry, joining: Sequence[Owner], now: datetime) -> None:
+    """Propose posts, after those that have been in their clusters without a document."""
+    clusters, ids = {one.cluster for one in joining}, [one.id for one in joining]
+    new = clusters - await there(registry, clusters)
+    before = await _firsts(registry, {"cluster": {"$in": list(new)}, "_id": {"$nin": ids}})
+    made = await _propose(registry, before, now) | await _propose(registry, joining, now)
+    # Who was stored between these questions has not seen the cluster yet.
+    known = {one.id for one in before}.union(ids)
+    late = await _firsts(registry, {"cluster": {"$in": list(made)}})
+    await _propose(registry, [one for one in late if one.id not in known], now)
+
+
+async def there(registry: Registry, clusters: Collection[ObjectId]) -> set[ObjectId]:
+    """Those of these clusters that have a document."""
+    if not clusters:
+        return set()
+    return set(await registry.clusters.distinct("_id", {"_id": {"$in": list(clusters)}}))
+
+
+async def _firsts(registry: Registry, query: Document) -> list[Owner]:
+    """Those of these stored posts that may matter to their clusters.
+
+    Of each cluster that is the post by which a source leads, and that source's earliest.
+    """
+    if query["cluster"] == {"$in": []}:
+        return []
+    by_order = dict.fromkeys(ORDER, 1)
+    stages: list[Document] = [
+        {"$match": query},
+        {"$project": signatures.OF_OWNER | {"leads": {name: f"${name}" for name in LEAD}}},
+        {"$sort": by_order},
+        {"$group": {
+            "_id": {"cluster": "$cluster", "source": "$source"},
+            "earliest": {"$first": "$$ROOT"},
+            "leads": {"$min": "$leads"},
+        }},
+        {"$sort": {"leads": 1}},
+        {"$group": {"_id": "$_id.cluster", "first": {"$first": "$$ROOT"}}},
+    ]  # fmt: skip
+    found = await registry.signatures.aggregate(stages, allowDiskUse=True)
+    firsts = [row["first"] async for row in found]
+    earliest = {row["earliest"]["_id"]: row["earliest"] for row in firsts}
+    leading = {id_of(row["leads"]["post"]) for row in firsts} - earliest.keys()
+    others = (await signatures.by_id(registry, leading)).values() if leading else ()
+    rows = [*earliest.values(), *others]
+    return [signatures.owner_of(row) for row in rows if "cluster" in row]
+
+
+def is_source(item: int | None, original: int | None) -> bool:
+    """Whether a post is no copy of its cluster's original, but has the same item as that one."""
+    return item is not None and item == original
+
+
+def _verdict(candidate: Candidate, original: Owner | None, cluster: ObjectId) -> Verdict:
+    if original is None:
+        return ALONE
+    if original.id == candidate.id or is_source(candidate.item, original.item):
+        return Verdict(cluster=cluster)
+    return Verdict(original.post, candidate.sketch.similarity(original.sketch), cluster)
+
+
+async def _propose(registry: Registry, members: Iterable[Owner], now: datetime) -> set[ObjectId]:
+    """Each member becomes the original of its cluster if that is its place, or there is none.
+
+    Whoever joins proposes itself, and who makes a cluster's document whom it finds there: in
+    whatever order that comes, the same one is left. Returns the clusters that were made.
+
+    Where another source takes the lead, its posts that came before have no part in that: the
+    document says so, until the earliest of them was proposed too.
+    """
+    updates = []
+    for one in _worth_proposing(registry, members):
+        lead, order = ({"$literal": key} for key in _keys(registry, one))
+        same, leads = {"$eq": ["$source", one.source]}, {"$gt": ["$lead", lead]}
+        takes = {"$cond": [same, {"$gt": ["$order", order]}, leads]}
+        change = _change(registry, one, now, "an earlier one came late", {"$or": [_NONE, takes]})
+        ahead = {"$or": [_NONE, leads]}
+        overtakes = {"$and": [{"$not": [_NONE]}, {"$not": [same]}, leads]}
+        change |= {
+            "lead": {"$cond": [ahead, lead, "$lead"]},
+            "source": {"$cond": [ahead, one.source, "$source"]},
+            "overtaken": {"$cond": [overtakes, True, "$overtaken"]},
+        }
+        updates.append(UpdateOne({"_id": one.cluster}, [{"$set": change}], upsert=True))
+    if not updates:
+        return set()
+    done = await registry.clusters.bulk_write(updates, ordered=False)
+    return set((done.upserted_ids or {}).values())
+
+
+def _worth_proposing(registry: Registry, members: Iterable[Owner]) -> list[Owner]:
+    """Of each cluster and source the post by which it leads, and the earliest."""
+    leading: dict[tuple[ObjectId, int], Owner] = {}
+    earliest: dict[tuple[ObjectId, int], Owner] = {}
+    for one in members:
+        for found, at in ((leading, 0), (earliest, 1)):
+            held = found.setdefault((one.cluster, one.source), one)
+            if _keys(registry, one)[at] < _keys(registry, held)[at]:
+                found[one.cluster, one.source] = one
+    return list({one.id: one for one in (*leading.values(), *earliest.values())}.values())
+
+
+def _keys(registry: Registry, one: Owner) -> tuple[list[Any], list[Any]]:
+    """By what a post makes its source lead, and by what it is ordered within that."""
+    values = {**signatures.times_of(registry, one), "post": one.post}
+    return [values[name] for name in LEAD], [values[name] for name in ORDER]
+
+
+async def current(registry: Registry, ids: Collection[ObjectId], now: datetime) -> list[Document]:
+    """The documents of these clusters; a source that has just taken the lead is searched first."""
+    query: Document = {"_id": {"$in": list(ids)}}
+    rows = await registry.clusters.find(query).to_list(None)
+    overtaken = [row for row in rows if "overtaken" in row]
+    for row in overtaken:
+        firsts = await _firsts(registry, {"cluster": row["_id"], "source": row["source"]})
+        await _propose(registry, firsts, now)
+        of_then = {"_id": row["_id"], "lead": row["lead"]}
+        await registry.clusters.update_one(of_then, {"$unset": {"overtaken": ""}})
+    return await registry.clusters.find(query).to_list(None) if overtaken else rows
+
+
+_ALWAYS: Document = {"$literal": True}
+_NONE: Document = {"$eq": [{"$type": "$original"}, "missing"]}
+
+
+def _change(
+    registry: Registry, one: Owner, now: datetime, why: str, condition: Document
+) -> Document:
+    """Values that make a post the original under a condition, and note it if it was not."""
+    change = {"at": now, "was": "$post", "post": {"$literal": one.post}, "why": why}
+    noted = {"$concatArrays": [{"$ifNull": ["$changes", []]}, [change]]}
+    same = {"$or": [_NONE, {"$eq": ["$original", one.id]}]}
+    fields = {
+        "changes": {"$cond": [same, "$changes", {"$slice": [noted, -KEPT_CHANGES]}]},
+        "original": one.id,
+        "post": {"$literal": one.post},
+        "created": one.created,
+        "order": {"$literal": _keys(registry, one)[1]},
+        "unsettled": True,
+    }
+    return {name: {"$cond": [condition, value, f"${name}"]} for name, value in fields.items()}
+
+
+async def _with_originals(
+    registry: Registry, clusters: Iterable[ObjectId], now: datetime
+) -> dict[ObjectId, Owner]:
+    """The original of each cluster, another where it, or what its source led by, has gone."""
+    wanted, found = set(clusters), {}
+    rows = await current(registry, wanted, now)
+    stored = await signatures.by_id(registry, set().union(*map(_needed, rows)))
+    for row in rows:
+        if all(stored.get(id_, {}).get("cluster") == row["_id"] for id_ in _needed(row)):
+            found[row["_id"]] = signatures.owner_of(stored[row["original"]])
+    for cluster in wanted - found.keys():
+        if (elected := await elect(registry, cluster, now)) is not None:
+            found[cluster] = elected
+    return found
+
+
+def _needed(row: Document) -> set[int]:
+    """The posts without which a cluster's document does not hold."""
+    return {row["original"], id_of(row["lead"][-1])}
+
+
+async def elect(registry: Registry, cluster: ObjectId, now: datetime) -> Owner | None:
+    """The original of a cluster, another where it, or what its source led by, has gone.
+
+    None: the cluster has no posts.
+    """
+    for _ in range(ELECTIONS):
+        row = next(iter(await current(registry, [cluster], now)), None)
+        if row is not None:
+            stored = await signatures.by_id(registry, _needed(row))
+            if all(stored.get(id_, {}).get("cluster") == cluster for id_ in _needed(row)):
+                return signatures.owner_of(stored[row["original"]])
+        heirs = await _firsts(registry, {"cluster": cluster})
+        of_then = {"_id": cluster, "original": row and row["original"], "lead": row and row["lead"]}
+        if not heirs:
+            await registry.clusters.delete_one(of_then)
+            return None
+        if row is not None:
+            leading = min(heirs, key=lambda one: _keys(registry, one)[0])
+            earliest = min(heirs, key=lambda one: _keys(registry, one)[1])
+            is_there = row["original"] in stored
+            why = "the first of its source has gone" if is_there else "the original has gone"
+            change = _change(registry, earliest, now, why, _ALWAYS) | {
+                "lead": {"$literal": _keys(registry, leading)[0]},
+                "source": leading.source,
+                "overtaken": "$$REMOVE",
+            }
+            await registry.clusters.update_one(of_then, [{"$set": change}])
+            # Who was stored meanwhile has lost to what is gone.
+            heirs = await _firsts(registry, {"cluster": cluster})
+        await _propose(registry, heirs, now)
+    return None
+
+
+async def take_bands(registry: Registry, owner: Owner) -> None:
+    """Claim those of a post's bands that nobody owns, so that its copies are found by it."""
+    if registry.shared is not None:
+        await registry.shared.put(signatures.claims_of([owner]))
+        return
+    bands = frozenset(owner.sketch.bands.tolist())
+    owners, _ = await signatures.holders(registry, bands)
+    free = sorted(bands - owners.keys())
+    if free:
+        # Each by itself: one that is taken meanwhile must not cost the others.
+        await signatures.add_bands(registry, owner.id, free)
+
+
+async def without_original(registry: Registry) -> set[ObjectId]:
+    """Clusters whose original is gone, or is in another cluster; all of them are looked at."""
+    original: Document = {
+        "from": registry.signatures.name, "localField": "original", "foreignField": "_id",
+        "pipeline": [{"$project": {"cluster": 1}}], "as": "original",
+    }  # fmt: skip
+    stages: list[Document] = [
+        {"$lookup": original},
+        {"$match": {"$expr": {"$ne": [{"$first": "$original.cluster"}, "$_id"]}}},
+        {"$project": {"_id": 1}},
+    ]
+    return {row["_id"] async for row in await registry.clusters.aggregate(stages)}
+
+
+async def unsettle(registry: Registry, clusters: Collection[ObjectId]) -> None:
+    """Note that posts may show something else than these clusters, where they have documents."""
+    if clusters:
+        query: Document = {"_id": {"$in": list(clusters)}}
+        await registry.clusters.update_many(query, {"$set": {"unsettled": True}})
+
+
+async def settled(registry: Registry, shown: Mapping[ObjectId, Document]) -> set[ObjectId]:
+    """Note that posts show what these clusters said; those that say something else by now."""
+    if not shown:
+        return set()
+    unset = {"$unset": {"unsettled": ""}}
+    said = [
+        UpdateOne({"_id": id_, "original": row["original"]}, unset) for id_, row in shown.items()
+    ]
+    done = await registry.clusters.bulk_write(said, ordered=False)
+    if done.matched_count == len(said):
+        return set()
+    query = {"_id": {"$in": list(shown)}, "unsettled": {"$exists": True}}
+    return set(await registry.clusters.distinct("_id", query))

@@ -1,0 +1,199 @@
+"""What is known of near-duplicates: clusters, their posts, and two posts beside each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from bson import ObjectId
+
+from crawler.config import Config
+from crawler.dedup.model import id_of
+from crawler.dedup.scheme import Scheme, scheme_of
+from crawler.dedup.sketch import Sketch
+from crawler.storage import targets
+from crawler.storage.client import Database, Document
+from crawler.storage.dedup import candidates as comparing
+from crawler.storage.dedup import signatures
+from crawler.storage.dedup.index import META, REBUILDING
+from crawler.storage.retry import in_batches
+from crawler.utils.urls import item_key
+
+BATCH = 1000
+SHOWN = ("spider", "url", "feed", "title", "published", "first_seen")
+MEMBERS: Document = {"cluster": {"$exists": True}}
+
+
+@dataclass(slots=True)
+class Overview:
+    """How many posts are compared, in how many clusters are how many copies, and some clusters."""
+
+    posts: int = 0
+    clusters: int = 0
+    copies: int = 0
+    rebuilding: bool = False
+    shown: list[Document] = field(default_factory=list)
+
+
+async def overview(db: Database, spider: str | None = None, limit: int | None = None) -> Overview:
+    """The clusters with copies, the largest first; limit: so many at most (None: all).
+
+    spider: only posts of it are counted, and clusters that it has posts in
+    """
+    meta = await db.meta.find_one(META) or {}
+    found = Overview(await _compared(db, spider), rebuilding=bool(meta.get(REBUILDING)))
+    rows: list[Document] = []
+    async for row in await db.signatures.aggregate(_sizes(spider), allowDiskUse=True):
+        found.clusters += 1
+        found.copies += row["copies"]
+        if limit is None or len(rows) < limit:
+            rows.append(row)
+    for some in in_batches(rows, BATCH):
+        found.shown += await _described(db, some)
+    return found
+
+
+async def _compared(db: Database, spider: str | None) -> int:
+    query = {} if spider is None else {"post": {"$regex": f"^{re.escape(spider)} "}}
+    return await db.signatures.count_documents(query)
+
+
+def _sizes(spider: str | None) -> list[Document]:
+    """Clusters with the number of their copies, if there are any; the largest first.
+
+    Sources of the original's item are no copies of it.
+    spider: only clusters with a post of it
+    """
+    of_item: Document = {"_id": {"of": "$cluster", "item": "$item"}, "posts": {"$sum": 1}}
+    counted: Document = {"_id": "$_id.of", "posts": {"$sum": "$posts"}}
+    wanted: Document = {"posts": {"$gte": 2}}
+    if spider is not None:
+        first = {"$indexOfBytes": ["$post", {"$literal": f"{spider} "}]}
+        of_item["its"] = {"$max": {"$eq": [first, 0]}}
+        counted["its"] = {"$max": "$its"}
+        wanted["its"] = True
+    several = {"$and": [{"$gt": ["$_id.item", None]}, {"$gt": ["$posts", 1]}]}
+    item = {"item": "$_id.item", "posts": "$posts"}
+    counted["several"] = {"$push": {"$cond": [several, item, "$$REMOVE"]}}
+    # The item of an original is asked only where two posts of its cluster have one.
+    asked = {"$cond": [{"$eq": ["$several", []]}, None, "$_id"]}
+    same = {"$in": ["$$one.item", "$original.item"]}
+    of_original = {"$filter": {"input": "$several", "as": "one", "cond": same}}
+    sources = {"$max": [1, {"$sum": "$of_original.posts"}]}
+    return [
+        {"$match": MEMBERS},
+        {"$group": of_item},
+        {"$group": counted},
+        {"$match": wanted},
+        {"$set": {"asked": asked}},
+        _looked_up("clusters", "asked", "row"),
+        _looked_up("signatures", "row.original", "original"),
+        {"$set": {"of_original": of_original}},
+        {"$project": {"copies": {"$subtract": ["$posts", sources]}}},
+        {"$match": {"copies": {"$gte": 1}}},
+        {"$sort": {"copies": -1, "_id": 1}},
+    ]
+
+
+def _looked_up(collection: str, field: str, name: str) -> Document:
+    return {"$lookup": {"from": collection, "localField": field, "foreignField": "_id", "as": name}}
+
+
+async def _described(db: Database, rows: Sequence[Document]) -> list[Document]:
+    """Clusters as they are shown: their originals, and how many copies they have."""
+    query = {"_id": {"$in": [row["_id"] for row in rows]}}
+    clusters = {one["_id"]: one async for one in db.clusters.find(query)}
+    known = await _posts(db, [one["post"] for one in clusters.values()])
+    return [
+        {
+            "cluster": row["_id"],
+            "copies": row["copies"],
+            "original": _post(clusters[row["_id"]], known),
+        }
+        for row in rows
+        if row["_id"] in clusters
+    ]
+
+
+def _post(of: Document, known: dict[str, Document]) -> Document:
+    """What is shown of a post; of: a cluster or a signature that names it."""
+    post = known.get(of["post"], {})
+    told = {name: post.get(name) for name in ("spider", "url", "title")}
+    return {"id": of["post"], "created": of["created"]} | told
+
+
+async def _posts(db: Database, keys: Iterable[str]) -> dict[str, Document]:
+    found = db.posts.find({"_id": {"$in": list(keys)}}, SHOWN)
+    return {post["_id"]: post async for post in found}
+
+
+async def cluster_of(db: Database, id_: ObjectId, limit: int | None = None) -> Document | None:
+    """A cluster with its copies, the oldest first, and its history; None where there is none.
+
+    `sources`: the posts that have the original's item too, and are no copies of it.
+    """
+    row = await db.clusters.find_one({"_id": id_})
+    if row is None:
+        return None
+    own = (await signatures_of(db, [row["post"]])).get(row["post"])
+    others: Document = {"cluster": id_, "_id": {"$ne": row["original"]}}
+    item = own.get("item") if own else None
+    query = others if item is None else others | {"item": {"$ne": item}}
+    cursor = db.signatures.find(query, signatures.OF_OWNER).sort([("created", 1), ("_id", 1)])
+    found = await cursor.allow_disk_use(True).limit(limit or 0).to_list(None)
+    sources = db.signatures.find(others | {"item": item}).sort("_id") if item is not None else None
+    described = await _described(db, [{"_id": id_, "copies": 0}])
+    return described[0] | {
+        "copies": await db.signatures.count_documents(query),
+        "members": await _copies(db, found, own),
+        "sources": await _copies(db, await sources.to_list(None), own) if sources else [],
+        "changes": row.get("changes", []),
+    }
+
+
+async def _copies(
+    db: Database, rows: Sequence[Document], original: Document | None
+) -> list[Document]:
+    sketch = Sketch.decode(original["sketch"]) if original else None
+    copies = []
+    for some in in_batches(rows, BATCH):
+        known = await _posts(db, [row["post"] for row in some])
+        for row in some:
+            alike = Sketch.decode(row["sketch"]).similarity(sketch) if sketch else None
+            copies.append(_post(row, known) | {"similarity": alike})
+    return copies
+
+
+async def signatures_of(db: Database, keys: Iterable[str]) -> dict[str, Document]:
+    """What is stored of the sketches of these posts, by their `_id`s."""
+    query = {"_id": {"$in": [id_of(key) for key in keys]}}
+    return {row["post"]: row async for row in db.signatures.find(query)}
+
+
+async def posts_named(
+    db: Database, given: str, urls: Sequence[str], spider: str | None
+) -> list[Document]:
+    """Posts with this `_id`, or with one of these URLs: their own, of their page, or an alias."""
+    watched = await targets.of_url(db, list(urls), spider) if urls else []
+    keys = {str(target.get("post") or target["_id"]) for target in watched}
+    items = [item for item in map(item_key, urls) if item]
+    named = {"_id": [given, *keys], "url": [given, *urls], "item": items}
+    query: Document = {"$or": [{name: {"$in": values}} for name, values in named.items()]}
+    if spider is not None:
+        query["spider"] = spider
+    fields = {*comparing.FIELDS, *SHOWN, "url"}
+    return await db.posts.find(query, fields).sort("_id").to_list(None)
+
+
+async def originals_of(db: Database, clusters: Iterable[ObjectId]) -> dict[ObjectId | None, str]:
+    """The originals of these clusters."""
+    found = db.clusters.find({"_id": {"$in": list(clusters)}}, {"post": 1})
+    return {row["_id"]: row["post"] async for row in found}
+
+
+async def stored_scheme(db: Database, config: Config) -> Scheme:
+    """By what the stored posts are compared; where there are none, what the settings ask for."""
+    meta = await db.meta.find_one(META) or {}
+    name = meta.get("scheme", config.duplicates).partition("-")[0]
+    return scheme_of("characters" if name == "off" else name, config.duplicate_threshold)

@@ -1,0 +1,241 @@
+"""Bands claimed in Redis: looked up and taken in one script, so that no other claim comes between.
+
+MongoDB stays the truth. What is here can be made again from the sketches that are stored there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator, Sequence
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from redis.asyncio import Redis
+from redis.commands.core import AsyncScript
+from redis.exceptions import NoScriptError
+
+from crawler.dedup.arrays import Keys
+from crawler.dedup.model import Claim
+from crawler.dedup.sketch import (
+    CONTAINED_LEAST,
+    KEY_BITS,
+    OWN_CODE,
+    OWN_HEAD,
+    OWN_LEAST,
+    SHAPES,
+    SHARE_STEPS,
+    TAG_BYTES,
+)
+from crawler.storage.redis import user_errors
+
+HEAD_BITS = 32
+LAST = np.int64(0xFFFFFFFF)
+# How the scripts keep bands; an index of another layout is as good as lost.
+LAYOUT = 3
+ID_BYTES = BAND_BYTES = 8
+# A script holds up everybody else on the server: these take some three milliseconds.
+POSTS_A_SCRIPT = 32
+# Sent at once, so that the server does not wait for the next script: some ten milliseconds.
+POSTS_A_ROUND = 128
+KEYS_A_STEP = 500
+# The scheme of an index whose keys are being removed, to begin another one.
+EMPTYING = "emptying"
+# Changes the scheme only from the one that the caller has seen; `anew`: counters begin again.
+CHANGE = """
+local known = redis.call('HGET', KEYS[1], 'layout') == ARGV[3]
+local stored = known and redis.call('HGET', KEYS[1], 'scheme') or ''
+if stored ~= ARGV[1] then return 0 end
+if ARGV[4] == 'anew' then redis.call('DEL', KEYS[1]) end
+redis.call('HSET', KEYS[1], 'scheme', ARGV[2], 'layout', ARGV[3])
+return 1
+"""
+REMOVE = """
+if redis.call('HGET', KEYS[1], 'scheme') ~= ARGV[1] then return 0 end
+redis.call('UNLINK', unpack(KEYS, 2))
+return 1
+"""
+
+
+class RedisBands:
+    """The bands of one index; all its keys begin with `{prefix}:`.
+
+    It claims and releases only while the index is of the scheme that `scheme` or `begin` last told
+    or was told: if Redis loses its data, or somebody makes them anew, BandsLost is raised, as
+    copies would pass for originals.
+
+    bucket_bits: 2 ** bucket_bits buckets at first; only tests have reason to make them fewer
+    """
+
+    def __init__(self, client: Redis, prefix: str, bucket_bits: int = KEY_BITS - HEAD_BITS) -> None:
+        self._client = client
+        self.prefix = prefix
+        self._keys = f"{{{prefix}}}:"
+        self._state = f"{self._keys}state"
+        self._bucket_bits = bucket_bits
+        self._scheme = ""
+        self._claim = self._script("similarity", "claim")
+        self._release = self._script("release")
+
+    async def claim(self, batch: Sequence[Claim], threshold: float) -> list[bytes]:
+        """Claim bands for posts, in order; later ones see earlier ones. Returns their clusters.
+
+        A post takes those of its bands that are still free. It joins the cluster of the first
+        among the owners of the others that is similar enough; where none is, it founds its own.
+        To ask again is safe and gives the same.
+        """
+        return await self._clusters(batch, repr(float(threshold)))
+
+    async def put(self, batch: Sequence[Claim]) -> None:
+        """Claim bands for posts whose clusters are known, whatever they are similar to."""
+        await self._clusters(batch, "")
+
+    async def release(self, batch: Sequence[Claim]) -> None:
+        """Free the bands of posts, given with the sketches that they were claimed with."""
+        for start in range(0, len(batch), POSTS_A_ROUND):
+            await self._run(self._release, self._parts(batch[start : start + POSTS_A_ROUND]))
+
+    async def _clusters(self, batch: Sequence[Claim], threshold: str) -> list[bytes]:
+        clusters: list[bytes] = []
+        before: asyncio.Task[list[bytes]] | None = None
+        for start in range(0, len(batch), POSTS_A_ROUND):
+            # Packed while the server is at work on those before.
+            some = batch[start : start + POSTS_A_ROUND]
+            parts = self._parts(some, threshold)
+            clusters += await before if before else []
+            before = asyncio.create_task(self._clusters_of(some, parts))
+            await asyncio.sleep(0)
+        return clusters + (await before if before else [])
+
+    async def _clusters_of(self, batch: Sequence[Claim], parts: list[list[Any]]) -> list[bytes]:
+        """What the scripts of a round say."""
+        clusters = [one.cluster for one in batch]
+        for first, found in enumerate(await self._run(self._claim, parts)):
+            for position, cluster in zip(found[::2], found[1::2], strict=True):
+                clusters[first * POSTS_A_SCRIPT + position] = cluster
+        return clusters
+
+    async def count(self) -> int:
+        """How many posts own a band."""
+        with user_errors(self._client):
+            return int(await self._client.hget(self._state, "records") or 0)
+
+    async def scheme(self) -> str | None:
+        """What `begin` was last told; None where there is no index, or Redis lost it."""
+        with user_errors(self._client):
+            stored: Any = await self._client.hmget(self._state, ["scheme", "layout"])
+        scheme, layout = stored
+        known = scheme is not None and layout == str(LAYOUT).encode()
+        self._scheme = scheme.decode() if known else ""
+        return self._scheme or None
+
+    async def begin(self, scheme: str) -> None:
+        """Say what the bands are of; nothing else of an index that is there changes."""
+        with user_errors(self._client):
+            told: list[str | int] = ["scheme", scheme, "layout", LAYOUT]
+            await self._client.hset(self._state, items=told)
+        self._scheme = scheme
+
+    async def change(self, seen: str | None, scheme: str, *, anew: bool = False) -> bool:
+        """Begin a scheme if that of the index is still the one seen; whether it was.
+
+        anew: what the index has counted is dropped
+        """
+        given = [seen or "", scheme, str(LAYOUT), "anew" if anew else ""]
+        with user_errors(self._client):
+            is_done = bool(await self._client.eval(CHANGE, 1, self._state, *given))
+        if is_done:
+            self._scheme = scheme
+        return is_done
+
+    async def empty(self, seen: str | None, scheme: str) -> bool:
+        """Remove an index and begin another one, unless others have changed it meanwhile.
+
+        seen: what `scheme` said before. Returns whether it was done. Several processes may do this
+        at the same time: none removes what another one has claimed in the new index.
+        """
+        if not await self.change(seen, EMPTYING, anew=True):
+            return False
+        async for keys in self._all_keys():
+            others = [key for key in keys if key != self._state.encode()]
+            with user_errors(self._client):
+                if others and not await self._client.eval(
+                    REMOVE, 1 + len(others), self._state, *others, EMPTYING
+                ):
+                    return False
+        return await self.change(EMPTYING, scheme)
+
+    async def clear(self) -> None:
+        """Remove all keys of the index, in small steps; claims meanwhile raise BandsLost."""
+        with user_errors(self._client):
+            await self._client.unlink(self._state)
+        async for keys in self._all_keys():
+            with user_errors(self._client):
+                await self._client.unlink(*keys)
+
+    async def _all_keys(self) -> AsyncIterator[list[Any]]:
+        """The keys of the index, some at a time."""
+        pattern = re.sub(r"([\\*?^\[\]-])", r"\\\1", self._keys) + "*"
+        cursor: int | None = None
+        while cursor != 0:
+            with user_errors(self._client):
+                cursor, keys = await self._client.scan(cursor or 0, pattern, KEYS_A_STEP)
+            if keys:
+                yield keys
+
+    def _script(self, *names: str) -> AsyncScript:
+        shapes = ", ".join(
+            f"[{shape.code}] = {{size = {shape.size}, values = {shape.values}}}"
+            for shape in SHAPES.values()
+        )
+        own = (
+            f"{{code = {OWN_CODE}, head = {OWN_HEAD}, steps = {SHARE_STEPS}, tag = {TAG_BYTES}, "
+            f"untitled = string.rep('\\0', {TAG_BYTES}), "
+            f"least = {OWN_LEAST!r}, contained = {CONTAINED_LEAST!r}}}"
+        )
+        values = f"{{{shapes}}}, {own}, {self._bucket_bits}, {LAYOUT}"
+        head = f"local SHAPES, OWN, BUCKET_BITS, LAYOUT = {values}\n"
+        # A project that was deployed as an egg is no folder.
+        texts = (files(__package__).joinpath(f"{name}.lua") for name in ("index", *names))
+        return self._client.register_script(head + "".join(text.read_text() for text in texts))
+
+    async def _run(self, script: AsyncScript, parts: list[list[Any]]) -> list[list[Any]]:
+        """What a script says of each of these parts, in order."""
+        with user_errors(self._client):
+            replies = await self._sent(script, parts)
+            if any(isinstance(reply, NoScriptError) for reply in replies):
+                await self._client.script_load(script.script)
+                replies = await self._sent(script, parts)
+            for reply in replies:
+                if isinstance(reply, Exception):
+                    raise reply
+        return [reply or [] for reply in replies]
+
+    async def _sent(self, script: AsyncScript, parts: list[list[Any]]) -> list[Any]:
+        async with self._client.pipeline(transaction=False) as pipe:
+            for part in parts:
+                pipe.evalsha(script.sha, 1, self._state, self._scheme, *part)
+            return await pipe.execute(raise_on_error=False)
+
+    def _parts(self, batch: Sequence[Claim], *first: str) -> list[list[Any]]:
+        """What the scripts get that these posts need: after `first`, a few posts each."""
+        starts = range(0, len(batch), POSTS_A_SCRIPT)
+        return [[*first, *self._arguments(batch[i : i + POSTS_A_SCRIPT])] for i in starts]
+
+    def _arguments(self, batch: Sequence[Claim]) -> Iterator[bytes]:
+        """Id, cluster, sketch and bands of each post, as the scripts take them."""
+        packed = self._packed(np.concatenate([one.sketch.bands for one in batch]))
+        at = 0
+        for one in batch:
+            end = at + one.sketch.bands.size * BAND_BYTES
+            yield one.id.to_bytes(ID_BYTES, signed=True)
+            yield one.cluster
+            yield one.sketch.encode()
+            yield packed[at:end]
+            at = end
+
+    def _packed(self, bands: Keys) -> bytes:
+        """Eight bytes a band: the head that is stored, and the last bits, which tell its bucket."""
+        halves = np.stack([(bands >> self._bucket_bits) & LAST, bands & LAST], axis=1)
+        return halves.astype(">u4").tobytes()

@@ -1,0 +1,271 @@
+"""Learning phases: some targets are polled at a fixed grid for a while, then go their former way.
+
+A phase is a document in `plans` that belongs to no spider (so it never is a spider's latest plan)
+and `learns` one; its pages are marked with their turn and their place in the grid (`learning` on
+the target). Each pass of the spider calls `follow`, which brings the targets to what the phase
+says at that moment: those whose turn it is get a plan that ends with the turn and holds the former
+one, all others get theirs back. So nothing but cron's passes is needed for turns to change and for
+the phase to end, and whatever crashed or came in between is set right by the next pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self
+from zoneinfo import ZoneInfo
+
+from bson import ObjectId
+from pymongo import ASCENDING, UpdateOne
+
+from crawler.storage.client import Database, Document
+from crawler.storage.retry import in_batches
+from crawler.utils.text import period
+from schedules.calendar import next_visit
+from schedules.schedule import WEEK_HOURS, Schedule
+
+POLICY = "learn"
+BATCH = 1000
+ANYWHERE = ZoneInfo("UTC")
+DAY = timedelta(days=1)
+READ = (
+    "url", "kind", "categories", "next_visit", "consecutive_errors", "consecutive_gone", "gone",
+    "alias_of", "plan.plan", "learning",
+)  # fmt: skip
+FORMER: Document = {"$ifNull": ["$plan.former", "$$REMOVE"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A learning phase of one spider.
+
+    weeks, every_hours, requests_per_day, sample: what was asked for; sample None: as many as go
+    pages: how many take part, in `turns` groups of equal size, one after the other
+    """
+
+    id: ObjectId
+    spider: str
+    at: datetime
+    until: datetime
+    weeks: float
+    every_hours: float
+    requests_per_day: float
+    sample: int | None
+    pages: int
+    turns: int
+
+    @classmethod
+    def of(cls, found: Document) -> Self:
+        """The phase that a document describes."""
+        names = ("at", "until", "weeks", "every_hours", "sample", "pages", "turns")
+        return cls(
+            id=found["_id"], spider=found["learns"], requests_per_day=found["budget_per_day"],
+            **{name: found[name] for name in names},
+        )  # fmt: skip
+
+    def document(self) -> Document:
+        """As it stands in `plans`."""
+        names = ("at", "until", "weeks", "every_hours", "sample", "pages", "turns")
+        return {name: getattr(self, name) for name in names} | {
+            "_id": self.id,
+            "policy": POLICY,
+            "state": "adopted",
+            "spiders": [],
+            "learns": self.spider,
+            "budget_per_day": self.requests_per_day,
+        }
+
+    def turn_at(self, now: datetime) -> int:
+        """Whose turn it is."""
+        passed = (now - self.at) / (self.until - self.at)
+        return min(max(int(passed * self.turns), 0), self.turns - 1)
+
+    def turn_begins(self, turn: int) -> datetime:
+        """When a turn begins; the one after the last: when the phase ends."""
+        return self.at + (self.until - self.at) * turn / self.turns
+
+    def poll_after(self, phase_hours: float, moment: datetime) -> datetime:
+        """The next poll of a page after a time."""
+        grid = Schedule(every_hours=self.every_hours, phase_hours=phase_hours)
+        return next_visit(grid, ANYWHERE, moment)
+
+
+async def present(db: Database, spider: str) -> Phase | None:
+    """The phase that a spider is in, or that is over and not wound up yet."""
+    query: Document = {"learns": spider, "ended": None}
+    found = await db.plans.find_one(query, sort=[("at", -1)])
+    return Phase.of(found) if found else None
+
+
+async def latest(db: Database, spider: str) -> Document | None:
+    """The document of the phase that a spider has last completed."""
+    query: Document = {"learns": spider, "ended": {"$type": "date"}}
+    return await db.plans.find_one(query, sort=[("ended", -1)])
+
+
+async def begin(db: Database, phase: Phase, places: Iterable[tuple[str, int, float]]) -> None:
+    """Put a phase into effect, with one write at the end; it follows none.
+
+    places: of each page `_id`, turn, and hours from the grid's beginning
+    """
+    await db.targets.create_index(
+        [("spider", ASCENDING), ("learning.turn", ASCENDING)],
+        partialFilterExpression={"learning.turn": {"$exists": True}},
+    )
+    marks = [
+        UpdateOne({"_id": key}, {"$set": {"learning": {"of": phase.id, "turn": turn, "phase": at}}})
+        for key, turn, at in places
+    ]
+    for batch in in_batches(marks, BATCH):
+        await db.targets.bulk_write(batch, ordered=False)
+    await db.plans.insert_one(phase.document())
+
+
+async def follow(db: Database, spider: str, now: datetime) -> Phase | None:
+    """Bring a spider's targets to what its phase says at this moment; None: it learns nothing."""
+    phase = await present(db, spider)
+    if phase is None:
+        return None
+    if now >= phase.until:
+        await end(db, phase, phase.until)
+        return None
+    turn = phase.turn_at(now)
+    await _give_back(db, phase, {"$gte": 0, "$ne": turn})
+    pages = await _pages(db, phase, turn)
+    spent = await _spent_today(db, phase, pages, turn, now)
+    left = max(0, int(phase.requests_per_day) - spent)
+    there = [row for row in pages if not (row.get("gone") or "alias_of" in row)]
+    writes = [*_taken(phase, turn, there), *_hurried(phase, there, now, left)]
+    for batch in in_batches([*writes, *_put_off(phase, there, now, left)], BATCH):
+        await db.targets.bulk_write(batch)
+    return phase
+
+
+async def end(db: Database, phase: Phase, at: datetime) -> None:
+    """The phase is over: all targets go their former way; what it saw is kept as its totals."""
+    await _give_back(db, phase, {"$gte": 0})
+    rows = [row async for row in polls(db, phase, at)]
+    totals = {name: sum(row[name] for row in rows) for name in ("polls", "changes")}
+    marked = {"spider": phase.spider, "learning.turn": {"$gte": 0}, "learning.of": phase.id}
+    await db.targets.update_many(marked, {"$unset": {"learning": ""}})
+    await db.plans.update_one({"_id": phase.id}, {"$set": {"ended": at, "totals": totals}})
+
+
+async def requests_per_day(db: Database, spiders: Sequence[str], now: datetime) -> float:
+    """What these spiders may spend on learning a day at present, besides their plans."""
+    query = {"learns": {"$in": list(spiders)}, "ended": None, "until": {"$gt": now}}
+    return float(sum([row["budget_per_day"] async for row in db.plans.find(query)]))
+
+
+async def polls(db: Database, phase: Phase, now: datetime) -> AsyncIterator[Document]:
+    """Each page with its `url`, `kind`, `categories`, `turn`, and `polls` and `changes` so far."""
+    for turn in range(phase.turns):
+        pages = await _pages(db, phase, turn)
+        since, until = phase.turn_begins(turn), min(now, phase.turn_begins(turn + 1))
+        counts = await _counts(db, phase.spider, pages, since, until)
+        for row in pages:
+            found = {name: row[name] for name in ("url", "kind", "categories")}
+            yield found | {"turn": turn} | counts.get(row["url"], {"polls": 0, "changes": 0})
+
+
+async def seconds_per_visit(db: Database, spider: str, least: int = 20) -> float | None:
+    """How fast the politeness of a site lets a pass be: the fastest with `least` visits or more.
+
+    None where no pass was that long.
+    """
+    long = {"spider": spider, "finished": {"$type": "date"}, "counts.visits": {"$gte": least}}
+    pace = {"$divide": [{"$subtract": ["$finished", "$started"]}, "$counts.visits"]}
+    fastest = {"_id": None, "milliseconds": {"$min": pace}}
+    pipeline: list[Document] = [{"$match": long}, {"$group": fastest}]
+    rows = await (await db.runs.aggregate(pipeline)).to_list(1)
+    return float(rows[0]["milliseconds"]) / 1000 if rows else None
+
+
+async def _pages(db: Database, phase: Phase, turn: int) -> list[Document]:
+    """The pages of a turn, the most overdue first."""
+    query = {"spider": phase.spider, "learning.turn": turn, "learning.of": phase.id}
+    return await db.targets.find(query, dict.fromkeys(READ, 1)).sort("next_visit").to_list(None)
+
+
+async def _give_back(db: Database, phase: Phase, turn: Document) -> None:
+    """Those of some turns go their former way; what is due by the grid is their last poll."""
+    query = {"spider": phase.spider, "learning.turn": turn, "plan.plan": phase.id}
+    await db.targets.update_many(query, [{"$set": {"plan": FORMER}}])
+
+
+def _taken(phase: Phase, turn: int, rows: list[Document]) -> Iterator[UpdateOne]:
+    """Those whose turn it is, and who do not yet, follow the grid."""
+    for row in rows:
+        if row.get("plan", {}).get("plan") != phase.id:
+            plan = {"$literal": _plan(phase, turn, row["learning"]["phase"])}
+            held = {"$mergeObjects": [plan, {"former": {"$ifNull": ["$plan", "$$REMOVE"]}}]}
+            yield UpdateOne({"_id": row["_id"]}, [{"$set": {"plan": held}}])
+
+
+def _hurried(phase: Phase, rows: list[Document], now: datetime, left: int) -> Iterator[UpdateOne]:
+    """Those that would miss their next poll do not; a failing page is repeated as ever."""
+    latest = now + timedelta(hours=phase.every_hours)
+    for row in rows if left else ():
+        failing = row["consecutive_errors"] or row["consecutive_gone"]
+        if row["next_visit"] > latest and not failing:
+            yield _moved(row, phase.poll_after(row["learning"]["phase"], now))
+
+
+def _put_off(phase: Phase, rows: list[Document], now: datetime, left: int) -> Iterator[UpdateOne]:
+    """What is due beyond the day's requests waits for tomorrow: repetitions after errors, say."""
+    last = _midnight(now) + DAY - timedelta(milliseconds=1)
+    due = [row for row in rows if row["next_visit"] <= now]
+    for row in due[left:]:
+        yield _moved(row, phase.poll_after(row["learning"]["phase"], last))
+
+
+def _moved(row: Document, when: datetime) -> UpdateOne:
+    """Another next visit, unless a crawl has set it meanwhile."""
+    unless_visited = {"_id": row["_id"], "next_visit": row["next_visit"]}
+    return UpdateOne(unless_visited, {"$set": {"next_visit": when}})
+
+
+def _plan(phase: Phase, turn: int, phase_hours: float) -> Document:
+    return {
+        "plan": phase.id,
+        "policy": POLICY,
+        "group": POLICY,
+        "windows": [f"every {period(phase.every_hours)}"],
+        "visits_per_week": WEEK_HOURS / phase.every_hours,
+        "weeks": 1,
+        "slots": [],
+        "every_hours": phase.every_hours,
+        "phase_hours": phase_hours,
+        "until": phase.turn_begins(turn + 1),
+    }
+
+
+async def _spent_today(
+    db: Database, phase: Phase, pages: list[Document], turn: int, now: datetime
+) -> int:
+    """Visits since midnight (UTC) of the pages whose turn it is, and of those before them."""
+    midnight, begins = _midnight(now), phase.turn_begins(turn)
+    counts = await _counts(db, phase.spider, pages, midnight, now)
+    if turn and begins > midnight:
+        before = await _pages(db, phase, turn - 1)
+        counts |= await _counts(db, phase.spider, before, midnight, begins)
+    return sum(count["polls"] for count in counts.values())
+
+
+async def _counts(
+    db: Database, spider: str, pages: list[Document], since: datetime, until: datetime
+) -> dict[str, Any]:
+    """Visits of pages from one time to another, and changes seen, by URL."""
+    counts: dict[str, Any] = {}
+    for batch in in_batches([row["url"] for row in pages], BATCH):
+        query = {"spider": spider, "target": {"$in": batch}, "at": {"$gte": since, "$lt": until}}
+        sums = {"polls": {"$sum": 1}, "changes": {"$sum": "$changed"}}
+        pipeline: list[Document] = [{"$match": query}, {"$group": {"_id": "$target"} | sums}]
+        cursor = await db.visits.aggregate(pipeline)
+        counts |= {row.pop("_id"): row async for row in cursor}
+    return counts
+
+
+def _midnight(now: datetime) -> datetime:
+    return now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)

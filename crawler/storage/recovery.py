@@ -1,0 +1,117 @@
+"""Visits that were interrupted: they are fenced off, and what they left is removed.
+
+Versions and posts are stored before the target that acknowledges their visit. Where a process ended
+in between, or came too late, the log, the versions and the targets have to tell of other fetches
+only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from crawler.dedup.model import id_of
+from crawler.items import Kind, Visit
+from crawler.storage import targets
+from crawler.storage.client import Database, Document
+from crawler.storage.dedup.edits import release_posts
+from crawler.storage.dedup.registry import Registry
+from crawler.storage.targets import EPOCH
+
+BATCH = 1000
+DAY = timedelta(days=1)
+
+
+async def take_over(db: Database, keys: Sequence[str]) -> None:
+    """Keep the processes that had these targets before from storing what they find.
+
+    They may have stored a part of it, so the next visits store all that they find.
+    """
+    query: Document = {"_id": {"$in": list(keys)}}
+    update: Document = {"$inc": {"fence": 1}, "$set": {"again": True}}
+    await db.targets.update_many(query, update)
+    # A feed's next visit writes only those of its posts that it finds to be other.
+    feeds = db.targets.find(query | {"kind": str(Kind.FEED)}, ("spider", "url", "fence"))
+    async for feed in feeds:
+        raised: Document = {"$max": {"fence": feed["fence"]}}
+        of_feed: Document = {"spider": feed["spider"], "feed": feed["url"]}
+        await db.posts.update_many(of_feed, raised)
+        cursor = db.posts.find(of_feed, ("_id",)).batch_size(BATCH)
+        while rows := await cursor.to_list(BATCH):
+            ids = [id_of(row["_id"]) for row in rows]
+            await db.signatures.update_many({"_id": {"$in": ids}}, raised)
+
+
+async def drop(db: Database, batch: Sequence[Visit]) -> None:
+    """Remove the versions of visits that were not acknowledged; the next visit stores the rest."""
+    keys = [visit.fetched.target.key for visit in batch]
+    done = set(await db.targets.distinct("visit", {"_id": {"$in": keys}}))
+    batch = [visit for visit in batch if visit.id not in done]
+    names = []
+    for visit in batch:
+        target, collected = visit.fetched.target, visit.collected
+        posts = collected.posts if collected is not None else ()
+        names += [target.url, *(key.removeprefix(f"{target.spider} ") for key, _ in posts)]
+    ids = [visit.id for visit in batch]
+    await db.versions.delete_many({"target": {"$in": names}, "visit": {"$in": ids}})
+    await targets.store_again(db, [visit.fetched.target.key for visit in batch])
+
+
+async def undo(
+    db: Database, registry: Registry | None, spider: str, since: datetime, now: datetime
+) -> None:
+    """Remove what a spider's visits since a time left that the log does not have.
+
+    since: all visits from then on are in the log, which was repaired before, and none is under way.
+    Posts that were stored before
+    keep what they have until the next visit of their page or feed, which stores all that it finds.
+    """
+    await _undo_versions(db, spider, since)
+    query: Document = {"spider": spider, "changed_at": {"$gte": since}, "visit": {"$exists": True}}
+    fields = ("visit", "feed", "first_seen", "changed_at")
+    cursor = db.posts.find(query, fields).batch_size(BATCH)
+    while rows := await cursor.to_list(BATCH):
+        rows = await without_visit(db, rows)
+        feeds = {f"{spider} {row['feed']}" for row in rows if "feed" in row}
+        pages = {row["_id"] for row in rows if "feed" not in row}
+        await targets.store_again(db, [*feeds, *pages])
+        seen: Document = {"_id": {"$in": list(pages)}, "content_hash": {"$type": "string"}}
+        known = set(await db.targets.distinct("_id", seen)) if pages else set()
+        new = [
+            row["_id"]
+            for row in rows
+            if (
+                row["first_seen"] == row["changed_at"] if "feed" in row else row["_id"] not in known
+            )
+        ]
+        if new:
+            gone: Document = {"_id": {"$in": new}}
+            if registry is not None:
+                await release_posts(db, registry, gone, now)
+            await db.posts.delete_many(gone)
+
+
+async def _undo_versions(db: Database, spider: str, since: datetime) -> None:
+    query: Document = {"spider": spider, "at": {"$gte": since}, "visit": {"$exists": True}}
+    cursor = db.versions.find(query, ("visit", "target")).batch_size(BATCH)
+    while rows := await cursor.to_list(BATCH):
+        rows = await without_visit(db, rows)
+        await targets.store_again(db, [f"{spider} {row['target']}" for row in rows])
+        ids = [row["_id"] for row in rows]
+        visits = [row["visit"] for row in rows]
+        await db.versions.delete_many({"_id": {"$in": ids}, "visit": {"$in": visits}})
+
+
+async def without_visit(db: Database, rows: Sequence[Document]) -> list[Document]:
+    """Those of some documents whose visit the log does not have."""
+    visits = {row["visit"] for row in rows if "visit" in row}
+    if not visits:
+        return []
+    logged = set(await db.visits.distinct("_id", {"_id": {"$in": list(visits)}}))
+    return [row for row in rows if row.get("visit") in visits - logged]
+
+
+async def logged_since(db: Database, spider: str) -> datetime:
+    """The time from which on all visits of a spider are in the log: others are sums of days."""
+    last = await db.days.find_one({"spider": spider}, {"day": 1}, sort=[("day", -1)])
+    return last["day"] + DAY if last else EPOCH

@@ -1,0 +1,225 @@
+"""A build: decide what is to be done, do it, keep a record."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, field
+from datetime import UTC
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ValidationError
+
+from crawler.errors import ConfigError
+from crawler.utils.text import count
+from crawler.web.pages.render import Asked, Cells, Fact, render
+from crawler.web.pages.sources import STATES, Sources, is_there, remove, write
+
+RECORD = ".freshet-pages.json"
+
+
+def _inside(path: str) -> str:
+    if not path or path.startswith("/") or {"", ".", ".."} & set(path.split("/")):
+        raise ValueError("not a path within the output folder")
+    return path
+
+
+Inside = Annotated[str, AfterValidator(_inside)]
+
+
+class Built(BaseModel):
+    """A page at its last build.
+
+    cells: what it asked for, and found    written: there is a file of ours
+    failed: the file, if there is one, is of an earlier build
+    """
+
+    cells: Asked
+    written: bool
+    failed: bool = False
+
+
+class Record(BaseModel):
+    """All of it. templates: their digest    files: digests of what was copied."""
+
+    version: Literal[1] = 1
+    templates: str = ""
+    pages: dict[Inside, Built] = {}
+    files: dict[Inside, str] = {}
+
+    @classmethod
+    def read(cls, out: Path) -> Record:
+        """The record in a folder; an empty one where it is missing or broken."""
+        try:
+            return cls.model_validate_json((out / RECORD).read_bytes())
+        except (OSError, ValidationError):
+            return cls()
+
+    def keep(self, out: Path) -> None:
+        """Write it; raises OSError."""
+        write(out / RECORD, self.model_dump_json(indent=1).encode())
+
+
+Facts = Callable[[str], list[Fact]]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Paths within the output folder.
+
+    render: pages to make     removed: pages to delete
+    copy:   files to copy     dropped: copied files to delete
+    """
+
+    render: list[str]
+    removed: list[str]
+    copy: list[str]
+    dropped: list[str]
+
+    @property
+    def empty(self) -> bool:
+        """There is nothing to do."""
+        return not (self.render or self.removed or self.copy or self.dropped)
+
+
+def planned(
+    record: Record, sources: Sources, facts: Facts, present: Set[str], *, retry: bool = True
+) -> Plan:
+    """Compare what there is with what there was.
+
+    facts:   of the cells of a name, now
+    present: which of the paths are in the output folder
+    retry:   pages that failed are tried again even if nothing changed since
+    """
+    anew = record.templates != sources.digest
+    known = sources.pages.keys() | sources.files.keys()
+
+    def due(path: str) -> bool:
+        built = record.pages.get(path)
+        if anew or built is None or _differs(built, facts):
+            return True
+        return retry if built.failed else path not in present
+
+    return Plan(
+        render=[path for path in sources.pages if due(path)],
+        removed=sorted(path for path in record.pages if path not in known),
+        copy=[
+            path
+            for path, file in sources.files.items()
+            if record.files.get(path) != file.digest or path not in present
+        ],
+        dropped=sorted(path for path in record.files if path not in known),
+    )
+
+
+def _differs(built: Built, facts: Facts) -> bool:
+    return any(facts(name) != found for name, found in built.cells.items())
+
+
+WRITTEN, UNCHANGED, FAILED, REMOVED = "written", "unchanged", "failed", "removed"
+
+
+@dataclass
+class Done:
+    """What became of each page, and a line for each that failed."""
+
+    pages: dict[str, str] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        counts = Counter(self.pages.values())
+        states = [f"{counts[s]} {s}" for s in (WRITTEN, UNCHANGED, FAILED, REMOVED) if counts[s]]
+        return f"{count(len(self.pages), 'page')}: {', '.join(states)}"
+
+
+def decide(cells: Cells, sources: Sources, record: Record, out: Path, *, retry: bool) -> Plan:
+    """What a build would do now; reads the names in the output folder."""
+    present = {path for path in (*sources.pages, *sources.files) if is_there(out / path)}
+    return planned(record, sources, cells.facts, present, retry=retry)
+
+
+def build(cells: Cells, sources: Sources, out: Path, *, retry: bool = True) -> Done:
+    """Bring the output folder up to date.
+
+    A page that fails is told in what is returned and its file left as it is; where the folder
+    itself cannot be used, raises ConfigError.
+    """
+    record = Record.read(out)
+    plan = decide(cells, sources, record, out, retry=retry)
+    done = Done(dict.fromkeys(sources.pages, UNCHANGED))
+    try:
+        _remove(plan, record, out, done)
+        _copy(plan, record, sources, out)
+        for path in plan.render:
+            _make(path, cells, sources, record, out, done)
+        record.templates = sources.digest
+        record.keep(out)
+        # The last: a page that reads in here of a change finds itself changed.
+        write(out / STATES, states(cells))
+    except OSError as error:
+        raise _unusable(out, error) from None
+    return done
+
+
+def write_states(out: Path, content: bytes) -> None:
+    """Put what `states` gave beside the pages; raises ConfigError."""
+    try:
+        write(out / STATES, content)
+    except OSError as error:
+        raise _unusable(out, error) from None
+
+
+def _unusable(out: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"{error.filename or out}: {error.strerror or error}")
+
+
+def states(cells: Cells) -> bytes:
+    """How all cells are, as JSON for the pages."""
+    found: Mapping[str, Any] = {
+        cell.key: {
+            "refreshed_at": cell.refreshed_at and cell.refreshed_at.astimezone(UTC).isoformat(),
+            "hash": cell.hash,
+            "stale": cell.stale,
+        }
+        for cell in cells.all
+    }
+    return json.dumps(found, ensure_ascii=False, indent=0).encode()
+
+
+def _remove(plan: Plan, record: Record, out: Path, done: Done) -> None:
+    for path in plan.removed:
+        if record.pages.pop(path).written:
+            remove(out, path)
+            done.pages[path] = REMOVED
+    _drop(plan.dropped, record, out)
+
+
+def _drop(paths: Iterable[str], record: Record, out: Path) -> None:
+    for path in paths:
+        del record.files[path]
+        remove(out, path)
+
+
+def _copy(plan: Plan, record: Record, sources: Sources, out: Path) -> None:
+    for path in plan.copy:
+        file = sources.files[path]
+        write(out / path, file.source.read_bytes())
+        record.files[path] = file.digest
+
+
+def _make(path: str, cells: Cells, sources: Sources, record: Record, out: Path, done: Done) -> None:
+    """Render a page and write it; what goes wrong is its own."""
+    rendered = render(path, sources.pages[path], sources.folder, cells)
+    problem, before = rendered.problem, record.pages.get(path)
+    if problem is None:
+        try:
+            write(out / path, rendered.text.encode())
+        except (OSError, UnicodeError) as error:
+            problem = f"{out / path}: {getattr(error, 'strerror', None) or error}"
+    if problem is not None:
+        done.problems[path] = problem
+    done.pages[path] = FAILED if problem else WRITTEN
+    written = problem is None or (before is not None and before.written)
+    record.pages[path] = Built(cells=rendered.asked, written=written, failed=bool(problem))

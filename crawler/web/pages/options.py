@@ -1,0 +1,91 @@
+"""What `scrapy pages` is told."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+from crawler.config import Config
+from crawler.errors import ConfigError
+from crawler.fetch.guard import is_loopback
+from crawler.utils.time import seconds
+from crawler.web.pages.sources import BUILT_IN
+
+LOCAL = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where pages come from and go to. templates: None: the built-in page of all cells."""
+
+    templates: Path | None
+    out: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where pages are served, and for how long. seconds: None is until it is stopped."""
+
+    bind: str
+    port: int
+    seconds: float | None
+
+
+def add_places(parser: argparse.ArgumentParser) -> None:
+    """Options that both actions have."""
+    parser.add_argument(
+        "templates", metavar="TEMPLATES", nargs="?", help="folder; without it one page of all cells"
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", help="where the pages go (pages in FRESHET_DATA_DIR)"
+    )
+
+
+def add_listening(parser: argparse.ArgumentParser) -> None:
+    """Options of the server."""
+    parser.add_argument(
+        "--port", metavar="N", default="8000", help="port to listen at; 0 takes a free one (8000)"
+    )
+    parser.add_argument(
+        "--bind", metavar="ADDRESS", default=LOCAL, help=f"a loopback address ({LOCAL})"
+    )
+    parser.add_argument("--for", dest="for_time", metavar="TIME", help="end after 90m, 6h, 2d")
+
+
+def places(config: Config, opts: argparse.Namespace) -> Places:
+    """The folders, checked; raises ConfigError."""
+    out = Path(opts.out or config.data_dir / "pages").absolute()
+    if opts.templates is None:
+        return Places(None, out)
+    templates = Path(opts.templates).absolute()
+    inner, outer = templates.resolve(), out.resolve()
+    if inner.is_relative_to(outer) or outer.is_relative_to(inner):
+        raise ConfigError(f"--out {out}: neither of templates and pages may be in the other")
+    if inner.is_relative_to(BUILT_IN):
+        raise ConfigError(f"{templates}: these templates are built in; leave the folder away")
+    return Places(templates, out)
+
+
+def listening(opts: argparse.Namespace) -> Listening:
+    """Address and time, checked; raises ConfigError."""
+    if not opts.port.isascii() or not opts.port.isdecimal() or int(opts.port) > 65_535:
+        raise ConfigError(f"--port: {opts.port!r} is no number from 0 to 65535")
+    return Listening(_loopback(opts.bind), int(opts.port), _seconds(opts.for_time))
+
+
+def _loopback(address: str) -> str:
+    bare = LOCAL if address == "localhost" else address.strip("[]")
+    if not is_loopback(bare):
+        raise ConfigError(
+            f"--bind {address}: only a loopback address such as {LOCAL}; "
+            "a web server that shows the output folder can publish it"
+        )
+    return bare
+
+
+def _seconds(text: str | None) -> float | None:
+    try:
+        return None if text is None else seconds(text)
+    except ValueError as error:
+        raise ConfigError(f"--for: {error}") from None

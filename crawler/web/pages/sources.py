@@ -1,0 +1,137 @@
+"""What pages are made of: templates, and files that are copied as they are."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from crawler.errors import ConfigError
+from crawler.utils.files import atomic_replace
+
+
+def write(path: Path, content: bytes) -> None:
+    """Put a file in place of what is there; its folder is made. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_replace(path) as draft:
+        draft.write_bytes(content)
+
+
+def is_there(path: Path) -> bool:
+    """There is a file that may be looked at."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+def remove(out: Path, name: str) -> None:
+    """Delete a file, and the folders in `out` that are empty then; OSErrors pass unnoticed."""
+    with suppress(OSError):
+        (out / name).unlink(missing_ok=True)
+        for folder in (out / name).parents:
+            if folder == out:
+                return
+            folder.rmdir()
+
+
+BUILT_IN = Path(__file__).parent / "templates"
+ASSETS = ("freshet.css", "freshet.js")
+STATES = "cells.json"
+NOT_OUT = (".", "_")
+Stamp = list[tuple[str, int, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A file that is copied: where from, and the digest of what is in it."""
+
+    source: Path
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What the output folder is to hold, by paths within it.
+
+    folder: the user's templates, None: the built-in ones    digest: of everything
+    pages:  names of templates
+    """
+
+    folder: Path | None
+    pages: dict[str, str]
+    files: dict[str, Copied]
+    digest: str
+
+
+def find(folder: Path | None) -> Sources:
+    """Look through a folder of templates, or take the built-in page; raises ConfigError."""
+    files = {name: Copied(BUILT_IN / name, _digest(BUILT_IN / name)) for name in ASSETS}
+    pages = {} if folder else {"index.html": "freshet/index.html"}
+    total = hashlib.sha256()
+    for name, path in (*_within(BUILT_IN), *_within(folder)):
+        if not name.isprintable():
+            raise ConfigError(f"{str(path)!a}: a name that is no plain text")
+        digest = _digest(path)
+        total.update(f"{name}\0{digest}\0".encode())
+        if folder is None or path.is_relative_to(BUILT_IN) or _is_partial(name):
+            continue
+        if name.endswith(".html"):
+            pages[name] = name
+        else:
+            files[name] = Copied(path, digest)
+    _check(folder, pages, files)
+    return Sources(folder, pages, files, total.hexdigest())
+
+
+def stamp(folder: Path | None) -> Stamp:
+    """Differs from an earlier one when a file changed, came or went."""
+    found: Stamp = []
+    for name, path in _within(folder):
+        try:
+            known = path.stat()
+        except OSError:
+            continue
+        found.append((name, known.st_mtime_ns, known.st_size))
+    return found
+
+
+def _within(folder: Path | None) -> Iterator[tuple[str, Path]]:
+    """Files at any depth but hidden ones, in order: their paths within the folder, and as a whole.
+
+    Links to folders are not followed.
+    """
+    for at, folders, names in os.walk(folder) if folder else ():
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            path = Path(at, name)
+            if folder and not _is_hidden(name) and is_there(path):
+                yield path.relative_to(folder).as_posix(), path
+
+
+def _is_hidden(name: str) -> bool:
+    """Hidden files, and the copies that editors keep."""
+    return name.startswith(".") or name.endswith("~")
+
+
+def _is_partial(name: str) -> bool:
+    return any(part.startswith(NOT_OUT) for part in name.split("/"))
+
+
+def _check(folder: Path | None, pages: dict[str, str], files: dict[str, Copied]) -> None:
+    if folder and not os.access(folder, os.R_OK | os.X_OK):
+        raise ConfigError(f"{folder}: no such folder of templates")
+    if not pages:
+        raise ConfigError(f"{folder}: no page in it, which is a file *.html without _ before it")
+    if STATES in files:
+        raise ConfigError(f"{folder}/{STATES}: the states of the cells are to stand there")
+
+
+def _digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bson import ObjectId
 
 from crawler.utils.urls import shapes
-from schedules.firstlook import USUAL_WINDOW
+from schedules.first_look import USUAL_WINDOW
 
 if TYPE_CHECKING:
     from crawler.dedup.model import Candidate, Verdict

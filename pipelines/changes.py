@@ -22,8 +22,7 @@ from crawler.storage import posts as versions
 from crawler.utils.sandbox import Apart, TooMuch
 from crawler.utils.time import NEVER
 from schedules import calendar
-from schedules.adaptive import next_interval
-from schedules.first import Intervals
+from schedules.calendar import Intervals, next_interval
 from schedules.history import History
 from schedules.schedule import WEEK_HOURS
 

@@ -18,7 +18,7 @@ from crawler.utils.text import count
 from pipelines import changes
 from pipelines import changes as following
 from pipelines.changes import EPOCH, MINUTE, OfSession, Rules
-from schedules.firstlook import FIRST_HOURS
+from schedules.first_look import FIRST_HOURS
 from schedules.history import CHANGE, MINUTES, History
 
 DIGEST_BYTES = 8

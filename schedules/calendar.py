@@ -9,14 +9,102 @@ not exact, and what follows a visit has to be later than it.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 import numpy as np
 
 from schedules.history import Floats, Ints
 from schedules.schedule import WEEK_HOURS, Schedule, Schedules
-from schedules.wallclock import EPOCH, FAR, HOUR, WallClock
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+HOUR = 3_600_000
+MONDAY = 96 * HOUR
+YEAR = 8766 * HOUR
+FAR = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class WallClock:
+    """The wall clock of a zone over some years, in p parts of one offset; all in milliseconds.
+
+    starts:  (p,) when each part begins; the first has no beginning
+    offsets: (p,) wall time minus instant
+    shown:   (p,) all wall times before this were reached before the part; ascending
+    """
+
+    starts: Ints
+    offsets: Ints
+    shown: Ints
+
+    @classmethod
+    def of(cls, zone: ZoneInfo, start: float, end: float) -> WallClock:
+        """The clock from `start` to `end`, and for a year at least before and after."""
+        first, last = 1970 + start // YEAR, 1970 + end // YEAR
+        return _of_years(zone, max(int(first) - 2, 2), min(int(last) + 2, 9997))
+
+    def wall(self, at: Ints) -> Ints:
+        """What the clock shows at these instants."""
+        return at + self.offsets[np.searchsorted(self.starts, at, "right") - 1]
+
+    def next_hour(self, after: int) -> int:
+        """The first full wall hour, as a number, that is reached later than this instant."""
+        part = np.searchsorted(self.starts, after, "right") - 1
+        latest = max(after + self.offsets[part], self.shown[part] - 1)
+        return int(latest) // HOUR + 1
+
+    def reached(self, hours: Ints) -> Ints:
+        """The instants at which these full wall hours, as numbers, are reached."""
+        wall = hours * HOUR
+        part = np.searchsorted(self.shown, wall, "right") - 1
+        reached: Ints = np.maximum(wall - self.offsets[part], self.starts[part])
+        return reached
+
+
+@lru_cache(maxsize=4096)
+def _of_years(zone: ZoneInfo, first: int, last: int) -> WallClock:
+    jumps = [jump for year in range(first, last + 1) for jump in _jumps(zone, year)]
+    begin = (-FAR, _offset(zone, datetime(first, 1, 1, tzinfo=UTC)))
+    starts, offsets = np.array([begin, *jumps], np.int64).T.copy()
+    shown = np.maximum.accumulate(starts[1:] + offsets[:-1])
+    return WallClock(starts, offsets, np.concatenate([starts[:1], shown]))
+
+
+@lru_cache(maxsize=65536)
+def _jumps(zone: ZoneInfo, year: int) -> tuple[tuple[int, int], ...]:
+    """When the clock jumps in a year (UTC), and the offset from then on.
+
+    Looked for day by day: no zone jumps twice within one.
+    """
+    begin, end = datetime(year, 1, 1, tzinfo=UTC), datetime(year + 1, 1, 1, tzinfo=UTC)
+    days = [begin + timedelta(days=day) for day in range((end - begin).days + 1)]
+    offsets = [_offset(zone, day) for day in days]
+    return tuple(
+        (_jump(zone, day, offset), later)
+        for day, offset, later in zip(days[:-1], offsets[:-1], offsets[1:], strict=True)
+        if offset != later
+    )
+
+
+def _jump(zone: ZoneInfo, day: datetime, offset: int) -> int:
+    """The instant in the day from `day` on, to the second, at which the clock leaves an offset."""
+    before, after = 0, 24 * 3600
+    while after - before > 1:
+        middle = (before + after) // 2
+        if _offset(zone, day + timedelta(seconds=middle)) == offset:
+            before = middle
+        else:
+            after = middle
+    return (day - EPOCH) // timedelta(milliseconds=1) + after * 1000
+
+
+def _offset(zone: ZoneInfo, at: datetime) -> int:
+    """Wall time minus instant, in milliseconds."""
+    offset = at.astimezone(zone).utcoffset() or timedelta(0)
+    return offset // timedelta(milliseconds=1) - MONDAY
+
 
 SHORTEST = HOUR // 3600
 MILLISECOND = timedelta(milliseconds=1)
@@ -159,3 +247,60 @@ def _turn(every: Floats, phase: Floats, after: int) -> Floats:
 def _turn_at(every: Floats, phase: Floats, turn: Floats) -> Floats:
     """When the visits of these numbers are."""
     return np.rint(phase + turn * every)
+
+
+MOST_DOUBLINGS = 20
+# Failures in a row after which a target is tried again soon; from the next one on it waits.
+QUICK_RETRIES = 2
+# A visit after a failure is never due at the moment of the failure itself.
+FIRST_SHORTEST = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Hours between visits of a target; all > 0, but for `retry_hours`, which may be 0.
+
+    retry_hours: after each of the first QUICK_RETRIES failures in a row; 0: due at the next run
+    error_hours: after the failure that follows them, doubling with each further one
+    planned_hours: the longest time to a visit of a plan; None: longest_hours
+    """
+
+    usual_hours: float
+    error_hours: float
+    longest_hours: float
+    retry_hours: float = 0.0
+    planned_hours: float | None = None
+
+    def after_seen(self, now: datetime) -> datetime:
+        """After a page was read, or not modified."""
+        return now + timedelta(hours=min(self.usual_hours, self.longest_hours))
+
+    def after_errors(self, now: datetime, errors: int) -> datetime:
+        """After `errors` >= 1 failures in a row: soon at first, then as `after_refusals`."""
+        longest = self.after_refusals(now, max(1, errors - QUICK_RETRIES))
+        if errors > QUICK_RETRIES:
+            return longest
+        return min(now + max(FIRST_SHORTEST, timedelta(hours=self.retry_hours)), longest)
+
+    def after_refusals(self, now: datetime, errors: int) -> datetime:
+        """After `errors` >= 1 refusals in a row: doubling, never beyond the longest interval."""
+        hours = self.error_hours * 2 ** min(errors - 1, MOST_DOUBLINGS)
+        return now + timedelta(hours=min(hours, self.longest_hours))
+
+    def after_gone(self, now: datetime, *, confirmed: bool) -> datetime:
+        """After a 404 or 410: soon again until it is confirmed, then as rarely as allowed."""
+        hours = self.longest_hours if confirmed else min(self.usual_hours, self.longest_hours)
+        return now + timedelta(hours=hours)
+
+
+AFTER_CHANGE = 0.5
+AFTER_NONE = 1.2
+SHORTEST_HOURS = 1 / 60
+
+
+def next_interval(every: float, least: float, most: float, *, changed: bool) -> float:
+    """The interval from here on; all in hours, `least` and `most` bound it where they are > 0."""
+    every *= AFTER_CHANGE if changed else AFTER_NONE
+    if most:
+        every = min(every, most)
+    return max(every, least, SHORTEST_HOURS)

@@ -16,6 +16,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
@@ -30,11 +31,13 @@ from numba.core.caching import FunctionCache, IndexDataCacheFile
 from numba.core.compiler import CompileResult
 from numba.core.runtime.nrt import rtsys
 
-from schedules.compiling import announce
+from schedules.progress import announce
 
 P = ParamSpec("P")
 R = TypeVar("R")
 KERNELS = Path("freshet", "kernels")
+# The package whose packages import each other's kernels.
+PLANNER = "schedules"
 # The versions of a few branches stay next to each other, older ones go.
 MAX_VERSIONS = 8
 # Reading what a crash, a full disk or another user left.
@@ -134,24 +137,26 @@ def _stamp_of(module: str) -> str:
     A kernel holds the code of kernels that it calls and the values of constants, so these are the
     module and all modules of its package that it imports, directly or through others.
     """
-    package = module.rpartition(".")[0]
+    package = PLANNER if module.startswith(f"{PLANNER}.") else module.rpartition(".")[0]
     sources: dict[str, bytes] = {}
-    found = [module.rpartition(".")[2]]
+    found = [module.removeprefix(f"{package}.")]
     while found:
-        if (name := found.pop()) not in sources:
-            sources[name] = files(package).joinpath(f"{name}.py").read_bytes()
+        name = found.pop()
+        file = files(package).joinpath(*f"{name.replace('.', '/')}.py".split("/"))
+        if name not in sources and file.is_file():
+            sources[name] = file.read_bytes()
             found += _imported(sources[name].decode(), package)
-    parts = [numba.__version__.encode(), files("schedules").joinpath("compiled.py").read_bytes()]
+    parts = [numba.__version__.encode(), files(PLANNER).joinpath("compiled.py").read_bytes()]
     parts += [sources[name] for name in sorted(sources)]
     return sha256(b"\0".join(parts)).hexdigest()[:20]
 
 
 def _imported(source: str, package: str) -> Iterator[str]:
-    """Yield the names of the package's modules that a source imports."""
-    there = re.escape(package)
-    for names in re.findall(rf"^\s*from {there} import (\([^)]*\)|.*)", source, re.M):
-        yield from re.findall(r"\w+", names)
-    yield from re.findall(rf"^\s*from {there}\.(\w+) import", source, re.M)
+    """Yield what a source imports of the package, as names in it: modules, and what is in them."""
+    pattern = rf"^\s*from {re.escape(package)}((?:\.\w+)*) import (\([^)]*\)|.*)"
+    for place, names in re.findall(pattern, source, re.M):
+        yield place[1:]
+        yield from (f"{place[1:]}.{name}".lstrip(".") for name in re.findall(r"\w+", names))
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
@@ -160,3 +165,20 @@ def compiled(function: Callable[P, R]) -> Callable[P, R]:
     kernel._cache = _Kept(function)
     typed: Callable[P, R] = kernel
     return typed
+
+
+Part = slice
+Made = TypeVar("Made")
+CHUNK = 20_000
+
+
+def parts(n: int) -> Iterator[Part]:
+    """Slices that cover 0 to n; one, though empty, for none."""
+    for begin in range(0, max(n, 1), CHUNK):
+        yield slice(begin, min(begin + CHUNK, n))
+
+
+def spread_over(work: Callable[[Part], Made], pieces: Iterator[Part]) -> list[Made]:
+    """The results of `work` for each piece, in order; compiled kernels run side by side."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(work, pieces))

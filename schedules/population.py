@@ -10,8 +10,8 @@ from zoneinfo import ZoneInfo
 import numpy as np
 from numpy.typing import NDArray
 
+from schedules.calendar import HOUR, WallClock
 from schedules.history import Floats, Ints
-from schedules.wallclock import HOUR, WallClock
 
 OF_A_TARGET = ("key", "site", "group", "weight", "cost", "min_hours", "max_hours")
 MONDAY_HOURS = 96

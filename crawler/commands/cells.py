@@ -69,7 +69,7 @@ def summed_up(rows: list[Document], now: datetime) -> Document:
     """
     import numpy as np
 
-    from schedules.ratios import expected_ratio, load_of
+    from schedules.dispatch.dispatch import expected_ratio, load_of
 
     shown = [{name: one.get(name) for name in NAMES} | _derived(one, now) for one in rows]
     timed = [one for one in shown if one["period_seconds"] and one["execution_seconds"]]

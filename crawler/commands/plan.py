@@ -110,7 +110,7 @@ async def _draw(db: Database, config: Config, found: Document, picture: Path) ->
 
     from crawler.planning import plots as pictures
     from crawler.planning.run import changes_by_hour, gathered_of
-    from schedules.estimate import estimate
+    from schedules.estimation.estimate import estimate
     from schedules.windows import DAYS
 
     now = Clock(config.clock_offset_hours).now()

@@ -9,10 +9,9 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from crawler.dedup.sketch import Sketch
-
 if TYPE_CHECKING:
     from crawler.dedup.boilerplate import Sourced
+    from crawler.dedup.sketch import Sketch
 
 # Blogs are younger; and clocks of sites go wrong by hours, not by days.
 OLDEST = datetime(1995, 1, 1, tzinfo=UTC)

@@ -14,7 +14,7 @@ from crawler.storage.client import Database, Document
 from crawler.storage.retry import Patience
 from crawler.utils.text import count
 from crawler.utils.time import Clock
-from schedules.dispatch import least, room
+from schedules.dispatch.dispatch import least, room
 
 logger = logging.getLogger(__name__)
 # Visits of other crawls count too, so they are counted again after this time.

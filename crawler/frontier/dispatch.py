@@ -12,9 +12,8 @@ from crawler.frontier.session import Session
 from crawler.storage import due as waiting
 from crawler.storage.due import Found, Served
 from crawler.storage.retry import in_batches
-from schedules.dispatch import Capacity, dispatch
+from schedules.dispatch.dispatch import Capacity, dispatch, equal_ratio
 from schedules.history import Floats, Ints
-from schedules.ratios import equal_ratio
 
 logger = logging.getLogger(__name__)
 

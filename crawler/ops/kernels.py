@@ -17,11 +17,11 @@ from zoneinfo import ZoneInfo
 import numpy as np
 
 from crawler.dedup.signature import by_characters
-from schedules.compiling import on_compiling
-from schedules.feedplan import plan_feeds
+from schedules.allocation.plan import plan
+from schedules.feeds.plan import plan_feeds
 from schedules.history import Histories
-from schedules.plan import plan
 from schedules.population import Population, walls_of
+from schedules.progress import on_compiling
 from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS, Schedules
 from schedules.terms import Terms
 

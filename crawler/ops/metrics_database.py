@@ -27,9 +27,9 @@ from crawler.storage.stats import Figures, OfSpider
 from crawler.storage.store import Store
 from crawler.utils import tasks
 from crawler.utils.time import Clock
-from schedules import present
+from schedules.dispatch import freshness as present
+from schedules.dispatch.freshness import Rates
 from schedules.history import Flags, Floats
-from schedules.present import Rates
 from schedules.terms import WEEK_DAYS
 
 HOUR_SECONDS = 3600.0

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from crawler.config import Config
 from crawler.utils.terminal import SafeConsole
-from schedules.compiling import on_compiling
+from schedules.progress import on_compiling
 
 COMPILING = "{what}: compiling the planner's kernels, once per machine: {count}"
 

@@ -14,10 +14,9 @@ from crawler.planning.request import BALANCED, OBJECTIVES, Wish
 from crawler.storage.client import Document
 from crawler.storage.histories import Watched
 from crawler.utils.text import DAY, amount, count, period, rounded_up, span
-from schedules.feedplans import FEED_POLICIES
-from schedules.goals import GoalTooHigh, budget_for
+from schedules.allocation.plan import BudgetTooSmall, GoalTooHigh, Terms, budget_for
+from schedules.evaluation.feeds import FEED_POLICIES
 from schedules.history import Flags
-from schedules.plan import BudgetTooSmall, Terms
 from schedules.terms import POLICIES, UNBOUNDED, WEEK_DAYS, least_per_day
 
 DAY_HOURS = 24

@@ -16,12 +16,13 @@ from crawler.storage import targets as parts
 from crawler.storage.client import Document
 from crawler.storage.sites import Site
 from crawler.utils.text import is_known
-from schedules import calendar, optimal
-from schedules.estimate import Estimate, estimate
+from schedules import calendar
+from schedules.allocation import optimal
+from schedules.allocation.outlook import outlook
+from schedules.cost import Objective
+from schedules.estimation.estimate import Estimate, estimate
 from schedules.history import CHANGE, Ints
-from schedules.outlook import outlook
 from schedules.schedule import Schedule, Schedules
-from schedules.staleness import Objective
 
 AHEAD_HOURS = 48
 # Of a large site so many targets tell what is usual there.

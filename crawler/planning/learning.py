@@ -20,7 +20,7 @@ from crawler.storage.histories import Watched
 from crawler.storage.learning import Phase
 from crawler.storage.sites import Site
 from crawler.utils.text import period, span
-from schedules import sampling
+from schedules.evaluation import sampling
 from schedules.history import Ints
 from schedules.schedule import WEEK_HOURS
 

@@ -19,7 +19,7 @@ from crawler.storage.client import Database
 from crawler.storage.histories import Texts, Watched
 from crawler.storage.sites import Site
 from crawler.utils.regex import Pattern, compiled
-from schedules.dates import reliable, timed
+from schedules.estimation.rates import reliable, timed
 from schedules.history import Flags, Floats, Histories, Ints
 from schedules.population import Population, walls_of
 from schedules.schedule import LONGEST_FEED_WEEKS, LONGEST_WEEKS, WEEK_HOURS

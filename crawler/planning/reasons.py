@@ -17,8 +17,8 @@ from crawler.storage.client import Document
 from crawler.storage.sites import Site
 from crawler.storage.targets import ADAPTIVE, PERIOD
 from crawler.utils.text import amount, count, period
-from schedules import groups
-from schedules.adaptive import AFTER_CHANGE, AFTER_NONE
+from schedules.allocation import policies as groups
+from schedules.calendar import AFTER_CHANGE, AFTER_NONE
 from schedules.history import DAY_HOURS, Ints
 from schedules.schedule import WEEK_HOURS, Schedule, Schedules
 from schedules.windows import DAYS, day_names, describe

@@ -32,11 +32,12 @@ from crawler.storage.histories import Watched
 from crawler.storage.plans import Moved
 from crawler.storage.targets import ADAPTIVE, EPOCH
 from crawler.utils.text import amount, is_known
-from schedules import calendar, groups
-from schedules.feedplan import FeedsPlan, plan_feeds
-from schedules.firstlook import USUAL_WINDOW
+from schedules import calendar
+from schedules.allocation import policies as groups
+from schedules.allocation.plan import BOUNDS, BudgetTooSmall, Plan, Terms, plan
+from schedules.feeds.plan import FeedsPlan, plan_feeds
+from schedules.first_look import USUAL_WINDOW
 from schedules.history import Flags, Floats, Ints
-from schedules.plan import BOUNDS, BudgetTooSmall, Plan, Terms, plan
 from schedules.schedule import Schedules
 from schedules.terms import WEEK_DAYS, least_per_day
 

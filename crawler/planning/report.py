@@ -19,10 +19,10 @@ from crawler.storage.client import Database, Document
 from crawler.storage.sites import Site
 from crawler.storage.targets import ADAPTIVE
 from crawler.utils.text import amount, count, is_known, listed
-from schedules.groups import NAMES
+from schedules.allocation.outlook import outlook
+from schedules.allocation.plan import BOUNDS, Plan, Terms
+from schedules.allocation.policies import NAMES
 from schedules.history import DAY_HOURS, Floats
-from schedules.outlook import outlook
-from schedules.plan import BOUNDS, Plan, Terms
 from schedules.population import Population
 from schedules.schedule import WEEK_HOURS, Schedules
 from schedules.terms import UNBOUNDED, WEEK_DAYS, least_visits

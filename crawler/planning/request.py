@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from crawler.config import Config
 from crawler.errors import ConfigError
-from schedules.feedplans import FEED_POLICIES
-from schedules.staleness import Objective
+from schedules.cost import Objective
+from schedules.evaluation.feeds import FEED_POLICIES
 from schedules.terms import POLICIES
 
 BALANCED = "balanced"

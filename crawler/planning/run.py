@@ -19,10 +19,10 @@ from crawler.storage import histories, plans, targets
 from crawler.storage.client import Database, Document
 from crawler.utils.text import amount, rounded_up
 from crawler.utils.time import Clock
-from schedules import market
-from schedules.chunks import parts
-from schedules.estimate import Estimate, estimate
-from schedules.feedplan import plan_feeds
+from schedules.allocation import optimal as market
+from schedules.compiled import parts
+from schedules.estimation.estimate import Estimate, estimate
+from schedules.feeds.plan import plan_feeds
 from schedules.history import Floats
 from schedules.schedule import WEEK_HOURS, Schedules
 from schedules.terms import Terms, least_per_day

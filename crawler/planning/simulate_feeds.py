@@ -35,12 +35,11 @@ from crawler.planning.simulation import (
 from crawler.planning.traces import FeedTrace, iso, read_feed_trace, whole_seconds, write_visits
 from crawler.storage.histories import Watched
 from crawler.utils.text import count
-from schedules.collected import CollectedTotals, collected
-from schedules.feedplans import FEED_POLICIES, PAPER_POLICIES, Feeds, paper_visits
-from schedules.feedstanding import standing
+from schedules.evaluation.feeds import FEED_POLICIES, PAPER_POLICIES, Feeds, paper_visits, standing
+from schedules.evaluation.score import CollectedTotals, collected
+from schedules.evaluation.world import Span
 from schedules.history import Ints, Times
 from schedules.schedule import LONGEST_FEED_WEEKS, WEEK_HOURS
-from schedules.world import Span
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

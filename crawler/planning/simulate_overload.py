@@ -20,10 +20,9 @@ from crawler.planning import simulation as asked
 from crawler.planning.plots import GREY, LOOKS, side_by_side
 from crawler.planning.simulation import number, table, text
 from crawler.utils.text import amount, count
-from schedules.dispatch import POLICIES
+from schedules.dispatch.dispatch import FLOOR_SHARE, POLICIES, equal_ratio, jain
+from schedules.evaluation.overload import HOUR_SECONDS, Cells, Course, Played, play
 from schedules.history import Floats, Ints
-from schedules.overload import HOUR_SECONDS, Cells, Course, Played, play
-from schedules.ratios import FLOOR_SHARE, equal_ratio, jain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -36,14 +36,14 @@ from crawler.planning.simulation import (
 from crawler.planning.traces import Trace, iso, read_trace, whole_seconds, write_visits
 from crawler.utils import time as units
 from crawler.utils.text import amount, period, rounded_up
+from schedules.allocation.plan import BudgetTooSmall, Terms, least_per_day
+from schedules.evaluation.pages import daily, simulate
+from schedules.evaluation.score import Figures, Totals, score
+from schedules.evaluation.world import Span, World
 from schedules.history import DAY_HOURS, Ints, Times
-from schedules.plan import BudgetTooSmall, Terms, least_per_day
 from schedules.population import Population, walls_of
 from schedules.schedule import WEEK_HOURS
-from schedules.score import Figures, Totals, score
-from schedules.simulate import daily, simulate
 from schedules.terms import POLICIES, UNBOUNDED
-from schedules.world import Span, World
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -26,8 +26,8 @@ from crawler.storage import histories, targets
 from crawler.storage.histories import Watched
 from crawler.storage.store import opened
 from crawler.utils.time import Clock
+from schedules.evaluation.world import Span
 from schedules.history import Flags, Floats
-from schedules.world import Span
 
 
 def gathered(config: Config, spider: str) -> Gathered:

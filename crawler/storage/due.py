@@ -16,8 +16,8 @@ from crawler.storage.client import Database, Document
 from crawler.storage.histories import Grown, GrownTexts, Names, Texts
 from crawler.storage.plans import IN_EFFECT
 from crawler.storage.targets import watched
+from schedules.dispatch.dispatch import Waiting
 from schedules.history import Floats, Ints
-from schedules.planned import Waiting
 from schedules.schedule import WEEK_HOURS
 
 BATCH = 10_000

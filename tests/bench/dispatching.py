@@ -10,8 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from schedules.dispatch import POLICIES, Capacity, dispatch
-from schedules.planned import Waiting
+from schedules.dispatch.dispatch import POLICIES, Capacity, Waiting, dispatch
 
 TARGETS, HOSTS, ROUNDS = 1_000_000, 20_000, 3
 MOST_SECONDS, MOST_MB = 2.0, 1000

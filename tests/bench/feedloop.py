@@ -30,7 +30,7 @@ from crawler.config import Config
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.targets import planned_of
 from schedules.calendar import next_visit
-from schedules.collected import CollectedTotals, collected
+from schedules.evaluation.score import CollectedTotals, collected
 from schedules.history import Times
 from tests.site import feeds as site
 from tests.site.running import RunningFeeds

@@ -19,8 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from schedules.aggregation import min_missing
-from schedules.feedplan import plan_feeds
+from schedules.feeds.plan import min_missing, plan_feeds
 from schedules.history import Histories
 from schedules.population import Population, walls_of
 from schedules.schedule import LONGEST_FEED_WEEKS, WEEK_HOURS, Schedules

@@ -76,7 +76,7 @@ from schedules.compiled import _stamp_of
 import crawler.storage.dedup.redis, schedules
 assert ".egg" in crawler.storage.dedup.redis.__file__
 RedisBands(Redis(), "x")
-print(_stamp_of("schedules.optimal") != _stamp_of("crawler.dedup.kernels"))
+print(_stamp_of("schedules.allocation.optimal") != _stamp_of("crawler.dedup.kernels"))
 """
     done = python(egg, tmp_path, "-c", code)
     assert (done.stdout, done.stderr) == ("True\n", "")

@@ -22,7 +22,7 @@ from tests.integration.known_pages import BEGIN, NOW, clock, of_the_paper, put
 COMMANDS = """
 import sys
 from scrapy.cmdline import execute
-from schedules.compiling import on_compiling
+from schedules.progress import on_compiling
 
 count = []
 with on_compiling(lambda: count.append(1)):
@@ -50,7 +50,7 @@ def scaled(value):
 CALL = """
 import sys
 sys.prefix, count = sys.argv[1], []
-from schedules.compiling import on_compiling
+from schedules.progress import on_compiling
 from tiny.kernel import scaled
 
 with on_compiling(lambda: count.append(1)):
@@ -176,7 +176,7 @@ def test_the_live_line_counts_the_kernels_that_are_compiled() -> None:
 import time
 from crawler.config import Config
 from crawler.ops.progress import working
-from schedules.compiling import announce
+from schedules.progress import announce
 
 with working(Config.load(), "opening the database") as say:
     say("planning 60 feeds")

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from crawler.planning.traces import read_trace
+from schedules.evaluation.score import score
 from schedules.history import Times
-from schedules.score import score
 from tests.integration.harness import Db, Freshet, Result
 from tests.integration.inside import run
 from tests.integration.known_pages import clock, page, put, spread

@@ -20,8 +20,8 @@ import pytest
 from crawler.items import Kind
 from crawler.planning.simulate_feeds import check
 from crawler.storage.targets import history_document, in_minutes
+from schedules.evaluation.world import Span
 from schedules.history import History, Times
-from schedules.world import Span
 from tests.integration.harness import Db, Freshet, Row
 from tests.integration.inside import in_json, run
 from tests.integration.known_pages import BEGIN, DAY, HOUR, NOW, clock, page, put, spread

@@ -27,7 +27,7 @@ from crawler.storage.store import Store
 from crawler.storage.writer import TakenOver, Writer
 from pipelines.changes import Rules, decide
 from pipelines.duplicates import sketched
-from schedules.first import Intervals
+from schedules.calendar import Intervals
 
 BEGIN = datetime(2026, 3, 2, 9, tzinfo=UTC)
 HOUR = timedelta(hours=1)

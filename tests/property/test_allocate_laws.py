@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from schedules.allocate import Purchase, Steps, buy, least_visits
+from schedules.allocation.allocate import Purchase, Steps, buy, least_visits
 from schedules.history import Floats
 
 FIRST = st.sampled_from([0.25, 1 / 3, 0.5, 1.0, 4.0])

@@ -9,16 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedules.collected import collected
-from schedules.feedoutlook import feed_outlook
-from schedules.feedplans import FEED_POLICIES, PAPER_POLICIES, Feeds, paper_visits
-from schedules.feedschedules import DELAY_PER_DAY, FeedLimits, optimal_schedules
-from schedules.feedstanding import standing
+from schedules.evaluation.feeds import FEED_POLICIES, PAPER_POLICIES, Feeds, paper_visits, standing
+from schedules.evaluation.score import collected
+from schedules.evaluation.world import Span
+from schedules.feeds.optimal import DELAY_PER_DAY, FeedLimits, optimal_schedules
+from schedules.feeds.plan import feed_outlook
+from schedules.feeds.posting import posting
 from schedules.history import Times
-from schedules.posting import posting
 from schedules.schedule import WEEK_HOURS, Schedules
 from schedules.terms import BudgetTooSmall
-from schedules.world import Span
 
 MONDAY = 24.0 * (7 * 2822 + 4)
 LENGTH = 40

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from crawler.items import SEEN, Fetched, Kind, Outcome, Target, Validators
 from pipelines.changes import EPOCH, MINUTE, Rules, decide, said
-from schedules.first import Intervals
+from schedules.calendar import Intervals
 from tests.unit.pages import NOON
 
 HASHES = st.sampled_from(["h1", "h2"])

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from schedules.allocation.plan import BudgetTooSmall, Plan, Terms, least_per_day, plan
+from schedules.cost import Objective
+from schedules.evaluation.world import never
 from schedules.history import Histories, Times
-from schedules.looks import never
-from schedules.plan import BudgetTooSmall, Plan, Terms, least_per_day, plan
 from schedules.population import Population, walls_of
 from schedules.schedule import WEEK_HOURS
-from schedules.staleness import Objective
 from schedules.terms import POLICIES, UNBOUNDED
 from tests.unit.populations import (
     NOW,

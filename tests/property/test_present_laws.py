@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import gamma
 
+from schedules.dispatch.freshness import Rates, age_hours, freshness
 from schedules.history import Floats
-from schedules.present import Rates, age_hours, freshness
 
 shapes = st.floats(1, 50)
 means = st.floats(0.01, 50)

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schedules.evaluation.score import Figures, Score, score
 from schedules.history import Times
-from schedules.score import Figures, Score, score
 
 # The walk counts minutes, and begins some before midnight. As hours most are no exact numbers.
 LENGTH = 40

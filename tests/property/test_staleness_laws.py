@@ -10,8 +10,17 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from schedules.cost import (
+    Curves,
+    Objective,
+    curves,
+    interval_cost,
+    long_cost,
+    split_costs,
+    weeks_costs,
+)
 from schedules.history import Floats
-from schedules.place import (
+from schedules.placement.placement import (
     LONGEST_WEEKS,
     RARE,
     Limits,
@@ -24,15 +33,6 @@ from schedules.place import (
     polish,
 )
 from schedules.schedule import WEEK_HOURS
-from schedules.staleness import (
-    Curves,
-    Objective,
-    curves,
-    interval_cost,
-    long_cost,
-    split_costs,
-    weeks_costs,
-)
 
 STALE, AGE, DELAY = Objective(1.0, 0.0, 0.0), Objective(0.0, 1.0, 0.0), Objective(0.0, 0.0, 1.0)
 AIMS = st.sampled_from([Objective(), STALE, AGE, Objective(0.5, 0.5, 0.5)])

@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 
 from crawler.config import Config
-from schedules.score import Totals
+from schedules.evaluation.score import Totals
 from tests.site import truth
 from tests.site.running import RunningSite
 from tests.site.world import START, World

@@ -7,8 +7,8 @@ from datetime import datetime
 
 import numpy as np
 
+from schedules.evaluation.score import Totals, score
 from schedules.history import Times
-from schedules.score import Totals, score
 from tests.site.world import World
 
 HOUR_SECONDS = 3600

@@ -9,8 +9,8 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
+from schedules.evaluation.world import never, polls, seen
 from schedules.history import Floats, Histories, Times
-from schedules.looks import never, polls, seen
 from schedules.population import Population, walls_of
 from schedules.schedule import WEEK_HOURS, Schedule, Schedules
 

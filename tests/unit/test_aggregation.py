@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from schedules.aggregation import choices, min_delay, min_missing, missing, uniform, whole
+from schedules.feeds.plan import choices, min_delay, min_missing, missing, uniform, whole
 
 # Figure 5 and figure 8 of the paper.
 RATE = np.array([30.0, 30, 10, 10])

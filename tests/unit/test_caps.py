@@ -8,10 +8,9 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
+from schedules.allocation.plan import Terms, plan
 from schedules.calendar import visits_between
-from schedules.caps import Caps, day_tolls, site_days
-from schedules.hours import levelled
-from schedules.plan import Terms, plan
+from schedules.placement.leveling import Caps, day_tolls, levelled, site_days
 from schedules.population import Population
 from schedules.schedule import WEEK_HOURS, Schedules
 from tests.unit.populations import (

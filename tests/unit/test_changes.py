@@ -9,7 +9,7 @@ import pytest
 from crawler.items import Fetched, Kind, Outcome, Target, Visit
 from pipelines.changes import Rules, decide
 from pipelines.storage import exported
-from schedules.first import Intervals
+from schedules.calendar import Intervals
 from tests.unit.pages import NOON, fetched, target
 
 RULES = Rules(

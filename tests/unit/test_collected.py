@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from schedules.collected import Collected, collected
+from schedules.evaluation.score import Collected, collected
 from schedules.history import Times
 
 MONDAY = 24 * (7 * 2822 + 4)

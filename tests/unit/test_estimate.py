@@ -11,25 +11,29 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from schedules import rhythms
-from schedules.estimate import LOW, NODES, Estimate, Rates, estimate
-from schedules.evidence import (
+from schedules.calendar import EPOCH
+from schedules.estimation import rates as rhythms
+from schedules.estimation.estimate import LOW, NODES, Estimate, Rates, estimate
+from schedules.estimation.rates import (
+    RATES,
+    Counts,
     Past,
     Wall,
     even_counts,
     exposure,
     hour_counts,
     log_likelihood,
+    pooled,
     running,
+    sample,
+    smoothed,
+    target_profile,
 )
+from schedules.estimation.rates import fit_prior as fit
+from schedules.evaluation.world import never, seen
 from schedules.history import Floats, Histories, Times
-from schedules.looks import never, seen
 from schedules.population import Population, walls_of
-from schedules.prior import RATES, fit, sample
-from schedules.profile import pooled, smoothed, target_profile
-from schedules.rhythms import Counts
 from schedules.schedule import WEEK_HOURS
-from schedules.wallclock import EPOCH
 from tests.unit.populations import (
     HOUR,
     NOW,

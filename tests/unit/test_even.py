@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.special import gammaincinv
 
-from schedules.even import RULES, visits_per_week
 from schedules.history import Floats
+from schedules.terms import RULES, visits_per_week
 
 RATE = np.geomspace(0.01, 100, 60)
 WEIGHT = np.tile([0.5, 1.0, 4.0], 20)

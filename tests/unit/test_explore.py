@@ -7,9 +7,9 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
+from schedules.allocation.plan import Plan, Terms, plan
 from schedules.calendar import visits_between
-from schedules.looks import never
-from schedules.plan import Plan, Terms, plan
+from schedules.evaluation.world import never
 from schedules.population import Population
 from schedules.schedule import WEEK_HOURS
 from schedules.terms import BOUNDS

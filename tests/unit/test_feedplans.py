@@ -14,12 +14,11 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from schedules.collected import CollectedTotals, collected
-from schedules.feedplan import believed_of
-from schedules.feedplans import PAPER_POLICIES, Feeds, paper_visits
-from schedules.feedstanding import standing
+from schedules.evaluation.feeds import PAPER_POLICIES, Feeds, paper_visits, standing
+from schedules.evaluation.score import CollectedTotals, collected
+from schedules.evaluation.world import Span
+from schedules.feeds.plan import believed_of
 from schedules.history import Histories, Times
-from schedules.world import Span
 from tests.unit.populations import NOW, population
 
 EVAL_DATA = os.environ.get("EVAL_DATA")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from schedules.feedschedules import FeedLimits, optimal_schedules
+from schedules.feeds.optimal import FeedLimits, optimal_schedules
+from schedules.feeds.posting import Posting, posting
 from schedules.history import Times
-from schedules.posting import Posting, posting
 from schedules.schedule import FEED_CYCLES, WEEK_HOURS, Schedule, Schedules
 from schedules.terms import BudgetTooSmall
 

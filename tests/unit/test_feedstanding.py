@@ -7,15 +7,14 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from schedules.collected import collected
-from schedules.feedplan import plan_feeds
-from schedules.feedplans import FEED_POLICIES, Feeds
-from schedules.feedstanding import standing
+from schedules.evaluation.feeds import FEED_POLICIES, Feeds, standing
+from schedules.evaluation.score import collected
+from schedules.evaluation.world import Span, visits_of
+from schedules.feeds.plan import plan_feeds
 from schedules.history import Histories, Times
 from schedules.population import Population, walls_of
 from schedules.schedule import LONGEST_FEED_WEEKS, WEEK_HOURS, Schedules
 from schedules.terms import Terms
-from schedules.world import Span, visits_of
 
 SPLIT = 24.0 * 19_744  # 2024-01-22, a Monday
 UTC = ZoneInfo("UTC")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schedules.fetches import (
+from schedules.feeds.placement import (
     Course,
     Room,
     best_split,
@@ -21,7 +21,7 @@ from schedules.fetches import (
     interval_posts,
     polish,
 )
-from schedules.overflow import table
+from schedules.feeds.posting import table
 from schedules.schedule import LONGEST_FEED_WEEKS, WEEK_HOURS
 
 ALWAYS = np.ones(WEEK_HOURS, np.bool_)

@@ -13,7 +13,7 @@ from crawler.items import Fetched, Outcome, Planned, Target, Validators, Visit
 from crawler.storage.targets import in_minutes, planned_of
 from pipelines import changes as following
 from pipelines.changes import Rules, decide
-from schedules.first import Intervals
+from schedules.calendar import Intervals
 from schedules.history import History
 from schedules.schedule import Schedule
 from tests.unit.pages import NOON, fetched, target

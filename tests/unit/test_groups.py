@@ -9,19 +9,19 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from schedules.calendar import visits_between
-from schedules.groups import (
+from schedules.allocation.policies import (
     NAMES,
     VISITS,
     by_night,
     group,
     load,
     nearest_group,
-    six,
     times_of,
     timetable,
     windows_of,
 )
+from schedules.allocation.policies import six_groups as six
+from schedules.calendar import visits_between
 from schedules.schedule import FEED_CYCLES, Schedule
 
 WEEKS = 3

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schedules.evaluation.world import never, polls, seen
 from schedules.history import CHANGE, MOST_CHANGES, Histories, History, Times
-from schedules.looks import never, polls, seen
 
 
 def changes_of(history: History) -> list[tuple[int, int, int]]:

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from schedules.dispatch import POLICIES
+from schedules.dispatch.dispatch import FLOOR_SHARE, POLICIES, equal_ratio
+from schedules.evaluation.overload import Cells, Course, Played, play
 from schedules.history import Times
-from schedules.overload import Cells, Course, Played, play
-from schedules.ratios import FLOOR_SHARE, equal_ratio
 
 DAY = 86_400.0
 GROUPS = (slice(0, 17), slice(17, 50), slice(50, 100))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from schedules.feeds.posting import PRIOR_POSTS, Posting, posting, profile_of
 from schedules.history import Times
-from schedules.posting import PRIOR_POSTS, Posting, posting, profile_of
 from schedules.schedule import WEEK_HOURS
 
 MONDAY = 24.0 * (7 * 2822 + 4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from schedules.dates import reliable, right, timed
+from schedules.estimation.rates import reliable, right, timed
 from schedules.history import Histories
 
 MINUTE = 1 / 60

@@ -14,7 +14,7 @@ from crawler.planning.replan import Replan, next_visits, replanned
 from crawler.planning.request import Wish
 from crawler.storage.client import Document
 from crawler.storage.sites import Site
-from schedules.groups import times_of
+from schedules.allocation.policies import times_of
 from schedules.schedule import Schedule, Schedules
 from tests.unit.watching import (
     DAY,

@@ -7,13 +7,13 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from schedules.adaptive import next_interval
-from schedules.estimate import estimate
-from schedules.groups import NAMES, nearest_group
+from schedules.allocation.outlook import outlook
+from schedules.allocation.plan import Terms, plan
+from schedules.allocation.policies import NAMES, grouped, nearest_group
+from schedules.allocation.policies import by_night_rules as by_night
+from schedules.calendar import next_interval
+from schedules.estimation.estimate import estimate
 from schedules.history import Times
-from schedules.outlook import outlook
-from schedules.plan import Terms, plan
-from schedules.rules import by_night, grouped
 from schedules.schedule import WEEK_HOURS, Schedule, Schedules
 from tests.unit.populations import NOW, OFFICE, ZONES, all_of, changes, population, rates, watched
 

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedules.sampling import Keys, joining_order, pages_at_once, phases, polls_per_day, turns_of
+from schedules.evaluation.sampling import (
+    Keys,
+    joining_order,
+    pages_at_once,
+    phases,
+    polls_per_day,
+    turns_of,
+)
 
 MINUTE = 1 / 60
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=8)

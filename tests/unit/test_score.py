@@ -8,8 +8,8 @@ from dataclasses import astuple
 import numpy as np
 import pytest
 
+from schedules.evaluation.score import Score, score
 from schedules.history import Times
-from schedules.score import Score, score
 
 NEVER = math.inf
 MONDAY = 24 * (7 * 2822 + 4)

@@ -8,13 +8,11 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pytest
 
-from schedules.actors import Desk
+from schedules.allocation.plan import POLICIES, BudgetTooSmall, Terms
+from schedules.evaluation.pages import Desk, daily, polled, simulate
+from schedules.evaluation.world import Span, World, never, polls, seen, while_there
 from schedules.history import Floats, Histories, Times
-from schedules.looks import never, polls, seen
-from schedules.plan import POLICIES, BudgetTooSmall, Terms
 from schedules.population import Population, walls_of
-from schedules.simulate import daily, polled, simulate
-from schedules.world import Span, World, while_there
 
 MONDAY = 2820 * 168 + 96.0  # 2024-01-22 00:00 UTC, where a cycle of weeks begins
 WEEK, DAY = 168.0, 24.0

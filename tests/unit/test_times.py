@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crawler.planning.reasons import in_words
-from schedules.groups import times_of
+from schedules.allocation.policies import times_of
 from schedules.schedule import Schedule, Schedules
 
 

@@ -16,8 +16,8 @@ import pytest
 
 from crawler.errors import TraceError
 from crawler.planning.traces import Trace, read_trace, whole_seconds, write_visits
+from schedules.evaluation.score import score
 from schedules.history import Times
-from schedules.score import score
 
 # A folder with pages/changes.csv.gz and pages/pages.csv, the trace of a real population.
 EVAL_DATA = os.environ.get("EVAL_DATA")

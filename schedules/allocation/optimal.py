@@ -1,0 +1,424 @@
+"""The default policy: least expected staleness and age for the requests, slot by slot.
+
+Every target offers what it could buy (`place.options`), one price decides over all of them
+(`allocate.buy`), and the slots bought are polished. A target keeps the schedule it has as long as a
+new one would save less than a small share of a visit: so plans are stable, and moves pay.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedules.allocation.allocate import Purchase, Steps, buy, least_visits
+from schedules.allocation.outlook import AGE, STALE, Draft, Outlook, outlook
+from schedules.compiled import Part, compiled, parts, spread_over
+from schedules.cost import MOST_RATE, Objective, curves
+from schedules.estimation.estimate import Estimate
+from schedules.history import DAY_HOURS, Flags, Floats, Ints
+from schedules.placement.leveling import (
+    Caps,
+    balanced,
+    day_tolls,
+    even_phase,
+    first_weeks,
+    fullest_week,
+    in_time,
+    site_days,
+)
+from schedules.placement.placement import (
+    MOST_SLOTS,
+    RARE,
+    Limits,
+    allows,
+    cycle_cost,
+    options,
+    polish,
+)
+from schedules.schedule import PAGE_CYCLES, WEEK_HOURS, Schedules, chosen_of
+from schedules.terms import CEILING, EXPLORATION, FLOOR, PRICE, WEEK_DAYS, BudgetTooSmall, Terms
+
+# Other hours for the same visits have to save so much of a visit's price to be worth a move.
+DEAD_BAND = 0.3
+# Hours of a week that differ by less than this share of a visit's price are as good.
+INDIFFERENCE = 0.05
+
+
+Columns = tuple[NDArray[Any], ...]
+
+
+class Offers(NamedTuple):
+    """What n targets could buy, and where their slots would be.
+
+    rare:  (n, r) hour of the week of one visit in each of the r cycles of more than a week
+    begin: (n + 1,) offsets into order   order: (k,) slots in the order in which they are put in
+    full:  (n,) whether there is no room for more
+    """
+
+    steps: Steps
+    rare: NDArray[np.int16]
+    begin: Ints
+    order: NDArray[np.uint8]
+    full: NDArray[np.bool_]
+
+
+class Targets(NamedTuple):
+    """What the kernels need of m targets.
+
+    profile: (m, 168)   node: (m, k) rates   worth: (m,) importance over cost
+    min_hours, max_hours, site, phase: (m,)   toll: (s, 168)   dither: (m, 7)
+    """
+
+    profile: Floats
+    node: Floats
+    worth: Floats
+    min_hours: Floats
+    max_hours: Floats
+    site: Ints
+    phase: Ints
+    toll: Floats
+    dither: Floats
+
+
+def targets(estimate: Estimate, part: Part, toll: Floats) -> Targets:
+    """The targets of a part. toll: (s, 168) price of each hour; inf where closed."""
+    population = estimate.population
+    return Targets(
+        estimate.profiles(part),
+        np.minimum(estimate.rates(part).node, MOST_RATE),
+        (population.weight / population.cost)[part],
+        population.min_hours[part],
+        population.max_hours[part],
+        population.site[part],
+        (population.key[part] % np.uint64(WEEK_HOURS)).astype(np.int64),
+        toll,
+        _dither(population.key[part]),
+    )
+
+
+def _dither(key: NDArray[np.uint64]) -> Floats:
+    """(m, 7) how a target feels the toll of each day: near 1, so that not all move at once."""
+    chance = (key[:, None] >> np.arange(0, 56, 8, dtype=np.uint64)) % np.uint64(256)
+    result: Floats = 1 + INDIFFERENCE * (chance / 255 - 0.5)
+    return result
+
+
+def offers(estimate: Estimate, aim: Objective, toll: Floats, least: float) -> Offers:
+    """All that the targets could buy for more than `least` a visit."""
+    work = partial(_offers_of, estimate, aim, toll, least)
+    pieces = spread_over(work, parts(len(estimate.population)))
+    counts, visits, value, option, rare, slots, order, full = (
+        np.concatenate(column) for column in zip(*pieces, strict=True)
+    )
+    steps = Steps(_offsets(counts), visits, value, option)
+    return Offers(steps, rare, _offsets(slots), order, full)
+
+
+def _offers_of(
+    estimate: Estimate, aim: Objective, toll: Floats, least: float, part: Part
+) -> Columns:
+    return _offers(targets(estimate, part, toll), aim, least)
+
+
+def _offsets(counts: Ints) -> Ints:
+    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+
+
+@compiled
+def _limits(t: Targets, i: int, price: float) -> Limits:
+    """The limits of one target; price: of a visit, to it."""
+    slope = INDIFFERENCE * price / WEEK_HOURS
+    toll = t.toll[t.site[i]] / t.worth[i]
+    for z in range(WEEK_HOURS):
+        toll[z] *= t.dither[i, z // DAY_HOURS]
+    return Limits(toll, t.min_hours[i], t.max_hours[i], t.phase[i], slope)
+
+
+@compiled
+def _offers(t: Targets, aim: Objective, least: float) -> Columns:
+    m = len(t.worth)
+    size = m * (RARE + MOST_SLOTS)
+    counts, slots = np.empty(m, np.int64), np.empty(m, np.int64)
+    visits, value = np.empty(size, np.float32), np.empty(size, np.float32)
+    option, order = np.empty(size, np.uint8), np.empty(size, np.uint8)
+    rare, full = np.empty((m, RARE), np.int16), np.empty(m, np.bool_)
+    weight = np.full(t.node.shape[1], 1 / t.node.shape[1])
+    used, placed = 0, 0
+    for i in range(m):
+        limits = _limits(t, i, least / t.worth[i])
+        c = curves(t.profile[i], t.node[i], weight)
+        found = options(c, aim, limits, least / t.worth[i])
+        counts[i], slots[i] = len(found.option), len(found.slots)
+        rare[i], full[i] = found.rare, found.full
+        for j in range(counts[i]):
+            visits[used + j] = found.visits[j]
+            value[used + j] = found.value[j] * t.worth[i]
+            option[used + j] = found.option[j]
+        for j in range(slots[i]):
+            order[placed + j] = found.slots[j]
+        used, placed = used + counts[i], placed + slots[i]
+    steps = visits[:used].copy(), value[:used].copy(), option[:used].copy()
+    return counts, steps[0], steps[1], steps[2], rare, slots, order[:placed].copy(), full
+
+
+def schedules_of(
+    chosen: Ints, offers: Offers, key: NDArray[np.uint64], cycles: tuple[int, ...]
+) -> Schedules:
+    """Return the schedules that were chosen.
+
+    chosen: (n,) places in the steps   key: (n,) spreads the weeks   cycles: as in `schedule`
+    """
+    option = offers.steps.option[chosen].astype(np.int64)
+    weekly = len(cycles) - 1
+    rare = option < weekly
+    weeks = np.array(cycles)[np.minimum(option, weekly)]
+    count = np.where(rare, 1, option - weekly + 1)
+    first = _offsets(count)
+    place = np.arange(first[-1]) - np.repeat(first[:-1], count)
+    slots = offers.order[np.repeat(offers.begin[:-1], count) + place].astype(np.int64)
+    week = first_weeks(weeks, key) * WEEK_HOURS
+    slots[first[:-1][rare]] = offers.rare[rare, option[rare]] + week[rare]
+    # One axis for all targets, each with a stretch of its own.
+    stretch = np.repeat(np.arange(len(count)) * cycles[0] * WEEK_HOURS, count)
+    slots = (np.sort(stretch + slots) - stretch).astype(np.uint16)
+    none = np.zeros(len(count))
+    return Schedules(weeks.astype(np.uint8), first, slots, none, none)
+
+
+def settled(
+    estimate: Estimate, aim: Objective, toll: Floats, price: float, new: Schedules, old: Schedules
+) -> tuple[Schedules, Outlook]:
+    """The new schedules polished, the old ones where a new one is hardly better; the outlook."""
+    slots, kept = new.slots.astype(np.int64), np.zeros(len(new), np.bool_)
+    old_slots = old.slots.astype(np.int64)
+
+    def work(part: Part) -> tuple[Floats, Floats]:
+        t = targets(estimate, part, toll)
+        mine, before = _timetable(new, slots, part), _timetable(old, old_slots, part)
+        return _settle(t, aim, price, mine, before, kept[part])
+
+    pieces = spread_over(work, parts(len(new)))
+    stale, age = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    none = np.zeros(len(new))
+    polished = Schedules(new.weeks, new.first, slots.astype(np.uint16), none, none)
+    return chosen_of(kept, old, polished), Outlook(stale, age)
+
+
+class Timetable(NamedTuple):
+    """Schedules as the kernels take them. weeks: (m,); first: (m + 1,) offsets into slots."""
+
+    weeks: Ints
+    first: Ints
+    slots: Ints
+
+
+def _timetable(schedules: Schedules, slots: Ints, part: Part) -> Timetable:
+    first = schedules.first[part.start : part.stop + 1]
+    return Timetable(
+        schedules.weeks[part].astype(np.int64), first - first[0], slots[first[0] : first[-1]]
+    )
+
+
+@compiled
+def _settle(
+    t: Targets,
+    aim: Objective,
+    price: float,
+    new: Timetable,
+    old: Timetable,
+    kept: NDArray[np.bool_],
+) -> tuple[Floats, Floats]:
+    """Polish new slots in place, mark what is kept; stale share and age in days of each target."""
+    stale, age = np.empty(len(kept)), np.empty(len(kept))
+    weight = np.full(t.node.shape[1], 1 / t.node.shape[1])
+    for i in range(len(kept)):
+        limits = _limits(t, i, price / t.worth[i])
+        c = curves(t.profile[i], t.node[i], weight)
+        weeks, slots = new.weeks[i], new.slots[new.first[i] : new.first[i + 1]]
+        if weeks == 1 and len(slots) > 1:
+            for j, slot in enumerate(polish(c, aim, limits, slots)):
+                slots[j] = slot
+        before = old.slots[old.first[i] : old.first[i + 1]]
+        if len(before) * weeks == len(slots) * old.weeks[i] and allows(limits, weeks, before):
+            was, now = cycle_cost(c, aim, weeks, before), cycle_cost(c, aim, weeks, slots)
+            tolls = _tolls(limits, before) - _tolls(limits, slots)
+            kept[i] = was - now + tolls / weeks <= DEAD_BAND * price / t.worth[i]
+        if kept[i]:
+            weeks, slots = old.weeks[i], before
+        stale[i] = cycle_cost(c, STALE, weeks, slots) / WEEK_HOURS
+        age[i] = cycle_cost(c, AGE, weeks, slots) / WEEK_HOURS
+    return stale, age
+
+
+@compiled
+def _tolls(limits: Limits, slots: Ints) -> float:
+    total = 0.0
+    for slot in slots:
+        total += limits.toll[slot % WEEK_HOURS]
+    return total
+
+
+# A week of looks and a few days: longer costs more than it teaches.
+KNOWN_HOURS = 240.0
+
+
+def exploring(
+    believed: Estimate, schedules: Schedules, known: Outlook
+) -> tuple[Schedules, Outlook, Flags]:
+    """Even intervals with as many visits for those that are hardly known; (n,) which they are.
+
+    Rare visits stay: one or less a week teaches nothing about hours.
+    """
+    hardly = _hardly_known(believed) & _may_be_even(believed, schedules)
+    rows = np.flatnonzero(hardly)
+    if not len(rows):
+        return schedules, known, hardly
+    visits = np.where(hardly, schedules.visits_per_week, 1.0)
+    even = Schedules.even(visits, even_phase(believed.population.key))
+    return chosen_of(hardly, even, schedules), _replaced(known, believed, even, rows), hardly
+
+
+def _hardly_known(believed: Estimate) -> Flags:
+    histories = believed.histories
+    known: Flags = histories.until - histories.since >= KNOWN_HOURS
+    return ~known
+
+
+def _may_be_even(believed: Estimate, schedules: Schedules) -> Flags:
+    """(n,) whether an even interval keeps to open hours and limits."""
+    population, visits = believed.population, schedules.visits_per_week
+    every = WEEK_HOURS / np.maximum(visits, 1e-9)
+    always = np.all(population.open_hours, axis=1)[population.site]
+    within = (every >= population.min_hours) & (every <= population.max_hours)
+    often: Flags = (schedules.weeks == 1) & (visits > 1) & always & within
+    return often
+
+
+def _replaced(known: Outlook, believed: Estimate, even: Schedules, rows: Ints) -> Outlook:
+    stale, age = known.stale.copy(), known.age_days.copy()
+    stale[rows], age[rows] = outlook(believed.of(rows), even.of(rows))
+    return Outlook(stale, age)
+
+
+# So many targets tell the price and the tolls for all.
+ENOUGH = 4_000
+# What nobody would buy at a much lower price need not be worked out.
+WORTH_OFFERING = 0.7
+FIRST_GUESS, LOWEST = 16.0, 1e-3
+# Rare visits that may not wait can fill one week more than others; the next try spends less.
+TRIES = 3
+
+
+def draft(believed: Estimate, terms: Terms, now: float, present: Schedules) -> Draft:
+    """The best schedules for the budget, those of the present where others are hardly better."""
+    population = believed.population
+    toll, price = _prices(believed, terms, now)
+    offered = offers(believed, terms.aim, toll, WORTH_OFFERING * price)
+    whole, least = terms.budget_per_day * WEEK_DAYS, least_visits(offered.steps)
+    if least > whole * (1 + 1e-6):
+        raise BudgetTooSmall(least / WEEK_DAYS, len(population))
+    # Whole visits: the fullest of the weeks may have one more than their mean.
+    budget = max(whole - 1, least)
+    for _ in range(TRIES):
+        bought = buy(offered.steps, population.key, budget, present.visits_per_week)
+        made = _made(believed, terms, now, present, toll, offered, bought)
+        over = fullest_week(made.schedules) - whole
+        if over <= 1e-6:
+            break
+        budget = max(budget - over, least)
+    return made
+
+
+def _made(
+    believed: Estimate,
+    terms: Terms,
+    now: float,
+    present: Schedules,
+    toll: Floats,
+    offers: Offers,
+    bought: Purchase,
+) -> Draft:
+    """What was bought, as schedules that keep the present ones where these are as good."""
+    population, last = believed.population, believed.histories.until
+    new = schedules_of(bought.chosen, offers, population.key, PAGE_CYCLES)
+    schedules, outlook = settled(believed, terms.aim, toll, bought.price, new, present)
+    schedules = in_time(schedules, ~schedules.same_as(present), population, last, now)
+    schedules, outlook, explored = exploring(believed, schedules, outlook)
+    schedules = balanced(schedules, population, last, now)
+    value, worth, bound = why(offers, bought)
+    bound = np.where(explored, EXPLORATION, bound).astype(np.uint8)
+    return Draft(schedules, outlook, value, worth, bound, bought.price)
+
+
+def why(offers: Offers, bought: Purchase) -> tuple[Floats, Floats, NDArray[np.uint8]]:
+    """(n,) value of one more visit, worth of the last one bought, and what decided.
+
+    The ceiling decided where there is no more to be had, the floor where none but the least was
+    bought; the worth of that is not known, and at least that of the next.
+    """
+    steps = offers.steps
+    last = bought.chosen == steps.first[1:] - 1
+    following = np.minimum(bought.chosen + 1, len(steps.value) - 1)
+    value = np.where(last, 0.0, steps.value[following])
+    ceiling = last & offers.full & np.isfinite(steps.value[bought.chosen])
+    floor = bought.chosen == steps.first[:-1]
+    worth = np.where(floor, value, steps.value[bought.chosen])
+    return value, worth, np.select([floor, ceiling], [FLOOR, CEILING], PRICE).astype(np.uint8)
+
+
+def _prices(believed: Estimate, terms: Terms, now: float) -> tuple[Floats, float]:
+    """(s, 168) tolls of the hours of the local week, inf where closed; the price of a request."""
+    population = believed.population
+    some, share = sampled(believed)
+    sample = _Sample(some, terms, now, share)
+    tolls = day_tolls(sample.loads, Caps.of(terms, population, share), population.sites)
+    return sample.toll(tolls), sample.bought(tolls)[1]
+
+
+def sampled(believed: Estimate) -> tuple[Estimate, float]:
+    """Some of the targets where there are very many, and their share of all."""
+    n = len(believed.population)
+    if n <= ENOUGH:
+        return believed, 1.0
+    return believed.of(np.argsort(believed.population.key)[:ENOUGH]), ENOUGH / n
+
+
+class _Sample:
+    """The market in small: what targets buy at given tolls."""
+
+    def __init__(self, some: Estimate, terms: Terms, now: float, share: float) -> None:
+        self.some, self.aim = some, terms.aim
+        self.budget = terms.budget_per_day * WEEK_DAYS * share
+        self.ahead = some.population.ahead(now)
+        local = np.arange(WEEK_HOURS) - self.ahead[:, None]
+        self.utc_day = local % WEEK_HOURS // DAY_HOURS
+        self.least = FIRST_GUESS
+
+    def toll(self, tolls: Floats) -> Floats:
+        """(s, 168) of the local hours, from (s, 7) of the UTC days."""
+        closed = np.where(self.some.population.open_hours, 0.0, np.inf)
+        return np.take_along_axis(tolls, self.utc_day, 1) + closed
+
+    def bought(self, tolls: Floats) -> tuple[Schedules, float]:
+        """What is bought, and the price of the last visit."""
+        key, toll = self.some.population.key, self.toll(tolls)
+        while True:
+            offered = offers(self.some, self.aim, toll, self.least)
+            purchase = buy(offered.steps, key, self.budget)
+            # All was sold: there are buyers for less.
+            if self.least <= LOWEST or not purchase.sold_out:
+                break
+            self.least = max(self.least / 4, LOWEST)
+        self.least = max(min(WORTH_OFFERING * purchase.price, self.least), LOWEST)
+        return schedules_of(purchase.chosen, offered, key, PAGE_CYCLES), purchase.price
+
+    def loads(self, tolls: Floats) -> tuple[Floats, float]:
+        """(s, 7) visits of each site on each UTC day of the week, and the price."""
+        bought, price = self.bought(tolls)
+        toll, none = self.toll(tolls), Schedules.none(len(bought))
+        schedules, _ = settled(self.some, self.aim, toll, price, bought, none)
+        site = self.some.population.site
+        return site_days(schedules, self.ahead[site], site, self.some.population.sites), price

@@ -1,0 +1,81 @@
+"""What is to be expected of a schedule: how much of the time the copy is stale, and how old."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedules.compiled import Part, compiled, parts, spread_over
+from schedules.cost import MOST_RATE, Objective, curves
+from schedules.estimation.estimate import Estimate
+from schedules.history import Floats, Ints
+from schedules.placement.placement import cycle_cost
+from schedules.schedule import WEEK_HOURS, Schedules
+
+STALE, AGE = Objective(1.0, 0.0, 0.0), Objective(0.0, 1.0, 0.0)
+WEEK_DAYS = 7.0
+
+
+class Outlook(NamedTuple):
+    """What is to be expected. stale: (n,) share of the time; age_days: (n,) mean age in days."""
+
+    stale: Floats
+    age_days: Floats
+
+
+def outlook(believed: Estimate, schedules: Schedules) -> Outlook:
+    """The outlook of any schedules under what is believed."""
+
+    def work(part: Part) -> Outlook:
+        node = np.minimum(believed.rates(part).node, MOST_RATE)
+        first = schedules.first[part.start : part.stop + 1]
+        slots = schedules.slots[first[0] : first[-1]].astype(np.int64)
+        weeks = schedules.weeks[part].astype(np.int64)
+        slotted = _slotted(believed.profiles(part), node, weeks, first - first[0], slots)
+        even, at_even = _even(node, schedules.every_hours[part]), schedules.every_hours[part] > 0
+        return Outlook(*(np.where(at_even, a, b) for a, b in zip(even, slotted, strict=True)))
+
+    pieces = spread_over(work, parts(len(schedules)))
+    return Outlook(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
+
+
+@compiled
+def _slotted(
+    profile: Floats, node: Floats, weeks: Ints, first: Ints, slots: Ints
+) -> tuple[Floats, Floats]:
+    stale, age = np.ones(len(weeks)), np.full(len(weeks), np.inf)
+    weight = np.full(node.shape[1], 1 / node.shape[1])
+    for i in range(len(weeks)):
+        mine = slots[first[i] : first[i + 1]]
+        if len(mine):
+            c = curves(profile[i], node[i], weight)
+            stale[i] = cycle_cost(c, STALE, weeks[i], mine) / WEEK_HOURS
+            age[i] = cycle_cost(c, AGE, weeks[i], mine) / WEEK_HOURS
+    return stale, age
+
+
+def _even(node: Floats, every_hours: Floats) -> tuple[Floats, Floats]:
+    """Even visits of a Poisson process (Cho and Garcia-Molina 2003), over the nodes of its rate."""
+    weeks = np.maximum(every_hours, 1e-9)[:, None] / WEEK_HOURS
+    x = node * weeks
+    fresh = np.where(x > 1e-6, -np.expm1(-x) / np.maximum(x, 1e-9), 1 - x / 2)
+    age = np.where(x > 1e-3, 0.5 - (1 - fresh) / np.maximum(x, 1e-9), x / 6)
+    return 1 - fresh.mean(1), (age * weeks).mean(1) * WEEK_DAYS
+
+
+class Draft(NamedTuple):
+    """Schedules of n targets and what is expected of them.
+
+    value: (n,) what one more visit would save, worth: what the last one saves; NaN where a policy
+           knows no such thing
+    bound: (n,) index of terms.BOUNDS   price: of a request
+    """
+
+    schedules: Schedules
+    outlook: Outlook
+    value: Floats
+    worth: Floats
+    bound: NDArray[np.uint8]
+    price: float

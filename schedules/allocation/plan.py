@@ -1,0 +1,192 @@
+"""From pasts to a plan: estimate, allocate, place, and say why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedules.allocation import optimal as market
+from schedules.allocation import policies as rules
+from schedules.allocation.optimal import draft, sampled
+from schedules.allocation.outlook import Draft, outlook
+from schedules.compiled import parts, spread_over
+from schedules.estimation.estimate import Estimate, estimate
+from schedules.history import Floats, Histories, Ints
+from schedules.placement.leveling import Caps, levelled
+from schedules.population import Population
+from schedules.schedule import Schedules
+from schedules.terms import (
+    BOUNDS,
+    KEPT,
+    POLICIES,
+    PRICE,
+    PRIOR,
+    UNBOUNDED,
+    WEEK_DAYS,
+    BudgetTooSmall,
+    Terms,
+    least_per_day,
+)
+
+HALVINGS = 14
+# A visit every hour to every target is the most that slots allow.
+MOST_PER_DAY = 24.0
+
+
+class GoalTooHigh(ValueError):
+    """No budget reaches the goal; `best` is what hourly visits to all would."""
+
+    def __init__(self, best: float) -> None:
+        super().__init__(f"even hourly visits to all reach {best:g} only")
+        self.best = best
+
+
+def budget_for(
+    population: Population,
+    histories: Histories,
+    now_hours: float,
+    freshness: float | None = None,
+    max_age_days: float | None = None,
+) -> float:
+    """Requests a day with which the optimal policy is expected to reach a goal.
+
+    freshness: mean share of time that a copy is fresh   max_age_days: mean age of a copy; one of
+    the two. GoalTooHigh where no budget does.
+
+    Judged by some of the targets where there are very many.
+    """
+    some, share = sampled(estimate(population, histories))
+    none = Schedules.none(len(some.population))
+
+    def reached(per_day: float) -> float:
+        """How far beyond the goal a budget gets: negative where it falls short."""
+        outlook = draft(some, Terms(budget_per_day=per_day), now_hours, none).outlook
+        if freshness is not None:
+            return float(1 - outlook.stale.mean()) - freshness
+        return (max_age_days or 0.0) - float(outlook.age_days.mean())
+
+    low, high = least_per_day(some.population), MOST_PER_DAY * len(some.population)
+    if (surplus := reached(high)) < 0:
+        best = freshness + surplus if freshness is not None else (max_age_days or 0.0) - surplus
+        raise GoalTooHigh(best)
+    if reached(low) >= 0:
+        return low / share
+    for _ in range(HALVINGS):
+        middle = float(np.sqrt(low * high))
+        low, high = (low, middle) if reached(middle) >= 0 else (middle, high)
+    return high / share
+
+
+__all__ = [
+    "BOUNDS",
+    "POLICIES",
+    "BudgetTooSmall",
+    "GoalTooHigh",
+    "Plan",
+    "Terms",
+    "budget_for",
+    "least_per_day",
+    "plan",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A schedule for each of n targets, and what it rests on.
+
+    believed: profiles and rates   rate, rate_low, rate_high: (n,) changes a week, with 5 % and
+    95 % quantiles   stale, age_days: (n,) expected share of time stale, mean age
+    value: (n,) what one more visit would save, to be compared with `price`; worth: (n,) what the
+    last one saves, and leaving it out would cost; NaN where the policy knows no such thing
+    bound: (n,) what decided, an index of BOUNDS   moved: (n,) not as at present
+    """
+
+    believed: Estimate
+    schedules: Schedules
+    rate: Floats
+    rate_low: Floats
+    rate_high: Floats
+    stale: Floats
+    age_days: Floats
+    value: Floats
+    worth: Floats
+    bound: NDArray[np.uint8]
+    moved: NDArray[np.bool_]
+    price: float
+
+    def figures(self, rows: Ints) -> dict[str, Floats]:
+        """What is expected of some targets, by name: changes a week, freshness, age."""
+        return {
+            "rate_per_week": self.rate[rows],
+            "rate_low": self.rate_low[rows],
+            "rate_high": self.rate_high[rows],
+            "freshness": 1 - self.stale[rows],
+            "age_days": self.age_days[rows],
+        }
+
+    @property
+    def requests_per_day(self) -> float:
+        """Mean requests a day."""
+        return float(self.schedules.visits_per_week.sum() / WEEK_DAYS)
+
+
+def plan(
+    population: Population,
+    histories: Histories,
+    terms: Terms,
+    now_hours: float,
+    present: Schedules | None = None,
+) -> Plan:
+    """A plan for all targets from `now_hours` on; BudgetTooSmall if it cannot be.
+
+    present: what they follow now, no slots where that is nothing; None for all nothing
+    """
+    least = least_per_day(population)
+    if terms.policy not in UNBOUNDED and terms.budget_per_day < least * (1 - 1e-9):
+        raise BudgetTooSmall(least, len(population))
+    present = Schedules.none(len(population)) if present is None else present
+    believed = estimate(population, histories)
+    if terms.policy == "optimal":
+        draft = market.draft(believed, terms, now_hours, present)
+    else:
+        draft = rules.draft(believed, terms, present)
+    draft = _within_hours(draft, believed, present, terms, now_hours)
+    mean, low, high = _rates(believed)
+    moved, bound = ~draft.schedules.same_as(present), draft.bound
+    bound = np.where((bound == PRICE) & ~moved, KEPT, bound)
+    bound = np.where(np.isnan(histories.until), PRIOR, bound).astype(np.uint8)
+    known = draft.value, draft.worth
+    return Plan(
+        believed,
+        draft.schedules,
+        mean,
+        low,
+        high,
+        *draft.outlook,
+        *known,
+        bound,
+        moved,
+        draft.price,
+    )
+
+
+def _rates(believed: Estimate) -> tuple[Floats, Floats, Floats]:
+    """(n,) mean, low and high of what is believed of the rates."""
+    pieces = spread_over(lambda part: believed.rates(part)[1:], parts(len(believed.population)))
+    mean, low, high = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    return mean, low, high
+
+
+def _within_hours(
+    draft: Draft, believed: Estimate, present: Schedules, terms: Terms, now_hours: float
+) -> Draft:
+    """The draft with the hours kept under their caps, of each site and of all."""
+    population = believed.population
+    caps = Caps.of(terms, population)
+    if not caps.by_hour:
+        return draft
+    ahead = population.ahead(now_hours)
+    schedules = levelled(draft.schedules, present, population, caps, ahead)
+    return draft._replace(schedules=schedules, outlook=outlook(believed, schedules))

@@ -1,0 +1,220 @@
+"""Groups of refresh cycles and their fixed timetable (Cho, Lee and Choi 2013).
+
+A page that changed c times a week on average is in the group of the nearest whole number of visits,
+G1 to G14; below half a change a week in 2G1 (a visit in two weeks) or 4G1 (in four). Pages that
+change by day are visited at midnight, those that change by night at noon, shortly after.
+
+A group's code is its place from the rarest, 0 for 4G1, to the most frequent, 15 for G14.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedules import terms as even
+from schedules.allocation.outlook import Draft, outlook
+from schedules.compiled import parts
+from schedules.estimation.estimate import Estimate
+from schedules.history import DAY_HOURS, Flags, Floats, Histories
+from schedules.placement.leveling import even_phase
+from schedules.population import Population
+from schedules.schedule import WEEK_HOURS, Schedule, Schedules, chosen_of
+from schedules.terms import GROUPED, RULE, WEEK_DAYS, Terms, least_visits
+from schedules.windows import day_names
+
+Codes = NDArray[np.uint8]
+
+NAMES = ("4G1", "2G1", *(f"G{visits}" for visits in range(1, 15)))
+# (16,) visits a week of each group.
+VISITS = np.array([1 / 4, 1 / 2, *range(1, 15)])
+# (16,) the group that stands for each where six are enough: 4G1, 2G1, G1, G3, G7, G14.
+SIX = np.array([0, 1, 2, 4, 4, 4, 8, 8, 8, 8, 8, 8, 15, 15, 15, 15], np.uint8)
+
+# The paper's table gives G3 Monday, Wednesday and Friday, and rarer groups Saturday. The others are
+# as even as whole days allow; from G2 to G7 each has the days of the one before and one more, so
+# that a page that changes its group keeps its visits.
+_DAYS = ((5,), (0, 4), (0, 2, 4), (0, 2, 4, 5), (0, 1, 2, 4, 5), tuple(range(6)), tuple(range(7)))
+# In four weeks 2G1 has the 2nd and 4th Saturday, where the paper's table names the 2nd alone: that
+# would be a visit in four weeks. 4G1 has the 3rd.
+_RARE_WEEK = ((4, 2), (2, 1))
+_MIDNIGHT, _NOON = 0, 12
+# Of the weeks of the longest cycle.
+_ORDINALS = (
+    "1st", "2nd", "3rd", *(f"{week}th" for week in range(4, 21)), "21st", "22nd", "23rd", "24th",
+)  # fmt: skip
+
+
+def group(changes_per_week: Floats) -> Codes:
+    """(n,) codes for mean changes a week, >= 0: the nearest whole number, halves up."""
+    nearest = np.clip(np.floor(changes_per_week + 0.5), 1, 14) + 1
+    rare = np.where(changes_per_week < 0.25, 0, 1)
+    return np.where(changes_per_week < 0.5, rare, nearest).astype(np.uint8)
+
+
+def six_groups(groups: Codes) -> Codes:
+    """(n,) codes of the six groups that stand for all sixteen."""
+    return SIX[groups]
+
+
+def nearest_group(visits_per_week: Floats) -> Codes:
+    """(n,) codes of the groups nearest to the visits a week of any policy, halves up."""
+    between = (VISITS[1:] + VISITS[:-1]) / 2
+    return np.searchsorted(between, visits_per_week, "right").astype(np.uint8)
+
+
+def by_night(changes: Floats) -> Flags:
+    """(n,) whether more changes fall in the night (18:00 to 09:00) than in the day.
+
+    changes: (n, 168) changes in each hour of the local week
+
+    A tie counts as day: a page without any change, such as the paper's u14, is visited at midnight.
+    """
+    hour = np.arange(WEEK_HOURS) % DAY_HOURS
+    night: Flags = changes @ np.where((hour >= 9) & (hour < 18), -1, 1) > 0
+    return night
+
+
+def timetable(groups: Codes, night: Flags) -> Schedules:
+    """The fixed slots of n targets.
+
+    groups: (n,) codes   night: (n,) whether they change by night
+    """
+    return _TABLE.of(groups.astype(np.int64) * 2 + night)
+
+
+def load(groups: Codes) -> float:
+    """Requests a day for each URL: 1 is what visiting all of them daily takes."""
+    return float(VISITS[groups].mean()) / 7
+
+
+def windows_of(group: int, night: bool) -> list[tuple[str, str]]:
+    """Days and time of a group's visits, as in the paper's table."""
+    return times_of(_schedule(group, night))
+
+
+def times_of(schedule: Schedule) -> list[tuple[str, str]]:
+    """Days and time of visits: (`Mon,Wed,Fri`, `00:00`), (`2nd and 4th Sat`, `12:00`)."""
+    weeks_of: dict[tuple[int, int], list[int]] = {}
+    for slot in schedule.slots:
+        week, in_week = divmod(slot, WEEK_HOURS)
+        day, hour = divmod(in_week, DAY_HOURS)
+        weeks_of.setdefault((hour, day), []).append(week)
+    days_of: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    for (hour, day), weeks in sorted(weeks_of.items()):
+        days_of.setdefault((hour, tuple(weeks)), []).append(day)
+    return [
+        (_days_of_cycle(days, weeks, schedule.weeks), f"{hour:02}:00")
+        for (hour, weeks), days in days_of.items()
+    ]
+
+
+def _days_of_cycle(days: list[int], weeks: tuple[int, ...], cycle: int) -> str:
+    """Names of days, with the weeks of the cycle where not all are meant."""
+    names = day_names(days) or "daily"
+    if len(weeks) == cycle:
+        return names
+    if cycle == 2:
+        weeks, cycle = (weeks[0], weeks[0] + 2), 4
+    ordinals = " and ".join(_ORDINALS[week] for week in weeks)
+    return f"{ordinals} {names}" if cycle == 4 else f"{ordinals} {names} of {cycle} weeks"
+
+
+def _schedule(group: int, night: bool) -> Schedule:
+    """The fixed slots of a group for pages that change by night, or by day."""
+    first, second = (_NOON, _MIDNIGHT) if night else (_MIDNIGHT, _NOON)
+    if group < len(_RARE_WEEK):
+        weeks, week = _RARE_WEEK[group]
+        return Schedule(weeks, (week * WEEK_HOURS + _DAYS[0][0] * DAY_HOURS + first,))
+    visits = int(VISITS[group])
+    slots = [day * DAY_HOURS + first for day in _DAYS[min(visits, 7) - 1]]
+    if visits > 7:
+        slots += [day * DAY_HOURS + second for day in _DAYS[visits - 8]]
+    return Schedule(1, tuple(sorted(slots)))
+
+
+def _table() -> Schedules:
+    """The slots of each group, by day and by night: rows 2 * code and 2 * code + 1."""
+    rows = [_schedule(group, night) for group in range(len(NAMES)) for night in (False, True)]
+    none = np.zeros(len(rows))
+    return Schedules(
+        np.array([row.weeks for row in rows], np.uint8),
+        np.cumsum([0, *(len(row.slots) for row in rows)]),
+        np.array([slot for row in rows for slot in row.slots], np.uint16),
+        none,
+        none,
+    )
+
+
+_TABLE = _table()
+
+
+# An even interval moves when it changes by more than this factor, e^0.25.
+EVEN_BAND = 0.25
+ADAPTIVE_HOURS = 24.0
+TRIES = 8
+NIGHT_BEGINS, NIGHT_ENDS = 18, 9
+
+
+def draft(believed: Estimate, terms: Terms, present: Schedules) -> Draft:
+    """The schedules of one of these policies."""
+    if terms.policy in GROUPED:
+        schedules = grouped(believed.population, believed.histories, six=terms.policy == "groups6")
+    elif terms.policy == "adaptive":
+        schedules = _adaptive(believed.population, present)
+    else:
+        schedules = _even(believed, terms, present)
+    n = len(schedules)
+    unknown, rule = np.full(n, np.nan), np.full(n, RULE, np.uint8)
+    return Draft(schedules, outlook(believed, schedules), unknown, unknown, rule, np.nan)
+
+
+def grouped(population: Population, histories: Histories, *, six: bool) -> Schedules:
+    """The paper's timetable from mean changes a week and the share of them by night."""
+    weeks = (histories.until - histories.since) / WEEK_HOURS
+    changes = np.diff(histories.first)
+    mean = np.divide(changes, weeks, where=weeks > 0, out=np.zeros(len(weeks)))
+    codes = group(mean)
+    return timetable(six_groups(codes) if six else codes, by_night_rules(population, histories))
+
+
+def by_night_rules(population: Population, histories: Histories) -> Flags:
+    """(n,) whether more changes of a target fall in its site's night than in its day."""
+    n = len(population)
+    owner = np.repeat(np.arange(n), np.diff(histories.first))
+    hour = np.floor((histories.after + histories.by) / 2).astype(np.int64)
+    zone = population.zone[population.site[owner]]
+    local = population.walls.hours[zone, hour - population.walls.base] % DAY_HOURS
+    night = (local >= NIGHT_BEGINS) | (local < NIGHT_ENDS)
+    nights, all_of = np.bincount(owner, night, n), np.bincount(owner, minlength=n)
+    result: Flags = 2 * nights > all_of
+    return result
+
+
+def _even(believed: Estimate, terms: Terms, present: Schedules) -> Schedules:
+    """Even intervals that spend the budget; those that hardly change stay, and the rest pays."""
+    population = believed.population
+    rates = [believed.rates(part).mean for part in parts(len(population))]
+    rate, weight = np.concatenate(rates), population.weight / population.cost
+    least, most = least_visits(population), WEEK_HOURS / population.min_hours
+    had, budget = present.visits_per_week, terms.budget_per_day * WEEK_DAYS
+    is_even, spend = present.every_hours > 0, budget
+    for _ in range(TRIES):
+        visits = even.visits_per_week(terms.policy, rate, weight, spend, least, most)
+        kept = is_even & (np.abs(np.log(np.maximum(had, 1e-9) / visits)) < EVEN_BAND)
+        total = float(np.where(kept, had, visits).sum())
+        if total <= budget * (1 + 1e-9):
+            break
+        spend -= total - budget
+    else:
+        kept = np.zeros(len(visits), np.bool_)
+        visits = even.visits_per_week(terms.policy, rate, weight, budget, least, most)
+    return chosen_of(kept, present, Schedules.even(visits, even_phase(population.key)))
+
+
+def _adaptive(population: Population, present: Schedules) -> Schedules:
+    """A daily visit to begin with; what follows is decided visit by visit."""
+    daily = np.full(len(population), WEEK_HOURS / ADAPTIVE_HOURS)
+    return chosen_of(
+        present.every_hours > 0, present, Schedules.even(daily, even_phase(population.key))
+    )

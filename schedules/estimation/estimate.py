@@ -1,0 +1,258 @@
+"""From the pasts of all targets to their profiles and rates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from schedules.compiled import Part, compiled, parts, spread_over
+from schedules.estimation import rates as rhythms
+from schedules.estimation.rates import (
+    RATES,
+    Counts,
+    Likelihood,
+    Past,
+    Rhythms,
+    Wall,
+    even_counts,
+    hour_counts,
+    log_likelihood,
+    running,
+    sample,
+    target_profile,
+)
+from schedules.estimation.rates import fit_prior as fit
+from schedules.history import Floats, Histories, Ints
+from schedules.population import Population, Walls
+from schedules.schedule import WEEK_HOURS
+
+# Values that stand for the posterior of a rate; each has the same weight.
+NODES = 4
+# The pooled profile tells where in a wide interval a change may have been, and is told by it.
+POOLING_ROUNDS = 16
+# The hours of a wide interval are told apart by a power of the profile: the plain profile, as a
+# plain expectation maximisation has it, comes to the same peaks, much more slowly.
+SHARPENED = 1.25
+# So many of a site's targets show its rhythms, or fewer where there are very many sites.
+MOST_TELLING, LEAST_TELLING, ENOUGH_TELLING = 500, 50, 50_000
+LOW, HIGH = 0.05, 0.95
+
+
+class Pasts(NamedTuple):
+    """Histories of m targets as the kernels take them; fields as in Histories."""
+
+    since: Floats
+    until: Floats
+    first: Ints
+    after: Floats
+    by: Floats
+
+
+class Rates(NamedTuple):
+    """What is believed of the rates of n targets, in changes a week.
+
+    node: (n, NODES) equally likely values   mean, low, high: (n,) with 5 % and 95 % quantiles
+    """
+
+    node: Floats
+    mean: Floats
+    low: Floats
+    high: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What is believed of n targets in s sites and p groups.
+
+    rhythms: of the sites   likelihood: (n, g)   prior: (p, g)
+    """
+
+    population: Population
+    histories: Histories
+    rhythms: Rhythms
+    likelihood: Likelihood
+    prior: Floats
+
+    def profiles(self, part: Part) -> Floats:
+        """(m, 168) profiles of the targets of a part."""
+        return _profiles(self.population, self.histories, self.rhythms, part)
+
+    def rates(self, part: Part) -> Rates:
+        """Rates of the targets of a part."""
+        prior = self.prior[self.population.group[part]]
+        return Rates(*_rates(self.likelihood[part], prior, RATES))
+
+    def of(self, rows: Ints) -> Estimate:
+        """What is believed of some of the targets."""
+        population, histories = self.population.of(rows), self.histories.of(rows)
+        return Estimate(population, histories, self.rhythms, self.likelihood[rows], self.prior)
+
+
+def estimate(population: Population, histories: Histories) -> Estimate:
+    """Profiles and rates of all targets, fitted anew."""
+    found = rhythms_of(population, histories)
+    likelihood = np.empty((len(population), len(RATES)), np.float32)
+
+    def work(part: Part) -> None:
+        profile = _profiles(population, histories, found, part)
+        zone = population.zone[population.site[part]]
+        pasts = _pasts(histories, part)
+        likelihood[part] = _likelihoods(pasts, population.walls, zone, profile, RATES)
+
+    spread_over(work, parts(len(population)))
+    rows = sample(population.group, population.key)
+    prior = fit(likelihood[rows], population.group[rows], population.parent)
+    return Estimate(population, histories, found, likelihood, prior)
+
+
+def rhythms_of(population: Population, histories: Histories) -> Rhythms:
+    """The rhythms of all sites, from those targets that tell most.
+
+    Where a change is known only to lie in a wide interval, the profile says where in it, and is in
+    turn made of such changes: expectation maximisation once more.
+    """
+    rows = _telling(population, histories)
+    telling, pasts = population.of(rows), histories.of(rows)
+    begins = np.searchsorted(telling.site, np.arange(population.sites + 1))
+    found = rhythms.alike(population.sites)
+    for _ in range(POOLING_ROUNDS):
+        counts = _counts_of(telling, pasts, found, slice(0, len(rows)))
+        ones = [rhythms.fit(counts.of(slice(begin, end))) for begin, end in pairwise(begins)]
+        found = Rhythms(*(np.concatenate(column) for column in zip(*ones, strict=True)))
+    return found
+
+
+def _telling(population: Population, histories: Histories) -> Ints:
+    """Rows of the targets that tell most about the rhythms: the busiest of each site, by site."""
+    changes = np.diff(histories.first)
+    order = np.lexsort((population.key, -changes, population.site))
+    begins = np.searchsorted(population.site[order], population.site[order], side="left")
+    most = np.clip(ENOUGH_TELLING // population.sites, LEAST_TELLING, MOST_TELLING)
+    rows: Ints = order[np.arange(len(order)) - begins < most]
+    return rows
+
+
+def _pasts(histories: Histories, part: Part) -> Pasts:
+    first = histories.first[part.start : part.stop + 1]
+    after, by = (times[first[0] : first[-1]] for times in (histories.after, histories.by))
+    return Pasts(histories.since[part], histories.until[part], first - first[0], after, by)
+
+
+class Sites(NamedTuple):
+    """What the kernels need of s sites with k rhythms each.
+
+    spread: (s, 168) how a change is shared out over an interval   rhythm, log_rhythm: (s, k, 168)
+    share: (s, k)
+    """
+
+    spread: Floats
+    rhythm: Floats
+    log_rhythm: Floats
+    share: Floats
+
+
+def _sites(found: Rhythms) -> Sites:
+    sharp = found.profile**SHARPENED
+    sharp /= sharp.sum(-1, keepdims=True)
+    spread = (sharp * found.share[:, :, None]).sum(1)
+    return Sites(spread, found.profile, np.log(found.profile + rhythms.LEAST), found.share)
+
+
+def _counts_of(population: Population, past: Histories, found: Rhythms, part: Part) -> Counts:
+    site, pasts = population.site[part], _pasts(past, part)
+    return Counts(*_counts(pasts, population.walls, population.zone[site], site, _sites(found)))
+
+
+def _profiles(population: Population, past: Histories, found: Rhythms, part: Part) -> Floats:
+    site, pasts = population.site[part], _pasts(past, part)
+    return _shrunk(pasts, population.walls, population.zone[site], site, _sites(found))
+
+
+@compiled
+def _past(pasts: Pasts, i: int) -> Past:
+    begin, end = pasts.first[i], pasts.first[i + 1]
+    return Past(pasts.since[i], pasts.until[i], pasts.after[begin:end], pasts.by[begin:end])
+
+
+@compiled
+def _counted(pasts: Pasts, i: int, wall: Wall, spread: Floats) -> tuple[Floats, Floats]:
+    """(168,) counts of one target, as in Counts."""
+    if pasts.first[i + 1] == pasts.first[i]:
+        return np.zeros(WEEK_HOURS), np.zeros(WEEK_HOURS)
+    past = _past(pasts, i)
+    seen = hour_counts(past, wall, spread)
+    return seen, even_counts(past, wall, seen.sum())
+
+
+@compiled
+def _counts(
+    pasts: Pasts, walls: Walls, zone: Ints, site: Ints, sites: Sites
+) -> tuple[Floats, Floats]:
+    seen, even = np.empty((len(zone), WEEK_HOURS)), np.empty((len(zone), WEEK_HOURS))
+    for i in range(len(zone)):
+        wall = Wall(walls.base, walls.hours[zone[i]])
+        own, usual = _counted(pasts, i, wall, sites.spread[site[i]])
+        for hour in range(WEEK_HOURS):
+            seen[i, hour], even[i, hour] = own[hour], usual[hour]
+    return seen, even
+
+
+@compiled
+def _shrunk(pasts: Pasts, walls: Walls, zone: Ints, site: Ints, sites: Sites) -> Floats:
+    profiles = np.empty((len(zone), WEEK_HOURS))
+    for i in range(len(zone)):
+        s = site[i]
+        wall = Wall(walls.base, walls.hours[zone[i]])
+        seen, even = _counted(pasts, i, wall, sites.spread[s])
+        rhythm, log_rhythm, share = sites.rhythm[s], sites.log_rhythm[s], sites.share[s]
+        profile = target_profile(seen, even, rhythm, log_rhythm, share)
+        for hour in range(WEEK_HOURS):
+            profiles[i, hour] = profile[hour]
+    return profiles
+
+
+@compiled
+def _likelihoods(
+    pasts: Pasts, walls: Walls, zone: Ints, profile: Floats, rates: Floats
+) -> Likelihood:
+    result = np.ones((len(zone), len(rates)), np.float32)
+    for i in range(len(zone)):
+        if pasts.until[i] > pasts.since[i]:
+            wall = Wall(walls.base, walls.hours[zone[i]])
+            log = log_likelihood(_past(pasts, i), running(profile[i]), wall, rates)
+            most = log.max()
+            for g in range(len(rates)):
+                result[i, g] = np.exp(log[g] - most)
+    return result
+
+
+@compiled
+def _rates(
+    likelihood: Likelihood, prior: Floats, rates: Floats
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Nodes, mean and quantiles of each posterior: node k is the mean of its k-th equal part."""
+    n = len(likelihood)
+    node = np.zeros((n, NODES))
+    mean, low, high = np.empty(n), np.empty(n), np.empty(n)
+    for i in range(n):
+        posterior = likelihood[i] * prior[i]
+        posterior /= posterior.sum()
+        below = 0.0
+        low[i] = high[i] = rates[0]
+        for g in range(len(rates)):
+            above = below + posterior[g]
+            low[i] = rates[g] if below < LOW else low[i]
+            high[i] = rates[g] if below < HIGH else high[i]
+            for k in range(int(below * NODES), NODES):
+                share = min(above, (k + 1) / NODES) - max(below, k / NODES)
+                if share <= 0:
+                    break
+                node[i, k] += share * NODES * rates[g]
+            below = above
+        mean[i] = (posterior * rates).sum()
+        # The grid may be coarser than the rate is known.
+        low[i], high[i] = min(low[i], mean[i]), max(high[i], mean[i])
+    return node, mean, low, high

@@ -1,0 +1,201 @@
+"""Cells and one server that cannot refresh all in time: how fresh each policy keeps them.
+
+Each elapsed period of a cell adds one request, whether or not the last one was served; a refresh
+serves the newest, and those before it are missed. A refresh reads its cell when it begins and shows
+what it has read when it ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from schedules.dispatch.dispatch import (
+    Capacity,
+    Due,
+    dispatch,
+    equal_ratio,
+    expected_ratio,
+    gain_of_visit,
+    load_of,
+)
+from schedules.history import Floats, Ints, Times
+
+HOUR_SECONDS = 3600
+# A request counts from its very moment on, which sums of periods may miss by their last digits.
+TOUCH = 1e-9
+ONE = Capacity(requests=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """n cells; all times in seconds. (n,) each.
+
+    period: between two requests   cost: of a refresh   change_every: mean between two changes
+    """
+
+    period: Floats
+    cost: Floats
+    change_every: Floats
+
+    def __len__(self) -> int:
+        return len(self.period)
+
+    @property
+    def load(self) -> float:
+        """Seconds of work that are asked for in a second."""
+        return load_of(self.period, self.cost)
+
+    @property
+    def expected(self) -> Floats:
+        """(n,) the paper's expected refresh ratio."""
+        return expected_ratio(self.period, self.cost, HOUR_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What happens to n cells in `seconds`, whatever is done about it.
+
+    changes: of each cell, ascending   first: (n,) second of its first request
+    """
+
+    seconds: float
+    changes: Times
+    first: Floats
+
+    @classmethod
+    def drawn(cls, cells: Cells, seconds: float, rng: np.random.Generator) -> Course:
+        """Changes as a Poisson process has them; requests begin anywhere in the first period."""
+        count = rng.poisson(seconds / cells.change_every)
+        owner = np.repeat(np.arange(len(cells)), count)
+        at = rng.random(len(owner)) * seconds
+        at = at[np.lexsort((at, owner))]
+        first = cells.period * (1 - rng.random(len(cells)))
+        return cls(seconds, Times(np.append(0, np.cumsum(count)), at), first)
+
+    def requested(self, cells: Cells, at: float) -> Floats:
+        """(n,) requests until then."""
+        count: Floats = np.maximum(np.floor((at - self.first) / cells.period + TOUCH) + 1, 0)
+        return count
+
+
+class Refresh(NamedTuple):
+    """One refresh of a cell. number: of the request that it serves, from 1 on."""
+
+    cell: int
+    number: int
+    begin: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What came of it.
+
+    requested, refreshed: (n, h) requests that came in each hour, and those of them that were served
+    fresh: (n,) share of time in which a cell showed what it should
+    """
+
+    requested: Floats
+    refreshed: Floats
+    fresh: Floats
+
+    @property
+    def ratio(self) -> Floats:
+        """(n,) refresh ratio; 1 where nothing was requested."""
+        requested, refreshed = self.requested.sum(1), self.refreshed.sum(1)
+        result: Floats = np.ones(len(requested))
+        np.divide(refreshed, requested, where=requested > 0, out=result)
+        return result
+
+
+def play(cells: Cells, course: Course, policy: str) -> Played:
+    """All refreshes of a policy, one after the other. policy: one of `dispatch.POLICIES`."""
+    went = _Server(cells, course).until(course.seconds, policy)
+    hours = int(np.ceil(course.seconds / HOUR_SECONDS))
+    asked_of, asked_at = _requests(cells, course)
+    served_of = np.array([one.cell for one in went], np.int64)
+    number = np.array([one.number for one in went])
+    served_at = course.first[served_of] + (number - 1) * cells.period[served_of]
+    return Played(
+        _by_hour(asked_of, asked_at, len(cells), hours),
+        _by_hour(served_of, served_at, len(cells), hours),
+        _fresh(went, course, len(cells)),
+    )
+
+
+class _Server:
+    """Refreshes one cell after the other; what it knows of each cell is (n,)."""
+
+    def __init__(self, cells: Cells, course: Course) -> None:
+        self.cells, self.course = cells, course
+        self.equal, self.expected = equal_ratio(cells.load), cells.expected
+        self.served, self.refreshed, self.last = np.zeros((3, len(cells)))
+
+    def until(self, end: float, policy: str) -> list[Refresh]:
+        """All refreshes that begin before `end`."""
+        went: list[Refresh] = []
+        now = float(self.course.first.min())
+        while now < end:
+            requested = self.course.requested(self.cells, now)
+            rows = np.flatnonzero(requested > self.served)
+            if len(rows):
+                due = self._due(rows, requested[rows], now)
+                cell = int(rows[dispatch(policy, due, ONE, self.equal)[0]])
+                went.append(self._refresh(cell, requested[cell], now))
+                now = went[-1].end
+            else:
+                now = float((self.course.first + requested * self.cells.period).min())
+        return went
+
+    def _due(self, rows: Ints, requested: Floats, now: float) -> Due:
+        period, waited = self.cells.period[rows], now - self.last[rows]
+        return Due(
+            requested=requested,
+            refreshed=self.refreshed[rows],
+            period=period,
+            longest=np.full(len(rows), np.inf),
+            waited=waited,
+            asked=now - self.course.first[rows] - (requested - 1) * period,
+            cost=self.cells.cost[rows],
+            value=gain_of_visit(1 / self.cells.change_every[rows], waited),
+            expected=self.expected[rows],
+            host=np.zeros(len(rows), np.int64),
+        )
+
+    def _refresh(self, cell: int, number: float, now: float) -> Refresh:
+        self.served[cell], self.last[cell] = number, now
+        self.refreshed[cell] += 1
+        return Refresh(cell, int(number), now, now + float(self.cells.cost[cell]))
+
+
+def _requests(cells: Cells, course: Course) -> tuple[Ints, Floats]:
+    """Cell and second of each request before the end."""
+    count = course.requested(cells, np.nextafter(course.seconds, 0)).astype(np.int64)
+    owner = np.repeat(np.arange(len(cells)), count)
+    number = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
+    return owner, course.first[owner] + number * cells.period[owner]
+
+
+def _by_hour(cell: Ints, at: Floats, n: int, hours: int) -> Floats:
+    place = cell * hours + np.minimum(at // HOUR_SECONDS, hours - 1).astype(np.int64)
+    return np.bincount(place, minlength=n * hours).reshape(n, hours).astype(np.float64)
+
+
+def _fresh(went: list[Refresh], course: Course, n: int) -> Floats:
+    """(n,) share of time in which what was read last had not changed since."""
+    fresh = np.empty(n)
+    own: list[list[Refresh]] = [[] for _ in range(n)]
+    for one in went:
+        if one.end < course.seconds:
+            own[one.cell].append(one)
+    for cell, refreshes in enumerate(own):
+        read = np.array([0.0, *(one.begin for one in refreshes)])
+        shown = np.array([0.0, *(one.end for one in refreshes), course.seconds])
+        begin, end = course.changes.first[cell], course.changes.first[cell + 1]
+        changes = np.append(course.changes.at[begin:end], np.inf)
+        stale = changes[np.searchsorted(changes, read, side="right")]
+        fresh[cell] = (np.clip(stale, shown[:-1], shown[1:]) - shown[:-1]).sum()
+    return fresh / course.seconds

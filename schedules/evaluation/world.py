@@ -1,0 +1,149 @@
+"""What truly happens to targets, and visits to them as arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from schedules.calendar import visits_between
+from schedules.history import Floats, Histories, Ints, Times
+from schedules.population import Population
+from schedules.schedule import Schedules
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """n targets and what truly happens to them; times in hours since 1970 (UTC).
+
+    changes:     of each target, ascending
+    began, ends: (n,) a target is there from `began` (NaN: always) to `ends` (inf: for ever)
+    """
+
+    population: Population
+    changes: Times
+    began: Floats
+    ends: Floats
+
+    def __len__(self) -> int:
+        return len(self.population)
+
+    def there(self, at: float) -> Ints:
+        """Rows of the targets that are there."""
+        return np.flatnonzero(~(self.began > at) & (self.ends > at))
+
+
+class Span(NamedTuple):
+    """When it starts, from when on it counts, when it stops; hours since 1970 (UTC)."""
+
+    start: float
+    split: float
+    stop: float
+
+
+def while_there(world: World, visits: Times) -> Times:
+    """The visits that find their targets."""
+    owner = np.repeat(np.arange(len(world)), np.diff(visits.first))
+    there = ~(visits.at < world.began[owner]) & (visits.at <= world.ends[owner])
+    return times_of(len(world), [(owner[there], visits.at[there])])
+
+
+def visits_of(schedules: Schedules, population: Population, start: float, stop: float) -> Times:
+    """The visits of all targets by the clocks of their sites."""
+    zone, went = population.zone[population.site], list[tuple[Ints, Floats]]()
+    for one in np.unique(zone):
+        rows = np.flatnonzero(zone == one)
+        site = population.site[rows[0]]
+        times = visits_between(schedules.of(rows), population.zones[site], start, stop)
+        went.append((np.repeat(rows, np.diff(times[0])), times[1]))
+    return times_of(len(schedules), went)
+
+
+def joined(n: int, parts: list[Times]) -> Times:
+    """The visits of several periods in one."""
+    return times_of(n, [by_time(part) for part in parts])
+
+
+def by_time(visits: Times) -> tuple[Ints, Floats]:
+    """Targets and times of visits, in the order of time."""
+    owner = np.repeat(np.arange(len(visits.first) - 1), np.diff(visits.first))
+    order = np.argsort(visits.at, kind="stable")
+    return owner[order], visits.at[order]
+
+
+def times_of(n: int, pieces: list[tuple[Ints, Floats]]) -> Times:
+    """Visits of n targets from pieces of targets and times."""
+    pieces = [(np.empty(0, np.int64), np.empty(0)), *pieces]
+    owner, at = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    order = np.lexsort((at, owner))
+    return Times(np.searchsorted(owner[order], np.arange(n + 1)), at[order])
+
+
+def placed(schedules: Schedules, rows: Ints, n: int) -> Schedules:
+    """The schedules of all n targets: these in their rows, none elsewhere."""
+    none = Schedules.none(1)
+    longer = replace(
+        schedules,
+        weeks=np.append(schedules.weeks, none.weeks),
+        first=np.append(schedules.first, schedules.first[-1]),
+        every_hours=np.append(schedules.every_hours, 0.0),
+        phase_hours=np.append(schedules.phase_hours, 0.0),
+    )
+    source = np.full(n, len(rows))
+    source[rows] = np.arange(len(rows))
+    return longer.of(source)
+
+
+def never(n: int) -> Histories:
+    """The histories of n targets that nobody has looked at yet."""
+    nothing, none = np.full(n, np.nan), np.empty(0)
+    return Histories(nothing, nothing.copy(), np.zeros(n + 1, np.int64), none, none)
+
+
+def polls(n: int, start: float, stop: float, every_hours: float) -> Times:
+    """Looks at all n targets on one grid, both ends included."""
+    count = int(np.floor((stop - start) / every_hours + 1e-9)) + 1
+    grid = start + np.arange(count) * every_hours
+    return Times(np.arange(n + 1) * count, np.tile(grid, n))
+
+
+def seen(past: Histories, visits: Times, changes: Times) -> Histories:
+    """The histories after more visits. visits: later than the past, ascending for each target."""
+    n = len(past)
+    owner = np.repeat(np.arange(n), np.diff(visits.first))
+    before = np.empty(len(visits.at))
+    before[1:] = visits.at[:-1]
+    begins = visits.first[:-1][np.diff(visits.first) > 0]
+    before[begins] = past.until[owner[begins]]
+    old, new = _changes_until(changes, owner, before), _changes_until(changes, owner, visits.at)
+    changed = (new > old) & ~np.isnan(before)
+    return _with(past, visits, owner[changed], before[changed], visits.at[changed])
+
+
+def _changes_until(changes: Times, owner: Ints, at: Floats) -> Ints:
+    """How many changes of its target each moment has behind it."""
+    if np.isnan(at).all():
+        return np.zeros(len(at), np.int64)
+    low = min(changes.at.min(initial=np.inf), np.nanmin(at, initial=np.inf))
+    high = max(changes.at.max(initial=-np.inf), np.nanmax(at, initial=-np.inf))
+    # Targets one after the other on one line. Milliseconds: sums of hours are not exact.
+    length = round((high - low) * 3.6e6) + 2
+    of = np.repeat(np.arange(len(changes.first) - 1), np.diff(changes.first))
+    line = of * length + np.rint((changes.at - low) * 3.6e6).astype(np.int64)
+    place = owner * length + np.rint((np.nan_to_num(at, nan=low) - low) * 3.6e6).astype(np.int64)
+    behind: Ints = np.searchsorted(line, place, "right") - changes.first[owner]
+    return behind
+
+
+def _with(past: Histories, visits: Times, owner: Ints, after: Floats, by: Floats) -> Histories:
+    n = len(past)
+    some = np.diff(visits.first) > 0
+    since, until = past.since.copy(), past.until.copy()
+    since[some & np.isnan(since)] = visits.at[visits.first[:-1][some & np.isnan(since)]]
+    until[some] = visits.at[visits.first[1:][some] - 1]
+    of = np.concatenate([np.repeat(np.arange(n), np.diff(past.first)), owner])
+    order = np.argsort(of, kind="stable")
+    first = np.concatenate([[0], np.cumsum(np.bincount(of, minlength=n))])
+    later = np.concatenate([past.after, after])[order], np.concatenate([past.by, by])[order]
+    return Histories(since, until, first, *later)

@@ -1,0 +1,353 @@
+"""The standing schedules of feeds: cycles of one or more weeks, all feeds under one price.
+
+As for pages (`optimal`), each feed offers what it could buy, the steps worth most are bought, and
+a feed keeps the schedule it has where another would hardly be better.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedules.allocation.allocate import Purchase, Steps, buy, least_visits
+from schedules.allocation.optimal import DEAD_BAND, INDIFFERENCE, Offers, schedules_of, why
+from schedules.compiled import Part, compiled, parts, spread_over
+from schedules.feeds.placement import Course, Room, course, hull, insert, interval_cost, polish
+from schedules.feeds.posting import Posting, profile_of, table
+from schedules.history import DAY_HOURS, Flags, Floats, Ints
+from schedules.schedule import FEED_CYCLES, WEEK_HOURS, Schedules, chosen_of
+from schedules.terms import WEEK_DAYS, BudgetTooSmall
+
+# Posts lost that a day's waiting of one post counts for.
+DELAY_PER_DAY = 0.01
+# Offers below this share of the price are not looked at.
+WORTH_OFFERING = 0.7
+FIRST_GUESS, LOWEST = 1.0, 1e-9
+CHEAPER = 0.25
+# The first options are one visit in each of the cycles; option RARE + n - 1 is n visits a week.
+CYCLES = len(FEED_CYCLES)
+RARE = CYCLES - 1
+OF_A_FEED = ("key", "window", "weight", "cost", "min_hours", "max_hours", "site")
+# So many feeds tell the price for all.
+ENOUGH = 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class FeedLimits:
+    """What binds n feeds of s sites, and what they are worth.
+
+    key:  (n,) a number that stays with the feed    window: (n,) >= 1 posts the document holds
+    weight, cost: (n,) importance, and of a fetch   min_hours, max_hours: (n,) between two fetches
+    site: (n,) 0 to s - 1                           open_hours: (s, 168) of the local week
+    """
+
+    key: NDArray[np.uint64]
+    window: Ints
+    weight: Floats
+    cost: Floats
+    min_hours: Floats
+    max_hours: Floats
+    site: Ints
+    open_hours: Flags
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+    def of(self, rows: Ints) -> FeedLimits:
+        """Some of the feeds."""
+        own = {name: getattr(self, name)[rows] for name in OF_A_FEED}
+        return replace(self, **own)
+
+
+class FeedPlan(NamedTuple):
+    """Schedules of n feeds, and the posts that the last visit bought saves.
+
+    value, worth, bound: (n,) as in `draft.Draft`
+    """
+
+    schedules: Schedules
+    value: Floats
+    worth: Floats
+    bound: NDArray[np.uint8]
+    price: float
+
+
+class Columns(NamedTuple):
+    """What the kernels need of m feeds; see Posting and FeedLimits."""
+
+    per_week: Floats
+    batch: Floats
+    first: Ints
+    cell: NDArray[np.uint8]
+    common: Floats
+    window: Ints
+    worth: Floats
+    min_hours: Floats
+    max_hours: Floats
+    phase: Ints
+    site: Ints
+    open_hours: Flags
+
+
+def optimal_schedules(
+    posting: Posting,
+    limits: FeedLimits,
+    present: Schedules,
+    *,
+    visits_per_week: float = np.inf,
+    price: float | None = None,
+) -> FeedPlan:
+    """The schedules that save most posts for at most `visits_per_week`, or at a price.
+
+    present: (n,) schedules so far, `Schedules.none` without   price: posts that a visit has to save
+    Slots are hours of the clock that the times given to `posting` went by.
+    BudgetTooSmall where the visits do not keep every feed's longest interval.
+    """
+    if price is not None:
+        found, purchase = _bought(posting, limits, present, np.inf, price)
+    else:
+        found, purchase = _within(posting, limits, present, visits_per_week)
+    if (needed := least_visits(found.steps)) > visits_per_week * (1 + 1e-6):
+        raise BudgetTooSmall(needed / WEEK_DAYS, len(limits))
+    last = purchase.price if price is None else price
+    new = schedules_of(purchase.chosen, found, limits.key, FEED_CYCLES)
+    return FeedPlan(_settled(posting, limits, last, new, present), *why(found, purchase), last)
+
+
+def _bought(
+    posting: Posting, limits: FeedLimits, present: Schedules, visits: float, least: float
+) -> tuple[Offers, Purchase]:
+    found = offers(posting, limits, least)
+    needed = least_visits(found.steps)
+    return found, buy(found.steps, limits.key, max(visits, needed), present.visits_per_week)
+
+
+def _within(
+    posting: Posting, limits: FeedLimits, present: Schedules, visits: float
+) -> tuple[Offers, Purchase]:
+    """What so many visits buy: offers that are made cheaper until there are enough.
+
+    Some of the feeds tell the price where there are very many.
+    """
+    least, n = FIRST_GUESS * WORTH_OFFERING, len(limits)
+    if n > ENOUGH:
+        rows = np.argsort(limits.key)[:ENOUGH]
+        some = posting.of(rows), limits.of(rows), present.of(rows)
+        least = max(_within(*some, visits * ENOUGH / n)[1].price * WORTH_OFFERING, LOWEST)
+    while True:
+        found, purchase = _bought(posting, limits, present, visits, least)
+        if not purchase.sold_out or least <= LOWEST:
+            return found, purchase
+        least = max(least * CHEAPER, LOWEST)
+
+
+def offers(posting: Posting, limits: FeedLimits, least: float) -> Offers:
+    """All that the feeds could buy for more than `least` a visit, numbered as for pages."""
+    pieces = spread_over(
+        lambda part: _offers(_columns(posting, limits, part), least), parts(len(limits))
+    )
+    counts, visits, value, option, rare, slots, order, full = (
+        np.concatenate(column) for column in zip(*pieces, strict=True)
+    )
+    steps = Steps(_offsets(counts), visits, value, option)
+    return Offers(steps, rare, _offsets(slots), order, full)
+
+
+def _offsets(counts: Ints) -> Ints:
+    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+
+
+def _columns(posting: Posting, limits: FeedLimits, part: Part) -> Columns:
+    cells = posting.cells_of(part)
+    return Columns(
+        posting.per_week[part],
+        posting.batch[part],
+        cells.first,
+        cells.hour,
+        posting.common,
+        limits.window[part],
+        (limits.weight / limits.cost)[part],
+        limits.min_hours[part],
+        limits.max_hours[part],
+        (limits.key[part] % np.uint64(WEEK_HOURS)).astype(np.int64),
+        limits.site[part],
+        limits.open_hours,
+    )
+
+
+@compiled
+def _course(f: Columns, i: int) -> Course:
+    profile = profile_of(f.cell[f.first[i] : f.first[i + 1]], f.common)
+    mass, lever = course(profile, f.per_week[i])
+    most = FEED_CYCLES[0] * f.per_week[i]
+    return Course(mass, lever, table(most, f.batch[i], f.window[i]), DELAY_PER_DAY / DAY_HOURS)
+
+
+@compiled
+def _room(f: Columns, i: int, begin: int) -> Room:
+    """The week from hour `begin` on."""
+    open_hours = f.open_hours[f.site[i]]
+    end = begin + WEEK_HOURS
+    return Room(begin, end, open_hours, f.min_hours[i], f.max_hours[i])
+
+
+@compiled
+def _best_single(c: Course, room: Room, weeks: int, phase: int, slope: float) -> tuple[float, int]:
+    """Cost a week of one visit in `weeks` weeks at its best hour, and that hour.
+
+    Of hours that are as good the first from `phase` on is taken, as if each later one cost `slope`.
+    """
+    best, cost, where = np.inf, np.inf, -1
+    for late in range(WEEK_HOURS):
+        z = (phase + late) % WEEK_HOURS
+        if room.open_hours[z]:
+            found = interval_cost(c, z, z + weeks * WEEK_HOURS) / weeks
+            if found + slope * late < best:
+                best, cost, where = found + slope * late, found, z
+    return cost, where
+
+
+@compiled
+def _options(
+    c: Course, f: Columns, i: int, least: float
+) -> tuple[Floats, Floats, Ints, Ints, Ints, bool]:
+    """Visits and value of the steps, their options; hours of rare visits, slots, whether full."""
+    slope = INDIFFERENCE * least / WEEK_HOURS
+    room = _room(f, i, 0)
+    rare, single = np.full(CYCLES, -1), np.full(CYCLES, np.inf)
+    for k in range(CYCLES):
+        single[k], rare[k] = _best_single(c, room, FEED_CYCLES[k], f.phase[i], slope)
+    saved, slots, needed, full = _inserted(c, _room(f, i, rare[RARE]), least)
+    size = CYCLES + len(saved)
+    more, gain = np.ones(size), np.empty(size)
+    must, end = 1, size
+    for k in range(CYCLES):
+        weeks = FEED_CYCLES[k]
+        more[k] = 1 / weeks - (1 / FEED_CYCLES[k - 1] if k else 0.0)
+        gain[k] = single[k - 1] - single[k] if k else 0.0
+        if weeks * WEEK_HOURS > f.max_hours[i]:
+            must = min(k + 2, CYCLES)
+        if weeks * WEEK_HOURS < f.min_hours[i]:
+            end = min(end, max(k, 1))
+    gain[CYCLES:] = saved
+    must = CYCLES + needed if needed else must
+    visits, value, last = hull(more[:end], gain[:end], min(must, end))
+    kept = 1
+    while kept < len(value) and value[kept] > least:
+        kept += 1
+    return np.cumsum(visits[:kept]), value[:kept], last[:kept], rare, slots, full or end < size
+
+
+@compiled
+def _inserted(c: Course, room: Room, least: float) -> tuple[Floats, Ints, int, bool]:
+    """The slots of a week after its first, which is put before them."""
+    saved, order, needed, full = insert(c, room, least, WEEK_HOURS - 1)
+    slots = np.empty(len(order) + 1, np.int64)
+    slots[0] = room.begin
+    slots[1:] = order % WEEK_HOURS
+    return saved, slots, needed, full
+
+
+@compiled
+def _offers(f: Columns, least: float) -> tuple[NDArray[Any], ...]:
+    m = len(f.worth)
+    size = m * (CYCLES + WEEK_HOURS)
+    counts, slots = np.empty(m, np.int64), np.empty(m, np.int64)
+    visits, value = np.empty(size, np.float32), np.empty(size, np.float32)
+    option, order = np.empty(size, np.uint8), np.empty(size, np.uint8)
+    rare, full = np.empty((m, RARE), np.int16), np.empty(m, np.bool_)
+    used, placed = 0, 0
+    for i in range(m):
+        worth = f.worth[i]
+        often, saves, last, hour, slot, full[i] = _options(_course(f, i), f, i, least / worth)
+        counts[i], slots[i] = len(last), len(slot)
+        rare[i] = hour[:RARE]
+        for j in range(len(last)):
+            visits[used], value[used], option[used] = often[j], saves[j] * worth, last[j]
+            used += 1
+        for j in range(len(slot)):
+            order[placed] = slot[j]
+            placed += 1
+    return (
+        counts, visits[:used].copy(), value[:used].copy(), option[:used].copy(), rare, slots,
+        order[:placed].copy(), full,
+    )  # fmt: skip
+
+
+def _settled(
+    posting: Posting, limits: FeedLimits, price: float, new: Schedules, old: Schedules
+) -> Schedules:
+    """The new schedules polished, the old ones where a new one is hardly better."""
+    slots, kept = new.slots.astype(np.int64), np.zeros(len(new), np.bool_)
+    before = old.slots.astype(np.int64)
+
+    def work(part: Part) -> None:
+        f, span, gone = _columns(posting, limits, part), *(_span(s, part) for s in (new, old))
+        mine, theirs = slots[span[0] : span[-1]], before[gone[0] : gone[-1]]
+        weeks = new.weeks[part].astype(np.int64), old.weeks[part].astype(np.int64)
+        _settle(f, price, weeks, (span - span[0], gone - gone[0]), mine, theirs, kept[part])
+
+    spread_over(work, parts(len(new)))
+    none = np.zeros(len(new))
+    polished = Schedules(new.weeks, new.first, slots.astype(np.uint16), none, none)
+    return chosen_of(kept, old, polished)
+
+
+def _span(schedules: Schedules, part: Part) -> Ints:
+    return schedules.first[part.start : part.stop + 1]
+
+
+@compiled
+def _settle(
+    f: Columns, price: float, weeks: tuple[Ints, Ints], first: tuple[Ints, Ints], slots: Ints,
+    before: Ints, kept: Flags,
+) -> None:  # fmt: skip
+    """Polish the new slots in place and mark what is kept."""
+    for i in range(len(kept)):
+        c, room = _course(f, i), _room(f, i, 0)
+        mine = slots[first[0][i] : first[0][i + 1]]
+        if weeks[0][i] == 1 and len(mine) > 1:
+            mine[:] = _polished(c, f, i, mine)
+        old = before[first[1][i] : first[1][i + 1]]
+        same = len(old) * weeks[0][i] == len(mine) * weeks[1][i]
+        if same and _allows(room, weeks[1][i], old):
+            saved = cycle_cost(c, room, weeks[1][i], old) - cycle_cost(c, room, weeks[0][i], mine)
+            kept[i] = saved <= DEAD_BAND * price / f.worth[i]
+
+
+@compiled
+def _polished(c: Course, f: Columns, i: int, slots: Ints) -> Ints:
+    """Each slot of a week at its best hour between its neighbours; ascending."""
+    at = np.sort(slots)
+    for place in (0, len(at) // 2):
+        begin = at[place]
+        rest = np.append(at[place + 1 :], at[:place] + WEEK_HOURS)
+        at[0], at[1:] = begin, polish(c, _room(f, i, begin), rest) % WEEK_HOURS
+        at = np.sort(at)
+    return at
+
+
+@compiled
+def cycle_cost(c: Course, room: Room, weeks: int, slots: Ints) -> float:
+    """Cost a week of slots (ascending hours of a cycle of `weeks` weeks)."""
+    cost = 0.0
+    for j in range(len(slots)):
+        later = slots[j + 1] if j + 1 < len(slots) else slots[0] + weeks * WEEK_HOURS
+        begin = slots[j] % WEEK_HOURS
+        cost += interval_cost(c, begin, begin + later - slots[j])
+    return cost / weeks
+
+
+@compiled
+def _allows(room: Room, weeks: int, slots: Ints) -> bool:
+    """Whether slots are within limits: hours open, intervals neither too short nor too long."""
+    for j in range(len(slots)):
+        later = slots[j + 1] if j + 1 < len(slots) else slots[0] + weeks * WEEK_HOURS
+        hours = later - slots[j]
+        is_open = room.open_hours[slots[j] % WEEK_HOURS]
+        if not is_open or hours < room.min_hours or hours > room.max_hours:
+            return False
+    return len(slots) > 0

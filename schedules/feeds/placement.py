@@ -1,0 +1,231 @@
+"""Where the fetches of one feed go: each at the hour that saves most posts and waiting.
+
+The hours of a plan are an axis from Monday 00:00: `begin`, the first fetch of a cycle, hours in
+which the document may be fetched, and `end`, the first fetch of the next cycle.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from schedules.compiled import compiled
+from schedules.feeds.posting import Table, looked_up
+from schedules.history import Flags, Floats, Ints
+from schedules.placement.placement import next_gap
+from schedules.schedule import WEEK_HOURS
+
+# A long interval is first searched in so many steps, then around the best of them.
+STEPS = 72
+SWEEPS = 4
+# An interval begins in the first week; `interval_posts` needs no more than two weeks after it.
+AXIS_HOURS = 3 * WEEK_HOURS
+NO_FETCH = -1
+
+
+class Course(NamedTuple):
+    """What is expected of a feed on its axis of hours.
+
+    mass:  (h,) posts up to each hour    lever: (h,) the same, each times its hour
+    table: what intervals lose           delay: posts that an hour of waiting of a post counts for
+    """
+
+    mass: Floats
+    lever: Floats
+    table: Table
+    delay: float
+
+
+class Room(NamedTuple):
+    """Where fetches may go.
+
+    begin, end: of the axis     open_hours: (168,)     min_hours, max_hours: between two
+    """
+
+    begin: int
+    end: int
+    open_hours: Flags
+    min_hours: float
+    max_hours: float
+
+
+@compiled
+def course(profile: Floats, per_week: float) -> tuple[Floats, Floats]:
+    """Return (AXIS_HOURS + 1,) mass and lever from Monday 00:00 on. profile: (168,) sums to 1."""
+    mass, lever = np.empty(AXIS_HOURS + 1), np.empty(AXIS_HOURS + 1)
+    mass[0] = lever[0] = 0.0
+    hour = 0
+    for t in range(AXIS_HOURS):
+        posts = per_week * profile[hour]
+        mass[t + 1] = mass[t] + posts
+        lever[t + 1] = lever[t] + posts * (t + 0.5)
+        hour = hour + 1 if hour + 1 < WEEK_HOURS else 0
+    return mass, lever
+
+
+@compiled
+def interval_cost(c: Course, a: int, n: int) -> float:
+    """Posts lost between fetches at `a` and `n`, and what the others wait, in posts."""
+    posts, wait = interval_posts(c.mass, c.lever, a, n)
+    lost, share = looked_up(c.table.lost, c.table.wait, c.table.top, posts)
+    return lost + c.delay * share * wait
+
+
+@compiled
+def interval_posts(mass: Floats, lever: Floats, a: int, n: int) -> tuple[float, float]:
+    """Return the posts of the hours from `a` to `n`, and the sum of their hours until `n`.
+
+    Weeks are alike: those after the first hours are counted, not looked up.
+    """
+    weeks = max((n - a) // WEEK_HOURS, 0)
+    b = n - weeks * WEEK_HOURS
+    posts: float = mass[b] - mass[a]
+    wait: float = b * posts - (lever[b] - lever[a])
+    if weeks:
+        end = b + WEEK_HOURS
+        of_week = mass[end] - mass[b]
+        of_week_waits = end * of_week - (lever[end] - lever[b])
+        wait += weeks * (WEEK_HOURS * posts + of_week_waits)
+        wait += of_week * WEEK_HOURS * weeks * (weeks - 1) / 2
+        posts += weeks * of_week
+    return posts, wait
+
+
+@compiled
+def _split(c: Course, room: Room, a: int, z: int, n: int) -> float:
+    return _search(c, room, a, n, z, z, 1)[0]
+
+
+@compiled
+def _search(
+    c: Course, room: Room, a: int, n: int, first: int, last: int, stride: int
+) -> tuple[float, int]:
+    """The least cost of the hours from `a` to `n` with a fetch between, and its hour."""
+    # Locals: to take an array out of a tuple costs as much as all the rest.
+    mass, lever, lost, wait = c.mass, c.lever, c.table.lost, c.table.wait
+    top, delay, is_open = c.table.top, c.delay, room.open_hours
+    cost, where = np.inf, NO_FETCH
+    before, early, after, late = mass[a], lever[a], mass[n], lever[n]
+    for z in range(first, last + 1, stride):
+        if not is_open[z % WEEK_HOURS]:
+            continue
+        posts, rest = mass[z] - before, after - mass[z]
+        gone, share = looked_up(lost, wait, top, posts)
+        found = gone + delay * share * (z * posts - (lever[z] - early))
+        gone, share = looked_up(lost, wait, top, rest)
+        found += gone + delay * share * (n * rest - (late - lever[z]))
+        if found < cost:
+            cost, where = found, z
+    return cost, where
+
+
+@compiled
+def best_split(c: Course, room: Room, a: int, n: int) -> tuple[float, int]:
+    """What the best fetch between hours `a` and `n` saves, and its hour; NO_FETCH if none."""
+    first, last = _allowed(room, a, n)
+    stride = max(1, (last - first) // STEPS)
+    cost, where = _search(c, room, a, n, first, last, stride)
+    if stride > 1 and where >= 0:
+        low, high = max(first, where - stride + 1), min(last, where + stride - 1)
+        cost, where = _search(c, room, a, n, low, high, 1)
+    if where < 0 and n - a > room.max_hours:
+        where = _latest_open(room, a, n)
+        cost = np.inf if where < 0 else _split(c, room, a, where, n)
+    return interval_cost(c, a, n) - cost, where
+
+
+@compiled
+def _allowed(room: Room, a: int, n: int) -> tuple[int, int]:
+    """First and last hour of a fetch between `a` and `n`; as few as possible where one must be."""
+    least = max(1, int(np.ceil(room.min_hours)))
+    first, last = a + least, n - least
+    if n - a > room.max_hours:
+        most = int(room.max_hours)
+        rest = (n - a - 1) // most
+        first, last = max(first, n - rest * most), min(last, a + most)
+    return first, last
+
+
+@compiled
+def _latest_open(room: Room, a: int, n: int) -> int:
+    """The last open hour that the longest interval after `a` allows; NO_FETCH if none is open."""
+    least = max(1, int(np.ceil(room.min_hours)))
+    last = min(a + int(room.max_hours), n - least)
+    for z in range(last, a + least - 1, -1):
+        if room.open_hours[z % WEEK_HOURS]:
+            return z
+    return NO_FETCH
+
+
+@compiled
+def insert(c: Course, room: Room, least: float, most: int) -> tuple[Floats, Ints, int, bool]:
+    """Put in at most `most` fetches, one after the other, while one saves more than `least`.
+
+    returns what each saves and its hour, in this order, how many of the first are needed to keep
+    the longest interval, and whether there is no room for more
+    """
+    at, where = np.empty(most + 2, np.int64), np.empty(most + 2, np.int64)
+    gain, saved = np.empty(most + 2), np.empty(most)
+    order = np.empty(most, np.int64)
+    at[0], at[1] = room.begin, room.end
+    gain[0], where[0] = best_split(c, room, at[0], at[1])
+    count, needed = 0, 0
+    i = next_gap(at, gain, where, 1, room.max_hours)
+    while i >= 0 and count < most:
+        forced = at[i + 1] - at[i] > room.max_hours
+        if not forced and gain[i] <= least:
+            break
+        saved[count], order[count] = gain[i], where[i]
+        count += 1
+        needed = count if forced else needed
+        for j in range(count, i, -1):
+            at[j + 1] = at[j]
+            gain[j], where[j] = gain[j - 1], where[j - 1]
+        at[i + 1] = order[count - 1]
+        gain[i], where[i] = best_split(c, room, at[i], at[i + 1])
+        gain[i + 1], where[i + 1] = best_split(c, room, at[i + 1], at[i + 2])
+        i = next_gap(at, gain, where, count + 1, room.max_hours)
+    return saved[:count], order[:count], needed, i < 0
+
+
+@compiled
+def polish(c: Course, room: Room, fetches: Ints) -> Ints:
+    """Move each fetch to the best hour between its neighbours, a few times round; ascending."""
+    at = np.empty(len(fetches) + 2, np.int64)
+    at[0], at[-1], at[1:-1] = room.begin, room.end, np.sort(fetches)
+    for _ in range(SWEEPS):
+        moved = False
+        for j in range(1, len(at) - 1):
+            a, z, n = at[j - 1], at[j], at[j + 1]
+            saved, where = best_split(c, room, a, n)
+            now = interval_cost(c, a, n) - _split(c, room, a, z, n)
+            if where >= 0 and saved > now + 1e-12 and where != z:
+                at[j], moved = where, True
+        if not moved:
+            break
+    return at[1:-1].copy()
+
+
+@compiled
+def hull(more: Floats, saved: Floats, needed: int) -> tuple[Floats, Floats, Ints]:
+    """Steps of falling worth: the visits each adds, what each visit of it saves, its last item.
+
+    more: (k,) visits that each item adds   saved: (k,) what it saves   needed: so many of the
+    first must be, and are one step of infinite worth
+    """
+    count, value = np.empty(len(saved)), np.empty(len(saved))
+    last = np.empty(len(saved), np.int64)
+    k = 0
+    for i in range(len(saved)):
+        visits, worth = more[i], saved[i] / more[i]
+        if i < needed:
+            worth = np.inf
+        while k and (value[k - 1] <= worth):
+            if worth < np.inf:
+                worth = (worth * visits + value[k - 1] * count[k - 1]) / (visits + count[k - 1])
+            visits += count[k - 1]
+            k -= 1
+        count[k], value[k], last[k] = visits, worth, i
+        k += 1
+    return count[:k], value[:k], last[:k]

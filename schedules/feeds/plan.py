@@ -1,0 +1,426 @@
+"""From the posts of feeds to a plan: estimate, allocate, place."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaincinv
+
+from schedules.compiled import Part, compiled, parts, spread_over
+from schedules.feeds.optimal import FeedLimits, optimal_schedules
+from schedules.feeds.placement import course, interval_posts
+from schedules.feeds.posting import Hours, Posting, expected, looked_up, posting, profile_of, table
+from schedules.history import DAY_HOURS, Flags, Floats, Histories, Ints, Times
+from schedules.placement.leveling import Caps, balanced, even_phase, fullest_week, in_time, levelled
+from schedules.population import MONDAY_HOURS, Population
+from schedules.schedule import FEED_CYCLES, LONGEST_WEEKS, WEEK_HOURS, Schedules
+from schedules.terms import (
+    KEPT,
+    PRICE,
+    PRIOR,
+    RULE,
+    WEEK_DAYS,
+    BudgetTooSmall,
+    Terms,
+    least_per_day,
+    least_visits,
+)
+
+# What sums of floats leave over is no post.
+RESIDUE = 1e-9
+
+
+def whole(shares: Floats, total: int) -> Ints:
+    """(n,) whole numbers that sum to `total`, as `shares` have it: by largest remainder.
+
+    shares: (n,) >= 0; ties go to the lowest index
+    """
+    if not len(shares):
+        return np.empty(0, np.int64)
+    even = np.full(len(shares), 1 / len(shares))
+    exact = total * (shares / shares.sum() if shares.sum() > 0 else even)
+    result = np.floor(exact + RESIDUE).astype(np.int64)
+    order = np.argsort(-(exact - result), kind="stable")
+    result[order[: total - int(result.sum())]] += 1
+    return result
+
+
+def uniform(rate: Floats, fetches: int) -> Ints:
+    """(n,) the same for each feed: m = M / n."""
+    return whole(np.ones(len(rate)), fetches)
+
+
+def min_delay(rate: Floats, weight: Floats, fetches: int) -> Ints:
+    """(n,) least delay of posts (Sia and Cho 2007): m = k sqrt(weight rate)."""
+    return whole(np.sqrt(weight * rate), fetches)
+
+
+def min_missing(rate: Floats, window: Floats, fetches: int) -> Ints:
+    """(n,) fewest posts lost: each fetch goes to the feed of which it collects most posts.
+
+    rate: (n,) posts in the period   window: (n,) >= 1 posts that the document holds
+
+    A fetch collects PPA = min(TP, S) of the TP posts that are left. The largest PPA is next, the
+    lowest index of equals; when nothing is left anywhere, all begin anew. Since PPA never rises
+    along a feed's fetches, a heap holds the next of each: O((n + M) log n). Rounds that use up
+    all posts are the same each time, and are counted, not played.
+    """
+    if not (rate > 0).any():
+        return uniform(rate, fetches)
+    round_of = np.maximum(np.ceil(rate / window * (1 - RESIDUE)), rate > 0).astype(np.int64)
+    rounds, rest = divmod(fetches, int(round_of.sum()))
+    result: Ints = rounds * round_of + np.bincount(choices(rate, window, rest), minlength=len(rate))
+    return result
+
+
+def choices(rate: Floats, window: Floats, fetches: int) -> Ints:
+    """(fetches,) the feeds that `min_missing` chooses, in order."""
+    return _choices(rate.astype(np.float64), window.astype(np.float64), fetches)
+
+
+@compiled
+def _choices(rate: Floats, window: Floats, fetches: int) -> Ints:
+    chosen = np.empty(fetches, np.int64)
+    left = rate.copy()
+    heap = _full(rate, window)
+    for j in range(fetches):
+        if not len(heap):
+            left[:] = rate
+            heap = _full(rate, window)
+        # The smallest pair: the most posts, then the lowest index.
+        posts, i = heapq.heappop(heap)
+        chosen[j] = i
+        left[i] += posts
+        if left[i] > RESIDUE * rate[i]:
+            heapq.heappush(heap, (-min(left[i], window[i]), i))
+    return chosen
+
+
+@compiled
+def _full(rate: Floats, window: Floats) -> list[tuple[float, int]]:
+    heap = [(-min(rate[i], window[i]), i) for i in range(len(rate)) if rate[i] > 0]
+    heapq.heapify(heap)
+    return heap
+
+
+def missing(rate: Floats, window: Floats, fetches: Ints) -> Floats:
+    """(n,) posts lost when fetches come when the document is full: MP = rate - sum of PPA."""
+    lost: Floats = np.maximum(rate - fetches * window, 0)
+    return lost
+
+
+class FeedOutlook(NamedTuple):
+    """What is to be expected of n feeds.
+
+    missed: (n,) posts lost in a week    delay_hours: (n,) mean wait of those collected
+    """
+
+    missed: Floats
+    delay_hours: Floats
+
+
+def feed_outlook(posting: Posting, window: Ints, schedules: Schedules) -> FeedOutlook:
+    """The outlook of any schedules; window: (n,) posts that the documents hold.
+
+    Without a visit everything is lost.
+    """
+
+    def work(part: Part) -> tuple[Floats, Floats]:
+        cells, first = posting.cells_of(part), schedules.first[part.start : part.stop + 1]
+        return _outlook(
+            (posting.per_week[part], posting.batch[part]),
+            (cells.first, cells.hour, posting.common),
+            window[part],
+            schedules.weeks[part].astype(np.int64),
+            (first - first[0], schedules.slots[first[0] : first[-1]].astype(np.int64)),
+            schedules.every_hours[part],
+        )
+
+    pieces = spread_over(work, parts(len(schedules)))
+    missed, wait = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    got = posting.per_week - missed
+    delay = np.divide(wait, got, where=got > 0, out=np.full(len(got), np.inf))
+    return FeedOutlook(missed, delay)
+
+
+@compiled
+def _outlook(
+    posts: tuple[Floats, Floats],
+    cells: tuple[Ints, Hours, Floats],
+    window: Ints,
+    weeks: Ints,
+    slots: tuple[Ints, Ints],
+    every: Floats,
+) -> tuple[Floats, Floats]:
+    """Posts lost in a week, and hours that the others wait together."""
+    missed, wait = posts[0].copy(), np.zeros(len(window))
+    for i in range(len(window)):
+        mine = slots[1][slots[0][i] : slots[0][i + 1]]
+        per_week, batch = posts[0][i], posts[1][i]
+        if every[i] > 0:
+            mean = per_week * every[i] / WEEK_HOURS
+            lost, share = expected(mean, batch, window[i])
+            missed[i] = lost * WEEK_HOURS / every[i]
+            wait[i] = share * per_week * every[i] / 2
+        elif len(mine):
+            profile = profile_of(cells[1][cells[0][i] : cells[0][i + 1]], cells[2])
+            missed[i], wait[i] = _of_slots(profile, per_week, batch, window[i], weeks[i], mine)
+    return missed, wait
+
+
+@compiled
+def _of_slots(
+    profile: Floats, per_week: float, batch: float, window: int, weeks: int, slots: Ints
+) -> tuple[float, float]:
+    mass, lever = course(profile, per_week)
+    t = table(FEED_CYCLES[0] * per_week, batch, window)
+    missed, wait = 0.0, 0.0
+    for j in range(len(slots)):
+        later = slots[j + 1] if j + 1 < len(slots) else slots[0] + weeks * WEEK_HOURS
+        a = slots[j] % WEEK_HOURS
+        posts, waits = interval_posts(mass, lever, a, a + later - slots[j])
+        lost, share = looked_up(t.lost, t.wait, t.top, posts)
+        missed += lost
+        wait += share * waits
+    return missed / weeks, wait / weeks
+
+
+OPTIMAL = "optimal"
+# Hours and batches of a feed are those of the last weeks, or, where it posts rarely, of its last
+# posts. Rates change sooner: a feed falls silent or wakes up within days.
+RECENT_HOURS, RECENT_POSTS = 42 * DAY_HOURS, 50
+FRESH_HOURS, FRESH_POSTS = 7 * DAY_HOURS, 100
+# Of all visits, those that go to feeds only because of their longest intervals, at most.
+WATCH_SHARE = 0.1
+# The period of the paper's policies.
+PERIOD_WEEKS = 4
+QUANTILES = (0.05, 0.95)
+TRIES = 4
+HALVINGS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class FeedsPlan:
+    """A schedule for each of n feeds, and what it rests on.
+
+    believed: how they post      missed: (n,) posts lost in a week, expected
+    delay_hours: (n,) mean wait of those collected     value, worth, bound: as in `plan.Plan`, in
+    posts    moved: (n,) not as at present     price: posts that a fetch has to save
+    """
+
+    believed: Posting
+    schedules: Schedules
+    missed: Floats
+    delay_hours: Floats
+    value: Floats
+    worth: Floats
+    bound: NDArray[np.uint8]
+    moved: Flags
+    price: float
+
+    def figures(self, rows: Ints) -> dict[str, Floats]:
+        """What is expected of some feeds, by name: posts a week, losses, waiting."""
+        posts, hours = self.believed.posts[rows], self.believed.hours[rows]
+        low, high = (gammaincinv(posts, share) * WEEK_HOURS / hours for share in QUANTILES)
+        return {
+            "rate_per_week": self.believed.per_week[rows],
+            "rate_low": low,
+            "rate_high": high,
+            "batch": self.believed.batch[rows],
+            "missed_per_week": self.missed[rows],
+            "delay_hours": self.delay_hours[rows],
+        }
+
+    @property
+    def requests_per_day(self) -> float:
+        """Mean fetches a day."""
+        return float(self.schedules.visits_per_week.sum() / WEEK_DAYS)
+
+
+def plan_feeds(
+    population: Population,
+    histories: Histories,
+    window: Ints,
+    terms: Terms,
+    now_hours: float,
+    present: Schedules,
+) -> FeedsPlan:
+    """A plan for all feeds from `now_hours` on; BudgetTooSmall if it cannot be.
+
+    histories: a record for each post     window: (n,) posts that the documents hold
+    present:   what they follow now, no slots where that is nothing
+    """
+    least = least_per_day(population)
+    if terms.budget_per_day < least * (1 - 1e-9):
+        raise BudgetTooSmall(least, len(population))
+    believed = believed_of(population, histories, now_hours)
+    if terms.policy == OPTIMAL:
+        made = _optimal(population, histories, believed, window, terms, now_hours, present)
+    else:
+        made = _even(population, believed, window, terms, present)
+    schedules, value, worth, bound, price = made
+    schedules = _within_hours(schedules, population, terms, now_hours, present)
+    missed, delay = feed_outlook(believed, window, schedules)
+    moved = ~schedules.same_as(present)
+    bound = np.where((bound == PRICE) & ~moved, KEPT, bound)
+    bound = np.where(np.isnan(histories.until), PRIOR, bound).astype(np.uint8)
+    return FeedsPlan(believed, schedules, missed, delay, value, worth, bound, moved, price)
+
+
+def believed_of(population: Population, histories: Histories, now_hours: float) -> Posting:
+    """How feeds post, on the clocks of their sites."""
+    times, since = _posts_of(histories)
+    recent = np.maximum(since, np.minimum(now_hours - RECENT_HOURS, _nth_last(times, RECENT_POSTS)))
+    known = ~np.isnan(histories.until)
+    since = np.where(known, recent, 0.0)
+    until = np.where(known, histories.until, 0.0)
+    fresh = np.minimum(until - FRESH_HOURS, _nth_last(times, FRESH_POSTS))
+    fresh = np.where(known, np.maximum(since, fresh), 0.0)
+    owner = np.repeat(np.arange(len(known)), np.diff(times.first))
+    at = _local(population, owner, times.at)
+    feeds = np.arange(len(known))
+    order = np.lexsort((at, owner))
+    return posting(
+        Times(times.first, at[order]),
+        np.where(known, _local(population, feeds, since), 0.0),
+        np.where(known, _local(population, feeds, until), 0.0),
+        np.where(known, _local(population, feeds, fresh), 0.0),
+    )
+
+
+def _posts_of(histories: Histories) -> tuple[Times, Floats]:
+    """Moments of posts, ascending for each feed; those of one wide interval are spread over it."""
+    count = np.diff(histories.first)
+    owner = np.repeat(np.arange(len(count)), count)
+    order = np.lexsort((histories.by, histories.after, owner))
+    after, by = histories.after[order], histories.by[order]
+    begins = (np.diff(owner, prepend=-1) != 0) | (np.diff(after, prepend=np.nan) != 0)
+    begins |= np.diff(by, prepend=np.nan) != 0
+    run = np.cumsum(begins) - 1
+    first = np.flatnonzero(begins)
+    size = np.diff(np.append(first, len(run)))
+    place = np.arange(len(run)) - first[run] if len(run) else run
+    at = after + (by - after) * (place + 0.5) / size[run] if len(run) else after
+    ascending = np.lexsort((at, owner))
+    return Times(histories.first, at[ascending]), np.nan_to_num(histories.since)
+
+
+def _nth_last(times: Times, posts: int) -> Floats:
+    """(n,) moment of each feed's post with so many after it; of its first where there are fewer."""
+    count = np.diff(times.first)
+    place = np.maximum(times.first[1:] - posts - 1, times.first[:-1])
+    found = np.append(times.at, 0.0)[np.minimum(place, len(times.at))]
+    result: Floats = np.where(count > posts, found, -np.inf)
+    return result
+
+
+def _local(population: Population, feed: Ints, at: Floats) -> Floats:
+    """Hours since 1970 on the clock of each feed's site, from hours since 1970 (UTC)."""
+    walls = population.walls
+    zone = population.zone[population.site[feed]]
+    hour = np.floor(at).astype(np.int64)
+    place = np.clip(hour - walls.base, 0, walls.hours.shape[1] - 1)
+    ahead = walls.hours[zone, place] + MONDAY_HOURS - (place + walls.base)
+    result: Floats = at + ahead
+    return result
+
+
+Made = tuple[Schedules, Floats, Floats, NDArray[np.uint8], float]
+
+
+def _optimal(
+    population: Population,
+    histories: Histories,
+    believed: Posting,
+    window: Ints,
+    terms: Terms,
+    now: float,
+    present: Schedules,
+) -> Made:
+    whole = terms.budget_per_day * WEEK_DAYS
+    population = _watched(population, whole)
+    limits = FeedLimits(
+        population.key, window, population.weight, population.cost, population.min_hours,
+        population.max_hours, population.site, population.open_hours,
+    )  # fmt: skip
+    least, last = least_per_day(population) * WEEK_DAYS, histories.until
+    budget = max(whole - 1, least)
+    for _ in range(TRIES):
+        found = optimal_schedules(believed, limits, present, visits_per_week=budget)
+        schedules = found.schedules
+        schedules = in_time(schedules, ~schedules.same_as(present), population, last, now)
+        schedules = balanced(schedules, population, last, now)
+        over = fullest_week(schedules) - whole
+        if over <= 1e-6:
+            break
+        budget = max(budget - over, least)
+    return schedules, found.value, found.worth, found.bound, found.price
+
+
+def _even(
+    population: Population, believed: Posting, window: Ints, terms: Terms, present: Schedules
+) -> Made:
+    """The paper's policies: fetches of a period, at even intervals."""
+    visits = fetches(population, believed, window, terms) / PERIOD_WEEKS
+    schedules = Schedules.even(visits, even_phase(population.key))
+    unknown = np.full(len(population), np.nan)
+    return schedules, unknown, unknown, np.full(len(population), RULE, np.uint8), np.nan
+
+
+def fetches(population: Population, believed: Posting, window: Ints, terms: Terms) -> Floats:
+    """(n,) fetches of each feed in a period, which need not be whole at the bounds.
+
+    None is fetched less often than its longest interval needs, nor more often than its shortest
+    one allows; the policy shares out what is left.
+    """
+    least = least_visits(population) * PERIOD_WEEKS
+    most = np.maximum(least, PERIOD_WEEKS * WEEK_HOURS / population.min_hours)
+    rate, whole = believed.per_week * PERIOD_WEEKS, terms.budget_per_day * WEEK_DAYS
+    budget = whole * PERIOD_WEEKS
+    low, high = 0, int(min(budget, most.sum())) + 1
+    for _ in range(HALVINGS):
+        if high - low <= 1:
+            break
+        middle = (low + high) // 2
+        shares = _shares(terms.policy, rate, window, population.weight, middle)
+        fits = np.clip(shares, least, most).sum() <= budget * (1 + 1e-9)
+        low, high = (middle, high) if fits else (low, middle)
+    shares = _shares(terms.policy, rate, window, population.weight, low)
+    result: Floats = np.clip(shares, least, most).astype(np.float64)
+    return result
+
+
+def _shares(policy: str, rate: Floats, window: Ints, weight: Floats, total: int) -> Ints:
+    if policy == "uniform":
+        return uniform(rate, total)
+    if policy == "min-delay":
+        return min_delay(rate, weight, total)
+    return min_missing(rate, window.astype(np.float64), total)
+
+
+def _watched(population: Population, visits_per_week: float) -> Population:
+    """The feeds with the shortest longest interval that takes a small share of the visits.
+
+    A plan takes what was silent for weeks to stay so. Visits at long intervals find out whether it
+    does, and cost next to nothing where there are many visits.
+    """
+    for weeks in sorted(cycle for cycle in FEED_CYCLES if cycle >= LONGEST_WEEKS):
+        max_hours = np.minimum(population.max_hours, weeks * WEEK_HOURS)
+        watched = replace(population, max_hours=max_hours)
+        if least_visits(watched).sum() <= WATCH_SHARE * visits_per_week:
+            return watched
+    return population
+
+
+def _within_hours(
+    schedules: Schedules, population: Population, terms: Terms, now: float, present: Schedules
+) -> Schedules:
+    """The schedules with the hours kept under their caps, of each site and of all."""
+    caps = Caps.of(terms, population)
+    if not caps.by_hour:
+        return schedules
+    return levelled(schedules, present, population, caps, population.ahead(now))

@@ -1,0 +1,533 @@
+"""Caps of the hour: visits of a full hour go to others near by that have room.
+
+An hour more or less costs a visit little, so hours have no price as days have: each visit goes to
+the nearest hour that the caps, the site's open hours and the target's intervals allow. What a
+target has at present is left alone unless a move brings it nearer to what was drawn: a plan that
+was levelled yesterday is not levelled in another way today.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from schedules.compiled import compiled
+from schedules.history import DAY_HOURS, Flags, Floats, Ints
+from schedules.population import MONDAY_HOURS, Keys, Population
+from schedules.schedule import ROUND_WEEKS, WEEK_HOURS, Schedules, chosen_of, replace_slots
+from schedules.terms import Terms
+
+NEVER = 2**31
+PLACES = ROUND_WEEKS + 1
+
+
+class Rare(NamedTuple):
+    """The r targets with one visit in a cycle of several weeks.
+
+    rows, weeks: (r,)       week, hour: (r,) of the slot in its cycle
+    soonest, latest, limit: (r,) numbers of weeks since Monday 1970-01-05 (local): the first in
+                     which the hour is still to come, the last within one cycle after the last look,
+                     and the last within the longest interval after it
+    """
+
+    rows: Ints
+    weeks: Ints
+    week: Ints
+    hour: Ints
+    soonest: Ints
+    latest: Ints
+    limit: Ints
+
+    @classmethod
+    def of(cls, schedules: Schedules, population: Population, last: Floats, now: float) -> Rare:
+        """Those of n targets. last: (n,) hours since 1970 (UTC), NaN before the first look."""
+        rows = np.flatnonzero((schedules.weeks > 1) & (np.diff(schedules.first) == 1))
+        last = _looked(population, last, now)
+        weeks = schedules.weeks[rows].astype(np.int64)
+        week, hour = np.divmod(schedules.slots[schedules.first[rows]].astype(np.int64), WEEK_HOURS)
+        clock = population.ahead(now)[population.site[rows]] - MONDAY_HOURS - hour
+        soonest = np.floor((now + clock) / WEEK_HOURS).astype(np.int64) + 1
+        seen = np.nan_to_num(last[rows] + clock, nan=NEVER)
+        latest = np.floor(seen / WEEK_HOURS).astype(np.int64) + weeks
+        limit = np.floor((seen + population.max_hours[rows]) / WEEK_HOURS).astype(np.int64)
+        return cls(rows, weeks, week, hour, soonest, latest, limit)
+
+    def coming(self, week: Ints) -> Ints:
+        """(r,) the first week to come that is this one of the cycle."""
+        return self.soonest + (week - self.soonest) % self.weeks
+
+    def put(self, schedules: Schedules, at: Ints) -> Schedules:
+        """The schedules with these hours, counted like the weeks."""
+        return replace_slots(schedules, self.rows, at % (self.weeks * WEEK_HOURS))
+
+
+def _looked(population: Population, last: Floats, now: float) -> Floats:
+    """(n,) the last look; now for those overdue, as they are visited at once."""
+    looked: Floats = np.where(last + population.max_hours < now, now, last)
+    return looked
+
+
+def even_phase(key: Keys) -> Floats:
+    """(n,) in [0, 1), where in its even interval a target begins: looks random, stays with it."""
+    return key.astype(np.float64) / 2.0**64
+
+
+def first_weeks(weeks: Ints, key: Keys) -> Ints:
+    """(n,) week of its cycle for each target, as evenly as whole targets allow."""
+    order = np.lexsort((key, weeks))
+    begins = np.searchsorted(weeks[order], weeks[order], side="left")
+    result = np.empty(len(weeks), np.int64)
+    result[order] = (np.arange(len(weeks)) - begins) % weeks[order]
+    return result
+
+
+def in_time(
+    schedules: Schedules, moved: Flags, population: Population, last: Floats, now: float
+) -> Schedules:
+    """The schedules with rare visits of moved targets not later than one cycle after the last look.
+
+    moved: (n,)   last: (n,) hours since 1970 (UTC), NaN before the first look   now: of the same
+
+    A target whose week changed with each replan would be passed over again and again. One whose
+    hour comes too late for its longest interval keeps the hour of its last visit: it would be
+    visited there anyway, and at its slot once more.
+    """
+    rare = Rare.of(schedules, population, last, now)
+    week = rare.coming(rare.week)
+    room = np.clip(rare.latest - rare.soonest + 1, 1, rare.weeks)
+    at = np.where(week > rare.latest, rare.soonest + rare.week % room, week)
+    at = at * WEEK_HOURS + rare.hour
+    clock = population.ahead(now)[population.site[rare.rows]] - MONDAY_HOURS
+    limit = _looked(population, last, now)[rare.rows] + population.max_hours[rare.rows] + clock
+    limit = np.floor(np.nan_to_num(limit, nan=NEVER)).astype(np.int64)
+    opened = population.open_hours[population.site[rare.rows], limit % WEEK_HOURS]
+    at = np.where((at > limit) & (limit > now + clock) & opened, limit, at)
+    same = rare.week * WEEK_HOURS + rare.hour
+    return rare.put(schedules, np.where(moved[rare.rows], at, same))
+
+
+def balanced(schedules: Schedules, population: Population, last: Floats, now: float) -> Schedules:
+    """The schedules with a few rare visits moved to another week, where weeks differ by two.
+
+    last, now: as in `in_time`; no visit is moved past its longest interval
+    """
+    rare = Rare.of(schedules, population, last, now)
+    # Who was just visited can wait, and goes first.
+    order = np.lexsort((population.key[rare.rows], rare.latest)).tolist()
+    week = rare.week.copy()
+    waiting: dict[tuple[int, int], list[int]] = defaultdict(list)
+    load = np.zeros(ROUND_WEEKS, np.int64)
+    for place in order:
+        length, phase = int(rare.weeks[place]), int(week[place])
+        waiting[length, phase].append(place)
+        load[phase::length] += 1
+    for _ in order:
+        if (move := _best_move(load, waiting, rare)) is None:
+            break
+        length, old, new = move
+        place = waiting[length, old].pop()
+        waiting[length, new].append(place)
+        week[place] = new
+        load[old::length] -= 1
+        load[new::length] += 1
+    return rare.put(schedules, week * WEEK_HOURS + rare.hour)
+
+
+def fullest_week(schedules: Schedules) -> float:
+    """Visits in that week of the round which has most."""
+    even = float(schedules.visits_per_week[schedules.every_hours > 0].sum())
+    cycle = np.repeat(schedules.weeks.astype(np.int64), np.diff(schedules.first))
+    place, count = np.unique(cycle * PLACES + schedules.slots // WEEK_HOURS, return_counts=True)
+    load = np.full(ROUND_WEEKS, even)
+    for length, phase, visits in zip(*np.divmod(place, PLACES), count, strict=True):
+        load[phase::length] += visits
+    return float(load.max())
+
+
+def _best_move(
+    load: Ints, waiting: dict[tuple[int, int], list[int]], rare: Rare
+) -> tuple[int, int, int] | None:
+    """A cycle length and two of its weeks between which a move evens the load most."""
+    best, least = None, 0
+    for length in sorted({length for length, _ in waiting}):
+        by_phase = [int(load[phase::length].sum()) for phase in range(length)]
+        size = ROUND_WEEKS // length
+        for old in (phase for phase in range(length) if waiting[length, phase]):
+            for new in (phase for phase in range(length) if phase != old):
+                # Change of the sum of squares by the move.
+                change = 2 * (by_phase[new] - by_phase[old] + size)
+                if change < least and _in_time(rare, waiting[length, old][-1], new):
+                    best, least = (length, old, new), change
+    return best
+
+
+def _in_time(rare: Rare, place: int, week: int) -> bool:
+    soonest, length = int(rare.soonest[place]), int(rare.weeks[place])
+    return bool(soonest + (week - soonest) % length <= rare.limit[place])
+
+
+DAYS = 7
+CAPS_ROUNDS = 40
+# A step is this share of a load's distance from its cap (both in the logarithm) at first; it grows
+# as long as the load stays on one side, and shrinks when it swings.
+FIRST_STEP, LARGEST_STEP = 0.5, 1.0
+BOLDER, CALMER = 1.2, 0.5
+# Nearer than this to a toll's price, or farther, a day is not moved in one step.
+LARGEST_RATIO = 20.0
+TOLERANCE = 0.01
+Loads = Callable[[Floats], tuple[Floats, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """Requests at most. day, hour: of all sites together; site_day, site_hour: (s,) of each."""
+
+    day: float
+    hour: float
+    site_day: Floats
+    site_hour: Floats
+
+    @classmethod
+    def of(cls, terms: Terms, population: Population, share: float = 1.0) -> Caps:
+        """The caps of a plan, or their share for some of its targets."""
+        day, hour = terms.daily_cap or np.inf, terms.hourly_cap or np.inf
+        site = population.site_day * share, population.site_hour * share
+        return cls(day * share, hour * share, *site)
+
+    @property
+    def by_day(self) -> bool:
+        """Whether any day is capped."""
+        return bool(np.isfinite(self.day) or np.isfinite(self.site_day).any())
+
+    @property
+    def by_hour(self) -> bool:
+        """Whether any hour is capped."""
+        return bool(np.isfinite(self.hour) or np.isfinite(self.site_hour).any())
+
+
+def day_tolls(loads: Loads, caps: Caps, sites: int) -> Floats:
+    """(s, 7) toll of a visit on each UTC day of the week, by site.
+
+    loads: gives the visits of each site on each day, (s, 7), and the price, under such tolls
+    """
+    common, own = _Toll(DAYS), _Toll((sites, DAYS))
+    best, least = common.toll + own.toll, np.inf
+    for _ in range(CAPS_ROUNDS if caps.by_day else 0):
+        load, price = loads(common.toll + own.toll)
+        used, site_used = load.sum(0) / caps.day, load / caps.site_day[:, None]
+        worst = max(used.max(), site_used.max()) - 1
+        if worst < least:
+            best, least = common.toll + own.toll, worst
+        if worst <= TOLERANCE:
+            break
+        common.move(used, price)
+        own.move(site_used, price + common.toll)
+    return best
+
+
+class _Toll:
+    """A toll on each day, which feels its way to where the day is full.
+
+    What counts is the whole price of a day: where few want the quiet days, the price of a request
+    falls to almost nothing and the tolls of the others take its place.
+    """
+
+    def __init__(self, shape: int | tuple[int, int]) -> None:
+        self.toll, self.over = np.zeros(shape), np.zeros(shape)
+        self.step = np.full(shape, FIRST_STEP)
+
+    def move(self, used: Floats, price: Floats | float) -> None:
+        """One step. used: load over cap; price: of a visit without this toll."""
+        over = np.log(np.clip(used, 1 / LARGEST_RATIO, LARGEST_RATIO))
+        swings = over * self.over < 0
+        bolder = np.minimum(self.step * BOLDER, LARGEST_STEP)
+        self.step, self.over = np.where(swings, self.step * CALMER, bolder), over
+        whole = (price + self.toll) * np.exp(np.clip(self.step * over, -1, 1))
+        self.toll = np.maximum(whole - price, 0)
+
+
+def shifted(schedules: Schedules, offset: Ints) -> Ints:
+    """(k,) UTC hour of the week of each slot. offset: (n,) hours that the local clock is ahead."""
+    ahead = np.repeat(offset, np.diff(schedules.first))
+    return (schedules.slots.astype(np.int64) - ahead) % WEEK_HOURS
+
+
+def site_days(schedules: Schedules, offset: Ints, site: Ints, sites: int) -> Floats:
+    """(s, 7) mean visits of each site on each UTC day of the week."""
+    count = np.diff(schedules.first)
+    day = shifted(schedules, offset) // DAY_HOURS
+    place = np.repeat(site, count) * DAYS + day
+    weight = np.repeat(1 / schedules.weeks, count)
+    visits = np.bincount(place, weight, sites * DAYS).astype(np.float64)
+    return visits.reshape(sites, DAYS)
+
+
+# Loads are whole numbers, so that their sums know no order: a weekly visit is so many parts, a
+# rarer one fewer.
+PARTS = ROUND_WEEKS
+UNCAPPED = 2**62
+# A visit before its best hour misses what changes until then: it loses as much as if it came so
+# many times later.
+EARLIER = 4
+# Other hours have to save so much of the way to those drawn to be worth a move.
+DEAD_BAND = 0.5
+# Where one target leaves, another may come.
+ROUNDS = 3
+# A site that needs more than this share of the hours it has cannot wait for what others leave.
+CROWDED = 0.5
+
+
+class _Room(NamedTuple):
+    """What is left, in parts, and where visits may go.
+
+    common: (168,) in hours of the UTC week   own: (s, 168) of each site
+    opened: (s, 168) of the local week
+    """
+
+    common: Ints
+    own: NDArray[np.int64]
+    opened: Flags
+
+
+class _Targets(NamedTuple):
+    """Of n targets: (n + 1,) offsets into slots, hours of the cycle, site, hours ahead of UTC.
+
+    least, most: (n,) hours between two visits
+    """
+
+    first: Ints
+    cycle: Ints
+    site: Ints
+    ahead: Ints
+    least: Floats
+    most: Floats
+
+
+class _Target(NamedTuple):
+    """One of them. part: what a visit takes of an hour."""
+
+    part: int
+    cycle: int
+    site: int
+    ahead: int
+    least: float
+    most: float
+
+
+def levelled(
+    drawn: Schedules, present: Schedules, population: Population, caps: Caps, ahead: Ints
+) -> Schedules:
+    """The schedules drawn, with no UTC hour of the week over its caps, as far as there is room.
+
+    present: what targets follow now   ahead: (s,) hours that each site's clock is ahead of UTC
+    """
+    targets, present = _targets(drawn, population, ahead), _in_the_same_week(present, drawn)
+    slots = drawn.slots.astype(np.int64)
+    had = (drawn.weeks == present.weeks) & (np.diff(drawn.first) == np.diff(present.first))
+    had &= _allowed(targets, population.open_hours, present.first, present.slots, had)
+    begun = chosen_of(had, present, drawn).slots.astype(np.int64)
+    # Who is new is asked last.
+    order, room = np.lexsort((population.key, ~had)), _room(caps, population.open_hours)
+    first = _crowded(room, targets)[targets.site[order]]
+    for some in (order[first], order[~first]):
+        _level(room, targets, slots, begun, some)
+    return replace(drawn, slots=begun.astype(np.uint16))
+
+
+def _targets(drawn: Schedules, population: Population, ahead: Ints) -> _Targets:
+    """Their limits are no tighter than those that the drawn schedules keep."""
+    cycle, site = drawn.weeks.astype(np.int64) * WEEK_HOURS, population.site
+    least, most = np.maximum(population.min_hours, 1.0), population.max_hours.copy()
+    targets = _Targets(drawn.first, cycle, site, ahead[site], least, most)
+    _loosen(targets, drawn.slots)
+    return targets
+
+
+def _room(caps: Caps, opened: Flags) -> _Room:
+    common, own = np.full(WEEK_HOURS, caps.hour), np.repeat(caps.site_hour, WEEK_HOURS)
+    return _Room(_parts(common), _parts(own).reshape(opened.shape), opened)
+
+
+def _parts(cap: Floats) -> Ints:
+    parts = np.minimum(cap * PARTS * (1 + 1e-9), UNCAPPED)
+    return np.floor(parts).astype(np.int64)
+
+
+def _crowded(room: _Room, t: _Targets) -> Flags:
+    """(s,) whether a site needs much of what its own cap leaves to it."""
+    needed = PARTS * WEEK_HOURS // t.cycle * np.diff(t.first)
+    has = np.where(room.opened, room.own.astype(np.float64), 0).sum(1)
+    crowded: Flags = np.bincount(t.site, needed, len(has)) > CROWDED * has
+    return crowded
+
+
+def _in_the_same_week(present: Schedules, drawn: Schedules) -> Schedules:
+    """Single slots in the week nearest to the drawn one: which week it is, others decide."""
+    single = (np.diff(present.first) == 1) & (np.diff(drawn.first) == 1)
+    rows = np.flatnonzero(single & (present.weeks == drawn.weeks))
+    wanted = drawn.slots[drawn.first[rows]].astype(np.int64)
+    shift = present.slots[present.first[rows]] - wanted + WEEK_HOURS // 2
+    slots = wanted + shift % WEEK_HOURS - WEEK_HOURS // 2
+    return replace_slots(present, rows, slots % (drawn.weeks[rows].astype(np.int64) * WEEK_HOURS))
+
+
+@compiled
+def _loosen(t: _Targets, slots: NDArray[np.uint16]) -> None:
+    for i in range(len(t.cycle)):
+        for j in range(t.first[i], t.first[i + 1]):
+            gap = _gap(slots, j, t.first[i], t.first[i + 1], t.cycle[i])
+            t.least[i], t.most[i] = min(t.least[i], gap), max(t.most[i], gap)
+
+
+@compiled
+def _gap(slots: NDArray[np.uint16], j: int, begin: int, end: int, cycle: int) -> int:
+    """Hours from slot j of those from `begin` to `end` to the next."""
+    later = int(slots[j + 1]) if j + 1 < end else int(slots[begin]) + cycle
+    return later - int(slots[j])
+
+
+@compiled
+def _allowed(
+    t: _Targets, opened: Flags, first: Ints, slots: NDArray[np.uint16], asked: Flags
+) -> Flags:
+    """(n,) which of those asked for keep their limits with such slots."""
+    allowed = asked.copy()
+    for i in np.flatnonzero(asked):
+        for j in range(first[i], first[i + 1]):
+            gap = _gap(slots, j, first[i], first[i + 1], t.cycle[i])
+            allowed[i] &= opened[t.site[i], slots[j] % WEEK_HOURS]
+            allowed[i] &= t.least[i] <= gap <= t.most[i]
+    return allowed
+
+
+@compiled
+def _level(room: _Room, t: _Targets, drawn: Ints, slots: Ints, order: Ints) -> None:
+    """Change slots, in place, from those at the beginning to others nearer to those drawn."""
+    placed = np.zeros(len(slots), np.bool_)
+    for i in order:
+        begin, end = t.first[i], t.first[i + 1]
+        _take(room, _target(t, i), slots[begin:end], placed[begin:end])
+    for _ in range(ROUNDS):
+        moved = False
+        for i in order:
+            begin, end = t.first[i], t.first[i + 1]
+            wanted, had, fine = drawn[begin:end], slots[begin:end], placed[begin:end]
+            if not (np.all(fine) and np.all(wanted == had)):
+                moved |= _moved(room, _target(t, i), wanted, had, fine)
+        if not moved:
+            break
+
+
+@compiled
+def _target(t: _Targets, i: int) -> _Target:
+    part = PARTS * WEEK_HOURS // t.cycle[i]
+    return _Target(part, t.cycle[i], t.site[i], t.ahead[i], t.least[i], t.most[i])
+
+
+@compiled
+def _moved(room: _Room, one: _Target, drawn: Ints, slots: Ints, placed: Flags) -> bool:
+    """Whether there was room for a target nearer to what was drawn; it has it then."""
+    _add(room, one, slots[placed], one.part)
+    tried, found = drawn.copy(), np.zeros(len(drawn), np.bool_)
+    _take(room, one, tried, found)
+    _spread(room, one, tried, found)
+    gained = int(np.sum(found)) - int(np.sum(placed))
+    far, was = _distance(drawn, tried, one.cycle), _distance(drawn, slots, one.cycle)
+    if gained > 0 or (gained == 0 and far < (1 - DEAD_BAND) * was):
+        order = np.argsort(tried)
+        slots[:], placed[:] = tried[order], found[order]
+        return True
+    _add(room, one, tried[found], one.part)
+    _add(room, one, slots[placed], -one.part)
+    return False
+
+
+@compiled
+def _spread(room: _Room, one: _Target, slots: Ints, placed: Flags) -> None:
+    """Take the nearest room for each slot that has found none."""
+    for j in range(len(slots)):
+        if not placed[j]:
+            way = _way(room, one, slots, j)
+            slots[j], placed[j] = (slots[j] + way) % one.cycle, way != 0
+            if placed[j]:
+                _add(room, one, slots[j : j + 1], -one.part)
+
+
+@compiled
+def _take(room: _Room, one: _Target, slots: Ints, placed: Flags) -> None:
+    """Take the room that slots need, and mark those that found it."""
+    for j in range(len(slots)):
+        placed[j] = _fits(room, one, slots[j])
+        if placed[j]:
+            _add(room, one, slots[j : j + 1], -one.part)
+
+
+@compiled
+def _fits(room: _Room, one: _Target, slot: int) -> bool:
+    hour = (slot - one.ahead) % WEEK_HOURS
+    return bool(min(room.common[hour], room.own[one.site, hour]) >= one.part)
+
+
+@compiled
+def _add(room: _Room, one: _Target, slots: Ints, part: int) -> None:
+    for slot in slots:
+        hour = (slot - one.ahead) % WEEK_HOURS
+        room.common[hour] += part
+        room.own[one.site, hour] += part
+
+
+@compiled
+def _way(room: _Room, one: _Target, slots: Ints, j: int) -> int:
+    """Hours from slot j to the nearest room, < 0: earlier; 0: none."""
+    later, earlier = _search(room, one, slots, j, 1), _search(room, one, slots, j, -1)
+    return later if earlier == 0 or 0 < later <= EARLIER * earlier else -earlier
+
+
+@compiled
+def _search(room: _Room, one: _Target, slots: Ints, j: int, step: int) -> int:
+    """How many steps from slot j there is room in an open hour that keeps limits; 0: nowhere."""
+    for way in range(1, WEEK_HOURS):
+        at = slots[j] + step * way
+        opened = room.opened[one.site, at % WEEK_HOURS]
+        if opened and _fits(room, one, at) and _keeps_limits(one, slots, j, at):
+            return way
+    return 0
+
+
+@compiled
+def _keeps_limits(one: _Target, slots: Ints, j: int, at: int) -> bool:
+    """Whether intervals are still neither too short nor too long with slot j at another hour."""
+    before, after = _neighbours(one.cycle, slots, j, at)
+    left, right = _neighbours(one.cycle, slots, j, slots[j])
+    between = (at - slots[j]) % one.cycle < right or (slots[j] - at) % one.cycle < left
+    longest = max(before, after) if between else max(before, after, left + right)
+    return one.least <= min(before, after) and longest <= one.most
+
+
+@compiled
+def _neighbours(cycle: int, slots: Ints, j: int, at: int) -> tuple[int, int]:
+    """Hours from the slot before an hour, and to the one after it, slot j left out."""
+    before, after = cycle, cycle
+    for k in range(len(slots)):
+        if k != j:
+            before = min(before, (at - slots[k]) % cycle)
+            after = min(after, (slots[k] - at) % cycle)
+    return before, after
+
+
+@compiled
+def _distance(drawn: Ints, slots: Ints, cycle: int) -> int:
+    """Hours from the slots drawn to others, in pairs that keep the order and are nearest."""
+    n, least = len(drawn), UNCAPPED
+    for turn in range(n):
+        total = 0
+        for j in range(n):
+            later = (slots[(j + turn) % n] - drawn[j]) % cycle
+            total += min(later, EARLIER * (cycle - later))
+        least = min(least, total)
+    return least

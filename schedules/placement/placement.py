@@ -1,0 +1,280 @@
+"""Where in the local week the visits of a target go, and what each of them is worth.
+
+Slots are put in one at a time, each where it lowers the expected cost most; fewer than one visit a
+week is a single slot every two, three or four weeks. The costs of all these options, made convex,
+are the steps that `allocate` buys from all targets at one price.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from schedules.compiled import compiled
+from schedules.cost import Curves, Objective, interval_cost, long_cost, split_costs, weeks_costs
+from schedules.history import Floats, Ints
+from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS
+
+# One visit an hour at most: slots are hours.
+MOST_SLOTS = WEEK_HOURS
+# Options 0 to 2 are one visit every 4, 3 and 2 weeks; option 2 + n is n visits a week.
+RARE = LONGEST_WEEKS - 1
+SWEEPS = 1
+
+
+class Limits(NamedTuple):
+    """What binds the slots of a target.
+
+    toll:      (168,) price of the hour on top of a request's; inf where the hour is closed
+    min_hours: between two visits at least   max_hours: at most
+    phase, slope: of hours that are as good, the first from hour `phase` on is preferred, as if each
+                  later one cost `slope` more: so targets that are alike do not all come at once
+    """
+
+    toll: Floats
+    min_hours: float
+    max_hours: float
+    phase: int
+    slope: float
+
+
+class Choice(NamedTuple):
+    """The options of one target that are worth a price, m of them, in order of visits.
+
+    visits: (m,) visits a week     value: (m,) cost saved per visit, by going on to this option
+            from the one before; the first is the least that the limits allow
+    option: (m,) numbers of options
+    hours:  rare ones: (3,) hour of the week; slots: in the order they were put in
+    full:   there is no room for one visit more
+    """
+
+    visits: Floats
+    value: Floats
+    option: Ints
+    rare: Ints
+    slots: Ints
+    full: bool
+
+
+@compiled
+def tilt(limits: Limits, z: int) -> float:
+    """How much less an hour of the week is preferred for coming late after the target's phase."""
+    late = z - limits.phase
+    return limits.slope * (late if late >= 0 else late + WEEK_HOURS)
+
+
+@compiled
+def best_split(c: Curves, aim: Objective, limits: Limits, a: int, n: int) -> tuple[float, int]:
+    """The hour between visits at `a` and `n` that saves most, and what it saves; -1 if none."""
+    begin, end = _allowed(limits, a, n)
+    cost = split_costs(c, aim, a, n, begin, max(begin - 1, end))
+    preferred, best, where = np.inf, np.inf, -1
+    for z in range(begin, end + 1):
+        # A division for each hour would cost as much as all the rest.
+        hour = z if z < WEEK_HOURS else z - WEEK_HOURS
+        paid = cost[z - begin] + limits.toll[hour]
+        if paid + tilt(limits, hour) < preferred:
+            preferred, best, where = paid + tilt(limits, hour), paid, z
+    if where < 0 and n - a > limits.max_hours:
+        where = _latest_open(limits, a, n)
+        best = np.inf if where < 0 else split_costs(c, aim, a, n, where, where)[0]
+    return interval_cost(c, aim, a, n) - best, where
+
+
+@compiled
+def _latest_open(limits: Limits, a: int, n: int) -> int:
+    """The last hour that the longest interval after `a` allows; -1 if all are closed."""
+    least = max(1, int(np.ceil(limits.min_hours)))
+    for z in range(min(a + int(limits.max_hours), n - least), a + least - 1, -1):
+        if limits.toll[z % WEEK_HOURS] < np.inf:
+            return z
+    return -1
+
+
+@compiled
+def _allowed(limits: Limits, a: int, n: int) -> tuple[int, int]:
+    """First and last hour of a slot between `a` and `n`.
+
+    An interval longer than allowed is cut so that as few cuts as possible bring it down.
+    """
+    least = max(1, int(np.ceil(limits.min_hours)))
+    begin, end = a + least, n - least
+    most = int(limits.max_hours)
+    if n - a > most:
+        rest = (n - a - 1) // most
+        begin, end = max(begin, n - rest * most), min(end, a + most)
+    return begin, end
+
+
+@compiled
+def best_single(c: Curves, aim: Objective, limits: Limits, weeks: int) -> tuple[float, int]:
+    """Cost a week of one visit every `weeks` weeks at its best hour, and that hour."""
+    cost = weeks_costs(c, aim, weeks)
+    preferred, best, where = np.inf, np.inf, -1
+    for z in range(WEEK_HOURS):
+        paid = (cost[z] + limits.toll[z]) / weeks
+        if paid + tilt(limits, z) < preferred:
+            preferred, best, where = paid + tilt(limits, z), paid, z
+    return best, where
+
+
+@compiled
+def insert(
+    c: Curves, aim: Objective, limits: Limits, first: int, least: float
+) -> tuple[Floats, Ints, int, bool]:
+    """Put slots into the week from `first` on while one saves more than `least`.
+
+    returns what each slot after the first saved, the hours of all slots in the order they were
+    put in, how many slots the longest interval needs at least, and whether the week is full
+    """
+    at = np.empty(MOST_SLOTS + 1, np.int64)
+    gain, where = np.empty(MOST_SLOTS + 1), np.empty(MOST_SLOTS + 1, np.int64)
+    saved, order = np.empty(MOST_SLOTS), np.empty(MOST_SLOTS, np.int64)
+    at[0], at[1], order[0] = first, first + WEEK_HOURS, first
+    gain[0], where[0] = best_split(c, aim, limits, at[0], at[1])
+    slots, needed = 1, 1
+    i = next_gap(at, gain, where, slots, limits.max_hours)
+    while i >= 0:
+        forced = at[i + 1] - at[i] > limits.max_hours
+        if not forced and gain[i] <= least:
+            break
+        saved[slots - 1], order[slots] = gain[i], where[i] % WEEK_HOURS
+        slots += 1
+        if forced:
+            needed = slots
+        for j in range(slots, i + 1, -1):
+            at[j] = at[j - 1]
+        for j in range(slots - 1, i + 1, -1):
+            gain[j], where[j] = gain[j - 1], where[j - 1]
+        at[i + 1] = where[i]
+        gain[i], where[i] = best_split(c, aim, limits, at[i], at[i + 1])
+        gain[i + 1], where[i + 1] = best_split(c, aim, limits, at[i + 1], at[i + 2])
+        i = next_gap(at, gain, where, slots, limits.max_hours)
+    return saved[: slots - 1], order[:slots], needed, i < 0
+
+
+@compiled
+def next_gap(at: Ints, gain: Floats, where: Ints, slots: int, max_hours: float) -> int:
+    """The interval to split next: the longest over `max_hours`, else the most worthwhile."""
+    longest, best = -1, -1
+    for j in range(slots):
+        if where[j] < 0:
+            continue
+        length = at[j + 1] - at[j]
+        if length > max_hours and (longest < 0 or length > at[longest + 1] - at[longest]):
+            longest = j
+        if best < 0 or gain[j] > gain[best]:
+            best = j
+    return longest if longest >= 0 else best
+
+
+@compiled
+def options(c: Curves, aim: Objective, limits: Limits, least: float) -> Choice:
+    """All options of a target that save more than `least` a visit, made convex."""
+    cost = np.full(RARE + MOST_SLOTS, np.inf)
+    visits = np.empty(RARE + MOST_SLOTS)
+    rare = np.full(RARE, -1)
+    for i in range(RARE):
+        weeks = LONGEST_WEEKS - i
+        visits[i] = 1 / weeks
+        if limits.min_hours <= weeks * WEEK_HOURS <= limits.max_hours:
+            cost[i], rare[i] = best_single(c, aim, limits, weeks)
+    weekly, first = best_single(c, aim, limits, 1)
+    saved, slots, needed, full = insert(c, aim, limits, first, least)
+    for n in range(len(slots)):
+        weekly -= saved[n - 1] if n else 0.0
+        visits[RARE + n] = n + 1.0
+        if n + 1 >= needed and (n or limits.min_hours <= WEEK_HOURS):
+            cost[RARE + n] = weekly
+    option, value = _hull(visits[: RARE + len(slots)], cost[: RARE + len(slots)])
+    return Choice(visits[option], value, option, rare, slots, full)
+
+
+@compiled
+def polish(c: Curves, aim: Objective, limits: Limits, slots: Ints) -> Ints:
+    """Move each slot to the best hour between its neighbours, a few times round; ascending."""
+    n = len(slots)
+    at = _ascending(slots)
+    for _ in range(SWEEPS):
+        moved = False
+        for j in range(n):
+            before = at[j - 1] - (WEEK_HOURS if j == 0 else 0)
+            after = at[(j + 1) % n] + (WEEK_HOURS if j == n - 1 else 0)
+            shift = WEEK_HOURS if before < 0 else 0
+            a, z = before + shift, at[j] + shift
+            b = after + shift
+            if b > 2 * WEEK_HOURS:
+                continue
+            saved, where = best_split(c, aim, limits, a, b)
+            now = interval_cost(c, aim, a, b) - limits.toll[z % WEEK_HOURS]
+            now -= interval_cost(c, aim, a, z) + interval_cost(c, aim, z, b)
+            if where >= 0 and saved > now + 1e-9:
+                at[j], moved = where - shift, True
+        if not moved:
+            break
+    for j in range(n):
+        at[j] %= WEEK_HOURS
+    return _ascending(at)
+
+
+@compiled
+def _ascending(slots: Ints) -> Ints:
+    """Return them sorted: at most 168, nearly in order. Numba's sort takes a second to compile."""
+    at = slots.copy()
+    for j in range(1, len(at)):
+        slot, k = at[j], j
+        while k and at[k - 1] > slot:
+            at[k] = at[k - 1]
+            k -= 1
+        at[k] = slot
+    return at
+
+
+@compiled
+def cycle_cost(c: Curves, aim: Objective, weeks: int, slots: Ints) -> float:
+    """Cost a week of slots (ascending hours of a cycle of `weeks` weeks)."""
+    cost = 0.0
+    for j in range(len(slots)):
+        later = slots[j + 1] if j + 1 < len(slots) else slots[0] + weeks * WEEK_HOURS
+        begin, hours = slots[j] % WEEK_HOURS, later - slots[j]
+        if hours <= WEEK_HOURS:
+            cost += interval_cost(c, aim, begin, begin + hours)
+        else:
+            cost += long_cost(c, aim, begin, hours)
+    return cost / weeks
+
+
+@compiled
+def allows(limits: Limits, weeks: int, slots: Ints) -> bool:
+    """Whether a schedule is within limits: hours open, intervals neither too short nor too long."""
+    for j in range(len(slots)):
+        later = slots[j + 1] if j + 1 < len(slots) else slots[0] + weeks * WEEK_HOURS
+        hours = later - slots[j]
+        closed = limits.toll[slots[j] % WEEK_HOURS] == np.inf
+        if closed or hours < limits.min_hours or hours > limits.max_hours:
+            return False
+    return len(slots) > 0
+
+
+@compiled
+def _hull(visits: Floats, cost: Floats) -> tuple[Ints, Floats]:
+    """The options on the lower convex hull of cost over visits, and what each saves a visit."""
+    option = np.empty(len(visits), np.int64)
+    value = np.empty(len(visits))
+    n = 0
+    for i in range(len(visits)):
+        if not np.isfinite(cost[i]):
+            continue
+        slope = np.inf
+        while n:
+            before = option[n - 1]
+            slope = (cost[before] - cost[i]) / (visits[i] - visits[before])
+            if slope < value[n - 1]:
+                break
+            n -= 1
+        if n and slope <= 0:
+            continue
+        option[n], value[n] = i, slope if n else np.inf
+        n += 1
+    return option[:n], value[:n]

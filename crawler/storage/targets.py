@@ -32,9 +32,9 @@ from crawler.utils.time import NEVER
 from crawler.utils.urls import host_of
 
 if TYPE_CHECKING:
-    from schedules.history import History
     # Commands that count targets start faster without it.
-from crawler.extract.wrapper import Match, Wrapper
+    from crawler.extract.wrapper import Match, Wrapper
+    from schedules.history import History
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)

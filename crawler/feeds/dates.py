@@ -67,50 +67,46 @@ class DateReader:
         text = " ".join(raw[: 10 * LONGEST_DATE].split()) if isinstance(raw, str) else ""
         if not text:
             return None
-        found = self._found(text, parsed) if len(text) <= LONGEST_DATE else None
-        if found is None:
+        date = None
+        if len(text) <= LONGEST_DATE:
+            if numbers := NUMBERS.fullmatch(text):
+                date = _of_numbers(numbers)
+            else:
+                date = _of_mail(text) or self._in_words(text) or _of_feedparser(text, parsed)
+        if date is None:
             self.unread.append(text[:SHOWN_CHARACTERS])
-        return found
-
-    def _found(self, text: str, parsed: Any) -> datetime | None:
-        if numbers := NUMBERS.fullmatch(text):
-            return _numbers(numbers)
-        return _mail(text) or self._in_words(text) or _other(text, parsed)
+        return date
 
     def _in_words(self, text: str) -> datetime | None:
         if self.asked >= MOST_ASKED or self.failed >= MOST_FAILED or text.isdigit():
             return None
         self.asked += 1
         try:
-            found = read_date(text, UTC_ZONE)
+            date = read_date(text, UTC_ZONE)
         except (ValueError, OverflowError, AttributeError, TypeError, RecursionError):
-            found = None  # dateparser, over a date that nobody has thought of
-        self.failed += found is None
-        return found
+            date = None  # dateparser, over a date that nobody has thought of
+        self.failed += date is None
+        return date
 
 
-def _numbers(found: re.Match[str]) -> datetime | None:
-    """Years first, or days first with points between them."""
-    names = ("year", "month", "day") if found["year"] else ("y", "m", "d")
-    year, month, day = (int(found[name]) for name in names)
-    hour, minute, second = (int(found[name] or 0) for name in ("hour", "minute", "second"))
+def _of_numbers(match: re.Match[str]) -> datetime | None:
+    """Read years first, or days first with points between them."""
+    names = ("year", "month", "day") if match["year"] else ("y", "m", "d")
+    year, month, day = (int(match[name]) for name in names)
+    hour, minute, second = (int(match[name] or 0) for name in ("hour", "minute", "second"))
+    offset, zone = match["zone"], UTC
     try:
-        zone = _zone(found["zone"])
+        if offset and offset[0] in "+-":
+            size = timedelta(hours=int(offset[1:3]), minutes=int(offset[3:].strip(":") or 0))
+            zone = timezone(-size if offset[0] == "-" else size)
         local = datetime(year, month, day, hour, minute, min(second, LAST), tzinfo=zone)
         return local.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
 
 
-def _zone(said: str | None) -> timezone:
-    if not said or said[0] not in "+-":
-        return UTC
-    size = timedelta(hours=int(said[1:3]), minutes=int(said[3:].strip(":") or 0))
-    return timezone(-size if said[0] == "-" else size)
-
-
-def _mail(text: str) -> datetime | None:
-    """Dates as mails have them, RFC 822 and what is near it."""
+def _of_mail(text: str) -> datetime | None:
+    """Read dates as mails have them, RFC 822 and what is near it."""
     if not MAIL.match(text):
         return None
     text = NAMED_ZONE.sub(lambda zone: ZONES[zone[0]], OFFSET.sub(r"\1\2", text))
@@ -124,8 +120,8 @@ def _mail(text: str) -> datetime | None:
         return None
 
 
-def _other(text: str, parsed: Any) -> datetime | None:
-    """Parts of dates, and what feedparser knows of Greek, Hungarian and Korean."""
+def _of_feedparser(text: str, parsed: Any) -> datetime | None:
+    """Read parts of dates, and what feedparser knows of Greek, Hungarian and Korean."""
     if parsed is None or (text.isascii() and not PARTS.fullmatch(text)):
         return None
     try:
@@ -160,12 +156,14 @@ def believed(stated: datetime | None, now: datetime) -> datetime | None:
 
 def problems_of(reader: DateReader, stated: Sequence[datetime], now: datetime) -> list[str]:
     """What is wrong with a document's dates, one line each."""
-    found = []
+    problems = []
     if reader.unread:
-        found.append(f"{count(len(reader.unread), 'date')} not read, such as {reader.unread[0]!r}")
+        problems.append(
+            f"{count(len(reader.unread), 'date')} not read, such as {reader.unread[0]!r}"
+        )
     if wrong := [date for date in stated if believed(date, now) is None]:
-        found.append(
+        problems.append(
             f"{count(len(wrong), 'date')} before 1995 or in the future: not believed,"
             f" such as {wrong[0]:%Y-%m-%d %H:%M}"
         )
-    return found
+    return problems

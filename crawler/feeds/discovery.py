@@ -1,9 +1,9 @@
-"""Where a web page says that its feeds are."""
+"""Find the feeds that a web page names, and the hubs that Link headers name."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import urljoin, urlsplit
 
@@ -25,6 +25,13 @@ USUAL_PATH = re.compile(
 NOT_USUAL = re.compile(r"/index\.json$", re.I)
 OF_COMMENTS = re.compile(r"comment|kommentar|commentaire|comentario|reacties", re.I)
 MOST = 50
+# More than any honest server sends.
+MOST_VALUES = 20
+MOST_CHARACTERS = 16_384
+MOST_HUBS = 10
+
+_PARAMETER = re.compile(r'\s*;\s*([^\s=;,"<>]+)\s*(?:=\s*("(?:[^"\\]|\\.)*"|[^\s;,"]*))?')
+_ESCAPED = re.compile(r"\\(.)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,53 +49,45 @@ class Candidates:
 def candidates(page: TextResponse) -> Candidates:
     """What may be a feed on an HTML page; 50 of each kind at most."""
     root = Selector(text=page.text, type="html")
-    base = _base(root, page.url)
-    own = _known(page.url)
-    declared = _distinct(_links(root, base), {own})
-    guessed = _distinct(_anchors(root, base), {own, *map(_known, declared)})
-    return Candidates(declared, guessed)
-
-
-def _base(root: Selector, url: str) -> str:
-    """What relative URLs of the page begin at; a base that is no URL is none."""
     given = root.xpath("//base/@href").get()
-    joined = _joined(url, given) if given is not None else url
-    return joined if is_http(joined) else url
-
-
-def _links(root: Selector, base: str) -> list[str]:
-    """The page's own feeds in its order, those of comments last."""
-    found: list[tuple[bool, str]] = []
+    joined = _joined(page.url, given) if given is not None else page.url
+    # A base that is no URL is none.
+    base = joined if is_http(joined) else page.url
+    links: list[tuple[bool, str]] = []
     for link in root.xpath("//link[@href]"):
         relations = link.attrib.get("rel", "").lower().split()
         kind = link.attrib.get("type", "").partition(";")[0].strip().lower()
         if "feed" in relations or ("alternate" in relations and kind in FEED_TYPES):
             url = _joined(base, link.attrib["href"])
-            said = f"{urlsplit(url).path if is_http(url) else ''} {link.attrib.get('title', '')}"
-            found.append((bool(OF_COMMENTS.search(said)), url))
-    return [url for _, url in sorted(found, key=lambda one: one[0])]
+            text = f"{urlsplit(url).path if is_http(url) else ''} {link.attrib.get('title', '')}"
+            links.append((bool(OF_COMMENTS.search(text)), url))
+    # In the page's order, those of comments last.
+    links.sort(key=lambda link: link[0])
+    urls = (_joined(base, href) for href in root.xpath("//a/@href | //area/@href").getall())
+    guesses = (
+        url
+        for url in urls
+        if is_http(url)
+        and USUAL_PATH.search(path := urlsplit(url).path)
+        and not NOT_USUAL.search(path)
+    )
+    own = _name(page.url)
+    declared = _distinct((url for _, url in links), {own})
+    guessed = _distinct(guesses, {own, *map(_name, declared)})
+    return Candidates(declared, guessed)
 
 
-def _anchors(root: Selector, base: str) -> Iterator[str]:
-    for href in root.xpath("//a/@href | //area/@href").getall():
-        url = _joined(base, href)
-        if not is_http(url):
-            continue
-        path = urlsplit(url).path
-        if USUAL_PATH.search(path) and not NOT_USUAL.search(path):
-            yield url
-
-
-def _distinct(urls: Iterable[str], known: set[str | None]) -> tuple[str, ...]:
-    found: dict[str, str] = {}
+def _distinct(urls: Iterable[str], others: set[str | None]) -> tuple[str, ...]:
+    distinct: dict[str, str] = {}
     for url in urls:
-        name = _known(url)
-        if name is not None and name not in known and len(found) < MOST:
-            found.setdefault(name, url.partition("#")[0])
-    return tuple(found.values())
+        name = _name(url)
+        if name is not None and name not in others and len(distinct) < MOST:
+            distinct.setdefault(name, url.partition("#")[0])
+    return tuple(distinct.values())
 
 
-def _known(url: str) -> str | None:
+def _name(url: str) -> str | None:
+    """Return the canonical form of a URL; None for what is no URL."""
     try:
         return canonical(url) if is_http(url) else None
     except ValueError:
@@ -102,15 +101,6 @@ def _joined(base: str, url: str) -> str:
         return ""
 
 
-# More than any honest server sends.
-MOST_VALUES = 20
-MOST_CHARACTERS = 16_384
-MOST_HUBS = 10
-
-_PARAMETER = re.compile(r'\s*;\s*([^\s=;,"<>]+)\s*(?:=\s*("(?:[^"\\]|\\.)*"|[^\s;,"]*))?')
-_ESCAPED = re.compile(r"\\(.)")
-
-
 def hubs_of_headers(values: Iterable[str], base: str = "") -> tuple[tuple[str, ...], str | None]:
     """The hubs, each once, and the topic (`rel="self"`), None where none is named.
 
@@ -121,41 +111,28 @@ def hubs_of_headers(values: Iterable[str], base: str = "") -> tuple[tuple[str, .
     """
     hubs: dict[str, None] = {}
     topic: str | None = None
-    for written, relations in _links_linkheaders(values):
-        if (target := _resolved(base, written)) is None:
-            continue
-        if "hub" in relations and len(hubs) < MOST_HUBS:
-            hubs[target] = None
-        if "self" in relations and topic is None:
-            topic = target
-    return tuple(hubs), topic
-
-
-def _resolved(base: str, url: str) -> str | None:
-    try:
-        return urljoin(base, url)
-    except ValueError:
-        return None
-
-
-def _links_linkheaders(values: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
     for _, value in zip(range(MOST_VALUES), values, strict=False):
         text, position = value[:MOST_CHARACTERS], 0
         while (start := text.find("<", position)) >= 0 and (end := text.find(">", start)) >= 0:
-            parameters, position = _parameters(text, end + 1)
-            target = text[start + 1 : end].strip()
-            if target and "anchor" not in parameters:
-                yield target, parameters.get("rel", "").lower().split()
-
-
-def _parameters(text: str, position: int) -> tuple[dict[str, str], int]:
-    """The parameters of a link by name, the first of each, and where they end."""
-    parameters: dict[str, str] = {}
-    while found := _PARAMETER.match(text, position):
-        parameters.setdefault(found[1].lower(), _unquoted(found[2] or ""))
-        position = found.end()
-    return parameters, position
-
-
-def _unquoted(text: str) -> str:
-    return _ESCAPED.sub(r"\1", text[1:-1]) if text.startswith('"') else text
+            # Of parameters of one name, the first one counts.
+            parameters: dict[str, str] = {}
+            position = end + 1
+            while parameter := _PARAMETER.match(text, position):
+                name, content = parameter[1].lower(), parameter[2] or ""
+                if content.startswith('"'):
+                    content = _ESCAPED.sub(r"\1", content[1:-1])
+                parameters.setdefault(name, content)
+                position = parameter.end()
+            written = text[start + 1 : end].strip()
+            if not written or "anchor" in parameters:
+                continue
+            try:
+                target = urljoin(base, written)
+            except ValueError:
+                continue
+            relations = parameters.get("rel", "").lower().split()
+            if "hub" in relations and len(hubs) < MOST_HUBS:
+                hubs[target] = None
+            if "self" in relations and topic is None:
+                topic = target
+    return tuple(hubs), topic

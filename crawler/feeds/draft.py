@@ -1,4 +1,4 @@
-"""A feed document before its posts have their ids and its dates are judged."""
+"""A feed document as its reader leaves it: posts without ids, dates not yet judged, bounds."""
 
 from __future__ import annotations
 
@@ -20,6 +20,14 @@ LONGEST_URL = 4000
 MOST_NAMES = 100
 # What URLs are never meant to hold, however often they do.
 BREAKS = str.maketrans("", "", "\t\r\n")
+MINUTES = 60.0
+# Longer than that, somebody has taken one unit for another.
+MOST_SAID_HOURS = 30 * 24.0
+MOST_BELIEVED_HOURS = 7 * 24.0
+PERIOD_HOURS = {
+    "hourly": 1.0, "daily": 24.0, "weekly": 7 * 24.0, "monthly": 30 * 24.0, "yearly": 365 * 24.0,
+}  # fmt: skip
+DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 
 
 @dataclass(slots=True)
@@ -87,16 +95,6 @@ def unique(names: list[str], longest: int = LONGEST_NAME) -> list[str]:
     return list(dict.fromkeys(filter(None, lines)))[:MOST_NAMES]
 
 
-MINUTES = 60.0
-# Longer than that, somebody has taken one unit for another.
-MOST_SAID_HOURS = 30 * 24.0
-MOST_BELIEVED_HOURS = 7 * 24.0
-PERIOD_HOURS = {
-    "hourly": 1.0, "daily": 24.0, "weekly": 7 * 24.0, "monthly": 30 * 24.0, "yearly": 365 * 24.0,
-}  # fmt: skip
-DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-
-
 def bounds(
     ttl: object = None,
     period: object = None,
@@ -109,8 +107,15 @@ def bounds(
     ttl:       minutes                    period, frequency: of sy:, so often in each period
     hours:     of skipHours, GMT; 24 is midnight too       days: of skipDays, English names
     """
-    said = (_ttl_hours(ttl), _period_hours(period, frequency))
-    every = [hours for hours in said if hours is not None and 0 < hours <= MOST_SAID_HOURS]
+    stated = []
+    if (minutes := _number(ttl)) is not None:
+        stated.append(minutes / MINUTES)
+    # RSS 1.0's syndication module: without a period it is a day, without a frequency one.
+    times = 1.0 if frequency is None else _number(frequency)
+    name = str(period or "daily").strip().lower()
+    if (period, frequency) != (None, None) and times and times > 0 and name in PERIOD_HOURS:
+        stated.append(PERIOD_HOURS[name] / times)
+    every = [hours for hours in stated if 0 < hours <= MOST_SAID_HOURS]
     skipped_hours = {int(hour or 0) % 24 for hour in map(_number, hours) if hour in range(25)}
     named = [day.strip().lower() for day in days]
     skipped_days = {DAYS.index(day) for day in named if day in DAYS}
@@ -121,25 +126,11 @@ def bounds(
     )
 
 
-def _ttl_hours(ttl: object) -> float | None:
-    minutes = _number(ttl)
-    return None if minutes is None else minutes / MINUTES
-
-
-def _period_hours(period: object, frequency: object) -> float | None:
-    """RSS 1.0's syndication module: without a period it is a day, without a frequency one."""
-    times = 1.0 if frequency is None else _number(frequency)
-    if (period is None and frequency is None) or times is None or times <= 0:
-        return None
-    name = str(period or "daily").strip().lower()
-    return PERIOD_HOURS[name] / times if name in PERIOD_HOURS else None
-
-
-def _number(said: object) -> float | None:
-    if not isinstance(said, str) or len(said) > 20:
+def _number(value: object) -> float | None:
+    if not isinstance(value, str) or len(value) > 20:
         return None
     try:
-        number = float(said)
+        number = float(value)
     except ValueError:
         return None
     return number if math.isfinite(number) else None

@@ -40,19 +40,21 @@ def named(source: Source, url: str) -> tuple[list[tuple[str, Draft]], list[str]]
 
     url: the feed's own        returns each id once; of posts that are the same, the latest
     """
-    common = _common(source, url)
+    # What is the feed's own is no name of a post.
+    own = [url, source.site, source.topic, source.title]
+    common = frozenset(filter(None, [*own, *map(_canonical, own[:3])]))
     drafts, problems = _without_copies(source.drafts)
     ladders = [_ladder(draft, common) for draft in drafts]
     names, shared = _lowest(ladders)
     if shared:
         shown = [f"{n:,} entries share the id {_short(name)}" for name, n in shared.items()]
         problems.append(f"{listed(shown)}: told apart by link, title and date")
-    found: dict[str, Draft] = {}
+    posts: dict[str, Draft] = {}
     for name, draft in zip(names, drafts, strict=True):
-        found.setdefault(name, draft)
-    if lost := len(drafts) - len(found):
+        posts.setdefault(name, draft)
+    if lost := len(drafts) - len(posts):
         problems.append(f"{lost:,} entries left out: their ids cannot be told apart")
-    return list(found.items()), problems
+    return list(posts.items()), problems
 
 
 def _without_copies(drafts: Sequence[Draft]) -> tuple[list[Draft], list[str]]:
@@ -66,7 +68,11 @@ def _without_copies(drafts: Sequence[Draft]) -> tuple[list[Draft], list[str]]:
             # Which one stays is no matter of places: closer names are made of its date and link.
             kept[key] = max(other, draft, key=lambda copy: (_moment(copy), copy.link or ""))
             copies[named_by_itself] += 1
-    shown = [f"{n + 1:,} entries {_shared(name)}" for name, n in copies.items()]
+    shown = [
+        f"{n + 1:,} entries "
+        + (f"share the id {_short(name)}" if name else "without guid and link")
+        for name, n in copies.items()
+    ]
     return list(kept.values()), [f"{listed(shown)} and are the same"] if shown else []
 
 
@@ -89,7 +95,8 @@ def _lowest(ladders: Sequence[Sequence[str]]) -> tuple[list[str], dict[str, int]
 
 def _ladder(draft: Draft, common: frozenset[str]) -> list[str]:
     """The names of a post, each closer than the one before."""
-    guid = "" if _is_none(draft.guid, common) else draft.guid
+    is_name = draft.guid not in common and draft.guid.lower() not in PLACEHOLDERS
+    guid = draft.guid if is_name else ""
     link, fragment = _canonical(draft.link), urldefrag(draft.link or "")[1]
     place = f"{link}#{fragment}" if fragment else link
     if link in common:
@@ -98,17 +105,11 @@ def _ladder(draft: Draft, common: frozenset[str]) -> list[str]:
     closer = f"{guid} {place}".strip() or name
     moment = _digest(draft.title, _moment(draft))
     ladder = [name, closer, f"{closer} {moment}", f"{closer} {_digest(moment, draft.content())}"]
-    return list(dict.fromkeys(map(_bounded, ladder)))
-
-
-def _common(source: Source, url: str) -> frozenset[str]:
-    """What is the feed's own, and so no name of a post."""
-    own = [url, source.site, source.topic, source.title]
-    return frozenset(filter(None, [*own, *map(_canonical, own[:3])]))
-
-
-def _is_none(guid: str, common: frozenset[str]) -> bool:
-    return guid in common or guid.lower() in PLACEHOLDERS
+    half = LONGEST_NAME // 2
+    bounded = (
+        name if len(name) <= LONGEST_NAME else f"{name[:half]} {_digest(name)}" for name in ladder
+    )
+    return list(dict.fromkeys(bounded))
 
 
 def _canonical(link: str | None) -> str:
@@ -125,16 +126,6 @@ def _moment(draft: Draft) -> str:
 def _digest(*parts: object) -> str:
     text = json.dumps(parts, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()
-
-
-def _bounded(name: str) -> str:
-    if len(name) <= LONGEST_NAME:
-        return name
-    return f"{name[: LONGEST_NAME // 2]} {_digest(name)}"
-
-
-def _shared(name: str) -> str:
-    return f"share the id {_short(name)}" if name else "without guid and link"
 
 
 def _short(name: str) -> str:

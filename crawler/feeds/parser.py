@@ -11,7 +11,6 @@ from datetime import datetime
 
 from crawler.extract.plain_text import line
 from crawler.feeds.dates import DateReader, believed, made_up, problems_of
-from crawler.feeds.draft import Draft, Source
 from crawler.feeds.entry_id import named
 from crawler.feeds.json import json_source
 from crawler.feeds.recover import decoded
@@ -45,35 +44,24 @@ def read(
     now:          aware; no post is from the future
     most_entries: further ones are left out, which is a problem that is told
     """
-    text, problems = _text(body, content_type)
-    dates = DateReader()
-    start = text.lstrip(BLANKS)
-    if start.startswith(("{", "[")):
-        source = json_source(start, url, dates, most_entries)
-    else:
-        source = xml_source(text, url, dates, most_entries)
-    source.problems = problems + source.problems
-    return _document(source, dates, url, now)
-
-
-def _text(body: bytes, content_type: str | None) -> tuple[str, list[str]]:
     if len(body) > LARGEST_BYTES:
         raise NoFeed(f"larger than {LARGEST_BYTES // 1024**2} MB")
     if BINARY.match(body):
         raise NoFeed("binary data")
     text, problems = decoded(body, content_type)
-    head = text.lstrip(BLANKS)[:SNIFFED_CHARACTERS]
+    start = text.lstrip(BLANKS)
+    head = start[:SNIFFED_CHARACTERS]
     if not head:
         raise NoFeed("empty")
     if len(NO_TEXT.findall(head)) > MOST_NO_TEXT * len(head):
         raise NoFeed("binary data")
-    return text, problems
-
-
-def _document(source: Source, dates: DateReader, url: str, now: datetime) -> FeedDocument:
-    """The document with its posts named and their dates judged."""
+    dates = DateReader()
+    if start.startswith(("{", "[")):
+        source = json_source(start, url, dates, most_entries)
+    else:
+        source = xml_source(text, url, dates, most_entries)
     stated = [draft.stated for draft in source.drafts if draft.stated]
-    problems = source.problems + problems_of(dates, stated, now)
+    problems += source.problems + problems_of(dates, stated, now)
     if why := made_up(stated, source.built, now):
         problems.append(why)
         for draft in source.drafts:
@@ -83,13 +71,12 @@ def _document(source: Source, dates: DateReader, url: str, now: datetime) -> Fee
         format=source.format,
         title=source.title or None,
         site=source.site,
-        entries=tuple(_entry(name, draft, now) for name, draft in posts),
+        entries=tuple(
+            Entry(name, draft.link, believed(draft.stated, now), draft.content())
+            for name, draft in posts
+        ),
         problems=tuple(line(problem, LONGEST_PROBLEM) for problem in problems + shared),
         bounds=source.bounds,
         hubs=source.hubs,
         topic=source.topic,
     )
-
-
-def _entry(name: str, draft: Draft, now: datetime) -> Entry:
-    return Entry(name, draft.link, believed(draft.stated, now), draft.content())

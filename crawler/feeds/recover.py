@@ -1,11 +1,14 @@
-"""What a document of markup begins with: the name of its root, and what stands before it."""
+"""Read feed documents that break the rules: wrong encodings, junk before the root, bad references.
+
+`decoded` makes text of bytes, `prolog` finds the root of a document, and `mended` removes what the
+parser complained of. Each takes time in proportion to the document's length.
+"""
 
 from __future__ import annotations
 
 import codecs
 import html
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from html.entities import name2codepoint
 from xml.parsers.expat import errors
@@ -14,6 +17,12 @@ from w3lib.encoding import resolve_encoding
 
 from crawler.utils.text import count
 
+# What expat complains of, and `mended` knows a way out of.
+MENDABLE = UNDEFINED_NAME, BAD_REFERENCE, BAD_TOKEN = (
+    errors.XML_ERROR_UNDEFINED_ENTITY,
+    errors.XML_ERROR_BAD_CHAR_REF,
+    errors.XML_ERROR_INVALID_TOKEN,
+)
 # Before the root: white space, instructions, comments; the DOCTYPE is read with its brackets.
 NAME = re.compile(r"<([A-Za-z_][\w.:-]*+)")
 IS_HTML = re.compile(r"<!DOCTYPE\s+html", re.I)
@@ -33,6 +42,51 @@ ENTITY = re.compile(r"""<!ENTITY\s+([A-Za-z_][\w.-]*)\s+(?:"([^"<>%]*)"|'([^'<>%
 HARMLESS = re.compile(r"(?:[^&]|&#\w{1,8};)*+")
 LONGEST_ENTITY = 200
 MOST_ENTITIES = 500
+# Longest first: the mark of UTF-32 begins with that of UTF-16.
+MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+# How "<?", "{" and the like begin in encodings whose letters take several bytes.
+WIDE = (
+    (re.compile(rb"[\t-~]\0\0\0"), "utf-32-le"),
+    (re.compile(rb"\0\0\0[\t-~]"), "utf-32-be"),
+    (re.compile(rb"[\t-~]\0"), "utf-16-le"),
+    (re.compile(rb"\0[\t-~]"), "utf-16-be"),
+    (re.compile(rb"\x4c\x6f\xa7\x94"), "cp037"),
+)
+DECLARED_ENCODING = re.compile(
+    r"<\?xml\s[^<>]{0,200}?encoding\s*=\s*[\"']([\w.:-]{1,40})[\"']", re.I
+)
+CHARSET = re.compile(r";\s*charset\s*=\s*[\"']?([\w.:-]{1,40})", re.I)
+# Python's other codecs (idna, punycode, unicode_escape) are no encodings of documents.
+ENCODINGS = re.compile(
+    r"utf|ascii|iso|latin|cp|windows|koi|gb|hz|big5|euc|shift|mac|johab|tis|ptcp|kz"
+)
+# All bytes of these are ASCII, so that they look like UTF-8.
+ESCAPING = re.compile(r"iso2022|hz")
+# What documents without a declaration are in, as a rule.
+LIKELY = ("cp949", "cp932", "gb18030", "big5", "euc_jp", "cp1251", "koi8_r", "cp1255", "cp1252")
+HEAD_BYTES = 2048
+GUESSED_BYTES = 65_536
+# So many broken characters for each good one still make a damaged text, not another encoding.
+MOST_BROKEN = 0.1
+XML_NAMES = frozenset({"amp", "lt", "gt", "quot", "apos"})
+HTML_NAMES = {name: chr(code) for name, code in name2codepoint.items() if name not in XML_NAMES}
+MOST_EXPANDED = 1_000_000
+REFERENCE = re.compile(r"&([A-Za-z_][\w.-]*+);")
+# A reference by number. Possessive: a long number without its end is read only once.
+NUMBERED = re.compile(r"&#(?:0*+([0-9]*+)|x0*+([0-9a-f]*+))(?<=[0-9a-f]);", re.I)
+# Digits of the largest character, 0x10ffff or 1114111.
+MAX_DIGITS = 7
+# An ampersand that begins no reference.
+BARE = r"&(?!(?:#\d++|#x[0-9a-f]++|[a-z_][\w.-]*+);)"
+AMPERSAND = re.compile(BARE, re.I)
+# The same, or what is to be stepped over to find one.
+SECTION_OR_AMPERSAND = re.compile(rf"<!\[CDATA\[.*?\]\]>|{BARE}", re.S | re.I)
 
 
 @dataclass(slots=True)
@@ -63,48 +117,36 @@ class Prolog:
 
 
 def prolog(text: str) -> Prolog:
-    """What a text of markup begins with; what servers write before a feed is stepped over."""
-    found = Prolog()
-    _walk(text, 0, found)
-    # A server's warnings in HTML; a real page has its own root and no feed in it.
-    if found.junk or (found.is_html and found.root != "html"):
-        _step_over(text, found)
-    declaration = DECLARATION.search(text, 0, found.at)
-    found.late = declaration is not None and declaration.start() > 0
-    return found
-
-
-def _step_over(text: str, found: Prolog) -> None:
-    if later := FEED.search(text, 0, JUNK_CHARACTERS):
-        found.junk, found.at = True, later.start()
-        found.root = later[0].rpartition(":")[2].lstrip("<").lower()
-
-
-def _walk(text: str, at: int, found: Prolog) -> None:
-    """Find the root; every step is longer than the one before or the last one."""
+    """Find what a text of markup begins with; what servers write before a feed is stepped over."""
+    prolog, at = Prolog(), 0
+    # Every step is longer than the one before, or the last one.
     while at >= 0 and (start := text.find("<", at)) >= 0:
-        found.junk = found.junk or bool(text[at:start].strip())
+        prolog.junk = prolog.junk or bool(text[at:start].strip())
         if name := NAME.match(text, start):
-            found.root, found.at = name[1].rpartition(":")[2].lower(), start
-            return
-        at = _end(text, start, found)
-
-
-def _end(text: str, start: int, found: Prolog) -> int:
-    """Where a comment, an instruction or a DOCTYPE ends; -1 where it does not."""
-    if text.startswith("<!--", start):
-        return _behind(text, "-->", start + 4)
-    if text.startswith("<?", start):
-        return _behind(text, "?>", start + 2)
-    if DOCTYPE.match(text, start):
-        end = _end_of_doctype(text, start)
-        found.doctype = text[start:end] if end >= 0 else ""
-        found.entities = entities(found.doctype)
-        return end
-    return start + 1
+            prolog.root, prolog.at = name[1].rpartition(":")[2].lower(), start
+            break
+        if text.startswith("<!--", start):
+            at = _behind(text, "-->", start + 4)
+        elif text.startswith("<?", start):
+            at = _behind(text, "?>", start + 2)
+        elif DOCTYPE.match(text, start):
+            at = _end_of_doctype(text, start)
+            prolog.doctype = text[start:at] if at >= 0 else ""
+            prolog.entities = entities(prolog.doctype)
+        else:
+            at = start + 1
+    # A server's warnings in HTML; a real page has its own root and no feed in it.
+    is_warning = prolog.junk or (prolog.is_html and prolog.root != "html")
+    if is_warning and (later := FEED.search(text, 0, JUNK_CHARACTERS)):
+        prolog.junk, prolog.at = True, later.start()
+        prolog.root = later[0].rpartition(":")[2].lstrip("<").lower()
+    declaration = DECLARATION.search(text, 0, prolog.at)
+    prolog.late = declaration is not None and declaration.start() > 0
+    return prolog
 
 
 def _behind(text: str, mark: str, at: int) -> int:
+    """Return where the text goes on behind a mark; -1 where there is none."""
     end = text.find(mark, at)
     return end + len(mark) if end >= 0 else -1
 
@@ -121,48 +163,14 @@ def _end_of_doctype(text: str, start: int) -> int:
 
 def entities(doctype: str) -> dict[str, str]:
     """Names that a DOCTYPE declares and their plain text; none that refers to another."""
-    found: dict[str, str] = {}
-    for name, one, other in ENTITY.findall(doctype):
-        value = one or other
+    texts: dict[str, str] = {}
+    for name, double_quoted, single_quoted in ENTITY.findall(doctype):
+        value = double_quoted or single_quoted
         if len(value) <= LONGEST_ENTITY and HARMLESS.fullmatch(value):
-            found.setdefault(name, html.unescape(value))
-        if len(found) >= MOST_ENTITIES:
+            texts.setdefault(name, html.unescape(value))
+        if len(texts) >= MOST_ENTITIES:
             break
-    return found
-
-
-# Longest first: the mark of UTF-32 begins with that of UTF-16.
-MARKS = (
-    (codecs.BOM_UTF32_LE, "utf-32-le"),
-    (codecs.BOM_UTF32_BE, "utf-32-be"),
-    (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF16_LE, "utf-16-le"),
-    (codecs.BOM_UTF16_BE, "utf-16-be"),
-)
-# How "<?", "{" and the like begin in encodings whose letters take several bytes.
-WIDE = (
-    (re.compile(rb"[\t-~]\0\0\0"), "utf-32-le"),
-    (re.compile(rb"\0\0\0[\t-~]"), "utf-32-be"),
-    (re.compile(rb"[\t-~]\0"), "utf-16-le"),
-    (re.compile(rb"\0[\t-~]"), "utf-16-be"),
-    (re.compile(rb"\x4c\x6f\xa7\x94"), "cp037"),
-)
-DECODING_DECLARATION = re.compile(
-    r"<\?xml\s[^<>]{0,200}?encoding\s*=\s*[\"']([\w.:-]{1,40})[\"']", re.I
-)
-CHARSET = re.compile(r";\s*charset\s*=\s*[\"']?([\w.:-]{1,40})", re.I)
-# Python's other codecs (idna, punycode, unicode_escape) are no encodings of documents.
-ENCODINGS = re.compile(
-    r"utf|ascii|iso|latin|cp|windows|koi|gb|hz|big5|euc|shift|mac|johab|tis|ptcp|kz"
-)
-# All bytes of these are ASCII, so that they look like UTF-8.
-ESCAPING = re.compile(r"iso2022|hz")
-# What documents without a declaration are in, as a rule.
-LIKELY = ("cp949", "cp932", "gb18030", "big5", "euc_jp", "cp1251", "koi8_r", "cp1255", "cp1252")
-HEAD_BYTES = 2048
-GUESSED_BYTES = 65_536
-# So many broken characters for each good one still make a damaged text, not another encoding.
-MOST_BROKEN = 0.1
+    return texts
 
 
 def decoded(body: bytes, content_type: str | None) -> tuple[str, list[str]]:
@@ -178,26 +186,32 @@ def decoded(body: bytes, content_type: str | None) -> tuple[str, list[str]]:
     for start, name in WIDE:
         if start.match(body):
             return _replaced(body, name)
-    names, problems = _named(body, content_type)
+    declaration = DECLARED_ENCODING.search(body[:HEAD_BYTES].decode("latin-1"))
+    header = CHARSET.search(content_type or "")
+    declared = _codec(declaration[1]) if declaration else None
+    served = _codec(header[1]) if header else None
+    # The header is the server's word, but this one is what servers say without being asked.
+    likely_first = (declared, served) if served == "cp1252" else (served, declared)
+    names = [name for name in likely_first if name]
+    problems = [f"unknown encoding {declaration[1]!r}"] if declaration and not declared else []
     escaping = [name for name in names if ESCAPING.match(name)]
     for name in [*escaping, "utf-8", *names]:
         try:
             return body.decode(name), problems
         except (UnicodeError, LookupError):
             continue
-    return _damaged(body, [name for name in names if name != "utf-8"])
+    # The bytes are nothing of what they should be.
+    text = body.decode("utf-8", "replace")
+    good = sum(not character.isascii() for character in text)
+    if text.count("\N{REPLACEMENT CHARACTER}") <= MOST_BROKEN * good:
+        return _replaced(body, "utf-8")
+    if others := [name for name in names if name != "utf-8"]:
+        return _replaced(body, others[0])
+    from charset_normalizer import from_bytes  # only for the few documents that declare nothing
 
-
-def _named(body: bytes, content_type: str | None) -> tuple[list[str], list[str]]:
-    """The encodings that header and document name, the more likely one first; unknown names."""
-    declaration = DECODING_DECLARATION.search(body[:HEAD_BYTES].decode("latin-1"))
-    header = CHARSET.search(content_type or "")
-    declared = _codec(declaration[1]) if declaration else None
-    said = _codec(header[1]) if header else None
-    # The header is the server's word, but this one is what servers say without being asked.
-    order = (declared, said) if said == "cp1252" else (said, declared)
-    unknown = [f"unknown encoding {declaration[1]!r}"] if declaration and not declared else []
-    return [name for name in order if name], unknown
+    best = from_bytes(body[:GUESSED_BYTES], cp_isolation=list(LIKELY)).best()
+    name = best.encoding if best else "cp1252"
+    return _replaced(body, name)[0], [f"no encoding declared that fits: read as {name}"]
 
 
 def _codec(label: str) -> str | None:
@@ -206,47 +220,12 @@ def _codec(label: str) -> str | None:
     return name if name and ENCODINGS.match(name) else None
 
 
-def _damaged(body: bytes, names: list[str]) -> tuple[str, list[str]]:
-    """The text of bytes that are nothing of what they should be."""
-    text = body.decode("utf-8", "replace")
-    good = sum(not character.isascii() for character in text)
-    broken = text.count("\N{REPLACEMENT CHARACTER}")
-    if broken <= MOST_BROKEN * good:
-        return _replaced(body, "utf-8")
-    if names:
-        return _replaced(body, names[0])
-    name = _guess(body)
-    return _replaced(body, name)[0], [f"no encoding declared that fits: read as {name}"]
-
-
-def _guess(body: bytes) -> str:
-    from charset_normalizer import from_bytes  # only for the few documents that declare nothing
-
-    best = from_bytes(body[:GUESSED_BYTES], cp_isolation=list(LIKELY)).best()
-    return best.encoding if best else "cp1252"
-
-
 def _replaced(body: bytes, name: str) -> tuple[str, list[str]]:
     text = body.decode(name, "replace")
     broken = text.count("\N{REPLACEMENT CHARACTER}")
     if not broken or body.count("\N{REPLACEMENT CHARACTER}".encode()) == broken:
         return text, []
     return text, [f"{count(broken, 'character')} not in {name}: replaced"]
-
-
-XML_NAMES = frozenset({"amp", "lt", "gt", "quot", "apos"})
-HTML_NAMES = {name: chr(code) for name, code in name2codepoint.items() if name not in XML_NAMES}
-MOST_EXPANDED = 1_000_000
-REFERENCE = re.compile(r"&([A-Za-z_][\w.-]*+);")
-# A reference by number. Possessive: a long number without its end is read only once.
-NUMBERED = re.compile(r"&#(?:0*+([0-9]*+)|x0*+([0-9a-f]*+))(?<=[0-9a-f]);", re.I)
-# Digits of the largest character, 0x10ffff or 1114111.
-MAX_DIGITS = 7
-# An ampersand that begins no reference.
-BARE = r"&(?!(?:#\d++|#x[0-9a-f]++|[a-z_][\w.-]*+);)"
-AMPERSAND = re.compile(BARE, re.I)
-# The same, or what is to be stepped over to find one.
-SECTION_OR_AMPERSAND = re.compile(rf"<!\[CDATA\[.*?\]\]>|{BARE}", re.S | re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,8 +238,13 @@ class Markup:
     @property
     def head(self) -> str:
         """XML declaration and DOCTYPE."""
-        names = ((name, _referred(self.names[name])) for name in self.used())
-        declared = "".join(f'<!ENTITY {name} "{value}">' for name, value in names)
+        declared = ""
+        for name in self.used():
+            # As an entity's value, two characters would be markup again.
+            value = "".join(
+                f"&#38;#{ord(c)};" if c in "<&" else f"&#{ord(c)};" for c in self.names[name]
+            )
+            declared += f'<!ENTITY {name} "{value}">'
         doctype = f"<!DOCTYPE feed [{declared}]>" if declared else ""
         return f"<?xml version='1.0' encoding='utf-8'?>{doctype}\n"
 
@@ -275,47 +259,27 @@ class Markup:
 
 def mended(markup: Markup, message: str) -> Markup | None:
     """The markup without what the message of expat complains of; None where that is not known."""
-    mend = MENDS.get(message)
-    better = mend(markup) if mend else markup
+    text, names = markup.text, markup.names
+    if message == UNDEFINED_NAME:
+        names = HTML_NAMES | names
+    elif message == BAD_REFERENCE:
+        text = NUMBERED.sub(_if_possible, text)
+    elif message == BAD_TOKEN:
+        # What follows the last end of a CDATA section is searched apart: no search goes twice.
+        end = text.rfind("]]>") + 3 if "]]>" in text else 0
+        head = SECTION_OR_AMPERSAND.sub(
+            lambda match: "&amp;" if match[0] == "&" else match[0], text[:end]
+        )
+        text = head + AMPERSAND.sub("&amp;", text[end:])
+    better = Markup(text, names)
     return None if better == markup else better
 
 
-def _with_names_of_html(markup: Markup) -> Markup:
-    return Markup(markup.text, HTML_NAMES | markup.names)
-
-
-def _without_impossible_references(markup: Markup) -> Markup:
-    return Markup(NUMBERED.sub(_if_possible, markup.text), markup.names)
-
-
-def _if_possible(found: re.Match[str]) -> str:
-    """A reference to a character that XML knows, else nothing."""
-    digits, base = (found[1], 10) if found[1] is not None else (found[2], 16)
+def _if_possible(reference: re.Match[str]) -> str:
+    """Keep a reference to a character that XML allows, else nothing."""
+    digits, base = (reference[1], 10) if reference[1] is not None else (reference[2], 16)
     code = int(digits or "0", base) if len(digits) <= MAX_DIGITS else 0
-    known = code in (0x9, 0xA, 0xD) or (
+    is_allowed = code in (0x9, 0xA, 0xD) or (
         0x20 <= code <= 0x10FFFF and not (0xD800 <= code <= 0xDFFF or 0xFFFE <= code <= 0xFFFF)
     )
-    return found[0] if known else ""
-
-
-def _with_escaped_ampersands(markup: Markup) -> Markup:
-    """What follows the last end of a CDATA section is searched apart: no search goes twice."""
-    end = markup.text.rfind("]]>") + 3 if "]]>" in markup.text else 0
-    head = SECTION_OR_AMPERSAND.sub(_escaped, markup.text[:end])
-    return Markup(head + AMPERSAND.sub("&amp;", markup.text[end:]), markup.names)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return "&amp;" if found[0] == "&" else found[0]
-
-
-def _referred(text: str) -> str:
-    """A text as an entity's value: two characters would be markup again."""
-    return "".join(f"&#38;#{ord(c)};" if c in "<&" else f"&#{ord(c)};" for c in text)
-
-
-MENDS: dict[str, Callable[[Markup], Markup]] = {
-    errors.XML_ERROR_UNDEFINED_ENTITY: _with_names_of_html,
-    errors.XML_ERROR_BAD_CHAR_REF: _without_impossible_references,
-    errors.XML_ERROR_INVALID_TOKEN: _with_escaped_ampersands,
-}
+    return reference[0] if is_allowed else ""

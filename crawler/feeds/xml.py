@@ -45,6 +45,18 @@ CRASHES = (
     ValueError,
 )  # fmt: skip
 
+HTML_TYPES = frozenset({"text/html", "application/xhtml+xml", "html", "xhtml"})
+# Shorter texts of a post, the better ones first; taken where it has no content.
+SUMMARIES = ("summary", "dc_description", "itunes_summary", "media_description", "subtitle")
+OTHERS = {
+    "opml": "a list of feeds in OPML", "urlset": "a sitemap", "sitemapindex": "a sitemap",
+}  # fmt: skip
+TITLE = re.compile(r"<title(?=[\s>])[^>]*>", re.I)
+END_OF_TITLE = re.compile(r"</title", re.I)
+HEAD_CHARACTERS = 65_536
+SHOWN_CHARACTERS = 80
+Row = dict[str, Any]
+
 
 @dataclass(slots=True)
 class Parsed:
@@ -92,7 +104,7 @@ def parse(text: str, prolog: Prolog, url: str, most_entries: int) -> Parsed:
     try:
         parsed = _strict(markup, url, most_entries)
     except Malformed as error:
-        parsed = _nevertheless(markup, error, url, most_entries)
+        parsed = _mended(markup, error, url, most_entries)
         # The head is one line; what stood in its place had its own.
         line = error.line - 1 + text.count("\n", 0, prolog.at)
         parsed.malformed = f"{PLAINLY.get(error.message, error.message)}, line {max(1, line):,}"
@@ -101,7 +113,7 @@ def parse(text: str, prolog: Prolog, url: str, most_entries: int) -> Parsed:
     return parsed
 
 
-def _nevertheless(markup: Markup, error: Malformed, url: str, most_entries: int) -> Parsed:
+def _mended(markup: Markup, error: Malformed, url: str, most_entries: int) -> Parsed:
     """What can be read of a document that is no XML."""
     for _ in range(MOST_MENDS):
         if error.message in AT_THE_END and (error.sofar.version or error.sofar.entries):
@@ -146,8 +158,13 @@ def _loose(markup: Markup, url: str, most_entries: int) -> Parsed:
     names = {name: escape(markup.names[name]) for name in markup.used()}
     handler = Loose(url, most_entries, names)
     left = None
+    # sgmllib would look for the end of each beginning of a tag or comment that has none.
+    end = markup.text.rfind(">") + 1
+    closed = markup.text[:end] + markup.text[end:].replace("<", "&lt;")
+    end = closed.rfind("-->") + 3 if "-->" in closed else 0
+    closed = closed[:end] + closed[end:].replace("<!--", "&lt;!--")
     try:
-        handler.feed(_closed(markup.text))
+        handler.feed(closed)
     except TooMuch as much:
         left = str(much)
     except CRASHES as crash:
@@ -156,31 +173,10 @@ def _loose(markup: Markup, url: str, most_entries: int) -> Parsed:
     return _parsed(handler, left=left, cut=cut)
 
 
-def _closed(markup: str) -> str:
-    """Without beginnings of tags and comments that have no end: sgmllib would look for each."""
-    end = markup.rfind(">") + 1
-    markup = markup[:end] + markup[end:].replace("<", "&lt;")
-    end = markup.rfind("-->") + 3 if "-->" in markup else 0
-    return markup[:end] + markup[end:].replace("<!--", "&lt;!--")
-
-
 def _parsed(handler: Bounded, *, left: str | None = None, cut: bool = False) -> Parsed:
     entries = handler.entries[:-1] if cut else handler.entries
     skips = (handler.skip_hours, handler.skip_days)
     return Parsed(handler.version, handler.feeddata, entries, *skips, left=left, cut=cut)
-
-
-HTML_TYPES = frozenset({"text/html", "application/xhtml+xml", "html", "xhtml"})
-# Shorter texts of a post, the better ones first; taken where it has no content.
-SUMMARIES = ("summary", "dc_description", "itunes_summary", "media_description", "subtitle")
-OTHERS = {
-    "opml": "a list of feeds in OPML", "urlset": "a sitemap", "sitemapindex": "a sitemap",
-}  # fmt: skip
-TITLE = re.compile(r"<title(?=[\s>])[^>]*>", re.I)
-END_OF_TITLE = re.compile(r"</title", re.I)
-HEAD_CHARACTERS = 65_536
-SHOWN_CHARACTERS = 80
-Row = dict[str, Any]
 
 
 def xml_source(text: str, url: str, dates: DateReader, most_entries: int) -> Source:
@@ -190,55 +186,41 @@ def xml_source(text: str, url: str, dates: DateReader, most_entries: int) -> Sou
     """
     clean = FORBIDDEN.sub("", text)
     start = prolog(clean)
-    _refuse_pages(clean, start)
+    if start.is_html:
+        opening = TITLE.search(clean, 0, HEAD_CHARACTERS)
+        end = END_OF_TITLE.search(clean, opening.end()) if opening else None
+        title = clean[opening.end() : end.start()] if opening and end else ""
+        title = line(plain(title), SHOWN_CHARACTERS)
+        raise NoFeed(f"an HTML page: {title!r}" if title else "an HTML page")
+    if not start.root:
+        raise NoFeed("text without markup")
     try:
         parsed = parse(clean, start, url, most_entries)
     except Unreadable as why:
         raise NoFeed(str(why)) from None
     version = parsed.version or ("cdf" if start.root == "channel" else "")
     if not version and not parsed.entries:
-        raise NoFeed(_what_else(start.root, parsed))
+        other = OTHERS.get(start.root, f"a document of <{start.root[:SHOWN_CHARACTERS]}>")
+        raise NoFeed(f"{other}, malformed: {parsed.malformed}" if parsed.malformed else other)
     source = _head(parsed, url, dates)
     source.format = version or "unknown"
-    source.problems = _problems(parsed, start, len(text) - len(clean))
-    if not version:
-        source.problems.append("entries in a format that is none of a feed")
-    source.drafts = [_draft(entry, url, dates) for entry in parsed.entries]
-    return source
-
-
-def _refuse_pages(text: str, start: Prolog) -> None:
-    if start.is_html:
-        title = line(plain(_title(text)), SHOWN_CHARACTERS)
-        raise NoFeed(f"an HTML page: {title!r}" if title else "an HTML page")
-    if not start.root:
-        raise NoFeed("text without markup")
-
-
-def _title(text: str) -> str:
-    found = TITLE.search(text, 0, HEAD_CHARACTERS)
-    end = END_OF_TITLE.search(text, found.end()) if found else None
-    return text[found.end() : end.start()] if found and end else ""
-
-
-def _what_else(root: str, parsed: Parsed) -> str:
-    other = OTHERS.get(root, f"a document of <{root[:SHOWN_CHARACTERS]}>")
-    return f"{other}, malformed: {parsed.malformed}" if parsed.malformed else other
-
-
-def _problems(parsed: Parsed, start: Prolog, forbidden: int) -> list[str]:
+    forbidden = len(text) - len(clean)
     malformed = [
         parsed.malformed,
         "text before the XML declaration" if start.late and not start.junk else None,
         "text before the feed" if start.junk else None,
         f"{count(forbidden, 'character')} that XML forbids" if forbidden else None,
     ]
-    found = [f"malformed XML: {'; '.join(filter(None, malformed))}"] if any(malformed) else []
+    if any(malformed):
+        source.problems.append(f"malformed XML: {'; '.join(filter(None, malformed))}")
     if parsed.cut:
-        found.append("the document ends within its last entry, which is left out")
+        source.problems.append("the document ends within its last entry, which is left out")
     if parsed.left:
-        found.append(f"more than {parsed.left}: the rest is left out")
-    return found
+        source.problems.append(f"more than {parsed.left}: the rest is left out")
+    if not version:
+        source.problems.append("entries in a format that is none of a feed")
+    source.drafts = [_draft(entry, url, dates) for entry in parsed.entries]
+    return source
 
 
 def _head(parsed: Parsed, url: str, dates: DateReader) -> Source:
@@ -266,30 +248,26 @@ def _head(parsed: Parsed, url: str, dates: DateReader) -> Source:
 def _draft(entry: Row, url: str, dates: DateReader) -> Draft:
     links = _links(entry)
     enclosures = [link["href"] for link in links if link["rel"] == "enclosure"]
+    # The publisher's own address behind a service's, else the page; a guid is an address where it
+    # says so and looks like one, as many that say so are numbers.
+    link = absolute(_string(entry, "feedburner_origlink"), url) or _alternate(links, url)
+    guid = _string(entry, "id")
+    if not link and dict.get(entry, "guidislink") and guid.startswith(("http:", "https:", "/")):
+        link = absolute(guid, url)
+    authors = [_string(row, "name") or _string(row, "email") for row in _rows(entry, "authors")]
+    authors = list(filter(None, authors)) or [_string(entry, "author")]
     return Draft(
-        guid=line(_string(entry, "id"), LONGEST_GUID),
-        link=_link(entry, links, url),
+        guid=line(guid, LONGEST_GUID),
+        link=link,
         stated=_date(entry, dates, ("published", "created", "updated")),
         title=line(_text(dict.get(entry, "title"), _type(entry, "title")), LONGEST_TITLE),
         text=_main_text(entry),
-        author=line(", ".join(unique(_authors(entry))), LONGEST_TITLE),
+        author=line(", ".join(unique(authors)), LONGEST_TITLE),
         tags=unique(
             [_string(tag, "term") or _string(tag, "label") for tag in _rows(entry, "tags")]
         ),
         enclosures=unique([absolute(link, url) or "" for link in enclosures], LONGEST_URL),
     )
-
-
-def _link(entry: Row, links: list[dict[str, str]], url: str) -> str | None:
-    """Where the post is: the publisher's own address behind a service's, else the page, else none.
-
-    A guid is an address where it says so and looks like one; many that say so are numbers.
-    """
-    if original := absolute(_string(entry, "feedburner_origlink"), url):
-        return original
-    guid = _string(entry, "id")
-    is_address = dict.get(entry, "guidislink") and guid.startswith(("http:", "https:", "/"))
-    return _alternate(links, url) or (absolute(guid, url) if is_address else None)
 
 
 def _alternate(links: list[dict[str, str]], url: str) -> str | None:
@@ -300,15 +278,17 @@ def _alternate(links: list[dict[str, str]], url: str) -> str | None:
 
 def _main_text(entry: Row) -> str:
     """The longest content that says something, else the best summary."""
-    contents = [row for row in _rows(entry, "content") if _is_text(_string(row, "type"))]
+    contents = [
+        row
+        for row in _rows(entry, "content")
+        if (kind := _string(row, "type")) in HTML_TYPES
+        or kind.startswith("text")
+        or kind.endswith("xml")
+    ]
     contents.sort(key=lambda row: -len(_string(row, "value")))
     texts = (_text(_string(row, "value"), _string(row, "type")) for row in contents)
     summaries = (_text(dict.get(entry, name), _type(entry, name)) for name in SUMMARIES)
     return next(filter(None, chain(texts, summaries)), "")
-
-
-def _is_text(kind: str) -> bool:
-    return kind in HTML_TYPES or kind.startswith("text") or kind.endswith("xml")
 
 
 def _text(value: object, kind: str) -> str:
@@ -323,14 +303,9 @@ def _type(row: Row, name: str) -> str:
     return _string(detail, "type") if isinstance(detail, dict) else "text/plain"
 
 
-def _authors(entry: Row) -> list[str]:
-    names = [_string(row, "name") or _string(row, "email") for row in _rows(entry, "authors")]
-    return list(filter(None, names)) or [_string(entry, "author")]
-
-
 def _date(row: Row, dates: DateReader, names: tuple[str, ...]) -> datetime | None:
-    found = (dates.read(dict.get(row, name), dict.get(row, f"{name}_parsed")) for name in names)
-    return next(filter(None, found), None)
+    read = (dates.read(dict.get(row, name), dict.get(row, f"{name}_parsed")) for name in names)
+    return next(filter(None, read), None)
 
 
 def _links(row: Row) -> list[dict[str, str]]:

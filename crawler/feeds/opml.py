@@ -13,8 +13,10 @@ import codecs
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from email.utils import format_datetime
+from itertools import chain, takewhile
 from typing import Any, BinaryIO, Literal
 from xml.sax.saxutils import escape, quoteattr
 
@@ -51,155 +53,6 @@ STRICT: dict[str, Any] = {
     "encoding": "utf-8",
 }
 
-
-def read(chunks: Callable[[], Chunks], gathering: Callable[[], Gathering]) -> tuple[Gathering, int]:
-    """What an OPML document names, and how many outlines it has.
-
-    chunks:    the document's text from its start, each time it is called
-    gathering: makes what takes the feeds
-
-    A document that is not well-formed is read again as browsers read HTML, which takes most of
-    what is there; its problems say so.
-    """
-    taken = gathering()
-    try:
-        return taken, _outlines(etree.XMLPullParser(EVENTS, **STRICT), chunks(), taken)
-    except etree.XMLSyntaxError as error:
-        said = " ".join((error.msg or "no XML").split())
-    taken = gathering()
-    taken.problems.append(f"broken XML ({said}): read as far as possible")
-    parser = etree.HTMLPullParser(EVENTS, encoding="utf-8")
-    return taken, _outlines(parser, _without_floods(chunks()), taken)
-
-
-def _outlines(parser: Any, chunks: Chunks, taken: Gathering) -> int:
-    """Take all outlines; memory does not grow with the document."""
-    folders: list[str] = [""]
-    count = 0
-    for chunk in _fed(parser, chunks):
-        for event, element in chunk:
-            if not isinstance(element.tag, str) or _local(element.tag) != "outline":
-                _let_go(event, element)
-            elif event == "start":
-                count += 1
-                folders.append(_outline(element, folders[-1], taken))
-            else:
-                folders.pop()
-                _let_go(event, element)
-    return count
-
-
-def _fed(parser: Any, chunks: Chunks) -> Iterator[Any]:
-    for chunk in chunks:
-        parser.feed(chunk.encode("utf-8", "replace"))
-        yield parser.read_events()
-    parser.close()
-    yield parser.read_events()
-
-
-def _without_floods(chunks: Chunks) -> Iterator[str]:
-    """The same chunks; raises NoList at a tag that would keep the parser of HTML busy for hours."""
-    before = ""
-    for chunk in chunks:
-        if TOO_MANY.search(before + chunk):
-            raise NoList(TOO_MANY_SAID)
-        yield chunk
-        before = chunk
-
-
-def _let_go(event: str, element: Any) -> None:
-    """An element that has ended is not needed any more, nor what stands before it."""
-    if event == "end":
-        element.clear()
-        parent = element.getparent()
-        while parent is not None and element.getprevious() is not None:
-            del parent[0]
-
-
-def _local(tag: str) -> str:
-    return tag.rpartition("}")[2].rpartition(":")[2].lower()
-
-
-def _outline(element: Any, folder: str, taken: Gathering) -> str:
-    """Take one outline; the folder that its inner outlines stand in."""
-    if len(element.attrib) > MOST_ATTRIBUTES:
-        taken.refuse(_where(element), "an outline", None, TOO_MANY_SAID)
-        return folder
-    said = {_local(name): value for name, value in element.attrib.items()}
-    title = said.get("text", "").strip() or said.get("title", "")
-    kind = said.get("type", "").strip().lower()
-    url = said.get("xmlurl")
-    if url is None and kind in FEED_TYPES:
-        url = said.get("url")
-    if url is None:
-        if kind in ELSEWHERE and said.get("url"):
-            reason = "a link or another list, no feed"
-            taken.refuse(_where(element), said["url"], title.strip() or None, reason)
-            return folder
-        return category_of(f"{folder}/{title}") if title else folder
-    categories = (folder, *said.get("category", "").split(","))
-    taken.take(_where(element), url, title, said.get("htmlurl", "").strip() or None, categories)
-    return folder
-
-
-def _where(element: Any) -> str:
-    line = element.sourceline or 0
-    return f"line {line}" if line < LAST_LINE else f"after line {LAST_LINE}"
-
-
-def written(feeds: Iterable[Subscription], title: str, at: datetime) -> Iterator[str]:
-    """An OPML 2.0 document, line by line; a feed stands in the folder of each of its categories."""
-    folders: dict[tuple[str, ...], list[Subscription]] = {}
-    for feed in feeds:
-        for category in feed.categories or ("",):
-            folders.setdefault(tuple(category_of(category).split("/")), []).append(feed)
-    yield '<?xml version="1.0" encoding="UTF-8"?>\n<opml version="2.0">\n  <head>\n'
-    yield f"    <title>{_referenced(escape(NOT_IN_XML.sub(' ', title)))}</title>\n"
-    yield f"    <dateCreated>{format_datetime(at, usegmt=True)}</dateCreated>\n"
-    yield "  </head>\n  <body>\n"
-    yield from _nested(folders)
-    yield "  </body>\n</opml>\n"
-
-
-def _nested(folders: dict[tuple[str, ...], list[Subscription]]) -> Iterator[str]:
-    yield from (_line(feed, 0) for feed in folders.pop(("",), ()))
-    opened: tuple[str, ...] = ()
-    for path in [*sorted(folders), ()]:
-        shared = _shared(opened, path)
-        for depth in range(len(opened), shared, -1):
-            yield f"{_indent(depth - 1)}</outline>\n"
-        for depth in range(shared, len(path)):
-            yield f"{_indent(depth)}<outline text={_quoted(path[depth])}>\n"
-        yield from (_line(feed, len(path)) for feed in folders.get(path, ()))
-        opened = path
-
-
-def _shared(one: tuple[str, ...], other: tuple[str, ...]) -> int:
-    both = zip(one, other, strict=False)
-    return next((i for i, (a, b) in enumerate(both) if a != b), min(len(one), len(other)))
-
-
-def _line(feed: Subscription, depth: int) -> str:
-    named = _quoted(feed.title or feed.url)
-    title = f" title={named}" if feed.title else ""
-    site = f" htmlUrl={_quoted(feed.site)}" if feed.site else ""
-    url = _quoted(feed.url)
-    return f'{_indent(depth)}<outline type="rss" text={named}{title} xmlUrl={url}{site}/>\n'
-
-
-def _indent(depth: int) -> str:
-    return "  " * (depth + 2)
-
-
-def _quoted(text: str) -> str:
-    return _referenced(quoteattr(NOT_IN_XML.sub(" ", text)))
-
-
-def _referenced(text: str) -> str:
-    """What a terminal would act on as character references, since lists are printed as well."""
-    return UNSAFE.sub(lambda found: f"&#{ord(found[0])};", text)
-
-
 LARGEST_MB = 256
 BYTES_IN_MB = 1024 * 1024
 CHUNK_BYTES = 65_536
@@ -224,6 +77,138 @@ KINDS = (
 NO_TEXT = "neither OPML nor a list of URLs"
 
 
+def read(chunks: Callable[[], Chunks], gathering: Callable[[], Gathering]) -> tuple[Gathering, int]:
+    """Read what an OPML document names, and how many outlines it has.
+
+    chunks:    the document's text from its start, each time it is called
+    gathering: makes what takes the feeds
+
+    A document that is not well-formed is read again as browsers read HTML, which takes most of
+    what is there; its problems say so.
+    """
+    taken = gathering()
+    try:
+        return taken, _outlines(etree.XMLPullParser(EVENTS, **STRICT), chunks(), taken)
+    except etree.XMLSyntaxError as error:
+        reason = " ".join((error.msg or "no XML").split())
+    taken = gathering()
+    taken.problems.append(f"broken XML ({reason}): read as far as possible")
+    parser = etree.HTMLPullParser(EVENTS, encoding="utf-8")
+    return taken, _outlines(parser, _without_floods(chunks()), taken)
+
+
+def _outlines(parser: Any, chunks: Chunks, taken: Gathering) -> int:
+    """Take all outlines; memory does not grow with the document."""
+    folders: list[str] = [""]
+    count = 0
+    for chunk in chain(chunks, [None]):
+        if chunk is None:
+            parser.close()
+        else:
+            parser.feed(chunk.encode("utf-8", "replace"))
+        for event, element in parser.read_events():
+            if isinstance(element.tag, str) and _local(element.tag) == "outline":
+                if event == "start":
+                    count += 1
+                    folders.append(_outline(element, folders[-1], taken))
+                    continue
+                folders.pop()
+            if event == "end":
+                # An element that has ended is not needed any more, nor what stands before it.
+                element.clear()
+                parent = element.getparent()
+                while parent is not None and element.getprevious() is not None:
+                    del parent[0]
+    return count
+
+
+def _without_floods(chunks: Chunks) -> Iterator[str]:
+    """The same chunks; raises NoList at a tag that would keep the parser of HTML busy for hours."""
+    before = ""
+    for chunk in chunks:
+        if TOO_MANY.search(before + chunk):
+            raise NoList(TOO_MANY_SAID)
+        yield chunk
+        before = chunk
+
+
+def _local(tag: str) -> str:
+    return tag.rpartition("}")[2].rpartition(":")[2].lower()
+
+
+def _outline(element: Any, folder: str, taken: Gathering) -> str:
+    """Take one outline; the folder that its inner outlines stand in."""
+    if len(element.attrib) > MOST_ATTRIBUTES:
+        taken.refuse(_where(element), "an outline", None, TOO_MANY_SAID)
+        return folder
+    attributes = {_local(name): value for name, value in element.attrib.items()}
+    title = attributes.get("text", "").strip() or attributes.get("title", "")
+    kind = attributes.get("type", "").strip().lower()
+    url = attributes.get("xmlurl")
+    if url is None and kind in FEED_TYPES:
+        url = attributes.get("url")
+    if url is None:
+        if kind in ELSEWHERE and attributes.get("url"):
+            reason = "a link or another list, no feed"
+            taken.refuse(_where(element), attributes["url"], title.strip() or None, reason)
+            return folder
+        return category_of(f"{folder}/{title}") if title else folder
+    categories = (folder, *attributes.get("category", "").split(","))
+    site = attributes.get("htmlurl", "").strip() or None
+    taken.take(_where(element), url, title, site, categories)
+    return folder
+
+
+def _where(element: Any) -> str:
+    line = element.sourceline or 0
+    return f"line {line}" if line < LAST_LINE else f"after line {LAST_LINE}"
+
+
+def written(feeds: Iterable[Subscription], title: str, at: datetime) -> Iterator[str]:
+    """An OPML 2.0 document, line by line; a feed stands in the folder of each of its categories."""
+    folders: dict[tuple[str, ...], list[Subscription]] = {}
+    for feed in feeds:
+        for category in feed.categories or ("",):
+            folders.setdefault(tuple(category_of(category).split("/")), []).append(feed)
+    yield '<?xml version="1.0" encoding="UTF-8"?>\n<opml version="2.0">\n  <head>\n'
+    yield f"    <title>{_referenced(escape(NOT_IN_XML.sub(' ', title)))}</title>\n"
+    yield f"    <dateCreated>{format_datetime(at, usegmt=True)}</dateCreated>\n"
+    yield "  </head>\n  <body>\n"
+    yield from (_line(feed, 0) for feed in folders.pop(("",), ()))
+    opened: tuple[str, ...] = ()
+    for path in [*sorted(folders), ()]:
+        pairs = zip(opened, path, strict=False)
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        for depth in range(len(opened), shared, -1):
+            yield f"{_indent(depth - 1)}</outline>\n"
+        for depth in range(shared, len(path)):
+            yield f"{_indent(depth)}<outline text={_quoted(path[depth])}>\n"
+        yield from (_line(feed, len(path)) for feed in folders.get(path, ()))
+        opened = path
+    yield "  </body>\n</opml>\n"
+
+
+def _line(feed: Subscription, depth: int) -> str:
+    named = _quoted(feed.title or feed.url)
+    title = f" title={named}" if feed.title else ""
+    site = f" htmlUrl={_quoted(feed.site)}" if feed.site else ""
+    url = _quoted(feed.url)
+    return f'{_indent(depth)}<outline type="rss" text={named}{title} xmlUrl={url}{site}/>\n'
+
+
+def _indent(depth: int) -> str:
+    return "  " * (depth + 2)
+
+
+def _quoted(text: str) -> str:
+    return _referenced(quoteattr(NOT_IN_XML.sub(" ", text)))
+
+
+def _referenced(text: str) -> str:
+    """What a terminal would act on as character references, since lists are printed as well."""
+    return UNSAFE.sub(lambda match: f"&#{ord(match[0])};", text)
+
+
 def read_list(file: BinaryIO, name: str, config: Config) -> FeedList:
     """What a seekable file lists; `name` stands in the messages.
 
@@ -232,55 +217,45 @@ def read_list(file: BinaryIO, name: str, config: Config) -> FeedList:
     if file.seek(0, io.SEEK_END) > LARGEST_MB * BYTES_IN_MB:
         raise ConfigError(f"{name}: larger than {LARGEST_MB} MB; import it in parts")
     encoding, problem = encoding_of(file)
+    head = next(_decoded(file, encoding), "").lstrip()
+    taken = Gathering(config)
     try:
-        taken = _taken(file, encoding, config)
+        if head.startswith("<"):
+            taken, count = read(lambda: _decoded(file, encoding), lambda: Gathering(config))
+            if not count:
+                kinds = [
+                    (match.start(), kind) for sign, kind in KINDS if (match := sign.search(head))
+                ]
+                raise NoList(min(kinds)[1] if kinds else NO_TEXT)
+        elif head.startswith(("{", "[")) or "\0" in head:
+            raise NoList(NO_TEXT)
+        else:
+            _take_lines(_decoded(file, encoding), taken)
     except NoList as error:
         raise ConfigError(f"{name}: {error}") from None
     taken.problems += [problem] if problem else []
-    found = taken.result()
-    if not (found.feeds or found.refused):
-        why = f" ({found.problems[0]})" if found.problems else ""
+    listed = taken.result()
+    if not (listed.feeds or listed.refused):
+        why = f" ({listed.problems[0]})" if listed.problems else ""
         raise ConfigError(f"{name}: no feeds in it{why}")
-    return found
+    return listed
 
 
-def _taken(file: BinaryIO, encoding: str, config: Config) -> Gathering:
-    head = next(_decoded(file, encoding), "").lstrip()
-    if head.startswith("<"):
-        taken, count = read(lambda: _decoded(file, encoding), lambda: Gathering(config))
-        if not count:
-            raise NoList(_kind(head))
-        return taken
-    if head.startswith(("{", "[")) or "\0" in head:
-        raise NoList(NO_TEXT)
-    return _lines(_decoded(file, encoding), Gathering(config))
-
-
-def _kind(head: str) -> str:
-    found = [(match.start(), kind) for sign, kind in KINDS if (match := sign.search(head))]
-    return min(found)[1] if found else NO_TEXT
-
-
-def _lines(chunks: Iterator[str], taken: Gathering) -> Gathering:
-    """A URL a line; what follows `#` at the start of a word is a comment."""
-    for number, line in enumerate(_by_line(chunks), 1):
-        url, *rest = line.split(maxsplit=1) or ("#",)
-        if url.startswith("#"):
-            continue
-        if rest and not rest[0].startswith("#"):
-            taken.refuse(f"line {number}", line.strip(), None, "more than a URL")
-        else:
-            taken.take(f"line {number}", url)
-    return taken
-
-
-def _by_line(chunks: Iterator[str]) -> Iterator[str]:
-    rest = ""
-    for chunk in chunks:
-        *lines, rest = (rest + chunk).replace("\r\n", "\n").split("\n")
-        yield from lines
-        rest = rest[:LONGEST_LINE]
-    yield rest
+def _take_lines(chunks: Iterator[str], taken: Gathering) -> None:
+    """Take a URL a line; what follows `#` at the start of a word is a comment."""
+    number, tail = 0, ""
+    for chunk in chain(chunks, ["\n"]):
+        *lines, tail = (tail + chunk).replace("\r\n", "\n").split("\n")
+        tail = tail[:LONGEST_LINE]
+        for line in lines:
+            number += 1
+            url, *more = line.split(maxsplit=1) or ("#",)
+            if url.startswith("#"):
+                continue
+            if more and not more[0].startswith("#"):
+                taken.refuse(f"line {number}", line.strip(), None, "more than a URL")
+            else:
+                taken.take(f"line {number}", url)
 
 
 def encoding_of(file: BinaryIO) -> tuple[str, str | None]:
@@ -293,23 +268,20 @@ def encoding_of(file: BinaryIO) -> tuple[str, str | None]:
     for mark, name in BYTE_ORDER_MARKS:
         if head.startswith(mark):
             return name, None
-    declared = _declared(head)
-    if _bad_at(file, "utf-8") is None:
+    match, declared = DECLARED.search(head), None
+    with suppress(LookupError):
+        declared = codecs.lookup(match[1].decode("ascii")).name if match else None
+    if (bad_at := _bad_at(file, "utf-8")) is None:
         seven_bits = declared is not None and declared.startswith(("iso2022", "utf_7", "hz"))
         return (declared if seven_bits else "utf-8") or "utf-8", None
     if declared not in (None, "utf-8") and _bad_at(file, str(declared)) is None:
         return str(declared), None
-    guessed = _guess(file)
+    from charset_normalizer import from_bytes  # slow to import, and seldom needed
+
+    file.seek(bad_at)
+    best = from_bytes(file.read(CHUNK_BYTES), cp_isolation=LIKELY).best()
+    guessed = best.encoding if best else "cp1252"
     return guessed, f"not in {declared or 'utf-8'} as it should be: read as {guessed}"
-
-
-def _declared(head: bytes) -> str | None:
-    """The declared encoding by Python's name; None where it is unknown or none is declared."""
-    found = DECLARED.search(head)
-    try:
-        return codecs.lookup(found[1].decode("ascii")).name if found else None
-    except LookupError:
-        return None
 
 
 def _bad_at(file: BinaryIO, encoding: str) -> int | None:
@@ -325,14 +297,6 @@ def _bad_at(file: BinaryIO, encoding: str) -> int | None:
     except UnicodeError:
         return at
     return None
-
-
-def _guess(file: BinaryIO) -> str:
-    from charset_normalizer import from_bytes  # slow to import, and seldom needed
-
-    file.seek(_bad_at(file, "utf-8") or 0)
-    best = from_bytes(file.read(CHUNK_BYTES), cp_isolation=LIKELY).best()
-    return best.encoding if best else "cp1252"
 
 
 def _decoded(file: BinaryIO, encoding: str) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 feedparser's own `parse` has none: some hundred kilobytes of categories, of names in an author or
 of line ends keep it busy for minutes. Here the methods are bounded that grow faster than a
-document. feedparser ships no types; what it gives leaves `parsing` as plain dicts.
+document. feedparser ships no types; what it gives leaves `xml` as plain dicts.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Bounded(_FeedParserMixin):  # type: ignore[misc] # feedparser has no types
     def _sync_author_detail(self, key: str = "author") -> None:
         # The search for an address in it takes the square of its length.
         context = self._get_context()
-        if len(said := dict.get(context, key) or "") > LONGEST_AUTHOR:
-            context[key] = said[:LONGEST_AUTHOR]
+        if len(author := dict.get(context, key) or "") > LONGEST_AUTHOR:
+            context[key] = author[:LONGEST_AUTHOR]
         super()._sync_author_detail(key)
 
     def track_namespace(self, prefix: Any, uri: Any) -> None:
@@ -83,7 +83,9 @@ class Bounded(_FeedParserMixin):  # type: ignore[misc] # feedparser has no types
         """The text of an element; feedparser would move all pieces once for each empty one."""
         stack = self.elementstack
         if stack and stack[-1][0] == element and len(stack[-1][2]) > MANY_PIECES:
-            stack[-1][2] = _without_empty_front(list(stack[-1][2]))
+            pieces = list(stack[-1][2])
+            first = next((n for n, piece in enumerate(pieces) if piece.strip()), len(pieces))
+            stack[-1][2] = pieces[first:]
         return super().pop(element, strip_whitespace)
 
     # feedparser takes a second description for the content, which these never are.
@@ -114,10 +116,10 @@ class Bounded(_FeedParserMixin):  # type: ignore[misc] # feedparser has no types
     def _end_day(self) -> None:
         self._skip("skipdays", self.pop("day"), self.skip_days)
 
-    def _skip(self, within: str, said: Any, skipped: list[str]) -> None:
+    def _skip(self, within: str, text: Any, skipped: list[str]) -> None:
         stack = self.elementstack
-        if stack and stack[-1][0] == within and said and len(skipped) < MOST_HOURS:
-            skipped.append(str(said))
+        if stack and stack[-1][0] == within and text and len(skipped) < MOST_HOURS:
+            skipped.append(str(text))
 
 
 class Strict(Bounded, StrictFeedParser):  # type: ignore[misc] # as above
@@ -167,8 +169,3 @@ class Loose(Bounded, LooseFeedParser):  # type: ignore[misc] # as above
             super().handle_charref(ref)
         except (ValueError, OverflowError):
             return
-
-
-def _without_empty_front(pieces: list[Any]) -> list[Any]:
-    first = next((n for n, piece in enumerate(pieces) if piece.strip()), len(pieces))
-    return pieces[first:]

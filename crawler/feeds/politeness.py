@@ -1,4 +1,4 @@
-"""What a feed's push subscription means for its polls: fewer of them, never none."""
+"""When to poll a feed: less often where a hub delivers, and never when the feed asks not to."""
 
 from __future__ import annotations
 
@@ -9,6 +9,10 @@ from typing import Any
 from crawler.items import Bounds
 
 Push = Mapping[str, Any]  # `push` of a document in `feeds`
+WEEK_HOURS = 168
+HOUR = timedelta(hours=1)
+# A feed that asks to be left alone for longer has lost count.
+MOST_HOURS = 7 * 24.0
 
 
 def is_active(push: Push | None, now: datetime) -> bool:
@@ -40,12 +44,6 @@ def poll_hours(planned_hours: float, push: Push | None, now: datetime, rare_hour
     return max(planned_hours, rare_hours) if is_proven(push, now) else planned_hours
 
 
-WEEK_HOURS = 168
-HOUR = timedelta(hours=1)
-# A feed that asks to be left alone for longer has lost count.
-MOST_HOURS = 7 * 24.0
-
-
 def not_before(
     when: datetime, seen: datetime, bounds: Bounds, at_least_hours: float | None
 ) -> datetime:
@@ -54,13 +52,10 @@ def not_before(
     at_least_hours: how long the answer is good (Cache-Control); None: it does not say
     """
     hours = min(MOST_HOURS, max(bounds.every_hours or 0.0, at_least_hours or 0.0))
-    return _open(max(when, seen + timedelta(hours=hours)), bounds)
-
-
-def _open(when: datetime, bounds: Bounds) -> datetime:
-    """The moment itself, or the beginning of the next hour in which the feed wants readers."""
+    when = max(when, seen + timedelta(hours=hours))
     if not bounds.skip_hours and not bounds.skip_days:
         return when
+    # The moment itself, or the beginning of the next hour in which the feed wants readers.
     moment = when
     for _ in range(WEEK_HOURS + 1):
         if moment.hour not in bounds.skip_hours and moment.weekday() not in bounds.skip_days:

@@ -83,27 +83,27 @@ class Gathering:
         """One feed of the list; a URL that is none is refused. Raises NoList."""
         title = tidy(title or "", TITLE_CHARACTERS) or None
         try:
-            known = feed_url(url, self.config)
+            feed = feed_url(url, self.config)
         except ValueError as error:
             self.refuse(where, url, title, str(error))
             return
-        before = self._feeds.get(known) or Subscription(known)
-        self._feeds[known] = Subscription(
-            known,
-            before.title or (None if title in (url.strip(), known) else title),
+        before = self._feeds.get(feed) or Subscription(feed)
+        self._feeds[feed] = Subscription(
+            feed,
+            before.title or (None if title in (url.strip(), feed) else title),
             before.site or site,
             self._united(before.categories, categories),
         )
         if len(self._feeds) > MOST_FEEDS:
             raise NoList(f"more than {MOST_FEEDS:,} feeds; import it in parts")
 
-    def _united(self, known: tuple[str, ...], named: Iterable[str]) -> tuple[str, ...]:
+    def _united(self, categories: tuple[str, ...], named: Iterable[str]) -> tuple[str, ...]:
         for category in filter(None, map(category_of, named)):
-            if category not in known and len(known) == MOST_CATEGORIES:
+            if category not in categories and len(categories) == MOST_CATEGORIES:
                 self._crowded = True
-            elif category not in known:
-                known = (*known, category)
-        return known
+            elif category not in categories:
+                categories = (*categories, category)
+        return categories
 
     def refuse(self, where: str, url: str, title: str | None, reason: str) -> None:
         """Something that is no feed. Raises NoList after very many of them."""
@@ -142,10 +142,10 @@ def feed_url(text: str, config: Config) -> str:
             "(--spider NAME), whose file has headers = { Authorization = 'Basic ${VARIABLE}' }"
         )
     strip = config.strip_parameters
-    known = canonical(url, TRACKING_PARAMETERS if strip is None else strip)
-    if not is_http(known) or re.search(r"\s", known):
+    url = canonical(url, TRACKING_PARAMETERS if strip is None else strip)
+    if not is_http(url) or re.search(r"\s", url):
         raise ValueError("no http or https URL")
-    return known
+    return url
 
 
 def tidy(text: str, most: int) -> str:

@@ -20,7 +20,7 @@ from crawler.storage import redis as redis_health
 from crawler.storage.client import Database
 from crawler.storage.dedup import index as opening
 from crawler.storage.dedup.index import as_stored
-from crawler.storage.due import MOST, Fetches, Standing, standing
+from crawler.storage.due import MAX_COUNTED, Fetches, LastRun, last_run
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.health import Server
 from crawler.storage.indexes import Lack
@@ -44,14 +44,14 @@ async def check_passes(db: Database, sites: Sequence[Site], now: datetime) -> li
     names = [site.wrapper.name for site in sites]
     return [
         of_spider(
-            name, await standing(db, name, now), working.get(f"{leases.CRAWL}{name}", []), now
+            name, await last_run(db, name, now), working.get(f"{leases.CRAWL}{name}", []), now
         )
         for name in names
     ]
 
 
 def of_spider(
-    name: str, found: Standing | None, working: Sequence[Holder], now: datetime
+    name: str, found: LastRun | None, working: Sequence[Holder], now: datetime
 ) -> Finding:
     """What the database says of a spider. working: the processes that run it now."""
     if found is None:
@@ -89,10 +89,10 @@ def _with_failures(name: str, said: str, fetches: Fetches | None, now: datetime)
     return warning(CHECK, said, f"scrapy targets {name} --errors lists them", of=name)
 
 
-def _due(found: Standing, now: datetime) -> str:
+def _due(found: LastRun, now: datetime) -> str:
     if found.since is None:
         return "nothing is due"
-    more = " or more" if found.due == MOST else ""
+    more = " or more" if found.due == MAX_COUNTED else ""
     waits = span((now - found.since).total_seconds())
     return f"{count(found.due, 'target')}{more} due, the first since {waits}"
 

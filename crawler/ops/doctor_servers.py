@@ -24,7 +24,7 @@ from crawler.storage.due import MAX_COUNTED, Fetches, LastRun, last_run
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.health import Server
 from crawler.storage.indexes import Lack
-from crawler.storage.invariants import Broken, Law
+from crawler.storage.invariants import Broken, Invariant
 from crawler.storage.leases import Holder
 from crawler.storage.redis import RedisServer
 from crawler.storage.schema import VERSION
@@ -174,13 +174,13 @@ VISIT = "scrapy doctor --deep --repair makes their targets due; then run scrapy 
 REMOVE = "scrapy doctor --deep --repair removes what was never acknowledged"
 REBUILD = "scrapy duplicates rebuild"
 ADVICE = {
-    Law.LAST_LOGGED: REPAIR,
-    Law.NEWEST: VISIT,
-    Law.REQUESTED: REPAIR,
-    Law.VERSION_LOGGED: REMOVE,
-    Law.HAS_VERSION: VISIT,
-    Law.POST_TARGET: VISIT,
-    Law.POST_LOGGED: VISIT,
+    Invariant.LAST_LOGGED: REPAIR,
+    Invariant.NEWEST: VISIT,
+    Invariant.REQUESTED: REPAIR,
+    Invariant.VERSION_LOGGED: REMOVE,
+    Invariant.HAS_VERSION: VISIT,
+    Invariant.POST_TARGET: VISIT,
+    Invariant.POST_LOGGED: VISIT,
 }
 
 
@@ -215,7 +215,7 @@ async def examine(db: Database, say: Say) -> list[Finding]:
     return found
 
 
-def _of_law(law: Law, broken: Broken) -> Finding:
+def _of_law(law: Invariant, broken: Broken) -> Finding:
     if not broken.count:
         return ok(law, "always")
     more = ", …" if broken.count > len(broken.examples) else ""

@@ -42,8 +42,9 @@ BATCH, BATCH_BYTES = 1000, 8 * 1024**2
 ORDINARY: Document = {"type": "collection", "name": {"$not": {"$regex": r"^system\."}}}
 # Running processes of either database do not matter to the copy.
 LEASES = "leases"
-# An empty database that a command has opened has these documents in `meta`.
-NOT_ITS_OWN: Document = {"_id": {"$nin": [META["_id"]], "$not": {"$regex": f"^{TEST} "}}}
+# Documents of `meta` in a database that is in use: each database that a command has opened has its
+# version there, and one that was tested may have documents of the test.
+META_IN_USE: Document = {"_id": {"$nin": [META["_id"]], "$not": {"$regex": f"^{TEST} "}}}
 AGAIN = "what is there is not whole: run the same command again, it begins anew"
 
 
@@ -73,7 +74,15 @@ async def copy(source: Database, target: Database, origin: str, say: Say) -> dic
     try:
         counts = await _copy_collections(source, target, say)
         say("counting")
-        await _verify(source, target, counts)
+        for name, copied in counts.items():
+            query = _to_copy(name)
+            there = await target[name].count_documents(query)
+            now = await source[name].count_documents(query)
+            if not copied == there == now:
+                raise StorageError(
+                    f"{name}: {copied:,} documents were copied, {there:,} are there, {now:,} are "
+                    f"in the source now: end what writes to it; {AGAIN}"
+                )
         await target.meta.replace_one(META, {"version": VERSION}, upsert=True)
         return counts
     except PyMongoError as error:
@@ -94,7 +103,7 @@ async def _prepare(target: Database, origin: str) -> None:
     meta = await target.meta.find_one(META) or {}
     if COPYING not in meta:
         for name in names:
-            query = NOT_ITS_OWN if name == "meta" else {}
+            query = META_IN_USE if name == "meta" else {}
             if name != LEASES and await target[name].find_one(query, {"_id": 1}) is not None:
                 raise StorageError(
                     f"database {target.name!r} is not empty (there are documents in {name}): name "
@@ -157,16 +166,3 @@ async def _batches(
             batch, size = [], 0
     if batch:
         yield batch
-
-
-async def _verify(source: Database, target: Database, counts: dict[str, int]) -> None:
-    """Raise StorageError where a collection has another number of documents than its source."""
-    for name, copied in counts.items():
-        query = _to_copy(name)
-        there = await target[name].count_documents(query)
-        now = await source[name].count_documents(query)
-        if not copied == there == now:
-            raise StorageError(
-                f"{name}: {copied:,} documents were copied, {there:,} are there, {now:,} are in "
-                f"the source now: end what writes to it; {AGAIN}"
-            )

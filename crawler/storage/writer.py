@@ -37,6 +37,7 @@ from crawler.storage import (
     visits,
     websub,
 )
+from crawler.storage import feeds as feedposts
 from crawler.storage import listings as cards
 from crawler.storage import posts as versions
 from crawler.storage import recovery as interrupted
@@ -243,7 +244,7 @@ class Writer:
         verdicts = await self._write_versions_and_claim(batch)
         items = [v for v in batch if v.stores_content and v.fetched.target.kind is Kind.ITEM]
         await posts.store(self._db, items, verdicts)
-        await feeds.store(self._db, batch, verdicts)
+        await feedposts.store(self._db, batch, verdicts)
         await sources.settle_shared(self._db, self._registry, batch)
         if self._registry is not None and verdicts:
             written = {one.key for visit in batch for one in visit.candidates}
@@ -251,7 +252,7 @@ class Writer:
         await feeds.note(self._db, batch)
         await cells.note(self._db, batch)
         for visit in batch:
-            self.discovered += await feeds.follow(self._db, visit, self._due)
+            self.discovered += await feedposts.follow(self._db, visit, self._due)
         if self._leases is not None and not self._leases.is_sure:
             raise Slept
         if late := await targets.acknowledge(self._db, batch):

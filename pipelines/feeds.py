@@ -13,7 +13,6 @@ from crawler.errors import StorageError
 from crawler.feeds.politeness import not_before, poll_hours
 from crawler.items import SEEN, Collected, Fetched, Kind, KnownPost, Monitor, Outcome, Post, Visit
 from crawler.storage import feeds
-from crawler.storage import feeds as feedposts
 from crawler.utils.text import count
 from pipelines import changes
 from pipelines import changes as following
@@ -207,15 +206,15 @@ class FeedsPipeline(OfSession):
         known: Mapping[str, KnownPost] | None = None
         if item.push is not None or item.content_hash != target.content_hash:
             ids = [post.id for post in item.posts]
-            known = await read(lambda: feedposts.known(db, target, ids))
+            known = await read(lambda: feeds.posts_by_id(db, target, ids))
             if not known and monitor.posts:
-                known = await read(lambda: feedposts.known_by_link(db, target, item.posts))
+                known = await read(lambda: feeds.posts_by_link(db, target, item.posts))
         visit = decide(item, self.rules, monitor, known)
         if visit.collected is not None and (doubted := visit.collected.doubted):
             posts = count(doubted, "known post")
             logger.info("%s: its hub sent other contents of %s, fetching it", target.url, posts)
         if visit.has_new_content and item.posts and item.push is None:
-            other = await read(lambda: feeds.twin(db, item))
+            other = await read(lambda: feeds.duplicate_of(db, item))
             if other is not None:
                 visit.become_alias(other, "the same posts as")
         return visit

@@ -533,7 +533,9 @@ class CellReader:
         names = [n for n, one in wrapper.cells.items() if one.url == cell.url and n != target.cell]
         if not names:
             return []
-        found = await session.patience.read(lambda: cells.others(session.db, session.spider, names))
+        found = await session.patience.read(
+            lambda: cells.targets_of(session.db, session.spider, names)
+        )
         free = [one for one in found if one.key not in session.in_flight | session.along]
         for one in free:
             session.take_along(one)

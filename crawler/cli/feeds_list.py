@@ -149,7 +149,7 @@ async def _query(db: Database, config: Config, opts: argparse.Namespace) -> Docu
 async def _rows(
     db: Database, query: Document, now: datetime, *, errors: bool
 ) -> AsyncIterator[Document]:
-    async for target, monitor in subscriptions.shown_feeds(db, query):
+    async for target, monitor in subscriptions.listed(db, query):
         row = row_of(target, monitor)
         if row["trouble"] or not errors:
             yield row

@@ -127,23 +127,23 @@ async def _learned(
     db: Database, spider: str, asked: Asked, now: datetime, *, stop: bool
 ) -> Document:
     from crawler.planning.learning import Asked, choose, outcome, progress
-    from crawler.storage import learning as learnings
+    from crawler.storage import sampling_phases
 
-    phase = await learnings.follow(db, spider, now)
+    phase = await sampling_phases.follow(db, spider, now)
     if phase is None and stop:
         raise ConfigError(f"{spider} is not learning")
-    if phase is None and asked == Asked() and (last := await learnings.latest(db, spider)):
+    if phase is None and asked == Asked() and (last := await sampling_phases.latest(db, spider)):
         return outcome(last)
     if phase is None or asked.differs_from(phase):
         choice = await choose(db, spider, asked.over(phase) if phase else asked, now)
         if phase is not None:
-            await learnings.end(db, phase, now)
-        await learnings.begin(db, choice.phase, choice.places)
-        phase = await learnings.follow(db, spider, now) or choice.phase
+            await sampling_phases.end(db, phase, now)
+        await sampling_phases.begin(db, choice.phase, choice.places)
+        phase = await sampling_phases.follow(db, spider, now) or choice.phase
         return await progress(db, phase, now) | {"begun": True, "notes": choice.notes}
     done = await progress(db, phase, now)
     if stop:
-        await learnings.end(db, phase, now)
+        await sampling_phases.end(db, phase, now)
         done |= {"learning": False, "ended": now}
     return done
 

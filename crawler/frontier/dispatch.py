@@ -10,7 +10,7 @@ import numpy as np
 from crawler.extract.list_wrappers import FeedsWrapper, of_databases
 from crawler.frontier.session import Session
 from crawler.storage import due as waiting
-from crawler.storage.due import Found, Served
+from crawler.storage.due import DueTargets, Served
 from crawler.storage.retry import in_batches
 from schedules.dispatch.dispatch import Capacity, dispatch, equal_ratio
 from schedules.history import Floats, Ints
@@ -39,7 +39,7 @@ async def chosen(session: Session, size: int) -> AsyncIterator[list[str]]:
         yield [found.ids[i] for i in part]
 
 
-async def _served(session: Session, found: Found) -> float | Floats:
+async def _served(session: Session, found: DueTargets) -> float | Floats:
     """The ratio that all would have if all had the same.
 
     Where requests are short, it is what they had so far. Where time is short, each host is by
@@ -65,7 +65,7 @@ def _is_short(session: Session, room: int | None) -> bool:
     return short or session.may_end_early
 
 
-def _of_host(session: Session, found: Found) -> Ints | None:
+def _of_host(session: Session, found: DueTargets) -> Ints | None:
     """(h,) requests that each host may still get."""
     if not session.limits.cap:
         return None

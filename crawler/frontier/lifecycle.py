@@ -16,8 +16,7 @@ from crawler.extract.list_wrappers import definitions
 from crawler.extract.wrapper import Wrapper
 from crawler.items import LinkCount, Visit
 from crawler.storage import aliases as moves
-from crawler.storage import cells, listings, plans, runs, sites, targets, visits
-from crawler.storage import learning as learnings
+from crawler.storage import cells, listings, plans, runs, sampling_phases, sites, targets, visits
 from crawler.storage import recovery as interrupted
 from crawler.storage.client import Database
 from crawler.storage.dedup import edits as leaving
@@ -53,7 +52,7 @@ async def prepare(one: Beginning, *, full: bool) -> ObjectId:
     for old, new in await moves.rename_moved(db, spider, one.config.gone_confirmations):
         logger.info("%s has moved for good to %s", old, new)
     await cells.define(db, spider, definitions(one.wrapper), started)
-    await learnings.follow(db, spider, started)
+    await sampling_phases.follow(db, spider, started)
     if full:
         await runs.mark_full(db, run)
         await targets.make_all_due(db, spider, started)

@@ -26,8 +26,7 @@ from crawler.frontier.lifecycle import Beginning, Ending, Left, counts_of, prepa
 from crawler.frontier.run_warnings import RunWarnings, of_run
 from crawler.frontier.worker import Worker, opened_worker
 from crawler.items import Fetched, LinkCounts, Outcome, Skipped, Target, Visit
-from crawler.storage import cells, plans, runs, targets
-from crawler.storage import learning as learnings
+from crawler.storage import cells, plans, runs, sampling_phases, targets
 from crawler.storage import runs as hosts
 from crawler.storage.client import Database, in_words
 from crawler.storage.dedup.index import opened
@@ -393,7 +392,7 @@ class Session:
         """Learn what every process of a pass has to know."""
         self.is_full = self.run is not None and await runs.is_full(self.db, self.run)
         if plan := await plans.latest(self.db, self.spider, self.started):
-            besides = await learnings.requests_per_day(self.db, plan["spiders"], self.started)
+            besides = await sampling_phases.requests_per_day(self.db, plan["spiders"], self.started)
             besides += await cells.requests_per_day(self.db, plan["spiders"])
             self.allowance.follow(plan, besides, is_full=self.is_full)
         self.limits.holds |= await hosts.holds(self.db, self.started)

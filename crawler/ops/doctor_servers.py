@@ -20,11 +20,11 @@ from crawler.storage import redis as redis_health
 from crawler.storage.client import Database
 from crawler.storage.dedup import index as opening
 from crawler.storage.dedup.index import as_stored
-from crawler.storage.due import MOST, Fetches, Standing, standing
+from crawler.storage.due import MAX_COUNTED, Fetches, LastRun, last_run
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.health import Server
 from crawler.storage.indexes import Lack
-from crawler.storage.invariants import Broken, Law
+from crawler.storage.invariants import Broken, Invariant
 from crawler.storage.leases import Holder
 from crawler.storage.redis import RedisServer
 from crawler.storage.schema import VERSION
@@ -44,14 +44,14 @@ async def check_passes(db: Database, sites: Sequence[Site], now: datetime) -> li
     names = [site.wrapper.name for site in sites]
     return [
         of_spider(
-            name, await standing(db, name, now), working.get(f"{leases.CRAWL}{name}", []), now
+            name, await last_run(db, name, now), working.get(f"{leases.CRAWL}{name}", []), now
         )
         for name in names
     ]
 
 
 def of_spider(
-    name: str, found: Standing | None, working: Sequence[Holder], now: datetime
+    name: str, found: LastRun | None, working: Sequence[Holder], now: datetime
 ) -> Finding:
     """What the database says of a spider. working: the processes that run it now."""
     if found is None:
@@ -89,10 +89,10 @@ def _with_failures(name: str, said: str, fetches: Fetches | None, now: datetime)
     return warning(CHECK, said, f"scrapy targets {name} --errors lists them", of=name)
 
 
-def _due(found: Standing, now: datetime) -> str:
+def _due(found: LastRun, now: datetime) -> str:
     if found.since is None:
         return "nothing is due"
-    more = " or more" if found.due == MOST else ""
+    more = " or more" if found.due == MAX_COUNTED else ""
     waits = span((now - found.since).total_seconds())
     return f"{count(found.due, 'target')}{more} due, the first since {waits}"
 
@@ -174,13 +174,13 @@ VISIT = "scrapy doctor --deep --repair makes their targets due; then run scrapy 
 REMOVE = "scrapy doctor --deep --repair removes what was never acknowledged"
 REBUILD = "scrapy duplicates rebuild"
 ADVICE = {
-    Law.LAST_LOGGED: REPAIR,
-    Law.NEWEST: VISIT,
-    Law.REQUESTED: REPAIR,
-    Law.VERSION_LOGGED: REMOVE,
-    Law.HAS_VERSION: VISIT,
-    Law.POST_TARGET: VISIT,
-    Law.POST_LOGGED: VISIT,
+    Invariant.LAST_LOGGED: REPAIR,
+    Invariant.NEWEST: VISIT,
+    Invariant.REQUESTED: REPAIR,
+    Invariant.VERSION_LOGGED: REMOVE,
+    Invariant.HAS_VERSION: VISIT,
+    Invariant.POST_TARGET: VISIT,
+    Invariant.POST_LOGGED: VISIT,
 }
 
 
@@ -215,7 +215,7 @@ async def examine(db: Database, say: Say) -> list[Finding]:
     return found
 
 
-def _of_law(law: Law, broken: Broken) -> Finding:
+def _of_law(law: Invariant, broken: Broken) -> Finding:
     if not broken.count:
         return ok(law, "always")
     more = ", …" if broken.count > len(broken.examples) else ""

@@ -13,11 +13,10 @@ from bson import ObjectId
 
 from crawler.errors import ConfigError
 from crawler.planning.population import keys_of
-from crawler.storage import histories, sites
-from crawler.storage import learning as learnings
+from crawler.storage import histories, sampling_phases, sites
 from crawler.storage.client import Database, Document
 from crawler.storage.histories import Watched
-from crawler.storage.learning import Phase
+from crawler.storage.sampling_phases import Phase
 from crawler.storage.sites import Site
 from crawler.utils.text import period, span
 from schedules.evaluation import sampling
@@ -96,7 +95,7 @@ async def choose(db: Database, spider: str, asked: Asked, now: datetime) -> Choi
     if not len(rows):
         raise ConfigError(f"no page of {spider!r} was seen so far; run scrapy crawl first")
     site = (await sites.of_spiders(db, [spider]))[0]
-    pace = await learnings.seconds_per_visit(db, spider)
+    pace = await sampling_phases.seconds_per_visit(db, spider)
     every, weeks = asked.every_hours or USUAL_HOURS, asked.weeks or USUAL_WEEKS
     per_day = _budget(asked, every)
     limit = _limit(per_day, every, site, pace)
@@ -206,7 +205,7 @@ def _of_site(site: Site) -> Iterator[str]:
 
 async def progress(db: Database, phase: Phase, now: datetime) -> Document:
     """How far a phase is."""
-    rows = [row async for row in learnings.polls(db, phase, now)]
+    rows = [row async for row in sampling_phases.polls(db, phase, now)]
     return _described(phase.document()) | {
         "learning": True,
         "days_left": round((phase.until - now) / DAY, 2),

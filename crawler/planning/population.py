@@ -60,10 +60,10 @@ async def gather(db: Database, watched: Watched, config: Config, now_hours: floa
         return keys_of_texts(await sites.keys_in_category(db, spider, category))
 
     weight = await _weights(watched, found, keys, in_category)
-    believed = reliable(watched.histories, watched.said, watched.lies, site, len(found))
+    believed = reliable(watched.histories, watched.stated, watched.lies, site, len(found))
     is_feed = watched.window > 0
     believed_of = believed[site] | is_feed
-    histories = timed(watched.histories, watched.said, believed_of, is_feed)
+    histories = timed(watched.histories, watched.stated, believed_of, is_feed)
     population = population_of(watched, found, keys, weight, config, now_hours)
     return Gathered(watched, found, population, histories, believed, _fixed(watched, found, config))
 

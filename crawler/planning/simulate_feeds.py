@@ -102,7 +102,7 @@ def stage_of_past(gathered: Gathered, moments: Moments) -> Stage:
 
 def _posts(watched: Watched, rows: Ints) -> Times:
     """When the posts of some targets appeared, in the order of time."""
-    after, by, said = watched.histories.after, watched.histories.by, watched.said
+    after, by, said = watched.histories.after, watched.histories.by, watched.stated
     inside = (said >= after) & (said <= by)
     found = replace(watched.histories, by=np.where(inside, said, by)).of(rows)
     feed = np.repeat(np.arange(len(rows)), np.diff(found.first))

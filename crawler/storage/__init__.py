@@ -1,1 +1,12 @@
-"""The only code that talks to MongoDB: one module a collection, one writer, the embedded server."""
+"""Storage in MongoDB, and the shared state of several workers in Redis.
+
+`store.Store.open` reaches the database, starting the embedded server where no URI is set (`client`,
+`embedded`), and migrates it (`schema`). `writer` stores visits in batches and is the only code that
+adds targets during a run; `fences` and `leases` keep two processes from storing the same visit.
+Most other modules are named after a collection, such as `targets`, `feeds`, `cells`, `posts`,
+`listings`, `visits`, `plans` and `runs`, and hold all of its queries. `histories`, `due` and
+`freshness` read many targets as arrays, `invariants` checks a whole database, and `dedup` is the
+index of near-duplicates.
+
+Only this package imports pymongo. It never fetches a page, and it decides no schedule.
+"""

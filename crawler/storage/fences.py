@@ -1,9 +1,9 @@
-"""Fence numbers: whoever was silent for too long cannot overwrite what others stored meanwhile.
+"""Fencing tokens: a process that stalled cannot overwrite what others have stored meanwhile.
 
 Each target has a number that only grows: an acknowledged visit raises it to the next multiple of
 VISIT, a process that takes the target over from another one raises it by one. A visit writes under
-the number that its target was handed out with, and the database compares: an update applies only to
-documents without a higher number, an acknowledgment only to a target that still has this number.
+the number that its target had when the visit began, and the database compares: an update applies
+only to documents without a higher number, an acknowledgment only to a target with the same number.
 
 Numbers of one visit and its repetitions have the same quotient by VISIT.
 """
@@ -26,7 +26,7 @@ VISIT = 1000
 
 
 def begin(now: datetime) -> int:
-    """Return the number of a new target: higher than any of one that was forgotten before."""
+    """Return the number of a new target: higher than that of a deleted one with its name."""
     return int(now.timestamp()) * VISIT
 
 
@@ -46,7 +46,7 @@ def passed(number: int, field: str = "fence") -> Document:
 
 
 def fence_of(target: Target) -> tuple[str, int]:
-    """Return where a post's signature has the number of a target, and the number.
+    """Return the field of a post's signature for the number of a target, and the number.
 
     A feed's post is stored by its feed and by its page, whose numbers have nothing in common.
     """
@@ -59,7 +59,7 @@ def same(number: int) -> Document:
 
 
 async def write(collection: AsyncCollection[Document], updates: Sequence[UpdateOne]) -> None:
-    """Apply updates; an upsert that finds its document fenced off changes nothing."""
+    """Apply updates; an upsert of a document with a higher number changes nothing."""
     if not updates:
         return
     try:

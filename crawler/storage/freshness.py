@@ -1,4 +1,4 @@
-"""How all targets are at this moment: counts by the server, and a sample with what plans say."""
+"""How fresh all targets are now: counts by the server, and a sample with the values of plans."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from schedules.history import Floats, Ints
 
 BATCH = 10_000
 HOUR_MILLISECONDS = 3_600_000
-# Means of so many are within half a per cent of those of all.
-MOST = 50_000
-# Of a spider with fewer targets all are in the sample.
-FEW = 5000
+# Means of this many targets are within half a per cent of the means of all.
+SAMPLE_SIZE = 50_000
+# All targets of a spider with no more than this are in the sample.
+MAX_UNSAMPLED = 5000
 ROW: Document = {
     "_id": 0,
     "spider": 1,
@@ -31,14 +31,14 @@ ROW: Document = {
     "rate": "$plan.rate_per_week",
     "low": "$plan.rate_low",
     "high": "$plan.rate_high",
-    # The last visit that saw the page: errors tell nothing of it.
-    "look": {"$toLong": {"$ifNull": ["$history.until", "$visited_at"]}},
+    # The last visit that saw the page: a failed one shows nothing of it.
+    "seen": {"$toLong": {"$ifNull": ["$history.until", "$visited_at"]}},
 }
 NUMBERS = tuple(name for name in ROW if name not in ("_id", "spider"))
 
 
 class State(NamedTuple):
-    """What targets are counted by. errors: in a row."""
+    """The state that targets are counted by. errors: in a row."""
 
     spider: str
     kind: str
@@ -48,12 +48,12 @@ class State(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Some of the targets under watch, each as likely as any other of its spider.
+    """Some of the watched targets, each as likely as any other of its spider.
 
     spiders: names by number   spider: (n,) numbers; all others are (n,) too, NaN where unknown
     visits, missed: a week     freshness, age_days, delay_hours: as plans expect them
     rate, low, high: changes a week, and 5 % and 95 % quantiles
-    hours:   since the last look
+    hours:   since the last visit that saw the page
     """
 
     spiders: tuple[str, ...]
@@ -70,28 +70,27 @@ class Sample:
 
 
 async def counts(db: Database) -> Counter[State]:
-    """How many targets under watch are in each state."""
+    """The number of watched targets in each state."""
     key = {
         "spider": "$spider", "kind": "$kind", "errors": "$consecutive_errors",
         "is_visited": {"$gt": ["$visited_at", None]},
     }  # fmt: skip
     pipeline: list[Document] = [{"$match": watched()}, {"$group": {"_id": key, "n": {"$sum": 1}}}]
-    cursor = await db.targets.aggregate(pipeline)
-    found: Counter[State] = Counter()
-    async for row in cursor:
-        found[State(**{"errors": 0} | row["_id"])] += row["n"]
-    return found
+    states: Counter[State] = Counter()
+    async for row in await db.targets.aggregate(pipeline):
+        states[State(**{"errors": 0} | row["_id"])] += row["n"]
+    return states
 
 
 async def sample(db: Database, of_spiders: Counter[str], now: datetime) -> Sample:
-    """A sample of at most about `MOST` targets, and all of those spiders that have few.
+    """A sample of about `SAMPLE_SIZE` targets, and all targets of spiders that have few.
 
     of_spiders: how many targets each has
     """
-    small = sorted(name for name, n in of_spiders.items() if n <= FEW)
-    rest = sum(n for n in of_spiders.values() if n > FEW)
-    some: Document = {"$sampleRate": min(1.0, MOST / rest)} if rest else {}
-    query: Document = {"$or": [{"spider": {"$in": small}}, some]} if small else some
+    small = sorted(name for name, n in of_spiders.items() if n <= MAX_UNSAMPLED)
+    n_large = sum(n for n in of_spiders.values() if n > MAX_UNSAMPLED)
+    sampled: Document = {"$sampleRate": min(1.0, SAMPLE_SIZE / n_large)} if n_large else {}
+    query: Document = {"$or": [{"spider": {"$in": small}}, sampled]} if small else sampled
     pipeline: list[Document] = [{"$match": query}, {"$match": watched()}, {"$project": ROW}]
     cursor = await db.targets.aggregate(pipeline, batchSize=BATCH)
     spiders, columns = Names(), {name: Grown(np.float64) for name in NUMBERS}
@@ -101,5 +100,5 @@ async def sample(db: Database, of_spiders: Counter[str], now: datetime) -> Sampl
             column.add([row.get(name) for row in rows])
     names, spider = spiders.taken()
     numbers = {name: column.taken() for name, column in columns.items()}
-    hours = np.maximum(now.timestamp() * 1000 - numbers.pop("look"), 0) / HOUR_MILLISECONDS
+    hours = np.maximum(now.timestamp() * 1000 - numbers.pop("seen"), 0) / HOUR_MILLISECONDS
     return Sample(names, spider.astype(np.int64), hours=hours, **numbers)

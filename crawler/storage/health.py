@@ -1,4 +1,4 @@
-"""How a MongoDB server and Freshet's database on it are; nothing is created, mended or migrated."""
+"""Health of a MongoDB server and of Freshet's database; nothing is created, fixed or migrated."""
 
 from __future__ import annotations
 
@@ -32,18 +32,19 @@ from crawler.storage.retry import in_short
 from crawler.storage.schema import META, refuse_half_a_copy
 
 PINGS = 5
-# What is left of a test that was killed goes after this time.
+# The documents of interrupted tests are deleted after this time.
 LEFT_OVER = timedelta(hours=1)
+# Begins the `_id` of the documents that tests write to `meta`.
 TEST = "doctor"
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What a server says of itself.
+    """The properties that a server reports.
 
-    replica_set: its name; None: it stands alone, or is a router of shards (`is_router`)
+    replica_set: its name; None: it is standalone, or a router of shards (`is_router`)
     ahead_seconds: its clock less ours; negative where it is behind
-    free_bytes, total_bytes: of the disk that its data are on; None where it does not tell
+    free_bytes, total_bytes: of the disk that its data are on; None where it does not report them
     """
 
     version: tuple[int, ...]
@@ -72,7 +73,7 @@ async def reached(config: Config) -> AsyncIterator[Database]:
 
 
 async def server(db: Database) -> Server:
-    """What the server says of itself."""
+    """The properties that the server reports."""
     admin = db.client.admin
     built = await admin.command("buildInfo")
     clock = await read_clock(db.client, PINGS)
@@ -122,7 +123,7 @@ async def room(db: Database, config: Config) -> str | None:
 async def write(db: Database, now: datetime, timeout_seconds: float) -> float:
     """Milliseconds until a majority has a document in its journal; it is read back and removed.
 
-    Raises StorageError where that cannot be.
+    Raises StorageError where that fails.
     """
     concern = WriteConcern("majority", int(timeout_seconds * 1000), j=True)
     meta = db.meta.with_options(write_concern=concern)
@@ -132,11 +133,11 @@ async def write(db: Database, now: datetime, timeout_seconds: float) -> float:
     try:
         await meta.replace_one({"_id": key}, {"at": now}, upsert=True)
         taken = time.perf_counter() - began
-        found = await meta.find_one({"_id": key})
+        document = await meta.find_one({"_id": key})
         await meta.delete_many({"$or": [{"_id": key}, old]})
     except PyMongoError as error:
         raise StorageError(in_short(error)) from None
-    if found is None:
+    if document is None:
         raise StorageError("what was written could not be read")
     return taken * 1000
 

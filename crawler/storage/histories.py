@@ -1,7 +1,7 @@
-"""All targets with their pasts as arrays, as a replan needs them: a million in seconds.
+"""All targets with their histories as arrays, as a replan needs them: a million in seconds.
 
-The server cuts each document down to a row of what is wanted, with times as numbers; a batch of
-rows becomes columns at once, so that no target keeps an object of its own.
+The server reduces each document to a row of the fields needed, with times as numbers; each batch of
+rows becomes columns immediately, so that no target keeps an object of its own.
 """
 
 from __future__ import annotations
@@ -22,110 +22,11 @@ from schedules.history import CHANGE, MINUTES, Floats, Histories, Ints
 from schedules.schedule import Schedules
 
 Number = TypeVar("Number", bound=np.generic)
-
-
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """n texts in one piece of memory; a text is made when it is asked for.
-
-    data:  all texts, UTF-8, one behind the other
-    first: (n + 1,) text i is data[first[i]:first[i + 1]]
-    """
-
-    data: bytes
-    first: Ints
-
-    def __len__(self) -> int:
-        return len(self.first) - 1
-
-    def __getitem__(self, i: int) -> str:
-        return self.data[self.first[i] : self.first[i + 1]].decode()
-
-    def __iter__(self) -> Iterator[str]:
-        return (self[i] for i in range(len(self)))
-
-
-class Grown(Generic[Number]):
-    """A column of numbers."""
-
-    def __init__(self, dtype: type[Number] | np.dtype[Number]) -> None:
-        self._dtype = dtype
-        self._parts: list[NDArray[Number]] = []
-
-    def add(self, values: Sequence[Any] | NDArray[Any]) -> None:
-        """Append values."""
-        self._parts.append(np.asarray(values, self._dtype))
-
-    def taken(self) -> NDArray[Number]:
-        """The whole column; the parts are let go."""
-        parts, self._parts = self._parts, []
-        return np.concatenate(parts) if parts else np.empty(0, self._dtype)
-
-
-class GrownTexts:
-    """A column of texts."""
-
-    def __init__(self) -> None:
-        self._data: list[bytes] = []
-        self._lengths = Grown(np.int64)
-
-    def add(self, texts: Iterable[str]) -> None:
-        """Append texts."""
-        encoded = [text.encode() for text in texts]
-        self._data.append(b"".join(encoded))
-        self._lengths.add([len(text) for text in encoded])
-
-    def taken(self) -> Texts:
-        """The whole column; the parts are let go."""
-        data, self._data = b"".join(self._data), []
-        return Texts(data, offsets(self._lengths.taken()))
-
-
-class Names:
-    """A column of few distinct names: a number for each row, and the names."""
-
-    def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-        self._rows = Grown(np.int32)
-
-    def add(self, names: Iterable[str | None]) -> None:
-        """Append names; None becomes -1."""
-        numbers = self._numbers
-        self._rows.add(
-            [-1 if name is None else numbers.setdefault(name, len(numbers)) for name in names]
-        )
-
-    def taken(self) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-        """The names, and for each row the number of its own, -1 for none."""
-        return tuple(self._numbers), self._rows.taken()
-
-    def taken_apart(
-        self, between: str, count: int
-    ) -> list[tuple[tuple[str, ...], NDArray[np.int32]]]:
-        """As `taken`, of each of the `count` names that every name is made of; -1 for empty ones.
-
-        Without any name there is nothing to take apart, and each has none.
-        """
-        texts, row = self.taken()
-        parts = zip(*(text.split(between, count - 1) for text in texts), strict=True)
-        columns = []
-        for part in list(parts) or [()] * count:
-            names = {name: number for number, name in enumerate(dict.fromkeys(filter(None, part)))}
-            numbers = np.array([names.get(name, -1) for name in part], np.int32)
-            columns.append((tuple(names), numbers[row]))
-        return columns
-
-
-def offsets(lengths: Ints) -> Ints:
-    """(n,) lengths as (n + 1,) places where each begins and the last ends."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
-
-
 BATCH = 10_000
 HOUR_MILLISECONDS = 3_600_000
 HOUR_SECONDS = 3600
-# Where a spider has most of the targets, its index leads to each of them by a detour.
-MOST = 0.2
+# Where spiders have more than this share of all targets, a scan is faster than their index.
+MAX_INDEXED_SHARE = 0.2
 # One text for all four is read much faster; a category may hold anything, so it comes last.
 NAMES = ("$spider", "$kind", {"$toString": "$plan.plan"}, {"$first": "$categories"})
 BETWEEN = "\0"
@@ -159,24 +60,121 @@ ROW: Document = {
 
 
 @dataclass(frozen=True, slots=True)
+class Texts:
+    """n texts in one piece of memory; a text is decoded when it is read.
+
+    data:  all texts, UTF-8, one after the other
+    first: (n + 1,) text i is data[first[i]:first[i + 1]]
+    """
+
+    data: bytes
+    first: Ints
+
+    def __len__(self) -> int:
+        return len(self.first) - 1
+
+    def __getitem__(self, i: int) -> str:
+        return self.data[self.first[i] : self.first[i + 1]].decode()
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[i] for i in range(len(self)))
+
+
+class Grown(Generic[Number]):
+    """A column of numbers."""
+
+    def __init__(self, dtype: type[Number] | np.dtype[Number]) -> None:
+        self._dtype = dtype
+        self._parts: list[NDArray[Number]] = []
+
+    def add(self, values: Sequence[Any] | NDArray[Any]) -> None:
+        """Append values."""
+        self._parts.append(np.asarray(values, self._dtype))
+
+    def taken(self) -> NDArray[Number]:
+        """The whole column; this object is empty afterwards."""
+        parts, self._parts = self._parts, []
+        return np.concatenate(parts) if parts else np.empty(0, self._dtype)
+
+
+class GrownTexts:
+    """A column of texts."""
+
+    def __init__(self) -> None:
+        self._data: list[bytes] = []
+        self._lengths = Grown(np.int64)
+
+    def add(self, texts: Iterable[str]) -> None:
+        """Append texts."""
+        encoded = [text.encode() for text in texts]
+        self._data.append(b"".join(encoded))
+        self._lengths.add([len(text) for text in encoded])
+
+    def taken(self) -> Texts:
+        """The whole column; this object is empty afterwards."""
+        data, self._data = b"".join(self._data), []
+        return Texts(data, offsets(self._lengths.taken()))
+
+
+class Names:
+    """A column of few distinct names: a number for each row, and the names."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._rows = Grown(np.int32)
+
+    def add(self, names: Iterable[str | None]) -> None:
+        """Append names; None becomes -1."""
+        numbers = self._numbers
+        self._rows.add(
+            [-1 if name is None else numbers.setdefault(name, len(numbers)) for name in names]
+        )
+
+    def taken(self) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+        """The names, and for each row the number of its own, -1 for none."""
+        return tuple(self._numbers), self._rows.taken()
+
+    def taken_apart(
+        self, between: str, count: int
+    ) -> list[tuple[tuple[str, ...], NDArray[np.int32]]]:
+        """As `taken`, of each of the `count` names that every name is made of; -1 for empty ones.
+
+        Without any name there is nothing to split, and each has none.
+        """
+        texts, row = self.taken()
+        parts = zip(*(text.split(between, count - 1) for text in texts), strict=True)
+        columns = []
+        for part in list(parts) or [()] * count:
+            names = {name: number for number, name in enumerate(dict.fromkeys(filter(None, part)))}
+            numbers = np.array([names.get(name, -1) for name in part], np.int32)
+            columns.append((tuple(names), numbers[row]))
+        return columns
+
+
+def offsets(lengths: Ints) -> Ints:
+    """(n,) lengths as (n + 1,) places where each begins and the last ends."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+
+
+@dataclass(frozen=True, slots=True)
 class Watched:
-    """The n targets under watch; neither gone nor aliases nor dead links.
+    """The n watched targets: neither gone nor aliases nor dead links.
 
     Times are hours since 1970 (UTC). A column of numbers such as `spider` indexes the tuple of
-    names beside it; -1 stands for none.
+    names next to it; -1 stands for none.
 
     ids:        (n,) texts, `_id` of each target
-    spider, kind, category, plan: (n,) numbers of names; plan: the one it follows at present
+    spider, kind, category, plan: (n,) numbers of names; plan: the one in effect
     next_visit: (n,)
     visited:    (n,) the last visit, seen or not; NaN before the first
     refreshed:  (n,) visits that saw the page
     window:     (n,) posts that a feed's document holds; 0 for pages
-    asks:       (n,) hours between two visits that a feed asks for at least; 0: none
+    asks:       (n,) minimum hours between two visits that a feed asks for; 0: none
     lies:       (n,) visits with a new Last-Modified and the old content
-    histories:  their pasts, up to now
-    said:       (c,) when the page itself says that each change happened; NaN where it says nothing
-    schedules:  what they follow at present; no visits a week where there is no plan
-    ahead:      how many pasts reached beyond now and were cut
+    histories:  up to now
+    stated:     (c,) when each change happened according to the page itself; NaN where unknown
+    schedules:  those in effect; no visits a week where there is no plan
+    ahead:      how many histories reached beyond now and were cut
     """
 
     ids: Texts
@@ -195,7 +193,7 @@ class Watched:
     asks: Floats
     lies: Ints
     histories: Histories
-    said: Floats
+    stated: Floats
     schedules: Schedules
     ahead: int
 
@@ -204,7 +202,7 @@ class Watched:
 
 
 async def read(db: Database, now: datetime, spiders: Sequence[str] | None = None) -> Watched:
-    """All targets under watch of these spiders, of all if None; what lies after `now` is cut."""
+    """All watched targets of these spiders, of all if None; what lies after `now` is cut."""
     columns = _Columns()
     async for rows in _batches(db, spiders):
         columns.add(rows)
@@ -212,27 +210,26 @@ async def read(db: Database, now: datetime, spiders: Sequence[str] | None = None
 
 
 async def _batches(db: Database, spiders: Sequence[str] | None) -> AsyncIterator[list[Document]]:
-    """Rows in batches; the server works at the next one while this one is read."""
+    """Rows in batches; the server prepares the next batch while one is read."""
     query, options = to_plan(spiders), dict[str, Any](batchSize=BATCH)
-    if spiders is not None and await _are_most(db, query["spider"]):
-        options["hint"] = {"$natural": 1}
+    if spiders is not None:
+        total = await db.targets.estimated_document_count()
+        selected = await db.targets.count_documents({"spider": query["spider"]})
+        if selected > MAX_INDEXED_SHARE * total:
+            options["hint"] = {"$natural": 1}
     pipeline: list[Document] = [{"$match": query}, {"$project": ROW}]
     cursor = await db.targets.aggregate_raw_batches(pipeline, **options)
     async with cursor:
         coming = asyncio.ensure_future(anext(cursor, None))
         while (batch := await coming) is not None:
             coming = asyncio.ensure_future(anext(cursor, None))
+            # Lets the request out before decoding blocks the loop.
             await asyncio.sleep(0)
             yield bson.decode_all(cast(bytes, batch))
 
 
-async def _are_most(db: Database, spiders: Document) -> bool:
-    there = await db.targets.estimated_document_count()
-    return await db.targets.count_documents({"spider": spiders}) > MOST * there
-
-
 class _Columns:
-    """What `Watched` is made of, while it grows."""
+    """The columns of `Watched`, while they grow."""
 
     def __init__(self) -> None:
         self.ids = GrownTexts()
@@ -254,57 +251,47 @@ class _Columns:
             times.add(np.array([row.get(key) for row in rows], np.float64) / HOUR_MILLISECONDS)
         for key, counts in self.counts.items():
             counts.add([row.get(key) or 0 for row in rows])
-        self._add_changes([row.get("changes") or b"" for row in rows])
-        self._add_schedules(rows)
-
-    def _add_changes(self, packed: list[bytes]) -> None:
-        self.changes.add(np.frombuffer(b"".join(packed), CHANGE))
-        self.changes_of.add([len(changes) // CHANGE.itemsize for changes in packed])
-
-    def _add_schedules(self, rows: list[Document]) -> None:
+        changes = [row.get("changes") or b"" for row in rows]
+        self.changes.add(np.frombuffer(b"".join(changes), CHANGE))
+        self.changes_of.add([len(records) // CHANGE.itemsize for records in changes])
         slots = [row.get("slots") or () for row in rows]
         self.weeks.add([row.get("weeks") or 1 for row in rows])
-        self.slots.add([slot for those in slots for slot in those])
-        self.slots_of.add([len(those) for those in slots])
+        self.slots.add([slot for of_row in slots for slot in of_row])
+        self.slots_of.add([len(of_row) for of_row in slots])
         for key, even in self.even.items():
             even.add([row.get(key) or 0.0 for row in rows])
 
     def taken(self, now: float) -> Watched:
         """The arrays; now: hours since 1970, what lies after it is cut off."""
         spiders, kinds, plans, categories = self.names.taken_apart(BETWEEN, len(NAMES))
-        histories, said, ahead = self._pasts(now)
-        return Watched(
-            self.ids.taken(), *spiders, *kinds, *categories, *plans,
-            self.times["next"].taken(), self.times["visited"].taken(),
-            self.counts["refreshed"].taken(), self.counts["window"].taken(),
-            self.even["asks"].taken(), self.counts["lies"].taken(),
-            histories, said, self._schedules(), ahead,
-        )  # fmt: skip
-
-    def _pasts(self, now: float) -> tuple[Histories, Floats, int]:
         changes, first = self.changes.taken(), offsets(self.changes_of.taken())
         histories = Histories(
             self.times["since"].taken(), self.times["until"].taken(), first,
             changes["after"] / MINUTES, changes["by"] / MINUTES,
         )  # fmt: skip
-        said = np.where(changes["said"] > 0, changes["said"] / MINUTES, np.nan)
-        return until_now(histories, said, now)
-
-    def _schedules(self) -> Schedules:
-        return Schedules(
+        stated = np.where(changes["said"] > 0, changes["said"] / MINUTES, np.nan)
+        histories, stated, ahead = until_now(histories, stated, now)
+        schedules = Schedules(
             self.weeks.taken(), offsets(self.slots_of.taken()), self.slots.taken(),
             self.even["every"].taken(), self.even["phase"].taken(),
         )  # fmt: skip
+        return Watched(
+            self.ids.taken(), *spiders, *kinds, *categories, *plans,
+            self.times["next"].taken(), self.times["visited"].taken(),
+            self.counts["refreshed"].taken(), self.counts["window"].taken(),
+            self.even["asks"].taken(), self.counts["lies"].taken(),
+            histories, stated, schedules, ahead,
+        )  # fmt: skip
 
 
-def until_now(histories: Histories, said: Floats, now: float) -> tuple[Histories, Floats, int]:
-    """Pasts without what a wrong clock put after `now`, and how many had such.
+def until_now(histories: Histories, stated: Floats, now: float) -> tuple[Histories, Floats, int]:
+    """Histories without what a wrong clock put after `now`, and how many had such changes.
 
-    said: (c,) belongs to the changes   now: hours since 1970
+    stated: (c,) belongs to the changes   now: hours since 1970
     """
     ahead = int(np.count_nonzero(histories.until > now))
     if not ahead:
-        return histories, said, 0
+        return histories, stated, 0
     keep = histories.by <= now
     counts = np.diff(histories.first)
     row = np.repeat(np.arange(len(histories)), counts)
@@ -315,4 +302,4 @@ def until_now(histories: Histories, said: Floats, now: float) -> tuple[Histories
     until = np.where(unseen, np.nan, until)
     kept = np.bincount(row[keep], minlength=len(histories)).astype(np.int64)
     after, by = histories.after[keep], histories.by[keep]
-    return Histories(since, until, offsets(kept), after, by), said[keep], ahead
+    return Histories(since, until, offsets(kept), after, by), stated[keep], ahead

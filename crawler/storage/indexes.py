@@ -1,9 +1,9 @@
-"""The indexes of a database beside those of the schema."""
+"""The indexes of a database compared with those of the schema."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,23 +12,23 @@ from pymongo.errors import OperationFailure
 from crawler.storage.client import Database, Document
 from crawler.storage.schema import INDEXES
 
-# What decides how an index works; the rest is the server's.
+# Options that decide how an index works; the server adds others.
 OPTIONS = (
     "unique", "sparse", "partialFilterExpression", "expireAfterSeconds", "default_language",
     "language_override",
 )  # fmt: skip
 TEXT = "text"
-# In place of the fields of a text index.
-OF_TEXT = ("_fts", "_ftsx")
-NO_COLLECTION = 26
+# The server's replacement for the fields of a text index.
+TEXT_FIELDS = ("_fts", "_ftsx")
+NAMESPACE_NOT_FOUND = 26
 
 
 @dataclass(frozen=True, slots=True)
 class Lack:
-    """An index that is not as it should be.
+    """An index that is missing or differs from the schema.
 
-    differs: there is another of its name
-    command: for mongosh: what makes it as it should be
+    differs: another index has its name
+    command: for mongosh, to create it
     """
 
     collection: str
@@ -39,52 +39,42 @@ class Lack:
 
 
 async def lacking(db: Database) -> list[Lack]:
-    """The schema's indexes that are missing, or are not what the schema says."""
-    found: list[Lack] = []
+    """The schema's indexes that are missing, or differ from the schema."""
+    lacks: list[Lack] = []
     for collection, models in INDEXES.items():
-        there = await definitions(db, collection)
-        for wanted in (model.document for model in models):
-            known = there.get(wanted["name"])
-            if known is None or _shape(known) != _shape(wanted):
-                found.append(_lack(collection, wanted, differs=known is not None))
-    return found
+        existing = await definitions(db, collection)
+        for index in (model.document for model in models):
+            name, same_name = index["name"], existing.get(index["name"])
+            if same_name is not None and _shape(same_name) == _shape(index):
+                continue
+            keys = json.dumps(dict(index["key"]))
+            options = json.dumps({key: value for key, value in index.items() if key != "key"})
+            command = f"db.{collection}.createIndex({keys}, {options})"
+            if same_name is not None:
+                command = f'db.{collection}.dropIndex("{name}"); {command}'
+            is_unique = bool(index.get("unique"))
+            lacks.append(Lack(collection, name, same_name is not None, is_unique, command))
+    return lacks
 
 
 async def definitions(db: Database, collection: str) -> dict[str, Document]:
-    """The indexes of a collection by name, but that of `_id`; empty where there is none."""
+    """The indexes of a collection by name, without that of `_id`; empty without a collection."""
     try:
         rows = await (await db[collection].list_indexes()).to_list(None)
     except OperationFailure as error:
-        if error.code != NO_COLLECTION:
+        if error.code != NAMESPACE_NOT_FOUND:
             raise
         rows = []
     return {row["name"]: dict(row) for row in rows if row["name"] != "_id_"}
 
 
-def _lack(collection: str, wanted: Mapping[str, Any], *, differs: bool) -> Lack:
-    name = wanted["name"]
-    keys = json.dumps(dict(wanted["key"]))
-    options = json.dumps({key: value for key, value in wanted.items() if key != "key"})
-    command = f"db.{collection}.createIndex({keys}, {options})"
-    if differs:
-        command = f'db.{collection}.dropIndex("{name}"); {command}'
-    return Lack(collection, name, differs, bool(wanted.get("unique")), command)
-
-
 def _shape(index: Mapping[str, Any]) -> Document:
-    """What two indexes have in common that do the same."""
-    shape = {name: index[name] for name in OPTIONS if index.get(name)}
-    return shape | {"key": list(_keys(index)), "weights": _weights(index)}
-
-
-def _keys(index: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Fields and directions; the server keeps those of a text index among its weights."""
-    for field, direction in index["key"].items():
-        if direction != TEXT and field not in OF_TEXT:
-            yield field, direction
-
-
-def _weights(index: Mapping[str, Any]) -> dict[str, int]:
-    keys = index["key"].items()
-    texts = {field: 1 for field, kind in keys if kind == TEXT and field not in OF_TEXT}
-    return texts | dict(index.get("weights", {}))
+    """The properties that two indexes with the same effect have in common."""
+    options = {name: index[name] for name in OPTIONS if index.get(name)}
+    # The server moves the fields of a text index to its weights.
+    fields = [(name, kind) for name, kind in index["key"].items() if name not in TEXT_FIELDS]
+    texts = {name: 1 for name, kind in fields if kind == TEXT}
+    return options | {
+        "key": [(name, kind) for name, kind in fields if kind != TEXT],
+        "weights": texts | dict(index.get("weights", {})),
+    }

@@ -1,9 +1,9 @@
-"""`leases`: who does what only one may do at a time, one document for each such piece of work.
+"""`leases`: the owners of work that only one process may do at a time, a document for each work.
 
 A lease ends by the server's time (`$$NOW`), so the clocks of the machines do not matter. Its holder
 renews it; where the holder's process has died on this machine, the next one takes over immediately,
-else once the lease has ended. Each new owner raises `number`: whoever finds another number than its
-own has lost the lease, and stops.
+else once the lease has ended. Each new owner raises `number`: a process that finds another number
+than its own has lost the lease, and stops.
 
 The workers of a run that is shared through Redis hold its lease together, by the id of that Redis.
 """
@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pymongo import ReturnDocument
 from pymongo.errors import DuplicateKeyError, PyMongoError
@@ -37,22 +36,24 @@ from crawler.utils.time import steady_seconds
 logger = logging.getLogger(__name__)
 CRAWL, CHECK = "crawl ", "duplicates check "
 REPLAN, REBUILD, PUSH = "replan", "duplicates rebuild", "feeds push"
-# Of the lease: when it is renewed, so that two renewals may fail.
+# The share of a lease's time after which it is renewed, so that two renewals may fail.
 RENEW_SHARE = 0.3
 RELEASE_SECONDS = 3.0
 # Leases of holders that died on this machine are taken over one after the other.
 MAX_TRIES = 5
 PROC = Path("/proc")
-# Of the fields behind the name in /proc/PID/stat: the state, and when the process was started.
+# Fields after the name in /proc/PID/stat: the state, and when the process was started.
 STATE, STARTED = 0, 19
 ENDED = ("Z", "X")
+# Of an aggregation over `holders`.
+IN_TIME: Document = {"$gt": ["$$this.until", "$$NOW"]}
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
     """A process that holds a lease.
 
-    place, began: of the process: where its pid means something, and when it was started
+    place, began: of the process: where its pid is valid, and when it was started
     since, until: by the server's time
     """
 
@@ -70,7 +71,7 @@ class Holder:
 
     @property
     def has_died(self) -> bool:
-        """Whether its process is known to have ended; one of another machine never is."""
+        """Whether its process is known to have ended; False for one on another machine."""
         return has_ended(self.place, self.pid, self.began)
 
 
@@ -92,23 +93,23 @@ class Lease:
         self._keeping: asyncio.Task[None] | None = None
 
     async def take(self, busy: str, shared: str = "") -> None:
-        """Take the lease; raises Busy, which says `busy` and who holds it.
+        """Take the lease; raises Busy with `busy` and the holder.
 
         shared: id of the Redis through which workers share this work, empty where nobody does
         """
-        gone: list[str] = []
+        dead: list[str] = []
         for _ in range(MAX_TRIES):
             began = steady_seconds()
-            found = await self._patience.read(partial(self._ask_for, shared, gone))
-            holders = _holders(found)
-            if own := [one for one in holders if one.id == self._id]:
-                self.number, self._since = found["number"], own[0].since
+            lease = await self._patience.read(partial(self._try_to_take, shared, dead))
+            holders = _holders(lease)
+            if own := [holder for holder in holders if holder.id == self._id]:
+                self.number, self._since = lease["number"], own[0].since
                 self._sure_until = began + self._seconds
                 return
-            if not (died := [one.id for one in holders if one.has_died]):
+            if not (died := [holder.id for holder in holders if holder.has_died]):
                 break
-            gone += died
-        raise Busy(_refusal(busy, holders, found["shared"], shared))
+            dead += died
+        raise Busy(_refusal(busy, holders, lease["shared"], shared))
 
     def keep(self, lost: Callable[[LeaseLost], None]) -> None:
         """Renew the lease from now on; `lost` is called once another process has it."""
@@ -131,7 +132,7 @@ class Lease:
         return self._error is None and steady_seconds() <= self._sure_until
 
     async def still_holds(self, key: str = "") -> bool:
-        """Whether this process has the lease, and so all targets; asks unless that is sure."""
+        """Whether this process has the lease, and so all targets; renews it unless that is sure."""
         while not self.is_sure and self._error is None:
             with suppress(LeaseLost):
                 await self._patience.read(self._renew)
@@ -153,70 +154,62 @@ class Lease:
         if self._error is not None:
             raise self._error
         began = steady_seconds()
-        others = {"$filter": {"input": "$holders", "cond": {"$ne": ["$$this.id", self._id]}}}
-        renewed = {"$concatArrays": [others, [self._as_holder(self._since)]]}
+        other_holders = {"$filter": {"input": "$holders", "cond": {"$ne": ["$$this.id", self._id]}}}
+        renewed = {"$concatArrays": [other_holders, [self._as_holder(self._since)]]}
         query: Document = {"_id": self.name, "number": self.number}
         done = await self._leases.update_one(query, [{"$set": {"holders": renewed}}])
         if done.matched_count:
             self._sure_until = began + self._seconds
             return
-        found = await self._leases.find_one({"_id": self.name}) or {}
-        by = "".join(f": {one}" for one in _holders(found)[:1])
+        lease = await self._leases.find_one({"_id": self.name}) or {}
+        by = "".join(f": {holder}" for holder in _holders(lease)[:1])
         self._error = LeaseLost(
             f"{self.name}: this process was not heard of for {self._seconds:g} s, and another has "
             f"taken over{by}. Nothing more is written"
         )
         raise self._error
 
-    async def _ask_for(self, shared: str, gone: Sequence[str]) -> Document:
-        """The document after an attempt; `gone` names holders that do not count."""
-        counts: Document = {
-            "$and": [
-                IN_TIME,
-                {"$not": {"$in": ["$$this.id", [self._id, *gone]]}},
-            ]
-        }
-        there = {"$ifNull": ["$holders", []]}
+    async def _try_to_take(self, shared: str, dead: Sequence[str]) -> Document:
+        """The document after an attempt; dead: ids of holders that do not count."""
+        others: Document = {"$not": {"$in": ["$$this.id", [self._id, *dead]]}}
+        stored = {"$ifNull": ["$holders", []]}
+        counted = {"$filter": {"input": stored, "cond": {"$and": [IN_TIME, others]}}}
         is_free = {"$eq": ["$holders", []]}
         raised = {"$add": [{"$ifNull": ["$number", 0]}, 1]}
-        ours = {"$eq": ["$shared", {"$literal": shared}]} if shared else is_free
+        is_ours = {"$eq": ["$shared", {"$literal": shared}]} if shared else is_free
         joined = {"$concatArrays": ["$holders", [self._as_holder(None)]]}
         stages: list[Document] = [
-            {"$set": {"holders": {"$filter": {"input": there, "cond": counts}}}},
+            {"$set": {"holders": counted}},
             {
                 "$set": {
                     "number": {"$cond": [is_free, raised, "$number"]},
                     "shared": {"$cond": [is_free, {"$literal": shared}, "$shared"]},
                 }
             },
-            {"$set": {"holders": {"$cond": [ours, joined, "$holders"]}}},
+            {"$set": {"holders": {"$cond": [is_ours, joined, "$holders"]}}},
         ]
         while True:
-            # Two that insert the document at the same moment: the later one finds it there.
+            # Of two processes that insert the document at the same time, the later one repeats.
             with suppress(DuplicateKeyError):
-                query, after = {"_id": self.name}, ReturnDocument.AFTER
-                return (
-                    await self._leases.find_one_and_update(
-                        query, stages, upsert=True, return_document=after
-                    )
-                    or {}
+                lease = await self._leases.find_one_and_update(
+                    {"_id": self.name}, stages, upsert=True, return_document=ReturnDocument.AFTER
                 )
+                return lease or {}
 
     def _as_holder(self, since: datetime | None) -> Document:
         """Return this process as an expression; since: None means from now on."""
-        said = {"id": self._id} | this_process()
-        until = {"$add": ["$$NOW", int(self._seconds * 1000)]}
+        identity = {"id": self._id} | this_process()
         return {
-            **{name: {"$literal": value} for name, value in said.items()},
+            **{name: {"$literal": value} for name, value in identity.items()},
             "since": since or "$$NOW",
-            "until": until,
+            "until": {"$add": ["$$NOW", int(self._seconds * 1000)]},
         }
 
 
 @asynccontextmanager
 async def held(db: Database, config: Config, name: str, busy: str) -> AsyncIterator[None]:
     """Hold a lease for the length of a block; raises Busy, and LeaseLost where it was lost."""
-    lease = Lease(db, name, config.lease_seconds, Patience(0, _nothing))
+    lease = Lease(db, name, config.lease_seconds, Patience(0, _do_not_revive))
     task, lost = asyncio.current_task(), list[LeaseLost]()
     assert task is not None
 
@@ -237,37 +230,36 @@ async def held(db: Database, config: Config, name: str, busy: str) -> AsyncItera
 
 
 async def at_work(db: Database, names: str) -> dict[str, list[Holder]]:
-    """Who holds leases now, by the name of the work; the workers of a shared run hold one together.
+    """The current holders of leases by the name of the work; a shared run has several.
 
-    names: with which the names begin
+    names: prefix of the names
     """
     stages: list[Document] = [
         {"$match": {"_id": {"$gte": names, "$lt": f"{names}\uffff"}}},
         {"$set": {"holders": {"$filter": {"input": "$holders", "cond": IN_TIME}}}},
         {"$sort": {"_id": 1}},
     ]
-    found = {row["_id"]: _holders(row) async for row in await db.leases.aggregate(stages)}
-    alive = {work: [one for one in some if not one.has_died] for work, some in found.items()}
-    return {work: some for work, some in alive.items() if some}
+    working: dict[str, list[Holder]] = {}
+    async for lease in await db.leases.aggregate(stages):
+        if alive := [holder for holder in _holders(lease) if not holder.has_died]:
+            working[lease["_id"]] = alive
+    return working
 
 
 async def refuse_second(db: Database, name: str, busy: str, *, shares: bool) -> None:
-    """Raise Busy where a piece of work cannot be begun now, without a lease on it.
+    """Raise Busy where a work cannot be started now; takes no lease.
 
-    shares: workers may share it, so that only work that nobody shares is in the way
+    shares: workers may share the work, so that a shared lease is no reason to refuse
     """
-    found = await db.leases.find_one({"_id": name}) or {}
-    if shares and found.get("shared"):
+    lease = await db.leases.find_one({"_id": name}) or {}
+    if shares and lease.get("shared"):
         return
-    if by := (await at_work(db, name)).get(name):
-        raise Busy(_refusal(busy, by, found["shared"], "shares" if shares else ""))
-
-
-IN_TIME: Document = {"$gt": ["$$this.until", "$$NOW"]}
+    if holders := (await at_work(db, name)).get(name):
+        raise Busy(_refusal(busy, holders, lease["shared"], "shares" if shares else ""))
 
 
 def this_process() -> Document:
-    """Return what tells this process from all others, as documents name their owners."""
+    """Return what identifies this process, as documents name their owners."""
     pid = os.getpid()
     return {
         "host": socket.gethostname(), "pid": pid, "place": _place(), "began": _state(pid)[1],
@@ -275,27 +267,24 @@ def this_process() -> Document:
 
 
 def has_ended(place: str, pid: int, began: str) -> bool:
-    """Return whether a process is known to have ended; of another machine nothing is known."""
-    return place == _place() and not _is_alive(pid, began)
-
-
-def _refusal(busy: str, by: Sequence[Holder], theirs: str, ours: str) -> str:
-    """Return who holds a lease; theirs, ours: through which Redis the work is shared."""
-    more = f" and {len(by) - 1} more" if len(by) > 1 else ""
-    said = f"{busy} on {by[0]}{more}"
-    if not ours:
-        return f"{said}; nothing to do"
-    way = "shared through another Redis" if theirs else "not shared, as it has no REDIS_URL"
-    return f"{said}; that run is {way}"
-
-
-def _holders(found: Document) -> list[Holder]:
-    names = Holder.__slots__
-    return [Holder(**{name: one[name] for name in names}) for one in found.get("holders", ())]
+    """Return whether a process is known to have ended; False for one on another machine."""
+    if place != _place():
+        return False
+    if began:
+        # The pid alone does not identify the process: the system uses numbers again.
+        state, started = _state(pid)
+        return started != began or state in ENDED
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    return False
 
 
 def _place() -> str:
-    """The system since its start and its numbers of processes: a pid means nothing elsewhere."""
+    """The system since its start and its numbers of processes: a pid is valid only there."""
     try:
         booted = (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{booted} {(PROC / 'self/ns/pid').readlink()}"
@@ -304,28 +293,29 @@ def _place() -> str:
 
 
 def _state(pid: int) -> tuple[str, str]:
-    """State and start of a process; both empty where it is gone, or nothing is told of it."""
+    """State and start of a process; both empty where it has ended or /proc does not show it."""
     try:
-        said = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+        stat = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return "", ""
-    fields = said.rpartition(")")[2].split()
+    fields = stat.rpartition(")")[2].split()
     return fields[STATE], fields[STARTED]
 
 
-def _is_alive(pid: int, began: str) -> bool:
-    """Whether the process that was started then is at work yet; numbers are given again."""
-    if began:
-        state, started = _state(pid)
-        return started == began and state not in ENDED
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _refusal(busy: str, holders: Sequence[Holder], theirs: str, ours: str) -> str:
+    """Return the message of Busy; theirs, ours: ids of the Redis that workers share, if any."""
+    more = f" and {len(holders) - 1} more" if len(holders) > 1 else ""
+    message = f"{busy} on {holders[0]}{more}"
+    if not ours:
+        return f"{message}; nothing to do"
+    way = "shared through another Redis" if theirs else "not shared, as it has no REDIS_URL"
+    return f"{message}; that run is {way}"
 
 
-async def _nothing() -> Any:
-    """The server is another's to bring back."""
+def _holders(lease: Document) -> list[Holder]:
+    names = Holder.__slots__
+    return [Holder(**{name: row[name] for name in names}) for row in lease.get("holders", ())]
+
+
+async def _do_not_revive() -> None:
+    """Leave restarts of the server to the code inside the block of `held`."""

@@ -20,7 +20,7 @@ from crawler.dedup.model import Candidate
 from crawler.storage.client import Database
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.embedded import EmbeddedServer
-from crawler.storage.invariants import Law, check
+from crawler.storage.invariants import Invariant, check
 from tests.conftest import Databases
 from tests.integration import claimers
 from tests.integration.claimers import Claimers
@@ -101,7 +101,12 @@ OLD = text(1, 200)
 COPY, STRAY = edited(OLD, 8, seed=3), edited(OLD, 8, seed=2)
 NEXT, OTHER = edited(COPY, 8, seed=4), text(2, 200)
 MOST_WRITES = 40
-OF_CLUSTERS = (Law.POST_SIGNATURE, Law.CLUSTER_ORIGINAL, Law.CLUSTER_MEMBERS, Law.ONE_ORIGINAL)
+OF_CLUSTERS = (
+    Invariant.POST_SIGNATURE,
+    Invariant.CLUSTER_ORIGINAL,
+    Invariant.CLUSTER_MEMBERS,
+    Invariant.ONE_ORIGINAL,
+)
 
 
 def numbered(one: Candidate, fence: int) -> Candidate:

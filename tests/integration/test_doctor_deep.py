@@ -12,7 +12,7 @@ import pytest
 from bson import ObjectId
 
 from crawler.dedup.model import id_of
-from crawler.storage.invariants import Law
+from crawler.storage.invariants import Invariant
 from tests.conftest import Databases
 from tests.integration.claiming import edited, text
 from tests.integration.harness import Db, Freshet, Pages, Result, Row
@@ -29,14 +29,14 @@ def deep(freshet: Freshet, *args: object, **env: object) -> dict[str, Row]:
     """What is said of each invariant."""
     words = ("doctor", "--quick", "--deep", "--json", *args)
     done = run(freshet, *words, FRESHET_CONTACT="mailto:me@example.org", **env)
-    laws = {str(law) for law in Law}
+    laws = {str(law) for law in Invariant}
     return {one["check"]: one for one in findings(done) if one["check"] in laws}
 
 
 def broken(freshet: Freshet, *args: object, **env: object) -> dict[str, int]:
     """How often which invariants do not hold."""
     found = deep(freshet, *args, **env)
-    assert found.keys() == {str(law) for law in Law}
+    assert found.keys() == {str(law) for law in Invariant}
     return {name: one["broken"] for name, one in found.items() if one["status"] != "ok"}
 
 
@@ -197,35 +197,35 @@ def flag_both(db: Db) -> None:
     db.posts.update_one(query, {"$set": {"original": True}, "$unset": {"duplicate_of": ""}})
 
 
-BREAKS: list[tuple[Callable[[Db], None], set[Law]]] = [
-    (unlog, {Law.LAST_LOGGED, Law.REQUESTED}),
-    (log_later, {Law.NEWEST, Law.REQUESTED}),
-    (hold_another, {Law.NEWEST, Law.HAS_VERSION, Law.POST_TARGET}),
-    (count_another, {Law.REQUESTED}),
-    (leave_a_version, {Law.VERSION_LOGGED}),
-    (move_a_version, {Law.VERSION_LOGGED}),
-    (lose_a_version, {Law.HAS_VERSION}),
-    (show_another, {Law.POST_TARGET}),
-    (show_an_unlogged, {Law.POST_LOGGED}),
-    (lose_a_target, {Law.POST_TARGET}),
-    (lose_a_post, {Law.SIGNATURE_POST}),
-    (claim_another, {Law.SIGNATURE_CURRENT}),
-    (lose_a_signature, {Law.POST_SIGNATURE, Law.CLUSTER_MEMBERS}),
-    (lose_a_cluster, {Law.CLUSTER_ORIGINAL}),
-    (lose_an_original, {Law.CLUSTER_ORIGINAL}),
-    (leave_a_cluster, {Law.CLUSTER_MEMBERS}),
-    (name_another, {Law.CLUSTER_MEMBERS}),
-    (flag_both, {Law.ONE_ORIGINAL}),
+BREAKS: list[tuple[Callable[[Db], None], set[Invariant]]] = [
+    (unlog, {Invariant.LAST_LOGGED, Invariant.REQUESTED}),
+    (log_later, {Invariant.NEWEST, Invariant.REQUESTED}),
+    (hold_another, {Invariant.NEWEST, Invariant.HAS_VERSION, Invariant.POST_TARGET}),
+    (count_another, {Invariant.REQUESTED}),
+    (leave_a_version, {Invariant.VERSION_LOGGED}),
+    (move_a_version, {Invariant.VERSION_LOGGED}),
+    (lose_a_version, {Invariant.HAS_VERSION}),
+    (show_another, {Invariant.POST_TARGET}),
+    (show_an_unlogged, {Invariant.POST_LOGGED}),
+    (lose_a_target, {Invariant.POST_TARGET}),
+    (lose_a_post, {Invariant.SIGNATURE_POST}),
+    (claim_another, {Invariant.SIGNATURE_CURRENT}),
+    (lose_a_signature, {Invariant.POST_SIGNATURE, Invariant.CLUSTER_MEMBERS}),
+    (lose_a_cluster, {Invariant.CLUSTER_ORIGINAL}),
+    (lose_an_original, {Invariant.CLUSTER_ORIGINAL}),
+    (leave_a_cluster, {Invariant.CLUSTER_MEMBERS}),
+    (name_another, {Invariant.CLUSTER_MEMBERS}),
+    (flag_both, {Invariant.ONE_ORIGINAL}),
 ]
 
 
 def test_each_invariant_is_broken_by_one_of_these() -> None:
-    assert set(Law) == set[Law]().union(*(laws for _, laws in BREAKS))
+    assert set(Invariant) == set[Invariant]().union(*(laws for _, laws in BREAKS))
 
 
 @pytest.mark.parametrize(("by", "laws"), BREAKS, ids=[one.__name__ for one, _ in BREAKS])
 def test_what_is_broken_by_hand_is_found(
-    freshet: Freshet, database: Db, whole: Db, by: Callable[[Db], None], laws: set[Law]
+    freshet: Freshet, database: Db, whole: Db, by: Callable[[Db], None], laws: set[Invariant]
 ) -> None:
     copy(whole, database)
     by(database)
@@ -244,10 +244,13 @@ def test_a_repair_and_a_run_make_all_of_it_agree(
     wrapper = crawled(freshet, pages, db, uri)
     for by in (leave_a_version, move_a_version, show_another, unlog):
         by(db)
-    assert broken(freshet).keys() >= {str(Law.LAST_LOGGED), str(Law.POST_TARGET)}
-    assert broken(freshet, "--repair").keys() == {str(Law.POST_TARGET), str(Law.VERSION_LOGGED)}
+    assert broken(freshet).keys() >= {str(Invariant.LAST_LOGGED), str(Invariant.POST_TARGET)}
+    assert broken(freshet, "--repair").keys() == {
+        str(Invariant.POST_TARGET),
+        str(Invariant.VERSION_LOGGED),
+    }
     freshet.crawl(wrapper, hours=201)
-    assert broken(freshet).keys() <= {str(Law.VERSION_LOGGED)}
+    assert broken(freshet).keys() <= {str(Invariant.VERSION_LOGGED)}
 
 
 def test_a_repair_waits_for_the_run_in_progress(freshet: Freshet, stored: tuple[Db, str]) -> None:

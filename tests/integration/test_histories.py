@@ -319,7 +319,7 @@ def test_targets_are_read_as_arrays(stored: tuple[Db, str]) -> None:
     assert pasts.first.tolist() == [0, 2, 2, 2, 2]
     assert pasts.after == pytest.approx([start + 1, start + 5])
     assert pasts.by == pytest.approx([start + 2, start + 9])
-    assert found.said == pytest.approx([np.nan, start + 7], nan_ok=True)
+    assert found.stated == pytest.approx([np.nan, start + 7], nan_ok=True)
     assert found.schedules[0].slots == (3, 200)
     assert (found.schedules[1].every_hours, found.schedules[1].phase_hours) == (36, 2.5)
     assert found.schedules.visits_per_week == pytest.approx([1, 168 / 36, 0, 0])
@@ -336,7 +336,12 @@ def test_the_targets_of_some_spiders_are_read(stored: tuple[Db, str]) -> None:
 
 def test_an_empty_database_gives_empty_arrays(stored: tuple[Db, str]) -> None:
     found = on(stored[1], lambda db: histories.read(db, NOW))
-    assert (len(found), len(found.histories), len(found.schedules), len(found.said)) == (0, 0, 0, 0)
+    assert (len(found), len(found.histories), len(found.schedules), len(found.stated)) == (
+        0,
+        0,
+        0,
+        0,
+    )
     assert found.histories.first.tolist() == [0]
 
 

@@ -27,7 +27,7 @@ from crawler.ops import doctor_sites as robots
 from crawler.ops import doctor_sites as wrappers
 from crawler.ops.findings import Finding, Status, as_json, failed, lines, ok, warning
 from crawler.ops.jobs import Known
-from crawler.storage.due import Fetches, Standing
+from crawler.storage.due import Fetches, LastRun
 from crawler.storage.health import Server as Mongo
 from crawler.storage.indexes import Lack
 from crawler.storage.leases import Holder
@@ -319,49 +319,49 @@ def at(hours_ago: float) -> datetime:
     [
         (None, OK, "none so far: scrapy crawl shop"),
         (
-            Standing(at(3), at(2), "finished", at(2), 0, None), OK,
+            LastRun(at(3), at(2), "finished", at(2), 0, None), OK,
             "ended 2 h ago (finished); nothing is due",
         ),
         (
-            Standing(at(3), at(2), "finished", at(2), 7, at(5)), OK,
+            LastRun(at(3), at(2), "finished", at(2), 7, at(5)), OK,
             "ended 2 h ago (finished); 7 targets due, the first since 5 h",
         ),
         (
-            Standing(at(30), None, None, at(0.1), 0, None), WARNING,
+            LastRun(at(30), None, None, at(0.1), 0, None), WARNING,
             "interrupted 6 min ago; nothing is due",
         ),
         (
-            Standing(at(30), None, None, at(20), 1, at(1)), WARNING,
+            LastRun(at(30), None, None, at(20), 1, at(1)), WARNING,
             "interrupted 20 h ago; 1 target due, the first since 60 min",
         ),
         (
-            Standing(at(2), None, None, None, 100_000, at(2)), WARNING,
+            LastRun(at(2), None, None, None, 100_000, at(2)), WARNING,
             "interrupted 2 h ago; 100,000 targets or more due, the first since 2 h",
         ),
         (
-            Standing(at(3), at(2), "finished", at(9), 0, None, Fetches(at(9), 300, 2, "x", "u")),
+            LastRun(at(3), at(2), "finished", at(9), 0, None, Fetches(at(9), 300, 2, "x", "u")),
             OK,
             "ended 2 h ago (finished); nothing is due; 2 of 300 pages failed 9 h ago, most often: "
             "x (u)",
         ),
         (
-            Standing(at(3), at(2), "finished", at(2), 0, None, Fetches(at(2), 20, 2)), WARNING,
+            LastRun(at(3), at(2), "finished", at(2), 0, None, Fetches(at(2), 20, 2)), WARNING,
             "ended 2 h ago (finished); nothing is due; 2 of 20 pages failed 2 h ago",
         ),
         (
-            Standing(at(3), at(2), "finished", at(2), 0, None, Fetches(at(2), 1, 1)), WARNING,
+            LastRun(at(3), at(2), "finished", at(2), 0, None, Fetches(at(2), 1, 1)), WARNING,
             "ended 2 h ago (finished); nothing is due; all of 1 page failed 2 h ago",
         ),
     ],
 )  # fmt: skip
-def test_last_runs(standing: Standing | None, status: Status, says: str) -> None:
+def test_last_runs(standing: LastRun | None, status: Status, says: str) -> None:
     found = passes.of_spider("shop", standing, [], NOW)
     assert (found.status, found.found) == (status, says)
 
 
 def test_who_runs_a_spider_is_named() -> None:
     holders = [Holder(f"{n}", f"host{n}", n, "", "", at(1), at(0)) for n in range(5)]
-    (first, *_), due = holders, Standing(at(3), None, None, at(2), 0, None)
+    (first, *_), due = holders, LastRun(at(3), None, None, at(2), 0, None)
     found = passes.of_spider("shop", due, [first], NOW)
     assert (found.status, found.found) == (
         OK, f"running on host0 (process 0) since {at(1):%Y-%m-%d %H:%M:%S}, "

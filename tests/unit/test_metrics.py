@@ -265,7 +265,7 @@ def test_queues_are_told_where_they_are_known() -> None:
 def sample(**columns: Iterable[float]) -> Sample:
     """A sample of one spider; what is not given is not known."""
     size = len(list(next(iter(columns.values()))))
-    unknown = {name: np.full(size, np.nan) for name in (*NUMBERS, "hours") if name != "look"}
+    unknown = {name: np.full(size, np.nan) for name in (*NUMBERS, "hours") if name != "seen"}
     given = {name: np.array(list(column)) for name, column in columns.items()}
     names = ("shop",) if size else ()
     return Sample(names, np.zeros(size, np.int64), **unknown | given)

@@ -1,16 +1,16 @@
-"""Learning phases: some targets are polled at a fixed grid for a while, then go their former way.
+"""Sampling phases of `scrapy learn`: some targets are polled on a fixed grid for a while.
 
 A phase is a document in `plans` that belongs to no spider (so it never is a spider's latest plan)
 and `learns` one; its pages are marked with their turn and their place in the grid (`learning` on
-the target). Each pass of the spider calls `follow`, which brings the targets to what the phase
-says at that moment: those whose turn it is get a plan that ends with the turn and holds the former
-one, all others get theirs back. So nothing but cron's passes is needed for turns to change and for
-the phase to end, and whatever crashed or came in between is set right by the next pass.
+the target). Each run of the spider calls `follow`, which updates the targets to the phase: those
+whose turn it is get a plan that ends with the turn and holds the former plan, all others get their
+former plans back. So turns change and the phase ends by runs only, and the next run repairs what a
+crash or another command has left.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self
@@ -33,14 +33,16 @@ READ = (
     "url", "kind", "categories", "next_visit", "consecutive_errors", "consecutive_gone", "gone",
     "alias_of", "plan.plan", "learning",
 )  # fmt: skip
+# Fields of a phase that its document has under the same names.
+STORED = ("at", "until", "weeks", "every_hours", "sample", "pages", "turns")
 FORMER: Document = {"$ifNull": ["$plan.former", "$$REMOVE"]}
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A learning phase of one spider.
+    """A sampling phase of one spider.
 
-    weeks, every_hours, requests_per_day, sample: what was asked for; sample None: as many as go
+    weeks, every_hours, requests_per_day, sample: as requested; sample None: as many as possible
     pages: how many take part, in `turns` groups of equal size, one after the other
     """
 
@@ -56,18 +58,18 @@ class Phase:
     turns: int
 
     @classmethod
-    def of(cls, found: Document) -> Self:
+    def of(cls, document: Document) -> Self:
         """The phase that a document describes."""
-        names = ("at", "until", "weeks", "every_hours", "sample", "pages", "turns")
         return cls(
-            id=found["_id"], spider=found["learns"], requests_per_day=found["budget_per_day"],
-            **{name: found[name] for name in names},
-        )  # fmt: skip
+            id=document["_id"],
+            spider=document["learns"],
+            requests_per_day=document["budget_per_day"],
+            **{name: document[name] for name in STORED},
+        )
 
     def document(self) -> Document:
-        """As it stands in `plans`."""
-        names = ("at", "until", "weeks", "every_hours", "sample", "pages", "turns")
-        return {name: getattr(self, name) for name in names} | {
+        """The document of the phase in `plans`."""
+        return {name: getattr(self, name) for name in STORED} | {
             "_id": self.id,
             "policy": POLICY,
             "state": "adopted",
@@ -77,7 +79,7 @@ class Phase:
         }
 
     def turn_at(self, now: datetime) -> int:
-        """Whose turn it is."""
+        """The turn at a time."""
         passed = (now - self.at) / (self.until - self.at)
         return min(max(int(passed * self.turns), 0), self.turns - 1)
 
@@ -91,11 +93,11 @@ class Phase:
         return next_visit(grid, ANYWHERE, moment)
 
 
-async def present(db: Database, spider: str) -> Phase | None:
-    """The phase that a spider is in, or that is over and not wound up yet."""
+async def current(db: Database, spider: str) -> Phase | None:
+    """The phase that a spider is in, or that is over and was not ended yet."""
     query: Document = {"learns": spider, "ended": None}
-    found = await db.plans.find_one(query, sort=[("at", -1)])
-    return Phase.of(found) if found else None
+    document = await db.plans.find_one(query, sort=[("at", -1)])
+    return Phase.of(document) if document else None
 
 
 async def latest(db: Database, spider: str) -> Document | None:
@@ -105,7 +107,7 @@ async def latest(db: Database, spider: str) -> Document | None:
 
 
 async def begin(db: Database, phase: Phase, places: Iterable[tuple[str, int, float]]) -> None:
-    """Put a phase into effect, with one write at the end; it follows none.
+    """Start a phase, which takes effect by the last write; no other phase is in effect.
 
     places: of each page `_id`, turn, and hours from the grid's beginning
     """
@@ -123,8 +125,8 @@ async def begin(db: Database, phase: Phase, places: Iterable[tuple[str, int, flo
 
 
 async def follow(db: Database, spider: str, now: datetime) -> Phase | None:
-    """Bring a spider's targets to what its phase says at this moment; None: it learns nothing."""
-    phase = await present(db, spider)
+    """Update a spider's targets to its phase at this time; None: the spider has no phase."""
+    phase = await current(db, spider)
     if phase is None:
         return None
     if now >= phase.until:
@@ -133,17 +135,42 @@ async def follow(db: Database, spider: str, now: datetime) -> Phase | None:
     turn = phase.turn_at(now)
     await _give_back(db, phase, {"$gte": 0, "$ne": turn})
     pages = await _pages(db, phase, turn)
-    spent = await _spent_today(db, phase, pages, turn, now)
-    left = max(0, int(phase.requests_per_day) - spent)
-    there = [row for row in pages if not (row.get("gone") or "alias_of" in row)]
-    writes = [*_taken(phase, turn, there), *_hurried(phase, there, now, left)]
-    for batch in in_batches([*writes, *_put_off(phase, there, now, left)], BATCH):
+    left = max(0, int(phase.requests_per_day) - await _spent_today(db, phase, pages, turn, now))
+    pages = [row for row in pages if not (row.get("gone") or "alias_of" in row)]
+    plan = {
+        "plan": phase.id,
+        "policy": POLICY,
+        "group": POLICY,
+        "windows": [f"every {period(phase.every_hours)}"],
+        "visits_per_week": WEEK_HOURS / phase.every_hours,
+        "weeks": 1,
+        "slots": [],
+        "every_hours": phase.every_hours,
+        "until": phase.turn_begins(turn + 1),
+    }
+    writes: list[UpdateOne] = []
+    for row in pages:
+        if row.get("plan", {}).get("plan") != phase.id:
+            own = {"$literal": plan | {"phase_hours": row["learning"]["phase"]}}
+            held = {"$mergeObjects": [own, {"former": {"$ifNull": ["$plan", "$$REMOVE"]}}]}
+            writes.append(UpdateOne({"_id": row["_id"]}, [{"$set": {"plan": held}}]))
+    # Pages that would miss their next poll do not; the retries of a failing page are left alone.
+    latest = now + timedelta(hours=phase.every_hours)
+    for row in pages if left else ():
+        is_failing = row["consecutive_errors"] or row["consecutive_gone"]
+        if row["next_visit"] > latest and not is_failing:
+            writes.append(_move(row, phase.poll_after(row["learning"]["phase"], now)))
+    # What is due beyond the day's requests waits for tomorrow, such as repetitions after errors.
+    last = _midnight(now) + DAY - timedelta(milliseconds=1)
+    due = [row for row in pages if row["next_visit"] <= now]
+    writes += [_move(row, phase.poll_after(row["learning"]["phase"], last)) for row in due[left:]]
+    for batch in in_batches(writes, BATCH):
         await db.targets.bulk_write(batch)
     return phase
 
 
 async def end(db: Database, phase: Phase, at: datetime) -> None:
-    """The phase is over: all targets go their former way; what it saw is kept as its totals."""
+    """End a phase: all targets get their former plans back, and the phase stores its totals."""
     await _give_back(db, phase, {"$gte": 0})
     rows = [row async for row in polls(db, phase, at)]
     totals = {name: sum(row[name] for row in rows) for name in ("polls", "changes")}
@@ -153,7 +180,7 @@ async def end(db: Database, phase: Phase, at: datetime) -> None:
 
 
 async def requests_per_day(db: Database, spiders: Sequence[str], now: datetime) -> float:
-    """What these spiders may spend on learning a day at present, besides their plans."""
+    """The requests a day that the phases of these spiders may take now, besides their plans."""
     query = {"learns": {"$in": list(spiders)}, "ended": None, "until": {"$gt": now}}
     return float(sum([row["budget_per_day"] async for row in db.plans.find(query)]))
 
@@ -165,14 +192,14 @@ async def polls(db: Database, phase: Phase, now: datetime) -> AsyncIterator[Docu
         since, until = phase.turn_begins(turn), min(now, phase.turn_begins(turn + 1))
         counts = await _counts(db, phase.spider, pages, since, until)
         for row in pages:
-            found = {name: row[name] for name in ("url", "kind", "categories")}
-            yield found | {"turn": turn} | counts.get(row["url"], {"polls": 0, "changes": 0})
+            page = {name: row[name] for name in ("url", "kind", "categories")}
+            yield page | {"turn": turn} | counts.get(row["url"], {"polls": 0, "changes": 0})
 
 
 async def seconds_per_visit(db: Database, spider: str, least: int = 20) -> float | None:
-    """How fast the politeness of a site lets a pass be: the fastest with `least` visits or more.
+    """Seconds for a visit in the fastest run with `least` visits or more: politeness limits it.
 
-    None where no pass was that long.
+    None where no run was that long.
     """
     long = {"spider": spider, "finished": {"$type": "date"}, "counts.visits": {"$gte": least}}
     pace = {"$divide": [{"$subtract": ["$finished", "$started"]}, "$counts.visits"]}
@@ -189,56 +216,15 @@ async def _pages(db: Database, phase: Phase, turn: int) -> list[Document]:
 
 
 async def _give_back(db: Database, phase: Phase, turn: Document) -> None:
-    """Those of some turns go their former way; what is due by the grid is their last poll."""
+    """Give the pages of some turns their former plans back; their next visit stays as it is."""
     query = {"spider": phase.spider, "learning.turn": turn, "plan.plan": phase.id}
     await db.targets.update_many(query, [{"$set": {"plan": FORMER}}])
 
 
-def _taken(phase: Phase, turn: int, rows: list[Document]) -> Iterator[UpdateOne]:
-    """Those whose turn it is, and who do not yet, follow the grid."""
-    for row in rows:
-        if row.get("plan", {}).get("plan") != phase.id:
-            plan = {"$literal": _plan(phase, turn, row["learning"]["phase"])}
-            held = {"$mergeObjects": [plan, {"former": {"$ifNull": ["$plan", "$$REMOVE"]}}]}
-            yield UpdateOne({"_id": row["_id"]}, [{"$set": {"plan": held}}])
-
-
-def _hurried(phase: Phase, rows: list[Document], now: datetime, left: int) -> Iterator[UpdateOne]:
-    """Those that would miss their next poll do not; a failing page is repeated as ever."""
-    latest = now + timedelta(hours=phase.every_hours)
-    for row in rows if left else ():
-        failing = row["consecutive_errors"] or row["consecutive_gone"]
-        if row["next_visit"] > latest and not failing:
-            yield _moved(row, phase.poll_after(row["learning"]["phase"], now))
-
-
-def _put_off(phase: Phase, rows: list[Document], now: datetime, left: int) -> Iterator[UpdateOne]:
-    """What is due beyond the day's requests waits for tomorrow: repetitions after errors, say."""
-    last = _midnight(now) + DAY - timedelta(milliseconds=1)
-    due = [row for row in rows if row["next_visit"] <= now]
-    for row in due[left:]:
-        yield _moved(row, phase.poll_after(row["learning"]["phase"], last))
-
-
-def _moved(row: Document, when: datetime) -> UpdateOne:
-    """Another next visit, unless a crawl has set it meanwhile."""
+def _move(row: Document, when: datetime) -> UpdateOne:
+    """Set another next visit, unless a crawl has set it meanwhile."""
     unless_visited = {"_id": row["_id"], "next_visit": row["next_visit"]}
     return UpdateOne(unless_visited, {"$set": {"next_visit": when}})
-
-
-def _plan(phase: Phase, turn: int, phase_hours: float) -> Document:
-    return {
-        "plan": phase.id,
-        "policy": POLICY,
-        "group": POLICY,
-        "windows": [f"every {period(phase.every_hours)}"],
-        "visits_per_week": WEEK_HOURS / phase.every_hours,
-        "weeks": 1,
-        "slots": [],
-        "every_hours": phase.every_hours,
-        "phase_hours": phase_hours,
-        "until": phase.turn_begins(turn + 1),
-    }
 
 
 async def _spent_today(

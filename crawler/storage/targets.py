@@ -14,7 +14,6 @@ from crawler.items import (
     CELL,
     OF_CAPS,
     SEEN,
-    Fetched,
     Kind,
     Outcome,
     Planned,
@@ -41,57 +40,6 @@ MINUTE = timedelta(minutes=1)
 ADAPTIVE = "adaptive"
 # Of the plan that a cell's period stands for; no replan touches it.
 PERIOD = "period"
-
-
-def in_minutes(moment: datetime) -> int:
-    """Whole minutes since 1970 (UTC)."""
-    return (moment - EPOCH) // MINUTE
-
-
-def history_of(found: Document | None) -> History | None:
-    """The past that a target's document holds."""
-    if not found:
-        return None
-    from schedules.history import History
-
-    since, until = in_minutes(found["since"]), in_minutes(found["until"])
-    return History(since, until, bytes(found["changes"]))
-
-
-def history_document(history: History, lies: int = 0) -> Document:
-    """A past as it is stored."""
-    return {
-        "since": EPOCH + history.since * MINUTE,
-        "until": EPOCH + history.until * MINUTE,
-        "changes": history.changes,
-        "lies": lies,
-    }
-
-
-def planned_of(found: Document | None) -> Planned | None:
-    """The plan that a target's document holds; None where it says no time at all."""
-    if not found:
-        return None
-    from schedules.schedule import Schedule
-
-    schedule = Schedule(
-        found.get("weeks") or 1,
-        tuple(found.get("slots") or ()),
-        found.get("every_hours") or 0.0,
-        found.get("phase_hours") or 0.0,
-    )
-    if not schedule.visits_per_week:
-        return None
-    return Planned(
-        found["plan"],
-        schedule,
-        found.get("until"),
-        found.get("policy") == ADAPTIVE and schedule.every_hours > 0,
-        found.get("min_hours") or 0.0,
-        found.get("max_hours") or 0.0,
-    )
-
-
 # A link to a page that never was there.
 DEAD_LINK: Document = {"refreshed": 0, "consecutive_gone": {"$gt": 0}}
 # The page of a feed's post is fetched once, and planned never.
@@ -108,6 +56,55 @@ FAILED = (str(Outcome.ERROR), str(Outcome.BLOCKED))
 # The server itself says so, however a site is described.
 MISSING: Document = {"consecutive_gone": {"$gt": 0}, "last_visit.status": {"$in": [404, 410]}}
 BATCH = 1000
+
+
+def in_minutes(moment: datetime) -> int:
+    """Whole minutes since 1970 (UTC)."""
+    return (moment - EPOCH) // MINUTE
+
+
+def history_of(stored: Document | None) -> History | None:
+    """The past that a target's document holds."""
+    if not stored:
+        return None
+    from schedules.history import History
+
+    since, until = in_minutes(stored["since"]), in_minutes(stored["until"])
+    return History(since, until, bytes(stored["changes"]))
+
+
+def history_document(history: History, lies: int = 0) -> Document:
+    """A past as it is stored."""
+    return {
+        "since": EPOCH + history.since * MINUTE,
+        "until": EPOCH + history.until * MINUTE,
+        "changes": history.changes,
+        "lies": lies,
+    }
+
+
+def planned_of(plan: Document | None) -> Planned | None:
+    """The plan that a target's document holds; None where it has no time at all."""
+    if not plan:
+        return None
+    from schedules.schedule import Schedule
+
+    schedule = Schedule(
+        plan.get("weeks") or 1,
+        tuple(plan.get("slots") or ()),
+        plan.get("every_hours") or 0.0,
+        plan.get("phase_hours") or 0.0,
+    )
+    if not schedule.visits_per_week:
+        return None
+    return Planned(
+        plan["plan"],
+        schedule,
+        plan.get("until"),
+        plan.get("policy") == ADAPTIVE and schedule.every_hours > 0,
+        plan.get("min_hours") or 0.0,
+        plan.get("max_hours") or 0.0,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,40 +125,40 @@ class Outlook:
     repeated: int = 0
 
 
-def from_document(found: Document) -> Target:
+def from_document(document: Document) -> Target:
     """A target as the spider gets it."""
     return Target(
-        spider=found["spider"],
-        url=found["url"],
-        kind=Kind(found["kind"]),
-        host=found.get("host", ""),
-        categories=tuple(found.get("categories", ())),
-        validators=Validators(found.get("etag"), found.get("last_modified")),
-        content_hash=found.get("content_hash"),
-        raw_hash=found.get("raw_hash"),
-        size=found.get("size", 0),
-        scheme=found.get("scheme"),
-        final_url=found.get("final_url"),
-        hinted=found.get("hinted", False),
-        hint=found.get("hint", "lastmod"),
-        visits=found.get("requested", 0),
-        missed=found.get("missed", 0),
-        refreshed=found.get("refreshed", 0),
-        consecutive_errors=found.get("consecutive_errors", 0),
-        consecutive_gone=found.get("consecutive_gone", 0),
-        history=history_of(found.get("history")),
-        lies=found.get("history", {}).get("lies", 0),
-        plan=planned_of(found.get("plan")),
-        depth=found.get("depth", 0),
-        post=found.get("post"),
-        moved_to=found.get("moved_to"),
-        moves=found.get("moves", 0),
-        next_visit=found["next_visit"],
-        execution_ms=found.get("execution_ms"),
-        kept_bytes=found.get("kept_bytes", 0),
-        visited_at=found.get("visited_at"),
-        fence=found.get("fence", 0),
-        again=found.get("again", False),
+        spider=document["spider"],
+        url=document["url"],
+        kind=Kind(document["kind"]),
+        host=document.get("host", ""),
+        categories=tuple(document.get("categories", ())),
+        validators=Validators(document.get("etag"), document.get("last_modified")),
+        content_hash=document.get("content_hash"),
+        raw_hash=document.get("raw_hash"),
+        size=document.get("size", 0),
+        scheme=document.get("scheme"),
+        final_url=document.get("final_url"),
+        hinted=document.get("hinted", False),
+        hint=document.get("hint", "lastmod"),
+        visits=document.get("requested", 0),
+        missed=document.get("missed", 0),
+        refreshed=document.get("refreshed", 0),
+        consecutive_errors=document.get("consecutive_errors", 0),
+        consecutive_gone=document.get("consecutive_gone", 0),
+        history=history_of(document.get("history")),
+        lies=document.get("history", {}).get("lies", 0),
+        plan=planned_of(document.get("plan")),
+        depth=document.get("depth", 0),
+        post=document.get("post"),
+        moved_to=document.get("moved_to"),
+        moves=document.get("moves", 0),
+        next_visit=document["next_visit"],
+        execution_ms=document.get("execution_ms"),
+        kept_bytes=document.get("kept_bytes", 0),
+        visited_at=document.get("visited_at"),
+        fence=document.get("fence", 0),
+        again=document.get("again", False),
     )
 
 
@@ -198,18 +195,14 @@ def updates_of(batch: Iterable[Visit]) -> Iterator[UpdateOne]:
     for visit in batch:
         yield update_of(visit)
         if visit.every_hours is not None:
-            yield _adapted(visit, visit.every_hours)
+            # An adaptive plan's new interval, unless a replan has put another plan in its place.
+            from schedules.schedule import WEEK_HOURS
 
-
-def _adapted(visit: Visit, every_hours: float) -> UpdateOne:
-    """An adaptive plan's new interval, unless a replan has put another plan in its place."""
-    from schedules.schedule import WEEK_HOURS
-
-    target = visit.fetched.target
-    of_plan = _unless_taken_over(visit) | {"plan.plan": target.plan.id if target.plan else None}
-    per_week = WEEK_HOURS / every_hours
-    state = {"plan.every_hours": every_hours, "plan.visits_per_week": per_week}
-    return UpdateOne(of_plan, {"$set": state})
+            plan = visit.fetched.target.plan
+            of_plan = _unless_taken_over(visit) | {"plan.plan": plan.id if plan else None}
+            per_week = WEEK_HOURS / visit.every_hours
+            state = {"plan.every_hours": visit.every_hours, "plan.visits_per_week": per_week}
+            yield UpdateOne(of_plan, {"$set": state})
 
 
 def update_of(visit: Visit) -> UpdateOne:
@@ -243,7 +236,10 @@ def update_of(visit: Visit) -> UpdateOne:
         state["missed"] = target.missed + visit.missed
     update: Document = {"$set": state}
     if target.kind is Kind.FEED and visit.outcome in SEEN:
-        state |= _moved(fetched)
+        # Where the feed says that it is now, and how often in a row it said so.
+        is_again = fetched.moved_to is not None and fetched.moved_to == target.moved_to
+        state["moved_to"] = fetched.moved_to
+        state["moves"] = target.moves + 1 if is_again else int(fetched.moved_to is not None)
     if visit.alias_of is not None:
         state["alias_of"] = visit.alias_of
         update["$unset"] = {"history": "", "plan": ""}
@@ -280,7 +276,7 @@ def _delivered(visit: Visit) -> UpdateOne:
         state["history"] = history_document(visit.history, visit.lies)
     if visit.has_new_content:
         state["changed_at"] = visit.fetched.at
-    same = {"_id": visit.fetched.target.key} | fences.same(visit.fetched.target.fence)
+    same = {"_id": target.key} | fences.same(target.fence)
     update: Document = {"$set": state}
     if visit.collected is not None and visit.collected.doubted:
         update["$min"] = {"next_visit": visit.fetched.pushed_at or visit.fetched.at}
@@ -295,13 +291,12 @@ async def acknowledge(db: Database, batch: Sequence[Visit]) -> list[Visit]:
         return []
     # Rare: another process has such a target, or a replan changed the plan of an adaptive one.
     query: Document = {"_id": {"$in": [visit.fetched.target.key for visit in batch]}}
-    found = db.targets.find(query, {"visit": 1, "last_visit._id": 1})
-    known = {
+    stored = {
         (row["_id"], id_)
-        async for row in found
+        async for row in db.targets.find(query, {"visit": 1, "last_visit._id": 1})
         for id_ in (row.get("visit"), row.get("last_visit", {}).get("_id"))
     }
-    return [visit for visit in batch if (visit.fetched.target.key, visit.id) not in known]
+    return [visit for visit in batch if (visit.fetched.target.key, visit.id) not in stored]
 
 
 async def note_aliases(db: Database, batch: Iterable[Visit]) -> None:
@@ -327,28 +322,19 @@ async def take_over_due(db: Database, spider: str, until: datetime) -> None:
 
 async def store_again(db: Database, keys: Sequence[str]) -> None:
     """Let the next visit of these targets store what it finds, even if that has not changed."""
-    for some in in_batches(keys, BATCH):
-        await db.targets.update_many({"_id": {"$in": some}}, {"$set": {"again": True}})
-
-
-def _moved(fetched: Fetched) -> Document:
-    """Where a feed says that it is now, and how often in a row it said so."""
-    again = fetched.moved_to is not None and fetched.moved_to == fetched.target.moved_to
-    moves = fetched.target.moves + 1 if again else int(fetched.moved_to is not None)
-    return {"moved_to": fetched.moved_to, "moves": moves}
+    for batch in in_batches(keys, BATCH):
+        await db.targets.update_many({"_id": {"$in": batch}}, {"$set": {"again": True}})
 
 
 def _content_state(visit: Visit) -> Document:
     fetched = visit.fetched
-    if visit.outcome is Outcome.NOT_MODIFIED:
-        fresh = {
-            "etag": fetched.validators.etag,
-            "last_modified": fetched.validators.last_modified,
-        }
-        return {name: value for name, value in fresh.items() if value}
     state: Document = {
         "etag": fetched.validators.etag,
         "last_modified": fetched.validators.last_modified,
+    }
+    if visit.outcome is Outcome.NOT_MODIFIED:
+        return {name: value for name, value in state.items() if value}
+    state |= {
         "raw_hash": fetched.raw_hash,
         "content_hash": fetched.content_hash,
         "size": fetched.size,
@@ -376,8 +362,8 @@ async def ensure_starts(
         current = {name: new.pop(name) for name in ("kind", "start")} | {"start": True, "depth": 0}
         writes.append(UpdateOne({"_id": key}, {"$setOnInsert": new, "$set": current}, upsert=True))
         keys[str(kind)].append(key)
-    for name, some in keys.items():
-        other_kind: Document = {"_id": {"$in": some}, "kind": {"$ne": name}}
+    for name, of_kind in keys.items():
+        other_kind: Document = {"_id": {"$in": of_kind}, "kind": {"$ne": name}}
         await db.targets.update_many(other_kind, {"$set": {"next_visit": due}})
     former: Document = {"spider": spider, "start": True, "url": {"$nin": list(starts)}}
     await db.targets.update_many(former, {"$set": {"start": False}})
@@ -395,21 +381,21 @@ async def due(
     """The `limit` most overdue targets of a spider: `next_visit` at or before `until`."""
     query = _due(spider, until, excluded_hosts)
     cursor = db.targets.find(query, NOT_FOR_A_VISIT).sort("next_visit").limit(limit)
-    return await _logged(db, [from_document(found) async for found in cursor], until)
+    return await _logged(db, [from_document(row) async for row in cursor], until)
 
 
-async def _logged(db: Database, found: list[Target], started: datetime) -> list[Target]:
+async def _logged(db: Database, read: list[Target], started: datetime) -> list[Target]:
     """Targets whose last visits are in the log, as the next visits overwrite them.
 
     started: earlier visits were logged before that, or repaired
     """
     keys: dict[str, list[str]] = defaultdict(list)
-    for target in found:
+    for target in read:
         if target.visited_at is not None and target.visited_at >= started:
             keys[target.spider].append(target.key)
-    for spider, some in keys.items():
-        await recover(db, spider, started, some)
-    return found
+    for spider, of_spider in keys.items():
+        await recover(db, spider, started, of_spider)
+    return read
 
 
 async def due_keys(
@@ -418,7 +404,7 @@ async def due_keys(
     """As `due`, the keys alone."""
     query = _due(spider, until, excluded_hosts)
     cursor = db.targets.find(query, {"_id": 1}).sort("next_visit").limit(limit)
-    return [found["_id"] async for found in cursor]
+    return [row["_id"] async for row in cursor]
 
 
 def _due(spider: str, until: datetime, excluded_hosts: Sequence[str]) -> Document:
@@ -436,15 +422,15 @@ async def due_of(
     if excluded_hosts:
         query["host"] = {"$nin": list(excluded_hosts)}
     cursor = db.targets.find(query, NOT_FOR_A_VISIT)
-    found = await _logged(db, [from_document(one) async for one in cursor], until)
-    return {target.key: target for target in found}
+    targets = await _logged(db, [from_document(row) async for row in cursor], until)
+    return {target.key: target for target in targets}
 
 
 async def of_key(db: Database, key: str) -> Target | None:
     """The target with this `_id`, unless it is an alias."""
     query: Document = {"_id": key, "alias_of": {"$exists": False}}
-    found = await db.targets.find_one(query, NOT_FOR_A_VISIT)
-    return from_document(found) if found else None
+    row = await db.targets.find_one(query, NOT_FOR_A_VISIT)
+    return from_document(row) if row else None
 
 
 async def count_due(db: Database, spider: str, until: datetime) -> int:
@@ -546,24 +532,22 @@ async def make_edited_due(db: Database, wrapper: Wrapper, at: datetime) -> tuple
     } | ALIVE  # fmt: skip
     now: Document = {"$set": {"next_visit": at}}
     done = await db.targets.update_many(later | {"outcome": {"$in": list(FAILED)}}, now)
-    failed, others = done.modified_count, 0
+    failed, read_otherwise = done.modified_count, 0
     plain: Document = {"$not": {"$regex": f"\\{OF_CAPS}"}}
     for kind in (Kind.LIST, Kind.ITEM, Kind.FEED):
         stale: Document = {"kind": str(kind), "scheme": {"$ne": wrapper.scheme(kind)} | plain}
-        others += (await db.targets.update_many(later | stale, now)).modified_count
+        read_otherwise += (await db.targets.update_many(later | stale, now)).modified_count
     for name, scheme in wrapper.cell_schemes.items():
         cell: Document = {"_id": f"{wrapper.name} {CELL}{name}", "scheme": {"$ne": scheme}}
-        others += (await db.targets.update_many(later | cell, now)).modified_count
+        read_otherwise += (await db.targets.update_many(later | cell, now)).modified_count
     capped = db.targets.find(later | {"scheme": {"$regex": f"\\{OF_CAPS}"}}, NOT_FOR_A_VISIT)
     keys = [
-        found["_id"]
-        async for found in capped
-        if wrapper.scheme_of(from_document(found)) != found["scheme"]
+        row["_id"] async for row in capped if wrapper.scheme_of(from_document(row)) != row["scheme"]
     ]
     for ids in in_batches(keys, BATCH):
         done = await db.targets.update_many(later | {"_id": {"$in": ids}}, now)
-        others += done.modified_count
-    return failed, others
+        read_otherwise += done.modified_count
+    return failed, read_otherwise
 
 
 async def of_url(db: Database, urls: list[str], spider: str | None = None) -> list[Document]:
@@ -582,57 +566,3 @@ async def spiders(db: Database) -> list[str]:
 async def feed_spiders(db: Database) -> list[str]:
     """Names of all spiders that have feeds."""
     return sorted(await db.targets.distinct("spider", {"kind": str(Kind.FEED)}))
-
-
-async def summary(db: Database, spider: str | None, now: datetime) -> Document:
-    """Counts of targets by kind, category, last outcome and state, computed by the server."""
-    of_spider: Document = {"spider": spider} if spider else {}
-    rows = await _facets(db, of_spider, now)
-    by = {name: {row["_id"]: row["n"] for row in rows[name]} for name in rows}
-    totals = rows["totals"][0] if rows["totals"] else {}
-    return {
-        "targets": sum(by["kinds"].values()),
-        "due": totals.get("due", 0),
-        "unlisted": totals.get("unlisted", 0),
-        "gone": totals.get("gone", 0),
-        "dead_links": totals.get("dead_links", 0),
-        "aliases": totals.get("aliases", 0),
-        "errors": totals.get("errors", 0),
-        "kept_bytes": totals.get("kept_bytes", 0),
-        "kinds": {str(kind): by["kinds"].get(str(kind), 0) for kind in Kind},
-        "categories": dict(sorted(by["categories"].items())),
-        "outcomes": {name or "never visited": n for name, n in by["outcomes"].items()},
-        "spiders": by["spiders"],
-    }
-
-
-async def _facets(db: Database, of_spider: Document, now: datetime) -> Document:
-    def by(field: str) -> list[Document]:
-        return [{"$group": {"_id": field, "n": {"$sum": 1}}}, {"$sort": {"_id": 1}}]
-
-    def share(condition: Document) -> Document:
-        return {"$sum": {"$cond": [condition, 1, 0]}}
-
-    listed = {"kind": str(Kind.ITEM), "unlisted_at": None}
-    counts = {
-        "n": {"$sum": 1},
-        "due": share({"$lte": ["$next_visit", now]}),
-        "unlisted": share({"$gt": ["$unlisted_at", None]}),
-        "gone": share({"$eq": ["$gone", True]}),
-        "dead_links": share(
-            {"$and": [{"$eq": ["$refreshed", 0]}, {"$gt": ["$consecutive_gone", 0]}]}
-        ),
-        "aliases": share({"$gt": ["$alias_of", None]}),
-        "errors": share({"$gt": ["$consecutive_errors", 0]}),
-        "kept_bytes": {"$sum": "$kept_bytes"},
-    }
-    own: Document = {"$match": {"alias_of": {"$exists": False}, "$nor": [DEAD_LINK]}}
-    facets = {
-        "kinds": [own, *by("$kind")],
-        "categories": [{"$match": listed}, {"$unwind": "$categories"}, *by("$categories")],
-        "outcomes": [own, *by("$outcome")],
-        "spiders": [own, *by("$spider")],
-        "totals": [{"$group": {"_id": None} | counts}],
-    }
-    cursor = await db.targets.aggregate([{"$match": of_spider}, {"$facet": facets}])
-    return (await cursor.to_list(1))[0]

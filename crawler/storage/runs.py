@@ -1,4 +1,8 @@
-"""`runs`: one document a pass, with its counts; an unfinished one tells of a crash."""
+"""`runs`: one document a run, with its counts; an unfinished one tells of a crash.
+
+Also what runs leave behind for others: `dead`, the queue's entries that were given up, and `hosts`
+that asked to be left alone.
+"""
 
 from __future__ import annotations
 
@@ -75,9 +79,9 @@ async def note_links(db: Database, run: ObjectId, links: LinkCounts) -> None:
 
 async def links(db: Database, run: ObjectId) -> LinkCounts:
     """The links that all workers have kept."""
-    found = await db.runs.find_one({"_id": run}, {"unmatched": 1, "examples": 1}) or {}
-    unmatched = dict.fromkeys(found.get("unmatched", ()))
-    return LinkCounts(len(unmatched), unmatched=unmatched, examples=found.get("examples", {}))
+    row = await db.runs.find_one({"_id": run}, {"unmatched": 1, "examples": 1}) or {}
+    unmatched = dict.fromkeys(row.get("unmatched", ()))
+    return LinkCounts(len(unmatched), unmatched=unmatched, examples=row.get("examples", {}))
 
 
 async def spiders(db: Database) -> list[str]:
@@ -93,8 +97,8 @@ async def has_ended(db: Database, spider: str) -> bool:
 
 async def unfinished_since(db: Database, spider: str) -> datetime | None:
     """Start of the oldest pass of a spider that never ended; None if all did."""
-    found = await db.runs.find_one({"spider": spider, "finished": None}, sort=[("started", 1)])
-    return found["started"] if found else None
+    oldest = await db.runs.find_one({"spider": spider, "finished": None}, sort=[("started", 1)])
+    return oldest["started"] if oldest else None
 
 
 async def at_work(db: Database, longest: timedelta) -> bool:
@@ -130,14 +134,14 @@ class Dead:
     worker: str
 
 
-async def bury(db: Database, one: Dead) -> None:
+async def bury(db: Database, entry: Dead) -> None:
     """Note an entry; its target is not visited any more. Safe to repeat."""
-    row = asdict(one)
+    row = asdict(entry)
     row["_id"] = row.pop("key")
-    await db.dead.replace_one({"_id": one.key}, row, upsert=True)
-    state: Document = {"dead": one.at, "next_visit": NEVER}
-    # Who had it last may be alive after all.
-    await db.targets.update_one({"_id": one.key}, {"$set": state, "$inc": {"fence": 1}})
+    await db.dead.replace_one({"_id": entry.key}, row, upsert=True)
+    state: Document = {"dead": entry.at, "next_visit": NEVER}
+    # The worker that had it last may be alive after all.
+    await db.targets.update_one({"_id": entry.key}, {"$set": state, "$inc": {"fence": 1}})
 
 
 async def listed(db: Database, spider: str | None = None) -> list[Document]:
@@ -177,7 +181,7 @@ async def by_spider(db: Database) -> dict[str, int]:
 async def holds(db: Database, now: datetime) -> dict[str, datetime]:
     """Hosts that are to be left alone now, and until when."""
     cursor = db.hosts.find({"hold_until": {"$gt": now}})
-    return {found["_id"]: found["hold_until"] async for found in cursor}
+    return {row["_id"]: row["hold_until"] async for row in cursor}
 
 
 async def hold(db: Database, host: str, until: datetime) -> None:

@@ -206,7 +206,7 @@ async def summary(db: Database, spider: str | None, now: datetime) -> Document:
     of_spider: Document = {"spider": spider} if spider else {}
     cursor = await db.targets.aggregate([{"$match": of_spider}, {"$facet": facets}])
     rows = (await cursor.to_list(1))[0]
-    totals = next(iter(rows.pop("totals")), {})
+    totals: Document = next(iter(rows.pop("totals")), {})
     n = {name: {row["_id"]: row["n"] for row in rows[name]} for name in rows}
     return {
         "targets": sum(n["kinds"].values()),

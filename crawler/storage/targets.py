@@ -22,8 +22,7 @@ from crawler.items import (
     Visit,
     planned_window,
 )
-from crawler.storage import fences
-from crawler.storage import runs as hosts
+from crawler.storage import fences, runs
 from crawler.storage.client import Database, Document
 from crawler.storage.retry import in_batches, keep_newest
 from crawler.storage.visits import recover, row_of
@@ -486,7 +485,7 @@ async def outlook(db: Database, spider: str, started: datetime, now: datetime) -
 
 async def held(db: Database, spider: str, started: datetime, now: datetime) -> dict[str, datetime]:
     """Hosts of due targets that asked to be left alone, and until when."""
-    holds = await hosts.holds(db, now)
+    holds = await runs.holds(db, now)
     query: Document = {
         "spider": spider, "next_visit": {"$lte": started}, "host": {"$in": list(holds)},
     } | ALIVE  # fmt: skip

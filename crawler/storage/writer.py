@@ -32,19 +32,14 @@ from crawler.storage import (
     fences,
     listings,
     posts,
+    recovery,
     sources,
     targets,
     visits,
     websub,
 )
-from crawler.storage import feeds as feedposts
-from crawler.storage import listings as cards
-from crawler.storage import posts as versions
-from crawler.storage import recovery as interrupted
-from crawler.storage import websub as pushes
 from crawler.storage.client import Database
-from crawler.storage.dedup import edits as leaving
-from crawler.storage.dedup import flags
+from crawler.storage.dedup import edits, flags
 from crawler.storage.dedup import index as claims
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.listings import Patterns
@@ -203,7 +198,8 @@ class Writer:
             too_late = {visit.id for visit in late}
             _fail([entry for entry in batch if entry[0].id in too_late], TakenOver())
             for _, stored in batch:
-                _succeed(stored)
+                if not stored.done():
+                    stored.set_result(None)
             if self.on_stored is not None:
                 self.on_stored(visits_of_batch, time.monotonic() - began)
 
@@ -216,7 +212,7 @@ class Writer:
             if is_begun:
                 # Whoever took them over has cleared up before this process went on.
                 visits_lost = [visit for visit, _ in lost]
-                await self._patience.ask(lambda: interrupted.drop(self._db, visits_lost))
+                await self._patience.ask(lambda: recovery.drop(self._db, visits_lost))
             _fail(lost, TakenOver())
         return list(compress(batch, holds))
 
@@ -232,7 +228,7 @@ class Writer:
 
     async def _drop(self, batch: list[Entry]) -> None:
         with contextlib.suppress(PyMongoError):
-            await interrupted.drop(self._db, [visit for visit, _ in batch])
+            await recovery.drop(self._db, [visit for visit, _ in batch])
 
     async def _write(self, batch: list[Visit]) -> list[Visit]:
         """Store a batch; the visits whose targets others have visited or taken over meanwhile."""
@@ -244,19 +240,19 @@ class Writer:
         verdicts = await self._write_versions_and_claim(batch)
         items = [v for v in batch if v.stores_content and v.fetched.target.kind is Kind.ITEM]
         await posts.store(self._db, items, verdicts)
-        await feedposts.store(self._db, batch, verdicts)
+        await feeds.store(self._db, batch, verdicts)
         await sources.settle_shared(self._db, self._registry, batch)
         if self._registry is not None and verdicts:
-            written = {one.key for visit in batch for one in visit.candidates}
+            written = {post.key for visit in batch for post in visit.candidates}
             await flags.confirm(self._db, self._registry, verdicts, written)
         await feeds.note(self._db, batch)
         await cells.note(self._db, batch)
         for visit in batch:
-            self.discovered += await feedposts.follow(self._db, visit, self._due)
+            self.discovered += await feeds.follow(self._db, visit, self._due)
         if self._leases is not None and not self._leases.is_sure:
             raise Slept
         if late := await targets.acknowledge(self._db, batch):
-            await interrupted.drop(self._db, late)
+            await recovery.drop(self._db, late)
             too_late = {visit.id for visit in late}
             batch = [visit for visit in batch if visit.id not in too_late]
         await targets.note_aliases(self._db, batch)
@@ -265,15 +261,15 @@ class Writer:
         if doubted := [visit.fetched.target.key for visit in batch if visit.doubts_push]:
             await websub.doubt(self._db, doubted)
         if taken := [visit.fetched.push for visit in batch if visit.fetched.push is not None]:
-            await pushes.done(self._db, taken)
+            await websub.done(self._db, taken)
         return late
 
     async def _write_versions_and_claim(self, batch: list[Visit]) -> Verdicts:
-        """Both at once: neither needs the other."""
+        """Both concurrently: neither needs the other."""
         new = [visit for visit in batch if visit.stores_content]
         claiming = asyncio.create_task(self._claim(batch))
         try:
-            await versions.store_versions(self._db, [versions.row_of(visit) for visit in new])
+            await posts.store_versions(self._db, [posts.row_of(visit) for visit in new])
         finally:
             # Whatever fails, nothing goes on while the batch is tried again.
             verdicts = await claiming
@@ -289,8 +285,8 @@ class Writer:
             for visit in batch
             for key in visit.emptied
         }
-        await leaving.release(self._registry, list(emptied), now, emptied)
-        candidates = [one for visit in batch for one in visit.candidates]
+        await edits.release(self._registry, list(emptied), now, emptied)
+        candidates = [post for visit in batch for post in visit.candidates]
         verdicts = await claims.claim(self._registry, candidates, now)
         verdicts |= dict.fromkeys(emptied, ALONE)
         for visit in batch:
@@ -302,14 +298,9 @@ class Writer:
             links = listings.record(self._db, visit.fetched, self._due, self._patterns)
             self.discovered += await links
         if visit.fetched.target.kind is Kind.LIST and visit.alias_of is None:
-            await cards.record_cards(self._db, visit.fetched, self._due)
+            await listings.record_cards(self._db, visit.fetched, self._due)
         if visit.gone and visit.outcome is Outcome.GONE:
             await listings.drop_all(self._db, visit.fetched.target)
-
-
-def _succeed(stored: asyncio.Future[None]) -> None:
-    if not stored.done():
-        stored.set_result(None)
 
 
 def _fail(batch: list[Entry], error: Exception) -> None:

@@ -28,7 +28,6 @@ from crawler.frontier.worker import Worker, opened_worker
 from crawler.items import Fetched, LinkCounts, Outcome, Skipped, Target, Visit
 from crawler.storage import cells, plans, runs, targets
 from crawler.storage import learning as learnings
-from crawler.storage import runs as hosts
 from crawler.storage.client import Database, in_words
 from crawler.storage.dedup.index import opened
 from crawler.storage.dedup.registry import Registry
@@ -248,7 +247,7 @@ class Session:
         self.limits.hold(host, until)
         if self.turns is not None:
             await self.turns.hold(host, (until - self.clock.now()).total_seconds())
-        await self.patience.read(lambda: hosts.hold(self.db, host, until))
+        await self.patience.read(lambda: runs.hold_host(self.db, host, until))
 
     def hurry(self) -> None:
         """The time is over in which what is under way may end."""
@@ -396,7 +395,7 @@ class Session:
             besides = await learnings.requests_per_day(self.db, plan["spiders"], self.started)
             besides += await cells.requests_per_day(self.db, plan["spiders"])
             self.allowance.follow(plan, besides, is_full=self.is_full)
-        self.limits.holds |= await hosts.holds(self.db, self.started)
+        self.limits.holds |= await runs.held_hosts(self.db, self.started)
         self.due_at_start = await targets.count_due(self.db, self.spider, self.started)
 
     def _shares(self) -> dict[str, int]:

@@ -1,9 +1,9 @@
 """`plans`: one document a replan; how a new plan takes effect as a whole; what plans look like.
 
-A plan goes through states. `writing`: what it says of each target is staged in a collection of its
-own that nobody reads, and a crash leaves the old plan untouched. One write turns it to `adopting`:
-from here on it is in effect, and whoever comes next after a crash carries it on to the targets.
-`adopted`: all of it stands on the targets, the staged copy is gone. `undone`: it was cut off while
+A plan goes through states. `writing`: its part for each target is staged in a collection of its
+own that nothing reads, and a crash leaves the old plan untouched. One write turns it to `adopting`:
+from here on it is in effect, and after a crash the next process carries it on to the targets.
+`adopted`: the targets have all of it, the staged copy is gone. `undone`: it was interrupted while
 it was being written.
 """
 
@@ -80,7 +80,7 @@ async def finish(db: Database, now: datetime, spiders: Sequence[str] | None = No
 async def recover(db: Database, now: datetime, spiders: Sequence[str] | None = None) -> int:
     """Before a replan: finish what is in effect, undo what was only begun; how many were undone.
 
-    A replan of these spiders that is still at work will find that it was undone.
+    A replan of these spiders that is still running will find that it was undone.
     """
     await finish(db, now, spiders)
     begun = await _in_state(db, WRITING, spiders)
@@ -106,7 +106,7 @@ async def latest(db: Database, spider: str, now: datetime) -> Document | None:
 async def _stage(
     db: Database, plan: Document, moved: Iterable[Sequence[Moved]], until: datetime
 ) -> int:
-    """Write down what the plan says of each target, where nobody reads it."""
+    """Write down the plan of each target where nothing reads it; how many there are."""
     staged, count = _staged(db, plan), 0
     async with _AtOnce() as writes:
         for batch in moved:
@@ -147,9 +147,9 @@ async def _carry_on(db: Database, plan: Document, now: datetime) -> None:
 
 
 async def _apply(db: Database, plan: Document, rows: list[RawBSONDocument], now: datetime) -> None:
-    """Each target gets its plan, and its next visit unless it goes its own way at present.
+    """Each target gets its plan, and its next visit unless it goes its own way now.
 
-    The plain update is the fast one; where a crawl may be at work the server decides.
+    The plain update is the fast one; where a crawl may be running the server decides.
     """
     # Targets that a crawl may visit in this moment, or that a plan must not move at all.
     own_way: list[Document] = [
@@ -167,7 +167,7 @@ async def _apply(db: Database, plan: Document, rows: list[RawBSONDocument], now:
         else {"q": {"_id": row["_id"]}, "u": {"$set": row["set"]}}
         for row in rows
     ]
-    # What is staged was made here; validating each target anew takes a tenth of the time.
+    # What is staged was made here; validating each target again takes a tenth of the time.
     done = await db.command(
         "update",
         "targets",
@@ -322,7 +322,7 @@ async def planned(
 
 
 async def left_over(db: Database, spider: str) -> int:
-    """How many targets the last pass of a spider left waiting, as a cap was reached."""
+    """How many targets the last run of a spider left waiting, as a cap was reached."""
     query: Document = {"spider": spider, "finished": {"$ne": None}}
     last = await db.runs.find_one(query, sort=[("started", -1)]) or {}
     return int((last.get("counts") or {}).get("over_cap", 0))

@@ -19,7 +19,7 @@ from crawler.storage.search import with_words
 
 # A sitemap may have 50,000 entries; a document has to stay below 16 MB.
 MAX_LINKS = 20_000
-# Posts that tell whether a selector finds something.
+# Posts that show whether a selector finds something.
 SAMPLE = 100
 # Where the main text is; all other fields have their name below `fields`.
 MAIN_TEXT = "main_text"
@@ -141,7 +141,7 @@ async def store(db: Database, items: list[Visit], verdicts: Verdicts) -> None:
     query = {"_id": {"$in": [item.fetched.target.key for item in items]}}
     cursor = db.targets.find(query, {"categories": 1})
     categories = {target["_id"]: target["categories"] async for target in cursor}
-    # What feeds say of the posts whose pages were fetched; it is searched too.
+    # What feeds have of the posts whose pages were fetched; it is searched too.
     of_feeds = [item.fetched.target.post for item in items if item.fetched.target.post]
     stored: dict[str, Document] = {}
     if of_feeds:

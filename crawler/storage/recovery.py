@@ -1,8 +1,7 @@
 """Visits that were interrupted: they are fenced off, and what they left is removed.
 
 Versions and posts are stored before the target that acknowledges their visit. Where a process ended
-in between, or came too late, the log, the versions and the targets have to tell of other fetches
-only.
+in between, or came too late, the log, the versions and the targets must show other fetches only.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Redis or Valkey: its connection, its errors as a user's, calls that are repeated, and its state.
+"""Redis or Valkey: connections, errors for users, calls that are repeated, and the server's state.
 
-Only a part of what runs on several machines needs such a server: shared passes, and claims.
+Only runs that several workers share, and band claims, need such a server.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ GRACE_SECONDS = LONGEST_PAUSE_SECONDS + 1.0
 EXAMPLE = "such as redis://localhost:6379/0 or unix:///run/redis/redis.sock"
 LOST = "LOST"
 # What a server answers to every write while its memory is full, or it cannot save to its disk; what
-# a script met, or a command of several, stands in a longer text.
+# a script met, or a command of several, is part of a longer text.
 TAKES_NO_WRITES = re.compile(r"OOM command not allowed|MISCONF |No space left on device")
 AWAY = (ConnectionFailure, NoAnswer, BusyLoadingError, ReadOnlyError, OutOfMemoryError)
 PINGS = 5
@@ -102,7 +102,7 @@ def user_errors(client: Redis) -> Iterator[None]:
         seconds = client.connection_pool.connection_kwargs.get("socket_timeout")
         raise Unreachable(f"{where}: no answer in {seconds:g} s (REDIS_URL names it)") from None
     except ConnectionFailure as error:
-        # What a server says to a password or to a database's number is in the cause.
+        # The answer to a password or to a database's number is in the cause.
         if isinstance(error.__cause__, AuthenticationError | ResponseError):
             raise ConfigError(f"REDIS_URL: {where}: {_in_short(error)}") from None
         raise Unreachable(f"{where}: {_in_short(error)} (REDIS_URL names it)") from None
@@ -146,7 +146,7 @@ def _check_url(url: str) -> None:
 
 
 async def _wait_until_loaded(client: Redis, timeout_seconds: float) -> None:
-    """Wait for a server that reads its data back; everything else is known at once."""
+    """Wait for a server that reads its data back; all else is known immediately."""
     try:
         async with asyncio.timeout(timeout_seconds):
             while True:
@@ -185,7 +185,7 @@ def _in_short(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RedisServer:
-    """What a server says of itself; None where it may not be asked.
+    """What a server reports of itself; None where it may not be asked.
 
     product:       Redis or Valkey
     policy:        what it does when its memory is full
@@ -230,7 +230,7 @@ async def _server_of(client: Redis) -> RedisServer:
         seconds, micros = await client.time()
         times.append(time.perf_counter() - began)
     middle = before + timedelta(seconds=times[-1] / 2)
-    told = datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=micros)
+    reported = datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=micros)
     # A full server, or one that may not run scripts, raises an error of the driver.
     value = uuid.uuid4().hex
     reply: Any = await client.eval(SCRIPT, 1, f"freshet:doctor:{value}", value, SCRIPT_KEY_MS)
@@ -244,13 +244,13 @@ async def _server_of(client: Redis) -> RedisServer:
         is_kept=bool(info["aof_enabled"]) if "aof_enabled" in info else None,
         is_failing=any(info.get(name, "ok") != "ok" for name in writes),
         runs_scripts=bool(reply == value.encode()),
-        ahead_seconds=(told - middle).total_seconds(),
+        ahead_seconds=(reported - middle).total_seconds(),
         round_trip_ms=statistics.median(times) * 1000,
     )
 
 
 class Steady(Retrying):
-    """Asks a server what may safely be asked twice."""
+    """Calls to Redis that are safe to repeat."""
 
     errors = (RedisError,)
     longest_pause_seconds = LONGEST_PAUSE_SECONDS
@@ -282,8 +282,8 @@ class Steady(Retrying):
 
 
 @dataclass(frozen=True, slots=True)
-class PassStanding:
-    """One pass at work: entries that wait, entries that are leased, workers alive."""
+class QueueState:
+    """The queue of one run: entries that wait, entries that are leased, workers alive."""
 
     spider: str
     waiting: int
@@ -291,10 +291,10 @@ class PassStanding:
     workers: int
 
 
-async def standings(client: Redis, database: str) -> list[PassStanding]:
-    """All passes at work, by spider."""
+async def queue_states(client: Redis, database: str) -> list[QueueState]:
+    """The queues of all shared runs, by spider."""
     pattern = re.sub(r"([\\*?^\[\]-])", r"\\\1", f"{{freshet:{database}:") + "*}:pass"
-    passes = []
+    states = []
     with user_errors(client):
         for key in sorted([key.decode() async for key in client.scan_iter(pattern, count=1000)]):
             run: Any = await client.hget(key, "id")
@@ -309,5 +309,5 @@ async def standings(client: Redis, database: str) -> list[PassStanding]:
                 pipe.zcount(f"{of}workers", seconds * 1000 + micros // 1000, "+inf")
                 pending, suspects, leased, workers = await pipe.execute()
             spider = base.removesuffix("}:").rpartition(":")[2]
-            passes.append(PassStanding(spider, pending + suspects, leased, workers))
-    return passes
+            states.append(QueueState(spider, pending + suspects, leased, workers))
+    return states

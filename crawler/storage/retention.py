@@ -233,7 +233,7 @@ class Keeping:
                 "older version is kept",
                 self._spider, result.bytes / MEGABYTE, self._site_bytes / MEGABYTE,
             )  # fmt: skip
-            # To look again at each batch would help nobody.
+            # Counting again at each batch would change nothing.
             self._site_bytes = result.bytes / LEFT_OF_SITE
 
 
@@ -338,8 +338,8 @@ async def prune_versions(db: Database, spider: str, keep: int, *, really: bool) 
 async def roll_up_visits(db: Database, spider: str, before: datetime, *, really: bool) -> int:
     """Visits before a time become one row per target and day in `days`; how many went.
 
-    Whole days only, and a day's sums stand before its visits go: a crash in between costs nothing,
-    as a day that is summed already is not summed again.
+    Whole days only, and a day's sums are stored before its visits go: a crash in between loses
+    nothing, as a day that is summed already is not summed again.
     """
     midnight = before.replace(hour=0, minute=0, second=0, microsecond=0)
     query: Document = {"spider": spider, "at": {"$lt": midnight}}

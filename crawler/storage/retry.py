@@ -23,7 +23,7 @@ from pymongo.errors import BulkWriteError, ConnectionFailure, OperationFailure, 
 from crawler.errors import StorageError, Unreachable
 from crawler.storage.client import Document
 
-# Claims may be in Redis: its client says by itself where the server is.
+# Claims may be in Redis, whose errors name the address of the server.
 MONGODB, REDIS = "MongoDB", "Redis"
 # Before the second attempt of a call; the pause doubles with each further one.
 FIRST_PAUSE_SECONDS = 0.1
@@ -98,8 +98,8 @@ class Outage:
     def succeeds(self, now: float, *, has_failed: bool) -> bool:
         """Note that a call succeeded at `now`; whether that ended an outage.
 
-        has_failed: whether an attempt of this call failed before. The success of another call says
-        little: a server without room for writes can be read.
+        has_failed: whether an attempt of this call failed before. The success of another call
+        proves little: a server without room for writes can be read.
         """
         if self._began is None or not (has_failed or now > self._failed + QUIET_SECONDS):
             return False
@@ -112,7 +112,7 @@ class Retrying:
     """Calls a server, and again with growing pauses while the server is unavailable.
 
     seconds: after this long without success the call fails
-    outage:  what the log says of the server
+    outage:  whether the server is unavailable, as logged
     """
 
     errors: ClassVar[tuple[type[Exception], ...]]
@@ -242,7 +242,7 @@ def keep_newest(
 
 
 async def all_of(works: Iterable[Awaitable[Result]]) -> list[Result]:
-    """The results of works that go on at once; where one fails the others end before it is told."""
+    """The results of concurrent works; where one fails, the others end before it is raised."""
     done = await asyncio.gather(*works, return_exceptions=True)
     for result in done:
         if isinstance(result, BaseException):
@@ -265,7 +265,7 @@ async def insert_new(collection: AsyncCollection[Document], documents: list[Docu
 
 
 @contextmanager
-def told(advice: str = "") -> Iterator[None]:
+def storage_errors(advice: str = "") -> Iterator[None]:
     """Raise StorageError for what the driver raises; advice: what to do then."""
     try:
         yield

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 VERSION = 7
 ALREADY_THERE = 48
-# The document of `meta` with the version; while a copy is made, it says of what.
+# The document of `meta` with the version; while a copy is made, it has the source.
 META: Document = {"_id": "schema"}
 COPYING = "copying"
 # Collections of large documents, which zstd packs better than the server's default.
@@ -80,7 +80,7 @@ async def build_histories(db: Database) -> None:
 
 
 async def _pasts(db: Database) -> AsyncIterator[tuple[str, History]]:
-    """Each target's `_id` and past, as far as the log tells."""
+    """Each target's `_id` and past, as far as the log has it."""
     from schedules.history import History
 
     # In the order in which it was written: an index would read the log at random.
@@ -94,10 +94,10 @@ async def _pasts(db: Database) -> AsyncIterator[tuple[str, History]]:
 
 
 async def index_posts(db: Database) -> None:
-    """Version 4: the search index takes all posts, with the words that it needs besides.
+    """Version 4: the search index takes all posts, with the other words that it needs.
 
-    They are compared with one another when the user says so: for many that takes hours. The index
-    itself is built after this, at once for all.
+    They are compared with one another when the user asks for it: for many that takes hours. The
+    index itself is built after this, for all together.
     """
     fields = ("title", "text", "fields", "page.fields")
     n = 0

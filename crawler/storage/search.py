@@ -33,7 +33,7 @@ OF_COPIES = (
     "spider", "url", "feed", "title", "published", "first_seen", "similarity", "duplicate_of",
 )  # fmt: skip
 OF_SOURCES = ("spider", "url", "feed", "item", "cluster", "published", "first_seen")
-# A post without a believable date is as old as our knowledge of it.
+# A post without a plausible date is as old as our knowledge of it.
 DATE: Document = {"$ifNull": ["$published", "$first_seen"]}
 BEST_FIRST = {"score": DESCENDING, "date": DESCENDING, "_id": 1}
 

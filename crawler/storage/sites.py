@@ -1,7 +1,7 @@
 """`sites`: what a replan has to know of each site, as it was at the last run, and its definition.
 
-A definition may be a TOML file that was named on the command line: when a replan runs, nobody knows
-where it is. So each run leaves a note here. Of a site without a spider class the note holds the
+A definition may be a TOML file that was named on the command line, and a replan cannot find it.
+So each run leaves a note here. Of a site without a spider class the note holds the
 whole definition, so that the next run needs the name only.
 """
 
@@ -145,7 +145,7 @@ async def of_spiders(db: Database, spiders: Sequence[str]) -> tuple[Site, ...]:
 
 
 async def keys_in_category(db: Database, spider: str, category: str) -> list[str]:
-    """`_id` of all targets of a spider that stand in a category, whatever others they stand in."""
+    """`_id` of all targets of a spider that are in a category, whatever others they are in."""
     cursor = db.targets.find({"spider": spider, "categories": category}, {"_id": 1})
     return [row["_id"] async for row in cursor]
 

@@ -28,7 +28,7 @@ from crawler.storage.retry import in_batches
 from crawler.utils.urls import canonical, item_key
 
 BATCH = 1000
-# That many posts of a feed with one link tell that it is shared; others need not keep it.
+# That many posts of a feed with one link prove that it is shared; others need not keep it.
 WITNESSES = 2
 SCHEMES = ("https://", "http://")
 OF_TARGET: Document = {"spider": 1, "url": 1, "kind": 1, "final_url": 1, "alias_of": 1, "post": 1}
@@ -193,7 +193,7 @@ def _is_page(visit: Visit, *, aliases: bool = False) -> bool:
 
 
 def _item_of_page(visit: Visit) -> str | None:
-    # Of each page that is stored: reading a URL anew takes as long as a tenth of its claim.
+    # Of each page that is stored: parsing a URL again takes as long as a tenth of its claim.
     return item_key(visit.fetched.final_url or visit.fetched.target.url, is_canonical=True)
 
 

@@ -1,7 +1,7 @@
-"""Figures of the whole database for metrics, counted by the server.
+"""Counts of the whole database for metrics, made by the server.
 
-It looks at each target twice and at the visits of the last day; indexes tell the rest. So what that
-takes grows with both: ask seldom.
+It reads each target twice, and the visits of the last day; indexes have the rest. So the time grows
+with both: ask seldom.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ SIZES = {"data": "dataSize", "storage": "storageSize", "indexes": "indexSize"}
 
 
 @dataclass(frozen=True, slots=True)
-class OfSpider:
+class SpiderStats:
     """The figures of one spider.
 
     overdue:        targets that have been due for more than an hour
     oldest_seconds: for which the most overdue one has been due
     requests:       by outcome: of the last hour (True) and of the 23 hours before it (False)
-    plan, last:     the plan in effect and the last pass that ended; None before the first
+    plan, last:     the plan in effect and the last run that ended; None before the first
     copies:         near-duplicates among the posts
     """
 
@@ -52,20 +52,20 @@ class OfSpider:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class Stats:
     """Of all spiders, and of the database.
 
     documents: by collection, nearly     size: `data`, `storage` and `indexes`, in bytes
     """
 
-    spiders: dict[str, OfSpider]
+    spiders: dict[str, SpiderStats]
     states: Counter[State]
     sample: Sample
     documents: dict[str, int]
     size: dict[str, float]
 
 
-async def read(db: Database, now: datetime) -> Figures:
+async def read(db: Database, now: datetime) -> Stats:
     """All figures, one question after the other."""
     with pymongo.timeout(LONGEST_SECONDS):
         states = await freshness.counts(db)
@@ -84,10 +84,10 @@ async def read(db: Database, now: datetime) -> Figures:
         documents = {name: await db[name].estimated_document_count() for name in sorted(VALIDATORS)}
         stats = await db.command("dbStats")
         size = {part: float(stats[name]) for part, name in SIZES.items()}
-        return Figures(spiders, states, sample, documents, size)
+        return Stats(spiders, states, sample, documents, size)
 
 
-async def _of_spider(db: Database, name: str, now: datetime, copies: int) -> OfSpider:
+async def _of_spider(db: Database, name: str, now: datetime, copies: int) -> SpiderStats:
     due: Document = {"spider": name, "next_visit": {"$lte": now}}
     time = {"_id": 0, "next_visit": 1}
     oldest = await db.targets.find_one(due, time, sort=[("next_visit", ASCENDING)], hint=BY_TIME)
@@ -100,7 +100,7 @@ async def _of_spider(db: Database, name: str, now: datetime, copies: int) -> OfS
     pipeline: list[Document] = [{"$match": query}, {"$group": {"_id": key, "n": {"$sum": 1}}}]
     cursor = await db.visits.aggregate(pipeline, hint=BY_VISIT)
     ended: Document = {"spider": name, "finished": {"$ne": None}}
-    return OfSpider(
+    return SpiderStats(
         due=await targets.count_due(db, name, now),
         overdue=await targets.count_due(db, name, now - OVERDUE),
         oldest_seconds=(now - oldest["next_visit"]).total_seconds() if oldest else 0.0,

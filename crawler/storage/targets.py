@@ -45,14 +45,14 @@ DEAD_LINK: Document = {"refreshed": 0, "consecutive_gone": {"$gt": 0}}
 ONCE: Document = {"post": {"$exists": True}}
 # What killed its workers waits for somebody to look at it (crawler/storage/runs.py).
 ALIVE: Document = {"dead": {"$exists": False}}
-# Targets whose URLs tell whether a pattern has matched something.
+# Targets whose URLs show whether a pattern has matched something.
 SAMPLE = 1000
 # That a target keeps; for more, older ones go.
 MAX_CATEGORIES, MAX_ALIASES = 100, 100
 # What a visit needs not know of its target.
 NOT_FOR_A_VISIT = {"last_visit": 0, "aliases": 0}
 FAILED = (str(Outcome.ERROR), str(Outcome.BLOCKED))
-# The server itself says so, however a site is described.
+# The server itself reports that, whatever the definition of the site.
 MISSING: Document = {"consecutive_gone": {"$gt": 0}, "last_visit.status": {"$in": [404, 410]}}
 BATCH = 1000
 
@@ -235,7 +235,7 @@ def update_of(visit: Visit) -> UpdateOne:
         state["missed"] = target.missed + visit.missed
     update: Document = {"$set": state}
     if target.kind is Kind.FEED and visit.outcome in SEEN:
-        # Where the feed says that it is now, and how often in a row it said so.
+        # The address that the feed reports, and how often in a row it was the same.
         is_again = fetched.moved_to is not None and fetched.moved_to == target.moved_to
         state["moved_to"] = fetched.moved_to
         state["moves"] = target.moves + 1 if is_again else int(fetched.moved_to is not None)
@@ -314,7 +314,7 @@ async def take_over_due(db: Database, spider: str, until: datetime) -> None:
     """Keep processes of earlier runs, which may be alive, from storing visits of due targets."""
     due: Document = {"spider": spider, "next_visit": {"$lte": until}}
     await db.targets.update_many(due, {"$inc": {"fence": 1}})
-    # Of these nothing tells whether a part of a visit is stored.
+    # Nothing shows whether a part of a visit of these is stored.
     unclear: Document = {"kind": {"$in": [str(Kind.LIST), str(Kind.CELL)]}, "refreshed": {"$gt": 0}}
     await db.targets.update_many(due | unclear, {"$set": {"again": True}})
 
@@ -378,7 +378,7 @@ async def due(
     excluded_hosts: Sequence[str] = (),
 ) -> list[Target]:
     """The `limit` most overdue targets of a spider: `next_visit` at or before `until`."""
-    query = _due(spider, until, excluded_hosts)
+    query = {"spider": spider} | _due(until, excluded_hosts)
     cursor = db.targets.find(query, NOT_FOR_A_VISIT).sort("next_visit").limit(limit)
     return await _logged(db, [from_document(row) async for row in cursor], until)
 
@@ -401,13 +401,13 @@ async def due_keys(
     db: Database, spider: str, until: datetime, limit: int, excluded_hosts: Sequence[str] = ()
 ) -> list[str]:
     """As `due`, the keys alone."""
-    query = _due(spider, until, excluded_hosts)
+    query = {"spider": spider} | _due(until, excluded_hosts)
     cursor = db.targets.find(query, {"_id": 1}).sort("next_visit").limit(limit)
     return [row["_id"] async for row in cursor]
 
 
-def _due(spider: str, until: datetime, excluded_hosts: Sequence[str]) -> Document:
-    query: Document = {"spider": spider, "next_visit": {"$lte": until}} | ALIVE
+def _due(until: datetime, excluded_hosts: Sequence[str]) -> Document:
+    query: Document = {"next_visit": {"$lte": until}} | ALIVE
     if excluded_hosts:
         query["host"] = {"$nin": list(excluded_hosts)}
     return query
@@ -417,9 +417,7 @@ async def due_of(
     db: Database, keys: list[str], until: datetime, excluded_hosts: Sequence[str] = ()
 ) -> dict[str, Target]:
     """Those of the targets with these keys that are due, by key."""
-    query: Document = {"_id": {"$in": keys}, "next_visit": {"$lte": until}} | ALIVE
-    if excluded_hosts:
-        query["host"] = {"$nin": list(excluded_hosts)}
+    query = {"_id": {"$in": keys}} | _due(until, excluded_hosts)
     cursor = db.targets.find(query, NOT_FOR_A_VISIT)
     targets = await _logged(db, [from_document(row) async for row in cursor], until)
     return {target.key: target for target in targets}
@@ -485,7 +483,7 @@ async def outlook(db: Database, spider: str, started: datetime, now: datetime) -
 
 async def held(db: Database, spider: str, started: datetime, now: datetime) -> dict[str, datetime]:
     """Hosts of due targets that asked to be left alone, and until when."""
-    holds = await runs.holds(db, now)
+    holds = await runs.held_hosts(db, now)
     query: Document = {
         "spider": spider, "next_visit": {"$lte": started}, "host": {"$in": list(holds)},
     } | ALIVE  # fmt: skip
@@ -522,8 +520,8 @@ async def make_all_due(db: Database, spider: str, at: datetime) -> None:
 async def make_edited_due(db: Database, wrapper: Wrapper, at: datetime) -> tuple[int, int]:
     """After an edit of a wrapper: what failed becomes due at `at`, and what it reads otherwise.
 
-    Returns how many of each. Not due are pages that the server says are missing, aliases, and what
-    is never to be visited. Safe to repeat.
+    Returns how many of each. Not due are pages that the server reports as missing, aliases, and
+    what is never to be visited. Safe to repeat.
     """
     later: Document = {
         "spider": wrapper.name, "next_visit": {"$gt": at, "$lt": NEVER},

@@ -52,13 +52,13 @@ async def latest(
     if match is not None:
         matching = [{"$match": {"target": {"$regex": f"^{like(match)}", "$options": "i"}}}]
     shown = await (await db.visits.aggregate([*newest, *matching, {"$limit": limit}])).to_list(None)
-    looked = await db.visits.count_documents(query, limit=MAX_EVENTS + 1)
-    total = looked
+    n_events = await db.visits.count_documents(query, limit=MAX_EVENTS + 1)
+    total = n_events
     if matching:
         counting: list[Document] = [*newest, *matching, {"$count": "n"}]
         rows = await (await db.visits.aggregate(counting)).to_list(None)
         total = rows[0]["n"] if rows else 0
-    return shown, total, looked > MAX_EVENTS
+    return shown, total, n_events > MAX_EVENTS
 
 
 async def contents(db: Database, event: Document) -> tuple[Document | None, Document | None]:
@@ -185,7 +185,7 @@ def is_event(visit: Visit) -> bool:
 
 
 def log_row_of(visit: Visit) -> Document:
-    """The row as it stands in `visits`: with the names of spider and target."""
+    """The row as `visits` has it: with the names of spider and target."""
     target = visit.fetched.target
     return {"spider": target.spider, "target": target.url} | row_of(visit)
 

@@ -2,7 +2,7 @@
 
 `pushes` holds delivered documents until a run stores their posts.
 
-`push.state` says so:
+The states of a subscription (`push.state`):
 
 asked     the hub was asked and has not confirmed it yet
 active    confirmed, until `lease_until`
@@ -274,7 +274,7 @@ async def ignored(db: Database, feed_key: str, token: str) -> None:
 
 
 async def doubt(db: Database, keys: Sequence[str]) -> None:
-    """A poll of these feeds found what their hub had not sent: they have to prove it anew."""
+    """A poll of these feeds found what their hub had not sent: it has to prove it again."""
     query = {"_id": {"$in": list(keys)}, "push.delivered_at": {"$ne": None}}
     await db.feeds.update_many(query, {"$set": {"push.delivered_at": None}})
 
@@ -286,8 +286,8 @@ async def store(
 
     most_bytes: for the documents of all feeds together
 
-    What would be too much is not kept (POLLED): the feed is due at once, so a poll brings what it
-    says. Of each feed the newest 20 are kept; when an older one goes, the feed is due as well.
+    What would be too much is not kept (POLLED): the feed is due immediately, so a poll brings its
+    posts. Of each feed the newest 20 are kept; when an older one goes, the feed is due as well.
     """
     digest = hashlib.sha256(body).hexdigest()
     if feed.push.get("digest") == digest:

@@ -86,7 +86,7 @@ class TakenOver(Exception):
 
 
 class Writer:
-    """Writes visits in batches; one for each pass.
+    """Writes visits in batches; one for each run.
 
     leases:    of this process
     is_in_doubt: whether a batch failed, so that the log may lack visits that targets have
@@ -154,7 +154,7 @@ class Writer:
                 # No name here may keep the batch, and the pages in it, until the next one.
                 await self._store(self._take_batch())
         except Exception as error:
-            # Who waits, and who comes after them, would wait for ever.
+            # Those that wait, and those that come later, would wait forever.
             self._broken = error
             _fail(self._waiting, error)
             raise
@@ -188,10 +188,10 @@ class Writer:
         except Unreachable as error:
             self.is_in_doubt = True
             if self._patience.outage.name == REDIS:
-                # Whoever makes the run whole may do that before this process has given up.
+                # Another process may repair the run before this one has given up.
                 await self._drop(batch)
             _fail(batch, error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait have to hear it
+        except Exception as error:  # noqa: BLE001 - those that wait need every error
             self.is_in_doubt = True
             await self._store_singly(batch, error)
         else:
@@ -210,7 +210,7 @@ class Writer:
         holds = [await self._leases.still_holds(visit.fetched.target.key) for visit, _ in batch]
         if lost := list(compress(batch, map(not_, holds))):
             if is_begun:
-                # Whoever took them over has cleared up before this process went on.
+                # The process that took them over has cleared up before this one went on.
                 visits_lost = [visit for visit, _ in lost]
                 await self._patience.ask(lambda: recovery.drop(self._db, visits_lost))
             _fail(lost, TakenOver())

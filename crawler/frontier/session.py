@@ -35,7 +35,7 @@ from crawler.storage.leases import CRAWL, Lease
 from crawler.storage.listings import Patterns
 from crawler.storage.retry import Patience
 from crawler.storage.store import SKEW_SECONDS, Store
-from crawler.storage.writer import Both, Writer
+from crawler.storage.writer import BothLeases, Writer
 from crawler.utils.time import Clock, from_milliseconds, milliseconds
 
 if TYPE_CHECKING:
@@ -341,7 +341,7 @@ class Session:
                 self.patience,
                 patterns,
                 self.registry,
-                self.lease if self.worker is None else Both(self.lease, self.worker),
+                self.lease if self.worker is None else BothLeases(self.lease, self.worker),
             )
             self._is_open = True
         except Exception as error:  # noqa: BLE001 - Scrapy would log it, and go on to a good end

@@ -79,7 +79,7 @@ async def _sum_bytes(db: Database, query: Document) -> int:
     return rows[0]["bytes"] if rows else 0
 
 
-class Keeping:
+class SizeLimits:
     """The bounds of one site."""
 
     def __init__(self, db: Database, spider: str, config: Config) -> None:
@@ -87,7 +87,7 @@ class Keeping:
         self._target_bytes = config.max_target_mb * MEGABYTE or math.inf
         self._site_bytes = config.max_site_mb * MEGABYTE or math.inf
         # Of all processes and runs, as of the last question.
-        self._known: int | None = None
+        self._site_kept: int | None = None
         self._unwritten = 0
 
     async def stored(self, batch: Sequence[Visit], patience: Patience) -> None:
@@ -100,20 +100,20 @@ class Keeping:
                 await patience.ask(
                     partial(self._bound_target, target.key, target.kind is Kind.FEED)
                 )
-        if self._known is None or self._unwritten >= STEP_BYTES:
+        if self._site_kept is None or self._unwritten >= STEP_BYTES:
             await patience.ask(self.note)
-        if (self._known or 0) + self._unwritten > self._site_bytes:
+        if (self._site_kept or 0) + self._unwritten > self._site_bytes:
             await patience.ask(self.bound_site)
 
     async def note(self) -> None:
         """Write down what this process has added, and learn what all have."""
-        if self._known is not None and not self._unwritten:
+        if self._site_kept is not None and not self._unwritten:
             return
         more = {"$inc": {"kept_bytes": self._unwritten}}
         site = await self._db.sites.find_one_and_update(
             {"_id": self._spider}, more, {"kept_bytes": 1}, return_document=ReturnDocument.AFTER
         )
-        self._known, self._unwritten = (site or {}).get("kept_bytes", 0), 0
+        self._site_kept, self._unwritten = (site or {}).get("kept_bytes", 0), 0
 
     async def bound_targets(self, *, really: bool = True) -> int:
         """Bound all targets, as after a setting was changed; how many versions go."""
@@ -169,8 +169,8 @@ class Keeping:
         if really:
             update = {"$set": {"kept_bytes": result.bytes}}
             await self._db.sites.update_one({"_id": self._spider}, update)
-            self._known, self._unwritten = result.bytes, 0
-            self._tell(result)
+            self._site_kept, self._unwritten = result.bytes, 0
+            self._log(result)
         return result
 
     async def _remove_oldest(self, kept: int, *, really: bool) -> Kept:
@@ -221,7 +221,7 @@ class Keeping:
             if row.get("content_hash")
         }
 
-    def _tell(self, result: Kept) -> None:
+    def _log(self, result: Kept) -> None:
         if result.removed:
             logger.info(
                 "%s: removed %s: the site had more than FRESHET_MAX_SITE_MB (%.0f)",

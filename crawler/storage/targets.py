@@ -254,6 +254,26 @@ def update_of(visit: Visit) -> UpdateOne:
     return UpdateOne(_unless_taken_over(visit), update)
 
 
+def _content_state(visit: Visit) -> Document:
+    fetched = visit.fetched
+    state: Document = {
+        "etag": fetched.validators.etag,
+        "last_modified": fetched.validators.last_modified,
+    }
+    if visit.outcome is Outcome.NOT_MODIFIED:
+        return {name: value for name, value in state.items() if value}
+    state |= {
+        "raw_hash": fetched.raw_hash,
+        "content_hash": fetched.content_hash,
+        "size": fetched.size,
+        "scheme": fetched.scheme,
+        "final_url": fetched.final_url,
+    }
+    if visit.has_new_content:
+        state["changed_at"] = fetched.at
+    return state
+
+
 def _unless_taken_over(visit: Visit) -> Document:
     """The target as it was handed out, or after this write where the answer to it was lost."""
     target = visit.fetched.target
@@ -325,26 +345,6 @@ async def store_again(db: Database, keys: Sequence[str]) -> None:
         await db.targets.update_many({"_id": {"$in": batch}}, {"$set": {"again": True}})
 
 
-def _content_state(visit: Visit) -> Document:
-    fetched = visit.fetched
-    state: Document = {
-        "etag": fetched.validators.etag,
-        "last_modified": fetched.validators.last_modified,
-    }
-    if visit.outcome is Outcome.NOT_MODIFIED:
-        return {name: value for name, value in state.items() if value}
-    state |= {
-        "raw_hash": fetched.raw_hash,
-        "content_hash": fetched.content_hash,
-        "size": fetched.size,
-        "scheme": fetched.scheme,
-        "final_url": fetched.final_url,
-    }
-    if visit.has_new_content:
-        state["changed_at"] = fetched.at
-    return state
-
-
 async def ensure_starts(
     db: Database, spider: str, starts: Mapping[str, Match], due: datetime, now: datetime
 ) -> None:
@@ -383,6 +383,32 @@ async def due(
     return await _logged(db, [from_document(row) async for row in cursor], until)
 
 
+async def due_keys(
+    db: Database, spider: str, until: datetime, limit: int, excluded_hosts: Sequence[str] = ()
+) -> list[str]:
+    """As `due`, the keys alone."""
+    query = {"spider": spider} | _due(until, excluded_hosts)
+    cursor = db.targets.find(query, {"_id": 1}).sort("next_visit").limit(limit)
+    return [row["_id"] async for row in cursor]
+
+
+async def due_of(
+    db: Database, keys: list[str], until: datetime, excluded_hosts: Sequence[str] = ()
+) -> dict[str, Target]:
+    """Those of the targets with these keys that are due, by key."""
+    query = {"_id": {"$in": keys}} | _due(until, excluded_hosts)
+    cursor = db.targets.find(query, NOT_FOR_A_VISIT)
+    targets = await _logged(db, [from_document(row) async for row in cursor], until)
+    return {target.key: target for target in targets}
+
+
+def _due(until: datetime, excluded_hosts: Sequence[str]) -> Document:
+    query: Document = {"next_visit": {"$lte": until}} | ALIVE
+    if excluded_hosts:
+        query["host"] = {"$nin": list(excluded_hosts)}
+    return query
+
+
 async def _logged(db: Database, read: list[Target], started: datetime) -> list[Target]:
     """Targets whose last visits are in the log, as the next visits overwrite them.
 
@@ -395,32 +421,6 @@ async def _logged(db: Database, read: list[Target], started: datetime) -> list[T
     for spider, of_spider in keys.items():
         await recover(db, spider, started, of_spider)
     return read
-
-
-async def due_keys(
-    db: Database, spider: str, until: datetime, limit: int, excluded_hosts: Sequence[str] = ()
-) -> list[str]:
-    """As `due`, the keys alone."""
-    query = {"spider": spider} | _due(until, excluded_hosts)
-    cursor = db.targets.find(query, {"_id": 1}).sort("next_visit").limit(limit)
-    return [row["_id"] async for row in cursor]
-
-
-def _due(until: datetime, excluded_hosts: Sequence[str]) -> Document:
-    query: Document = {"next_visit": {"$lte": until}} | ALIVE
-    if excluded_hosts:
-        query["host"] = {"$nin": list(excluded_hosts)}
-    return query
-
-
-async def due_of(
-    db: Database, keys: list[str], until: datetime, excluded_hosts: Sequence[str] = ()
-) -> dict[str, Target]:
-    """Those of the targets with these keys that are due, by key."""
-    query = {"_id": {"$in": keys}} | _due(until, excluded_hosts)
-    cursor = db.targets.find(query, NOT_FOR_A_VISIT)
-    targets = await _logged(db, [from_document(row) async for row in cursor], until)
-    return {target.key: target for target in targets}
 
 
 async def of_key(db: Database, key: str) -> Target | None:

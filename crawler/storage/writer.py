@@ -43,7 +43,7 @@ from crawler.storage.dedup import edits, flags
 from crawler.storage.dedup import index as claims
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.listings import Patterns
-from crawler.storage.retention import Keeping, measure
+from crawler.storage.retention import SizeLimits, measure
 from crawler.storage.retry import REDIS, Patience, insert_new
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class Leases(Protocol):
         """Whether a target is still this process's; asks, unless it is sure."""
 
 
-class Both:
+class BothLeases:
     """What this process may store where it needs two leases: the run's, and that of a target."""
 
     def __init__(self, first: Leases, second: Leases) -> None:
@@ -108,7 +108,7 @@ class Writer:
         self._due = due
         self._patience = patience
         self._patterns = patterns
-        self._keeping = Keeping(db, patterns.traps.wrapper.name, config)
+        self._size_limits = SizeLimits(db, patterns.traps.wrapper.name, config)
         self._registry = registry
         self._leases = leases
         self._longest = timedelta(hours=config.longest_hours(feeds=False))
@@ -146,7 +146,7 @@ class Writer:
         await self._task
         # In an outage that the run ends with, this would wait for as long again.
         if not self._patience.outage.is_on:
-            await self._patience.ask(self._keeping.note)
+            await self._patience.ask(self._size_limits.note)
 
     async def _work(self) -> None:
         try:
@@ -182,7 +182,7 @@ class Writer:
             visits_of_batch = [visit for visit, _ in batch]
             if batch:
                 late = await self._patience.ask(lambda: self._write(visits_of_batch))
-                await self._keeping.stored(visits_of_batch, self._patience)
+                await self._size_limits.stored(visits_of_batch, self._patience)
         except Slept:
             await self._store(batch, is_begun=True)
         except Unreachable as error:

@@ -22,6 +22,7 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import OperationFailure
 
 from crawler.errors import StorageError
+from crawler.storage import runs
 from crawler.storage.client import UNHURRIED, Database, Document
 from crawler.storage.targets import to_plan
 
@@ -30,7 +31,8 @@ IN_EFFECT = {"$in": [ADOPTING, ADOPTED]}
 Moved = tuple[str, Document, datetime]
 STAGED = "staged_"
 BATCH = 2000
-AT_ONCE = 2
+# Writes of batches at a time.
+MAX_WRITES = 2
 # What will be due this soon may be visited while a plan is being carried to the targets.
 MARGIN = timedelta(hours=1)
 WEEK_DAYS = 7
@@ -59,7 +61,7 @@ async def adopt(
     except BaseException:
         await _undo(db, plan)
         raise
-    if not await _pass_on(db, plan, WRITING, ADOPTING, {"moved": count}):
+    if not await _change_state(db, plan, WRITING, ADOPTING, {"moved": count}):
         await _staged(db, plan).drop()
         raise StorageError("another replan has begun meanwhile; nothing was changed")
     await _carry_on(db, plan, plan["at"])
@@ -108,7 +110,7 @@ async def _stage(
 ) -> int:
     """Write down the plan of each target where nothing reads it; how many there are."""
     staged, count = _staged(db, plan), 0
-    async with _AtOnce() as writes:
+    async with _ConcurrentWrites() as writes:
         for batch in moved:
             rows = [
                 {
@@ -125,14 +127,14 @@ async def _stage(
 
 async def _undo(db: Database, plan: Document) -> None:
     """A plan that never came into effect: its staged copy goes."""
-    if await _pass_on(db, plan, WRITING, UNDONE, {}):
+    if await _change_state(db, plan, WRITING, UNDONE, {}):
         await _staged(db, plan).drop()
 
 
 async def _carry_on(db: Database, plan: Document, now: datetime) -> None:
     """Bring a plan that is in effect to its targets; harmless when done twice."""
     try:
-        async with _AtOnce() as writes:
+        async with _ConcurrentWrites() as writes:
             staged = _staged(db, plan).with_options(codec_options=RAW)
             cursor = staged.find(batch_size=BATCH)
             while rows := await cursor.to_list(BATCH):
@@ -142,7 +144,7 @@ async def _carry_on(db: Database, plan: Document, now: datetime) -> None:
         if await db.plans.find_one({"_id": plan["_id"], "state": ADOPTING}):
             raise
         return
-    await _pass_on(db, plan, ADOPTING, ADOPTED, {})
+    await _change_state(db, plan, ADOPTING, ADOPTED, {})
     await _staged(db, plan).drop()
 
 
@@ -200,7 +202,7 @@ def _careful(plan: Document, part: RawBSONDocument) -> list[Document]:
     return [{"$set": {"plan": {"$literal": part["plan"]}, "next_visit": when}}]
 
 
-async def _pass_on(db: Database, plan: Document, old: str, new: str, more: Document) -> bool:
+async def _change_state(db: Database, plan: Document, old: str, new: str, more: Document) -> bool:
     """From one state to the next; False if somebody else has done so."""
     query = {"_id": plan["_id"], "state": old}
     return (await db.plans.update_one(query, {"$set": {"state": new} | more})).matched_count == 1
@@ -217,18 +219,18 @@ def _staged(db: Database, plan: Document) -> AsyncCollection[Document]:
     return db.get_collection(f"{STAGED}{plan['_id']}", write_concern=UNHURRIED)
 
 
-class _AtOnce:
+class _ConcurrentWrites:
     """A few writes at a time: the server works while the next batch is being made."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Future[Any]] = set()
 
-    async def __aenter__(self) -> _AtOnce:
+    async def __aenter__(self) -> _ConcurrentWrites:
         return self
 
     async def begin(self, write: Any) -> None:
         """Start a write as soon as there is room for it."""
-        while len(self._running) >= AT_ONCE:
+        while len(self._running) >= MAX_WRITES:
             await self._wait_for_one()
         self._running.add(asyncio.ensure_future(write))
         await asyncio.sleep(0)
@@ -323,6 +325,5 @@ async def planned(
 
 async def left_over(db: Database, spider: str) -> int:
     """How many targets the last run of a spider left waiting, as a cap was reached."""
-    query: Document = {"spider": spider, "finished": {"$ne": None}}
-    last = await db.runs.find_one(query, sort=[("started", -1)]) or {}
+    last = await runs.last_ended(db, spider) or {}
     return int((last.get("counts") or {}).get("over_cap", 0))

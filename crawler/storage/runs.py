@@ -95,6 +95,12 @@ async def has_ended(db: Database, spider: str) -> bool:
     return await db.runs.find_one(query, {"_id": 1}, sort=[("started", -1)]) is not None
 
 
+async def last_ended(db: Database, spider: str) -> Document | None:
+    """The last run of a spider that ended; None before the first."""
+    query: Document = {"spider": spider, "finished": {"$ne": None}}
+    return await db.runs.find_one(query, sort=[("started", -1)])
+
+
 async def unfinished_since(db: Database, spider: str) -> datetime | None:
     """Start of the oldest run of a spider that never ended; None if all did."""
     oldest = await db.runs.find_one({"spider": spider, "finished": None}, sort=[("started", 1)])

@@ -143,20 +143,31 @@ async def _followers(db: Database, moved: Mapping[str, str | None]) -> dict[str,
         if post["item"] != (item := moved[post["link"]]):
             wanted[post["_id"]] = item
             feeds[post["_id"]] = (post["spider"], post["feed"])
-    if not wanted:
-        return wanted
-    taken: Document = {"item": {"$in": [item for item in wanted.values() if item]}}
-    taken["feed"] = {"$exists": True}
+    return await _once_per_feed(db, wanted, feeds)
+
+
+async def _once_per_feed(
+    db: Database, items: Mapping[str, str | None], feeds: Mapping[str, tuple[str, str]]
+) -> dict[str, str | None]:
+    """Without those posts whose feed has another source of the item that they would get.
+
+    items: by posts that are to get them; feeds: spider and feed of each
+    """
+    if not items:
+        return {}
+    query: Document = {"item": {"$in": [item for item in items.values() if item]}}
+    query["feed"] = {"$exists": True}
     used = {
         (post["spider"], post["feed"], post["item"])
-        async for post in db.posts.find(taken, {"spider": 1, "feed": 1, "item": 1})
+        async for post in db.posts.find(query, {"spider": 1, "feed": 1, "item": 1})
     }
-    for key, item in list(wanted.items()):
-        if (place := (*feeds[key], item or "")) in used:
-            del wanted[key]
-        elif item:
+    free: dict[str, str | None] = {}
+    for key, item in items.items():
+        place = (*feeds[key], item)
+        if item is None or place not in used:
+            free[key] = item
             used.add(place)
-    return wanted
+    return free
 
 
 async def _rename(db: Database, registry: Registry | None, items: Mapping[str, str | None]) -> None:
@@ -243,7 +254,7 @@ async def _identify_followed(db: Database, batch: Iterable[Visit]) -> None:
     if not pages:
         return
     fields = {"spider": 1, "feed": 1, "item": 1}
-    wanted: dict[str, str] = {}
+    wanted: dict[str, str | None] = {}
     feeds: dict[str, tuple[str, str]] = {}
     async for post in db.posts.find({"_id": {"$in": list(pages)}}, fields):
         if item := post.get("item"):
@@ -252,17 +263,8 @@ async def _identify_followed(db: Database, batch: Iterable[Visit]) -> None:
             feeds[post["_id"]] = (post["spider"], post["feed"])
             if final is not None and final != item:
                 wanted[post["_id"]] = final
-    if not wanted:
-        return
-    query: Document = {"item": {"$in": list(wanted.values())}, "feed": {"$exists": True}}
-    used = {
-        (post["spider"], post["feed"], post["item"]) async for post in db.posts.find(query, fields)
-    }
-    for key, final in wanted.items():
-        place = (*feeds[key], final)
-        if place not in used:
-            _name(pages[key], key, final)
-            used.add(place)
+    for key, final in (await _once_per_feed(db, wanted, feeds)).items():
+        _name(pages[key], key, final)
 
 
 async def _resolved(db: Database, rows: Sequence[Row]) -> dict[str, str | None]:

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 import pymongo
 from pymongo import ASCENDING
 
-from crawler.storage import freshness, plans, targets
+from crawler.storage import freshness, plans, runs, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.due import BY_TIME
 from crawler.storage.freshness import Sample, State
@@ -99,7 +99,6 @@ async def _of_spider(db: Database, name: str, now: datetime, copies: int) -> Spi
     key = {"outcome": "$outcome", "late": {"$gte": ["$at", now - HOUR]}}
     pipeline: list[Document] = [{"$match": query}, {"$group": {"_id": key, "n": {"$sum": 1}}}]
     cursor = await db.visits.aggregate(pipeline, hint=BY_VISIT)
-    ended: Document = {"spider": name, "finished": {"$ne": None}}
     return SpiderStats(
         due=await targets.count_due(db, name, now),
         overdue=await targets.count_due(db, name, now - OVERDUE),
@@ -108,7 +107,7 @@ async def _of_spider(db: Database, name: str, now: datetime, copies: int) -> Spi
             {(row["_id"]["outcome"], row["_id"]["late"]): row["n"] async for row in cursor}
         ),
         plan=await plans.latest(db, name, now),
-        last=await db.runs.find_one(ended, sort=[("started", -1)]),
+        last=await runs.last_ended(db, name),
         posts=await db.posts.count_documents({"spider": name}, hint=BY_CHANGE),
         copies=copies,
     )

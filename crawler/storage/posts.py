@@ -115,20 +115,20 @@ def _key(spider: str, url: str, content_hash: str | None) -> str:
     return f"{spider} {url} {content_hash}"
 
 
-def shown(update: Document, post: Document, verdict: Verdict | None) -> Document:
+def with_words_and_verdict(update: Document, post: Document, verdict: Verdict | None) -> Document:
     """An update with the words of the post as it then is, and with its verdict."""
     return merged(with_words(update, post), verdict)
 
 
-def naming(update: Document, fetched: Fetched) -> Document:
+def with_field_names(update: Document, fetched: Fetched) -> Document:
     """An update with the names of the fields to compare, and of those that hold HTML, if any."""
     names = {"compare": fetched.compared, "markup": fetched.markup or None}
     for name, fields in names.items():
-        update = fielded(update, name, None if fields is None else list(fields))
+        update = with_field(update, name, None if fields is None else list(fields))
     return update
 
 
-def fielded(update: Document, name: str, value: Any) -> Document:
+def with_field(update: Document, name: str, value: Any) -> Document:
     """An update with a field that has this value, or is left out where it is None."""
     operator, value = ("$unset", "") if value is None else ("$set", value)
     return update | {operator: update.get(operator, {}) | {name: value}}
@@ -171,7 +171,7 @@ def _page_of_post(visit: Visit, stored: dict[str, Document], verdicts: Verdicts)
     if item := visit.items.get(key):
         current["item"] = item
     query = {"_id": key} | fences.passed(fetched.target.fence, "page.fence")
-    return UpdateOne(query, shown({"$set": current}, post, verdicts.get(key)))
+    return UpdateOne(query, with_words_and_verdict({"$set": current}, post, verdicts.get(key)))
 
 
 def _update_of(visit: Visit, categories: list[str], verdicts: Verdicts) -> UpdateOne:
@@ -188,9 +188,9 @@ def _update_of(visit: Visit, categories: list[str], verdicts: Verdicts) -> Updat
         "fence": target.fence,
     }
     constant = {"spider": target.spider, "url": target.url, "first_seen": fetched.at}
-    update = naming({"$set": current, "$setOnInsert": constant}, fetched)
-    update = shown(update, update["$set"], verdicts.get(target.key))
-    update = fielded(update, "item", visit.items.get(target.key))
+    update = with_field_names({"$set": current, "$setOnInsert": constant}, fetched)
+    update = with_words_and_verdict(update, update["$set"], verdicts.get(target.key))
+    update = with_field(update, "item", visit.items.get(target.key))
     query = {"_id": target.key} | fences.passed(target.fence)
     return UpdateOne(query, update, upsert=True)
 

@@ -15,7 +15,6 @@ from crawler.storage import targets
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup.edits import release_posts
 from crawler.storage.dedup.registry import Registry
-from crawler.storage.targets import EPOCH
 
 BATCH = 1000
 DAY = timedelta(days=1)
@@ -113,4 +112,4 @@ async def without_visit(db: Database, rows: Sequence[Document]) -> list[Document
 async def logged_since(db: Database, spider: str) -> datetime:
     """The time from which on all visits of a spider are in the log: others are sums of days."""
     last = await db.days.find_one({"spider": spider}, {"day": 1}, sort=[("day", -1)])
-    return last["day"] + DAY if last else EPOCH
+    return last["day"] + DAY if last else targets.EPOCH

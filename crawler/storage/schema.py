@@ -18,7 +18,6 @@ from crawler.items import SEEN, Kind, Outcome
 from crawler.storage import runs, search, visits
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup.registry import BOILERPLATE_INDEXES, CLUSTER_INDEXES, SIGNATURE_INDEXES
-from crawler.storage.search import index_model
 from crawler.storage.targets import history_document
 
 if TYPE_CHECKING:
@@ -397,7 +396,7 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("url"),
         _index("spider", "changed_at"),
         _index("spider", "feed", "guid", partialFilterExpression={"guid": _THERE}),
-        index_model(),
+        search.index_model(),
         _index("published", "first_seen", partialFilterExpression={"original": True}),
         _index("item", partialFilterExpression={"item": _THERE}),
         _index("link", partialFilterExpression={"link": _THERE}),

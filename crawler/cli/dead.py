@@ -11,7 +11,7 @@ from rich.table import Table
 from crawler.cli.base import print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.storage import runs as dead
+from crawler.storage import runs
 from crawler.storage.client import Document
 from crawler.storage.store import opened
 from crawler.utils.terminal import print_line, shortened, stdout
@@ -72,7 +72,7 @@ def _say(opts: argparse.Namespace, keys: list[str], what: str) -> int:
 
 async def _listed(config: Config, spider: str | None) -> list[Document]:
     async with opened(config) as db:
-        return await dead.listed(db, spider)
+        return await runs.dead_letters(db, spider)
 
 
 async def _change(config: Config, opts: argparse.Namespace, *, drops: bool) -> list[str]:
@@ -80,11 +80,11 @@ async def _change(config: Config, opts: argparse.Namespace, *, drops: bool) -> l
         raise ConfigError("name the URLs, or say --all")
     urls = [canonical(url) if is_http(url) else url for url in opts.urls]
     async with opened(config) as db:
-        keys = await dead.find(db, opts.spider, None if opts.all else urls)
+        keys = await runs.dead_letter_keys(db, opts.spider, None if opts.all else urls)
         if not keys:
             raise ConfigError("nothing of that is dead (scrapy dead list shows what is)")
         if drops:
-            await dead.drop(db, keys)
+            await runs.drop_dead_letters(db, keys)
         else:
-            await dead.retry(db, keys, Clock(config.clock_offset_hours).now())
+            await runs.retry_dead_letters(db, keys, Clock(config.clock_offset_hours).now())
         return keys

@@ -29,7 +29,7 @@ from crawler.storage.dedup import rebuild as rebuilding
 from crawler.storage.dedup.index import HINT
 from crawler.storage.dedup.queries import Overview
 from crawler.storage.dedup.registry import Registry
-from crawler.storage.retry import told
+from crawler.storage.retry import storage_errors
 from crawler.storage.store import opened
 from crawler.utils.terminal import complain, print_line, printable, shortened, stdout
 from crawler.utils.text import count, listed
@@ -83,14 +83,14 @@ def _forget(config: Config, name: str) -> None:
 
 
 async def _names(config: Config) -> list[Document]:
-    with told():
+    with storage_errors():
         async with opened(config) as db:
             return await kept.names(db)
 
 
 async def _drop(config: Config, name: str) -> None:
     busy = f"{name} is in use"
-    with told():
+    with storage_errors():
         async with opened(config) as db, leases.held(db, config, f"{leases.CHECK}{name}", busy):
             await kept.forget(db, name)
 
@@ -310,7 +310,7 @@ async def _refuse_crawls(db: Database) -> None:
 
 async def _rebuild(config: Config, tell: Tell) -> Document:
     started = time.monotonic()
-    with told(AGAIN):
+    with storage_errors(AGAIN):
         async with opened(config) as db, leases.held(db, config, leases.REBUILD, BUSY):
             asked = config.duplicates
             async with rebuilding.begun(db, config, lambda: _refuse_crawls(db)) as registry:

@@ -35,7 +35,7 @@ from crawler.storage.client import Database, Document
 from crawler.storage.dedup import named as kept
 from crawler.storage.dedup.boilerplate import stored_at_end
 from crawler.storage.dedup.named import Index
-from crawler.storage.retry import told
+from crawler.storage.retry import storage_errors
 from crawler.storage.store import opened
 from crawler.utils.terminal import complain, escaped_json, print_line
 from crawler.utils.text import count
@@ -430,7 +430,7 @@ async def _check(
     outgoing: AbstractContextManager[Tell],
 ) -> bool:
     clock = Clock(config.clock_offset_hours)
-    with told():
+    with storage_errors():
         async with opened(config) as db, _index(db, config, opts, scheme) as index:
             with outgoing as out:
 

@@ -68,7 +68,7 @@ async def _prune(
     config: Config, spiders: list[str] | None, keep: int, days: float, *, really: bool
 ) -> Counts:
     from crawler.storage import retention, targets
-    from crawler.storage.retention import Keeping
+    from crawler.storage.retention import SizeLimits
     from crawler.storage.store import opened
 
     async with opened(config) as db:
@@ -79,7 +79,7 @@ async def _prune(
         counts: Counts = {}
         for name in spiders or known:
             by_number = await retention.prune_versions(db, name, keep, really=really) if keep else 0
-            keeping = Keeping(db, name, config)
+            keeping = SizeLimits(db, name, config)
             by_size = await keeping.bound_targets(really=really)
             kept = await keeping.bound_site(really=really)
             counts[name] = {

@@ -76,11 +76,11 @@ class Command(FreshetCommand):
 
 
 async def _counts(config: Config, spider: str | None) -> dict[str, Any]:
-    from crawler.storage import targets
+    from crawler.storage import target_queries, targets
     from crawler.storage.store import opened
 
     async with opened(config) as db:
-        counts = await targets.summary(db, spider, Clock(config.clock_offset_hours).now())
+        counts = await target_queries.summary(db, spider, Clock(config.clock_offset_hours).now())
         if spider and not counts["targets"]:
             known = ", ".join(await targets.spiders(db)) or "none; run scrapy crawl first"
             raise ConfigError(f"no targets of {spider!r}; spiders with targets: {known}")

@@ -27,7 +27,6 @@ from crawler.frontier.run_warnings import RunWarnings, of_run
 from crawler.frontier.worker import Worker, opened_worker
 from crawler.items import Fetched, LinkCounts, Outcome, Skipped, Target, Visit
 from crawler.storage import cells, plans, runs, sampling_phases, targets
-from crawler.storage import runs as hosts
 from crawler.storage.client import Database, in_words
 from crawler.storage.dedup.index import opened
 from crawler.storage.dedup.registry import Registry
@@ -35,7 +34,7 @@ from crawler.storage.leases import CRAWL, Lease
 from crawler.storage.listings import Patterns
 from crawler.storage.retry import Patience
 from crawler.storage.store import SKEW_SECONDS, Store
-from crawler.storage.writer import Both, Writer
+from crawler.storage.writer import BothLeases, Writer
 from crawler.utils.time import Clock, from_milliseconds, milliseconds
 
 if TYPE_CHECKING:
@@ -247,7 +246,7 @@ class Session:
         self.limits.hold(host, until)
         if self.turns is not None:
             await self.turns.hold(host, (until - self.clock.now()).total_seconds())
-        await self.patience.read(lambda: hosts.hold(self.db, host, until))
+        await self.patience.read(lambda: runs.hold_host(self.db, host, until))
 
     def hurry(self) -> None:
         """The time is over in which what is under way may end."""
@@ -341,7 +340,7 @@ class Session:
                 self.patience,
                 patterns,
                 self.registry,
-                self.lease if self.worker is None else Both(self.lease, self.worker),
+                self.lease if self.worker is None else BothLeases(self.lease, self.worker),
             )
             self._is_open = True
         except Exception as error:  # noqa: BLE001 - Scrapy would log it, and go on to a good end
@@ -395,7 +394,7 @@ class Session:
             besides = await sampling_phases.requests_per_day(self.db, plan["spiders"], self.started)
             besides += await cells.requests_per_day(self.db, plan["spiders"])
             self.allowance.follow(plan, besides, is_full=self.is_full)
-        self.limits.holds |= await hosts.holds(self.db, self.started)
+        self.limits.holds |= await runs.held_hosts(self.db, self.started)
         self.due_at_start = await targets.count_due(self.db, self.spider, self.started)
 
     def _shares(self) -> dict[str, int]:

@@ -15,9 +15,8 @@ from crawler.frontier.session import Session
 from crawler.frontier.worker import Worker
 from crawler.items import CELL, Target
 from crawler.storage import recovery as interrupted
-from crawler.storage import runs as dead
-from crawler.storage import targets
-from crawler.storage.runs import Dead
+from crawler.storage import runs, targets
+from crawler.storage.runs import DeadLetter
 
 if TYPE_CHECKING:
     from crawler.frontier.redis_queue import Lease
@@ -137,8 +136,8 @@ class Leasing:
         key = lease.entry if _is_request(lease) else lease.body or lease.entry
         url = _url_of(self.worker, lease) if _is_request(lease) else key.partition(" ")[2]
         now, worker = session.clock.now(), self.worker.queue.worker
-        one = Dead(key, session.spider, url, now, lost, worker)
-        await session.patience.read(lambda: dead.bury(session.db, one))
+        letter = DeadLetter(key, session.spider, url, now, lost, worker)
+        await session.patience.read(lambda: runs.add_dead_letter(session.db, letter))
         logger.error("%s is left for dead: %d workers died or slept over it", url, lost)
         self.worker.drop(lease.entry, {"dead": 1})
 

@@ -18,12 +18,12 @@ from prometheus_client.registry import Collector
 from crawler.errors import ConfigError, StorageError
 from crawler.items import Kind, Outcome
 from crawler.ops.metrics import Values, by_spider, gauge
-from crawler.storage import runs as dead
+from crawler.storage import runs
 from crawler.storage import stats as figures
 from crawler.storage.freshness import Sample, State
-from crawler.storage.redis import PassStanding, open_redis, standings
+from crawler.storage.redis import QueueState, open_redis, queue_states
 from crawler.storage.retry import Patience
-from crawler.storage.stats import Figures, OfSpider
+from crawler.storage.stats import SpiderStats, Stats
 from crawler.storage.store import Store
 from crawler.utils import tasks
 from crawler.utils.time import Clock
@@ -107,7 +107,7 @@ TARGETS_TIMES = {
 }
 
 
-def families_targets(figures: Figures) -> Iterator[Metric]:
+def families_targets(figures: Stats) -> Iterator[Metric]:
     """Gauges by spider."""
     yield from _of_states(figures.states)
     for field, (name, told) in TARGETS_TIMES.items():
@@ -141,7 +141,7 @@ def _of_states(states: Counter[State]) -> Iterator[Metric]:
     yield by_spider("freshet_targets_most_errors_in_a_row", told, most.items())
 
 
-def _requests(spiders: dict[str, OfSpider]) -> Values:
+def _requests(spiders: dict[str, SpiderStats]) -> Values:
     for name, of in spiders.items():
         for outcome in map(str, Outcome):
             late = of.requests[outcome, True]
@@ -183,7 +183,7 @@ ESTIMATES = {
 }
 
 
-def families_plans(figures: Figures) -> Iterator[Metric]:
+def families_plans(figures: Stats) -> Iterator[Metric]:
     """Gauges by spider; of spiders without a plan only what their periods say."""
     plans = {name: of.plan for name, of in figures.spiders.items() if of.plan is not None}
     yield by_spider(
@@ -232,7 +232,7 @@ POSTS = {
 }
 
 
-def families(figures: Figures) -> Iterator[Metric]:
+def families(figures: Stats) -> Iterator[Metric]:
     """All gauges."""
     yield from families_targets(figures)
     yield from families_plans(figures)
@@ -254,7 +254,7 @@ def families(figures: Figures) -> Iterator[Metric]:
     )
 
 
-def _of_passes(spiders: dict[str, OfSpider]) -> Iterator[Metric]:
+def _of_passes(spiders: dict[str, SpiderStats]) -> Iterator[Metric]:
     last = {name: of.last for name, of in spiders.items() if of.last is not None}
     for field, (name, told) in TIMES.items():
         yield by_spider(name, told, ((of, one[field].timestamp()) for of, one in last.items()))
@@ -298,17 +298,17 @@ DEAD = "Pages left for dead, as one worker after the other was lost with them."
 
 async def read_queues(store: Store) -> list[Metric]:
     """The gauges; those of passes where there is a Redis. Raises StorageError."""
-    found: list[Metric] = [buried(await dead.by_spider(store.db))]
+    found: list[Metric] = [buried(await runs.count_dead_letters(store.db))]
     if store.config.redis_url is not None:
         client = await open_redis(store.config.redis_url, QUEUES_WAIT_SECONDS, retry_seconds=0)
         try:
-            found += families_queues(await standings(client, store.db.name))
+            found += families_queues(await queue_states(client, store.db.name))
         finally:
             await client.aclose()
     return found
 
 
-def families_queues(passes: Sequence[PassStanding]) -> Iterator[Metric]:
+def families_queues(passes: Sequence[QueueState]) -> Iterator[Metric]:
     """The gauges of some passes."""
     for name, (told, field) in GAUGES.items():
         gauge = GaugeMetricFamily(name, told, labels=["spider"])

@@ -14,10 +14,10 @@ from pymongo import ASCENDING, DESCENDING
 from pymongo.errors import DuplicateKeyError
 
 from crawler.items import Outcome
-from crawler.storage import runs
 from crawler.storage.client import Database, Document
 from crawler.storage.histories import Grown, GrownTexts, Names, Texts
 from crawler.storage.plans import IN_EFFECT
+from crawler.storage.runs import held_hosts
 from crawler.storage.targets import watched
 from schedules.dispatch.dispatch import Waiting
 from schedules.schedule import WEEK_HOURS
@@ -211,8 +211,8 @@ async def earliest(db: Database, spider: str, now: datetime) -> datetime | None:
     if await db.pushes.find_one({"spider": spider}, {"_id": 1}):
         return now
     query: Document = {"spider": spider}
-    if paused := sorted(await runs.holds(db, now)):
-        query["host"] = {"$nin": paused}
+    if held := sorted(await held_hosts(db, now)):
+        query["host"] = {"$nin": held}
     target = await db.targets.find_one(
         query, {"_id": 0, "next_visit": 1}, sort=[("next_visit", ASCENDING)], hint=BY_TIME
     )

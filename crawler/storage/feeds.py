@@ -32,7 +32,12 @@ from crawler.storage.client import Database, Document
 from crawler.storage.dedup import boilerplate
 from crawler.storage.dedup.edits import release_posts
 from crawler.storage.dedup.registry import Registry
-from crawler.storage.posts import fielded, naming, shown, store_versions
+from crawler.storage.posts import (
+    store_versions,
+    with_field,
+    with_field_names,
+    with_words_and_verdict,
+)
 from crawler.storage.retry import in_batches, insert_new
 from crawler.storage.targets import MAX_CATEGORIES, new_document
 from crawler.utils.urls import canonical
@@ -343,10 +348,10 @@ def _post_update(visit: Visit, key: str, post: Post, verdicts: Verdicts) -> Upda
         "fence": target.fence,
     }
     constant = {"spider": target.spider, "guid": post.id, "first_seen": at}
-    update = naming({"$set": current, "$setOnInsert": constant}, visit.fetched)
-    update = shown(update, current, verdicts.get(key))
-    update = fielded(update, "item", visit.items.get(key))
-    update = fielded(update, "link", visit.links.get(key))
+    update = with_field_names({"$set": current, "$setOnInsert": constant}, visit.fetched)
+    update = with_words_and_verdict(update, current, verdicts.get(key))
+    update = with_field(update, "item", visit.items.get(key))
+    update = with_field(update, "link", visit.links.get(key))
     query = {"_id": key} | fences.passed(target.fence)
     return UpdateOne(query, update, upsert=True)
 

@@ -1,28 +1,28 @@
-"""`plans`: one document a replan; and how a new plan takes effect as a whole.
+"""`plans`: one document a replan; how a new plan takes effect as a whole; what plans look like.
 
-A plan goes through states. `writing`: what it says of each target is staged in a collection of its
-own that nobody reads, and a crash leaves the old plan untouched. One write turns it to `adopting`:
-from here on it is in effect, and whoever comes next after a crash carries it on to the targets.
-`adopted`: all of it stands on the targets, the staged copy is gone. `undone`: it was cut off while
+A plan goes through states. `writing`: its part for each target is staged in a collection of its
+own that nothing reads, and a crash leaves the old plan untouched. One write turns it to `adopting`:
+from here on it is in effect, and after a crash the next process carries it on to the targets.
+`adopted`: the targets have all of it, the staged copy is gone. `undone`: it was interrupted while
 it was being written.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from bson import ObjectId
 from bson.codec_options import CodecOptions
-from bson.errors import InvalidId
 from bson.raw_bson import RawBSONDocument
 from pymongo import DESCENDING
 from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import OperationFailure
 
 from crawler.errors import StorageError
+from crawler.storage import runs
 from crawler.storage.client import UNHURRIED, Database, Document
 from crawler.storage.targets import to_plan
 
@@ -31,9 +31,13 @@ IN_EFFECT = {"$in": [ADOPTING, ADOPTED]}
 Moved = tuple[str, Document, datetime]
 STAGED = "staged_"
 BATCH = 2000
-AT_ONCE = 2
+# Writes of batches at a time.
+MAX_WRITES = 2
 # What will be due this soon may be visited while a plan is being carried to the targets.
 MARGIN = timedelta(hours=1)
+WEEK_DAYS = 7
+# The group of targets in a sampling phase, in `groups`.
+LEARNING = "learning"
 RAW: CodecOptions[Any] = CodecOptions(document_class=RawBSONDocument, tz_aware=True)
 
 
@@ -57,7 +61,7 @@ async def adopt(
     except BaseException:
         await _undo(db, plan)
         raise
-    if not await _pass_on(db, plan, WRITING, ADOPTING, {"moved": count}):
+    if not await _change_state(db, plan, WRITING, ADOPTING, {"moved": count}):
         await _staged(db, plan).drop()
         raise StorageError("another replan has begun meanwhile; nothing was changed")
     await _carry_on(db, plan, plan["at"])
@@ -78,13 +82,17 @@ async def finish(db: Database, now: datetime, spiders: Sequence[str] | None = No
 async def recover(db: Database, now: datetime, spiders: Sequence[str] | None = None) -> int:
     """Before a replan: finish what is in effect, undo what was only begun; how many were undone.
 
-    A replan of these spiders that is still at work will find that it was undone.
+    A replan of these spiders that is still running will find that it was undone.
     """
     await finish(db, now, spiders)
     begun = await _in_state(db, WRITING, spiders)
     for plan in begun:
         await _undo(db, plan)
-    await _sweep(db)
+    # Staged copies that a crash left when their plan was done with.
+    needed = await db.plans.distinct("_id", {"state": {"$in": [WRITING, ADOPTING]}})
+    staged = await db.list_collection_names(filter={"name": {"$regex": f"^{STAGED}"}})
+    for name in set(staged) - {f"{STAGED}{key}" for key in needed}:
+        await db.drop_collection(name)
     return len(begun)
 
 
@@ -100,9 +108,9 @@ async def latest(db: Database, spider: str, now: datetime) -> Document | None:
 async def _stage(
     db: Database, plan: Document, moved: Iterable[Sequence[Moved]], until: datetime
 ) -> int:
-    """Write down what the plan says of each target, where nobody reads it."""
+    """Write down the plan of each target where nothing reads it; how many there are."""
     staged, count = _staged(db, plan), 0
-    async with _AtOnce() as writes:
+    async with _ConcurrentWrites() as writes:
         for batch in moved:
             rows = [
                 {
@@ -119,47 +127,49 @@ async def _stage(
 
 async def _undo(db: Database, plan: Document) -> None:
     """A plan that never came into effect: its staged copy goes."""
-    if await _pass_on(db, plan, WRITING, UNDONE, {}):
+    if await _change_state(db, plan, WRITING, UNDONE, {}):
         await _staged(db, plan).drop()
-
-
-async def _sweep(db: Database) -> None:
-    """Staged copies that a crash left when their plan was done with."""
-    needed = await db.plans.distinct("_id", {"state": {"$in": [WRITING, ADOPTING]}})
-    there = await db.list_collection_names(filter={"name": {"$regex": f"^{STAGED}"}})
-    for name in set(there) - {f"{STAGED}{key}" for key in needed}:
-        await db.drop_collection(name)
 
 
 async def _carry_on(db: Database, plan: Document, now: datetime) -> None:
     """Bring a plan that is in effect to its targets; harmless when done twice."""
     try:
-        async with _AtOnce() as writes:
-            async for rows in _batches(_staged(db, plan).with_options(codec_options=RAW)):
+        async with _ConcurrentWrites() as writes:
+            staged = _staged(db, plan).with_options(codec_options=RAW)
+            cursor = staged.find(batch_size=BATCH)
+            while rows := await cursor.to_list(BATCH):
                 await writes.begin(_apply(db, plan, rows, now))
     except OperationFailure:
         # Somebody else was faster, and the staged copy is gone.
         if await db.plans.find_one({"_id": plan["_id"], "state": ADOPTING}):
             raise
         return
-    await _pass_on(db, plan, ADOPTING, ADOPTED, {})
+    await _change_state(db, plan, ADOPTING, ADOPTED, {})
     await _staged(db, plan).drop()
 
 
 async def _apply(db: Database, plan: Document, rows: list[RawBSONDocument], now: datetime) -> None:
-    """Each target gets its plan, and its next visit unless it goes its own way at present.
+    """Each target gets its plan, and its next visit unless it goes its own way now.
 
-    The plain update is the fast one; where a crawl may be at work the server decides.
+    The plain update is the fast one; where a crawl may be running the server decides.
     """
-    asked = {"_id": {"$in": [row["_id"] for row in rows]}, "$or": _maybe_own_way(plan, now)}
-    busy = {found["_id"] async for found in db.targets.find(asked, {"_id": 1})}
+    # Targets that a crawl may visit in this moment, or that a plan must not move at all.
+    own_way: list[Document] = [
+        {"visited_at": {"$not": {"$lte": plan["at"]}}},
+        {"next_visit": {"$lte": now + MARGIN}},
+        {"consecutive_errors": {"$gt": 0}},
+        {"consecutive_gone": {"$gt": 0}},
+        {"hinted": True},
+    ]
+    query = {"_id": {"$in": [row["_id"] for row in rows]}, "$or": own_way}
+    busy = {target["_id"] async for target in db.targets.find(query, {"_id": 1})}
     updates = [
         {"q": {"_id": row["_id"]}, "u": _careful(plan, row["set"])}
         if row["_id"] in busy
         else {"q": {"_id": row["_id"]}, "u": {"$set": row["set"]}}
         for row in rows
     ]
-    # What is staged was made here; validating each target anew takes a tenth of the time.
+    # What is staged was made here; validating each target again takes a tenth of the time.
     done = await db.command(
         "update",
         "targets",
@@ -171,17 +181,6 @@ async def _apply(db: Database, plan: Document, rows: list[RawBSONDocument], now:
     )
     if problems := done.get("writeErrors"):
         raise StorageError(f"a plan cannot be stored: {problems[0]['errmsg']}")
-
-
-def _maybe_own_way(plan: Document, now: datetime) -> list[Document]:
-    """Targets that a crawl may visit in this moment, or that a plan must not move at all."""
-    return [
-        {"visited_at": {"$not": {"$lte": plan["at"]}}},
-        {"next_visit": {"$lte": now + MARGIN}},
-        {"consecutive_errors": {"$gt": 0}},
-        {"consecutive_gone": {"$gt": 0}},
-        {"hinted": True},
-    ]
 
 
 def _careful(plan: Document, part: RawBSONDocument) -> list[Document]:
@@ -203,15 +202,7 @@ def _careful(plan: Document, part: RawBSONDocument) -> list[Document]:
     return [{"$set": {"plan": {"$literal": part["plan"]}, "next_visit": when}}]
 
 
-async def _batches(
-    staged: AsyncCollection[Any],
-) -> AsyncIterator[list[RawBSONDocument]]:
-    cursor = staged.find(batch_size=BATCH)
-    while rows := await cursor.to_list(BATCH):
-        yield rows
-
-
-async def _pass_on(db: Database, plan: Document, old: str, new: str, more: Document) -> bool:
+async def _change_state(db: Database, plan: Document, old: str, new: str, more: Document) -> bool:
     """From one state to the next; False if somebody else has done so."""
     query = {"_id": plan["_id"], "state": old}
     return (await db.plans.update_one(query, {"$set": {"state": new} | more})).matched_count == 1
@@ -228,47 +219,36 @@ def _staged(db: Database, plan: Document) -> AsyncCollection[Document]:
     return db.get_collection(f"{STAGED}{plan['_id']}", write_concern=UNHURRIED)
 
 
-class _AtOnce:
+class _ConcurrentWrites:
     """A few writes at a time: the server works while the next batch is being made."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Future[Any]] = set()
 
-    async def __aenter__(self) -> _AtOnce:
+    async def __aenter__(self) -> _ConcurrentWrites:
         return self
 
     async def begin(self, write: Any) -> None:
         """Start a write as soon as there is room for it."""
-        while len(self._running) >= AT_ONCE:
-            await self._one()
+        while len(self._running) >= MAX_WRITES:
+            await self._wait_for_one()
         self._running.add(asyncio.ensure_future(write))
         await asyncio.sleep(0)
 
     async def __aexit__(self, failed: object, *_: object) -> None:
         while self._running:
-            await self._one()
+            await self._wait_for_one()
 
-    async def _one(self) -> None:
+    async def _wait_for_one(self) -> None:
         done, self._running = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
         for write in done:
             write.result()
 
 
-WEEK_DAYS = 7
-LEARNING = "learning"
-
-
 async def plans_of(db: Database, ids: Sequence[str]) -> dict[str, Document]:
     """Plans by their ids as text; those that are not kept any more are left out."""
-    cursor = db.plans.find({"_id": {"$in": [_id_of(text) for text in ids]}})
-    return {str(found["_id"]): found async for found in cursor}
-
-
-def _id_of(text: str) -> object:
-    try:
-        return ObjectId(text)
-    except InvalidId:
-        return text
+    keys = [ObjectId(text) if ObjectId.is_valid(text) else text for text in ids]
+    return {str(plan["_id"]): plan async for plan in db.plans.find({"_id": {"$in": keys}})}
 
 
 async def groups(db: Database, spiders: Sequence[str] | None = None) -> list[Document]:
@@ -340,11 +320,10 @@ async def planned(
     names = ("group", "windows", "weeks", "slots", "every_hours", "visits_per_week")
     fields = {"_id": 0, "spider": 1, "url": 1} | {f"plan.{name}": 1 for name in names}
     cursor = db.targets.find(query, fields).sort("_id").limit(limit)
-    return [{**found.pop("plan"), **found} async for found in cursor]
+    return [{**target.pop("plan"), **target} async for target in cursor]
 
 
 async def left_over(db: Database, spider: str) -> int:
-    """How many targets the last pass of a spider left waiting, as a cap was reached."""
-    query: Document = {"spider": spider, "finished": {"$ne": None}}
-    found = await db.runs.find_one(query, sort=[("started", -1)])
-    return int(((found or {}).get("counts") or {}).get("over_cap", 0))
+    """How many targets the last run of a spider left waiting, as a cap was reached."""
+    last = await runs.last_ended(db, spider) or {}
+    return int((last.get("counts") or {}).get("over_cap", 0))

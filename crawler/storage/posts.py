@@ -1,8 +1,8 @@
-"""`posts`: the collected items as they are now, one document each."""
+"""`posts`: the collected items as they are now, one document each; `versions`: as they were."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,24 @@ from crawler.storage.dedup.flags import merged
 from crawler.storage.search import with_words
 
 # A sitemap may have 50,000 entries; a document has to stay below 16 MB.
-MOST_LINKS = 20_000
+MAX_LINKS = 20_000
+# Posts that show whether a selector finds something.
+SAMPLE = 100
+# Where the main text is; all other fields have their name below `fields`.
+MAIN_TEXT = "main_text"
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """Posts for which a field was read, and how many of them have it."""
+
+    read: int = 0
+    found: int = 0
+
+    @property
+    def share(self) -> float:
+        """Share of the posts that have the field; 0 where none was read."""
+        return self.found / self.read if self.read else 0.0
 
 
 async def store_versions(db: Database, rows: Sequence[Document]) -> None:
@@ -35,13 +52,11 @@ async def store_versions(db: Database, rows: Sequence[Document]) -> None:
         problems = error.details["writeErrors"]
         if any(not fences.is_refusal(problem) for problem in problems):
             raise
-        known = [rows[problem["index"]] for problem in problems]
-        await db.versions.bulk_write([_replacement(row) for row in known], ordered=False)
-
-
-def _replacement(row: Document) -> UpdateOne:
-    attempts = {"fence": {"$gte": fences.first(row["fence"]), "$lte": row["fence"]}}
-    return UpdateOne({"_id": row["_id"]} | attempts, {"$set": row})
+        updates = []
+        for row in (rows[problem["index"]] for problem in problems):
+            attempts = {"fence": {"$gte": fences.first(row["fence"]), "$lte": row["fence"]}}
+            updates.append(UpdateOne({"_id": row["_id"]} | attempts, {"$set": row}))
+        await db.versions.bulk_write(updates, ordered=False)
 
 
 def row_of(visit: Visit) -> Document:
@@ -64,14 +79,14 @@ def content_of(fetched: Fetched) -> Document:
     """What a version holds: fields and main text of an item, the wanted URLs of a list page."""
     if fetched.content is not None:
         return fetched.content
-    return {"links": [link.url for link in (fetched.links or ())[:MOST_LINKS]]}
+    return {"links": [link.url for link in (fetched.links or ())[:MAX_LINKS]]}
 
 
 async def content(db: Database, target: Target) -> Document | None:
     """The content that a target had at its last visit; None if it was pruned."""
     key = _key(target.spider, target.url, target.content_hash)
-    found = await db.versions.find_one({"_id": key}, {"content": 1})
-    return found["content"] if found else None
+    version = await db.versions.find_one({"_id": key}, {"content": 1})
+    return version["content"] if version else None
 
 
 async def of_target(db: Database, spider: str, url: str) -> list[Document]:
@@ -100,42 +115,23 @@ def _key(spider: str, url: str, content_hash: str | None) -> str:
     return f"{spider} {url} {content_hash}"
 
 
-def shown(update: Document, post: Document, verdict: Verdict | None) -> Document:
+def with_words_and_verdict(update: Document, post: Document, verdict: Verdict | None) -> Document:
     """An update with the words of the post as it then is, and with its verdict."""
     return merged(with_words(update, post), verdict)
 
 
-def naming(update: Document, fetched: Fetched) -> Document:
+def with_field_names(update: Document, fetched: Fetched) -> Document:
     """An update with the names of the fields to compare, and of those that hold HTML, if any."""
     names = {"compare": fetched.compared, "markup": fetched.markup or None}
     for name, fields in names.items():
-        update = fielded(update, name, None if fields is None else list(fields))
+        update = with_field(update, name, None if fields is None else list(fields))
     return update
 
 
-def fielded(update: Document, name: str, value: Any) -> Document:
+def with_field(update: Document, name: str, value: Any) -> Document:
     """An update with a field that has this value, or is left out where it is None."""
     operator, value = ("$unset", "") if value is None else ("$set", value)
     return update | {operator: update.get(operator, {}) | {name: value}}
-
-
-# Posts that tell whether a selector finds something.
-SAMPLE = 100
-# Where the main text is; all other fields have their name below `fields`.
-MAIN_TEXT = "main_text"
-
-
-@dataclass(frozen=True, slots=True)
-class Filled:
-    """Posts for which a field was read, and how many of them have it."""
-
-    read: int = 0
-    found: int = 0
-
-    @property
-    def share(self) -> float:
-        """Share of the posts that have the field; 0 where none was read."""
-        return self.found / self.read if self.read else 0.0
 
 
 async def store(db: Database, items: list[Visit], verdicts: Verdicts) -> None:
@@ -143,9 +139,14 @@ async def store(db: Database, items: list[Visit], verdicts: Verdicts) -> None:
     if not items:
         return
     query = {"_id": {"$in": [item.fetched.target.key for item in items]}}
-    found = db.targets.find(query, {"categories": 1})
-    categories = {target["_id"]: target["categories"] async for target in found}
-    stored = await _stored(db, [item.fetched.target.post for item in items])
+    cursor = db.targets.find(query, {"categories": 1})
+    categories = {target["_id"]: target["categories"] async for target in cursor}
+    # What feeds have of the posts whose pages were fetched; it is searched too.
+    of_feeds = [item.fetched.target.post for item in items if item.fetched.target.post]
+    stored: dict[str, Document] = {}
+    if of_feeds:
+        cursor = db.posts.find({"_id": {"$in": of_feeds}}, ("title", "text", "fields"))
+        stored = {post["_id"]: post async for post in cursor}
     updates = [
         _page_of_post(item, stored, verdicts)
         if item.fetched.target.post
@@ -153,15 +154,6 @@ async def store(db: Database, items: list[Visit], verdicts: Verdicts) -> None:
         for item in items
     ]
     await fences.write(db.posts, updates)
-
-
-async def _stored(db: Database, keys: Iterable[str | None]) -> dict[str, Document]:
-    """What feeds say of the posts whose pages were fetched; it is searched too."""
-    known = [key for key in keys if key]
-    if not known:
-        return {}
-    found = db.posts.find({"_id": {"$in": known}}, ("title", "text", "fields"))
-    return {post["_id"]: post async for post in found}
 
 
 def _page_of_post(visit: Visit, stored: dict[str, Document], verdicts: Verdicts) -> UpdateOne:
@@ -179,16 +171,16 @@ def _page_of_post(visit: Visit, stored: dict[str, Document], verdicts: Verdicts)
     if item := visit.items.get(key):
         current["item"] = item
     query = {"_id": key} | fences.passed(fetched.target.fence, "page.fence")
-    return UpdateOne(query, shown({"$set": current}, post, verdicts.get(key)))
+    return UpdateOne(query, with_words_and_verdict({"$set": current}, post, verdicts.get(key)))
 
 
 def _update_of(visit: Visit, categories: list[str], verdicts: Verdicts) -> UpdateOne:
     fetched, target, content = visit.fetched, visit.fetched.target, visit.fetched.content or {}
-    told = as_texts(content, fetched.markup)
+    texts = as_texts(content, fetched.markup)
     current: Document = {
         "fields": {name: value for name, value in content.items() if name != "main_text"},
-        "title": told.get("title"),
-        "text": told.get("main_text"),
+        "title": texts.get("title"),
+        "text": texts.get("main_text"),
         "categories": categories,
         "content_hash": fetched.content_hash,
         "changed_at": fetched.at,
@@ -196,9 +188,9 @@ def _update_of(visit: Visit, categories: list[str], verdicts: Verdicts) -> Updat
         "fence": target.fence,
     }
     constant = {"spider": target.spider, "url": target.url, "first_seen": fetched.at}
-    update = naming({"$set": current, "$setOnInsert": constant}, fetched)
-    update = shown(update, update["$set"], verdicts.get(target.key))
-    update = fielded(update, "item", visit.items.get(target.key))
+    update = with_field_names({"$set": current, "$setOnInsert": constant}, fetched)
+    update = with_words_and_verdict(update, update["$set"], verdicts.get(target.key))
+    update = with_field(update, "item", visit.items.get(target.key))
     query = {"_id": target.key} | fences.passed(target.fence)
     return UpdateOne(query, update, upsert=True)
 
@@ -218,6 +210,6 @@ async def filled(db: Database, spider: str, scheme: str, names: Sequence[str]) -
     for name in names:
         held = [row if name == MAIN_TEXT else row.get("fields") or {} for row in current]
         key = "text" if name == MAIN_TEXT else name
-        values = [one[key] for one in held if key in one]
+        values = [fields[key] for fields in held if key in fields]
         counts[name] = Filled(len(values), sum(value not in (None, [], "") for value in values))
     return counts

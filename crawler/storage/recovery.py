@@ -1,8 +1,7 @@
 """Visits that were interrupted: they are fenced off, and what they left is removed.
 
 Versions and posts are stored before the target that acknowledges their visit. Where a process ended
-in between, or came too late, the log, the versions and the targets have to tell of other fetches
-only.
+in between, or came too late, the log, the versions and the targets must show other fetches only.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from crawler.storage import targets
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup.edits import release_posts
 from crawler.storage.dedup.registry import Registry
-from crawler.storage.targets import EPOCH
 
 BATCH = 1000
 DAY = timedelta(days=1)
@@ -62,12 +60,21 @@ async def undo(
 ) -> None:
     """Remove what a spider's visits since a time left that the log does not have.
 
-    since: all visits from then on are in the log, which was repaired before, and none is under way.
-    Posts that were stored before
-    keep what they have until the next visit of their page or feed, which stores all that it finds.
+    since: all visits from then on are in the log, which was repaired before, and none is under way
+
+    Posts that were stored before keep what they have until the next visit of their page or feed,
+    which stores all that it finds.
     """
-    await _undo_versions(db, spider, since)
-    query: Document = {"spider": spider, "changed_at": {"$gte": since}, "visit": {"$exists": True}}
+    of_visits: Document = {"spider": spider, "visit": {"$exists": True}}
+    query = of_visits | {"at": {"$gte": since}}
+    cursor = db.versions.find(query, ("visit", "target")).batch_size(BATCH)
+    while rows := await cursor.to_list(BATCH):
+        rows = await without_visit(db, rows)
+        await targets.store_again(db, [f"{spider} {row['target']}" for row in rows])
+        ids = [row["_id"] for row in rows]
+        visits = [row["visit"] for row in rows]
+        await db.versions.delete_many({"_id": {"$in": ids}, "visit": {"$in": visits}})
+    query = of_visits | {"changed_at": {"$gte": since}}
     fields = ("visit", "feed", "first_seen", "changed_at")
     cursor = db.posts.find(query, fields).batch_size(BATCH)
     while rows := await cursor.to_list(BATCH):
@@ -76,12 +83,14 @@ async def undo(
         pages = {row["_id"] for row in rows if "feed" not in row}
         await targets.store_again(db, [*feeds, *pages])
         seen: Document = {"_id": {"$in": list(pages)}, "content_hash": {"$type": "string"}}
-        known = set(await db.targets.distinct("_id", seen)) if pages else set()
+        visited = set(await db.targets.distinct("_id", seen)) if pages else set()
         new = [
             row["_id"]
             for row in rows
             if (
-                row["first_seen"] == row["changed_at"] if "feed" in row else row["_id"] not in known
+                row["first_seen"] == row["changed_at"]
+                if "feed" in row
+                else row["_id"] not in visited
             )
         ]
         if new:
@@ -89,17 +98,6 @@ async def undo(
             if registry is not None:
                 await release_posts(db, registry, gone, now)
             await db.posts.delete_many(gone)
-
-
-async def _undo_versions(db: Database, spider: str, since: datetime) -> None:
-    query: Document = {"spider": spider, "at": {"$gte": since}, "visit": {"$exists": True}}
-    cursor = db.versions.find(query, ("visit", "target")).batch_size(BATCH)
-    while rows := await cursor.to_list(BATCH):
-        rows = await without_visit(db, rows)
-        await targets.store_again(db, [f"{spider} {row['target']}" for row in rows])
-        ids = [row["_id"] for row in rows]
-        visits = [row["visit"] for row in rows]
-        await db.versions.delete_many({"_id": {"$in": ids}, "visit": {"$in": visits}})
 
 
 async def without_visit(db: Database, rows: Sequence[Document]) -> list[Document]:
@@ -114,4 +112,4 @@ async def without_visit(db: Database, rows: Sequence[Document]) -> list[Document
 async def logged_since(db: Database, spider: str) -> datetime:
     """The time from which on all visits of a spider are in the log: others are sums of days."""
     last = await db.days.find_one({"spider": spider}, {"day": 1}, sort=[("day", -1)])
-    return last["day"] + DAY if last else EPOCH
+    return last["day"] + DAY if last else targets.EPOCH

@@ -1,4 +1,7 @@
-"""The connection to a Redis or Valkey server, and what its driver's errors say to a user."""
+"""Redis or Valkey: connections, errors for users, calls that are repeated, and the server's state.
+
+Only runs that several workers share, and band claims, need such a server.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ import re
 import statistics
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 from redis.asyncio import Redis
@@ -32,16 +35,23 @@ from redis.exceptions import ConnectionError as ConnectionFailure
 from redis.exceptions import TimeoutError as NoAnswer
 
 from crawler.errors import BandsLost, ConfigError, StorageError, Unreachable
-from crawler.storage.retry import Outage
+from crawler.storage.retry import Outage, Retrying
 
-# Between two attempts: ever longer pauses, up to this one.
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 2.0
+logger = logging.getLogger(__name__)
+# Between two attempts: ever longer pauses, from the driver's first up to this one.
+DRIVER_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 2.0
+# Until all others have noticed that the server is back, and said what they hold.
+GRACE_SECONDS = LONGEST_PAUSE_SECONDS + 1.0
 EXAMPLE = "such as redis://localhost:6379/0 or unix:///run/redis/redis.sock"
 LOST = "LOST"
 # What a server answers to every write while its memory is full, or it cannot save to its disk; what
-# a script met, or a command of several, stands in a longer text.
+# a script met, or a command of several, is part of a longer text.
 TAKES_NO_WRITES = re.compile(r"OOM command not allowed|MISCONF |No space left on device")
 AWAY = (ConnectionFailure, NoAnswer, BusyLoadingError, ReadOnlyError, OutOfMemoryError)
+PINGS = 5
+# Written and read within a script, as claims and leases are; it goes by itself.
+SCRIPT = "redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) return redis.call('GET', KEYS[1])"
+SCRIPT_KEY_MS = 10_000
 
 
 async def open_redis(url: str, timeout_seconds: float = 5.0, retry_seconds: float = 30.0) -> Redis:
@@ -50,16 +60,34 @@ async def open_redis(url: str, timeout_seconds: float = 5.0, retry_seconds: floa
     Later it tries again for about `retry_seconds` when the server goes away, so what is asked of it
     has to be safe to repeat. Raises ConfigError for a bad URL and Unreachable without an answer.
     """
-    client = _client(url, timeout_seconds)
+    try:
+        _check_url(url)
+        client = Redis.from_url(
+            url,
+            protocol=2,  # all that is needed, and spoken by every server
+            socket_timeout=timeout_seconds,
+            socket_connect_timeout=timeout_seconds,
+            client_name="freshet",
+            # Names that are no UTF-8, which others may have written, can be read and deleted.
+            encoding_errors="surrogateescape",
+            retry=Retry(NoBackoff(), 0),
+        )
+        pool = client.connection_pool
+        pool.connection_class(**pool.connection_kwargs)  # complains of an unknown option
+    except ValueError as error:
+        raise ConfigError(f"REDIS_URL: {error} ({EXAMPLE})") from None
+    except TypeError as error:
+        option = str(error).rpartition(" ")[2]
+        raise ConfigError(f"REDIS_URL: no such option: {option}") from None
     try:
         with user_errors(client):
-            await _answers(client, timeout_seconds)
+            await _wait_until_loaded(client, timeout_seconds)
             await _check_keeps_keys(client)
     except BaseException:
         await client.aclose()
         raise
     retries = int(retry_seconds / LONGEST_PAUSE_SECONDS)
-    pauses = ExponentialBackoff(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS)
+    pauses = ExponentialBackoff(LONGEST_PAUSE_SECONDS, DRIVER_PAUSE_SECONDS)
     client.set_retry(Retry(pauses, retries))
     return client
 
@@ -74,7 +102,7 @@ def user_errors(client: Redis) -> Iterator[None]:
         seconds = client.connection_pool.connection_kwargs.get("socket_timeout")
         raise Unreachable(f"{where}: no answer in {seconds:g} s (REDIS_URL names it)") from None
     except ConnectionFailure as error:
-        # What a server says to a password or to a database's number is in the cause.
+        # The answer to a password or to a database's number is in the cause.
         if isinstance(error.__cause__, AuthenticationError | ResponseError):
             raise ConfigError(f"REDIS_URL: {where}: {_in_short(error)}") from None
         raise Unreachable(f"{where}: {_in_short(error)} (REDIS_URL names it)") from None
@@ -101,29 +129,6 @@ def address(client: Redis) -> str:
     return f"{given.get('host', 'localhost')}:{given.get('port', 6379)}"
 
 
-def _client(url: str, timeout_seconds: float) -> Redis:
-    try:
-        _check_url(url)
-        client = Redis.from_url(
-            url,
-            protocol=2,  # all that is needed, and spoken by every server
-            socket_timeout=timeout_seconds,
-            socket_connect_timeout=timeout_seconds,
-            client_name="freshet",
-            # Names that are no UTF-8, which others may have written, can be read and deleted.
-            encoding_errors="surrogateescape",
-            retry=Retry(NoBackoff(), 0),
-        )
-        pool = client.connection_pool
-        pool.connection_class(**pool.connection_kwargs)  # complains of an unknown option
-    except ValueError as error:
-        raise ConfigError(f"REDIS_URL: {error} ({EXAMPLE})") from None
-    except TypeError as error:
-        option = str(error).rpartition(" ")[2]
-        raise ConfigError(f"REDIS_URL: no such option: {option}") from None
-    return client
-
-
 def _check_url(url: str) -> None:
     """Raise ValueError for what the driver would read as something else."""
     parts = urlsplit(url)
@@ -140,15 +145,15 @@ def _check_url(url: str) -> None:
         raise ValueError(f"{database!r} is no number of a database")
 
 
-async def _answers(client: Redis, timeout_seconds: float) -> None:
-    """Wait for a server that reads its data back; everything else is known at once."""
+async def _wait_until_loaded(client: Redis, timeout_seconds: float) -> None:
+    """Wait for a server that reads its data back; all else is known immediately."""
     try:
         async with asyncio.timeout(timeout_seconds):
             while True:
                 try:
                     await client.ping()
                 except BusyLoadingError:
-                    await asyncio.sleep(FIRST_PAUSE_SECONDS)
+                    await asyncio.sleep(DRIVER_PAUSE_SECONDS)
                 else:
                     return
     except TimeoutError:
@@ -172,21 +177,15 @@ async def _check_keeps_keys(client: Redis) -> None:
 def _in_short(error: Exception) -> str:
     """A driver's message in one line, without the address that it may repeat."""
     text = " ".join(str(error).split())[:200].rstrip(".")
-    if found := re.match(r"Error (-?\d+) connecting to \S+ (.*)", text):
-        number, cause = int(found[1]), found[2]
+    if match := re.match(r"Error (-?\d+) connecting to \S+ (.*)", text):
+        number, cause = int(match[1]), match[2]
         return os.strerror(number) + ", does it run?" if number > 0 else cause
     return text
 
 
-PINGS = 5
-LIFE_MS = 10_000
-# Written and read within a script, as claims and leases are; it goes by itself.
-SCRIPT = "redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) return redis.call('GET', KEYS[1])"
-
-
 @dataclass(frozen=True, slots=True)
 class RedisServer:
-    """What a server says of itself; None where it may not be asked.
+    """What a server reports of itself; None where it may not be asked.
 
     product:       Redis or Valkey
     policy:        what it does when its memory is full
@@ -213,114 +212,78 @@ async def redis_server(url: str, timeout_seconds: float) -> RedisServer:
     client = await open_redis(url, timeout_seconds, retry_seconds=0)
     try:
         with user_errors(client):
-            return await _asked(client)
+            return await _server_of(client)
     finally:
         await client.aclose()
 
 
-async def _asked(client: Redis) -> RedisServer:
-    info = await _info(client)
+async def _server_of(client: Redis) -> RedisServer:
+    info: dict[str, Any] = {}
+    try:
+        for section in ("server", "memory", "persistence"):
+            info |= await client.info(section)
+    except NoPermissionError:
+        info = {}
     times = []
     for _ in range(PINGS):
         before, began = datetime.now(UTC), time.perf_counter()
         seconds, micros = await client.time()
         times.append(time.perf_counter() - began)
     middle = before + timedelta(seconds=times[-1] / 2)
-    told = datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=micros)
+    reported = datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=micros)
+    # A full server, or one that may not run scripts, raises an error of the driver.
+    value = uuid.uuid4().hex
+    reply: Any = await client.eval(SCRIPT, 1, f"freshet:doctor:{value}", value, SCRIPT_KEY_MS)
     text = info.get("valkey_version") or info.get("redis_version")
+    writes = ("aof_last_write_status", "rdb_last_bgsave_status")
     return RedisServer(
         product="Valkey" if "valkey_version" in info else "Redis",
         version=tuple(map(int, re.findall(r"\d+", str(text))[:3])) if text else None,
         policy=info.get("maxmemory_policy"),
         memory_bytes=info.get("maxmemory"),
         is_kept=bool(info["aof_enabled"]) if "aof_enabled" in info else None,
-        is_failing=_fails(info),
-        runs_scripts=await _runs_scripts(client),
-        ahead_seconds=(told - middle).total_seconds(),
+        is_failing=any(info.get(name, "ok") != "ok" for name in writes),
+        runs_scripts=bool(reply == value.encode()),
+        ahead_seconds=(reported - middle).total_seconds(),
         round_trip_ms=statistics.median(times) * 1000,
     )
 
 
-async def _info(client: Redis) -> Mapping[str, Any]:
-    found: dict[str, Any] = {}
-    try:
-        for section in ("server", "memory", "persistence"):
-            found |= await client.info(section)
-    except NoPermissionError:
-        return {}
-    return found
+class Steady(Retrying):
+    """Calls to Redis that are safe to repeat."""
 
-
-def _fails(info: Mapping[str, Any]) -> bool:
-    named = ("aof_last_write_status", "rdb_last_bgsave_status")
-    return any(info.get(name, "ok") != "ok" for name in named)
-
-
-async def _runs_scripts(client: Redis) -> bool:
-    """A full server or one that may not run scripts raises an error of the driver."""
-    value = uuid.uuid4().hex
-    reply: Any = await client.eval(SCRIPT, 1, f"freshet:doctor:{value}", value, LIFE_MS)
-    return bool(reply == value.encode())
-
-
-logger = logging.getLogger(__name__)
-Result = TypeVar("Result")
-STEADY_FIRST_PAUSE_SECONDS, STEADY_LONGEST_PAUSE_SECONDS = 0.1, 2.0
-# Until all others have noticed that the server is back, and said what they hold.
-GRACE_SECONDS = STEADY_LONGEST_PAUSE_SECONDS + 1.0
-
-
-class Steady:
-    """Asks a server what may safely be asked twice."""
+    errors = (RedisError,)
+    longest_pause_seconds = LONGEST_PAUSE_SECONDS
 
     def __init__(self, client: Redis, seconds: float) -> None:
+        super().__init__(seconds, Outage(logger, f"Redis at {address(client)}"))
         self.client = client
-        self._outage = Outage(logger, f"Redis at {address(client)}")
-        self._seconds = seconds
-        self._settled_at = 0.0
 
     @property
     def outages(self) -> int:
         """How often it was unavailable so far."""
-        return self._outage.count
+        return self.outage.count
 
     @property
     def is_settled(self) -> bool:
         """Whether the server has been there for long enough that all know it."""
-        return not self._outage.is_on and asyncio.get_running_loop().time() >= self._settled_at
+        now = asyncio.get_running_loop().time()
+        return not self.outage.is_on and now >= self.outage.ended_at + GRACE_SECONDS
 
-    def hurry(self) -> None:
-        """Wait no longer for a server that is unavailable."""
-        self._seconds = 0.0
-
-    async def ask(self, call: Callable[[], Awaitable[Result]]) -> Result:
-        """The result of `call`; raises Unreachable when the server stays away."""
-        now = asyncio.get_running_loop().time
-        began, pause_seconds = now(), STEADY_FIRST_PAUSE_SECONDS
-        has_failed = False
-        while True:
-            try:
-                result = await call()
-            except RedisError as error:
-                if not is_unavailable(error):
-                    raise
-                has_failed = True
-                said = " ".join(str(error).split())[:200]
-                self._outage.lasts(now(), said, self._seconds)
-                if now() > began + self._seconds:
-                    with user_errors(self.client):
-                        raise
-            else:
-                if self._outage.succeeds(now(), has_failed=has_failed):
-                    self._settled_at = now() + GRACE_SECONDS
-                return result
-            await asyncio.sleep(pause_seconds)
-            pause_seconds = min(pause_seconds * 2, STEADY_LONGEST_PAUSE_SECONDS)
+    async def _failed(self, error: Exception, began: float) -> None:
+        if not (isinstance(error, RedisError) and is_unavailable(error)):
+            raise error
+        now = asyncio.get_running_loop().time()
+        # Also where this call ends with it: `is_settled` has to know.
+        self.outage.lasts(now, " ".join(str(error).split())[:200], self.seconds)
+        if now > began + self.seconds:
+            with user_errors(self.client):
+                raise error
 
 
 @dataclass(frozen=True, slots=True)
-class PassStanding:
-    """One pass at work: entries that wait, entries that are leased, workers alive."""
+class QueueState:
+    """The queue of one run: entries that wait, entries that are leased, workers alive."""
 
     spider: str
     waiting: int
@@ -328,25 +291,23 @@ class PassStanding:
     workers: int
 
 
-async def standings(client: Redis, database: str) -> list[PassStanding]:
-    """All passes at work, by spider."""
+async def queue_states(client: Redis, database: str) -> list[QueueState]:
+    """The queues of all shared runs, by spider."""
     pattern = re.sub(r"([\\*?^\[\]-])", r"\\\1", f"{{freshet:{database}:") + "*}:pass"
+    states = []
     with user_errors(client):
-        keys = sorted([key.decode() async for key in client.scan_iter(pattern, count=1000)])
-        found = [await _standing(client, key.removesuffix("pass")) for key in keys]
-    return [one for one in found if one is not None]
-
-
-async def _standing(client: Redis, base: str) -> PassStanding | None:
-    run: Any = await client.hget(f"{base}pass", "id")
-    if run is None:
-        return None
-    seconds, micros = await client.time()
-    of = f"{base}{run.decode()}:"
-    async with client.pipeline(transaction=False) as pipe:
-        for name in ("pending", "suspects", "leased"):
-            pipe.zcard(f"{of}{name}")
-        pipe.zcount(f"{of}workers", seconds * 1000 + micros // 1000, "+inf")
-        pending, suspects, leased, workers = await pipe.execute()
-    spider = base.removesuffix("}:").rpartition(":")[2]
-    return PassStanding(spider, pending + suspects, leased, workers)
+        for key in sorted([key.decode() async for key in client.scan_iter(pattern, count=1000)]):
+            run: Any = await client.hget(key, "id")
+            if run is None:
+                continue
+            seconds, micros = await client.time()
+            base = key.removesuffix("pass")
+            of = f"{base}{run.decode()}:"
+            async with client.pipeline(transaction=False) as pipe:
+                for name in ("pending", "suspects", "leased"):
+                    pipe.zcard(f"{of}{name}")
+                pipe.zcount(f"{of}workers", seconds * 1000 + micros // 1000, "+inf")
+                pending, suspects, leased, workers = await pipe.execute()
+            spider = base.removesuffix("}:").rpartition(":")[2]
+            states.append(QueueState(spider, pending + suspects, leased, workers))
+    return states

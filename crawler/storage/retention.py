@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -15,7 +15,7 @@ from pymongo import ReturnDocument, UpdateOne
 
 from crawler.config import Config
 from crawler.items import Kind, Visit
-from crawler.storage import feeds as subscriptions
+from crawler.storage import feeds
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup import boilerplate
 from crawler.storage.dedup.edits import release_posts
@@ -34,6 +34,17 @@ STEP_BYTES = 64 * MEGABYTE
 BATCH = 500
 SIZE: Document = {"$bsonSize": {"$ifNull": ["$content", {}]}}
 FIELDS: Document = {"spider": 1, "target": 1, "content_hash": 1, "bytes": SIZE}
+# Collections that know pages by their URLs, and the field that has it.
+OF_A_URL = {
+    "targets": "url",
+    "visits": "target",
+    "versions": "target",
+    "posts": "url",
+    "days": "target",
+}
+OF_A_SPIDER = (*OF_A_URL, "listings", "runs", "feeds", "pushes", "cells", "dead")
+# What `days` holds the sums of.
+SUMMED = ("changed", "get_size", "update_size", "diff_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +67,19 @@ def measure(batch: Iterable[Visit]) -> None:
 
 async def recount(db: Database, spider: str, name: str) -> None:
     """Set right what a target keeps, after versions of it were removed; a post has no number."""
-    of_one: Document = {"$match": {"spider": spider, "target": name}}
-    sums: Document = {"$group": {"_id": None, "bytes": {"$sum": SIZE}}}
-    found = await (await db.versions.aggregate([of_one, sums])).to_list(1)
-    kept = found[0]["bytes"] if found else 0
+    kept = await _sum_bytes(db, {"spider": spider, "target": name})
     await db.targets.update_one(
         {"_id": f"{spider} {name}", "kind": {"$ne": str(Kind.FEED)}}, {"$set": {"kept_bytes": kept}}
     )
 
 
-class Keeping:
+async def _sum_bytes(db: Database, query: Document) -> int:
+    sums: Document = {"$group": {"_id": None, "bytes": {"$sum": SIZE}}}
+    rows = await (await db.versions.aggregate([{"$match": query}, sums])).to_list(1)
+    return rows[0]["bytes"] if rows else 0
+
+
+class SizeLimits:
     """The bounds of one site."""
 
     def __init__(self, db: Database, spider: str, config: Config) -> None:
@@ -73,7 +87,7 @@ class Keeping:
         self._target_bytes = config.max_target_mb * MEGABYTE or math.inf
         self._site_bytes = config.max_site_mb * MEGABYTE or math.inf
         # Of all processes and runs, as of the last question.
-        self._known: int | None = None
+        self._site_kept: int | None = None
         self._unwritten = 0
 
     async def stored(self, batch: Sequence[Visit], patience: Patience) -> None:
@@ -83,36 +97,44 @@ class Keeping:
             target = visit.fetched.target
             kept_bytes = target.kept_bytes + visit.version_bytes
             if visit.version_bytes and kept_bytes > self._target_bytes:
-                one = partial(self._bound_one, target.key, target.kind is Kind.FEED)
-                await patience.ask(one)
-        if self._known is None or self._unwritten >= STEP_BYTES:
+                await patience.ask(
+                    partial(self._bound_target, target.key, target.kind is Kind.FEED)
+                )
+        if self._site_kept is None or self._unwritten >= STEP_BYTES:
             await patience.ask(self.note)
-        if (self._known or 0) + self._unwritten > self._site_bytes:
+        if (self._site_kept or 0) + self._unwritten > self._site_bytes:
             await patience.ask(self.bound_site)
 
     async def note(self) -> None:
         """Write down what this process has added, and learn what all have."""
-        if self._known is not None and not self._unwritten:
+        if self._site_kept is not None and not self._unwritten:
             return
         more = {"$inc": {"kept_bytes": self._unwritten}}
-        found = await self._db.sites.find_one_and_update(
+        site = await self._db.sites.find_one_and_update(
             {"_id": self._spider}, more, {"kept_bytes": 1}, return_document=ReturnDocument.AFTER
         )
-        self._known, self._unwritten = (found or {}).get("kept_bytes", 0), 0
+        self._site_kept, self._unwritten = (site or {}).get("kept_bytes", 0), 0
 
     async def bound_targets(self, *, really: bool = True) -> int:
         """Bound all targets, as after a setting was changed; how many versions go."""
         if self._target_bytes == math.inf:
             return 0
         query: Document = {"spider": self._spider, "kept_bytes": {"$gt": self._target_bytes}}
-        found = await self._db.targets.find(query, {"kind": 1}).to_list(None)
-        ones = [(row["_id"], row["kind"] == Kind.FEED) for row in found]
-        return sum([await self._bound_one(*one, really=really) for one in ones])
+        removed = 0
+        for row in await self._db.targets.find(query, {"kind": 1}).to_list(None):
+            is_feed = row["kind"] == Kind.FEED
+            removed += await self._bound_target(row["_id"], is_feed, really=really)
+        return removed
 
-    async def _bound_one(self, key: str, is_feed: bool, *, really: bool = True) -> int:
+    async def _bound_target(self, key: str, is_feed: bool, *, really: bool = True) -> int:
         """Remove the oldest versions of a target that has too many bytes; how many go."""
         current = await self._current_of(key, is_feed)
-        rows = [row async for row in self._rows(list(current))]
+        names = [post.removeprefix(f"{self._spider} ") for post in current]
+        rows = []
+        for batch in in_batches(names, BATCH):
+            query = {"spider": self._spider, "target": {"$in": batch}}
+            stages = [{"$match": query}, {"$project": FIELDS | {"at": 1}}]
+            rows += await (await self._db.versions.aggregate(stages)).to_list(None)
         kept = sum(row["bytes"] for row in rows)
         most = self._target_bytes * LEFT_OF_TARGET if kept > self._target_bytes else math.inf
         gone: list[str] = []
@@ -132,35 +154,23 @@ class Keeping:
         """The `_id` of the current version of a target, or of each post of a feed, by its key."""
         fields = {"content_hash": 1}
         if not is_feed:
-            found = await self._db.targets.find_one({"_id": key}, fields) or {}
-            return {key: f"{key} {found.get('content_hash')}"}
+            target = await self._db.targets.find_one({"_id": key}, fields) or {}
+            return {key: f"{key} {target.get('content_hash')}"}
         of_feed = {"spider": self._spider, "feed": key.removeprefix(f"{self._spider} ")}
         posts = self._db.posts.find(of_feed, fields)
         return {post["_id"]: f"{post['_id']} {post['content_hash']}" async for post in posts}
 
-    async def _rows(self, keys: list[str]) -> AsyncIterator[Document]:
-        """The versions of targets or posts, without their contents."""
-        names = [key.removeprefix(f"{self._spider} ") for key in keys]
-        for some in in_batches(names, BATCH):
-            query = {"spider": self._spider, "target": {"$in": some}}
-            stages = [{"$match": query}, {"$project": FIELDS | {"at": 1}}]
-            async for row in await self._db.versions.aggregate(stages):
-                yield row
-
     async def bound_site(self, *, really: bool = True) -> Kept:
         """Count the site's versions, and remove the oldest where they have too many bytes."""
-        of_site: Document = {"$match": {"spider": self._spider}}
-        sums: Document = {"$group": {"_id": None, "bytes": {"$sum": SIZE}}}
-        found = await (await self._db.versions.aggregate([of_site, sums])).to_list(1)
-        kept = found[0]["bytes"] if found else 0
+        kept = await _sum_bytes(self._db, {"spider": self._spider})
         result = Kept(kept, 0)
         if kept > self._site_bytes:
             result = await self._remove_oldest(kept, really=really)
         if really:
             update = {"$set": {"kept_bytes": result.bytes}}
             await self._db.sites.update_one({"_id": self._spider}, update)
-            self._known, self._unwritten = result.bytes, 0
-            self._tell(result)
+            self._site_kept, self._unwritten = result.bytes, 0
+            self._log(result)
         return result
 
     async def _remove_oldest(self, kept: int, *, really: bool) -> Kept:
@@ -191,7 +201,13 @@ class Keeping:
                 kept -= row["bytes"]
         if really and gone:
             await self._db.versions.delete_many({"_id": {"$in": [row["_id"] for row in gone]}})
-            await self._db.targets.bulk_write([_less(row) for row in gone], ordered=False)
+            updates = []
+            for row in gone:
+                # The `_id` of a post is no target's, so its versions change no sum.
+                less: Document = {"$subtract": [{"$ifNull": ["$kept_bytes", 0]}, row["bytes"]]}
+                kept_bytes = [{"$set": {"kept_bytes": {"$max": [0, less]}}}]
+                updates.append(UpdateOne({"_id": f"{row['spider']} {row['target']}"}, kept_bytes))
+            await self._db.targets.bulk_write(updates, ordered=False)
         return kept, removed + len(gone)
 
     async def _current(self, rows: list[Document]) -> set[str]:
@@ -199,13 +215,13 @@ class Keeping:
         keys = {f"{row['spider']} {row['target']}" for row in rows}
         query: Document = {"_id": {"$in": sorted(keys)}}
         return {
-            f"{found['_id']} {found['content_hash']}"
+            f"{row['_id']} {row['content_hash']}"
             for collection in (self._db.targets, self._db.posts)
-            async for found in collection.find(query, {"content_hash": 1})
-            if found.get("content_hash")
+            async for row in collection.find(query, {"content_hash": 1})
+            if row.get("content_hash")
         }
 
-    def _tell(self, result: Kept) -> None:
+    def _log(self, result: Kept) -> None:
         if result.removed:
             logger.info(
                 "%s: removed %s: the site had more than FRESHET_MAX_SITE_MB (%.0f)",
@@ -217,26 +233,8 @@ class Keeping:
                 "older version is kept",
                 self._spider, result.bytes / MEGABYTE, self._site_bytes / MEGABYTE,
             )  # fmt: skip
-            # To look again at each batch would help nobody.
+            # Counting again at each batch would change nothing.
             self._site_bytes = result.bytes / LEFT_OF_SITE
-
-
-def _less(row: Document) -> UpdateOne:
-    """What a target keeps without a version; the `_id` of a post is no target's."""
-    less: Document = {"$subtract": [{"$ifNull": ["$kept_bytes", 0]}, row["bytes"]]}
-    update = [{"$set": {"kept_bytes": {"$max": [0, less]}}}]
-    return UpdateOne({"_id": f"{row['spider']} {row['target']}"}, update)
-
-
-OF_A_URL = {
-    "targets": "url",
-    "visits": "target",
-    "versions": "target",
-    "posts": "url",
-    "days": "target",
-}
-OF_A_SPIDER = (*OF_A_URL, "listings", "runs", "feeds", "pushes", "cells", "dead")
-SUMMED = ("changed", "get_size", "update_size", "diff_size")
 
 
 async def forget_url(
@@ -248,51 +246,39 @@ async def forget_url(
     """
     named: Document = {"$or": [{"url": url}, {"aliases": url}]}
     fields = {"spider": 1, "url": 1, "kind": 1, "final_url": 1}
-    found = await db.targets.find(named, fields).to_list(None)
+    rows = await db.targets.find(named, fields).to_list(None)
     counts: Counter[str] = Counter()
-    for feed in found:
-        if feed["kind"] == Kind.FEED:
-            counts += await _forget_feed(db, registry, feed, now, really=really)
-    pages = [row for row in found if row["kind"] != Kind.FEED]
+    for row in rows:
+        if row["kind"] == Kind.FEED:
+            # All that a feed has brought goes with it.
+            spider, urls = row["spider"], [row["url"]]
+            counts += Counter(await feeds.remove(db, registry, spider, urls, now, really=really))
+    pages = [row for row in rows if row["kind"] != Kind.FEED]
     owners = sorted({row["url"] for row in pages})
     queries: dict[str, Document] = {
         name: {field: {"$in": owners}} for name, field in OF_A_URL.items()
     }
-    queries["posts"] = _posts_of(pages)
+    items = [item_key(row.get("final_url") or row["url"]) for row in pages]
+    own: Document = {"_id": {"$in": [row["_id"] for row in pages]}}
+    queries["posts"] = {"$or": [own, {"item": {"$in": [item for item in items if item]}}]}
     of_feeds = queries["posts"] | {"feed": {"$exists": True}}
     posts = await db.posts.find(of_feeds, {"spider": 1}).to_list(None)
-    names = [
+    of_posts = [
         {"spider": post["spider"], "target": post["_id"].removeprefix(f"{post['spider']} ")}
         for post in posts
     ]
-    queries["versions"] = {"$or": [queries["versions"], *names]}
+    queries["versions"] = {"$or": [queries["versions"], *of_posts]}
     if really:
         await release_posts(db, registry, queries["posts"], now)
-    cells = [row["_id"] for row in found if row["kind"] == Kind.CELL]
+    cells = [row["_id"] for row in rows if row["kind"] == Kind.CELL]
     queries["cells"] = {"_id": {"$in": cells}}
     queries["listings"] = {"$or": [{"item": {"$in": owners}}, {"list": {"$in": owners}}]}
-    rest = await _remove(db, queries, really=really)
-    for spider in {row["spider"] for row in found} if really else ():
+    of_pages = await _remove(db, queries, really=really)
+    for spider in {row["spider"] for row in rows} if really else ():
         if await db.posts.find_one({"spider": spider}, {"_id": 1}) is None:
             await boilerplate.forget(db, spider)
-    return {name: rest.get(name, 0) + counts[name] for name in dict.fromkeys((*rest, *counts))}
-
-
-def _posts_of(pages: Iterable[Document]) -> Document:
-    """A query for the posts of pages, and for all other sources of their items."""
-    rows = list(pages)
-    items = [item_key(row.get("final_url") or row["url"]) for row in rows]
-    own: Document = {"_id": {"$in": [row["_id"] for row in rows]}}
-    return {"$or": [own, {"item": {"$in": [item for item in items if item]}}]}
-
-
-async def _forget_feed(
-    db: Database, registry: Registry, feed: Document, now: datetime, *, really: bool
-) -> Counter[str]:
-    """All that a feed has brought goes with it."""
-    urls = [feed["url"]]
-    removed = await subscriptions.remove(db, registry, feed["spider"], urls, now, really=really)
-    return Counter(removed)
+    names_in_order = dict.fromkeys((*of_pages, *counts))
+    return {name: of_pages.get(name, 0) + counts[name] for name in names_in_order}
 
 
 async def forget_spider(
@@ -325,7 +311,7 @@ async def _remove(db: Database, queries: dict[str, Document], *, really: bool) -
 
 
 async def prune_versions(db: Database, spider: str, keep: int, *, really: bool) -> int:
-    """Keep `keep` >= 1 versions of each target, the present one and the newest; how many go."""
+    """Keep `keep` >= 1 versions of each target, the current one and the newest; how many go."""
     pipeline: list[Document] = [
         {"$match": {"spider": spider}},
         {"$sort": {"target": 1, "at": -1}},
@@ -335,30 +321,25 @@ async def prune_versions(db: Database, spider: str, keep: int, *, really: bool) 
     removed = 0
     cursor = await db.versions.aggregate(pipeline, allowDiskUse=True, batchSize=500)
     async for group in cursor:
-        removed += await _prune_target(db, spider, group, keep, really=really)
+        key = f"{spider} {group['_id']}"
+        target = await db.targets.find_one({"_id": key}, {"content_hash": 1})
+        current = f"{key} {target['content_hash']}" if target else None
+        if current in group["ids"]:
+            group["ids"].remove(current)
+            group["ids"].insert(0, current)
+        old = group["ids"][keep:]
+        removed += len(old)
+        if really:
+            await db.versions.delete_many({"_id": {"$in": old}})
+            await recount(db, spider, group["_id"])
     return removed
-
-
-async def _prune_target(
-    db: Database, spider: str, group: Document, keep: int, *, really: bool
-) -> int:
-    target = await db.targets.find_one(
-        {"_id": f"{spider} {group['_id']}"}, {"content_hash": 1, "url": 1}
-    )
-    present = f"{spider} {group['_id']} {target['content_hash']}" if target else None
-    newest_first = sorted(group["ids"], key=lambda key: key != present)
-    old = newest_first[keep:]
-    if really:
-        await db.versions.delete_many({"_id": {"$in": old}})
-        await recount(db, spider, group["_id"])
-    return len(old)
 
 
 async def roll_up_visits(db: Database, spider: str, before: datetime, *, really: bool) -> int:
     """Visits before a time become one row per target and day in `days`; how many went.
 
-    Whole days only, and a day's sums stand before its visits go: a crash in between costs nothing,
-    as a day that is summed already is not summed again.
+    Whole days only, and a day's sums are stored before its visits go: a crash in between loses
+    nothing, as a day that is summed already is not summed again.
     """
     midnight = before.replace(hour=0, minute=0, second=0, microsecond=0)
     query: Document = {"spider": spider, "at": {"$lt": midnight}}
@@ -384,13 +365,8 @@ async def drop_runs(db: Database, spider: str, before: datetime, *, really: bool
 async def _roll_up_day(db: Database, spider: str, moment: datetime) -> int:
     day = moment.replace(hour=0, minute=0, second=0, microsecond=0)
     in_day: Document = {"spider": spider, "at": {"$gte": day, "$lt": day + timedelta(days=1)}}
-    await (await db.visits.aggregate(_day_sums(spider, day, in_day))).to_list(None)
-    return (await db.visits.delete_many(in_day)).deleted_count
-
-
-def _day_sums(spider: str, day: datetime, in_day: Document) -> list[Document]:
     sums: Document = {name: {"$sum": f"${name}"} for name in SUMMED}
-    return [
+    pipeline: list[Document] = [
         {"$match": in_day},
         {"$group": {"_id": {"target": "$target", "outcome": "$outcome"}, "n": {"$sum": 1}} | sums},
         {
@@ -412,3 +388,5 @@ def _day_sums(spider: str, day: datetime, in_day: Document) -> list[Document]:
         },
         {"$merge": {"into": "days", "on": "_id", "whenMatched": "keepExisting"}},
     ]
+    await (await db.visits.aggregate(pipeline)).to_list(None)
+    return (await db.visits.delete_many(in_day)).deleted_count

@@ -1,4 +1,4 @@
-"""Patience with a server that is unavailable: ask again, with growing pauses, for a time.
+"""Patience with a server that is unavailable, and small helpers for writes in batches.
 
 Unavailable is a server that cannot be reached, does not answer in time, is shutting down, or cannot
 write because its disk is full. All of these are the server's, never a page's.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
 
 from pymongo import UpdateMany
 from pymongo.asynchronous.collection import AsyncCollection
@@ -22,24 +23,50 @@ from pymongo.errors import BulkWriteError, ConnectionFailure, OperationFailure, 
 from crawler.errors import StorageError, Unreachable
 from crawler.storage.client import Document
 
+# Claims may be in Redis, whose errors name the address of the server.
+MONGODB, REDIS = "MongoDB", "Redis"
+# Before the second attempt of a call; the pause doubles with each further one.
+FIRST_PAUSE_SECONDS = 0.1
 # Between two lines about an outage that goes on.
 SAY_SECONDS = 60.0
 # Longer than between two attempts of a call: without a failure for so long, no call retries.
 QUIET_SECONDS = 15.0
+# InterruptedAtShutdown, InterruptedDueToReplStateChange, ShutdownInProgress, PrimarySteppedDown,
+# NotWritablePrimary, NotPrimaryNoSecondaryOk, NotPrimaryOrSecondary, HostUnreachable,
+# HostNotFound, NetworkTimeout, SocketException: the driver recognizes them in the answer to a
+# command, not in the errors of a bulk's single writes. MaxTimeMSExpired, WriteConcernFailed
+# (wtimeout) and ExceededTimeLimit are timeouts.
+UNAVAILABLE = frozenset(
+    {11600, 11602, 91, 189, 10107, 13435, 13436, 6, 7, 89, 9001, 50, 64, 262}
+)  # fmt: skip
+OUT_OF_DISK_SPACE = 14031
+# The driver of a call whose connection it closed, as the server did not answer its heartbeat.
+CANCELLED = "operation cancelled"
+# InternalError, UnknownError (what WiredTiger cannot do), FileStreamFailed and failed writes of
+# temporary files: the text names the cause. Messages of other codes may quote a page.
+OF_FILES = frozenset({1, 8, 39, 16814, 16821})
+FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large|open/extend")
+DISK_FULL = "its disk is full. Make room; writes are repeated until there is some"
+DUPLICATE_KEY = 11000
+
+logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
 
 
 @dataclass(slots=True)
 class Outage:
     """Whether a server is unavailable, and since when.
 
-    logger: of the module that retries
-    name:   of the server, as a line begins with it
-    count:  outages so far
+    logger:   of the module that retries
+    name:     of the server, as a line begins with it
+    count:    outages so far
+    ended_at: when the last one ended
     """
 
     logger: logging.Logger
     name: str
     count: int = 0
+    ended_at: float = -math.inf
     _began: float | None = None
     _said: float = 0.0
     _failed: float = 0.0
@@ -71,54 +98,29 @@ class Outage:
     def succeeds(self, now: float, *, has_failed: bool) -> bool:
         """Note that a call succeeded at `now`; whether that ended an outage.
 
-        has_failed: whether an attempt of this call failed before. The success of another call says
-        little: a server without room for writes can be read.
+        has_failed: whether an attempt of this call failed before. The success of another call
+        proves little: a server without room for writes can be read.
         """
         if self._began is None or not (has_failed or now > self._failed + QUIET_SECONDS):
             return False
         self.logger.warning("%s available again after %.0f s", self.name, now - self._began)
-        self._began = None
+        self._began, self.ended_at = None, now
         return True
 
 
-logger = logging.getLogger(__name__)
-Result = TypeVar("Result")
-# Claims may be in Redis: its client says by itself where the server is.
-MONGODB, REDIS = "MongoDB", "Redis"
-FIRST_PAUSE_SECONDS = 0.1
-LONGEST_PAUSE_SECONDS = 5.0
-# InterruptedAtShutdown, InterruptedDueToReplStateChange, ShutdownInProgress, PrimarySteppedDown,
-# NotWritablePrimary, NotPrimaryNoSecondaryOk, NotPrimaryOrSecondary, HostUnreachable,
-# HostNotFound, NetworkTimeout, SocketException: the driver recognizes them in the answer to a
-# command, not in the errors of a bulk's single writes. MaxTimeMSExpired, WriteConcernFailed
-# (wtimeout) and ExceededTimeLimit are timeouts.
-UNAVAILABLE = frozenset(
-    {11600, 11602, 91, 189, 10107, 13435, 13436, 6, 7, 89, 9001, 50, 64, 262}
-)  # fmt: skip
-OUT_OF_DISK_SPACE = 14031
-# The driver of a call whose connection it closed, as the server did not answer its heartbeat.
-CANCELLED = "operation cancelled"
-# InternalError, UnknownError (what WiredTiger cannot do), FileStreamFailed and failed writes of
-# temporary files: the text names the cause. Messages of other codes may quote a page.
-OF_FILES = frozenset({1, 8, 39, 16814, 16821})
-FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large|open/extend")
-DISK_FULL = "its disk is full. Make room; writes are repeated until there is some"
-
-
-@dataclass(slots=True)
-class Patience:
-    """How long to bear with a server, and how to bring it back.
+class Retrying:
+    """Calls a server, and again with growing pauses while the server is unavailable.
 
     seconds: after this long without success the call fails
-    revive:  starts the embedded server again; does nothing for a server by URI
-    counts:  `retries` so far
-    outage:  what the log says of it
+    outage:  whether the server is unavailable, as logged
     """
 
-    seconds: float
-    revive: Callable[[], Awaitable[None]]
-    counts: Counter[str] = field(default_factory=Counter)
-    outage: Outage = field(default_factory=lambda: Outage(logger, MONGODB))
+    errors: ClassVar[tuple[type[Exception], ...]]
+    longest_pause_seconds: ClassVar[float]
+
+    def __init__(self, seconds: float, outage: Outage) -> None:
+        self.seconds = seconds
+        self.outage = outage
 
     def hurry(self) -> None:
         """Wait no longer for a server that is unavailable."""
@@ -135,32 +137,52 @@ class Patience:
         while True:
             try:
                 result = await call()
-            except (PyMongoError, Unreachable) as error:
-                if (reason := why_unavailable(error)) is None:
-                    raise
-                name = REDIS if isinstance(error, Unreachable) else MONGODB
+            except self.errors as error:
+                await self._failed(error, began)
+                has_failed = True
             else:
                 self.outage.succeeds(now(), has_failed=has_failed)
                 return result
-            has_failed = True
-            self.outage.name = name
-            reason = await self._why_dead() or reason
-            if now() > began + self.seconds:
-                raise Unreachable(f"{name} unavailable for {now() - began:.0f} s: {reason}")
-            self.outage.lasts(now(), reason, self.seconds)
-            self.counts["retries"] += 1
             await asyncio.sleep(pause_seconds)
-            pause_seconds = min(pause_seconds * 2, LONGEST_PAUSE_SECONDS)
+            pause_seconds = min(pause_seconds * 2, self.longest_pause_seconds)
 
-    async def _why_dead(self) -> str:
-        """Why the embedded server cannot be brought back now; empty if it runs, or nobody waits."""
-        if not self.seconds:
-            return ""
-        try:
-            await self.revive()
-        except StorageError as error:
-            return str(error)
-        return ""
+    async def _failed(self, error: Exception, began: float) -> None:
+        """Note that an attempt failed of a call that began then; raises where it is the last."""
+        raise NotImplementedError
+
+
+class Patience(Retrying):
+    """How long to bear with MongoDB, and how to bring it back.
+
+    revive: starts the embedded server again; does nothing for a server by URI
+    counts: `retries` so far
+    """
+
+    errors = (PyMongoError, Unreachable)
+    longest_pause_seconds = 5.0
+
+    def __init__(self, seconds: float, revive: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(seconds, Outage(logger, MONGODB))
+        self._revive = revive
+        self.counts: Counter[str] = Counter()
+
+    async def _failed(self, error: Exception, began: float) -> None:
+        reason = why_unavailable(error)
+        if reason is None:
+            raise error
+        self.outage.name = REDIS if isinstance(error, Unreachable) else MONGODB
+        # Nobody waits for a server that would be started after the call has failed.
+        if self.seconds:
+            try:
+                await self._revive()
+            except StorageError as problem:
+                reason = str(problem) or reason
+        now = asyncio.get_running_loop().time()
+        if now > began + self.seconds:
+            lasted = f"{self.outage.name} unavailable for {now - began:.0f} s"
+            raise Unreachable(f"{lasted}: {reason}") from None
+        self.outage.lasts(now, reason, self.seconds)
+        self.counts["retries"] += 1
 
     async def read(self, call: Callable[[], Awaitable[Result]]) -> Result:
         """As `ask`, with every error of the driver as a StorageError."""
@@ -179,26 +201,21 @@ def why_unavailable(error: Exception) -> str | None:
     if isinstance(error, ConnectionFailure):
         text = in_short(error)
         return "no answer, the driver gave its connections up" if text == CANCELLED else text
-    answers = list(_answers(error))
-    if any(_is_full(code, text) for code, text in answers):
-        return DISK_FULL
+    # What the server said of a command, or of the single writes of a bulk.
+    answers: list[tuple[int | None, str]] = []
+    if isinstance(error, BulkWriteError):
+        for kind in ("writeErrors", "writeConcernErrors"):
+            answers += [
+                (p.get("code"), str(p.get("errmsg", ""))) for p in error.details.get(kind, ())
+            ]
+    elif isinstance(error, OperationFailure):
+        answers.append((error.code, str((error.details or {}).get("errmsg", error))))
+    for code, text in answers:
+        if code == OUT_OF_DISK_SPACE or (code in OF_FILES and FULL.search(text)):
+            return DISK_FULL
     if error.timeout or any(code in UNAVAILABLE for code, _ in answers):
         return in_short(error)
     return None
-
-
-def _answers(error: PyMongoError) -> Iterator[tuple[int | None, str]]:
-    """Code and text of all that a server said of a command, or of the single writes of a bulk."""
-    if isinstance(error, BulkWriteError):
-        for kind in ("writeErrors", "writeConcernErrors"):
-            for problem in error.details.get(kind, ()):
-                yield problem.get("code"), str(problem.get("errmsg", ""))
-    elif isinstance(error, OperationFailure):
-        yield error.code, str((error.details or {}).get("errmsg", error))
-
-
-def _is_full(code: int | None, text: str) -> bool:
-    return code == OUT_OF_DISK_SPACE or (code in OF_FILES and FULL.search(text) is not None)
 
 
 def in_short(error: PyMongoError) -> str:
@@ -206,11 +223,7 @@ def in_short(error: PyMongoError) -> str:
     return " ".join(str(error).split(" (configured")[0].split())[:200]
 
 
-Value = TypeVar("Value")
-DUPLICATE_KEY = 11000
-
-
-def in_batches(values: Sequence[Value], size: int) -> Iterator[list[Value]]:
+def in_batches(values: Sequence[Result], size: int) -> Iterator[list[Result]]:
     """`values` in lists of `size` at most: a query of 50,000 URLs would be too large."""
     for start in range(0, len(values), size):
         yield list(values[start : start + size])
@@ -228,13 +241,13 @@ def keep_newest(
         yield UpdateMany(query | {field: {"$ne": value}}, {"$push": {field: added}})
 
 
-async def all_of(works: Iterable[Awaitable[Value]]) -> list[Value]:
-    """The results of works that go on at once; where one fails the others end before it is told."""
+async def all_of(works: Iterable[Awaitable[Result]]) -> list[Result]:
+    """The results of concurrent works; where one fails, the others end before it is raised."""
     done = await asyncio.gather(*works, return_exceptions=True)
-    for one in done:
-        if isinstance(one, BaseException):
-            raise one
-    return [one for one in done if not isinstance(one, BaseException)]
+    for result in done:
+        if isinstance(result, BaseException):
+            raise result
+    return [result for result in done if not isinstance(result, BaseException)]
 
 
 async def insert_new(collection: AsyncCollection[Document], documents: list[Document]) -> int:
@@ -252,7 +265,7 @@ async def insert_new(collection: AsyncCollection[Document], documents: list[Docu
 
 
 @contextmanager
-def told(advice: str = "") -> Iterator[None]:
+def storage_errors(advice: str = "") -> Iterator[None]:
     """Raise StorageError for what the driver raises; advice: what to do then."""
     try:
         yield

@@ -1,4 +1,8 @@
-"""`runs`: one document a pass, with its counts; an unfinished one tells of a crash."""
+"""`runs`: one document a run, with its counts; an unfinished one means a crash.
+
+Also what runs leave for later ones: `dead`, the dead letters of queues, and `hosts` that asked to
+be left alone.
+"""
 
 from __future__ import annotations
 
@@ -21,35 +25,35 @@ FAILED = "failed"
 
 
 async def begin(db: Database, spider: str, started: datetime) -> ObjectId:
-    """A new pass; its id."""
+    """Begin a run; its id."""
     document: Document = {"spider": spider, "started": started, "finished": None}
     run: ObjectId = (await db.runs.insert_one(document)).inserted_id
     return run
 
 
 async def mark_full(db: Database, run: ObjectId) -> None:
-    """Note that a pass is of everything, whatever the caps say."""
+    """Note that a run visits everything, whatever the caps are."""
     await db.runs.update_one({"_id": run}, {"$set": {"full": True}})
 
 
 async def is_full(db: Database, run: ObjectId) -> bool:
-    """Whether a pass is of everything."""
+    """Whether a run visits everything."""
     return await db.runs.find_one({"_id": run, "full": True}, {"_id": 1}) is not None
 
 
 async def finish(
     db: Database, run: ObjectId, finished: datetime, reason: str, counts: Document, workers: int
 ) -> None:
-    """The end of a pass; workers: how many took part."""
+    """Note the end of a run; workers: how many took part."""
     end = {"finished": finished, "reason": reason, "counts": counts, "workers": workers}
     # Where one of several workers failed, the others have ended it.
     await db.runs.update_one({"_id": run}, {"$set": end, "$unset": {"error": ""}})
 
 
 async def fail(db: Database, spider: str, started: datetime, at: datetime, error: str) -> None:
-    """Note why a pass failed; the next one makes whole what it left.
+    """Note why a run failed; the next one repairs what it left.
 
-    One that failed before it began has nothing to be made whole. Raises StorageError where the
+    One that failed before it began has nothing to repair. Raises StorageError where the
     server does not take it.
     """
     failed: Document = {
@@ -75,13 +79,13 @@ async def note_links(db: Database, run: ObjectId, links: LinkCounts) -> None:
 
 async def links(db: Database, run: ObjectId) -> LinkCounts:
     """The links that all workers have kept."""
-    found = await db.runs.find_one({"_id": run}, {"unmatched": 1, "examples": 1}) or {}
-    unmatched = dict.fromkeys(found.get("unmatched", ()))
-    return LinkCounts(len(unmatched), unmatched=unmatched, examples=found.get("examples", {}))
+    row = await db.runs.find_one({"_id": run}, {"unmatched": 1, "examples": 1}) or {}
+    unmatched = dict.fromkeys(row.get("unmatched", ()))
+    return LinkCounts(len(unmatched), unmatched=unmatched, examples=row.get("examples", {}))
 
 
 async def spiders(db: Database) -> list[str]:
-    """Names of all that have had a pass."""
+    """Names of all that have had a run."""
     return sorted(await db.runs.distinct("spider"))
 
 
@@ -91,14 +95,20 @@ async def has_ended(db: Database, spider: str) -> bool:
     return await db.runs.find_one(query, {"_id": 1}, sort=[("started", -1)]) is not None
 
 
+async def last_ended(db: Database, spider: str) -> Document | None:
+    """The last run of a spider that ended; None before the first."""
+    query: Document = {"spider": spider, "finished": {"$ne": None}}
+    return await db.runs.find_one(query, sort=[("started", -1)])
+
+
 async def unfinished_since(db: Database, spider: str) -> datetime | None:
-    """Start of the oldest pass of a spider that never ended; None if all did."""
-    found = await db.runs.find_one({"spider": spider, "finished": None}, sort=[("started", 1)])
-    return found["started"] if found else None
+    """Start of the oldest run of a spider that never ended; None if all did."""
+    oldest = await db.runs.find_one({"spider": spider, "finished": None}, sort=[("started", 1)])
+    return oldest["started"] if oldest else None
 
 
 async def at_work(db: Database, longest: timedelta) -> bool:
-    """Whether a pass is at work that began less than so long ago, by the server's clock."""
+    """Whether a run is going on that began less than `longest` ago, by the server's clock."""
     recent: Document = {"$gt": ["$started", {"$subtract": ["$$NOW", longest // MILLISECOND]}]}
     query: Document = {"finished": None, "reason": {"$exists": False}, "$expr": recent}
     return await db.runs.find_one(query, {"_id": 1}) is not None
@@ -107,15 +117,15 @@ async def at_work(db: Database, longest: timedelta) -> bool:
 async def close_unfinished(
     db: Database, spider: str, at: datetime, but: ObjectId | None = None
 ) -> None:
-    """Passes that a crash cut off count as ended once their log is whole again; not `but`."""
-    cut_off: Document = {"spider": spider, "finished": None, "_id": {"$ne": but}}
+    """Runs that a crash interrupted count as ended once their log is repaired; not `but`."""
+    interrupted: Document = {"spider": spider, "finished": None, "_id": {"$ne": but}}
     why = {"$ifNull": ["$reason", "cut off"]}
-    await db.runs.update_many(cut_off, [{"$set": {"finished": at, "reason": why}}])
+    await db.runs.update_many(interrupted, [{"$set": {"finished": at, "reason": why}}])
 
 
 @dataclass(frozen=True, slots=True)
-class Dead:
-    """One entry of a queue that was given up.
+class DeadLetter:
+    """An entry of a queue that was given up.
 
     key:    of the target, or of a request that a spider made
     leases: how often it was leased, in vain
@@ -130,56 +140,58 @@ class Dead:
     worker: str
 
 
-async def bury(db: Database, one: Dead) -> None:
+async def add_dead_letter(db: Database, entry: DeadLetter) -> None:
     """Note an entry; its target is not visited any more. Safe to repeat."""
-    row = asdict(one)
+    row = asdict(entry)
     row["_id"] = row.pop("key")
-    await db.dead.replace_one({"_id": one.key}, row, upsert=True)
-    state: Document = {"dead": one.at, "next_visit": NEVER}
-    # Who had it last may be alive after all.
-    await db.targets.update_one({"_id": one.key}, {"$set": state, "$inc": {"fence": 1}})
+    await db.dead.replace_one({"_id": entry.key}, row, upsert=True)
+    state: Document = {"dead": entry.at, "next_visit": NEVER}
+    # The worker that had it last may be alive after all.
+    await db.targets.update_one({"_id": entry.key}, {"$set": state, "$inc": {"fence": 1}})
 
 
-async def listed(db: Database, spider: str | None = None) -> list[Document]:
-    """What is buried, of all spiders if None, the newest first."""
+async def dead_letters(db: Database, spider: str | None = None) -> list[Document]:
+    """All dead letters of a spider, of all spiders if None, the newest first."""
     query: Document = {} if spider is None else {"spider": spider}
     return await db.dead.find(query).sort([("at", -1), ("_id", 1)]).to_list(None)
 
 
-async def find(db: Database, spider: str | None, urls: Sequence[str] | None) -> list[str]:
-    """Keys of what is buried of a spider (of all if None) under these URLs (all if None)."""
+async def dead_letter_keys(
+    db: Database, spider: str | None, urls: Sequence[str] | None
+) -> list[str]:
+    """Keys of the dead letters of a spider (of all if None) under these URLs (all if None)."""
     query: Document = {} if spider is None else {"spider": spider}
     if urls is not None:
         query["url"] = {"$in": list(urls)}
     return [row["_id"] async for row in db.dead.find(query, {"_id": 1})]
 
 
-async def retry(db: Database, keys: Sequence[str], now: datetime) -> None:
-    """Their targets are due again."""
+async def retry_dead_letters(db: Database, keys: Sequence[str], now: datetime) -> None:
+    """Remove dead letters; their targets are due again."""
     query: Document = {"_id": {"$in": list(keys)}, "dead": {"$exists": True}}
     back: Document = {"$unset": {"dead": ""}, "$set": {"next_visit": now}}
     await db.targets.update_many(query, back)
     await db.dead.delete_many({"_id": {"$in": list(keys)}})
 
 
-async def drop(db: Database, keys: Sequence[str]) -> None:
-    """Take them off the list; their targets stay unvisited, wherever they are linked."""
+async def drop_dead_letters(db: Database, keys: Sequence[str]) -> None:
+    """Remove dead letters; their targets stay unvisited, wherever they are linked."""
     await db.dead.delete_many({"_id": {"$in": list(keys)}})
 
 
-async def by_spider(db: Database) -> dict[str, int]:
-    """How many are buried of each spider."""
+async def count_dead_letters(db: Database) -> dict[str, int]:
+    """How many dead letters each spider has."""
     stages: list[Document] = [{"$group": {"_id": "$spider", "n": {"$sum": 1}}}]
     cursor = await db.dead.aggregate(stages)
     return {row["_id"]: row["n"] async for row in cursor}
 
 
-async def holds(db: Database, now: datetime) -> dict[str, datetime]:
+async def held_hosts(db: Database, now: datetime) -> dict[str, datetime]:
     """Hosts that are to be left alone now, and until when."""
     cursor = db.hosts.find({"hold_until": {"$gt": now}})
-    return {found["_id"]: found["hold_until"] async for found in cursor}
+    return {row["_id"]: row["hold_until"] async for row in cursor}
 
 
-async def hold(db: Database, host: str, until: datetime) -> None:
+async def hold_host(db: Database, host: str, until: datetime) -> None:
     """Leave a host alone until `until`."""
     await db.hosts.update_one({"_id": host}, {"$max": {"hold_until": until}}, upsert=True)

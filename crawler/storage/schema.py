@@ -18,63 +18,26 @@ from crawler.items import SEEN, Kind, Outcome
 from crawler.storage import runs, search, visits
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup.registry import BOILERPLATE_INDEXES, CLUSTER_INDEXES, SIGNATURE_INDEXES
-from crawler.storage.search import index_model
 from crawler.storage.targets import history_document
 
 if TYPE_CHECKING:
     from schedules.history import History
 
 logger = logging.getLogger(__name__)
+VERSION = 7
+ALREADY_THERE = 48
+# The document of `meta` with the version; while a copy is made, it has the source.
+META: Document = {"_id": "schema"}
+COPYING = "copying"
+# Collections of large documents, which zstd packs better than the server's default.
+COMPRESSED = ("versions", "pushes", "signatures")
 BATCH = 1000
 # Of posts, the text of each of which may have a million characters.
 BATCH_CHARACTERS = 5_000_000
-MINUTE = 60_000
-
-
-async def build_histories(db: Database) -> None:
-    """Version 2: the past of each target, from its visits.
-
-    The server groups the log by target (on disk where it is long) and sends one after the other,
-    so nothing grows with it here. Visits that were rolled up into days are gone: there the past
-    begins with the first one left. A history that is there already stays, as a crawl may have
-    extended it.
-    """
-    await _complete_log(db)
-    writes: list[UpdateOne] = []
-    async for key, history in _pasts(db):
-        lacking: Document = {
-            "_id": key, "history": {"$exists": False}, "alias_of": {"$exists": False},
-        }  # fmt: skip
-        writes.append(UpdateOne(lacking, {"$set": {"history": history_document(history)}}))
-        if len(writes) == BATCH:
-            await db.targets.bulk_write(writes, ordered=False)
-            writes = []
-    if writes:
-        await db.targets.bulk_write(writes, ordered=False)
-
-
-async def _complete_log(db: Database) -> None:
-    """Visits that a crash kept out of the log belong to the past too."""
-    for spider in await db.runs.distinct("spider", {"finished": None}):
-        if since := await runs.unfinished_since(db, spider):
-            await visits.recover(db, spider, since)
-
-
-async def _pasts(db: Database) -> AsyncIterator[tuple[str, History]]:
-    """Each target's `_id` and past, as far as the log tells."""
-    from schedules.history import History
-
-    async for row in await db.visits.aggregate(_LOOKS, allowDiskUse=True, hint={"$natural": 1}):
-        looks = [(look >> 1, bool(look & 1)) for look in sorted(row["looks"])]
-        history = History.begin(looks[0][0] // MINUTE)
-        for at, changed in looks[1:]:
-            history = history.seen(at // MINUTE, changed=changed)
-        yield row["_id"], history
-
-
-# The looks of each target, in no order: twice the time in milliseconds, and one where it changed.
-# A visit that was redirected to another target saw that one's page.
-_LOOKS: list[Document] = [
+MINUTE_MS = 60_000
+# The observations of each target, in no order: twice the time in milliseconds, and one more where
+# it changed. A visit that was redirected to another target saw that one's page.
+OBSERVATIONS: list[Document] = [
     {
         "$match": {
             "outcome": {"$in": sorted(SEEN)},
@@ -90,20 +53,70 @@ _LOOKS: list[Document] = [
 ]
 
 
-async def index_posts(db: Database) -> None:
-    """Version 4: the search index takes all posts, with the words that it needs besides.
+async def build_histories(db: Database) -> None:
+    """Version 2: the past of each target, from its visits.
 
-    They are compared with one another when the user says so: for many that takes hours. The index
-    itself is built after this, at once for all.
+    The server groups the log by target (on disk where it is long) and sends one after the other,
+    so nothing grows with it here. Visits that were rolled up into days are gone: there the past
+    begins with the first one left. A history that is there already stays, as a crawl may have
+    extended it.
+    """
+    # Visits that a crash kept out of the log belong to the past too.
+    for spider in await db.runs.distinct("spider", {"finished": None}):
+        if since := await runs.unfinished_since(db, spider):
+            await visits.recover(db, spider, since)
+    writes: list[UpdateOne] = []
+    async for key, history in _pasts(db):
+        lacking: Document = {
+            "_id": key, "history": {"$exists": False}, "alias_of": {"$exists": False},
+        }  # fmt: skip
+        writes.append(UpdateOne(lacking, {"$set": {"history": history_document(history)}}))
+        if len(writes) == BATCH:
+            await db.targets.bulk_write(writes, ordered=False)
+            writes = []
+    if writes:
+        await db.targets.bulk_write(writes, ordered=False)
+
+
+async def _pasts(db: Database) -> AsyncIterator[tuple[str, History]]:
+    """Each target's `_id` and past, as far as the log has it."""
+    from schedules.history import History
+
+    # In the order in which it was written: an index would read the log at random.
+    hint = {"$natural": 1}
+    async for row in await db.visits.aggregate(OBSERVATIONS, allowDiskUse=True, hint=hint):
+        observed = [(value >> 1, bool(value & 1)) for value in sorted(row["looks"])]
+        history = History.begin(observed[0][0] // MINUTE_MS)
+        for at, changed in observed[1:]:
+            history = history.seen(at // MINUTE_MS, changed=changed)
+        yield row["_id"], history
+
+
+async def index_posts(db: Database) -> None:
+    """Version 4: the search index takes all posts, with the other words that it needs.
+
+    They are compared with one another when the user asks for it: for many that takes hours. The
+    index itself is built after this, for all together.
     """
     fields = ("title", "text", "fields", "page.fields")
     n = 0
     async for posts in _batches(db.posts.find({"original": {"$exists": False}}, fields)):
-        await _index_posts(db, posts)
+        shown: Document = {"original": True}
+        writes: list[UpdateOne | UpdateMany] = []
+        plain: list[str] = []
+        for post in posts:
+            if words := search.words_of(post):
+                writes.append(UpdateOne({"_id": post["_id"]}, {"$set": shown | {"words": words}}))
+            else:
+                plain.append(post["_id"])
+        # Most need no words of their own, and are written together.
+        if plain:
+            writes.append(UpdateMany({"_id": {"$in": plain}}, {"$set": shown}))
+        await db.posts.bulk_write(writes, ordered=False)
         n += len(posts)
     if n:
-        said = "%d posts collected before are searched; scrapy duplicates rebuild compares them"
-        logger.info(said, n)
+        message = "%d posts collected before are searched; scrapy duplicates rebuild compares them"
+        logger.info(message, n)
 
 
 async def _batches(posts: AsyncIterable[Document]) -> AsyncIterator[list[Document]]:
@@ -120,30 +133,10 @@ async def _batches(posts: AsyncIterable[Document]) -> AsyncIterator[list[Documen
         yield batch
 
 
-async def _index_posts(db: Database, posts: list[Document]) -> None:
-    """Most need no words of their own, and are written at once."""
-    shown: Document = {"original": True}
-    writes: list[UpdateOne | UpdateMany] = []
-    plain: list[str] = []
-    for post in posts:
-        if words := search.words_of(post):
-            writes.append(UpdateOne({"_id": post["_id"]}, {"$set": shown | {"words": words}}))
-        else:
-            plain.append(post["_id"])
-    if plain:
-        writes.append(UpdateMany({"_id": {"$in": plain}}, {"$set": shown}))
-    await db.posts.bulk_write(writes, ordered=False)
-
-
-VERSION = 7
 MIGRATIONS: dict[int, Callable[[Database], Awaitable[None]]] = {
     2: build_histories,
     4: index_posts,
 }
-ALREADY_THERE = 48
-# The document of `meta` with the version; while a copy is made, it says of what.
-META: Document = {"_id": "schema"}
-COPYING = "copying"
 
 _TEXT = {"bsonType": "string"}
 _TIME = {"bsonType": "date"}
@@ -368,7 +361,6 @@ VALIDATORS: dict[str, Document] = {
 
 
 _THERE: Document = {"$exists": True}
-COMPRESSED = ("versions", "pushes", "signatures")
 
 
 def _index(*keys: str, **options: object) -> IndexModel:
@@ -404,7 +396,7 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("url"),
         _index("spider", "changed_at"),
         _index("spider", "feed", "guid", partialFilterExpression={"guid": _THERE}),
-        index_model(),
+        search.index_model(),
         _index("published", "first_seen", partialFilterExpression={"original": True}),
         _index("item", partialFilterExpression={"item": _THERE}),
         _index("link", partialFilterExpression={"link": _THERE}),
@@ -431,30 +423,26 @@ INDEXES: dict[str, list[IndexModel]] = {
 async def prepare(db: Database) -> None:
     """Bring the database to this version: refuse, migrate, create; cheap when nothing is to do."""
     try:
-        await _prepare(db)
+        meta = await db.meta.find_one(META)
+        refuse_half_a_copy(db, meta)
+        current = int(meta["version"]) if meta else 0
+        if current > VERSION:
+            raise NewerDatabase(
+                f"database {db.name!r} has data version {current}, this Freshet knows up to "
+                f"{VERSION}: upgrade Freshet or name another database (FRESHET_DATABASE)"
+            )
+        if current == VERSION:
+            return
+        for version in range(current + 1, VERSION + 1):
+            if current and (migration := MIGRATIONS.get(version)):
+                logger.info("Database %r is being brought to data version %d", db.name, version)
+                await migration(db)
+        await create_collections(db)
+        await create_indexes(db)
+        await db.meta.replace_one(META, {"version": VERSION}, upsert=True)
     except OperationFailure as error:
         reason = (error.details or {}).get("errmsg") or error
         raise StorageError(f"database {db.name!r} cannot be used: {reason}") from None
-
-
-async def _prepare(db: Database) -> None:
-    meta = await db.meta.find_one(META)
-    refuse_half_a_copy(db, meta)
-    found = int(meta["version"]) if meta else 0
-    if found > VERSION:
-        raise NewerDatabase(
-            f"database {db.name!r} has data version {found}, this Freshet knows up to {VERSION}: "
-            "upgrade Freshet or name another database (FRESHET_DATABASE)"
-        )
-    if found == VERSION:
-        return
-    for version in range(found + 1, VERSION + 1):
-        if found and (migration := MIGRATIONS.get(version)):
-            logger.info("Database %r is being brought to data version %d", db.name, version)
-            await migration(db)
-    await create_collections(db)
-    await create_indexes(db)
-    await db.meta.replace_one(META, {"version": VERSION}, upsert=True)
 
 
 def refuse_half_a_copy(db: Database, meta: Document | None) -> None:
@@ -473,20 +461,15 @@ async def create_collections(db: Database) -> None:
         if name in COMPRESSED:
             engine = {"wiredTiger": {"configString": "block_compressor=zstd"}}
             options["storageEngine"] = engine
-        await _create_collection(db, name, options)
+        try:
+            await db.create_collection(name, **options)
+        except (CollectionInvalid, OperationFailure) as error:
+            if not (isinstance(error, CollectionInvalid) or error.code == ALREADY_THERE):
+                raise
+            await db.command("collMod", name, validator=validator)
 
 
 async def create_indexes(db: Database) -> None:
     """The indexes that are not there yet."""
     for name, indexes in INDEXES.items():
         await db[name].create_indexes(indexes)
-
-
-async def _create_collection(db: Database, name: str, options: Document) -> None:
-    try:
-        await db.create_collection(name, **options)
-    except (CollectionInvalid, OperationFailure) as error:
-        taken = isinstance(error, CollectionInvalid) or error.code == ALREADY_THERE
-        if not taken:
-            raise
-        await db.command("collMod", name, validator=options["validator"])

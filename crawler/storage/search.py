@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import Any
 
 from pymongo import DESCENDING, TEXT, IndexModel
-from pymongo.asynchronous.command_cursor import AsyncCommandCursor
 from pymongo.errors import OperationFailure
 
 from crawler.errors import StorageError
@@ -34,7 +33,7 @@ OF_COPIES = (
     "spider", "url", "feed", "title", "published", "first_seen", "similarity", "duplicate_of",
 )  # fmt: skip
 OF_SOURCES = ("spider", "url", "feed", "item", "cluster", "published", "first_seen")
-# A post without a believable date is as old as our knowledge of it.
+# A post without a plausible date is as old as our knowledge of it.
 DATE: Document = {"$ifNull": ["$published", "$first_seen"]}
 BEST_FIRST = {"score": DESCENDING, "date": DESCENDING, "_id": 1}
 
@@ -92,9 +91,17 @@ async def hits(
     """
     if not query.terms:
         return
-    look_ups = [_looked_up(text, moment) for text in query.look_ups]
-    async with aclosing(_united(db, look_ups, query, whose, moment)) as found:
-        async for item in found:
+    conditions = {} if moment is None else since(moment)
+    fields: Document = {"score": {"$meta": "textScore"}, "date": DATE, "item": 1, "cluster": 1}
+    look_ups: list[list[Document]] = [
+        [
+            {"$match": {"original": True, "$text": {"$search": text}} | conditions},
+            {"$project": fields},
+        ]
+        for text in query.look_ups
+    ]
+    async with aclosing(_united(db, look_ups, query, whose, moment)) as items:
+        async for item in items:
             yield item
 
 
@@ -104,8 +111,8 @@ async def newest(
     """As `hits` for a query without words: items of `moment` and later, the newest first."""
     fields: Document = {"score": {"$literal": 0.0}, "date": DATE, "item": 1, "cluster": 1}
     look_up: list[Document] = [{"$match": {"original": True} | since(moment)}, {"$project": fields}]
-    async with aclosing(_united(db, [look_up], query, whose, moment)) as found:
-        async for item in found:
+    async with aclosing(_united(db, [look_up], query, whose, moment)) as items:
+        async for item in items:
             yield item
 
 
@@ -117,17 +124,8 @@ async def _united(
     moment: datetime | None,
 ) -> AsyncGenerator[Document]:
     """The items of posts that look-ups find."""
-    async with await _found(db, _stages(look_ups)) as found:
-        while rows := await found.to_list(ROWS if whose else BATCH):
-            for some in in_batches(await _of(db, rows, whose) if whose else rows, BATCH):
-                for item in await _items(db, some, query, whose):
-                    if moment is None or item["date"] >= moment:
-                        yield item
-
-
-async def _found(db: Database, stages: list[Document]) -> AsyncCommandCursor[Document]:
     try:
-        return await db.posts.aggregate(stages, allowDiskUse=True)
+        cursor = await db.posts.aggregate(_stages(look_ups), allowDiskUse=True)
     except OperationFailure as error:
         if error.code != NO_INDEX:
             raise
@@ -135,6 +133,12 @@ async def _found(db: Database, stages: list[Document]) -> AsyncCommandCursor[Doc
             "posts have no search index (db.meta.deleteOne({_id: 'schema'}) in mongosh, and the "
             "next command makes it)"
         ) from None
+    async with cursor:
+        while rows := await cursor.to_list(ROWS if whose else BATCH):
+            for batch in in_batches(await _meeting(db, rows, whose) if whose else rows, BATCH):
+                for item in await _items(db, batch, query, whose):
+                    if moment is None or item["date"] >= moment:
+                        yield item
 
 
 def _stages(look_ups: Sequence[list[Document]]) -> list[Document]:
@@ -155,36 +159,27 @@ def _stages(look_ups: Sequence[list[Document]]) -> list[Document]:
     return [*stages, {"$group": item}, {"$sort": BEST_FIRST}]
 
 
-def _looked_up(text: str, moment: datetime | None) -> list[Document]:
-    conditions = {} if moment is None else since(moment)
-    fields: Document = {"score": {"$meta": "textScore"}, "date": DATE, "item": 1, "cluster": 1}
-    return [
-        {"$match": {"original": True, "$text": {"$search": text}} | conditions},
-        {"$project": fields},
-    ]
-
-
-async def _of(db: Database, rows: Sequence[Document], whose: Document) -> list[Document]:
+async def _meeting(db: Database, rows: Sequence[Document], whose: Document) -> list[Document]:
     """Those of these rows of which a source meets a condition, or a post of their clusters."""
     members = {
         "_id": [id_ for row in rows for id_ in row["posts"]],
         "item": [row["item"] for row in rows if row.get("item")],
         "cluster": [cluster for row in rows for cluster in row["clusters"]],
     }
-    found: dict[str, set[Any]] = {name: set() for name in members}
+    meeting: dict[str, set[Any]] = {name: set() for name in members}
     for name, values in members.items():
         query = {"$and": [{name: {"$in": values}}, whose]}
         # Grouped by the server: a cluster may have any number of copies.
         async for row in await db.posts.aggregate(
             [{"$match": query}, {"$group": {"_id": f"${name}"}}]
         ):
-            found[name].add(row["_id"])
+            meeting[name].add(row["_id"])
     return [
         row
         for row in rows
-        if not found["_id"].isdisjoint(row["posts"])
-        or row.get("item") in found["item"]
-        or not found["cluster"].isdisjoint(row["clusters"])
+        if not meeting["_id"].isdisjoint(row["posts"])
+        or row.get("item") in meeting["item"]
+        or not meeting["cluster"].isdisjoint(row["clusters"])
     ]
 
 
@@ -192,13 +187,14 @@ async def _items(
     db: Database, rows: Sequence[Document], query: Query, whose: Document
 ) -> list[Document]:
     """The items of some rows, in their order, as far as a source of each still matches."""
-    found: Document = {"_id": {"$in": [id_ for row in rows for id_ in row["posts"]]}}
-    posts = {post["_id"]: post async for post in db.posts.find(found | {"original": True}, FIELDS)}
+    originals: Document = {"original": True}
+    originals["_id"] = {"$in": [id_ for row in rows for id_ in row["posts"]]}
+    posts = {post["_id"]: post async for post in db.posts.find(originals, FIELDS)}
     items = [row["item"] for row in rows if row.get("item")]
     sources: dict[str, list[Document]] = {}
     async for post in db.posts.find({"item": {"$in": items}}, OF_SOURCES).sort("_id"):
         sources.setdefault(post["item"], []).append(post)
-    several = [post["_id"] for some in sources.values() if len(some) > 1 for post in some]
+    several = [post["_id"] for of_item in sources.values() if len(of_item) > 1 for post in of_item]
     meant = (
         set(await db.posts.distinct("_id", {"$and": [{"_id": {"$in": several}}, whose]}))
         if whose and several
@@ -206,32 +202,31 @@ async def _items(
     )
     shown = []
     for row in rows:
-        there = [posts[id_] for id_ in row["posts"] if id_ in posts]
-        matching = [post for post in there if query.matches(texts_of(post))]
+        matching: dict[tuple[bool, int, bool, str], Document] = {}
+        for post in (posts[id_] for id_ in row["posts"] if id_ in posts):
+            if query.matches(texts := texts_of(post)):
+                # The most text, then a page before a feed's post; never the same for two posts.
+                rank = sum(map(len, texts)), "feed" not in post, post["_id"]
+                matching[post["_id"] in meant, *rank] = post
         if matching:
-            best = max(matching, key=lambda post: (post["_id"] in meant, *_richness(post)))
-            known = sources.get(row.get("item") or "", [best])
-            shown.append(best | _dates(known) | {"score": row["score"], "sources": known})
+            best = matching[max(matching)]
+            of_item = sources.get(row.get("item") or "", [best])
+            dates = [source["published"] for source in of_item if source.get("published")]
+            seen = min(source["first_seen"] for source in of_item)
+            published = min(dates, default=None)
+            shown.append(
+                best
+                | {"published": published, "first_seen": seen, "date": published or seen}
+                | {"score": row["score"], "sources": of_item}
+            )
     return shown
-
-
-def _richness(post: Document) -> tuple[int, bool, str]:
-    """More for more text, then for pages; never the same for two posts."""
-    return sum(map(len, texts_of(post))), "feed" not in post, post["_id"]
-
-
-def _dates(sources: Sequence[Document]) -> Document:
-    """The first date that a source of an item gives, else when the first one was seen."""
-    published = min((one["published"] for one in sources if one.get("published")), default=None)
-    seen = min(one["first_seen"] for one in sources)
-    return {"published": published, "first_seen": seen, "date": published or seen}
 
 
 def texts_of(post: Document) -> list[str]:
     """Title, text, and what else the index knows of a post."""
-    known = (post.get("title"), post.get("text"))
-    more = [text for text in field_texts(_fields_of(post)) if text not in known]
-    return [*(text for text in known if isinstance(text, str)), *more]
+    main = (post.get("title"), post.get("text"))
+    more = [text for text in field_texts(_fields_of(post)) if text not in main]
+    return [*(text for text in main if isinstance(text, str)), *more]
 
 
 async def counted(db: Database, items: Sequence[Document]) -> list[int]:
@@ -245,16 +240,16 @@ async def counted(db: Database, items: Sequence[Document]) -> list[int]:
 
 async def hidden(db: Database, items: Sequence[Document]) -> list[list[Document]]:
     """The posts that each of these items hides: the most similar first, then the oldest."""
-    found: dict[str, list[Document]] = {}
+    copies: dict[str, list[Document]] = {}
     stages: list[Document] = [
         {"$match": _copies_of(items)},
         {"$project": dict.fromkeys(OF_COPIES, 1) | {"date": DATE}},
     ]
     async for post in await db.posts.aggregate(stages):
-        found.setdefault(post["duplicate_of"], []).append(post)
+        copies.setdefault(post["duplicate_of"], []).append(post)
     return [
         sorted(
-            (post for source in item["sources"] for post in found.get(source["_id"], ())),
+            (post for source in item["sources"] for post in copies.get(source["_id"], ())),
             key=lambda post: (-post.get("similarity", 0.0), post["date"], post["_id"]),
         )
         for item in items
@@ -270,6 +265,6 @@ def _copies_of(items: Sequence[Document]) -> Document:
 
 
 async def spiders(db: Database) -> list[str]:
-    """Whose posts there are."""
-    found: list[str] = await db.posts.distinct("spider")
-    return sorted(found)
+    """Names of all spiders that have posts."""
+    names: list[str] = await db.posts.distinct("spider")
+    return sorted(names)

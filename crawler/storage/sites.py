@@ -1,7 +1,7 @@
 """`sites`: what a replan has to know of each site, as it was at the last run, and its definition.
 
-A definition may be a TOML file that was named on the command line: when a replan runs, nobody knows
-where it is. So each run leaves a note here. Of a site without a spider class the note holds the
+A definition may be a TOML file that was named on the command line, and a replan cannot find it.
+So each run leaves a note here. Of a site without a spider class the note holds the
 whole definition, so that the next run needs the name only.
 """
 
@@ -49,14 +49,14 @@ class Site:
     at: datetime | None = None
 
     @classmethod
-    def of(cls, found: Document) -> Self:
+    def of(cls, document: Document) -> Self:
         """The site that a document describes."""
-        known = {name: found[name] for name in _FIELDS if name in found}
+        values = {name: document[name] for name in _FIELDS if name in document}
         for name in ("windows", "blackout"):
-            known[name] = tuple(known.get(name, ()))
-        weights = known.get("weights", ())
-        known["weights"] = tuple((entry["of"], float(entry["weight"])) for entry in weights)
-        return cls(name=found["_id"], **known)
+            values[name] = tuple(values.get(name, ()))
+        weights = values.get("weights", ())
+        values["weights"] = tuple((entry["of"], float(entry["weight"])) for entry in weights)
+        return cls(name=document["_id"], **values)
 
     @property
     def zone(self) -> ZoneInfo:
@@ -82,8 +82,8 @@ _FIELDS = tuple(field.name for field in fields(Site) if field.name != "name")
 
 async def is_edited(db: Database, wrapper: Wrapper) -> bool:
     """Whether a wrapper is another than at the last run, or was never noted."""
-    found = await db.sites.find_one({"_id": wrapper.name}, {"digest": 1})
-    return (found or {}).get("digest") != wrapper.digest
+    site = await db.sites.find_one({"_id": wrapper.name}, {"digest": 1}) or {}
+    return site.get("digest") != wrapper.digest
 
 
 async def note(db: Database, wrapper: Wrapper, now: datetime) -> None:
@@ -101,30 +101,26 @@ async def note(db: Database, wrapper: Wrapper, now: datetime) -> None:
     if definition is None or definition.is_too_long:
         update["$unset"] = {"definition": ""}
     elif definition.stored is None:
-        update["$set"]["definition"] = _document(definition, now)
+        update["$set"]["definition"] = {
+            "reader": definition.reader,
+            "keys": definition.keys,
+            "file": definition.file,
+            "withheld": list(definition.withheld),
+            "stored": now,
+        }
     before = await db.sites.find_one_and_update(
         {"_id": wrapper.name}, update, {"definition.file": 1},
         upsert=True, return_document=ReturnDocument.BEFORE,
     )  # fmt: skip
     if definition is None and before and "definition" in before:
         source = before["definition"]["file"] or "arguments (-a)"
-        said = "%s: its spider class defines it now; the definition from %s is no longer stored"
-        logger.warning(said, wrapper.name, source)
+        message = "%s: its spider class defines it now; the definition from %s is no longer stored"
+        logger.warning(message, wrapper.name, source)
     elif definition is not None and definition.is_too_long:
-        said = (
-            "%s: the site definition has more than %d characters and is not stored: cron needs %s"
-        )
-        logger.warning(said, wrapper.name, MAX_CHARACTERS, definition.source)
-
-
-def _document(definition: Definition, now: datetime) -> Document:
-    return {
-        "reader": definition.reader,
-        "keys": definition.keys,
-        "file": definition.file,
-        "withheld": list(definition.withheld),
-        "stored": now,
-    }
+        logger.warning(
+            "%s: the site definition has more than %d characters and is not stored: cron needs %s",
+            wrapper.name, MAX_CHARACTERS, definition.source,
+        )  # fmt: skip
 
 
 async def definitions(db: Database, names: Iterable[str] | None = None) -> dict[str, Definition]:
@@ -132,31 +128,29 @@ async def definitions(db: Database, names: Iterable[str] | None = None) -> dict[
     query: Document = {"definition": {"$exists": True}}
     if names is not None:
         query["_id"] = {"$in": list(names)}
-    cursor = db.sites.find(query, {"definition": 1}).sort("_id")
-    return {one["_id"]: _definition(one["_id"], one["definition"]) async for one in cursor}
-
-
-def _definition(name: str, found: Document) -> Definition:
-    withheld = tuple(found["withheld"])
-    return Definition(
-        name, found["reader"], found["keys"], found["file"], withheld, found["stored"]
-    )
+    definitions = {}
+    async for row in db.sites.find(query, {"definition": 1}).sort("_id"):
+        name, of = row["_id"], row["definition"]
+        definitions[name] = Definition(
+            name, of["reader"], of["keys"], of["file"], tuple(of["withheld"]), of["stored"]
+        )
+    return definitions
 
 
 async def of_spiders(db: Database, spiders: Sequence[str]) -> tuple[Site, ...]:
     """The sites of these spiders, in this order; defaults where there is no note."""
     cursor = db.sites.find({"_id": {"$in": list(spiders)}})
-    found = {document["_id"]: Site.of(document) async for document in cursor}
-    return tuple(found.get(name) or Site(name) for name in spiders)
+    sites = {document["_id"]: Site.of(document) async for document in cursor}
+    return tuple(sites.get(name) or Site(name) for name in spiders)
 
 
 async def keys_in_category(db: Database, spider: str, category: str) -> list[str]:
-    """`_id` of all targets of a spider that stand in a category, whatever others they stand in."""
+    """`_id` of all targets of a spider that are in a category, whatever others they are in."""
     cursor = db.targets.find({"spider": spider, "categories": category}, {"_id": 1})
-    return [found["_id"] async for found in cursor]
+    return [row["_id"] async for row in cursor]
 
 
 async def kept_bytes(db: Database, spider: str) -> int:
     """Bytes of the versions that a site keeps, as of its last run; before compression."""
-    found = await db.sites.find_one({"_id": spider}, {"kept_bytes": 1})
-    return int((found or {}).get("kept_bytes", 0))
+    site = await db.sites.find_one({"_id": spider}, {"kept_bytes": 1}) or {}
+    return int(site.get("kept_bytes", 0))

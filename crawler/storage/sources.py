@@ -13,13 +13,14 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import NamedTuple
 
 from bson import ObjectId
 from pymongo import UpdateOne
 
 from crawler.dedup.model import id_of
-from crawler.items import SEEN, Kind, Outcome, Post, Visit
+from crawler.items import SEEN, Kind, Outcome, Visit
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup import flags, signatures
 from crawler.storage.dedup.registry import Registry
@@ -27,10 +28,10 @@ from crawler.storage.retry import in_batches
 from crawler.utils.urls import canonical, item_key
 
 BATCH = 1000
-# That many posts of a feed with one link tell that it is shared; others need not keep it.
+# That many posts of a feed with one link prove that it is shared; others need not keep it.
 WITNESSES = 2
 SCHEMES = ("https://", "http://")
-KNOWN: Document = {"spider": 1, "url": 1, "kind": 1, "final_url": 1, "alias_of": 1, "post": 1}
+OF_TARGET: Document = {"spider": 1, "url": 1, "kind": 1, "final_url": 1, "alias_of": 1, "post": 1}
 
 
 class Row(NamedTuple):
@@ -58,10 +59,10 @@ class Claimant(NamedTuple):
 async def identify(db: Database, batch: Sequence[Visit]) -> None:
     """Tell for each post of these visits which item it is a source of, before it is claimed."""
     rows = _rows(batch)
-    known = await _resolved(db, rows)
-    stored = await _stored(db, rows, known)
-    for visit, some in _by_visit(rows):
-        _identify_posts(visit, some, known, stored)
+    resolved = await _resolved(db, rows)
+    stored = await _stored(db, rows, resolved)
+    for _, of_visit in groupby(rows, key=lambda row: id(row.visit)):
+        _identify_posts(list(of_visit), resolved, stored)
     for visit in batch:
         if _is_page(visit) and visit.stores_content:
             _name(visit, visit.fetched.target.key, _item_of_page(visit))
@@ -69,8 +70,10 @@ async def identify(db: Database, batch: Sequence[Visit]) -> None:
     for visit in batch:
         if visit.items and visit.candidates:
             visit.candidates = tuple(
-                replace(one, item=id_of(visit.items[one.key])) if one.key in visit.items else one
-                for one in visit.candidates
+                replace(post, item=id_of(visit.items[post.key]))
+                if post.key in visit.items
+                else post
+                for post in visit.candidates
             )
 
 
@@ -87,12 +90,12 @@ async def settle_shared(db: Database, registry: Registry | None, batch: Sequence
     """Posts stored before whose link another post of their feed has now are sources of nothing."""
     rows = [row for row in _rows(batch) if row.key not in row.visit.items]
     gone: dict[str, str | None] = {}
-    for some in in_batches(rows, BATCH):
-        feeds = [{"spider": spider, "feed": feed} for spider, feed in {row.feed for row in some}]
-        links = {"link": {"$in": list({row.link for row in some})}, "item": {"$exists": True}}
-        found = db.posts.find(links | {"$or": feeds}, {"spider": 1, "feed": 1, "link": 1})
-        shared = {(row.feed, row.link) for row in some}
-        async for post in found:
+    for part in in_batches(rows, BATCH):
+        feeds = [{"spider": spider, "feed": feed} for spider, feed in {row.feed for row in part}]
+        links = {"link": {"$in": list({row.link for row in part})}, "item": {"$exists": True}}
+        shared = {(row.feed, row.link) for row in part}
+        posts = db.posts.find(links | {"$or": feeds}, {"spider": 1, "feed": 1, "link": 1})
+        async for post in posts:
             if ((post["spider"], post["feed"]), post["link"]) in shared:
                 gone[post["_id"]] = None
     await _rename(db, registry, gone)
@@ -105,7 +108,14 @@ async def reconcile(db: Database, registry: Registry | None, batch: Sequence[Vis
     by two workers, one sees the other.
     """
     pages = [visit for visit in batch if _is_page(visit, aliases=True)]
-    moved = _moved(pages)
+    # Where the URLs of pages lead that are redirected, or were at their last visit; by keys.
+    moved: dict[str, str | None] = {}
+    for visit in pages:
+        fetched, link = visit.fetched, item_key(visit.fetched.target.url)
+        if link is not None and visit.alias_of is not None:
+            moved[link] = item_key(fetched.final_url or visit.alias_of)
+        elif link is not None and (fetched.final_url or fetched.target.final_url):
+            moved[link] = _item_of_page(visit)
     renamed = {
         visit.fetched.target.key: _item_of_page(visit)
         for visit in pages
@@ -114,28 +124,14 @@ async def reconcile(db: Database, registry: Registry | None, batch: Sequence[Vis
         and visit.fetched.final_url != visit.fetched.target.final_url
     }
     rows = [row for row in _rows(batch) if row.key in row.visit.items]
-    known = await _resolved(db, rows)
+    resolved = await _resolved(db, rows)
     for row in rows:
-        item = known.get(row.link, row.link)
+        item = resolved.get(row.link, row.link)
         if item not in (row.visit.items[row.key], row.link):
             moved[row.link] = item
     if moved:
         renamed |= await _followers(db, moved)
     await _rename(db, registry, renamed)
-
-
-def _moved(pages: Iterable[Visit]) -> dict[str, str | None]:
-    """Where the URLs of pages lead that are redirected, or were at their last visit; by keys."""
-    moved = {}
-    for visit in pages:
-        fetched, link = visit.fetched, item_key(visit.fetched.target.url)
-        if link is None:
-            continue
-        if visit.alias_of is not None:
-            moved[link] = item_key(fetched.final_url or visit.alias_of)
-        elif fetched.final_url or fetched.target.final_url:
-            moved[link] = _item_of_page(visit)
-    return moved
 
 
 async def _followers(db: Database, moved: Mapping[str, str | None]) -> dict[str, str | None]:
@@ -147,20 +143,31 @@ async def _followers(db: Database, moved: Mapping[str, str | None]) -> dict[str,
         if post["item"] != (item := moved[post["link"]]):
             wanted[post["_id"]] = item
             feeds[post["_id"]] = (post["spider"], post["feed"])
-    if not wanted:
-        return wanted
-    taken: Document = {"item": {"$in": [item for item in wanted.values() if item]}}
-    taken["feed"] = {"$exists": True}
+    return await _once_per_feed(db, wanted, feeds)
+
+
+async def _once_per_feed(
+    db: Database, items: Mapping[str, str | None], feeds: Mapping[str, tuple[str, str]]
+) -> dict[str, str | None]:
+    """Without those posts whose feed has another source of the item that they would get.
+
+    items: by posts that are to get them; feeds: spider and feed of each
+    """
+    if not items:
+        return {}
+    query: Document = {"item": {"$in": [item for item in items.values() if item]}}
+    query["feed"] = {"$exists": True}
     used = {
         (post["spider"], post["feed"], post["item"])
-        async for post in db.posts.find(taken, {"spider": 1, "feed": 1, "item": 1})
+        async for post in db.posts.find(query, {"spider": 1, "feed": 1, "item": 1})
     }
-    for key, item in list(wanted.items()):
-        if (place := (*feeds[key], item or "")) in used:
-            del wanted[key]
-        elif item:
+    free: dict[str, str | None] = {}
+    for key, item in items.items():
+        place = (*feeds[key], item)
+        if item is None or place not in used:
+            free[key] = item
             used.add(place)
-    return wanted
+    return free
 
 
 async def _rename(db: Database, registry: Registry | None, items: Mapping[str, str | None]) -> None:
@@ -188,13 +195,6 @@ def _rows(batch: Iterable[Visit]) -> list[Row]:
     ]
 
 
-def _by_visit(rows: Iterable[Row]) -> Iterable[tuple[Visit, list[Row]]]:
-    found: dict[int, tuple[Visit, list[Row]]] = {}
-    for row in rows:
-        found.setdefault(id(row.visit), (row.visit, []))[1].append(row)
-    return found.values()
-
-
 def _is_page(visit: Visit, *, aliases: bool = False) -> bool:
     """Whether a visit saw the page of an item; those of feeds' posts belong to these."""
     target = visit.fetched.target
@@ -204,7 +204,7 @@ def _is_page(visit: Visit, *, aliases: bool = False) -> bool:
 
 
 def _item_of_page(visit: Visit) -> str | None:
-    # Of each page that is stored: reading a URL anew takes as long as a tenth of its claim.
+    # Of each page that is stored: parsing a URL again takes as long as a tenth of its claim.
     return item_key(visit.fetched.final_url or visit.fetched.target.url, is_canonical=True)
 
 
@@ -216,38 +216,32 @@ def _name(visit: Visit, key: str, item: str | None) -> None:
 
 
 def _identify_posts(
-    visit: Visit,
     rows: Sequence[Row],
-    known: Mapping[str, str | None],
+    resolved: Mapping[str, str | None],
     stored: Mapping[tuple[str, str], Sequence[Claimant]],
 ) -> None:
     """Which items the posts of a feed's visit are sources of: none where their link is shared."""
-    shown = Counter(_links(visit.fetched.posts))
-    others = stored.get(rows[0].feed, ())
-    used = Counter(known.get(link) or link for link in shown)
+    visit = rows[0].visit
+    document = visit.fetched.document
+    site, topic = (document.site, document.topic) if document else (None, None)
+    # Links that are the feed's own, and so no post's.
+    own = {item_key(url) for url in (visit.fetched.target.url, site, topic)}
+    links = (item_key(post.url) for post in visit.fetched.posts)
+    shown = Counter(link for link in links if link is not None)
+    used = Counter(resolved.get(link) or link for link in shown)
+    claimants = stored.get(rows[0].feed, ())
     for row in rows:
-        theirs = [one for one in others if one.key != row.key]
-        witnesses = sum(one.link == row.link for one in theirs)
+        rivals = [claimant for claimant in claimants if claimant.key != row.key]
+        witnesses = sum(rival.link == row.link for rival in rivals)
         if witnesses < WITNESSES:
             visit.links[row.key] = row.link
-        item = known.get(row.link, row.link)
-        if witnesses or shown[row.link] > 1 or item is None or row.link in _common(visit):
+        item = resolved.get(row.link, row.link)
+        if witnesses or shown[row.link] > 1 or item is None or row.link in own:
             _name(visit, row.key, None)
             continue
         # Links that lead to one place, such as a page that asks for consent, stay apart.
-        is_used = used[item] > 1 or any(one.item == item for one in theirs)
+        is_used = used[item] > 1 or any(rival.item == item for rival in rivals)
         _name(visit, row.key, row.link if is_used else item)
-
-
-def _links(posts: Iterable[Post]) -> Iterable[str]:
-    return (link for post in posts if (link := item_key(post.url)) is not None)
-
-
-def _common(visit: Visit) -> set[str | None]:
-    """Links that are the feed's own, and so no post's."""
-    document = visit.fetched.document
-    site, topic = (document.site, document.topic) if document else (None, None)
-    return {item_key(url) for url in (visit.fetched.target.url, site, topic)}
 
 
 async def _identify_followed(db: Database, batch: Iterable[Visit]) -> None:
@@ -260,7 +254,7 @@ async def _identify_followed(db: Database, batch: Iterable[Visit]) -> None:
     if not pages:
         return
     fields = {"spider": 1, "feed": 1, "item": 1}
-    wanted: dict[str, str] = {}
+    wanted: dict[str, str | None] = {}
     feeds: dict[str, tuple[str, str]] = {}
     async for post in db.posts.find({"_id": {"$in": list(pages)}}, fields):
         if item := post.get("item"):
@@ -269,62 +263,52 @@ async def _identify_followed(db: Database, batch: Iterable[Visit]) -> None:
             feeds[post["_id"]] = (post["spider"], post["feed"])
             if final is not None and final != item:
                 wanted[post["_id"]] = final
-    if not wanted:
-        return
-    query: Document = {"item": {"$in": list(wanted.values())}, "feed": {"$exists": True}}
-    used = {
-        (post["spider"], post["feed"], post["item"]) async for post in db.posts.find(query, fields)
-    }
-    for key, final in wanted.items():
-        place = (*feeds[key], final)
-        if place not in used:
-            _name(pages[key], key, final)
-            used.add(place)
+    for key, final in (await _once_per_feed(db, wanted, feeds)).items():
+        _name(pages[key], key, final)
 
 
 async def _resolved(db: Database, rows: Sequence[Row]) -> dict[str, str | None]:
     """The items of those links that are watched, by their keys; None: the link is no item's."""
     links = list({row.link for row in rows})
-    found: dict[str, list[Document]] = defaultdict(list)
-    for some in in_batches(links, BATCH):
-        urls = [canonical(scheme + link) for link in some for scheme in SCHEMES]
-        async for target in db.targets.find({"url": {"$in": urls}}, KNOWN).sort("_id"):
+    watched: dict[str, list[Document]] = defaultdict(list)
+    keys: list[str] = []
+    for part in in_batches(links, BATCH):
+        urls = [canonical(scheme + link) for link in part for scheme in SCHEMES]
+        async for target in db.targets.find({"url": {"$in": urls}}, OF_TARGET).sort("_id"):
             if "post" not in target and (link := item_key(target["url"])) is not None:
-                found[link].append(target)
-    owners = await _owners(db, [target for targets in found.values() for target in targets])
+                watched[link].append(target)
+                if target.get("alias_of"):
+                    keys.append(f"{target['spider']} {target['alias_of']}")
+    # The targets that aliases among these are aliases of.
+    owners: dict[str, Document] = {}
+    if keys:
+        cursor = db.targets.find({"_id": {"$in": keys}}, OF_TARGET)
+        owners = {target["_id"]: target async for target in cursor}
     items: dict[str, str | None] = {}
-    for link, targets in found.items():
-        pages = [one for one in targets if one["kind"] == str(Kind.ITEM)]
+    for link, targets in watched.items():
+        pages = [target for target in targets if target["kind"] == str(Kind.ITEM)]
         if not pages:
             items[link] = None
             continue
-        last = [owners.get(f"{one['spider']} {one.get('alias_of')}", one) for one in pages]
-        ends = [item_key(one.get("final_url") or one["url"]) for one in last]
+        last = [owners.get(f"{page['spider']} {page.get('alias_of')}", page) for page in pages]
+        ends = [item_key(page.get("final_url") or page["url"]) for page in last]
         items[link] = next((end for end in ends if end != link), link)
     return items
 
 
-async def _owners(db: Database, targets: Iterable[Document]) -> dict[str, Document]:
-    """The targets that aliases among these are aliases of, by `_id`."""
-    keys = [f"{one['spider']} {one['alias_of']}" for one in targets if one.get("alias_of")]
-    if not keys:
-        return {}
-    return {one["_id"]: one async for one in db.targets.find({"_id": {"$in": keys}}, KNOWN)}
-
-
 async def _stored(
-    db: Database, rows: Sequence[Row], known: Mapping[str, str | None]
+    db: Database, rows: Sequence[Row], resolved: Mapping[str, str | None]
 ) -> dict[tuple[str, str], list[Claimant]]:
     """What feeds have stored with the links of these posts, or as sources of their items."""
-    found: dict[tuple[str, str], list[Claimant]] = defaultdict(list)
-    for some in in_batches(rows, BATCH):
-        links = {row.link for row in some}
-        ends = {end for link in links if (end := known.get(link)) and end != link}
+    stored: dict[tuple[str, str], list[Claimant]] = defaultdict(list)
+    for part in in_batches(rows, BATCH):
+        links = {row.link for row in part}
+        ends = {end for link in links if (end := resolved.get(link)) and end != link}
         wanted: list[Document] = [{"link": {"$in": list(links)}}]
         wanted += [{"item": {"$in": list(ends)}}] if ends else []
-        feeds = {row.feed for row in some}
+        feeds = {row.feed for row in part}
         fields = {"spider": 1, "feed": 1, "link": 1, "item": 1}
         async for post in db.posts.find({"$or": wanted}, fields):
             if (feed := (post["spider"], post.get("feed"))) in feeds:
-                found[feed].append(Claimant(post["_id"], post.get("link"), post.get("item")))
-    return found
+                stored[feed].append(Claimant(post["_id"], post.get("link"), post.get("item")))
+    return stored

@@ -69,7 +69,7 @@ class Store:
         except BaseException:
             await client.close()
             raise
-        return cls(client, db, config, clock, asyncio.create_task(_follow(client)))
+        return cls(client, db, config, clock, asyncio.create_task(_follow_clock(client)))
 
     async def revive(self) -> None:
         """Start the embedded server again if it is the one in use and died.
@@ -94,7 +94,7 @@ class Store:
         await self.client.close()
 
 
-async def _follow(client: AsyncMongoClient[Document]) -> None:
+async def _follow_clock(client: AsyncMongoClient[Document]) -> None:
     """Read the server's clock at intervals, until this is cancelled."""
     while True:
         await asyncio.sleep(CLOCK_SECONDS)

@@ -1,6 +1,6 @@
-"""Targets listed by state and by a part of their URLs, and URLs that lie near another one.
+"""What commands ask about targets: lists by state and URL, the target of a URL, and counts.
 
-All of it goes by indexes: `_id` of a target is its spider's name, a blank and its URL.
+Lists and look-ups go by indexes: `_id` of a target is its spider's name, a blank and its URL.
 """
 
 from __future__ import annotations
@@ -14,15 +14,21 @@ from pymongo import ASCENDING, DESCENDING
 
 from crawler.config import Config
 from crawler.errors import ConfigError
+from crawler.items import Kind
 from crawler.storage import targets
 from crawler.storage.client import Database, Document
-from crawler.storage.targets import ALIVE
+from crawler.storage.targets import ALIVE, DEAD_LINK
 from crawler.utils.urls import bare, canonical, host_of, is_http, like, variants
 
+TARGETS = ("targets",)
 # A count goes no further.
 MAX_COUNTED = 1_000_000
 # URLs that are looked at in each place of an index.
 MAX_NEIGHBORS = 200
+# URLs that an error proposes.
+MAX_NEAR = 3
+# Two URLs that are less alike are two pages.
+LEAST_ALIKE = 0.8
 FIELDS = (
     "spider", "url", "kind", "categories", "outcome", "visited_at", "next_visit", "changed_at",
     "consecutive_errors", "gone", "alias_of", "dead", "start", "last_visit.reason",
@@ -43,12 +49,13 @@ def chosen(
     state: State | None,
     match: str | None,
     now: datetime,
-    known: Sequence[str] = (),
+    spiders: Sequence[str] = (),
 ) -> tuple[Document, list[tuple[str, int]]]:
     """Return the query for listed targets and their order, both as one index has them.
 
-    known: names that have targets, for a query of all of them
-    match: part of the URL, as `crawler.utils.urls.like` has it   now: targets are due up to then
+    match:   part of the URL, as `crawler.utils.urls.like` has it
+    now:     targets are due up to then
+    spiders: all names that have targets, for a query of all of them
     """
     query: Document = {} if spider is None else {"spider": spider}
     if state is None:
@@ -59,7 +66,7 @@ def chosen(
     if match is not None:
         query["url"] = {"$regex": f"^{like(match)}", "$options": "i"}
     if state is State.DUE:
-        query.setdefault("spider", {"$in": list(known)})
+        query.setdefault("spider", {"$in": list(spiders)})
         return query | {"next_visit": {"$lte": now}} | ALIVE, [("next_visit", ASCENDING)]
     if state is State.ERRORS:
         by_errors = [(name, DESCENDING) for name in ("spider", "consecutive_errors", "url")]
@@ -80,14 +87,14 @@ async def count(db: Database, query: Document) -> int:
     return await db.targets.count_documents(query, limit=MAX_COUNTED)
 
 
-async def near(
+async def neighbors(
     db: Database, collections: Iterable[str], urls: Sequence[str], around: Sequence[str]
 ) -> list[str]:
     """Known URLs: those of `urls`, and the neighbors in the index of each URL of `around`.
 
     collections: `targets`, `posts`; both have an index of `url`
     """
-    found: dict[str, None] = {}
+    near: dict[str, None] = {}
     for name in collections:
         queries: list[tuple[Document, int]] = [({"$in": list(urls)}, ASCENDING)]
         queries += [({"$gte": url}, ASCENDING) for url in around]
@@ -95,14 +102,8 @@ async def near(
         for condition, order in queries:
             rows = db[name].find({"url": condition}, {"_id": 0, "url": 1})
             async for row in rows.sort("url", order).limit(MAX_NEIGHBORS):
-                found[row["url"]] = None
-    return [url for url in found if url]
-
-
-TARGETS = ("targets",)
-MAX_NEAR = 3
-# Two URLs that are less alike are two pages.
-LEAST_ALIKE = 0.8
+                near[row["url"]] = None
+    return [url for url in near if url]
 
 
 async def target_of(
@@ -113,13 +114,13 @@ async def target_of(
     spider: which one is meant where several watch it
     among:  collections whose URLs the error may name instead
     """
-    found = await targets.of_url(db, names_of(url, config), spider)
-    if not found:
+    rows = await targets.of_url(db, names_of(url, config), spider)
+    if not rows:
         raise await unknown(db, url, among)
-    if len(found) > 1:
-        names = ", ".join(target["spider"] for target in found)
+    if len(rows) > 1:
+        names = ", ".join(target["spider"] for target in rows)
         raise ConfigError(f"several spiders watch {url}: {names} (--spider NAME)")
-    return found[0]
+    return rows[0]
 
 
 def names_of(url: str, config: Config) -> list[str]:
@@ -136,9 +137,8 @@ async def unknown(db: Database, url: str, collections: Sequence[str]) -> ConfigE
 
     collections: where it was looked for, `targets` or `posts`
     """
-    found = await nearest(db, url, collections)
-    if found:
-        return ConfigError(f"URL not found: {url}. Did you mean {' or '.join(found)}?")
+    if near := await nearest(db, url, collections):
+        return ConfigError(f"URL not found: {url}. Did you mean {' or '.join(near)}?")
     return ConfigError(
         f"URL not found: {url}. scrapy targets --urls --match {host_of(url) or 'PART'} lists known "
         "URLs"
@@ -149,27 +149,70 @@ async def nearest(db: Database, url: str, collections: Sequence[str]) -> list[st
     """Return the known URLs that are most like this one, MAX_NEAR at most; by index lookups."""
     if not is_http(url):
         return []
-    asked = urlsplit(canonical(url))
-    host = asked.netloc.removeprefix("www.")
+    parts = urlsplit(canonical(url))
+    host = parts.netloc.removeprefix("www.")
     origins = [f"{scheme}://{www}{host}" for scheme in ("https", "http") for www in ("", "www.")]
     # Both what follows this path in the index, and what its folder begins with.
-    paths = dict.fromkeys((asked.path, asked.path.rstrip("/").rpartition("/")[0] + "/"))
+    paths = dict.fromkeys((parts.path, parts.path.rstrip("/").rpartition("/")[0] + "/"))
     around = [origin + path for origin in origins for path in paths]
     urls = variants(canonical(url))
-    return closest(url, await near(db, collections, [canonical(url), *urls], around))
+    return closest(url, await neighbors(db, collections, [canonical(url), *urls], around))
 
 
-def closest(url: str, known: Iterable[str]) -> list[str]:
-    """Return those of `known` that are most like a URL, the best first, MAX_NEAR at most."""
+def closest(url: str, candidates: Iterable[str]) -> list[str]:
+    """Return those of some URLs that are most like one, the best first, MAX_NEAR at most."""
     # Slow to import, and needed only where something is wrong.
     from rapidfuzz.distance import Indel
 
     host, _, path = bare(url).partition("/")
-    places = {one: bare(one).partition("/") for one in known}
+    places = {candidate: bare(candidate).partition("/") for candidate in candidates}
     alike = {
-        one: Indel.normalized_similarity(path, its_path)
-        for one, (its_host, _, its_path) in places.items()
+        candidate: Indel.normalized_similarity(path, its_path)
+        for candidate, (its_host, _, its_path) in places.items()
         if its_host == host
     }
-    good = [one for one, share in alike.items() if share >= LEAST_ALIKE]
-    return sorted(good, key=lambda one: (-alike[one], one))[:MAX_NEAR]
+    good = [candidate for candidate, share in alike.items() if share >= LEAST_ALIKE]
+    return sorted(good, key=lambda candidate: (-alike[candidate], candidate))[:MAX_NEAR]
+
+
+async def summary(db: Database, spider: str | None, now: datetime) -> Document:
+    """Counts of targets by kind, category, last outcome and state, computed by the server."""
+
+    def by(field: str) -> list[Document]:
+        return [{"$group": {"_id": field, "n": {"$sum": 1}}}, {"$sort": {"_id": 1}}]
+
+    def share(condition: Document) -> Document:
+        return {"$sum": {"$cond": [condition, 1, 0]}}
+
+    dead_link = {"$and": [{"$eq": ["$refreshed", 0]}, {"$gt": ["$consecutive_gone", 0]}]}
+    counts = {
+        "due": share({"$lte": ["$next_visit", now]}),
+        "unlisted": share({"$gt": ["$unlisted_at", None]}),
+        "gone": share({"$eq": ["$gone", True]}),
+        "dead_links": share(dead_link),
+        "aliases": share({"$gt": ["$alias_of", None]}),
+        "errors": share({"$gt": ["$consecutive_errors", 0]}),
+        "kept_bytes": {"$sum": "$kept_bytes"},
+    }
+    own: Document = {"$match": {"alias_of": {"$exists": False}, "$nor": [DEAD_LINK]}}
+    listed = {"kind": str(Kind.ITEM), "unlisted_at": None}
+    facets = {
+        "kinds": [own, *by("$kind")],
+        "categories": [{"$match": listed}, {"$unwind": "$categories"}, *by("$categories")],
+        "outcomes": [own, *by("$outcome")],
+        "spiders": [own, *by("$spider")],
+        "totals": [{"$group": {"_id": None} | counts}],
+    }
+    of_spider: Document = {"spider": spider} if spider else {}
+    cursor = await db.targets.aggregate([{"$match": of_spider}, {"$facet": facets}])
+    rows = (await cursor.to_list(1))[0]
+    totals: Document = next(iter(rows.pop("totals")), {})
+    n = {name: {row["_id"]: row["n"] for row in rows[name]} for name in rows}
+    return {
+        "targets": sum(n["kinds"].values()),
+        **{name: totals.get(name, 0) for name in counts},
+        "kinds": {str(kind): n["kinds"].get(str(kind), 0) for kind in Kind},
+        "categories": dict(sorted(n["categories"].items())),
+        "outcomes": {name or "never visited": k for name, k in n["outcomes"].items()},
+        "spiders": n["spiders"],
+    }

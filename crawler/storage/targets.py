@@ -14,7 +14,6 @@ from crawler.items import (
     CELL,
     OF_CAPS,
     SEEN,
-    Fetched,
     Kind,
     Outcome,
     Planned,
@@ -23,8 +22,7 @@ from crawler.items import (
     Visit,
     planned_window,
 )
-from crawler.storage import fences
-from crawler.storage import runs as hosts
+from crawler.storage import fences, runs
 from crawler.storage.client import Database, Document
 from crawler.storage.retry import in_batches, keep_newest
 from crawler.storage.visits import recover, row_of
@@ -41,6 +39,22 @@ MINUTE = timedelta(minutes=1)
 ADAPTIVE = "adaptive"
 # Of the plan that a cell's period stands for; no replan touches it.
 PERIOD = "period"
+# A link to a page that never was there.
+DEAD_LINK: Document = {"refreshed": 0, "consecutive_gone": {"$gt": 0}}
+# The page of a feed's post is fetched once, and planned never.
+ONCE: Document = {"post": {"$exists": True}}
+# What killed its workers waits for somebody to look at it (crawler/storage/runs.py).
+ALIVE: Document = {"dead": {"$exists": False}}
+# Targets whose URLs show whether a pattern has matched something.
+SAMPLE = 1000
+# That a target keeps; for more, older ones go.
+MAX_CATEGORIES, MAX_ALIASES = 100, 100
+# What a visit needs not know of its target.
+NOT_FOR_A_VISIT = {"last_visit": 0, "aliases": 0}
+FAILED = (str(Outcome.ERROR), str(Outcome.BLOCKED))
+# The server itself reports that, whatever the definition of the site.
+MISSING: Document = {"consecutive_gone": {"$gt": 0}, "last_visit.status": {"$in": [404, 410]}}
+BATCH = 1000
 
 
 def in_minutes(moment: datetime) -> int:
@@ -48,14 +62,14 @@ def in_minutes(moment: datetime) -> int:
     return (moment - EPOCH) // MINUTE
 
 
-def history_of(found: Document | None) -> History | None:
+def history_of(stored: Document | None) -> History | None:
     """The past that a target's document holds."""
-    if not found:
+    if not stored:
         return None
     from schedules.history import History
 
-    since, until = in_minutes(found["since"]), in_minutes(found["until"])
-    return History(since, until, bytes(found["changes"]))
+    since, until = in_minutes(stored["since"]), in_minutes(stored["until"])
+    return History(since, until, bytes(stored["changes"]))
 
 
 def history_document(history: History, lies: int = 0) -> Document:
@@ -68,46 +82,28 @@ def history_document(history: History, lies: int = 0) -> Document:
     }
 
 
-def planned_of(found: Document | None) -> Planned | None:
-    """The plan that a target's document holds; None where it says no time at all."""
-    if not found:
+def planned_of(plan: Document | None) -> Planned | None:
+    """The plan that a target's document holds; None where it has no time at all."""
+    if not plan:
         return None
     from schedules.schedule import Schedule
 
     schedule = Schedule(
-        found.get("weeks") or 1,
-        tuple(found.get("slots") or ()),
-        found.get("every_hours") or 0.0,
-        found.get("phase_hours") or 0.0,
+        plan.get("weeks") or 1,
+        tuple(plan.get("slots") or ()),
+        plan.get("every_hours") or 0.0,
+        plan.get("phase_hours") or 0.0,
     )
     if not schedule.visits_per_week:
         return None
     return Planned(
-        found["plan"],
+        plan["plan"],
         schedule,
-        found.get("until"),
-        found.get("policy") == ADAPTIVE and schedule.every_hours > 0,
-        found.get("min_hours") or 0.0,
-        found.get("max_hours") or 0.0,
+        plan.get("until"),
+        plan.get("policy") == ADAPTIVE and schedule.every_hours > 0,
+        plan.get("min_hours") or 0.0,
+        plan.get("max_hours") or 0.0,
     )
-
-
-# A link to a page that never was there.
-DEAD_LINK: Document = {"refreshed": 0, "consecutive_gone": {"$gt": 0}}
-# The page of a feed's post is fetched once, and planned never.
-ONCE: Document = {"post": {"$exists": True}}
-# What killed its workers waits for somebody to look at it (crawler/storage/runs.py).
-ALIVE: Document = {"dead": {"$exists": False}}
-# Targets whose URLs tell whether a pattern has matched something.
-SAMPLE = 1000
-# That a target keeps; for more, older ones go.
-MAX_CATEGORIES, MAX_ALIASES = 100, 100
-# What a visit needs not know of its target.
-NOT_FOR_A_VISIT = {"last_visit": 0, "aliases": 0}
-FAILED = (str(Outcome.ERROR), str(Outcome.BLOCKED))
-# The server itself says so, however a site is described.
-MISSING: Document = {"consecutive_gone": {"$gt": 0}, "last_visit.status": {"$in": [404, 410]}}
-BATCH = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,40 +124,40 @@ class Outlook:
     repeated: int = 0
 
 
-def from_document(found: Document) -> Target:
+def from_document(document: Document) -> Target:
     """A target as the spider gets it."""
     return Target(
-        spider=found["spider"],
-        url=found["url"],
-        kind=Kind(found["kind"]),
-        host=found.get("host", ""),
-        categories=tuple(found.get("categories", ())),
-        validators=Validators(found.get("etag"), found.get("last_modified")),
-        content_hash=found.get("content_hash"),
-        raw_hash=found.get("raw_hash"),
-        size=found.get("size", 0),
-        scheme=found.get("scheme"),
-        final_url=found.get("final_url"),
-        hinted=found.get("hinted", False),
-        hint=found.get("hint", "lastmod"),
-        visits=found.get("requested", 0),
-        missed=found.get("missed", 0),
-        refreshed=found.get("refreshed", 0),
-        consecutive_errors=found.get("consecutive_errors", 0),
-        consecutive_gone=found.get("consecutive_gone", 0),
-        history=history_of(found.get("history")),
-        lies=found.get("history", {}).get("lies", 0),
-        plan=planned_of(found.get("plan")),
-        depth=found.get("depth", 0),
-        post=found.get("post"),
-        moved_to=found.get("moved_to"),
-        moves=found.get("moves", 0),
-        next_visit=found["next_visit"],
-        execution_ms=found.get("execution_ms"),
-        kept_bytes=found.get("kept_bytes", 0),
-        visited_at=found.get("visited_at"),
-        fence=found.get("fence", 0),
-        again=found.get("again", False),
+        spider=document["spider"],
+        url=document["url"],
+        kind=Kind(document["kind"]),
+        host=document.get("host", ""),
+        categories=tuple(document.get("categories", ())),
+        validators=Validators(document.get("etag"), document.get("last_modified")),
+        content_hash=document.get("content_hash"),
+        raw_hash=document.get("raw_hash"),
+        size=document.get("size", 0),
+        scheme=document.get("scheme"),
+        final_url=document.get("final_url"),
+        hinted=document.get("hinted", False),
+        hint=document.get("hint", "lastmod"),
+        visits=document.get("requested", 0),
+        missed=document.get("missed", 0),
+        refreshed=document.get("refreshed", 0),
+        consecutive_errors=document.get("consecutive_errors", 0),
+        consecutive_gone=document.get("consecutive_gone", 0),
+        history=history_of(document.get("history")),
+        lies=document.get("history", {}).get("lies", 0),
+        plan=planned_of(document.get("plan")),
+        depth=document.get("depth", 0),
+        post=document.get("post"),
+        moved_to=document.get("moved_to"),
+        moves=document.get("moves", 0),
+        next_visit=document["next_visit"],
+        execution_ms=document.get("execution_ms"),
+        kept_bytes=document.get("kept_bytes", 0),
+        visited_at=document.get("visited_at"),
+        fence=document.get("fence", 0),
+        again=document.get("again", False),
     )
 
 
@@ -198,18 +194,14 @@ def updates_of(batch: Iterable[Visit]) -> Iterator[UpdateOne]:
     for visit in batch:
         yield update_of(visit)
         if visit.every_hours is not None:
-            yield _adapted(visit, visit.every_hours)
+            # An adaptive plan's new interval, unless a replan has put another plan in its place.
+            from schedules.schedule import WEEK_HOURS
 
-
-def _adapted(visit: Visit, every_hours: float) -> UpdateOne:
-    """An adaptive plan's new interval, unless a replan has put another plan in its place."""
-    from schedules.schedule import WEEK_HOURS
-
-    target = visit.fetched.target
-    of_plan = _unless_taken_over(visit) | {"plan.plan": target.plan.id if target.plan else None}
-    per_week = WEEK_HOURS / every_hours
-    state = {"plan.every_hours": every_hours, "plan.visits_per_week": per_week}
-    return UpdateOne(of_plan, {"$set": state})
+            plan = visit.fetched.target.plan
+            of_plan = _unless_taken_over(visit) | {"plan.plan": plan.id if plan else None}
+            per_week = WEEK_HOURS / visit.every_hours
+            state = {"plan.every_hours": visit.every_hours, "plan.visits_per_week": per_week}
+            yield UpdateOne(of_plan, {"$set": state})
 
 
 def update_of(visit: Visit) -> UpdateOne:
@@ -243,7 +235,10 @@ def update_of(visit: Visit) -> UpdateOne:
         state["missed"] = target.missed + visit.missed
     update: Document = {"$set": state}
     if target.kind is Kind.FEED and visit.outcome in SEEN:
-        state |= _moved(fetched)
+        # The address that the feed reports, and how often in a row it was the same.
+        is_again = fetched.moved_to is not None and fetched.moved_to == target.moved_to
+        state["moved_to"] = fetched.moved_to
+        state["moves"] = target.moves + 1 if is_again else int(fetched.moved_to is not None)
     if visit.alias_of is not None:
         state["alias_of"] = visit.alias_of
         update["$unset"] = {"history": "", "plan": ""}
@@ -257,6 +252,26 @@ def update_of(visit: Visit) -> UpdateOne:
             state["window"] = planned_window(visit.collected.monitor)
             state["asks_hours"] = visit.collected.monitor.bounds.every_hours or 0.0
     return UpdateOne(_unless_taken_over(visit), update)
+
+
+def _content_state(visit: Visit) -> Document:
+    fetched = visit.fetched
+    state: Document = {
+        "etag": fetched.validators.etag,
+        "last_modified": fetched.validators.last_modified,
+    }
+    if visit.outcome is Outcome.NOT_MODIFIED:
+        return {name: value for name, value in state.items() if value}
+    state |= {
+        "raw_hash": fetched.raw_hash,
+        "content_hash": fetched.content_hash,
+        "size": fetched.size,
+        "scheme": fetched.scheme,
+        "final_url": fetched.final_url,
+    }
+    if visit.has_new_content:
+        state["changed_at"] = fetched.at
+    return state
 
 
 def _unless_taken_over(visit: Visit) -> Document:
@@ -280,7 +295,7 @@ def _delivered(visit: Visit) -> UpdateOne:
         state["history"] = history_document(visit.history, visit.lies)
     if visit.has_new_content:
         state["changed_at"] = visit.fetched.at
-    same = {"_id": visit.fetched.target.key} | fences.same(visit.fetched.target.fence)
+    same = {"_id": target.key} | fences.same(target.fence)
     update: Document = {"$set": state}
     if visit.collected is not None and visit.collected.doubted:
         update["$min"] = {"next_visit": visit.fetched.pushed_at or visit.fetched.at}
@@ -295,13 +310,12 @@ async def acknowledge(db: Database, batch: Sequence[Visit]) -> list[Visit]:
         return []
     # Rare: another process has such a target, or a replan changed the plan of an adaptive one.
     query: Document = {"_id": {"$in": [visit.fetched.target.key for visit in batch]}}
-    found = db.targets.find(query, {"visit": 1, "last_visit._id": 1})
-    known = {
+    stored = {
         (row["_id"], id_)
-        async for row in found
+        async for row in db.targets.find(query, {"visit": 1, "last_visit._id": 1})
         for id_ in (row.get("visit"), row.get("last_visit", {}).get("_id"))
     }
-    return [visit for visit in batch if (visit.fetched.target.key, visit.id) not in known]
+    return [visit for visit in batch if (visit.fetched.target.key, visit.id) not in stored]
 
 
 async def note_aliases(db: Database, batch: Iterable[Visit]) -> None:
@@ -320,44 +334,15 @@ async def take_over_due(db: Database, spider: str, until: datetime) -> None:
     """Keep processes of earlier runs, which may be alive, from storing visits of due targets."""
     due: Document = {"spider": spider, "next_visit": {"$lte": until}}
     await db.targets.update_many(due, {"$inc": {"fence": 1}})
-    # Of these nothing tells whether a part of a visit is stored.
+    # Nothing shows whether a part of a visit of these is stored.
     unclear: Document = {"kind": {"$in": [str(Kind.LIST), str(Kind.CELL)]}, "refreshed": {"$gt": 0}}
     await db.targets.update_many(due | unclear, {"$set": {"again": True}})
 
 
 async def store_again(db: Database, keys: Sequence[str]) -> None:
     """Let the next visit of these targets store what it finds, even if that has not changed."""
-    for some in in_batches(keys, BATCH):
-        await db.targets.update_many({"_id": {"$in": some}}, {"$set": {"again": True}})
-
-
-def _moved(fetched: Fetched) -> Document:
-    """Where a feed says that it is now, and how often in a row it said so."""
-    again = fetched.moved_to is not None and fetched.moved_to == fetched.target.moved_to
-    moves = fetched.target.moves + 1 if again else int(fetched.moved_to is not None)
-    return {"moved_to": fetched.moved_to, "moves": moves}
-
-
-def _content_state(visit: Visit) -> Document:
-    fetched = visit.fetched
-    if visit.outcome is Outcome.NOT_MODIFIED:
-        fresh = {
-            "etag": fetched.validators.etag,
-            "last_modified": fetched.validators.last_modified,
-        }
-        return {name: value for name, value in fresh.items() if value}
-    state: Document = {
-        "etag": fetched.validators.etag,
-        "last_modified": fetched.validators.last_modified,
-        "raw_hash": fetched.raw_hash,
-        "content_hash": fetched.content_hash,
-        "size": fetched.size,
-        "scheme": fetched.scheme,
-        "final_url": fetched.final_url,
-    }
-    if visit.has_new_content:
-        state["changed_at"] = fetched.at
-    return state
+    for batch in in_batches(keys, BATCH):
+        await db.targets.update_many({"_id": {"$in": batch}}, {"$set": {"again": True}})
 
 
 async def ensure_starts(
@@ -376,8 +361,8 @@ async def ensure_starts(
         current = {name: new.pop(name) for name in ("kind", "start")} | {"start": True, "depth": 0}
         writes.append(UpdateOne({"_id": key}, {"$setOnInsert": new, "$set": current}, upsert=True))
         keys[str(kind)].append(key)
-    for name, some in keys.items():
-        other_kind: Document = {"_id": {"$in": some}, "kind": {"$ne": name}}
+    for name, of_kind in keys.items():
+        other_kind: Document = {"_id": {"$in": of_kind}, "kind": {"$ne": name}}
         await db.targets.update_many(other_kind, {"$set": {"next_visit": due}})
     former: Document = {"spider": spider, "start": True, "url": {"$nin": list(starts)}}
     await db.targets.update_many(former, {"$set": {"start": False}})
@@ -393,58 +378,56 @@ async def due(
     excluded_hosts: Sequence[str] = (),
 ) -> list[Target]:
     """The `limit` most overdue targets of a spider: `next_visit` at or before `until`."""
-    query = _due(spider, until, excluded_hosts)
+    query = {"spider": spider} | _due(until, excluded_hosts)
     cursor = db.targets.find(query, NOT_FOR_A_VISIT).sort("next_visit").limit(limit)
-    return await _logged(db, [from_document(found) async for found in cursor], until)
-
-
-async def _logged(db: Database, found: list[Target], started: datetime) -> list[Target]:
-    """Targets whose last visits are in the log, as the next visits overwrite them.
-
-    started: earlier visits were logged before that, or repaired
-    """
-    keys: dict[str, list[str]] = defaultdict(list)
-    for target in found:
-        if target.visited_at is not None and target.visited_at >= started:
-            keys[target.spider].append(target.key)
-    for spider, some in keys.items():
-        await recover(db, spider, started, some)
-    return found
+    return await _logged(db, [from_document(row) async for row in cursor], until)
 
 
 async def due_keys(
     db: Database, spider: str, until: datetime, limit: int, excluded_hosts: Sequence[str] = ()
 ) -> list[str]:
     """As `due`, the keys alone."""
-    query = _due(spider, until, excluded_hosts)
+    query = {"spider": spider} | _due(until, excluded_hosts)
     cursor = db.targets.find(query, {"_id": 1}).sort("next_visit").limit(limit)
-    return [found["_id"] async for found in cursor]
-
-
-def _due(spider: str, until: datetime, excluded_hosts: Sequence[str]) -> Document:
-    query: Document = {"spider": spider, "next_visit": {"$lte": until}} | ALIVE
-    if excluded_hosts:
-        query["host"] = {"$nin": list(excluded_hosts)}
-    return query
+    return [row["_id"] async for row in cursor]
 
 
 async def due_of(
     db: Database, keys: list[str], until: datetime, excluded_hosts: Sequence[str] = ()
 ) -> dict[str, Target]:
     """Those of the targets with these keys that are due, by key."""
-    query: Document = {"_id": {"$in": keys}, "next_visit": {"$lte": until}} | ALIVE
+    query = {"_id": {"$in": keys}} | _due(until, excluded_hosts)
+    cursor = db.targets.find(query, NOT_FOR_A_VISIT)
+    targets = await _logged(db, [from_document(row) async for row in cursor], until)
+    return {target.key: target for target in targets}
+
+
+def _due(until: datetime, excluded_hosts: Sequence[str]) -> Document:
+    query: Document = {"next_visit": {"$lte": until}} | ALIVE
     if excluded_hosts:
         query["host"] = {"$nin": list(excluded_hosts)}
-    cursor = db.targets.find(query, NOT_FOR_A_VISIT)
-    found = await _logged(db, [from_document(one) async for one in cursor], until)
-    return {target.key: target for target in found}
+    return query
+
+
+async def _logged(db: Database, read: list[Target], started: datetime) -> list[Target]:
+    """Targets whose last visits are in the log, as the next visits overwrite them.
+
+    started: earlier visits were logged before that, or repaired
+    """
+    keys: dict[str, list[str]] = defaultdict(list)
+    for target in read:
+        if target.visited_at is not None and target.visited_at >= started:
+            keys[target.spider].append(target.key)
+    for spider, of_spider in keys.items():
+        await recover(db, spider, started, of_spider)
+    return read
 
 
 async def of_key(db: Database, key: str) -> Target | None:
     """The target with this `_id`, unless it is an alias."""
     query: Document = {"_id": key, "alias_of": {"$exists": False}}
-    found = await db.targets.find_one(query, NOT_FOR_A_VISIT)
-    return from_document(found) if found else None
+    row = await db.targets.find_one(query, NOT_FOR_A_VISIT)
+    return from_document(row) if row else None
 
 
 async def count_due(db: Database, spider: str, until: datetime) -> int:
@@ -500,7 +483,7 @@ async def outlook(db: Database, spider: str, started: datetime, now: datetime) -
 
 async def held(db: Database, spider: str, started: datetime, now: datetime) -> dict[str, datetime]:
     """Hosts of due targets that asked to be left alone, and until when."""
-    holds = await hosts.holds(db, now)
+    holds = await runs.held_hosts(db, now)
     query: Document = {
         "spider": spider, "next_visit": {"$lte": started}, "host": {"$in": list(holds)},
     } | ALIVE  # fmt: skip
@@ -537,8 +520,8 @@ async def make_all_due(db: Database, spider: str, at: datetime) -> None:
 async def make_edited_due(db: Database, wrapper: Wrapper, at: datetime) -> tuple[int, int]:
     """After an edit of a wrapper: what failed becomes due at `at`, and what it reads otherwise.
 
-    Returns how many of each. Not due are pages that the server says are missing, aliases, and what
-    is never to be visited. Safe to repeat.
+    Returns how many of each. Not due are pages that the server reports as missing, aliases, and
+    what is never to be visited. Safe to repeat.
     """
     later: Document = {
         "spider": wrapper.name, "next_visit": {"$gt": at, "$lt": NEVER},
@@ -546,24 +529,22 @@ async def make_edited_due(db: Database, wrapper: Wrapper, at: datetime) -> tuple
     } | ALIVE  # fmt: skip
     now: Document = {"$set": {"next_visit": at}}
     done = await db.targets.update_many(later | {"outcome": {"$in": list(FAILED)}}, now)
-    failed, others = done.modified_count, 0
+    failed, read_otherwise = done.modified_count, 0
     plain: Document = {"$not": {"$regex": f"\\{OF_CAPS}"}}
     for kind in (Kind.LIST, Kind.ITEM, Kind.FEED):
         stale: Document = {"kind": str(kind), "scheme": {"$ne": wrapper.scheme(kind)} | plain}
-        others += (await db.targets.update_many(later | stale, now)).modified_count
+        read_otherwise += (await db.targets.update_many(later | stale, now)).modified_count
     for name, scheme in wrapper.cell_schemes.items():
         cell: Document = {"_id": f"{wrapper.name} {CELL}{name}", "scheme": {"$ne": scheme}}
-        others += (await db.targets.update_many(later | cell, now)).modified_count
+        read_otherwise += (await db.targets.update_many(later | cell, now)).modified_count
     capped = db.targets.find(later | {"scheme": {"$regex": f"\\{OF_CAPS}"}}, NOT_FOR_A_VISIT)
     keys = [
-        found["_id"]
-        async for found in capped
-        if wrapper.scheme_of(from_document(found)) != found["scheme"]
+        row["_id"] async for row in capped if wrapper.scheme_of(from_document(row)) != row["scheme"]
     ]
     for ids in in_batches(keys, BATCH):
         done = await db.targets.update_many(later | {"_id": {"$in": ids}}, now)
-        others += done.modified_count
-    return failed, others
+        read_otherwise += done.modified_count
+    return failed, read_otherwise
 
 
 async def of_url(db: Database, urls: list[str], spider: str | None = None) -> list[Document]:
@@ -582,57 +563,3 @@ async def spiders(db: Database) -> list[str]:
 async def feed_spiders(db: Database) -> list[str]:
     """Names of all spiders that have feeds."""
     return sorted(await db.targets.distinct("spider", {"kind": str(Kind.FEED)}))
-
-
-async def summary(db: Database, spider: str | None, now: datetime) -> Document:
-    """Counts of targets by kind, category, last outcome and state, computed by the server."""
-    of_spider: Document = {"spider": spider} if spider else {}
-    rows = await _facets(db, of_spider, now)
-    by = {name: {row["_id"]: row["n"] for row in rows[name]} for name in rows}
-    totals = rows["totals"][0] if rows["totals"] else {}
-    return {
-        "targets": sum(by["kinds"].values()),
-        "due": totals.get("due", 0),
-        "unlisted": totals.get("unlisted", 0),
-        "gone": totals.get("gone", 0),
-        "dead_links": totals.get("dead_links", 0),
-        "aliases": totals.get("aliases", 0),
-        "errors": totals.get("errors", 0),
-        "kept_bytes": totals.get("kept_bytes", 0),
-        "kinds": {str(kind): by["kinds"].get(str(kind), 0) for kind in Kind},
-        "categories": dict(sorted(by["categories"].items())),
-        "outcomes": {name or "never visited": n for name, n in by["outcomes"].items()},
-        "spiders": by["spiders"],
-    }
-
-
-async def _facets(db: Database, of_spider: Document, now: datetime) -> Document:
-    def by(field: str) -> list[Document]:
-        return [{"$group": {"_id": field, "n": {"$sum": 1}}}, {"$sort": {"_id": 1}}]
-
-    def share(condition: Document) -> Document:
-        return {"$sum": {"$cond": [condition, 1, 0]}}
-
-    listed = {"kind": str(Kind.ITEM), "unlisted_at": None}
-    counts = {
-        "n": {"$sum": 1},
-        "due": share({"$lte": ["$next_visit", now]}),
-        "unlisted": share({"$gt": ["$unlisted_at", None]}),
-        "gone": share({"$eq": ["$gone", True]}),
-        "dead_links": share(
-            {"$and": [{"$eq": ["$refreshed", 0]}, {"$gt": ["$consecutive_gone", 0]}]}
-        ),
-        "aliases": share({"$gt": ["$alias_of", None]}),
-        "errors": share({"$gt": ["$consecutive_errors", 0]}),
-        "kept_bytes": {"$sum": "$kept_bytes"},
-    }
-    own: Document = {"$match": {"alias_of": {"$exists": False}, "$nor": [DEAD_LINK]}}
-    facets = {
-        "kinds": [own, *by("$kind")],
-        "categories": [{"$match": listed}, {"$unwind": "$categories"}, *by("$categories")],
-        "outcomes": [own, *by("$outcome")],
-        "spiders": [own, *by("$spider")],
-        "totals": [{"$group": {"_id": None} | counts}],
-    }
-    cursor = await db.targets.aggregate([{"$match": of_spider}, {"$facet": facets}])
-    return (await cursor.to_list(1))[0]

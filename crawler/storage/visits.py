@@ -1,4 +1,7 @@
-"""`visits`: the change log. Append-only; every acknowledged visit is in it once."""
+"""`visits`: the change log: its rows, their repair after a crash, and the questions it answers.
+
+Append-only; every acknowledged visit is in it once.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from zoneinfo import ZoneInfo
 from pymongo import DESCENDING
 from pymongo.errors import OperationFailure
 
-from crawler.items import SEEN, Collected, Outcome, Visit
+from crawler.items import SEEN, Outcome, Visit
 from crawler.storage.client import Database, Document
 from crawler.utils.urls import like
 
@@ -18,6 +21,7 @@ from crawler.utils.urls import like
 MAX_EVENTS = 100_000
 MAX_TITLES = 3
 SUMS = ("changes", "update_size", "diff_size")
+SUMMED: Document = {"changes": {"$sum": 1}} | {name: {"$sum": f"${name}"} for name in SUMS[1:]}
 UNKNOWN_ZONE = 40485
 
 
@@ -48,13 +52,13 @@ async def latest(
     if match is not None:
         matching = [{"$match": {"target": {"$regex": f"^{like(match)}", "$options": "i"}}}]
     shown = await (await db.visits.aggregate([*newest, *matching, {"$limit": limit}])).to_list(None)
-    looked = await db.visits.count_documents(query, limit=MAX_EVENTS + 1)
-    total = looked
+    n_events = await db.visits.count_documents(query, limit=MAX_EVENTS + 1)
+    total = n_events
     if matching:
         counting: list[Document] = [*newest, *matching, {"$count": "n"}]
         rows = await (await db.visits.aggregate(counting)).to_list(None)
         total = rows[0]["n"] if rows else 0
-    return shown, total, looked > MAX_EVENTS
+    return shown, total, n_events > MAX_EVENTS
 
 
 async def contents(db: Database, event: Document) -> tuple[Document | None, Document | None]:
@@ -66,10 +70,10 @@ async def contents(db: Database, event: Document) -> tuple[Document | None, Docu
     earlier = query | {"at": {"$lt": event["at"]}}
     before = await db.visits.find_one(earlier, {"content_hash": 1}, sort=[("at", DESCENDING)])
     hashes = (before["content_hash"] if before else None, event.get("content_hash"))
-    keys = [f"{event['spider']} {event['target']} {one}" for one in hashes]
+    keys = [f"{event['spider']} {event['target']} {content_hash}" for content_hash in hashes]
     rows = db.versions.find({"_id": {"$in": keys}}, {"content": 1})
-    found = {row["_id"]: row["content"] async for row in rows}
-    return found.get(keys[0]), found.get(keys[1])
+    stored = {row["_id"]: row["content"] async for row in rows}
+    return stored.get(keys[0]), stored.get(keys[1])
 
 
 async def titles(db: Database, event: Document) -> list[str]:
@@ -83,7 +87,7 @@ async def by_hour(
     db: Database, spider: str, zone: ZoneInfo, since: datetime | None = None
 ) -> list[Document]:
     """Rows of `day` (0 = Monday), `hour`, and the sums of changes and of their sizes."""
-    rows = await _run(db, spider, zone, since, [{"$group": {"_id": "$local"} | _sums()}])
+    rows = await _local(db, spider, zone, since, [{"$group": {"_id": "$local"} | SUMMED}])
     return [row.pop("_id") | row for row in rows]
 
 
@@ -92,7 +96,7 @@ async def by_url(
 ) -> list[Document]:
     """The `most` URLs that changed most often: `url`, the sums, and `hours`, rows as by_hour's."""
     stages: list[Document] = [
-        {"$group": {"_id": {"url": "$target", "local": "$local"}} | _sums()},
+        {"$group": {"_id": {"url": "$target", "local": "$local"}} | SUMMED},
         {
             "$group": {
                 "_id": "$_id.url",
@@ -105,47 +109,32 @@ async def by_url(
         {"$sort": {"changes": -1, "_id": 1}},
         {"$limit": most},
     ]
-    rows = await _run(db, spider, zone, since, stages)
+    rows = await _local(db, spider, zone, since, stages)
     return [{"url": row.pop("_id")} | row for row in rows]
 
 
-async def _run(
+async def _local(
     db: Database, spider: str, zone: ZoneInfo, since: datetime | None, stages: list[Document]
 ) -> list[Document]:
-    try:
-        return await _rows(db, spider, str(zone), since, stages)
-    except OperationFailure as error:
-        if error.code != UNKNOWN_ZONE:
-            raise
-    # The server's list of zones is older than ours: then its present distance from UTC has to do.
-    return await _rows(db, spider, _offset(zone), since, stages)
-
-
-async def _rows(
-    db: Database, spider: str, zone: str, since: datetime | None, stages: list[Document]
-) -> list[Document]:
+    """What stages make of a spider's changes, each with its `local` day and hour in a zone."""
     query: Document = {"spider": spider, "changed": 1}
     if since is not None:
         query["at"] = {"$gte": since}
-    moment: dict[str, Any] = {"date": "$at", "timezone": zone}
-    local = {
-        "day": {"$subtract": [{"$isoDayOfWeek": moment}, 1]},
-        "hour": {"$hour": moment},
-    }
+    moment: dict[str, Any] = {"date": "$at", "timezone": str(zone)}
+    local = {"day": {"$subtract": [{"$isoDayOfWeek": moment}, 1]}, "hour": {"$hour": moment}}
     fields = {"target": 1, "update_size": 1, "diff_size": 1, "local": local}
     pipeline: list[Document] = [{"$match": query}, {"$project": fields}, *stages]
+    try:
+        return await (await db.visits.aggregate(pipeline, allowDiskUse=True)).to_list(None)
+    except OperationFailure as error:
+        if error.code != UNKNOWN_ZONE:
+            raise
+    # The server's list of zones is older than ours: then the zone's current offset has to do.
+    minutes = (datetime.now(zone).utcoffset() or timedelta(0)) // timedelta(minutes=1)
+    moment["timezone"] = (
+        f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
+    )
     return await (await db.visits.aggregate(pipeline, allowDiskUse=True)).to_list(None)
-
-
-def _sums() -> Document:
-    sizes = {name: {"$sum": f"${name}"} for name in SUMS[1:]}
-    return {"changes": {"$sum": 1}} | sizes
-
-
-def _offset(zone: ZoneInfo) -> str:
-    passed = datetime.now(zone).utcoffset() or timedelta(0)
-    minutes = passed // timedelta(minutes=1)
-    return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
 
 
 def row_of(visit: Visit) -> Document:
@@ -164,8 +153,10 @@ def row_of(visit: Visit) -> Document:
         "elapsed_ms": fetched.elapsed_ms,
         "fence": fetched.target.fence,
     }
-    if visit.collected is not None:
-        row |= _posts_of(visit.collected)
+    if collected := visit.collected:
+        row |= {"posts_new": len(collected.new), "posts_edited": len(collected.edited)}
+        if collected.missed:
+            row["missed"] = collected.missed
     if fetched.push is not None:
         row["pushed"] = True
     if fetched.along:
@@ -193,13 +184,8 @@ def is_event(visit: Visit) -> bool:
     return is_back or visit.outcome in (Outcome.NEW, Outcome.CHANGED)
 
 
-def _posts_of(collected: Collected) -> Document:
-    row: Document = {"posts_new": len(collected.new), "posts_edited": len(collected.edited)}
-    return row | {"missed": collected.missed} if collected.missed else row
-
-
 def log_row_of(visit: Visit) -> Document:
-    """The row as it stands in `visits`: with the names of spider and target."""
+    """The row as `visits` has it: with the names of spider and target."""
     target = visit.fetched.target
     return {"spider": target.spider, "target": target.url} | row_of(visit)
 

@@ -1,6 +1,8 @@
-"""WebSub in the database: `push` of the documents in `feeds`, what came of asking hubs.
+"""WebSub in the database: `push` of the documents in `feeds`, what came of asking hubs; `pushes`.
 
-`push.state` says so:
+`pushes` holds delivered documents until a run stores their posts.
+
+The states of a subscription (`push.state`):
 
 asked     the hub was asked and has not confirmed it yet
 active    confirmed, until `lease_until`
@@ -26,6 +28,11 @@ from crawler.storage.retry import insert_new
 BATCH = 200
 KEY_BYTES = 32
 FIELDS = {"spider": 1, "url": 1, "hubs": 1, "topic": 1, "push": 1}
+# Deliveries of one feed that wait; for more, older ones go.
+MAX_KEPT = 20
+# Bodies that one look into the queue reads, nearly.
+TAKEN_BYTES = 32_000_000
+NO_SUCH_COLLECTION = 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,15 +47,15 @@ class Feed:
     push: Document
 
     @classmethod
-    def of(cls, found: Document) -> Feed:
+    def of(cls, document: Document) -> Feed:
         """The feed of a document in `feeds`; its topic is its URL where it names none."""
         return cls(
-            key=found["_id"],
-            spider=found["spider"],
-            url=found["url"],
-            hubs=tuple(found.get("hubs") or ()),
-            topic=found["url"] if found.get("topic") is None else found["topic"],
-            push=found.get("push") or {},
+            key=document["_id"],
+            spider=document["spider"],
+            url=document["url"],
+            hubs=tuple(document.get("hubs") or ()),
+            topic=document["url"] if document.get("topic") is None else document["topic"],
+            push=document.get("push") or {},
         )
 
 
@@ -63,14 +70,37 @@ class Ask:
     secret: str
 
 
+class Kept(StrEnum):
+    """What became of a delivery."""
+
+    STORED = "stored"
+    REPEATED = "repeated"
+    POLLED = "polled"
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """A delivered document.
+
+    url:  of the feed's target     at: when it came
+    body: as it came, its signature verified
+    """
+
+    id: str
+    url: str
+    at: datetime
+    content_type: str
+    body: bytes
+
+
 async def key(db: Database) -> bytes:
     """The key that makes this database's tokens; made at the first call."""
     made = {"key": secrets.token_bytes(KEY_BYTES)}
     with contextlib.suppress(DuplicateKeyError):
         await db.meta.update_one({"_id": "push"}, {"$setOnInsert": made}, upsert=True)
-    found = await db.meta.find_one({"_id": "push"})
-    assert found is not None
-    return bytes(found["key"])
+    stored = await db.meta.find_one({"_id": "push"})
+    assert stored is not None
+    return bytes(stored["key"])
 
 
 async def due(db: Database, callback: str, now: datetime) -> AsyncIterator[Feed]:
@@ -86,8 +116,8 @@ async def due(db: Database, callback: str, now: datetime) -> AsyncIterator[Feed]
         ],
     }
     batch: list[Document] = []
-    async for found in db.feeds.find(query, FIELDS, batch_size=BATCH).sort("push.next_ask"):
-        batch.append(found)
+    async for row in db.feeds.find(query, FIELDS, batch_size=BATCH).sort("push.next_ask"):
+        batch.append(row)
         if len(batch) == BATCH:
             for feed in await _watched(db, batch):
                 yield feed
@@ -99,12 +129,12 @@ async def due(db: Database, callback: str, now: datetime) -> AsyncIterator[Feed]
 async def _watched(db: Database, batch: list[Document]) -> list[Feed]:
     """Those feeds that are still targets."""
     query = {
-        "_id": {"$in": [found["_id"] for found in batch]},
+        "_id": {"$in": [row["_id"] for row in batch]},
         "gone": {"$ne": True},
         "alias_of": {"$exists": False},
     }
-    kept = {found["_id"] async for found in db.targets.find(query, {"_id": 1})}
-    return [Feed.of(found) for found in batch if found["_id"] in kept]
+    targets = {target["_id"] async for target in db.targets.find(query, {"_id": 1})}
+    return [Feed.of(row) for row in batch if row["_id"] in targets]
 
 
 async def asked(db: Database, feed: Feed, ask: Ask, now: datetime, again: datetime) -> bool:
@@ -120,21 +150,18 @@ async def asked(db: Database, feed: Feed, ask: Ask, now: datetime, again: dateti
         if push.get("state") != "active":
             noted["state"] = "asked"
         update = {f"push.{name}": value for name, value in noted.items()}
-        return await _begin(db, feed, ask, now, update)
-    started: Document = {
-        "hub": ask.hub, "topic": ask.topic, "secret": ask.secret, "token": ask.token,
-        "callback": ask.callback, "state": "asked", "lease_until": None, "delivered_at": None,
-        "deliveries": push.get("deliveries", 0), "ignored": push.get("ignored", 0),
-    }  # fmt: skip
-    return await _begin(db, feed, ask, now, {"push": started | noted})
-
-
-async def _begin(db: Database, feed: Feed, ask: Ask, now: datetime, update: Document) -> bool:
-    """Write if all is as it was read, or as this very write left it: an answer may get lost."""
+    else:
+        started: Document = {
+            "hub": ask.hub, "topic": ask.topic, "secret": ask.secret, "token": ask.token,
+            "callback": ask.callback, "state": "asked", "lease_until": None, "delivered_at": None,
+            "deliveries": push.get("deliveries", 0), "ignored": push.get("ignored", 0),
+        }  # fmt: skip
+        update = {"push": started | noted}
+    # If all is as it was read, or as this very write left it: an answer may get lost.
     query = {
         "_id": feed.key,
-        "push.token": {"$in": [feed.push.get("token"), ask.token]},
-        "push.asked_at": {"$in": [feed.push.get("asked_at"), now]},
+        "push.token": {"$in": [push.get("token"), ask.token]},
+        "push.asked_at": {"$in": [push.get("asked_at"), now]},
     }
     return (await db.feeds.update_one(query, {"$set": update})).matched_count == 1
 
@@ -163,8 +190,8 @@ async def _set(db: Database, feed_key: str, token: str, noted: Document) -> None
 
 async def of_token(db: Database, token: str) -> Feed | None:
     """The feed that has this token, if it is still under watch."""
-    found = await db.feeds.find_one({"push.token": token}, FIELDS)
-    return next(iter(await _watched(db, [found])), None) if found else None
+    row = await db.feeds.find_one({"push.token": token}, FIELDS)
+    return next(iter(await _watched(db, [row])), None) if row else None
 
 
 async def confirm(
@@ -205,7 +232,7 @@ async def leave(db: Database, callback: str) -> list[Feed]:
         "push.callback": callback, "push.state": {"$in": ["asked", "active"]},
     }  # fmt: skip
     await db.feeds.update_many(query, {"$set": {"push.leaving": True}})
-    return [Feed.of(found) async for found in db.feeds.find({"push.leaving": True}, FIELDS)]
+    return [Feed.of(row) async for row in db.feeds.find({"push.leaving": True}, FIELDS)]
 
 
 async def left(db: Database, token: str, topic: str, now: datetime) -> bool:
@@ -247,37 +274,9 @@ async def ignored(db: Database, feed_key: str, token: str) -> None:
 
 
 async def doubt(db: Database, keys: Sequence[str]) -> None:
-    """A poll of these feeds found what their hub had not sent: they have to prove it anew."""
+    """A poll of these feeds found what their hub had not sent: it has to prove it again."""
     query = {"_id": {"$in": list(keys)}, "push.delivered_at": {"$ne": None}}
     await db.feeds.update_many(query, {"$set": {"push.delivered_at": None}})
-
-
-MOST_KEPT = 20
-TAKEN_BYTES = 32_000_000
-NO_SUCH_COLLECTION = 26
-
-
-class Kept(StrEnum):
-    """What became of a delivery."""
-
-    STORED = "stored"
-    REPEATED = "repeated"
-    POLLED = "polled"
-
-
-@dataclass(frozen=True, slots=True)
-class Push:
-    """A delivered document.
-
-    url:  of the feed's target     at: when it came
-    body: as it came, its signature verified
-    """
-
-    id: str
-    url: str
-    at: datetime
-    content_type: str
-    body: bytes
 
 
 async def store(
@@ -287,8 +286,8 @@ async def store(
 
     most_bytes: for the documents of all feeds together
 
-    What would be too much is not kept (POLLED): the feed is due at once, so a poll brings what it
-    says. Of each feed the newest 20 are kept; when an older one goes, the feed is due as well.
+    What would be too much is not kept (POLLED): the feed is due immediately, so a poll brings its
+    posts. Of each feed the newest 20 are kept; when an older one goes, the feed is due as well.
     """
     digest = hashlib.sha256(body).hexdigest()
     if feed.push.get("digest") == digest:
@@ -303,7 +302,11 @@ async def store(
         "content_type": content_type, "size": len(body), "body": body,
     }  # fmt: skip
     new = await insert_new(db.pushes, [row])
-    await _drop_oldest(db, feed, now)
+    of_feed = {"spider": feed.spider, "url": feed.url}
+    cursor = db.pushes.find(of_feed, {"_id": 1}).sort("at", -1).skip(MAX_KEPT)
+    if old := [push["_id"] async for push in cursor]:
+        await poll(db, feed, now)
+        await done(db, old)
     await _delivered(db, feed, now, digest)
     return Kept.STORED if new else Kept.REPEATED
 
@@ -322,19 +325,11 @@ async def _delivered(db: Database, feed: Feed, now: datetime, digest: str | None
     await db.feeds.update_one(query, {"$set": noted, "$inc": {"push.deliveries": 1}})
 
 
-async def _drop_oldest(db: Database, feed: Feed, now: datetime) -> None:
-    of_feed = {"spider": feed.spider, "url": feed.url}
-    cursor = db.pushes.find(of_feed, {"_id": 1}).sort("at", -1).skip(MOST_KEPT)
-    if old := [found["_id"] async for found in cursor]:
-        await poll(db, feed, now)
-        await done(db, old)
-
-
 async def _bytes_kept(db: Database) -> int:
     """Bytes of all documents kept, as the server counts them; no document is read for that."""
     try:
         cursor = await db.pushes.aggregate([{"$collStats": {"storageStats": {}}}])
-        return sum([int(found["storageStats"]["size"]) async for found in cursor])
+        return sum([int(stats["storageStats"]["size"]) async for stats in cursor])
     except OperationFailure as error:
         if error.code == NO_SUCH_COLLECTION:
             return 0
@@ -347,18 +342,13 @@ async def take(db: Database, spider: str, limit: int) -> list[Push]:
     taken: list[Push] = []
     room_bytes = TAKEN_BYTES
     # Small batches, so that little is read in vain.
-    async for found in db.pushes.find(query, batch_size=8).sort("at").limit(limit):
-        taken.append(_push(found))
-        room_bytes -= len(taken[-1].body)
+    async for row in db.pushes.find(query, batch_size=8).sort("at").limit(limit):
+        body = bytes(row["body"])
+        taken.append(Push(row["_id"], row["url"], row["at"], row["content_type"], body))
+        room_bytes -= len(body)
         if room_bytes <= 0:
             break
     return taken
-
-
-def _push(found: Document) -> Push:
-    return Push(
-        found["_id"], found["url"], found["at"], found["content_type"], bytes(found["body"])
-    )
 
 
 async def done(db: Database, ids: Sequence[str]) -> int:

@@ -32,23 +32,17 @@ from crawler.storage import (
     fences,
     listings,
     posts,
+    recovery,
     sources,
     targets,
     visits,
     websub,
 )
-from crawler.storage import feeds as feedposts
-from crawler.storage import listings as cards
-from crawler.storage import posts as versions
-from crawler.storage import recovery as interrupted
-from crawler.storage import websub as pushes
 from crawler.storage.client import Database
-from crawler.storage.dedup import edits as leaving
-from crawler.storage.dedup import flags
-from crawler.storage.dedup import index as claims
+from crawler.storage.dedup import edits, flags, index
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.listings import Patterns
-from crawler.storage.retention import Keeping, measure
+from crawler.storage.retention import SizeLimits, measure
 from crawler.storage.retry import REDIS, Patience, insert_new
 
 logger = logging.getLogger(__name__)
@@ -66,7 +60,7 @@ class Leases(Protocol):
         """Whether a target is still this process's; asks, unless it is sure."""
 
 
-class Both:
+class BothLeases:
     """What this process may store where it needs two leases: the run's, and that of a target."""
 
     def __init__(self, first: Leases, second: Leases) -> None:
@@ -91,7 +85,7 @@ class TakenOver(Exception):
 
 
 class Writer:
-    """Writes visits in batches; one for each pass.
+    """Writes visits in batches; one for each run.
 
     leases:    of this process
     is_in_doubt: whether a batch failed, so that the log may lack visits that targets have
@@ -113,7 +107,7 @@ class Writer:
         self._due = due
         self._patience = patience
         self._patterns = patterns
-        self._keeping = Keeping(db, patterns.traps.wrapper.name, config)
+        self._size_limits = SizeLimits(db, patterns.traps.wrapper.name, config)
         self._registry = registry
         self._leases = leases
         self._longest = timedelta(hours=config.longest_hours(feeds=False))
@@ -151,7 +145,7 @@ class Writer:
         await self._task
         # In an outage that the run ends with, this would wait for as long again.
         if not self._patience.outage.is_on:
-            await self._patience.ask(self._keeping.note)
+            await self._patience.ask(self._size_limits.note)
 
     async def _work(self) -> None:
         try:
@@ -159,7 +153,7 @@ class Writer:
                 # No name here may keep the batch, and the pages in it, until the next one.
                 await self._store(self._take_batch())
         except Exception as error:
-            # Who waits, and who comes after them, would wait for ever.
+            # Those that wait, and those that come later, would wait forever.
             self._broken = error
             _fail(self._waiting, error)
             raise
@@ -187,23 +181,24 @@ class Writer:
             visits_of_batch = [visit for visit, _ in batch]
             if batch:
                 late = await self._patience.ask(lambda: self._write(visits_of_batch))
-                await self._keeping.stored(visits_of_batch, self._patience)
+                await self._size_limits.stored(visits_of_batch, self._patience)
         except Slept:
             await self._store(batch, is_begun=True)
         except Unreachable as error:
             self.is_in_doubt = True
             if self._patience.outage.name == REDIS:
-                # Whoever makes the run whole may do that before this process has given up.
+                # Another process may repair the run before this one has given up.
                 await self._drop(batch)
             _fail(batch, error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, those who wait have to hear it
+        except Exception as error:  # noqa: BLE001 - those that wait need every error
             self.is_in_doubt = True
             await self._store_singly(batch, error)
         else:
             too_late = {visit.id for visit in late}
             _fail([entry for entry in batch if entry[0].id in too_late], TakenOver())
             for _, stored in batch:
-                _succeed(stored)
+                if not stored.done():
+                    stored.set_result(None)
             if self.on_stored is not None:
                 self.on_stored(visits_of_batch, time.monotonic() - began)
 
@@ -214,9 +209,9 @@ class Writer:
         holds = [await self._leases.still_holds(visit.fetched.target.key) for visit, _ in batch]
         if lost := list(compress(batch, map(not_, holds))):
             if is_begun:
-                # Whoever took them over has cleared up before this process went on.
+                # The process that took them over has cleared up before this one went on.
                 visits_lost = [visit for visit, _ in lost]
-                await self._patience.ask(lambda: interrupted.drop(self._db, visits_lost))
+                await self._patience.ask(lambda: recovery.drop(self._db, visits_lost))
             _fail(lost, TakenOver())
         return list(compress(batch, holds))
 
@@ -232,7 +227,7 @@ class Writer:
 
     async def _drop(self, batch: list[Entry]) -> None:
         with contextlib.suppress(PyMongoError):
-            await interrupted.drop(self._db, [visit for visit, _ in batch])
+            await recovery.drop(self._db, [visit for visit, _ in batch])
 
     async def _write(self, batch: list[Visit]) -> list[Visit]:
         """Store a batch; the visits whose targets others have visited or taken over meanwhile."""
@@ -244,19 +239,19 @@ class Writer:
         verdicts = await self._write_versions_and_claim(batch)
         items = [v for v in batch if v.stores_content and v.fetched.target.kind is Kind.ITEM]
         await posts.store(self._db, items, verdicts)
-        await feedposts.store(self._db, batch, verdicts)
+        await feeds.store(self._db, batch, verdicts)
         await sources.settle_shared(self._db, self._registry, batch)
         if self._registry is not None and verdicts:
-            written = {one.key for visit in batch for one in visit.candidates}
+            written = {post.key for visit in batch for post in visit.candidates}
             await flags.confirm(self._db, self._registry, verdicts, written)
         await feeds.note(self._db, batch)
         await cells.note(self._db, batch)
         for visit in batch:
-            self.discovered += await feedposts.follow(self._db, visit, self._due)
+            self.discovered += await feeds.follow(self._db, visit, self._due)
         if self._leases is not None and not self._leases.is_sure:
             raise Slept
         if late := await targets.acknowledge(self._db, batch):
-            await interrupted.drop(self._db, late)
+            await recovery.drop(self._db, late)
             too_late = {visit.id for visit in late}
             batch = [visit for visit in batch if visit.id not in too_late]
         await targets.note_aliases(self._db, batch)
@@ -265,15 +260,15 @@ class Writer:
         if doubted := [visit.fetched.target.key for visit in batch if visit.doubts_push]:
             await websub.doubt(self._db, doubted)
         if taken := [visit.fetched.push for visit in batch if visit.fetched.push is not None]:
-            await pushes.done(self._db, taken)
+            await websub.done(self._db, taken)
         return late
 
     async def _write_versions_and_claim(self, batch: list[Visit]) -> Verdicts:
-        """Both at once: neither needs the other."""
+        """Both concurrently: neither needs the other."""
         new = [visit for visit in batch if visit.stores_content]
         claiming = asyncio.create_task(self._claim(batch))
         try:
-            await versions.store_versions(self._db, [versions.row_of(visit) for visit in new])
+            await posts.store_versions(self._db, [posts.row_of(visit) for visit in new])
         finally:
             # Whatever fails, nothing goes on while the batch is tried again.
             verdicts = await claiming
@@ -289,9 +284,9 @@ class Writer:
             for visit in batch
             for key in visit.emptied
         }
-        await leaving.release(self._registry, list(emptied), now, emptied)
-        candidates = [one for visit in batch for one in visit.candidates]
-        verdicts = await claims.claim(self._registry, candidates, now)
+        await edits.release(self._registry, list(emptied), now, emptied)
+        candidates = [post for visit in batch for post in visit.candidates]
+        verdicts = await index.claim(self._registry, candidates, now)
         verdicts |= dict.fromkeys(emptied, ALONE)
         for visit in batch:
             visit.verdicts = verdicts
@@ -302,14 +297,9 @@ class Writer:
             links = listings.record(self._db, visit.fetched, self._due, self._patterns)
             self.discovered += await links
         if visit.fetched.target.kind is Kind.LIST and visit.alias_of is None:
-            await cards.record_cards(self._db, visit.fetched, self._due)
+            await listings.record_cards(self._db, visit.fetched, self._due)
         if visit.gone and visit.outcome is Outcome.GONE:
             await listings.drop_all(self._db, visit.fetched.target)
-
-
-def _succeed(stored: asyncio.Future[None]) -> None:
-    if not stored.done():
-        stored.set_result(None)
 
 
 def _fail(batch: list[Entry], error: Exception) -> None:

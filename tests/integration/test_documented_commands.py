@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler.storage.runs import Dead, bury
+from crawler.storage.runs import DeadLetter, add_dead_letter
 from crawler.storage.schema import prepare
 from tests.conftest import Databases
 from tests.integration.claiming import edited, text
@@ -151,8 +151,8 @@ class Sandbox:
             words[2:] = [self.hosts["blog.example"] + "/"]
         if line.begins(("dead", "retry"), ("dead", "drop")):
             url = words[-1]
-            dead = Dead("shop " + url, "shop", url, datetime.now(UTC), 5, "a worker")
-            on(str(self.freshet.env["MONGO_URI"]), lambda db: bury(db, dead))
+            dead = DeadLetter("shop " + url, "shop", url, datetime.now(UTC), 5, "a worker")
+            on(str(self.freshet.env["MONGO_URI"]), lambda db: add_dead_letter(db, dead))
         if line.begins(("doctor",)):
             # It checks that the project folder is the one of the code.
             env["RUN_IN"] = ROOT

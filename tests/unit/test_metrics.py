@@ -29,8 +29,8 @@ from crawler.ops.metrics_export import KEPT_SECONDS, TextFile
 from crawler.ops.report import Report
 from crawler.ops.service_metrics import Measures
 from crawler.storage.freshness import NUMBERS, Sample
-from crawler.storage.redis import PassStanding
-from crawler.storage.stats import Figures
+from crawler.storage.redis import QueueState
+from crawler.storage.stats import Stats
 from crawler.web.address import Address, address_of
 from crawler.web.server import Told, answer
 
@@ -249,7 +249,7 @@ def test_labels_are_bounded_whatever_servers_and_spiders_say() -> None:
 
 def test_queues_are_told_where_they_are_known() -> None:
     families = [
-        *queues.families_queues([PassStanding("shop", 5, 4, 3)]),
+        *queues.families_queues([QueueState("shop", 5, 4, 3)]),
         queues.buried({"shop": 2}),
     ]
     found = parsed(text_of(families))
@@ -286,7 +286,7 @@ def test_a_sample_stands_for_all() -> None:
 
 def empty_families() -> list[Metric]:
     """All there is, without any value."""
-    figures = Figures({}, Counter(), sample(rate=[]), {}, {})
+    figures = Stats({}, Counter(), sample(rate=[]), {}, {})
     registry = Measuring().registry
     registry.register(Measures(Report([])))
     of_reading = ("database_up", "database_read_seconds", "database_read_timestamp_seconds")

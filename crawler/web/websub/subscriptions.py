@@ -20,8 +20,7 @@ from scrapy.http import Response
 from crawler.errors import FreshetError
 from crawler.fetch.guard import NotAllowed
 from crawler.fetch.middlewares import retry_after
-from crawler.storage import runs as hosts
-from crawler.storage import websub
+from crawler.storage import runs, websub
 from crawler.storage.client import Database
 from crawler.storage.retry import Patience
 from crawler.storage.websub import Ask, Feed
@@ -115,7 +114,7 @@ class Asking:
         """Begin to ask the hubs that are to be asked now, as far as there is room."""
         now = self.clock.now()
         await self.patience.read(lambda: websub.lapse(self.db, now))
-        known = await self.patience.read(lambda: hosts.holds(self.db, now))
+        known = await self.patience.read(lambda: runs.held_hosts(self.db, now))
         self.holds.refresh(known, now)
         await self.patience.read(lambda: self._offer_due(now))
 
@@ -211,7 +210,7 @@ class Asking:
         until = retry_after(response, self.clock.now())
         if until is not None:
             self.holds.wish(host, until)
-            await self.patience.read(lambda: hosts.hold(self.db, host, until))
+            await self.patience.read(lambda: runs.hold_host(self.db, host, until))
 
 
 def form_of(ask: Ask, mode: str) -> dict[str, str]:

@@ -44,11 +44,6 @@ class Command(ActionsCommand):
             "run_rebuild",
             "rebuild_options",
         ),
-        "bench": Action(
-            "measure how copies with changed words are found, by Freshet and by others",
-            "scrapy duplicates bench --documents 10000",
-            "crawler.duplication.bench",
-        ),
     }
     example = "scrapy duplicates"
 

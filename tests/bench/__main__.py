@@ -31,13 +31,14 @@ from tests.bench import (
     workeroptions,
 )
 from tests.bench.crawls import ROOT, Crawl, freshet, plain
+from tests.bench.dedup import experiment
 from tests.site.running import RunningSite
 
 BAR = 0.6
 
 
-def main() -> int:
-    """Run what was asked for; exit code 1 if a bar is missed."""
+def arguments() -> argparse.ArgumentParser:
+    """What the command line may have."""
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--items", type=int, default=4000, help="item pages (default 4000)")
     parser.add_argument("--rounds", type=int, help="rounds (default 3, 5 or 9)")
@@ -81,7 +82,13 @@ def main() -> int:
         "--trace", type=Path, help="with --feeds: folder with posts.csv.gz and feeds.csv"
     )
     workeroptions.add(parser)
-    options = parser.parse_args()
+    experiment.add(parser)
+    return parser
+
+
+def main() -> int:
+    """Run what was asked for; exit code 1 if a bar is missed."""
+    options = arguments().parse_args()
     for name, bench in _others(options).items():
         if getattr(options, name) not in (None, False):
             return bench()
@@ -114,6 +121,7 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[], int]]:
         "recall": lambda: recall.run(options.recall),
         "claims": lambda: claims.run(options.posts),
         "boilerplate": lambda: boilerplate.run(options.boilerplate),
+        "experiment": lambda: experiment.run(options),
     } | workeroptions.benches(options)
 
 

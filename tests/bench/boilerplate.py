@@ -33,7 +33,6 @@ from crawler.dedup.model import Candidate, Verdicts
 from crawler.dedup.scheme import scheme_of
 from crawler.dedup.signature import jaccard
 from crawler.dedup.sketch import OF_CHARACTERS
-from crawler.duplication.edits import KINDS, edited, words_of
 from crawler.storage.client import Document
 from crawler.storage.dedup import boilerplate
 from crawler.storage.dedup import index as claims
@@ -44,6 +43,7 @@ from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.schema import prepare
 from crawler.storage.store import Store
 from tests.bench.claimsposts import texts_of
+from tests.bench.dedup.corpus import KINDS, edited, words_of
 from tests.integration.redis_server import private_server, url_of
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)

@@ -24,12 +24,11 @@ from crawler.dedup.model import Candidate, Verdicts
 from crawler.dedup.scheme import scheme_of
 from crawler.dedup.signature import jaccard
 from crawler.dedup.sketch import EXACT, Sketch
-from crawler.duplication.corpus import File
-from crawler.duplication.edits import KINDS, edited, is_cjk, words_of
 from crawler.storage.dedup import index as claims
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.store import Store
+from tests.bench.dedup.corpus import KINDS, File, edited, is_cjk, words_of
 from tests.bench.exactpairs import earlier_at_least
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)

@@ -30,7 +30,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     say("--redis-kills", type=int, default=5, help="with --knocks (5)")
     say("--mongo-kills", type=int, default=5, help="with --knocks (5)")
     say("--outage", type=float, default=60, help="with --knocks: seconds that a server is away")
-    say("--seed", type=int, help="with --knocks and --faults: of the moments (default: a new one)")
+    say(
+        "--seed", type=int,
+        help="with --knocks and --faults: of the moments (default: a new one); with --experiment: "
+        "of all that is random (default: 1)",
+    )  # fmt: skip
     say("--compare", action="store_true", help="with --knocks: near-duplicates are looked for")
     say("--replan", default="5m", help="with --hour: time between replans (5m)")
     say("--picture", type=Path, help="with --hour: where it is written (.benchmarks/hour.png)")

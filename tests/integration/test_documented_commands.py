@@ -41,7 +41,7 @@ SYNOPSIS = ("[", "…", "|")
 SERVING_SECONDS = 3.0
 SERVING = (("feeds", "push"), ("metrics", "serve"), ("pages", "serve"), ("refresh", "run"))
 # What would write into the source tree, and experiments that take minutes; these have own tests.
-NOT_RUN = (("genspider",), ("duplicates", "bench"), ("simulate", "feeds", "--posts"))
+NOT_RUN = (("genspider",), ("simulate", "feeds", "--posts"))
 SETTINGS = """
 from crawler.settings import *
 

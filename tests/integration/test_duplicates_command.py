@@ -278,7 +278,7 @@ def test_a_wrapper_chooses_what_is_compared(freshet: Freshet, shop: Shop) -> Non
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("lst",), "'lst' is none of list, explain, check, kept, rebuild, bench"),
+        (("lst",), "'lst' is none of list, explain, check, kept, rebuild"),
         (("--clustr", "x"), "unrecognized arguments: --clustr x"),
         (("--limit", "0"), "argument --limit: '0' is no number such as 100"),
         (("explain", "https://a.example/"), "the following arguments are required: URL_B"),
@@ -298,13 +298,12 @@ def test_wrong_usage_is_told(freshet: Freshet, words: tuple[str, ...], said: str
 
 def test_help_tells_all_actions(freshet: Freshet) -> None:
     shown = duplicates(freshet, "--help").out
-    assert "scrapy duplicates [options] [list|explain|check|kept|rebuild|bench] [ARG…]" in shown
+    assert "scrapy duplicates [options] [list|explain|check|kept|rebuild] [ARG…]" in shown
     assert "scrapy duplicates [list] [--cluster ID] [--spider NAME] [--limit N]" in shown
     for action in (
         "explain [--spider NAME] URL_A",
         "check posts.jsonl",
         "kept --forget",
         "rebuild -s",
-        "bench --",
     ):
         assert f"scrapy duplicates {action}" in shown

@@ -14,16 +14,13 @@ from random import Random
 import numpy as np
 import pytest
 
-from crawler.duplication import bench
-from crawler.duplication.corpus import File, Synthetic
-from crawler.duplication.edits import KINDS, edited, is_cjk, words_of
-from crawler.duplication.experiment import Measured, Query, alikeness, copies, judge, prepare
-from crawler.duplication.indexes import first_owned
-from crawler.duplication.methods import METHODS, RULES
-from crawler.duplication.published import SCHEMES
-from crawler.duplication.results import of_method, recalls
 from crawler.errors import ConfigError
-from crawler.storage.layouts import Found
+from tests.bench.__main__ import arguments
+from tests.bench.dedup.corpus import KINDS, File, Synthetic, edited, is_cjk, words_of
+from tests.bench.dedup.experiment import Measured, Query, alikeness, copies, judge, prepare
+from tests.bench.dedup.indexes import METHODS, RULES, first_owned
+from tests.bench.dedup.layouts import Found
+from tests.bench.dedup.results import SCHEMES, of_method, recalls
 
 REPLACE = KINDS["replace"]
 OTHERS = ["stone", "river", "cloud"]
@@ -262,13 +259,11 @@ def test_how_alike_texts_are_is_exact() -> None:
     assert alikeness("", "") == 0
 
 
-# The action's words.
+# The options.
 
 
 def read(*words: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(exit_on_error=False)
-    bench.add_options(parser)
-    return parser.parse_args(words)
+    return arguments().parse_args(["--experiment", *words])
 
 
 def test_the_defaults_are_the_papers() -> None:
@@ -277,7 +272,6 @@ def test_the_defaults_are_the_papers() -> None:
 
 
 def test_the_methods_have_their_names() -> None:
-    assert tuple(METHODS) == bench.NAMES
     assert set(SCHEMES) <= set(METHODS)
     assert {method.rule for method in METHODS.values()} == set(RULES)
 
@@ -290,7 +284,7 @@ def test_the_methods_have_their_names() -> None:
     ],
 )  # fmt: skip
 def test_mistakes_are_refused(words: tuple[str, ...]) -> None:
-    with pytest.raises(argparse.ArgumentError):
+    with pytest.raises(SystemExit):
         read(*words)
 
 

@@ -145,7 +145,7 @@ def of_patterns(text: str) -> None:
 PLACES: dict[str, Callable[[str], Any]] = {
     "crawler/utils/text.py": lambda text: normalization.normalized("NFKC", text),
     "pipelines/content.py": of_content,
-    "crawler/sketches": of_sketches,
+    "crawler/dedup": of_sketches,
     "crawler/searching": of_searches,
     "crawler/extract/main_text.py": of_a_page,
     "crawler/extract/fields.py": of_fields,

@@ -1,12 +1,15 @@
-"""`scrapy duplicates bench`: the three layouts agree, and what the experiment prints and leaves."""
+"""The experiment: its three layouts agree, and what it prints and leaves."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import lzma
+import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable
 from itertools import combinations, count, product
@@ -16,17 +19,21 @@ from typing import Any
 import pytest
 from pymongo import AsyncMongoClient, IndexModel
 
-from crawler.duplication.bench import NAMES
-from crawler.duplication.indexes import OfBands, in_mongodb
-from crawler.duplication.methods import RULES
 from crawler.errors import StorageError
 from crawler.storage.client import Database
-from crawler.storage.layouts import LAYOUTS, Found, Layout
-from crawler.storage.scratch import create_indexes, fill, index_bytes, scratch
-from tests.integration.harness import Db, Freshet, Row
-from tests.integration.inside import in_json, run
-
-DUPLICATES = "characters"
+from tests.bench.__main__ import arguments
+from tests.bench.dedup import experiment
+from tests.bench.dedup.indexes import METHODS, RULES, OfBands, in_mongodb
+from tests.bench.dedup.layouts import (
+    LAYOUTS,
+    Found,
+    Layout,
+    create_indexes,
+    fill,
+    index_bytes,
+    scratch,
+)
+from tests.integration.harness import ROOT, Db, Result, Row
 
 PAIRS = list(combinations(range(6), 2))
 POSTS, QUERIES = 300, 100
@@ -204,7 +211,7 @@ def test_a_write_that_is_interrupted_does_not_bring_the_collection_back(
     on(stored[1], interrupted)
 
 
-# The action.
+# The benchmark.
 
 
 def post(seed: int, words: int = LONG) -> str:
@@ -224,12 +231,36 @@ def left(database: Db) -> list[str]:
     return [name for name in database.list_collection_names() if "bench" in name]
 
 
-def test_the_experiment_from_end_to_end(freshet: Freshet, database: Db, posts: Path) -> None:
-    done = in_json(freshet, "duplicates", "bench", "--posts", posts, "--queries", 100)
+Bench = Callable[..., Result]
+
+
+@pytest.fixture
+def bench(
+    stored: tuple[Db, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Bench:
+    """Do what `make bench ARGS="--experiment …"` does with these words."""
+    monkeypatch.setenv("MONGO_URI", stored[1])
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def ended(*words: object) -> Result:
+        code = experiment.run(arguments().parse_args(["--experiment", *map(str, words)]))
+        return Result(code, *capsys.readouterr())
+
+    return ended
+
+
+def in_json(bench: Bench, *words: object) -> Any:
+    done = bench(*words, "--json")
+    assert (done.code, done.err) == (0, ""), done.err
+    return json.loads(done.out)
+
+
+def test_the_experiment_from_end_to_end(bench: Bench, stored: tuple[Db, str], posts: Path) -> None:
+    done = in_json(bench, posts, "--queries", 100)
     assert (done["documents"], done["queries"], done["synthetic"]) == (POSTS, 100, False)
     assert (done["edits"], done["kinds"], done["skipped"]) == ([1, 5], "replace", 0)
     rows = {row["method"]: row for row in done["methods"]}
-    assert tuple(rows) == NAMES
+    assert rows.keys() == METHODS.keys()
     for row in rows.values():
         times = row["milliseconds"]
         assert 0 < times["p50"] <= times["p99"]
@@ -247,21 +278,21 @@ def test_the_experiment_from_end_to_end(freshet: Freshet, database: Db, posts: P
     assert probes["supershingles"] == 15
     assert sum(row["copies"] for row in done["recall"]) == 100
     assert {row["edits"] for row in done["recall"]} == {1, 2, 3, 4, 5}
-    assert left(database) == []
-    assert database.posts.count_documents({}) == 0
+    assert left(stored[0]) == []
+    assert stored[0].posts.count_documents({}) == 0
 
 
-def test_the_same_seed_is_the_same_experiment(freshet: Freshet) -> None:
-    words = ("duplicates", "bench", "--documents", 200, "--queries", 50, "--method", "R15D2")
-    one, same, other = (in_json(freshet, *words, "--seed", seed) for seed in (3, 3, 4))
+def test_the_same_seed_is_the_same_experiment(bench: Bench) -> None:
+    words = ("--documents", 200, "--queries", 50, "--method", "R15D2")
+    one, same, other = (in_json(bench, *words, "--seed", seed) for seed in (3, 3, 4))
     assert one["synthetic"]
     assert one["recall"] == same["recall"] != other["recall"]
     assert one["methods"][0]["probes"] == same["methods"][0]["probes"]
 
 
-def test_the_tables(freshet: Freshet, posts: Path) -> None:
-    words = ("duplicates", "bench", "--posts", posts, "--queries", 40, "--kinds", "all")
-    done = run(freshet, *words, "--edits", 2, "--method", "B6D1", "--method", "characters")
+def test_the_tables(bench: Bench, posts: Path) -> None:
+    words = (posts, "--queries", 40, "--kinds", "all")
+    done = bench(*words, "--edits", 2, "--method", "B6D1", "--method", "characters")
     assert (done.code, done.err) == (0, "")
     assert max(map(len, done.out.splitlines()[1:])) <= 80
     lines = " ".join(done.out.split())
@@ -270,44 +301,44 @@ def test_the_tables(freshet: Freshet, posts: Path) -> None:
     assert "100-299 2 " in lines
 
 
-def test_made_posts_are_said_to_be_made(freshet: Freshet) -> None:
-    done = run(freshet, "duplicates", "bench", "--documents", 30, "--method", "R1D3")
+def test_made_posts_are_said_to_be_made(bench: Bench) -> None:
+    done = bench("--documents", 30, "--method", "R1D3")
     assert "30 made posts (synthetic); 30 copies" in done.out
-    assert done.complaint == "scrapy duplicates: one copy of each post: 30, not 1,000"
+    assert done.complaint == "make bench: one copy of each post: 30, not 1,000"
 
 
-def test_fewer_posts_than_asked_for_and_bad_lines_are_said(
-    freshet: Freshet, tmp_path: Path
-) -> None:
+def test_fewer_posts_than_asked_for_and_bad_lines_are_said(bench: Bench, tmp_path: Path) -> None:
     path = tmp_path / "posts.jsonl"
     path.write_text("\n".join([json.dumps({"id": i, "text": post(i)}) for i in range(20)] + ["no"]))
-    words = ("duplicates", "bench", "--posts", path, "--queries", 5, "--method", "characters")
-    done = run(freshet, *words, "--documents", 50)
+    words = (path, "--queries", 5, "--method", "characters")
+    done = bench(*words, "--documents", 50)
     assert done.code == 0
     assert done.err.splitlines() == [
-        f"scrapy duplicates: {path}, line 21: no JSON; skipped",
-        f"scrapy duplicates: {path} has 20 posts, not 50: all of them are used",
+        f"make bench: {path}, line 21: no JSON; skipped",
+        f"make bench: {path} has 20 posts, not 50: all of them are used",
     ]
-    assert in_json(freshet, *words, "--documents", 10)["documents"] == 10
+    assert in_json(bench, *words, "--documents", 10)["documents"] == 10
 
 
-def test_what_is_no_file_of_posts_is_one_line(freshet: Freshet, tmp_path: Path) -> None:
-    words = ("duplicates", "bench", "--posts")
-    done = run(freshet, *words, tmp_path / "none.jsonl")
+def test_what_is_no_file_of_posts_is_one_line(bench: Bench, tmp_path: Path) -> None:
+    done = bench(tmp_path / "none.jsonl")
     assert done.code == 1
     assert done.complaint.endswith("none.jsonl: No such file or directory")
     (tmp_path / "empty.jsonl").write_text("")
-    done = run(freshet, *words, tmp_path / "empty.jsonl")
+    done = bench(tmp_path / "empty.jsonl")
     assert done.code == 1
     assert 'no posts (a line of it is {"id": "1", "text": "…"})' in done.complaint
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_leaves_nothing(
-    freshet: Freshet, database: Db, kind: signal.Signals
-) -> None:
-    words = ("duplicates", "bench", "--documents", 3000, "--method", "R1D3")
-    process = freshet.start(*words)
+def test_an_interruption_leaves_nothing(stored: tuple[Db, str], kind: signal.Signals) -> None:
+    database, uri = stored
+    words = ("-m", "tests.bench", "--experiment", "--documents", "3000", "--method", "R1D3")
+    process = subprocess.Popen(
+        [sys.executable, *words],
+        cwd=ROOT, env=os.environ | {"MONGO_URI": uri}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
     deadline = time.monotonic() + 60
     while not left(database):
         assert process.poll() is None, process.communicate()
@@ -316,7 +347,5 @@ def test_an_interruption_leaves_nothing(
     process.send_signal(kind)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
-    assert err == (
-        "scrapy duplicates: stopped; nothing of the experiment is left in the database\n"
-    )
+    assert err == "make bench: stopped; nothing of the experiment is left in the database\n"
     assert left(database) == []

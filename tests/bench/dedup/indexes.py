@@ -1,4 +1,4 @@
-"""The posts of an experiment, ready to be searched: in MongoDB, or in memory."""
+"""The methods of the experiment: what each compares posts by, and the index it looks them up in."""
 
 from __future__ import annotations
 
@@ -6,15 +6,44 @@ import asyncio
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
+from datasketch import MinHashLSH
 
 from crawler.dedup.arrays import Keys
-from crawler.dedup.sketch import PAIRS, SUPERSHINGLES, VALUES, Sketch
+from crawler.dedup.post_text import code_points, normal_text
+from crawler.dedup.scheme import scheme_of
+from crawler.dedup.signature import (
+    as_datasketch,
+    by_characters,
+    by_supershingles,
+    by_words,
+    hashes_of,
+    values_of,
+)
+from crawler.dedup.sketch import (
+    OF_CHARACTERS,
+    OF_WORDS,
+    PAIRS,
+    SUPERSHINGLES,
+    VALUES,
+    Shape,
+    Sketch,
+)
 from crawler.storage.client import Database, Document
-from crawler.storage.layouts import LAYOUTS, Bands, Found
-from crawler.storage.scratch import Collection, create_indexes, fill, index_bytes, scratch
+from tests.bench.dedup.layouts import (
+    LAYOUTS,
+    Bands,
+    Collection,
+    Found,
+    create_indexes,
+    fill,
+    index_bytes,
+    scratch,
+)
 
 # What a post is compared by, as bytes; None where it is too short to be compared.
 Key = bytes | None
@@ -22,6 +51,9 @@ Tell = Callable[[str], None]
 NOTHING = Found([], 0, 0)
 AT_ONCE = 1000
 WEIGHED = 10_000
+# As the settings have it by default.
+THRESHOLD = 0.7
+FEATURES = "features"
 
 
 class Index(Protocol):
@@ -125,10 +157,6 @@ class InMemory:
     """datasketch's LSH: candidates, which it does not verify."""
 
     def __init__(self, threshold: float, keys: Sequence[Key]) -> None:
-        from datasketch import MinHashLSH  # brings half a second of scipy
-
-        from crawler.dedup.signature import as_datasketch
-
         self.lsh = MinHashLSH(threshold=threshold, num_perm=VALUES)
         self._threshold, self._keys = threshold, keys
         # One object serves for all texts: to make one takes as long as to search.
@@ -186,3 +214,52 @@ async def in_memory(
     index = InMemory(threshold, keys)
     await index.fill(tell)
     yield index
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A rule that says which posts are duplicates, and a way to find by it.
+
+    opened: the index of posts with these keys, for the length of a `with` block
+    """
+
+    rule: str
+    opened: Callable[[Database, Sequence[Key], Tell], Opened]
+
+
+def _sketched(sketch: Callable[[str], Sketch | None], text: str) -> Key:
+    made = sketch(text)
+    return made.encode() if made else None
+
+
+def _signed(shape: Shape, text: str) -> Key:
+    hashes = hashes_of(code_points(normal_text(text)), shape)
+    return None if hashes is None else values_of(hashes).tobytes()
+
+
+def _paper(name: str) -> Method:
+    return Method(FEATURES, partial(in_mongodb, partial(OfFeatures, name), name))
+
+
+def _freshet(name: str, rule: str) -> Method:
+    threshold = scheme_of(name, THRESHOLD).threshold
+    return Method(rule, partial(in_mongodb, partial(OfBands, threshold), name))
+
+
+RULES: dict[str, Callable[[str], Key]] = {
+    FEATURES: partial(_sketched, by_supershingles),
+    "characters": partial(_sketched, by_characters),
+    "words": partial(_sketched, by_words),
+    "LSH words": partial(_signed, OF_WORDS),
+    "LSH characters": partial(_signed, OF_CHARACTERS),
+}
+METHODS = {
+    "B6D1": _paper("B6D1"),
+    "R15D2": _paper("R15D2"),
+    "R1D3": _paper("R1D3"),
+    "supershingles": _freshet("supershingles", FEATURES),
+    "characters": _freshet("characters", "characters"),
+    "words": _freshet("words", "words"),
+    "datasketch-words": Method("LSH words", partial(in_memory, 0.8)),
+    "datasketch-chars": Method("LSH characters", partial(in_memory, 0.7)),
+}

@@ -16,7 +16,7 @@ BEGAN := $(shell date +%s)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test lint bench clean venv venv-dev lock
+.PHONY: help demo test soak lint bench clean venv venv-dev lock
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -25,7 +25,10 @@ demo: $(RUNTIME) ## Crawl the local demo site and show what changed
 	@DEMO_BEGAN=$(BEGAN) $(PY) -m tests.site.demo $(ARGS)
 
 test: $(DEV) ## Run the tests
-	@$(PY) -m pytest -n auto --dist worksteal $(ARGS)
+	@$(PY) -m pytest -n auto --dist worksteal -m "not soak" $(ARGS)
+
+soak: $(DEV) ## Run the long tests: kills, outages, races, the demo
+	@$(PY) -m pytest -n auto --dist worksteal -m soak $(ARGS)
 
 lint: $(DEV) ## Check style, format, types and import directions; all four always run
 	@failed=0; \

@@ -37,7 +37,7 @@ UNSHRUNK = [Phase.explicit, Phase.reuse, Phase.generate]
 batches = st.lists(st.one_of(deleted, st.lists(stored, min_size=1, max_size=4)), max_size=10)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("keeper", ["mongodb", "redis"])
 @settings(max_examples=6, deadline=None, phases=UNSHRUNK, suppress_health_check=UNCHECKED)
 @given(steps=batches)

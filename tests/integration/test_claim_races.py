@@ -62,7 +62,7 @@ def keeper(request: pytest.FixtureRequest) -> str | None:
     return request.getfixturevalue("redis") if request.param == "redis" else None
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_four_processes_find_one_original_in_every_group(
     stored: tuple[Db, str], keeper: str | None
 ) -> None:
@@ -79,7 +79,7 @@ def test_four_processes_find_one_original_in_every_group(
     assert originals_of(db, groups) == earliest
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_process_that_is_killed_leaves_one_original_in_every_group(
     stored: tuple[Db, str], keeper: str | None
 ) -> None:

@@ -93,6 +93,7 @@ def meta(db: Db) -> Row:
     return db.meta.find_one(META) or {}
 
 
+@pytest.mark.soak
 def test_posts_stay_what_they_are_both_ways(world: World, redis: str) -> None:
     expected = world.posts()
     found = {name: of for name, of in expected.items() if of is not None}

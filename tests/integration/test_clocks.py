@@ -59,6 +59,7 @@ def edited(pages: Pages, edit: int) -> None:
         pages.item(f"/item/{n}", f"Item {n}, edit {edit}")
 
 
+@pytest.mark.soak
 def test_runs_whose_clocks_differ_log_every_change_in_order(
     freshet: Freshet, database: Db, pages: Pages, clock: WrongClock
 ) -> None:
@@ -75,6 +76,7 @@ def test_runs_whose_clocks_differ_log_every_change_in_order(
     check_log(database, began, {f"/item/{n}": ROUNDS for n in range(0, ITEMS, 2)})
 
 
+@pytest.mark.soak
 @pytest.mark.redis
 def test_workers_whose_clocks_differ_visit_each_page_once(
     freshet: Freshet, database: Db, pages: Pages, redis: str, tmp_path: Path

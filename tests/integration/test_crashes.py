@@ -113,6 +113,7 @@ def check_whole(crashing: Crashing, ever_acknowledged: dict[str, Any]) -> None:
     assert db.listings.count_documents({"shown": True}) == ITEMS
 
 
+@pytest.mark.soak
 def test_ten_kills_of_the_crawl_lose_nothing_and_double_nothing(crashing: Crashing) -> None:
     chance = random.Random(20130531)
     crashing.server.start()
@@ -130,6 +131,7 @@ def test_ten_kills_of_the_crawl_lose_nothing_and_double_nothing(crashing: Crashi
     check_whole(crashing, acknowledged)
 
 
+@pytest.mark.soak
 def test_three_kills_of_mongod_lose_nothing_and_double_nothing(crashing: Crashing) -> None:
     chance = random.Random(644)
     crashing.server.start()
@@ -148,6 +150,7 @@ def test_three_kills_of_mongod_lose_nothing_and_double_nothing(crashing: Crashin
     check_whole(crashing, acknowledged)
 
 
+@pytest.mark.soak
 def test_a_crawl_survives_the_death_of_the_embedded_server(crashing: Crashing) -> None:
     crashing.server.start()
     crawl = crashing.start()

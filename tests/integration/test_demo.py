@@ -38,7 +38,7 @@ def figures(row: str, text: str) -> list[float]:
     return [float(figure) for figure in found.groups()]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.mongo
 @pytest.mark.usefixtures("mongo")
 def test_readme_has_the_figures_that_the_demonstration_prints(environment: dict[str, str]) -> None:

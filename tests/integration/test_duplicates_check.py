@@ -389,7 +389,7 @@ def test_the_next_run_removes_what_a_killed_one_has_left(
     assert nothing_is_left(database)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_memory_does_not_grow_with_the_lines(freshet: Freshet, tmp_path: Path) -> None:
     """A process that has answered ten times as many lines is no larger, but for what it caches."""
     rows = [line(number, text(number, words=60)) for number in range(MANY)]

@@ -23,6 +23,7 @@ def short() -> Iterator[Path]:
         yield Path(name)
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("mongo")
 @pytest.mark.parametrize(("workers", "kinds"), [(1, ALONE), (3, SHARED)])
 def test_the_invariants_hold_after_faults(short: Path, workers: int, kinds: list[str]) -> None:

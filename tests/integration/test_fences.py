@@ -70,6 +70,7 @@ async def next_run(
 
 
 # The driver forgets sockets that nobody accepted.
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 @pytest.mark.parametrize(("answers", "contents"), [(False, THIRD), (True, FIRST)])
@@ -102,6 +103,7 @@ async def _cut_and_interrupted(uri: str, cutter: Cutter) -> bool:
     return await cut_run(uri, cutter)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("home", ["mongodb", "redis"])
 @pytest.mark.parametrize("contents", [FIRST, THIRD])
 def test_a_worker_that_stood_still_at_any_write_leaves_nothing_stale(

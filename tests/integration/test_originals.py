@@ -173,7 +173,7 @@ def index_of(request: pytest.FixtureRequest) -> Callable[[str, str, int], Posts]
     return made
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize("keeper", ["mongodb", "redis", "moved"])
 @settings(
     max_examples=8,

@@ -118,6 +118,7 @@ def check_nothing_is_lost(db: Db, pages: Pages) -> None:
         assert one["requested"] == 1
 
 
+@pytest.mark.soak
 def test_a_full_disk_halts_the_run_until_there_is_room(
     disk: SmallDisk, tmp_path: Path, pages: Pages
 ) -> None:
@@ -135,6 +136,7 @@ def test_a_full_disk_halts_the_run_until_there_is_room(
             check_nothing_is_lost(db, pages)
 
 
+@pytest.mark.soak
 def test_a_server_that_cannot_start_for_want_of_room_is_waited_for(
     disk: SmallDisk, tmp_path: Path, pages: Pages
 ) -> None:
@@ -153,6 +155,7 @@ def test_a_server_that_cannot_start_for_want_of_room_is_waited_for(
             check_nothing_is_lost(db, pages)
 
 
+@pytest.mark.soak
 def test_a_disk_that_stays_full_ends_the_run_and_the_next_one_completes_it(
     disk: SmallDisk, tmp_path: Path, pages: Pages
 ) -> None:
@@ -176,6 +179,7 @@ def test_a_disk_that_stays_full_ends_the_run_and_the_next_one_completes_it(
             assert db.posts.count_documents({}) == ITEMS
 
 
+@pytest.mark.soak
 def test_a_stopped_server_halts_the_run_and_other_commands_name_it(
     folder: Path, tmp_path: Path, pages: Pages
 ) -> None:
@@ -215,6 +219,7 @@ def test_a_stopped_server_halts_the_run_and_other_commands_name_it(
         assert (running["running"], running["pid"], running["not_responding"]) == (True, pid, None)
 
 
+@pytest.mark.soak
 def test_a_server_that_stays_stopped_ends_the_run_with_one_line(
     folder: Path, tmp_path: Path, pages: Pages
 ) -> None:
@@ -237,6 +242,7 @@ def test_a_server_that_stays_stopped_ends_the_run_with_one_line(
             assert outcomes(db) == {"new": ITEMS + 1}
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("duplicates", ["off", "characters"])
 def test_a_redis_without_memory_halts_the_run_until_it_has_some(
     freshet: Freshet, database: Db, pages: Pages, duplicates: str
@@ -259,6 +265,7 @@ def test_a_redis_without_memory_halts_the_run_until_it_has_some(
     assert database.posts.count_documents({}) == ITEMS
 
 
+@pytest.mark.soak
 def test_a_run_ends_in_good_order_before_the_disk_is_full(
     disk: SmallDisk, tmp_path: Path, pages: Pages
 ) -> None:

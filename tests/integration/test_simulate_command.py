@@ -353,7 +353,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @needs_eval
-@pytest.mark.slow
+@pytest.mark.soak
 def test_real_pages_are_as_fresh_as_they_should_be(real: Any) -> None:
     budgets = [word for budget in (HALF, B, 2 * B) for word in ("--budget", budget)]
     half, one, two = real("--policy", "optimal", *budgets)
@@ -368,7 +368,7 @@ def test_real_pages_are_as_fresh_as_they_should_be(real: Any) -> None:
 
 
 @needs_eval
-@pytest.mark.slow
+@pytest.mark.soak
 def test_real_pages_under_a_daily_cap(real: Any) -> None:
     (row,) = real("--budget", B, "--daily-cap", B)
     assert row["busiest_day"] <= B
@@ -376,7 +376,7 @@ def test_real_pages_under_a_daily_cap(real: Any) -> None:
 
 
 @needs_eval
-@pytest.mark.slow
+@pytest.mark.soak
 def test_what_others_reach_on_real_pages(real: Any) -> None:
     (groups,) = real("--policy", "groups", "--budget", B)
     assert GROUPS_SPEND[0] <= groups["requests_per_day"] <= GROUPS_SPEND[1]
@@ -387,7 +387,7 @@ def test_what_others_reach_on_real_pages(real: Any) -> None:
 
 
 @needs_eval
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_cold_start_on_real_pages(real: Any) -> None:
     (row,) = real("--budget", B, "--closed-loop")
     assert row["freshness"] >= 0.83

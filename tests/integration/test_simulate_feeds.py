@@ -474,7 +474,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path
 
 
 @needs_eval
-@pytest.mark.slow
+@pytest.mark.soak
 def test_figures_of_real_feeds_are_those_of_their_visits(real: tuple[dict[str, Any], Path]) -> None:
     found, out = real
     same_figures(Path(str(EVAL_DATA)) / "feeds" / "busy", out, found, "posts.csv.gz")
@@ -482,7 +482,7 @@ def test_figures_of_real_feeds_are_those_of_their_visits(real: tuple[dict[str, A
 
 
 @needs_eval
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.skipif(not REFEREE, reason="REFEREE names no program that scores visits")
 def test_the_referee_gives_real_feeds_the_same_figures(real: tuple[dict[str, Any], Path]) -> None:
     (found, out), referee = real, runpy.run_path(str(REFEREE))
@@ -498,7 +498,7 @@ def test_the_referee_gives_real_feeds_the_same_figures(real: tuple[dict[str, Any
 
 
 @needs_eval
-@pytest.mark.slow
+@pytest.mark.soak
 def test_real_feeds_lose_as_few_posts_as_they_should(real: tuple[dict[str, Any], Path]) -> None:
     means = {row["policy"]: row for row in real[0]["means"]}
     for policy, (missed, delay) in KNOWN.items():

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import redis as driver
 
 from tests.integration.forked import Process
@@ -253,6 +254,7 @@ class Shop(WrapperSpider):
 """
 
 
+@pytest.mark.soak
 def test_a_page_that_kills_three_workers_is_left_for_dead(
     freshet: Freshet, database: Db, pages: Pages, redis: str, tmp_path: Path
 ) -> None:

@@ -7,6 +7,8 @@ import signal
 import time
 from collections import Counter
 
+import pytest
+
 from tests.integration.harness import Db, Freshet, Pages, asked, visits
 from tests.integration.redis_server import private_server, url_of
 from tests.integration.test_workers import ended, keys_in, shop, start, until
@@ -25,6 +27,7 @@ def check(database: Db, pages: Pages, url: str, again: int) -> None:
     assert keys_in(url, database) == []
 
 
+@pytest.mark.soak
 def test_redis_is_killed_and_comes_back_with_its_append_only_file(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
@@ -40,6 +43,7 @@ def test_redis_is_killed_and_comes_back_with_its_append_only_file(
         check(database, pages, url_of(server), 0)
 
 
+@pytest.mark.soak
 def test_redis_says_nothing_for_longer_than_a_lease(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
@@ -55,6 +59,7 @@ def test_redis_says_nothing_for_longer_than_a_lease(
         check(database, pages, url_of(server), 0)
 
 
+@pytest.mark.soak
 def test_a_redis_that_forgot_the_pass_ends_it_and_the_next_one_goes_on(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:

@@ -205,7 +205,7 @@ def flagged_real(words: tuple[int, int], read: Callable[[str], str | None]) -> f
 
 
 @needs_pages
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(("words", "share"), [(SHORT, 0.5), (LONGER, 0.3)])
 def test_whole_real_pages_of_different_posts_are_alike(
     words: tuple[int, int], share: float
@@ -215,7 +215,7 @@ def test_whole_real_pages_of_different_posts_are_alike(
 
 
 @needs_pages
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.parametrize(("words", "share"), [(SHORT, 0.02), (LONGER, 0)])
 def test_posts_extracted_from_real_pages_are_not_alike(
     words: tuple[int, int], share: float

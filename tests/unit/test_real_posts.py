@@ -27,7 +27,7 @@ from crawler.dedup.sketch import EXACT, OF_CHARACTERS, OF_CJK, Shape, Sketch
 NEAR_DUP = os.environ.get("NEAR_DUP")
 pytestmark = [
     pytest.mark.skipif(not NEAR_DUP, reason="NEAR_DUP names no folder with the 12,300 posts"),
-    pytest.mark.slow,
+    pytest.mark.soak,
 ]
 THRESHOLD = 0.7
 # Of the estimate; its standard error is .04.

@@ -14,6 +14,7 @@ from crawler.storage.schema import VALIDATORS
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
 GUIDE = (ROOT / "docs/guide.md").read_text(encoding="utf-8")
+PAGES = ["README.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").rglob("*.md")))]
 
 
 @pytest.mark.parametrize("field", Config.model_fields)
@@ -37,10 +38,14 @@ def test_every_key_of_a_wrapper_is_in_the_guide(key: str) -> None:
     assert f"`{key}`" in GUIDE
 
 
-@pytest.mark.parametrize(
-    "page",
-    ["README.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").rglob("*.md")))],
-)
+@pytest.mark.parametrize("page", PAGES)
 def test_links_between_the_pages_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\((?!http|#)([^)#]+)", (ROOT / page).read_text(encoding="utf-8")):
         assert ((ROOT / page).parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md"])
+def test_files_that_the_pages_name_exist(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for path in re.findall(r"`((?:crawler|pipelines|schedules|spiders|tests)/[\w/]+\.\w+)`", text):
+        assert (ROOT / path).exists(), path

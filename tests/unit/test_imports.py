@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 RUN = "from importlinter.cli import lint_imports_command as run; run()"
 LAYERED = ("crawler", "spiders", "pipelines", "schedules")
+MAX_LINES, MAX_LOOSE, MAX_PACKAGES = 700, 8, 12
 
 
 def lint(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -47,6 +48,16 @@ def test_every_module_has_one_layer() -> None:
     assert len(placed) == len(set(placed))
     unplaced = sorted(set(modules()) - set(placed))
     assert not unplaced, f"give them a layer in pyproject.toml: {', '.join(unplaced)}"
+
+
+def test_the_house_stays_small() -> None:
+    """No module grows past what can be read at a time, and `crawler/` has few loose modules."""
+    sources = [path for package in LAYERED for path in (ROOT / package).rglob("*.py")]
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in sources}
+    assert [path for path, lines in lengths.items() if lines > MAX_LINES] == []
+    loose = [path for path in (ROOT / "crawler").glob("*.py") if path.stem != "__init__"]
+    packages = list((ROOT / "crawler").glob("*/__init__.py"))
+    assert (len(loose) <= MAX_LOOSE, len(packages) <= MAX_PACKAGES) == (True, True)
 
 
 @pytest.mark.parametrize(

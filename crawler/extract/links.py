@@ -1,4 +1,8 @@
-"""Wanted links: of an HTML page by its anchors, of a sitemap by its entries."""
+"""The links that a site definition wants: of an HTML page, of a sitemap, and not of a trap.
+
+Each item's link has a digest of its card, the part of the list page that belongs to it alone: as
+long as that is the same, the item has probably not changed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,6 @@ from urllib.parse import urldefrag, urljoin, urlsplit
 
 from lxml import etree
 from scrapy.http import TextResponse
-from scrapy.link import Link as Anchor
 from scrapy.linkextractors import LinkExtractor
 from scrapy.utils.response import get_base_url
 from scrapy.utils.sitemap import Sitemap
@@ -37,6 +40,23 @@ WHY = {
     "max_pattern_lists": "would be one more than {cap:,} list pages by {pattern!r}",
     "max_pattern_items": "would be one more than {cap:,} items by {pattern!r}",
 }
+# A part of the page that belongs to several items.
+SHARED = ""
+DIGEST_BYTES = 8
+BASE_TAG = re.compile(rb"<base\b[^>]*>", re.I)
+# An XML declaration, comments and stylesheets may stand before the root element.
+# Atomic groups: a page that begins with a thousand comments is no reason to try them all again.
+SITEMAP_START = re.compile(
+    rb"(?:\xef\xbb\xbf)?(?>\s+|<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^\[>]*(?:\[.*?\])?\s*>)*+"
+    rb"<(?:\w+:)?(?:urlset|sitemapindex)[\s/>]",
+    re.S,
+)
+SNIFFED_BYTES = 8192
+# It is kept with each item of its list.
+LONGEST_CATEGORY = 1000
+YEAR_OR_MONTH = re.compile(r"\d{4}(?:-\d{2})?")
+
+_anchors = LinkExtractor(deny_extensions=(), unique=True)
 
 
 class Traps:
@@ -113,70 +133,36 @@ def repeats(url: str, most: int) -> bool:
     return max(parts.values(), default=0) > most
 
 
-Owners = dict[etree._Element, str]
-# A part of the page that belongs to several items.
-SHARED = ""
-DIGEST_BYTES = 8
-
-
 def cards_of(response: TextResponse, items: Mapping[str, str]) -> dict[str, str]:
     """Digest of each item's card by the item's URL; none for an item that has the page to itself.
 
     items: the item's URL by the absolute URL of an anchor, without fragment
     """
-    owners: Owners = {}
+    owners: dict[etree._Element, str] = {}
     first: dict[str, etree._Element] = {}
-    for anchor, url in _anchors_cards(response):
-        if (item := items.get(url)) is not None:
-            first.setdefault(item, anchor)
-            _claim(anchor, item, owners)
-    found = {item: _card(anchor, item, owners) for item, anchor in first.items()}
-    return {item: _digest(card) for item, card in found.items() if card is not None}
-
-
-def _anchors_cards(response: TextResponse) -> Iterator[tuple[etree._Element, str]]:
     base, root = get_base_url(response), response.selector.root
     for anchor in root.iter("a") if isinstance(root, etree._Element) else ():
         try:
-            yield anchor, urldefrag(urljoin(base, str(anchor.get("href", "")).strip()))[0]
+            url = urldefrag(urljoin(base, str(anchor.get("href", "")).strip()))[0]
         except ValueError:
             continue
-
-
-def _claim(anchor: etree._Element, item: str, owners: Owners) -> None:
-    """Say of an anchor and all around it whose they are."""
-    node: etree._Element | None = anchor
-    while node is not None and owners.get(node) not in (item, SHARED):
-        owners[node] = SHARED if node in owners else item
-        node = node.getparent()
-
-
-def _card(anchor: etree._Element, item: str, owners: Owners) -> etree._Element | None:
-    node, above = anchor, anchor.getparent()
-    while above is not None and owners[above] == item:
-        node, above = above, above.getparent()
-    return None if above is None else node
-
-
-def _digest(card: etree._Element) -> str:
-    text = text_below(card)
-    return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=DIGEST_BYTES).hexdigest()
-
-
-BASE_TAG = re.compile(rb"<base\b[^>]*>", re.I)
-# An XML declaration, comments and stylesheets may stand before the root element.
-# Atomic groups: a page that begins with a thousand comments is no reason to try them all again.
-SITEMAP_START = re.compile(
-    rb"(?:\xef\xbb\xbf)?(?>\s+|<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^\[>]*(?:\[.*?\])?\s*>)*+"
-    rb"<(?:\w+:)?(?:urlset|sitemapindex)[\s/>]",
-    re.S,
-)
-SNIFFED_BYTES = 8192
-# It is kept with each item of its list.
-LONGEST_CATEGORY = 1000
-YEAR_OR_MONTH = re.compile(r"\d{4}(?:-\d{2})?")
-
-_anchors = LinkExtractor(deny_extensions=(), unique=True)
+        if (item := items.get(url)) is None:
+            continue
+        first.setdefault(item, anchor)
+        # Say of the anchor and all around it whose they are.
+        node: etree._Element | None = anchor
+        while node is not None and owners.get(node) not in (item, SHARED):
+            owners[node] = SHARED if node in owners else item
+            node = node.getparent()
+    digests: dict[str, str] = {}
+    for item, card in first.items():
+        above = card.getparent()
+        while above is not None and owners[above] == item:
+            card, above = above, above.getparent()  # noqa: PLW2901
+        if above is not None:
+            text = text_below(card).encode("utf-8", "replace")
+            digests[item] = hashlib.blake2b(text, digest_size=DIGEST_BYTES).hexdigest()
+    return digests
 
 
 def sitemap_of(body: bytes, limit_bytes: int) -> Sitemap | None:
@@ -200,22 +186,17 @@ def wanted_links(
     """
     links = _Links(wrapper, longest, counts)
     items: dict[str, str] = {}
-    page, anchors = _anchors_of(response)
+    try:
+        anchors = _anchors.extract_links(response)
+    except ValueError:  # a base that is no URL is no base
+        response = response.replace(body=BASE_TAG.sub(b"", response.body))
+        anchors = _anchors.extract_links(response)
     for anchor in anchors:
         link = links.take(anchor.url, category)
         if link and link.kind is Kind.ITEM:
             items[urldefrag(anchor.url)[0]] = link.url
-    cards = cards_of(page, items)
+    cards = cards_of(response, items)
     return tuple(replace(link, card=cards.get(link.url)) for link in links.wanted)
-
-
-def _anchors_of(response: TextResponse) -> tuple[TextResponse, list[Anchor]]:
-    """The page as it can be read, and its anchors."""
-    try:
-        return response, _anchors.extract_links(response)
-    except ValueError:  # a base that is no URL is no base
-        bare = response.replace(body=BASE_TAG.sub(b"", response.body))
-        return bare, _anchors.extract_links(bare)
 
 
 def sitemap_links(
@@ -227,7 +208,10 @@ def sitemap_links(
     """
     links = _Links(wrapper, longest, counts)
     for entry in sitemap:
-        url = _joined(base, entry.get("loc", ""))
+        try:
+            url = urljoin(base, entry.get("loc", ""))
+        except ValueError:
+            url = ""
         if sitemap.type == "sitemapindex":
             links.take_part_of_index(url)
         else:
@@ -240,8 +224,8 @@ def category_of(response: TextResponse, wrapper: Wrapper, url: str) -> str | Non
     rule = wrapper.category
     if not isinstance(rule, CategoryRule) or rule.pattern is not None:
         return wrapper.match(url).category
-    found = selected(response, rule.css, rule.xpath)
-    return (node_text(found[0])[:LONGEST_CATEGORY].rstrip() or None) if found else None
+    nodes = selected(response, rule.css, rule.xpath)
+    return (node_text(nodes[0])[:LONGEST_CATEGORY].rstrip() or None) if nodes else None
 
 
 class _Links:
@@ -251,32 +235,32 @@ class _Links:
         self._wrapper, self._longest = wrapper, longest
         self._counts = counts
         # None: not wanted, and counted already.
-        self._found: dict[str, Link | None] = {}
+        self._links: dict[str, Link | None] = {}
         counts.add(LinkCount.PAGES)
 
     @property
     def wanted(self) -> Iterator[Link]:
         """The wanted links, in the order of the page."""
-        return filter(None, self._found.values())
+        return filter(None, self._links.values())
 
     def take(self, url: str, category: str | None, lastmod: datetime | None = None) -> Link | None:
         """The link to an absolute URL if it is wanted. category: of the page that shows it."""
-        if (known := self._canonical(url)) is None:
+        if (target := self._canonical(url)) is None:
             return None
-        if known not in self._found:
-            match = self._counted(known)
+        if target not in self._links:
+            match = self._counted(target)
             link = None
             if match.kind is not None:
                 own = match.category or category if match.kind is Kind.ITEM else None
-                link = Link(known, match.kind, own, lastmod, pattern=match.pattern)
-            self._found[known] = link
-        return self._found[known]
+                link = Link(target, match.kind, own, lastmod, pattern=match.pattern)
+            self._links[target] = link
+        return self._links[target]
 
     def take_part_of_index(self, url: str) -> None:
         """A sitemap that a sitemap index names."""
-        known = self._canonical(url)
-        if known is not None and self._wrapper.is_own(known):
-            self._found.setdefault(known, Link(known, Kind.LIST, pattern=SITEMAPS))
+        target = self._canonical(url)
+        if target is not None and self._wrapper.is_own(target):
+            self._links.setdefault(target, Link(target, Kind.LIST, pattern=SITEMAPS))
 
     def _canonical(self, url: str) -> str | None:
         """The canonical form of a URL that can be read and is not too long."""
@@ -313,10 +297,3 @@ def _moment(value: str | None) -> datetime | None:
         return read and (read if read.tzinfo else read.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         return None
-
-
-def _joined(base: str, url: str) -> str:
-    try:
-        return urljoin(base, url)
-    except ValueError:
-        return ""

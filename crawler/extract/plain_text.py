@@ -95,8 +95,14 @@ def plain(markup: str, longest: int = LONGEST_CHARACTERS) -> str:
     """The text of a piece of HTML: a line for each block, entities decoded once."""
     if "<" in markup:
         markup = _without_unseen(_without_comments(markup))
-        markup = " ".join(_with_lines_of_pre(markup).split())
-        markup = TAG.sub(_instead, markup)
+        # White space is folded next: line ends of preformatted text become tags.
+        before, *preformatted = PRE.split(markup)
+        parts = [before]
+        for part in preformatted:
+            end = END_OF_PRE.search(part)
+            inside = part[: end.start()] if end else part
+            parts.append(inside.replace("\n", "<br>") + part[len(inside) :])
+        markup = TAG.sub(_separator, " ".join("<pre".join(parts).split()))
     else:
         markup = " ".join(markup.split())
     if "&" in markup:
@@ -115,7 +121,7 @@ def line(text: str, longest: int) -> str:
     return " ".join(FORBIDDEN.sub("", text).split())[:longest].rstrip()
 
 
-def _instead(tag: re.Match[str]) -> str:
+def _separator(tag: re.Match[str]) -> str:
     name = (tag[1] or tag[2] or "").lower()
     if name in BLOCKS:
         return "\n"
@@ -140,17 +146,3 @@ def _without_unseen(markup: str) -> str:
         end = ENDS[start[1].lower()].search(markup, start.end())
         at = end.end() if end else len(markup)
     return "".join([*kept, markup[at:]]) if kept else markup
-
-
-def _with_lines_of_pre(markup: str) -> str:
-    """With the line ends of preformatted text as tags, as white space is folded next."""
-    before, *rest = PRE.split(markup)
-    if not rest:
-        return markup
-    return "<pre".join([before, *map(_lines_as_tags, rest)])
-
-
-def _lines_as_tags(part: str) -> str:
-    end = END_OF_PRE.search(part)
-    inside = part[: end.start()] if end else part
-    return inside.replace("\n", "<br>") + part[len(inside) :]

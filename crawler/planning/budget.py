@@ -17,6 +17,7 @@ from crawler.utils.text import DAY, amount, count, period, rounded_up, span
 from schedules.allocation.plan import BudgetTooSmall, GoalTooHigh, Terms, budget_for
 from schedules.evaluation.feeds import FEED_POLICIES
 from schedules.history import Flags
+from schedules.population import Population
 from schedules.terms import POLICIES, UNBOUNDED, WEEK_DAYS, least_per_day
 
 DAY_HOURS = 24
@@ -190,9 +191,9 @@ def _cap(asked: float | None, budget: float, name: str, hours: int) -> float | N
     return cap
 
 
-def too_small(budget: float, error: BudgetTooSmall, gathered: Gathered) -> ConfigError:
+def too_small(budget: float, error: BudgetTooSmall, population: Population) -> ConfigError:
     """The budget is below what one visit of each target in its longest interval takes."""
-    longest, least = gathered.population.max_hours, rounded_up(error.least_per_day)
+    longest, least = population.max_hours, rounded_up(error.least_per_day)
     how = (
         f"every {period(float(longest[0]))}" if np.ptp(longest) == 0
         else "at their longest intervals"

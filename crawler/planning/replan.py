@@ -178,7 +178,7 @@ def _made(gathered: Gathered, terms: Terms, budget: Budget, now_hours: float) ->
     try:
         return plan(gathered.population, gathered.histories, terms, now_hours, present)
     except BudgetTooSmall as error:
-        raise too_small(budget.per_day, error, gathered) from None
+        raise too_small(budget.per_day, error, gathered.population) from None
 
 
 def _reaches(made: Plan, wish: Wish) -> bool:
@@ -230,7 +230,7 @@ def _made_feeds(gathered: Gathered, terms: Terms, now_hours: float) -> FeedsPlan
             watched.schedules,
         )  # fmt: skip
     except BudgetTooSmall as error:
-        raise too_small(terms.budget_per_day, error, gathered) from None
+        raise too_small(terms.budget_per_day, error, gathered.population) from None
 
 
 def windows_of(gathered: Gathered) -> Ints:

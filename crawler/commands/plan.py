@@ -109,7 +109,7 @@ async def _draw(db: Database, config: Config, found: Document, picture: Path) ->
     import numpy as np
 
     from crawler.planning import plots as pictures
-    from crawler.planning.run import changes_by_hour, gathered_of
+    from crawler.planning.replan import changes_by_hour, gathered_of
     from schedules.estimation.estimate import estimate
     from schedules.windows import DAYS
 

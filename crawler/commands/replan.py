@@ -122,7 +122,7 @@ def _read(unit: Callable[[str], T], text: str | None, option: str) -> T | None:
 
 async def _replan(config: Config, order: Order, say: Say) -> list[Document]:
     # Slow to import: not before there is something to plan.
-    from crawler.planning.run import replan_parts
+    from crawler.planning.replan import replan_parts
     from crawler.storage import leases
     from crawler.storage.store import opened
 

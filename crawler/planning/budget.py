@@ -1,4 +1,4 @@
-"""What a plan may spend: as it is asked for, or as it is spent now."""
+"""What a plan may spend: as options say, as a goal needs, or as it is spent now."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from crawler.utils.text import DAY, amount, count, period, rounded_up, span
 from schedules.allocation.plan import BudgetTooSmall, GoalTooHigh, Terms, budget_for
 from schedules.evaluation.feeds import FEED_POLICIES
 from schedules.history import Flags
+from schedules.population import Population
 from schedules.terms import POLICIES, UNBOUNDED, WEEK_DAYS, least_per_day
 
 DAY_HOURS = 24
@@ -44,7 +45,7 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What is in effect before a replan.
+    """The plans in effect before a replan.
 
     latest: the latest plan of each spider; None before the first
     older:  all plans that targets still follow, by id as text
@@ -61,12 +62,12 @@ class Effect:
 
         A learning phase is no plan of what to spend.
         """
-        found = {str(one["_id"]): one for one in self.latest.values() if one is not None}
+        plans = {str(plan["_id"]): plan for plan in self.latest.values() if plan is not None}
         return [
-            one
-            for one in found.values()
-            if one.get("policy") in (*POLICIES, *FEED_POLICIES)
-            and (self.everything or set(one["spiders"]) <= set(self.latest))
+            plan
+            for plan in plans.values()
+            if plan.get("policy") in (*POLICIES, *FEED_POLICIES)
+            and (self.everything or set(plan["spiders"]) <= set(self.latest))
         ]
 
     @property
@@ -74,14 +75,14 @@ class Effect:
         """How the present plan was asked for, but for its budget; nothing if there are several."""
         if len(self.whole) != 1:
             return Wish()
-        (one,) = self.whole
-        daily, budget = one.get("daily_cap", 0), one.get("budget_per_day")
+        (plan,) = self.whole
+        daily, budget = plan.get("daily_cap", 0), plan.get("budget_per_day")
         usual = math.ceil(CAP_OF_BUDGET * budget) if budget else 0
         return Wish(
-            policy=one["policy"],
-            objective=one.get("objective"),
+            policy=plan["policy"],
+            objective=plan.get("objective"),
             daily_cap=None if daily == usual else daily,
-            hourly_cap=one.get("hourly_cap"),
+            hourly_cap=plan.get("hourly_cap"),
         )
 
 
@@ -113,75 +114,66 @@ def budget_of(gathered: Gathered, wish: Wish, effect: Effect, now_hours: float) 
     """
     if wish.budget is not None:
         return Budget(wish.budget, ASKED)
-    if wish.has_goal:
-        return Budget(_of_goal(gathered, wish, now_hours), GOAL)
-    return _kept(gathered, effect)
-
-
-def _of_goal(gathered: Gathered, wish: Wish, now_hours: float) -> float:
-    """Requests a day with which the policy optimal is expected to reach the goal."""
+    if not wish.has_goal:
+        return _current(gathered, effect)
     days = None if wish.max_age_hours is None else wish.max_age_hours / DAY_HOURS
     try:
-        return budget_for(gathered.population, gathered.histories, now_hours, wish.freshness, days)
+        per_day = budget_for(
+            gathered.population, gathered.histories, now_hours, wish.freshness, days
+        )
     except GoalTooHigh as error:
         best = f"{error.best:.3f}" if days is None else span(error.best * DAY)
         goal = f"freshness {wish.freshness:g}" if days is None else f"age {wish.max_age_hours:g} h"
         raise ConfigError(
             f"{goal} cannot be reached: even hourly visits to all would give {best}"
         ) from None
+    return Budget(per_day, GOAL)
 
 
-def _kept(gathered: Gathered, effect: Effect) -> Budget:
+def _current(gathered: Gathered, effect: Effect) -> Budget:
     """What is spent now: by the plans in effect, and at fixed intervals where there is none.
 
     A plan's own budget counts, as what is really spent of it would shrink with each replan. Where
     the user has chosen the number, new targets have to make do with it too.
     """
     watched, whole = gathered.watched, effect.whole
-    planned = _planned(watched, effect)
-    kept = sum(_spending(one) for one in whole) + _spent_apart(gathered, whole, planned)
-    sources = {one["_id"]: one.get("budget_from", INTERVALS) for one in whole}
-    chosen = [one for one in whole if sources[one["_id"]] in (ASKED, GOAL)]
-    growing = ~planned & ~np.isin(watched.spider, _numbers(watched, chosen))
+
+    # The polls of a learning phase, whose plan has an end, come on top of what plans spend.
+    lasting = [
+        plan is None or plan.get("until") is None for plan in map(effect.older.get, watched.plans)
+    ]
+    planned = np.array([*lasting, False])[watched.plan]
+    spent = sum(
+        float(plan.get("budget_per_day") or plan["totals"]["requests_per_day"]) for plan in whole
+    )
+    # Targets whose plan is for other spiders too, which do not take part.
+    apart = planned & ~_planned_by(whole, watched)
+    spent += float(watched.schedules.visits_per_week[apart].sum() / WEEK_DAYS)
+    sources = {plan["_id"]: plan.get("budget_from", INTERVALS) for plan in whole}
+    chosen = [plan for plan in whole if sources[plan["_id"]] in (ASKED, GOAL)]
+    growing = ~planned & ~_planned_by(chosen, watched)
     added = float(gathered.fixed[growing].sum())
     source = set(sources.values()) | ({INTERVALS} if growing.any() or not whole else set())
     return Budget(
-        max(kept + added, least_per_day(gathered.population)),
+        max(spent + added, least_per_day(gathered.population)),
         source.pop() if len(source) == 1 else PLANS,
         bool(planned.any()),
         added,
     )
 
 
-def _numbers(watched: Watched, documents: list[Document]) -> list[int]:
-    """Numbers of the spiders that plans are for."""
-    names = {name for one in documents for name in one["spiders"]}
-    return [number for number, name in enumerate(watched.spiders) if name in names]
+def _planned_by(plans: list[Document], watched: Watched) -> Flags:
+    """(n,) targets of the spiders that these plans are for."""
+    names = {name for plan in plans for name in plan["spiders"]}
+    numbers = [number for number, name in enumerate(watched.spiders) if name in names]
+    return np.isin(watched.spider, numbers)
 
 
-def _spending(one: Document) -> float:
-    return float(one.get("budget_per_day") or one["totals"]["requests_per_day"])
-
-
-def _planned(watched: Watched, effect: Effect) -> Flags:
-    """(n,) targets whose plan says what to spend; the polls of a learning phase come on top."""
-    plans = map(effect.older.get, watched.plans)
-    lasting = [one is None or one.get("until") is None for one in plans]
-    return np.array([*lasting, False])[watched.plan]
-
-
-def _spent_apart(gathered: Gathered, whole: list[Document], planned: Flags) -> float:
-    """Visits a day of those planned targets whose plan is for other spiders too."""
-    watched = gathered.watched
-    apart = planned & ~np.isin(watched.spider, _numbers(watched, whole))
-    return float(watched.schedules.visits_per_week[apart].sum() / WEEK_DAYS)
-
-
-def _cap(asked: float | None, budget: float, name: str, hours: int) -> float | None:
+def _cap(most: float | None, budget: float, name: str, hours: int) -> float | None:
     """Requests at most in so many hours; None: no cap."""
-    if not asked:
+    if not most:
         return None
-    cap, share = max(1, math.floor(asked)), budget * hours / DAY_HOURS
+    cap, share = max(1, math.floor(most)), budget * hours / DAY_HOURS
     if math.isfinite(budget) and cap < share * (1 - 1e-9):
         raise ConfigError(
             f"the {name} cap {cap:,} is too low for {amount(budget)} requests a day "
@@ -190,13 +182,11 @@ def _cap(asked: float | None, budget: float, name: str, hours: int) -> float | N
     return cap
 
 
-def too_small(budget: float, error: BudgetTooSmall, gathered: Gathered) -> ConfigError:
+def too_small(budget: float, error: BudgetTooSmall, population: Population) -> ConfigError:
     """The budget is below what one visit of each target in its longest interval takes."""
-    longest, least = gathered.population.max_hours, rounded_up(error.least_per_day)
-    how = (
-        f"every {period(float(longest[0]))}" if np.ptp(longest) == 0
-        else "at their longest intervals"
-    )  # fmt: skip
+    longest, least = population.max_hours, rounded_up(error.least_per_day)
+    even = np.ptp(longest) == 0
+    how = f"every {period(float(longest[0]))}" if even else "at their longest intervals"
     return ConfigError(
         f"budget {amount(budget)}/day is below the least possible: "
         f"{count(error.targets, 'target')} {how} need {least}/day "

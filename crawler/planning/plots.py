@@ -1,4 +1,4 @@
-"""Pictures of a plan, as files; no screen is needed."""
+"""Plots as files: the calendar of a plan, and curves of simulations. No screen is needed."""
 
 from __future__ import annotations
 
@@ -19,123 +19,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.gridspec import GridSpec
 
-KINDS = (".png", ".svg")
-INK, QUIET = "#222222", "#666666"
+SUFFIXES = (".png", ".svg")
+INK, QUIET, GREY = "#222222", "#666666", "#606060"
 CHANGES_TEXT = "expected, at the hour in which they happen; visits come best shortly after"
 GUESSED_TEXT = f"{NOT_KNOWN}; a guess from what pages usually do"
-SIZE_INCHES = (9.5, 8.2)
 DOTS = 150
+CALENDAR_INCHES, CURVES_INCHES = (9.5, 8.2), (10, 4.8)
 HOURS = range(0, DAY_HOURS + 1, 3)
-
-
-@dataclass(frozen=True, slots=True)
-class Calendar:
-    """A local week of requests and of changes.
-
-    requests, changes: (168,) in each hour of the week, 0 = Monday 00:00
-    known: whether the changes are more than a guess
-    """
-
-    title: str
-    subtitle: str
-    requests: Floats
-    changes: Floats
-    known: bool = True
-
-
-class Panel(NamedTuple):
-    """One week: what it shows, and one hue from light to dark, which all eyes can read."""
-
-    what: str
-    text: str
-    hue: str
-    known: bool = True
-
-
-def check(path: Path) -> None:
-    """Raise ConfigError unless a picture can be written there."""
-    if path.suffix.lower() not in KINDS:
-        raise ConfigError(f"{path}: a picture is a .png or a .svg file")
-    if not path.parent.is_dir():
-        raise ConfigError(f"{path}: there is no folder {path.parent}")
-
-
-def draw(calendar: Calendar, path: Path) -> None:
-    """Write the picture; ConfigError where that is not possible."""
-    from matplotlib.figure import Figure
-
-    check(path)
-    figure = Figure(figsize=SIZE_INCHES, layout="constrained")
-    figure.suptitle(
-        f"{calendar.title}\n", x=0.012, ha="left", fontsize=14, weight="bold", color=INK
-    )
-    # One grid for both weeks, so that an hour is at the same place in both.
-    heights, widths = (1, 3.4, 0.55, 1, 3.4), (24, 4, 0.5)
-    grid = figure.add_gridspec(5, 3, height_ratios=heights, width_ratios=widths)
-    requests = Panel("Requests", calendar.subtitle, "Blues")
-    text = CHANGES_TEXT if calendar.known else GUESSED_TEXT
-    changes = Panel("Changes", text, "Oranges", calendar.known)
-    _week(figure, grid, 0, calendar.requests, requests)
-    _week(figure, grid, 3, calendar.changes, changes)
-    try:
-        figure.savefig(path, dpi=DOTS, facecolor="white")
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from None
-
-
-def _week(figure: Figure, grid: GridSpec, row: int, values: Floats, panel: Panel) -> None:
-    """A week as a table of colours, with sums by hour above it and by day beside it."""
-    table = values.reshape(len(DAYS), DAY_HOURS)
-    main = figure.add_subplot(grid[row + 1, 0])
-    top, side = figure.add_subplot(grid[row, 0]), figure.add_subplot(grid[row + 1, 1])
-    image = main.imshow(table, aspect="auto", cmap=panel.hue, vmin=0, interpolation="nearest")
-    top.bar(range(DAY_HOURS), table.sum(0), width=0.85, color=image.cmap(0.7))
-    side.barh(range(len(DAYS)), table.sum(1), height=0.75, color=image.cmap(0.7))
-    _label(main)
-    _bare(top, side)
-    top.set_xlim(main.get_xlim())
-    side.set_ylim(main.get_ylim())
-    if panel.known:
-        _sums_beside(side, table.sum(1))
-    top.set_title(panel.what, loc="left", fontsize=12, weight="bold", color=INK, pad=18)
-    top.text(0, 1.1, panel.text, transform=top.transAxes, fontsize=9, color=QUIET)
-    bar = figure.colorbar(image, cax=figure.add_subplot(grid[row + 1, 2]))
-    bar.set_label(f"{panel.what.lower()} in the hour", color=QUIET, fontsize=8)
-    bar.ax.tick_params(labelsize=8, colors=QUIET, length=2)
-    bar.outline.set_visible(False)
-
-
-def _label(axes: Axes) -> None:
-    """Hours and days; a line between days."""
-    axes.set_xticks([hour - 0.5 for hour in HOURS], [f"{hour:02}:00" for hour in HOURS])
-    axes.set_yticks(range(len(DAYS)), DAYS)
-    axes.tick_params(labelsize=9, colors=INK, length=2)
-    for day in range(1, len(DAYS)):
-        axes.axhline(day - 0.5, color="white", linewidth=1.5)
-    for edge in axes.spines.values():
-        edge.set_color("#bbbbbb")
-
-
-def _bare(*several: Axes) -> None:
-    """Bars alone."""
-    for axes in several:
-        axes.set_xticks([])
-        axes.set_yticks([])
-        for edge in axes.spines.values():
-            edge.set_visible(False)
-
-
-def _sums_beside(axes: Axes, sums: Floats) -> None:
-    """Each bar's number at its end."""
-    most = sums.max(initial=0.0) or 1.0
-    axes.set_xlim(0, 1.8 * most)
-    for day, total in enumerate(sums.tolist()):
-        text = f"{total:,.0f}" if most >= 20 else f"{total:.2g}"
-        axes.text(total + 0.07 * most, day, text, va="center", fontsize=8, color=INK)
-
-
-SUFFIXES = (".png", ".svg")
-GREY = "#606060"
 STYLE: dict[str, Any] = {
     "font.size": 10, "axes.titlesize": 10, "axes.grid": True,
     "axes.spines.top": False, "axes.spines.right": False,
@@ -175,10 +65,97 @@ LOOKS = {
 }
 
 
-def check_name(path: Path) -> None:
-    """ConfigError where a picture has no name that can be drawn to."""
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """A local week of requests and of changes.
+
+    requests, changes: (168,) in each hour of the week, 0 = Monday 00:00
+    known: whether the changes are more than a guess
+    """
+
+    title: str
+    subtitle: str
+    requests: Floats
+    changes: Floats
+    known: bool = True
+
+
+class Panel(NamedTuple):
+    """One week: what it shows, and one hue from light to dark, which all eyes can read."""
+
+    what: str
+    text: str
+    hue: str
+    known: bool = True
+
+
+def check(path: Path) -> None:
+    """Raise ConfigError unless a picture can be written there."""
     if path.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"--plot {path}: the name has to end in {' or '.join(SUFFIXES)}")
+        raise ConfigError(f"{path}: a picture is a .png or a .svg file")
+    if not path.parent.is_dir():
+        raise ConfigError(f"{path}: there is no folder {path.parent}")
+
+
+def draw(calendar: Calendar, path: Path) -> None:
+    """Write the picture; ConfigError where that is not possible."""
+    from matplotlib.figure import Figure
+
+    check(path)
+    figure = Figure(figsize=CALENDAR_INCHES, layout="constrained")
+    figure.suptitle(
+        f"{calendar.title}\n", x=0.012, ha="left", fontsize=14, weight="bold", color=INK
+    )
+    # One grid for both weeks, so that an hour is at the same place in both.
+    heights, widths = (1, 3.4, 0.55, 1, 3.4), (24, 4, 0.5)
+    grid = figure.add_gridspec(5, 3, height_ratios=heights, width_ratios=widths)
+    requests = Panel("Requests", calendar.subtitle, "Blues")
+    text = CHANGES_TEXT if calendar.known else GUESSED_TEXT
+    changes = Panel("Changes", text, "Oranges", calendar.known)
+    _week(figure, grid, 0, calendar.requests, requests)
+    _week(figure, grid, 3, calendar.changes, changes)
+    try:
+        figure.savefig(path, dpi=DOTS, facecolor="white")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
+
+
+def _week(figure: Figure, grid: GridSpec, row: int, values: Floats, panel: Panel) -> None:
+    """A week as a table of colours, with sums by hour above it and by day beside it."""
+    table = values.reshape(len(DAYS), DAY_HOURS)
+    main = figure.add_subplot(grid[row + 1, 0])
+    top, side = figure.add_subplot(grid[row, 0]), figure.add_subplot(grid[row + 1, 1])
+    image = main.imshow(table, aspect="auto", cmap=panel.hue, vmin=0, interpolation="nearest")
+    top.bar(range(DAY_HOURS), table.sum(0), width=0.85, color=image.cmap(0.7))
+    side.barh(range(len(DAYS)), table.sum(1), height=0.75, color=image.cmap(0.7))
+    main.set_xticks([hour - 0.5 for hour in HOURS], [f"{hour:02}:00" for hour in HOURS])
+    main.set_yticks(range(len(DAYS)), DAYS)
+    main.tick_params(labelsize=9, colors=INK, length=2)
+    for day in range(1, len(DAYS)):
+        main.axhline(day - 0.5, color="white", linewidth=1.5)
+    for edge in main.spines.values():
+        edge.set_color("#bbbbbb")
+    for axes in (top, side):
+        axes.set_xticks([])
+        axes.set_yticks([])
+        for edge in axes.spines.values():
+            edge.set_visible(False)
+    top.set_xlim(main.get_xlim())
+    side.set_ylim(main.get_ylim())
+    if panel.known:
+        # Each bar's number at its end.
+        sums = table.sum(1)
+        most = sums.max(initial=0.0) or 1.0
+        side.set_xlim(0, 1.8 * most)
+        for day, total in enumerate(sums.tolist()):
+            text = f"{total:,.0f}" if most >= 20 else f"{total:.2g}"
+            side.text(total + 0.07 * most, day, text, va="center", fontsize=8, color=INK)
+    top.set_title(panel.what, loc="left", fontsize=12, weight="bold", color=INK, pad=18)
+    top.text(0, 1.1, panel.text, transform=top.transAxes, fontsize=9, color=QUIET)
+    bar = figure.colorbar(image, cax=figure.add_subplot(grid[row + 1, 2]))
+    bar.set_label(f"{panel.what.lower()} in the hour", color=QUIET, fontsize=8)
+    bar.ax.tick_params(labelsize=8, colors=QUIET, length=2)
+    bar.outline.set_visible(False)
 
 
 @contextmanager
@@ -191,14 +168,21 @@ def side_by_side(path: Path, title: str) -> Iterator[tuple[Axes, Axes]]:
     from matplotlib.figure import Figure
 
     with mpl.rc_context(cast(Any, STYLE)):
-        figure = Figure(figsize=(10, 4.8), layout="constrained")
+        figure = Figure(figsize=CURVES_INCHES, layout="constrained")
         left, right = figure.subplots(1, 2)
         yield left, right
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
         figure.legend(
             *left.get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False
         )
-        _save(figure, path)
+        # A date in the file would make equal curves different files.
+        metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_replace(path) as draft:
+                figure.savefig(draft, dpi=DOTS, metadata=metadata)
+        except OSError as error:
+            raise ConfigError(f"--plot {path}: {error.strerror or error}") from None
 
 
 def draw_line(axes: Axes, policy: str, points: Iterable[tuple[float, float]]) -> None:
@@ -220,14 +204,3 @@ def scale_by_factors(axes: Axes, of_what: str) -> None:
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel(of_what)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    # A date in the file would make equal curves different files.
-    metadata = {"Date": None} if path.suffix.lower() == ".svg" else None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_replace(path) as draft:
-            figure.savefig(draft, dpi=150, metadata=metadata)
-    except OSError as error:
-        raise ConfigError(f"--plot {path}: {error.strerror or error}") from None

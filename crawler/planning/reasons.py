@@ -19,11 +19,19 @@ from crawler.storage.targets import ADAPTIVE, PERIOD
 from crawler.utils.text import amount, count, period
 from schedules.allocation import policies as groups
 from schedules.calendar import AFTER_CHANGE, AFTER_NONE
-from schedules.history import DAY_HOURS, Ints
+from schedules.history import DAY_HOURS
 from schedules.schedule import WEEK_HOURS, Schedule, Schedules
 from schedules.windows import DAYS, day_names, describe
 
-BY_POLICY = {
+Words = list[list[str]]
+
+DAY_SETS = 2**7
+MORE = "more than"
+HINTS = {
+    "lastmod": "A sitemap said that it changed",
+    "list": "A list page says other things of it than before",
+}
+FEEDS_BY_POLICY = {
     "uniform": "It has an even interval, the same as all feeds (policy uniform).",
     "min-delay": (
         "It has an even interval: fetches grow with the square root of weight and posts (policy "
@@ -34,90 +42,50 @@ BY_POLICY = {
         "(policy min-missing)."
     ),
 }
-
-
-def reasons_of_feed(
-    target: Document, known: Document, price: float | None, most_hours: float, now: datetime
-) -> list[str]:
-    """Sentences, what decided first.
-
-    known: the feed's document in `feeds`    price: of a fetch in posts, None where none is known
-    """
-    plan = target.get("plan")
-    return [
-        *(_of_plan(plan, price, most_hours) if plan else ()),
-        *_of_window(target, known),
-        *_of_losses(known),
-        *_of_push(known.get("push") or {}, now),
-        *_of_bounds(known.get("bounds") or {}),
-    ]
-
-
-def _of_plan(plan: Document, price: float | None, most_hours: float) -> Iterator[str]:
-    if rule := BY_POLICY.get(plan.get("policy", "")):
-        yield rule
-        return
-    if plan.get("bound") == "floor":
-        yield (
-            f"It has the least there is, a fetch every {period(most_hours)} (floor): more would "
-            "not pay, and no feed is left unseen for longer."
-        )
-    if plan.get("bound") == "kept":
-        yield "It keeps the schedule it had: a new one would save too little to move it (kept)."
-    if price is None:
-        return
-    worth, value = plan.get("worth"), plan.get("value")
-    if worth:
-        yield f"The last fetch that it has saves {amount(worth)} posts; a fetch costs {_of(price)}."
-    if value:
-        yield f"One more would save {amount(value)} posts."
-
-
-def _of(price: float) -> str:
-    return f"{amount(price)} posts (price)"
-
-
-def _of_window(target: Document, known: Document) -> Iterator[str]:
-    window = known.get("window")
-    if not window:
-        return
-    if known.get("full"):
-        yield f"Its document holds {count(window, 'post')}; older ones leave it and are lost."
-    else:
-        yield (
-            f"Its document held {count(window, 'post')} at most, and none was seen to leave: "
-            f"{target.get('window')} are counted on."
-        )
-
-
-def _of_losses(known: Document) -> Iterator[str]:
-    if lapses := known.get("lapses"):
-        yield (
-            f"At {count(lapses, 'visit')} no post of the visit before was left: about "
-            f"{known.get('missed', 0):,.0f} posts were lost."
-        )
-
-
-def _of_push(push: Document, now: datetime) -> Iterator[str]:
-    if is_proven(push, now):
-        yield "A hub delivers its posts, so it is asked rarely, in case a delivery gets lost."
-    elif is_active(push, now):
-        yield "A hub has promised to deliver its posts; until it has done so, the plan holds."
-
-
-def _of_bounds(bounds: Document) -> Iterator[str]:
-    if every := bounds.get("every_hours"):
-        yield f"It asks not to be fetched more often than every {period(every)}."
-    if hours := bounds.get("skip_hours"):
-        yield f"It asks not to be fetched in the hours {', '.join(map(str, hours))} (UTC)."
-    if skipped := bounds.get("skip_days"):
-        yield f"It asks not to be fetched on {', '.join(DAYS[day] for day in skipped)}."
-
-
-MORE = "more than"
-HINTS = {
-    "lastmod": "A sitemap said that it changed",
-    "list": "A list page says other things of it than before",
+_BY_GROUP = (
+    "It has the group of the changes that were seen in a mean week (policy {}), and that group's "
+    "fixed times: midnight where more changes fall in the day, noon where they fall in the night."
+)
+_BY_CURVE = (
+    "It has an even interval: visits a week {}, at one price for all, and never less than one "
+    "every {{most}}."
+)
+BY_RULE = {
+    "groups": _BY_GROUP.format("groups"),
+    "groups6": _BY_GROUP.format("groups6"),
+    "uniform": _BY_CURVE.format("are the same for all pages"),
+    "sqrt": _BY_CURVE.format("grow with the square root of its changes"),
+    "freshness": _BY_CURVE.format(
+        "are those that are fresh most of the time, which gives up pages that change too fast"
+    ),
+    "harmonic": _BY_CURVE.format("follow the harmonic rule of LambdaCrawl"),
+    "age": _BY_CURVE.format("are those of the least mean age"),
+    PERIOD: "It is a cell with a period of its own, which no replan touches (period).",
+    ADAPTIVE: (
+        f"Each visit sets its interval: times {AFTER_CHANGE:g} after a change, times "
+        f"{AFTER_NONE:g} after none, and never over {{most}}."
+    ),
+}
+BY_BOUND = {
+    "prior": "It was never seen twice: it has what a page of its kind usually needs (prior).",
+    "kept": (
+        "It keeps the schedule it had: a new one would save too little to be worth a move (kept)."
+    ),
+    "exploration": (
+        "It is hardly known: in its first ten days it has even intervals, as many visits as its "
+        "price allows, to see the whole week (exploration)."
+    ),
+    "floor": (
+        "It has the least there is, a visit every {most} (floor): more would not pay, and no page "
+        "is left unseen for longer."
+    ),
+}
+FEEDS_BY_BOUND = {
+    "kept": "It keeps the schedule it had: a new one would save too little to move it (kept).",
+    "floor": (
+        "It has the least there is, a fetch every {most} (floor): more would not pay, and no feed "
+        "is left unseen for longer."
+    ),
 }
 
 
@@ -155,12 +123,24 @@ class Facts:
 
 def reasons(facts: Facts) -> list[str]:
     """Sentences, what decided first."""
+    sentences = [*_now(facts)]
+    if facts.feed is None or not facts.target.get("plan"):
+        sentences += _of_plan(facts)
     if facts.feed is not None:
-        price = (facts.whole or {}).get("price")
-        of_feed = reasons_of_feed(facts.target, facts.feed, price, facts.most, facts.now)
-        unplanned = [] if facts.target.get("plan") else [*_bound(facts)]
-        return [*_now(facts), *unplanned, *of_feed, *_windows(facts.site), *_caps(facts)]
-    return [*_now(facts), *_bound(facts), *_windows(facts.site), *_caps(facts)]
+        sentences += [*_of_feed_plan(facts), *_of_feed(facts, facts.feed)]
+    hours = facts.site.open_hours
+    if not hours.all():
+        names = ", ".join(describe(hours))
+        sentences.append(
+            f"The wrapper lets it be visited in {int(hours.sum())} of {WEEK_HOURS} hours of the "
+            f"week only (window): {names}."
+        )
+    if facts.waiting:
+        sentences.append(
+            f"The last pass left {count(facts.waiting, 'target')} waiting, as a cap was reached "
+            "(cap): visits may come later than planned."
+        )
+    return sentences
 
 
 def _now(facts: Facts) -> Iterator[str]:
@@ -182,7 +162,8 @@ def _now(facts: Facts) -> Iterator[str]:
         yield "It was never visited so far; the first visit does not wait for a plan."
 
 
-def _bound(facts: Facts) -> Iterator[str]:
+def _of_plan(facts: Facts) -> Iterator[str]:
+    """What the plan of a page says."""
     plan = facts.target.get("plan")
     if plan is None:
         if not (facts.target.get("alias_of") or facts.target.get("gone")):
@@ -194,34 +175,15 @@ def _bound(facts: Facts) -> Iterator[str]:
     if (rule := BY_RULE.get(plan.get("policy", ""))) is not None:
         yield rule.format(most=period(facts.most))
         return
-    yield from _of_market(plan.get("bound"), facts)
-
-
-def _of_market(bound: str | None, facts: Facts) -> Iterator[str]:
-    worth = facts.worth
-    if bound == "prior":
-        yield "It was never seen twice: it has what a page of its kind usually needs (prior)."
-    if bound == "kept":
-        yield (
-            "It keeps the schedule it had: a new one would save too little to be worth a move "
-            "(kept)."
-        )
-    if bound == "exploration":
-        yield (
-            "It is hardly known: in its first ten days it has even intervals, as many visits as "
-            "its price allows, to see the whole week (exploration)."
-        )
-    if bound == "floor":
-        yield (
-            f"It has the least there is, a visit every {period(facts.most)} (floor): more would "
-            "not pay, and no page is left unseen for longer."
-        )
+    bound, worth = plan.get("bound"), facts.worth
+    if bound in BY_BOUND:
+        yield BY_BOUND[bound].format(most=period(facts.most))
     if bound == "ceiling" and worth.more is None:
         yield f"It has the most there is, a visit every {period(facts.least)} (ceiling)."
-    yield from _price(worth)
+    yield from _of_price(worth)
 
 
-def _price(worth: Worth) -> Iterator[str]:
+def _of_price(worth: Worth) -> Iterator[str]:
     if worth.price is None:
         return
     price = f"the price of a request, {amount(worth.price)} hours of staleness"
@@ -245,89 +207,79 @@ def _against(value: float, price: float) -> str:
     return "less than" if value < price * 0.9 else "about"
 
 
-def _windows(site: Site) -> Iterator[str]:
-    hours = site.open_hours
-    if not hours.all():
-        names = ", ".join(describe(hours))
+def _of_feed_plan(facts: Facts) -> Iterator[str]:
+    """What the plan of a feed says."""
+    plan, price = facts.target.get("plan") or {}, (facts.whole or {}).get("price")
+    if rule := FEEDS_BY_POLICY.get(plan.get("policy", "")):
+        yield rule
+        return
+    if (bound := plan.get("bound")) in FEEDS_BY_BOUND:
+        yield FEEDS_BY_BOUND[bound].format(most=period(facts.most))
+    worth, value = plan.get("worth"), plan.get("value")
+    if worth and price is not None:
         yield (
-            f"The wrapper lets it be visited in {int(hours.sum())} of {WEEK_HOURS} hours of the "
-            f"week only (window): {names}."
+            f"The last fetch that it has saves {amount(worth)} posts; a fetch costs "
+            f"{amount(price)} posts (price)."
         )
+    if value and price is not None:
+        yield f"One more would save {amount(value)} posts."
 
 
-def _caps(facts: Facts) -> Iterator[str]:
-    if facts.waiting:
+def _of_feed(facts: Facts, feed: Document) -> Iterator[str]:
+    """What the document of a feed holds, and what the feed asks for."""
+    if window := feed.get("window"):
+        if feed.get("full"):
+            yield f"Its document holds {count(window, 'post')}; older ones leave it and are lost."
+        else:
+            yield (
+                f"Its document held {count(window, 'post')} at most, and none was seen to leave: "
+                f"{facts.target.get('window')} are counted on."
+            )
+    if lapses := feed.get("lapses"):
         yield (
-            f"The last pass left {count(facts.waiting, 'target')} waiting, as a cap was reached "
-            "(cap): visits may come later than planned."
+            f"At {count(lapses, 'visit')} no post of the visit before was left: about "
+            f"{feed.get('missed', 0):,.0f} posts were lost."
         )
-
-
-_BY_GROUP = (
-    "It has the group of the changes that were seen in a mean week (policy {}), and that group's "
-    "fixed times: midnight where more changes fall in the day, noon where they fall in the night."
-)
-_BY_CURVE = (
-    "It has an even interval: visits a week {}, at one price for all, and never less than one "
-    "every {{most}}."
-)
-BY_RULE = {
-    "groups": _BY_GROUP.format("groups"),
-    "groups6": _BY_GROUP.format("groups6"),
-    "uniform": _BY_CURVE.format("are the same for all pages"),
-    "sqrt": _BY_CURVE.format("grow with the square root of its changes"),
-    "freshness": _BY_CURVE.format(
-        "are those that are fresh most of the time, which gives up pages that change too fast"
-    ),
-    "harmonic": _BY_CURVE.format("follow the harmonic rule of LambdaCrawl"),
-    "age": _BY_CURVE.format("are those of the least mean age"),
-    PERIOD: "It is a cell with a period of its own, which no replan touches (period).",
-    ADAPTIVE: (
-        f"Each visit sets its interval: times {AFTER_CHANGE:g} after a change, times "
-        f"{AFTER_NONE:g} after none, and never over {{most}}."
-    ),
-}
-
-
-Words = list[list[str]]
-DAY_SETS = 2**7
+    push, bounds = feed.get("push") or {}, feed.get("bounds") or {}
+    if is_proven(push, facts.now):
+        yield "A hub delivers its posts, so it is asked rarely, in case a delivery gets lost."
+    elif is_active(push, facts.now):
+        yield "A hub has promised to deliver its posts; until it has done so, the plan holds."
+    if every := bounds.get("every_hours"):
+        yield f"It asks not to be fetched more often than every {period(every)}."
+    if hours := bounds.get("skip_hours"):
+        yield f"It asks not to be fetched in the hours {', '.join(map(str, hours))} (UTC)."
+    if skipped := bounds.get("skip_days"):
+        yield f"It asks not to be fetched on {', '.join(DAYS[day] for day in skipped)}."
 
 
 def in_words(schedules: Schedules) -> Words:
     """The times of each of n schedules, the same as `groups.times_of` has for one."""
+    # Nearly all schedules have slots in one week: these are put into words together.
+    owner = np.repeat(np.arange(len(schedules)), np.diff(schedules.first))
+    here = schedules.weeks[owner] == 1
+    day, hour = np.divmod(schedules.slots[here].astype(np.int64), DAY_HOURS)
+    order = np.lexsort((hour, owner[here]))
+    owner, day, hour = owner[here][order], day[order], hour[order]
+    begins = np.flatnonzero(np.diff(owner * DAY_HOURS + hour, prepend=-1))
+    days = np.bitwise_or.reduceat(1 << day, begins) if len(begins) else begins
+    words = _daily_words()[hour[begins] * DAY_SETS + days].tolist()
+    bounds = np.searchsorted(owner[begins], np.arange(len(schedules) + 1)).tolist()
+    result = [words[begin:end] for begin, end in pairwise(bounds)]
+    # Many have one slot in several weeks, and these are few different ones.
     single = np.diff(schedules.first) == 1
     rare = np.flatnonzero((schedules.weeks > 1) & single)
-    rest = np.flatnonzero(((schedules.weeks > 1) & ~single) | (schedules.every_hours > 0))
-    result = _weekly(schedules)
     weeks, slots = schedules.weeks[rare].tolist(), schedules.slots[schedules.first[rare]].tolist()
-    for row, words in zip(rare.tolist(), map(_rare, weeks, slots), strict=True):
-        result[row] = [words]
-    for row in rest.tolist():
-        result[row] = _of_one(schedules[row])
+    for row, rarely in zip(rare.tolist(), map(_rare_words, weeks, slots), strict=True):
+        result[row] = [rarely]
+    others = ((schedules.weeks > 1) & ~single) | (schedules.every_hours > 0)
+    for row in np.flatnonzero(others).tolist():
+        result[row] = _words(schedules[row])
     return result
 
 
-def _weekly(schedules: Schedules) -> Words:
-    """Those of one week; nothing for others."""
-    owner = np.repeat(np.arange(len(schedules)), np.diff(schedules.first))
-    here = schedules.weeks[owner] == 1
-    begins, words = _runs(owner[here], schedules.slots[here])
-    bounds = np.searchsorted(begins, np.arange(len(schedules) + 1)).tolist()
-    return [words[begin:end] for begin, end in pairwise(bounds)]
-
-
-def _runs(owner: Ints, slots: NDArray[np.uint16]) -> tuple[Ints, list[str]]:
-    """Target and words of each hour of the day at which one has visits."""
-    day, hour = np.divmod(slots.astype(np.int64), DAY_HOURS)
-    order = np.lexsort((hour, owner))
-    owner, day, hour = owner[order], day[order], hour[order]
-    begins = np.flatnonzero(np.diff(owner * DAY_HOURS + hour, prepend=-1))
-    days = np.bitwise_or.reduceat(1 << day, begins) if len(begins) else begins
-    return owner[begins], _all_words()[hour[begins] * DAY_SETS + days].tolist()
-
-
 @cache
-def _all_words() -> NDArray[Any]:
+def _daily_words() -> NDArray[Any]:
     """(3072,) words for each hour of the day on each set of weekdays."""
     days = [[day for day in range(7) if chosen >> day & 1] for chosen in range(DAY_SETS)]
     names = [day_names(listed) or "daily" for listed in days]
@@ -335,11 +287,11 @@ def _all_words() -> NDArray[Any]:
 
 
 @lru_cache(maxsize=4096)
-def _rare(weeks: int, slot: int) -> str:
-    return _of_one(Schedule(weeks, (slot,)))[0]
+def _rare_words(weeks: int, slot: int) -> str:
+    return _words(Schedule(weeks, (slot,)))[0]
 
 
-def _of_one(schedule: Schedule) -> list[str]:
+def _words(schedule: Schedule) -> list[str]:
     if schedule.every_hours:
         return [f"every {period(schedule.every_hours)}"]
     return [" ".join(time) for time in groups.times_of(schedule)]

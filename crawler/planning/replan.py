@@ -1,117 +1,65 @@
-"""A replan: what is asked and what is known become a plan, not yet in effect."""
+"""A replan: what options ask for and what is known become a plan, which is then written.
+
+`replan_parts` goes from the database to the database: read, plan, write; pages first, then feeds.
+`replanned` and `replanned_feeds` make a plan that is not yet in effect.
+"""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
+from crawler.config import Config
+from crawler.errors import ConfigError
 from crawler.planning.budget import (
     DAY_HOURS,
     GOAL,
-    Budget,
     Effect,
     terms_of,
     terms_within,
     too_small,
 )
-from crawler.planning.population import Gathered
+from crawler.planning.population import Gathered, gather, longest_interval
 from crawler.planning.reasons import in_words
-from crawler.planning.report import document_of, limits_of, spending_of
-from crawler.planning.request import Wish
-from crawler.storage import plans
-from crawler.storage import plans as timetables
+from crawler.planning.report import document_of, document_of_feeds, limits_of
+from crawler.planning.request import BALANCED, FEEDS, OBJECTIVES, Order, Part, Wish, parts_of
+from crawler.storage import histories, plans, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.histories import Watched
 from crawler.storage.plans import Moved
 from crawler.storage.targets import ADAPTIVE, EPOCH
-from crawler.utils.text import amount, is_known
+from crawler.utils.text import amount, rounded_up
+from crawler.utils.time import Clock
 from schedules import calendar
+from schedules.allocation import optimal as market
 from schedules.allocation import policies as groups
-from schedules.allocation.plan import BOUNDS, BudgetTooSmall, Plan, Terms, plan
+from schedules.allocation.plan import BOUNDS, BudgetTooSmall, Plan, plan
+from schedules.compiled import parts
+from schedules.estimation.estimate import Estimate, estimate
 from schedules.feeds.plan import FeedsPlan, plan_feeds
 from schedules.first_look import USUAL_WINDOW
 from schedules.history import Flags, Floats, Ints
-from schedules.schedule import Schedules
-from schedules.terms import WEEK_DAYS, least_per_day
+from schedules.schedule import WEEK_HOURS, Schedules
+from schedules.terms import Terms, least_per_day
 
 HOUR_MILLISECONDS = 3_600_000
 MILLISECOND = timedelta(milliseconds=1)
-ROWS_DIGITS = 5
-
-
-def next_visits(gathered: Gathered, schedules: Schedules, rows: Ints, now_hours: float) -> Floats:
-    """(m,) hours since 1970 (UTC) of the next visits of some targets under new schedules.
-
-    Never later than the longest interval after the last visit; what is due stays due.
-    """
-    watched, population = gathered.watched, gathered.population
-    when = np.empty(len(rows))
-    zone = np.array([str(one) for one in population.zones])[population.site[rows]]
-    for name in np.unique(zone):
-        here = np.flatnonzero(zone == name)
-        own = population.zones[population.site[rows[here[0]]]]
-        when[here] = calendar.next_visits(schedules.of(rows[here]), own, now_hours)
-    latest = watched.visited[rows] + population.max_hours[rows]
-    when = np.maximum(np.fmin(when, latest), now_hours)
-    due: Floats = watched.next_visit[rows]
-    result: Floats = np.where(due <= now_hours, due, when)
-    return result
-
-
-def batch(
-    gathered: Gathered, made: Plan | FeedsPlan, policy: str, rows: Ints, when: Floats
-) -> list[Moved]:
-    """`_id`, plan and next visit of some targets. when: (m,) hours since 1970 (UTC)."""
-    ids = gathered.watched.ids
-    columns = {"policy": [policy] * len(rows), **_columns(made, rows)}
-    if policy == ADAPTIVE:
-        population = gathered.population
-        columns["min_hours"] = population.min_hours[rows].tolist()
-        columns["max_hours"] = population.max_hours[rows].tolist()
-    times = np.rint(when * HOUR_MILLISECONDS).astype(np.int64).tolist()
-    values = zip(*columns.values(), strict=True)
-    return [
-        (ids[row], dict(zip(columns, part, strict=True)), EPOCH + at * MILLISECOND)
-        for row, at, part in zip(rows.tolist(), times, values, strict=True)
-    ]
-
-
-def _columns(made: Plan | FeedsPlan, rows: Ints) -> dict[str, list[Any]]:
-    """What is written of some targets, column by column."""
-    some = made.schedules.of(rows)
-    slots, codes = some.slots.tolist(), groups.nearest_group(some.visits_per_week).tolist()
-    return {
-        "group": [groups.NAMES[code] for code in codes],
-        "windows": in_words(some),
-        "visits_per_week": _numbers(some.visits_per_week),
-        "weeks": some.weeks.tolist(),
-        "slots": [slots[begin:end] for begin, end in pairwise(some.first.tolist())],
-        "every_hours": some.every_hours.tolist(),
-        "phase_hours": some.phase_hours.tolist(),
-        **{name: _numbers(column) for name, column in made.figures(rows).items()},
-        "value": _numbers(made.value[rows]),
-        "worth": _numbers(made.worth[rows]),
-        "bound": [BOUNDS[code] for code in made.bound[rows].tolist()],
-    }
-
-
-def _numbers(column: Floats) -> list[float | None]:
-    """Rounded; what cannot be known is null, as JSON knows no NaN."""
-    values: list[float | None] = np.round(column, ROWS_DIGITS).tolist()
-    for unknown in np.flatnonzero(~np.isfinite(column)).tolist():
-        values[unknown] = None
-    return values
-
-
+DIGITS = 5
 BATCH = 2000
+# How often a goal's budget is raised, and by how much, until the plan reaches the goal.
 TRIES, MORE = 4, 1.02
+# Halvings of a shared budget.
+HALVINGS = 10
+# So many feeds tell the price for all, and so many targets when all of them change.
+ENOUGH_FEEDS, ENOUGH_TARGETS = 4_000, 50_000
+
+Say = Callable[[str], None]
+Price = Callable[[float], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +72,7 @@ class Replan:
 
     gathered: Gathered
     plan: Plan | FeedsPlan
-    terms: Terms
+    policy: str
     document: Document
     written: Flags
     now_hours: float
@@ -139,8 +87,64 @@ class Replan:
         rows = np.flatnonzero(self.written)
         when = next_visits(self.gathered, self.plan.schedules, rows, self.now_hours)
         for begin in range(0, len(rows), BATCH):
-            some = slice(begin, begin + BATCH)
-            yield batch(self.gathered, self.plan, self.terms.policy, rows[some], when[some])
+            part = slice(begin, begin + BATCH)
+            yield self._batch(rows[part], when[part])
+
+    def _batch(self, rows: Ints, when: Floats) -> list[Moved]:
+        made, ids, population = self.plan, self.gathered.watched.ids, self.gathered.population
+        schedules = made.schedules.of(rows)
+        slots = schedules.slots.tolist()
+        codes = groups.nearest_group(schedules.visits_per_week).tolist()
+        columns = {
+            "policy": [self.policy] * len(rows),
+            "group": [groups.NAMES[code] for code in codes],
+            "windows": in_words(schedules),
+            "visits_per_week": _numbers(schedules.visits_per_week),
+            "weeks": schedules.weeks.tolist(),
+            "slots": [slots[begin:end] for begin, end in pairwise(schedules.first.tolist())],
+            "every_hours": schedules.every_hours.tolist(),
+            "phase_hours": schedules.phase_hours.tolist(),
+            **{name: _numbers(column) for name, column in made.figures(rows).items()},
+            "value": _numbers(made.value[rows]),
+            "worth": _numbers(made.worth[rows]),
+            "bound": [BOUNDS[code] for code in made.bound[rows].tolist()],
+        }
+        if self.policy == ADAPTIVE:
+            columns["min_hours"] = population.min_hours[rows].tolist()
+            columns["max_hours"] = population.max_hours[rows].tolist()
+        times = np.rint(when * HOUR_MILLISECONDS).astype(np.int64).tolist()
+        values = zip(*columns.values(), strict=True)
+        return [
+            (ids[row], dict(zip(columns, part, strict=True)), EPOCH + at * MILLISECOND)
+            for row, at, part in zip(rows.tolist(), times, values, strict=True)
+        ]
+
+
+def _numbers(column: Floats) -> list[float | None]:
+    """Rounded; what cannot be known is null, as JSON knows no NaN."""
+    values: list[float | None] = np.round(column, DIGITS).tolist()
+    for unknown in np.flatnonzero(~np.isfinite(column)).tolist():
+        values[unknown] = None
+    return values
+
+
+def next_visits(gathered: Gathered, schedules: Schedules, rows: Ints, now_hours: float) -> Floats:
+    """(m,) hours since 1970 (UTC) of the next visits of some targets under new schedules.
+
+    Never later than the longest interval after the last visit; what is due stays due.
+    """
+    watched, population = gathered.watched, gathered.population
+    when = np.empty(len(rows))
+    zone = np.array([str(each) for each in population.zones])[population.site[rows]]
+    for name in np.unique(zone):
+        here = np.flatnonzero(zone == name)
+        own = population.zones[population.site[rows[here[0]]]]
+        when[here] = calendar.next_visits(schedules.of(rows[here]), own, now_hours)
+    latest = watched.visited[rows] + population.max_hours[rows]
+    when = np.maximum(np.fmin(when, latest), now_hours)
+    due: Floats = watched.next_visit[rows]
+    result: Floats = np.where(due <= now_hours, due, when)
+    return result
 
 
 def hours_of(moment: datetime) -> float:
@@ -148,37 +152,43 @@ def hours_of(moment: datetime) -> float:
     return (moment - EPOCH) / timedelta(hours=1)
 
 
+async def gathered_of(
+    db: Database, config: Config, now: datetime, spiders: Sequence[str] | None
+) -> Gathered:
+    """All that is known of the targets of some spiders; ConfigError where there are none."""
+    watched = await histories.read(db, now, spiders)
+    if not len(watched):
+        raise ConfigError("no targets to plan for (scrapy crawl finds them)")
+    return await gather(db, watched, config, hours_of(now))
+
+
 async def effect_of(db: Database, watched: Watched, now: datetime, *, everything: bool) -> Effect:
-    """What is in effect for these targets. everything: whether they are all there are."""
+    """The plans in effect for these targets. everything: whether they are all there are."""
     latest = {name: await plans.latest(db, name, now) for name in watched.spiders}
-    return Effect(latest, await timetables.plans_of(db, watched.plans), everything)
+    return Effect(latest, await plans.plans_of(db, watched.plans), everything)
 
 
 def replanned(gathered: Gathered, wish: Wish, effect: Effect, now: datetime) -> Replan:
-    """The plan that is asked for; ConfigError if it cannot be made."""
-    hours = hours_of(now)
+    """The plan for pages that options ask for; ConfigError if it cannot be made."""
+    hours, schedules = hours_of(now), gathered.watched.schedules
     terms, budget = terms_of(gathered, wish, effect, hours)
-    made = _made(gathered, terms, budget, hours)
     # A goal's budget is found without caps, and without love of the present schedules.
-    for _ in range(TRIES if budget.source == GOAL and not budget.kept else 0):
-        if _reaches(made, wish):
+    tries = TRIES if budget.source == GOAL and not budget.kept else 0
+    while True:
+        try:
+            made = plan(gathered.population, gathered.histories, terms, hours, schedules)
+        except BudgetTooSmall as error:
+            raise too_small(budget.per_day, error, gathered.population) from None
+        if not tries or _reaches(made, wish):
             break
+        tries -= 1
         budget = replace(budget, per_day=budget.per_day * MORE)
         terms = terms_within(wish, budget)
-        made = _made(gathered, terms, budget, hours)
     learning = learned(gathered, effect, now)
     written = (made.moved | followed_otherwise(gathered, terms.policy, effect)) & ~learning
     count = int(np.count_nonzero(learning))
     document = document_of(gathered, wish, terms, budget, made, count) | {"at": now}
-    return Replan(gathered, made, terms, document, written, hours)
-
-
-def _made(gathered: Gathered, terms: Terms, budget: Budget, now_hours: float) -> Plan:
-    present = gathered.watched.schedules
-    try:
-        return plan(gathered.population, gathered.histories, terms, now_hours, present)
-    except BudgetTooSmall as error:
-        raise too_small(budget.per_day, error, gathered) from None
+    return Replan(gathered, made, terms.policy, document, written, hours)
 
 
 def _reaches(made: Plan, wish: Wish) -> bool:
@@ -186,6 +196,28 @@ def _reaches(made: Plan, wish: Wish) -> bool:
     if wish.freshness is not None:
         return float(1 - made.stale.mean()) >= wish.freshness
     return float(made.age_days.mean()) * DAY_HOURS <= (wish.max_age_hours or 0.0)
+
+
+def replanned_feeds(gathered: Gathered, wish: Wish, effect: Effect, now: datetime) -> Replan:
+    """The plan for feeds that options ask for; ConfigError if it cannot be made."""
+    hours, windows = hours_of(now), windows_of(gathered)
+    terms, budget = terms_of(gathered, wish, effect, hours)
+    try:
+        made = plan_feeds(
+            gathered.population, gathered.histories, windows, terms, hours,
+            gathered.watched.schedules,
+        )  # fmt: skip
+    except BudgetTooSmall as error:
+        raise too_small(terms.budget_per_day, error, gathered.population) from None
+    written = made.moved | followed_otherwise(gathered, terms.policy, effect)
+    document = document_of_feeds(gathered, terms, budget, made) | {"at": now}
+    return Replan(gathered, made, terms.policy, document, written, hours)
+
+
+def windows_of(gathered: Gathered) -> Ints:
+    """(n,) posts that the documents hold; the usual where that was never seen."""
+    window = gathered.watched.window
+    return np.where(window > 0, window, USUAL_WINDOW)
 
 
 def followed_otherwise(gathered: Gathered, policy: str, effect: Effect) -> Flags:
@@ -196,98 +228,155 @@ def followed_otherwise(gathered: Gathered, policy: str, effect: Effect) -> Flags
     """
     watched, limits = gathered.watched, limits_of(gathered) if policy == ADAPTIVE else None
     other = [
-        one is None or one.get("policy") != policy or one.get("limits") != limits
-        for one in map(effect.older.get, watched.plans)
+        old is None or old.get("policy") != policy or old.get("limits") != limits
+        for old in map(effect.older.get, watched.plans)
     ]
     return np.array([*other, True])[watched.plan]
 
 
 def learned(gathered: Gathered, effect: Effect, now: datetime) -> Flags:
     """(n,) targets that follow a plan which ends by itself, and has not ended."""
-    plans = map(effect.older.get, gathered.watched.plans)
-    goes_on = [one is not None and one.get("until", now) > now for one in plans]
+    followed = map(effect.older.get, gathered.watched.plans)
+    goes_on = [old is not None and old.get("until", now) > now for old in followed]
     return np.array([*goes_on, False])[gathered.watched.plan]
 
 
-DIGITS = 5
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A part with what is known of its targets. began: when reading began, in seconds."""
+
+    part: Part
+    gathered: Gathered
+    effect: Effect
+    wish: Wish
+    began: float
 
 
-def replanned_feeds(gathered: Gathered, wish: Wish, effect: Effect, now: datetime) -> Replan:
-    """The plan that is asked for; ConfigError if it cannot be made."""
-    hours = hours_of(now)
-    terms, budget = terms_of(gathered, wish, effect, hours)
-    made = _made_feeds(gathered, terms, hours)
-    written = made.moved | followed_otherwise(gathered, terms.policy, effect)
-    document = _document_of(gathered, terms, budget, made) | {"at": now}
-    return Replan(gathered, made, terms, document, written, hours)
+async def replan_parts(db: Database, config: Config, order: Order, say: Say) -> list[Document]:
+    """The plans that were made, of pages first."""
+    clock = Clock(config.clock_offset_hours)
+    stored, of_feeds = await targets.spiders(db), await targets.feed_spiders(db)
+    requested = parts_of(order, stored, of_feeds, config)
+    if not requested:
+        raise ConfigError("no targets to plan for (scrapy crawl finds them)")
+    if not order.dry_run:
+        await plans.recover(db, clock.now(), order.spiders)
+    whole = len(requested) == 1 and order.kind is None
+    tasks = []
+    for part in requested:
+        began, now = time.perf_counter(), clock.now()
+        say(f"reading what is known of {part.kind}")
+        spiders = None if part.everything and whole else part.spiders
+        gathered = await gathered_of(db, config, now, spiders)
+        effect = await effect_of(db, gathered.watched, now, everything=part.everything)
+        wish = part.wish.over(effect.wish) if part.as_it_is else part.wish
+        tasks.append(Task(part, gathered, effect, wish, began))
+    if order.shared and len(tasks) > 1:
+        say("sharing the budget")
+        pages, feeds = tasks
+        shares = shares_of(pages.gathered, feeds.gathered, pages.wish, config, clock.now())
+        tasks = [
+            replace(task, wish=replace(task.wish, budget=share))
+            for task, share in zip(tasks, shares, strict=True)
+        ]
+    return [await _carry_out(db, config, task, say, dry_run=order.dry_run) for task in tasks]
 
 
-def _made_feeds(gathered: Gathered, terms: Terms, now_hours: float) -> FeedsPlan:
-    watched = gathered.watched
-    try:
-        return plan_feeds(
-            gathered.population, gathered.histories, windows_of(gathered), terms, now_hours,
-            watched.schedules,
-        )  # fmt: skip
-    except BudgetTooSmall as error:
-        raise too_small(terms.budget_per_day, error, gathered) from None
-
-
-def windows_of(gathered: Gathered) -> Ints:
-    """(n,) posts that the documents hold; the usual where that was never seen."""
-    window = gathered.watched.window
-    return np.where(window > 0, window, USUAL_WINDOW)
-
-
-def _document_of(gathered: Gathered, terms: Terms, budget: Budget, made: FeedsPlan) -> Document:
-    """The document of a plan, as it will stand in `plans`."""
-    watched = gathered.watched
-    return {
-        "kind": "feeds",
-        "spiders": sorted(watched.spiders),
-        "policy": terms.policy,
-        **spending_of(terms, budget),
-        "price": _number(made.price),
-        "targets": len(watched),
-        "unplanned": int(np.count_nonzero(watched.plan < 0)),
-        "totals": _totals(gathered, made),
-        "bounds": {BOUNDS[code]: n for code, n in sorted(Counter(made.bound.tolist()).items())},
-        "ignored": {"future": watched.ahead},
-        "warnings": list(_warnings(gathered, terms, made)),
+async def _carry_out(
+    db: Database, config: Config, task: Task, say: Say, *, dry_run: bool
+) -> Document:
+    """Plan, write, and return the document."""
+    now, feeds = Clock(config.clock_offset_hours).now(), task.part.kind == FEEDS
+    say(f"planning {len(task.gathered.watched):,} {task.part.kind}")
+    began = time.perf_counter()
+    make = replanned_feeds if feeds else replanned
+    replan = make(task.gathered, task.wish, task.effect, now)
+    planning_seconds, moved = time.perf_counter() - began, replan.moved
+    if not dry_run:
+        say(f"writing {moved:,} of {replan.document['targets']:,} plans")
+        longest = timedelta(hours=longest_interval(config, feeds=feeds))
+        await plans.adopt(db, replan.document, replan.rows(), longest)
+    return replan.document | {
+        "moved": moved,
+        "dry_run": dry_run,
+        "seconds": round(time.perf_counter() - task.began, 3),
+        "planning_seconds": round(planning_seconds, 3),
     }
 
 
-def _totals(gathered: Gathered, made: FeedsPlan) -> Document:
-    posts, missed = made.believed.per_week, made.missed
-    figures = made.figures(np.arange(len(posts)))
-    got = posts - missed
-    collected = np.isfinite(made.delay_hours) & (got > 0)
-    waited = float((made.delay_hours[collected] * got[collected]).sum())
-    all_got = float(got[collected].sum())
-    return {
-        "requests_per_day": round(made.requests_per_day, DIGITS),
-        "least_per_day": round(least_per_day(gathered.population), DIGITS),
-        "known": is_known(figures["rate_low"].sum(), figures["rate_high"].sum()),
-        "posts_per_day": _number(float(posts.sum()) / WEEK_DAYS),
-        "missed_share": _number(float(missed.sum()) / float(posts.sum())),
-        "delay_hours": _number(waited / all_got if all_got else math.nan),
-    }
+def shares_of(
+    pages: Gathered, feeds: Gathered, wish: Wish, config: Config, now: datetime
+) -> tuple[float, float]:
+    """Requests a day for pages and for feeds; ConfigError where there is no budget to share.
 
-
-def _number(value: float) -> float | None:
-    return round(float(value), DIGITS) if math.isfinite(value) else None
-
-
-def _warnings(gathered: Gathered, terms: Terms, made: FeedsPlan) -> Iterator[str]:
-    """What the user should know about this plan, a sentence each."""
-    watched = gathered.watched
-    if unseen := int(np.isnan(gathered.histories.until).sum()):
-        yield f"{unseen:,} of the feeds were never read: they are planned like the others"
-    if watched.ahead:
-        yield f"{watched.ahead:,} feeds had visits in the future, which were ignored"
-    spends = made.requests_per_day
-    if terms.daily_cap and spends > terms.daily_cap:
-        yield (
-            f"the plan wants {amount(spends)} requests a day, over the daily cap "
-            f"{terms.daily_cap:,.0f}: the crawl will fall behind"
+    A lost post counts as `post_hours` hours in which a page is stale.
+    """
+    if wish.budget is None:
+        raise ConfigError("a shared budget has to be given (--budget N or FRESHET_BUDGET)")
+    least = least_per_day(pages.population), least_per_day(feeds.population)
+    if wish.budget < sum(least):
+        raise ConfigError(
+            f"budget {amount(wish.budget)}/day is below the least possible: pages and feeds need "
+            f"{rounded_up(sum(least))}/day together"
         )
+    hours = hours_of(now)
+    return parted(
+        wish.budget, least, _page_price(pages, wish, hours),
+        _feed_price(feeds, hours, config.post_hours),
+    )  # fmt: skip
+
+
+def parted(
+    budget: float, least: tuple[float, float], of_pages: Price, of_feeds: Price
+) -> tuple[float, float]:
+    """Shares of a budget at which both prices are equal, or as near as the least needs allow.
+
+    Prices fall with what is spent: hours of staleness that the last request a day saves.
+    """
+    low, high = least[0], budget - least[1]
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        if of_pages(middle) > of_feeds(budget - middle):
+            low = middle
+        else:
+            high = middle
+    share = (low + high) / 2
+    return share, budget - share
+
+
+def _page_price(pages: Gathered, wish: Wish, now_hours: float) -> Price:
+    sample, share = market.sampled(estimate(pages.population, pages.histories))
+    terms = Terms(aim=OBJECTIVES[wish.objective or BALANCED])
+    none = Schedules.none(len(sample.population))
+    least = least_per_day(sample.population)
+
+    def price(per_day: float) -> float:
+        spending = replace(terms, budget_per_day=max(per_day * share, least))
+        return market.draft(sample, spending, now_hours, none).price
+
+    return price
+
+
+def _feed_price(feeds: Gathered, now_hours: float, post_hours: float) -> Price:
+    rows = np.argsort(feeds.population.key)[:ENOUGH_FEEDS]
+    population, histories = feeds.population.of(rows), feeds.histories.of(rows)
+    window, share = windows_of(feeds)[rows], len(rows) / len(feeds.population)
+    none, least = Schedules.none(len(rows)), least_per_day(population)
+
+    def price(per_day: float) -> float:
+        terms = Terms(budget_per_day=max(per_day * share, least))
+        made = plan_feeds(population, histories, window, terms, now_hours, none)
+        return made.price * post_hours
+
+    return price
+
+
+def changes_by_hour(believed: Estimate) -> Floats:
+    """(168,) changes a week expected in each hour of the local week, of all targets together."""
+    n = len(believed.population)
+    if n > ENOUGH_TARGETS:
+        believed = believed.of(np.argsort(believed.population.key)[:ENOUGH_TARGETS])
+    week = np.zeros(WEEK_HOURS)
+    for part in parts(len(believed.population)):
+        week += believed.rates(part).mean @ believed.profiles(part)
+    return week * (n / max(1, len(believed.population)))

@@ -1,4 +1,7 @@
-"""What is to be known of a plan as a whole: its document in `plans`."""
+"""A plan as a whole: its document in `plans`, and overviews of what plans and changes look like.
+
+The planner writes the document; `scrapy plan` and the dashboards read the overviews.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,7 @@ import numpy as np
 from crawler.planning.budget import Budget
 from crawler.planning.population import Gathered
 from crawler.planning.request import BALANCED, Wish
-from crawler.storage import plans as timetables
-from crawler.storage import visits as changes
+from crawler.storage import plans, visits
 from crawler.storage.client import Database, Document
 from crawler.storage.sites import Site
 from crawler.storage.targets import ADAPTIVE
@@ -22,74 +24,137 @@ from crawler.utils.text import amount, count, is_known, listed
 from schedules.allocation.outlook import outlook
 from schedules.allocation.plan import BOUNDS, Plan, Terms
 from schedules.allocation.policies import NAMES
+from schedules.feeds.plan import FeedsPlan
 from schedules.history import DAY_HOURS, Floats
-from schedules.population import Population
 from schedules.schedule import WEEK_HOURS, Schedules
-from schedules.terms import UNBOUNDED, WEEK_DAYS, least_visits
+from schedules.terms import UNBOUNDED, WEEK_DAYS, least_per_day, least_visits
 from schedules.windows import DAYS
 
 # So many targets tell the mean of all.
 ENOUGH = 20_000
 DIGITS = 5
+# Of the day at which a table has a column each, if no more hours are used.
+COLUMNS = 8
+# So many pages are listed by name.
+FEW = 30
+OF_A_PLAN = (
+    "_id", "at", "spiders", "policy", "objective", "budget_per_day", "daily_cap", "hourly_cap",
+    "price", "moved", "targets", "warnings",
+)  # fmt: skip
+
+Row = Mapping[str, Any]
 
 
 def document_of(
     gathered: Gathered, wish: Wish, terms: Terms, budget: Budget, made: Plan, learning: int
 ) -> Document:
-    """The document of a plan, as it will stand in `plans`.
+    """The document of a plan for pages, as it will stand in `plans`.
 
     learning: how many targets are left alone
     """
-    watched = gathered.watched
-    document: Document = {
-        "kind": "pages",
-        "spiders": sorted(watched.spiders),
-        "policy": terms.policy,
+    document = {
+        **_beginning("pages", gathered, terms, budget, made),
         "objective": wish.objective or BALANCED,
-        **spending_of(terms, budget),
-        "price": _number(made.price),
-        "targets": len(watched),
-        "unplanned": int(np.count_nonzero(watched.plan < 0)),
         "learning": learning,
-        "totals": _totals(made) | _against_daily(made),
-        "bounds": _bounds(made),
-        "ignored": {"future": watched.ahead},
-        "dated": sorted(np.array(watched.spiders)[gathered.believed].tolist()),
-        "warnings": _warnings(gathered, terms, made, learning),
+        "totals": _totals(made),
+        "dated": sorted(np.array(gathered.watched.spiders)[gathered.believed].tolist()),
+        "warnings": [
+            *_warnings_of_the_past(gathered, learning),
+            *_warnings_of_the_sites(gathered),
+            *_warnings_of_the_plan(terms, made),
+        ],
     }
     return document | ({"limits": limits_of(gathered)} if terms.policy == ADAPTIVE else {})
 
 
-def spending_of(terms: Terms, budget: Budget) -> Document:
-    """What a plan may spend, and where that is from."""
+def document_of_feeds(
+    gathered: Gathered, terms: Terms, budget: Budget, made: FeedsPlan
+) -> Document:
+    """The document of a plan for feeds, as it will stand in `plans`."""
+    posts, missed = made.believed.per_week, made.missed
+    rates = made.figures(np.arange(len(posts)))
+    got = posts - missed
+    collected = np.isfinite(made.delay_hours) & (got > 0)
+    waited = float((made.delay_hours[collected] * got[collected]).sum())
+    all_got = float(got[collected].sum())
+    warnings = []
+    if unseen := int(np.isnan(gathered.histories.until).sum()):
+        warnings.append(
+            f"{unseen:,} of the feeds were never read: they are planned like the others"
+        )
+    if ahead := gathered.watched.ahead:
+        warnings.append(f"{ahead:,} feeds had visits in the future, which were ignored")
+    spends = made.requests_per_day
+    if terms.daily_cap and spends > terms.daily_cap:
+        warnings.append(
+            f"the plan wants {amount(spends)} requests a day, over the daily cap "
+            f"{terms.daily_cap:,.0f}: the crawl will fall behind"
+        )
     return {
+        **_beginning("feeds", gathered, terms, budget, made),
+        "totals": {
+            "requests_per_day": round(spends, DIGITS),
+            "least_per_day": round(least_per_day(gathered.population), DIGITS),
+            "known": is_known(rates["rate_low"].sum(), rates["rate_high"].sum()),
+            "posts_per_day": _number(float(posts.sum()) / WEEK_DAYS),
+            "missed_share": _number(float(missed.sum()) / float(posts.sum())),
+            "delay_hours": _number(waited / all_got if all_got else math.nan),
+        },
+        "warnings": warnings,
+    }
+
+
+def _beginning(
+    kind: str, gathered: Gathered, terms: Terms, budget: Budget, made: Plan | FeedsPlan
+) -> Document:
+    """What documents of pages and of feeds have in common."""
+    watched = gathered.watched
+    return {
+        "kind": kind,
+        "spiders": sorted(watched.spiders),
+        "policy": terms.policy,
         "budget_per_day": _number(budget.per_day),
         "budget_from": budget.source,
         "budget_kept": budget.kept,
         "budget_added": _number(budget.added),
         "daily_cap": int(terms.daily_cap or 0),
         "hourly_cap": int(terms.hourly_cap or 0),
+        "price": _number(made.price),
+        "targets": len(watched),
+        "unplanned": int(np.count_nonzero(watched.plan < 0)),
+        "bounds": {BOUNDS[code]: n for code, n in sorted(Counter(made.bound.tolist()).items())},
+        "ignored": {"future": watched.ahead},
     }
+
+
+def _number(value: float) -> float | None:
+    """Rounded; None where there is none, as JSON knows no NaN."""
+    return round(float(value), DIGITS) if math.isfinite(value) else None
+
+
+def _mean(values: Floats) -> float:
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else math.nan
 
 
 def _totals(made: Plan) -> Document:
-    population = made.believed.population
+    """Requests and freshness of a plan, and of a visit a day to every target."""
+    believed, n = made.believed, len(made.stale)
+    least = least_visits(believed.population)
+    if n > ENOUGH:
+        believed = believed.of(np.argsort(believed.population.key)[:ENOUGH])
+    # A visit a day to each target, at an hour of its own.
+    key, m = believed.population.key, len(believed.population)
+    hour = (key % np.uint64(DAY_HOURS)).astype(np.int64)
+    slots = (hour[:, None] + np.arange(WEEK_DAYS) * DAY_HOURS).ravel().astype(np.uint16)
+    none, first = np.zeros(m), np.arange(m + 1) * WEEK_DAYS
+    daily = outlook(believed, Schedules(np.ones(m, np.uint8), first, slots, none, none))
     return {
         "requests_per_day": round(made.requests_per_day, DIGITS),
-        "least_per_day": round(float(least_visits(population).sum() / WEEK_DAYS), DIGITS),
+        "least_per_day": round(float(least.sum() / WEEK_DAYS), DIGITS),
         "known": is_known(float(np.nansum(made.rate_low)), float(np.nansum(made.rate_high))),
         "freshness": _number(1 - _mean(made.stale)),
         "age_days": _number(_mean(made.age_days)),
-    }
-
-
-def _against_daily(made: Plan) -> Document:
-    """What visiting every target once a day would take and give."""
-    believed, n = made.believed, len(made.stale)
-    if n > ENOUGH:
-        believed = believed.of(np.argsort(believed.population.key)[:ENOUGH])
-    daily = outlook(believed, _daily(believed.population))
-    return {
         "load": round(made.requests_per_day / n, DIGITS),
         "daily": {
             "requests_per_day": n,
@@ -99,41 +164,7 @@ def _against_daily(made: Plan) -> Document:
     }
 
 
-def _daily(population: Population) -> Schedules:
-    """A visit a day to each target, at an hour of its own."""
-    n = len(population)
-    hour = (population.key % np.uint64(DAY_HOURS)).astype(np.int64)
-    slots = hour[:, None] + np.arange(WEEK_DAYS) * DAY_HOURS
-    none, first = np.zeros(n), np.arange(n + 1) * WEEK_DAYS
-    return Schedules(np.ones(n, np.uint8), first, slots.ravel().astype(np.uint16), none, none)
-
-
-def _bounds(made: Plan) -> dict[str, int]:
-    """How many targets were bound by what."""
-    counts = Counter(made.bound.tolist())
-    return {BOUNDS[code]: n for code, n in sorted(counts.items())}
-
-
-def _mean(values: Floats) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else math.nan
-
-
-def _number(value: float) -> float | None:
-    return round(float(value), DIGITS) if math.isfinite(value) else None
-
-
-def _warnings(gathered: Gathered, terms: Terms, made: Plan, learning: int) -> list[str]:
-    """What the user should know about this plan, a sentence each."""
-    return [
-        *_of_the_past(gathered, learning),
-        *_of_the_sites(gathered),
-        *_of_the_hours(made),
-        *_of_the_spending(terms, made),
-    ]
-
-
-def _of_the_past(gathered: Gathered, learning: int) -> Iterator[str]:
+def _warnings_of_the_past(gathered: Gathered, learning: int) -> Iterator[str]:
     watched, past = gathered.watched, gathered.histories
     if not (past.until > past.since).any():
         yield "no page was seen twice so far: rates and hours are guesses that hold for any page"
@@ -145,27 +176,27 @@ def _of_the_past(gathered: Gathered, learning: int) -> Iterator[str]:
         yield f"{count(learning, 'target')} are being learned and keep their visits until then"
 
 
-def _of_the_sites(gathered: Gathered) -> Iterator[str]:
+def _warnings_of_the_sites(gathered: Gathered) -> Iterator[str]:
     population = gathered.population
-    if unknown := [one.name for one in gathered.sites if one.at is None]:
+    if unknown := [site.name for site in gathered.sites if site.at is None]:
         yield (
             f"no crawl has noted the wrapper of {listed(unknown)} so far: UTC, weight 1 and all "
             "hours are assumed"
         )
     least = np.bincount(population.site, least_visits(population), population.sites) / WEEK_DAYS
-    for one, needs in zip(gathered.sites, least.tolist(), strict=True):
+    for site, needs in zip(gathered.sites, least.tolist(), strict=True):
         caps = {"requests_per_day": needs, "requests_per_hour": needs / DAY_HOURS}
         for name, needed in caps.items():
-            cap = getattr(one, name)
+            cap = getattr(site, name)
             if cap is not None and cap < needed:
                 yield (
-                    f"{one.name}: {name} {cap} is below the {amount(needed)} that its targets "
+                    f"{site.name}: {name} {cap} is below the {amount(needed)} that its targets "
                     "need at their longest intervals; it will fall behind"
                 )
 
 
-def _of_the_hours(made: Plan) -> Iterator[str]:
-    """Some policies have fixed times, whatever the wrapper's hours are."""
+def _warnings_of_the_plan(terms: Terms, made: Plan) -> Iterator[str]:
+    # Some policies have fixed times, whatever the wrapper's hours are.
     population, schedules = made.believed.population, made.schedules
     site = np.repeat(population.site, np.diff(schedules.first))
     shut = ~population.open_hours[site, schedules.slots % WEEK_HOURS]
@@ -175,9 +206,6 @@ def _of_the_hours(made: Plan) -> Iterator[str]:
             f"{share:.0%} of the visits are planned for hours that wrappers close; they wait until "
             "the site opens"
         )
-
-
-def _of_the_spending(terms: Terms, made: Plan) -> Iterator[str]:
     spends = made.requests_per_day
     if terms.policy in UNBOUNDED and terms.daily_cap and spends > terms.daily_cap:
         yield (
@@ -197,10 +225,6 @@ def limits_of(gathered: Gathered) -> list[Document]:
         for name, least, most in zip(names, *hours, strict=True)
     ]
     return sorted(rows, key=lambda row: str(row["spider"]))
-
-
-Row = Mapping[str, Any]
-COLUMNS = 8
 
 
 def requests(slots: Iterable[Row], even: Iterable[Row] = ()) -> Floats:
@@ -242,18 +266,10 @@ def columns(week: Floats) -> tuple[list[str], Floats]:
     )
 
 
-# So many pages are listed by name.
-FEW = 30
-OF_A_PLAN = (
-    "_id", "at", "spiders", "policy", "objective", "budget_per_day", "daily_cap", "hourly_cap",
-    "price", "moved", "targets", "warnings",
-)  # fmt: skip
-
-
 async def of_plans(db: Database, names: list[str], documents: list[Document]) -> Document:
     """What plans say of the targets of some spiders. documents: the latest plans of these."""
-    groups = await timetables.groups(db, names)
-    slots, even = await timetables.slots(db, names), await timetables.even(db, names)
+    groups = await plans.groups(db, names)
+    slots, even = await plans.slots(db, names), await plans.even(db, names)
     week = requests(slots, even)
     for row in groups:
         row["known"] = is_known(row["rate_low"], row["rate_high"])
@@ -262,66 +278,62 @@ async def of_plans(db: Database, names: list[str], documents: list[Document]) ->
         key=lambda row: -NAMES.index(row["group"]),
     )
     count = sum(row["targets"] for row in groups)
-    learning = sum(row["targets"] for row in groups if row.get("group") == timetables.LEARNING)
-    found = {
-        "kind": "feeds" if {one.get("kind") for one in documents} == {"feeds"} else "pages",
+    learning = sum(row["targets"] for row in groups if row.get("group") == plans.LEARNING)
+    overview = {
+        "kind": "feeds" if {plan.get("kind") for plan in documents} == {"feeds"} else "pages",
         "spiders": names,
-        "plans": [_brief(one) for one in documents],
+        "plans": [{name: plan.get(name) for name in OF_A_PLAN} for plan in documents],
         "targets": count,
         "unplanned": count - learning - sum(row["targets"] for row in planned),
         "learning": learning,
         "groups": planned,
-        "totals": _totals_overview(planned, documents),
+        "totals": _totals_of_groups(planned, documents),
         "timetable": matrix(week),
         "even": {key: sum(row[key] for row in even) for key in ("targets", "per_week")},
     }
     if count <= FEW:
-        found["pages"] = await timetables.planned(db, names)
-    return found
+        overview["pages"] = await plans.planned(db, names)
+    return overview
 
 
-def _brief(one: Document) -> Document:
-    return {name: one.get(name) for name in OF_A_PLAN}
-
-
-def _totals_overview(groups: list[Document], documents: list[Document]) -> Document:
+def _totals_of_groups(groups: list[Document], documents: list[Document]) -> Document:
     """Requests a day, expected freshness and age, and the same for daily crawling."""
     n = sum(row["targets"] for row in groups)
-    daily = [one["totals"]["daily"] for one in documents if "daily" in (one.get("totals") or {})]
-    weights = [one["requests_per_day"] for one in daily]
+    totals = [plan["totals"] for plan in documents if "daily" in (plan.get("totals") or {})]
+    daily = [(each["daily"], each["daily"]["requests_per_day"]) for each in totals]
+    weighted = [(row, row["targets"]) for row in groups]
     per_day = sum(row["requests_per_day"] for row in groups)
-    of_groups = [row["targets"] for row in groups]
     low, high = (sum(row[name] for row in groups) for name in ("rate_low", "rate_high"))
     return {
         "known": is_known(low, high),
         "missed_per_week": round(sum(row["missed_per_week"] for row in groups), 3),
-        "delay_hours": _mean_overview([row["delay_hours"] for row in groups], of_groups),
+        "delay_hours": _weighted_mean("delay_hours", weighted),
         "requests_per_day": round(per_day, 3),
         "load": round(per_day / n, 5) if n else None,
-        "freshness": _mean_overview([row["freshness"] for row in groups], of_groups),
-        "age_days": _mean_overview([row["age_days"] for row in groups], of_groups),
+        "freshness": _weighted_mean("freshness", weighted),
+        "age_days": _weighted_mean("age_days", weighted),
         "daily": {
             "requests_per_day": n,
-            "freshness": _mean_overview([one["freshness"] for one in daily], weights),
-            "age_days": _mean_overview([one["age_days"] for one in daily], weights),
+            "freshness": _weighted_mean("freshness", daily),
+            "age_days": _weighted_mean("age_days", daily),
         },
     }
 
 
-def _mean_overview(values: list[float | None], weights: list[float]) -> float | None:
-    known = [(v, w) for v, w in zip(values, weights, strict=True) if v is not None and w]
-    total = sum(w for _, w in known)
-    return round(sum(v * w for v, w in known) / total, 5) if total else None
+def _weighted_mean(name: str, rows: Iterable[tuple[Row, float]]) -> float | None:
+    pairs = [(row[name], weight) for row, weight in rows if row[name] is not None and weight]
+    total = sum(weight for _, weight in pairs)
+    return round(sum(value * weight for value, weight in pairs) / total, 5) if total else None
 
 
 async def of_changes(db: Database, site: Site, since: datetime | None, most: int) -> Document:
     """Changes found at a site by URL (the `most` that changed most), weekday and hour."""
-    hours = await changes.by_hour(db, site.name, site.zone, since)
-    urls = await changes.by_url(db, site.name, site.zone, since, most)
+    hours = await visits.by_hour(db, site.name, site.zone, since)
+    urls = await visits.by_url(db, site.name, site.zone, since, most)
     for row in urls:
         week = sums(row.pop("hours"), "changes").reshape(len(DAYS), DAY_HOURS)
         row["weekdays"] = dict(zip(DAYS, week.sum(1).astype(int).tolist(), strict=True))
         row["hours"] = week.sum(0).astype(int).tolist()
-    tables = {key: matrix(sums(hours, key)) for key in changes.SUMS}
-    total = {key: sum(row[key] for row in hours) for key in changes.SUMS}
+    tables = {key: matrix(sums(hours, key)) for key in visits.SUMS}
+    total = {key: sum(row[key] for row in hours) for key in visits.SUMS}
     return {"spider": site.name, "timezone": site.timezone, "total": total, "urls": urls} | tables

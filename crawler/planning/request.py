@@ -12,6 +12,7 @@ from schedules.cost import Objective
 from schedules.evaluation.feeds import FEED_POLICIES
 from schedules.terms import POLICIES
 
+PAGES, FEEDS = KINDS = ("pages", "feeds")
 BALANCED = "balanced"
 OBJECTIVES = {
     BALANCED: Objective(),
@@ -22,7 +23,6 @@ OBJECTIVES = {
 }
 GOALS = ("budget", "freshness", "max_age_hours")
 OPTIONS = {"budget": "--budget", "freshness": "--freshness", "max_age_hours": "--max-age"}
-
 OF_PAGES = ("objective", "freshness", "max_age_hours")
 POLICIES_OF = {
     False: POLICIES,
@@ -60,48 +60,44 @@ class Wish:
     @property
     def has_goal(self) -> bool:
         """Whether it says, in one way or another, what may be spent."""
-        return any(getattr(self, name) is not None for name in GOALS)
+        return any(name in self.given for name in GOALS)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What it says."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     @property
     def asks(self) -> bool:
         """Whether it says anything at all."""
-        return bool(_said(self))
+        return bool(self.given)
 
     def over(self, other: Wish) -> Wish:
         """All of this wish, the other's where this one is silent; there is but one goal."""
-        mine, rest = _said(self), _said(other)
+        base = other.given
         if self.has_goal:
-            rest = {name: value for name, value in rest.items() if name not in GOALS}
-        return Wish(**(rest | mine))
+            base = {name: value for name, value in base.items() if name not in GOALS}
+        return Wish(**(base | self.given))
 
     def check(self, *, feeds: bool | None = None) -> None:
         """Raise ConfigError for unknown names, several goals, or amounts that make no sense.
 
         feeds: whether it is for feeds; None where that is not known yet
         """
-        _known("policy", self.policy, POLICIES_OF[feeds])
-        _known("objective", self.objective, tuple(OBJECTIVES))
-        if feeds and (asked := [name for name in OF_PAGES if getattr(self, name) is not None]):
-            option = OPTIONS.get(asked[0], "--objective")
+        for what, name, names in (
+            ("policy", self.policy, POLICIES_OF[feeds]),
+            ("objective", self.objective, tuple(OBJECTIVES)),
+        ):
+            if name is not None and name not in names:
+                raise ConfigError(f"no {what} {name!r}; there are: {', '.join(names)}")
+        if feeds and (of_pages := [name for name in OF_PAGES if name in self.given]):
+            option = OPTIONS.get(of_pages[0], "--objective")
             raise ConfigError(f"{option} is for pages; feeds take --budget and --policy")
-        goals = [OPTIONS[name] for name in GOALS if getattr(self, name) is not None]
+        goals = [OPTIONS[name] for name in GOALS if name in self.given]
         if len(goals) > 1:
             raise ConfigError(f"{' and '.join(goals)} exclude each other: give one of them")
         if self.budget is not None and self.budget <= 0:
             raise ConfigError("--budget has to be more than 0")
-
-
-def _said(wish: Wish) -> dict[str, Any]:
-    return {name: value for name, value in asdict(wish).items() if value is not None}
-
-
-def _known(what: str, name: str | None, names: tuple[str, ...]) -> None:
-    if name is not None and name not in names:
-        raise ConfigError(f"no {what} {name!r}; there are: {', '.join(names)}")
-
-
-PAGES, FEEDS = "pages", "feeds"
-KINDS = (PAGES, FEEDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,41 +130,30 @@ class Part:
 
 
 def parts_of(
-    order: Order, known: Sequence[str], feeds: Sequence[str], config: Config
+    order: Order, stored: Sequence[str], feeds: Sequence[str], config: Config
 ) -> list[Part]:
     """The parts of an order, pages first; ConfigError where it is not clear or cannot be.
 
-    known: all spiders that have targets     feeds: those of them that have feeds
+    stored: all spiders that have targets     feeds: those of them that have feeds
     """
-    _check_spiders(order, known)
-    chosen = [name for name in known if order.spiders is None or name in order.spiders]
-    of = {FEEDS: [n for n in chosen if n in feeds], PAGES: [n for n in chosen if n not in feeds]}
-    kinds = [kind for kind in KINDS if of[kind] and order.kind in (None, kind)]
-    if order.kind is not None and not kinds:
+    if unknown := sorted(set(order.spiders or ()) - set(stored)):
+        names = ", ".join(stored) or "none; run scrapy crawl first"
+        raise ConfigError(f"no targets of {unknown[0]!r}; spiders with targets: {names}")
+    parts = []
+    for kind in KINDS:
+        of_kind = [name for name in stored if (name in feeds) == (kind == FEEDS)]
+        chosen = [name for name in of_kind if order.spiders is None or name in order.spiders]
+        if chosen and order.kind in (None, kind):
+            wish = order.wish.over(Wish.of_config(config, feeds=kind == FEEDS))
+            everything = len(chosen) == len(of_kind)
+            parts.append(Part(kind, chosen, wish, everything, not order.wish.asks))
+    if order.kind is not None and not parts:
         raise ConfigError(f"--kind {order.kind}: there are none (scrapy targets shows what is)")
-    if len(kinds) > 1 and order.wish.asks and not order.shared:
+    if len(parts) > 1 and order.wish.asks and not order.shared:
         raise ConfigError(
             "pages and feeds are planned apart: say what is meant (--kind pages, --kind feeds or "
             "--spider NAME), or give them one budget (--shared-budget)"
         )
-    return [_part(order, kind, of[kind], known, feeds, config) for kind in kinds]
-
-
-def _part(
-    order: Order,
-    kind: str,
-    spiders: list[str],
-    known: Sequence[str],
-    feeds: Sequence[str],
-    config: Config,
-) -> Part:
-    wish = order.wish.over(Wish.of_config(config, feeds=kind == FEEDS))
-    wish.check(feeds=kind == FEEDS)
-    there = [name for name in known if (name in feeds) == (kind == FEEDS)]
-    return Part(kind, spiders, wish, len(spiders) == len(there), not order.wish.asks)
-
-
-def _check_spiders(order: Order, known: Sequence[str]) -> None:
-    if unknown := sorted(set(order.spiders or ()) - set(known)):
-        names = ", ".join(known) or "none; run scrapy crawl first"
-        raise ConfigError(f"no targets of {unknown[0]!r}; spiders with targets: {names}")
+    for part in parts:
+        part.wish.check(feeds=part.kind == FEEDS)
+    return parts

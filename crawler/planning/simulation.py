@@ -1,71 +1,265 @@
-"""What is asked of any simulation: options of the command line, checked."""
+"""What all simulations share: policies tried on a scenario, each with each amount, and compared.
+
+`PageSimulation`, `FeedSimulation` and `OverloadSimulation` add their scenario, how a policy plays
+on it, and its figures.
+"""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import math
 import os
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from rich import box
+from rich.console import Console
 from rich.table import Table
 
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.items import Kind
-from crawler.planning import plots as pictures
+from crawler.planning import plots
 from crawler.planning.budget import budget_of
 from crawler.planning.population import Gathered, gather
 from crawler.planning.replan import effect_of, hours_of
 from crawler.planning.request import FEEDS, Wish
-from crawler.planning.traces import HOUR_SECONDS, iso
+from crawler.planning.traces import HOUR_SECONDS, iso, write_visits
 from crawler.storage import histories, targets
 from crawler.storage.histories import Watched
 from crawler.storage.store import opened
 from crawler.utils.time import Clock
 from schedules.evaluation.world import Span
-from schedules.history import Flags, Floats
+from schedules.history import DAY_HOURS, Flags, Floats, Times
+
+DATE_LENGTH = len("2024-01-31")
+LONGEST_PERIOD_DAYS = 365.0
+# Three weeks in nine are enough to learn from.
+LEARNING_SHARE = 1 / 3
+NOTHING = "-"
+NO_VISITS = Times(np.zeros(1, np.int64), np.empty(0))
+
+Say = Callable[[str], None]
+FiguresT = TypeVar("FiguresT")
 
 
-def gathered(config: Config, spider: str) -> Gathered:
-    """The targets of a spider, of all if ""; ConfigError where it has none."""
-    return asyncio.run(_gathered(config, spider))
+@dataclass(frozen=True, slots=True)
+class Outcome(Generic[FiguresT]):
+    """What a policy did with an amount, and how good that was. visits: none under overload."""
+
+    policy: str
+    amount: float
+    figures: FiguresT
+    visits: Times = NO_VISITS
 
 
-def current_budget(config: Config, spider: str, kind: str) -> float:
-    """Return the requests a day that `scrapy replan --kind KIND` without a budget would plan.
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Targets with names that are visited over a span of time."""
 
-    spider: a spider with targets, "" for all that have targets of the kind
-    kind:   "pages" or "feeds"
+    names: Sequence[str]
+    span: Span
+
+
+ScenarioT = TypeVar("ScenarioT")
+TracedT = TypeVar("TracedT", bound=Scenario)
+
+
+class Simulation(ABC, Generic[ScenarioT, FiguresT]):
+    """Policies tried on one scenario, each with each amount; raises FreshetError.
+
+    kind:        its name in JSON and on the command line
+    amount_text: how progress lines show the amount that a policy is tried with
     """
-    return asyncio.run(_current_budget(config, spider, kind))
+
+    kind: ClassVar[str]
+    amount_text: ClassVar[str] = ""
+    policies: tuple[str, ...]
+    scenario: ScenarioT
+
+    def __init__(self, config: Config, opts: argparse.Namespace) -> None:
+        self.config = config
+        self.plot_path: Path | None = opts.plot
+        if opts.plot is not None:
+            if opts.plot.suffix.lower() not in plots.SUFFIXES:
+                suffixes = " or ".join(plots.SUFFIXES)
+                raise ConfigError(f"--plot {opts.plot}: the name has to end in {suffixes}")
+            if opts.plot.is_dir():
+                raise ConfigError(f"--plot {opts.plot}: is a folder")
+            _check_folder("--plot", opts.plot.parent)
+        self.outcomes: list[Outcome[FiguresT]] = []
+
+    @abstractmethod
+    def read_scenario(self) -> ScenarioT:
+        """What policies are tried on."""
+
+    @abstractmethod
+    def amounts(self) -> Sequence[float]:
+        """What each policy is tried with, checked against the scenario."""
+
+    @abstractmethod
+    def run(self, policy: str, amount: float) -> Outcome[FiguresT]:
+        """Try one policy with one amount."""
+
+    @abstractmethod
+    def in_words(self) -> str:
+        """What policies were tried on, in a line."""
+
+    @abstractmethod
+    def tables(self) -> Iterator[Table | str]:
+        """The tables, and the notes that are needed to read them."""
+
+    @abstractmethod
+    def figures(self) -> dict[str, Any]:
+        """All figures under the names of JSON."""
+
+    @abstractmethod
+    def plot(self, path: Path) -> None:
+        """Draw the figures; the file is there entirely or not at all."""
+
+    def play(self, say: Say) -> None:
+        """Try each policy with each amount."""
+        self.scenario = self.read_scenario()
+        pairs = tuple(product(self.policies, self.amounts()))
+        for at, (policy, amount) in enumerate(pairs, 1):
+            say(f"{policy}{self.amount_text.format(amount)} ({at} of {len(pairs)})")
+            self.outcomes.append(self.run(policy, amount))
+
+    def write(self) -> None:
+        """Write the files that are asked for."""
+        if self.plot_path is not None:
+            self.plot(self.plot_path)
+
+    def in_json(self) -> dict[str, Any]:
+        """All figures; null where there is none."""
+        document: dict[str, Any] = _without_nan({"kind": self.kind} | self.figures())
+        return document
+
+    def show(self, console: Console) -> None:
+        """Print the tables."""
+        console.print(self.in_words(), soft_wrap=True)
+        for part in self.tables():
+            console.print(part, soft_wrap=isinstance(part, str))
 
 
-async def _current_budget(config: Config, spider: str, kind: str) -> float:
-    async with opened(config) as db:
-        now = Clock(config.clock_offset_hours).now()
-        known, feeds = await targets.spiders(db), await targets.feed_spiders(db)
-        of_kind = [name for name in known if (name in feeds) == (kind == FEEDS)]
-        names = [spider] if spider else of_kind
-        watched = await histories.read(db, now, names)
-        gathered = await gather(db, watched, config, hours_of(now))
-        effect = await effect_of(db, watched, now, everything=set(names) >= set(of_kind))
-        wish = Wish.of_config(config, feeds=kind == FEEDS)
-        return budget_of(gathered, wish, effect, hours_of(now)).per_day
+class TraceSimulation(Simulation[TracedT, FiguresT]):
+    """A simulation on a trace of files, or on the past of a database; visits are written.
 
+    replan_hours: between two replans
+    closed_loop:  nothing is known beforehand but what own visits saw
+    """
 
-async def _gathered(config: Config, spider: str) -> Gathered:
-    async with opened(config) as db:
-        now = Clock(config.clock_offset_hours).now()
-        known = await targets.spiders(db)
-        if spider and spider not in known:
-            names = ", ".join(known) or "none; run scrapy crawl first"
-            raise ConfigError(f"no targets of {spider!r}; spiders with targets: {names}")
-        watched = await histories.read(db, now, [spider] if spider else None)
-        return await gather(db, watched, config, hours_of(now))
+    usual_replan_hours: ClassVar[float]
+
+    def __init__(self, config: Config, opts: argparse.Namespace) -> None:
+        super().__init__(config, opts)
+        self.history: str | None = opts.history
+        self.closed_loop: bool = opts.closed_loop
+        self.replan_hours = self.usual_replan_hours
+        if opts.replan_every is not None:
+            try:
+                days = float(opts.replan_every)
+            except ValueError:
+                days = 0.0
+            if not 1 / DAY_HOURS <= days <= LONGEST_PERIOD_DAYS:
+                raise ConfigError(
+                    f"--replan-every {opts.replan_every}: give days, 1/24 to "
+                    f"{LONGEST_PERIOD_DAYS:g}"
+                )
+            self.replan_hours = days * DAY_HOURS
+        self.start = _moment("--from", opts.start)
+        self.split, self.stop = _moment("--split", opts.split), _moment("--to", opts.stop)
+        self.visits_out: Path | None = opts.visits_out
+        if opts.visits_out is not None:
+            _check_folder("--visits-out", opts.visits_out)
+
+    @abstractmethod
+    def of_trace(self) -> TracedT:
+        """The scenario of the files."""
+
+    @abstractmethod
+    def of_past(self, gathered: Gathered) -> TracedT:
+        """The scenario of what visits of a database saw."""
+
+    def read_scenario(self) -> TracedT:
+        """The trace of the files, or the database's own past."""
+        if self.history is None:
+            return self.of_trace()
+        return self.of_past(asyncio.run(self._gathered(self.history)))
+
+    async def _gathered(self, spider: str) -> Gathered:
+        async with opened(self.config) as db:
+            now = Clock(self.config.clock_offset_hours).now()
+            stored = await targets.spiders(db)
+            if spider and spider not in stored:
+                names = ", ".join(stored) or "none; run scrapy crawl first"
+                raise ConfigError(f"no targets of {spider!r}; spiders with targets: {names}")
+            watched = await histories.read(db, now, [spider] if spider else None)
+            return await gather(db, watched, self.config, hours_of(now))
+
+    def current_budget(self) -> float:
+        """The requests a day that `scrapy replan --kind KIND` without a budget would plan."""
+        return asyncio.run(self._current_budget(self.history or ""))
+
+    async def _current_budget(self, spider: str) -> float:
+        async with opened(self.config) as db:
+            now, feeds = Clock(self.config.clock_offset_hours).now(), self.kind == FEEDS
+            stored, of_feeds = await targets.spiders(db), await targets.feed_spiders(db)
+            of_kind = [name for name in stored if (name in of_feeds) == feeds]
+            names = [spider] if spider else of_kind
+            watched = await histories.read(db, now, names)
+            gathered = await gather(db, watched, self.config, hours_of(now))
+            effect = await effect_of(db, watched, now, everything=set(names) >= set(of_kind))
+            wish = Wish.of_config(self.config, feeds=feeds)
+            return budget_of(gathered, wish, effect, hours_of(now)).per_day
+
+    def span_of(self, known: Sequence[Floats]) -> Span:
+        """The span that was asked for, else that of what is known; ConfigError if it is none."""
+        at = np.concatenate([part[np.isfinite(part)] for part in known])
+        if not len(at):
+            raise ConfigError("nothing is known of any change (scrapy crawl finds them)")
+        start = float(at.min()) if self.start is None else self.start
+        stop = float(at.max()) if self.stop is None else self.stop
+        if start == stop:
+            raise ConfigError(
+                f"nothing to simulate yet: all visits were at about {iso(start)} "
+                "(crawl for a few days first)"
+            )
+        split = start + (stop - start) * LEARNING_SHARE if self.split is None else self.split
+        if not start < split:
+            raise ConfigError(f"--from {iso(start)} has to be before --split {iso(split)}")
+        if not split < stop:
+            raise ConfigError(f"--split {iso(split)} has to be before --to {iso(stop)}")
+        return Span(start, split, stop)
+
+    def days(self) -> str:
+        """The days that count, in words."""
+        span = self.scenario.span
+        return f"{iso(span.split)[:10]} to {iso(span.stop)[:10]}"
+
+    def span_in_json(self) -> dict[str, str]:
+        """When it starts, from when on it counts, and when it ends."""
+        return dict(zip(("from", "split", "to"), map(iso, self.scenario.span), strict=True))
+
+    def loop_in_json(self) -> dict[str, Any]:
+        """What is known when, by the options."""
+        days = self.replan_hours / DAY_HOURS
+        return {"closed_loop": self.closed_loop, "replan_every_days": days}
+
+    def write(self) -> None:
+        """Write the visits of each outcome, and the plot."""
+        for outcome in self.outcomes:
+            if self.visits_out is not None:
+                file = self.visits_out / f"{outcome.policy}_{outcome.amount:.12g}.csv.gz"
+                write_visits(file, self.scenario.names, outcome.visits)
+        super().write()
 
 
 def are_feeds(watched: Watched) -> Flags:
@@ -74,48 +268,6 @@ def are_feeds(watched: Watched) -> Flags:
         return np.zeros(len(watched), np.bool_)
     are: Flags = watched.kind == watched.kinds.index(Kind.FEED)
     return are
-
-
-# Three weeks in nine are enough to learn from.
-LEARNING_SHARE = 1 / 3
-
-# Start, split and stop in hours since 1970 (UTC); None where nothing was asked.
-Moments = tuple[float | None, float | None, float | None]
-
-
-def span_of(known: Sequence[Floats], moments: Moments) -> Span:
-    """The span that was asked for, else that of what is known; ConfigError if it is none."""
-    at = np.concatenate([part[np.isfinite(part)] for part in known])
-    if not len(at):
-        raise ConfigError("nothing is known of any change (scrapy crawl finds them)")
-    start, split, stop = moments
-    start = float(at.min()) if start is None else start
-    stop = float(at.max()) if stop is None else stop
-    if start == stop:
-        raise ConfigError(
-            f"nothing to simulate yet: all visits were at about {iso(start)} "
-            "(crawl for a few days first)"
-        )
-    split = start + (stop - start) * LEARNING_SHARE if split is None else split
-    if not start < split:
-        raise ConfigError(f"--from {iso(start)} has to be before --split {iso(split)}")
-    if not split < stop:
-        raise ConfigError(f"--split {iso(split)} has to be before --to {iso(stop)}")
-    return Span(start, split, stop)
-
-
-def days(span: Span) -> str:
-    """The days that count, in words."""
-    return f"{iso(span.split)[:10]} to {iso(span.stop)[:10]}"
-
-
-DATE_LENGTH = len("2024-01-31")
-DAY_HOURS, LONGEST_DAYS = 24, 365.0
-
-
-def moments(start: str | None, split: str | None, stop: str | None) -> Moments:
-    """The times of `--from`, `--split` and `--to`; ConfigError names the one that is wrong."""
-    return _moment("--from", start), _moment("--split", split), _moment("--to", stop)
 
 
 def _moment(option: str, text: str | None) -> float | None:
@@ -131,56 +283,32 @@ def _moment(option: str, text: str | None) -> float | None:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() / HOUR_SECONDS
 
 
-def policies(
-    named: list[str] | None, there_are: tuple[str, ...], kind: str = ""
+def chosen_policies(
+    named: list[str] | None, policies: tuple[str, ...], kind: str = ""
 ) -> tuple[str, ...]:
     """Each policy once, the first there is by default; ConfigError for what is none."""
     for policy in named or ():
-        if policy not in there_are:
+        if policy not in policies:
             raise ConfigError(
-                f"--policy {policy}: no such policy{kind}; there are {', '.join(there_are)}"
+                f"--policy {policy}: no such policy{kind}; there are {', '.join(policies)}"
             )
-    return tuple(dict.fromkeys(named or there_are[:1]))
+    return tuple(dict.fromkeys(named or policies[:1]))
 
 
-def period(text: str | None, usual_hours: float) -> float:
-    """Hours between replans, from days as `--replan-every` has them; the usual if nothing is."""
-    if text is None:
-        return float(usual_hours)
-    try:
-        days = float(text)
-    except ValueError:
-        days = 0.0
-    if not 1 / DAY_HOURS <= days <= LONGEST_DAYS:
-        raise ConfigError(f"--replan-every {text}: give days, 1/24 to {LONGEST_DAYS:g}")
-    return days * DAY_HOURS
+def _check_folder(option: str, path: Path) -> None:
+    """ConfigError unless a folder can be written to or made; nothing is made before the work."""
+    existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise ConfigError(f"{option} {path}: {existing} is no folder that can be written to")
 
 
-def picture(path: Path | None) -> Path | None:
-    """The file of `--plot`, if it has a name that can be drawn to."""
-    if path is not None:
-        pictures.check_name(path)
-        if path.is_dir():
-            raise ConfigError(f"--plot {path}: is a folder")
-        folder("--plot", path.parent)
-    return path
-
-
-def folder(option: str, path: Path | None) -> Path | None:
-    """A folder that can be written to or made; nothing is made before the work is done."""
-    if path is not None:
-        there = next(one for one in (path, *path.absolute().parents) if one.exists())
-        if not there.is_dir() or not os.access(there, os.W_OK):
-            raise ConfigError(f"{option} {path}: {there} is no folder that can be written to")
-    return path
-
-
-NOTHING = "-"
-
-
-def number(value: float) -> float | None:
-    """For JSON: null where there is none."""
-    return value if math.isfinite(value) else None
+def _without_nan(value: Any) -> Any:
+    """A document of JSON, which has no NaN and no infinity: null in their place."""
+    if isinstance(value, dict):
+        return {name: _without_nan(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def text(value: float, form: str) -> str:
@@ -188,10 +316,14 @@ def text(value: float, form: str) -> str:
     return form.format(value) if math.isfinite(value) else NOTHING
 
 
-def table(title: str, first: str, *others: str) -> Table:
-    """An empty table: a column of names, and columns of figures."""
+def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table: a column of names, then columns of figures. An empty row ends a section."""
     made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
-    made.add_column(first, no_wrap=True)
-    for head in others:
-        made.add_column(head, justify="right", no_wrap=True)
+    for place, head in enumerate(heads):
+        made.add_column(head, justify="right" if place else "left", no_wrap=True)
+    for row in rows:
+        if row:
+            made.add_row(*row)
+        else:
+            made.add_section()
     return made

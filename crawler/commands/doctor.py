@@ -45,14 +45,16 @@ class Command(FreshetCommand):
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Look, tell, and exit with 1 if something keeps Freshet from working."""
         # Slow to import: not for --help.
-        from crawler.ops.doctor import Asked, Examination
+        from crawler.ops.doctor import Examination
 
         assert self.settings is not None
         if opts.repair and not opts.deep:
             raise ConfigError("--repair is ignored without --deep: scrapy doctor --deep --repair")
-        asked = Asked(opts.spider, quick=opts.quick, deep=opts.deep, repair=opts.repair)
         with working(_shown(self), "looking at this machine") as say:
-            found = Examination(self.settings, asked, say).run()
+            found = Examination(
+                self.settings, say, opts.spider,
+                quick=opts.quick, deep=opts.deep, repair=opts.repair,
+            ).run()  # fmt: skip
         if any(one.status is Status.FAILED for one in found):
             self.exitcode = 1
         if opts.json:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,7 +9,8 @@ from crawler.config import Config
 from crawler.ops.metrics_database import Latest
 from crawler.storage.store import Store
 from crawler.web.address import Address
-from crawler.web.server import Told, run_in_reactor, served
+from crawler.web.metrics import MetricsSource, served
+from crawler.web.server import run_in_reactor, stop_at_signals, until_signal
 
 OPTION = "--port"
 
@@ -31,29 +30,14 @@ def serve(config: Config, order: Order, say: Callable[[str], None]) -> None:
 
 
 async def _work(config: Config, order: Order, say: Callable[[str], None]) -> None:
-    stop = _stop_at_signals()
+    stop = stop_at_signals()
     store = await Store.open(config)
     latest = Latest(store, order.cache_seconds)
-    told = Told(latest.exposition, latest.trouble)
+    source = MetricsSource(latest.exposition, latest.problem)
     try:
-        async with served(told, order.address, OPTION, config.metrics_hosts) as url:
+        async with served(source, order.address, OPTION, config.metrics_hosts) as url:
             say(f"{url}metrics")
-            await _until(stop, order.seconds)
+            await until_signal(stop, order.seconds)
     finally:
         await latest.close()
         await store.close()
-
-
-async def _until(stop: asyncio.Event, seconds: float | None) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await stop.wait()
-    except TimeoutError:
-        return
-
-
-def _stop_at_signals() -> asyncio.Event:
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    return stop

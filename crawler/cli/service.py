@@ -7,16 +7,15 @@ import argparse
 from crawler.cli.base import print_json
 from crawler.config import Config
 from crawler.ops.jobs import (
-    Known,
+    StoredSites,
     jobs_of,
-    known_sites,
     needs_database,
     spiders_of,
+    stored_sites,
     to_serve,
     with_files,
 )
 from crawler.ops.options import add_options, order_of
-from crawler.ops.report import lines_at_the_end
 from crawler.utils.terminal import print_line
 
 __all__ = ["add_options", "run"]
@@ -30,13 +29,13 @@ def run(config: Config, opts: argparse.Namespace) -> None:
     order = order_of(config, opts)
     spiders = spiders_of(opts.settings)
     names = list(with_files(order.names))
-    known = known_sites(config) if needs_database(names, spiders) else Known()
-    jobs = jobs_of(names, spiders, known) if names else to_serve(spiders)
+    stored = stored_sites(config) if needs_database(names, spiders) else StoredSites()
+    jobs = jobs_of(names, spiders, stored) if names else to_serve(spiders)
     # Slow to import: not for --help.
-    from crawler.ops.process import serve
+    from crawler.ops.service import serve, summary_lines
 
     done = serve(config, opts.settings, jobs, order)
     if opts.json:
         print_json(done)
     else:
-        print_line("\n".join(lines_at_the_end(done)))
+        print_line("\n".join(summary_lines(done)))

@@ -18,7 +18,7 @@ from crawler.errors import ConfigError, ServerError
 from crawler.utils.terminal import print_line
 
 if TYPE_CHECKING:
-    from crawler.ops.jobs import Known, Spiders
+    from crawler.ops.jobs import Spiders, StoredSites
 
 CRAWL_MINUTES = 10
 NIGHT_HOURS = 2, 3
@@ -50,7 +50,13 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print them."""
-        from crawler.ops.jobs import Known, known_sites, needs_database, spiders_of, with_files
+        from crawler.ops.jobs import (
+            StoredSites,
+            needs_database,
+            spiders_of,
+            stored_sites,
+            with_files,
+        )
         from crawler.ops.systemd import SERVICE, WORKER, unit
 
         assert self.settings is not None
@@ -61,7 +67,7 @@ class Command(FreshetCommand):
         # Without names a service finds out by itself what there is.
         is_usual = not names and not opts.systemd
         asks = is_usual or needs_database(names, spiders)
-        known = known_sites(self.config) if asks else Known()
+        known = stored_sites(self.config) if asks else StoredSites()
         remarks: list[str] = []
         if is_usual:
             names, remarks = _usual(spiders, known)
@@ -79,7 +85,7 @@ class Command(FreshetCommand):
             print_line(f"{when:<15} {command}")
 
 
-def _usual(spiders: Spiders, known: Known) -> tuple[list[str], list[str]]:
+def _usual(spiders: Spiders, known: StoredSites) -> tuple[list[str], list[str]]:
     """The sites to schedule where none are named, and remarks; raises ConfigError if none."""
     from crawler.ops.jobs import undefined_words, usual
 
@@ -107,10 +113,10 @@ def _check_worker(config: Config, opts: argparse.Namespace) -> None:
 
 
 def _lines(
-    names: list[str], spiders: Spiders, known: Known, config: Config
+    names: list[str], spiders: Spiders, known: StoredSites, config: Config
 ) -> list[tuple[str, str]]:
     """Times and commands, crawls first."""
-    from crawler.ops.jobs import prune_words
+    from crawler.ops.schedule import prune_words
 
     minute = int(sha256(str(PROJECT).encode()).hexdigest(), 16)
     every = [
@@ -131,7 +137,7 @@ def _every(minute: int) -> str:
     return f"{first}-59/{CRAWL_MINUTES} * * * *" if first else f"*/{CRAWL_MINUTES} * * * *"
 
 
-def _what(name: str, spiders: Spiders, known: Known) -> list[str]:
+def _what(name: str, spiders: Spiders, known: StoredSites) -> list[str]:
     """What follows `scrapy crawl` for a spider class, a stored site or a file."""
     from crawler.extract.list_wrappers import load_any
     from crawler.ops.jobs import ANY_SITE, check_name

@@ -40,7 +40,7 @@ from crawler.ops.doctor_sites import (
     check_settings,
 )
 from crawler.ops.findings import Check, Finding, Say, failed, ok, warning
-from crawler.ops.jobs import Known, read_known
+from crawler.ops.jobs import StoredSites, read_stored_sites
 from crawler.storage import health
 from crawler.utils.time import Clock
 
@@ -78,7 +78,7 @@ class Examination:
         config = self._config()
         stored = None if config is None else self._stored(config)
         self.say("loading the spiders")
-        definitions, sites = check_definitions(self.settings, self.spiders, stored or Known())
+        definitions, sites = check_definitions(self.settings, self.spiders, stored or StoredSites())
         if config is not None:
             if stored is not None:
                 asyncio.run(self._check_database(config, sites))
@@ -102,7 +102,7 @@ class Examination:
         self.findings += [*check_settings(config, os.environ), *check_data_folder(config)]
         return config
 
-    def _stored(self, config: Config) -> Known | None:
+    def _stored(self, config: Config) -> StoredSites | None:
         """Return the sites that the database has; None where it does not answer."""
         if config.mongo_uri is None:
             self.say("looking at the embedded MongoDB")
@@ -111,9 +111,9 @@ class Examination:
             if not answers:
                 return None
 
-        async def read() -> Known:
+        async def read() -> StoredSites:
             async with health.reached(config) as db:
-                return await read_known(db)
+                return await read_stored_sites(db)
 
         try:
             return asyncio.run(read())

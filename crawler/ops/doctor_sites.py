@@ -22,7 +22,7 @@ from crawler.errors import ConfigError, FreshetError
 from crawler.extract.wrapper import Wrapper
 from crawler.items import Kind
 from crawler.ops.findings import Check, Finding, failed, ok, warning
-from crawler.ops.jobs import Job, Known, Spiders, jobs_of, undefined_words, usual, with_files
+from crawler.ops.jobs import Job, Spiders, StoredSites, jobs_of, undefined_words, usual, with_files
 from crawler.ops.service import why
 from crawler.storage import posts, runs, targets
 from crawler.storage.client import Database
@@ -128,7 +128,7 @@ def judge_settings(config: Config) -> Iterator[Finding]:
 
 
 def check_definitions(
-    settings: BaseSettings, names: Sequence[str], stored: Known
+    settings: BaseSettings, names: Sequence[str], stored: StoredSites
 ) -> tuple[list[Finding], list[Site]]:
     """Load the sites and files that are named, else all; return the findings and those that load.
 

@@ -388,7 +388,7 @@ class Latest:
 
     async def exposition(self) -> bytes | None:
         """The text, perhaps an old one where reading takes long; None before the first."""
-        if await self.trouble() is not None:
+        if await self.problem() is not None:
             return text_of([_up(0)])
         if self._reading is None and time.monotonic() >= self._next:
             self._reading = asyncio.create_task(self._read())
@@ -398,7 +398,7 @@ class Latest:
                 reading.result()
         return self._text
 
-    async def trouble(self) -> str | None:
+    async def problem(self) -> str | None:
         """Why the database cannot be read, in a line; None if it can."""
         return await self._store.trouble(PING_SECONDS)
 

@@ -17,8 +17,8 @@ from crawler.errors import ConfigError
 from crawler.extract.wrapper import Wrapper
 from crawler.ops import doctor, doctor_servers, doctor_sites
 from crawler.ops.findings import Finding, Status, as_json, failed, lines, ok, warning
-from crawler.ops.jobs import Known
-from crawler.storage.due import Fetches, LastRun
+from crawler.ops.jobs import StoredSites
+from crawler.storage.due import Fetches, Standing
 from crawler.storage.health import Server as Mongo
 from crawler.storage.indexes import Lack
 from crawler.storage.leases import Holder
@@ -420,7 +420,9 @@ def test_two_wrappers_of_one_name(tmp_path: Path) -> None:
     for file in files:
         file.write_text(text)
     settings = Settings({"SPIDER_MODULES": ["spiders"]})
-    found, sites = doctor_sites.check_definitions(settings, [str(file) for file in files], Known())
+    found, sites = doctor_sites.check_definitions(
+        settings, [str(file) for file in files], StoredSites()
+    )
     assert statuses(found) == [OK, FAILED]
     assert f"its name 'shop' is that of {files[0]} too" in found[1].found
     assert len(sites) == 1

@@ -75,19 +75,19 @@ class Finding:
     examples: tuple[str, ...] = ()
 
 
-def ok(check: str, found: str, of: str = "") -> Finding:
+def ok(check: str, result: str, of: str = "") -> Finding:
     """Return a finding that needs no action."""
-    return Finding(check, Status.OK, found, of=of)
+    return Finding(check, Status.OK, result, of=of)
 
 
-def warning(check: str, found: str, todo: str = "", of: str = "") -> Finding:
+def warning(check: str, result: str, todo: str = "", of: str = "") -> Finding:
     """Return a finding that keeps Freshet from nothing."""
-    return Finding(check, Status.WARNING, found, todo, of)
+    return Finding(check, Status.WARNING, result, todo, of)
 
 
-def failed(check: str, found: str, todo: str = "", of: str = "") -> Finding:
+def failed(check: str, result: str, todo: str = "", of: str = "") -> Finding:
     """Return a finding without whose fix Freshet does not work."""
-    return Finding(check, Status.FAILED, found, todo, of)
+    return Finding(check, Status.FAILED, result, todo, of)
 
 
 def lines(findings: Sequence[Finding], characters: int) -> list[str]:

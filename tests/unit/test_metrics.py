@@ -255,8 +255,8 @@ def test_labels_are_bounded_whatever_servers_and_spiders_say() -> None:
 
 def test_queues_are_told_where_they_are_known() -> None:
     families = [
-        *metrics_database.families_queues([PassStanding("shop", 5, 4, 3)]),
-        metrics_database.buried({"shop": 2}),
+        *metrics_database.queue_families([PassStanding("shop", 5, 4, 3)]),
+        metrics_database.dead_letters({"shop": 2}),
     ]
     found = parsed(text_of(families))
     shop = (("spider", "shop"),)
@@ -300,8 +300,8 @@ def empty_families() -> list[Metric]:
     known = [
         *registry.collect(),
         *metrics_database.families(figures),
-        *metrics_database.families_queues([]),
-        metrics_database.buried({}),
+        *metrics_database.queue_families([]),
+        metrics_database.dead_letters({}),
     ]
     return [*known, *(Metric(f"freshet_{name}", "Told elsewhere.", "gauge") for name in others)]
 

@@ -17,11 +17,11 @@ from crawler.ops.findings import Check, Finding, Say, Status, failed, ok, warnin
 from crawler.storage import health, indexes, invariants, leases, recovery, runs, sites, targets
 from crawler.storage.client import Database
 from crawler.storage.dedup import index as dedup_index
-from crawler.storage.due import MOST, Standing, standing
+from crawler.storage.due import MAX_COUNTED, LastRun, last_run
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.health import Server
 from crawler.storage.indexes import Lack
-from crawler.storage.invariants import Law
+from crawler.storage.invariants import Invariant
 from crawler.storage.leases import Holder
 from crawler.storage.redis import RedisServer, redis_server
 from crawler.storage.schema import VERSION
@@ -245,14 +245,14 @@ async def check_runs(db: Database, sites: Sequence[Site], now: datetime) -> list
     names = [site.wrapper.name for site in sites]
     return [
         judge_run(
-            name, await standing(db, name, now), running.get(f"{leases.CRAWL}{name}", []), now
+            name, await last_run(db, name, now), running.get(f"{leases.CRAWL}{name}", []), now
         )
         for name in names
     ]
 
 
 def judge_run(
-    name: str, state: Standing | None, workers: Sequence[Holder], now: datetime
+    name: str, state: LastRun | None, workers: Sequence[Holder], now: datetime
 ) -> Finding:
     """Return how a spider's last run went. workers: the processes that run it now."""
     on = "; ".join(map(str, workers[:MAX_SHOWN]))
@@ -263,7 +263,7 @@ def judge_run(
         return ok(Check.LAST_RUN, message, of=name)
     due = "nothing is due"
     if state.since is not None:
-        more = " or more" if state.due == MOST else ""
+        more = " or more" if state.due == MAX_COUNTED else ""
         waits = span((now - state.since).total_seconds())
         due = f"{count(state.due, 'target')}{more} due, the first since {waits}"
     if on:
@@ -327,15 +327,15 @@ async def check_invariants(db: Database, say: Say) -> list[Finding]:
         message = "a run is in progress or was interrupted: its writes are incomplete"
         findings.append(warning(Check.NO_RUN, message, "repeat the check when it has ended"))
     report = await invariants.check(db, say)
-    for law, broken in report.broken.items():
+    for invariant, broken in report.broken.items():
         if not broken.count:
-            findings.append(ok(law, "always"))
+            findings.append(ok(invariant, "always"))
             continue
         more = ", …" if broken.count > len(broken.examples) else ""
         message = f"{broken.count:,} times not: {', '.join(broken.examples)}{more}"
-        todo, examples = ADVICE.get(law, REBUILD), tuple(broken.examples)
+        todo, examples = ADVICE.get(invariant, REBUILD), tuple(broken.examples)
         findings.append(
-            Finding(law, Status.FAILED, message, todo, broken=broken.count, examples=examples)
+            Finding(invariant, Status.FAILED, message, todo, broken=broken.count, examples=examples)
         )
     if report.uncompared:
         message = f"{report.uncompared:,} posts with a text have not been compared"

@@ -46,7 +46,7 @@ REST = 9.0
 RETRY_SECONDS = 5.0
 # Targets with at least so many errors in a row are counted.
 IN_A_ROW = (1, 5)
-# Gauges by fields of `stats.OfSpider`.
+# Gauges by fields of `stats.SpiderStats`.
 TIMES = {
     "due": ("freshet_targets_due", "Targets that are due."),
     "overdue": ("freshet_targets_overdue", "Targets that have been due for over an hour."),
@@ -175,7 +175,7 @@ def _sum(values: Floats) -> float:
     return float(values.sum()) if len(values) else np.nan
 
 
-def families(figures: Figures) -> Iterator[Metric]:
+def families(figures: Stats) -> Iterator[Metric]:
     """Yield all gauges of the database."""
     spiders = figures.spiders
     yield from _targets(figures.states)
@@ -237,7 +237,7 @@ def _targets(states: Counter[State]) -> Iterator[Metric]:
     yield by_spider("freshet_targets_most_errors_in_a_row", text, most.items())
 
 
-def _plans(figures: Figures) -> Iterator[Metric]:
+def _plans(figures: Stats) -> Iterator[Metric]:
     """Yield gauges by spider; of spiders without a plan only what follows from their periods."""
     plans = {name: of.plan for name, of in figures.spiders.items() if of.plan is not None}
     yield by_spider(
@@ -257,7 +257,7 @@ def _plans(figures: Figures) -> Iterator[Metric]:
     yield from _by_field(ESTIMATES, dict(estimated(figures.sample, of_spiders)))
 
 
-def _last_runs(spiders: dict[str, OfSpider]) -> Iterator[Metric]:
+def _last_runs(spiders: dict[str, SpiderStats]) -> Iterator[Metric]:
     last = {name: of.last for name, of in spiders.items() if of.last is not None}
     for field, (name, text) in RUN_TIMES.items():
         yield by_spider(name, text, ((of, run[field].timestamp()) for of, run in last.items()))
@@ -288,17 +288,17 @@ def _last_runs(spiders: dict[str, OfSpider]) -> Iterator[Metric]:
 
 async def read_queues(store: Store) -> list[Metric]:
     """Return the gauges; those of shared runs where there is a Redis. Raises StorageError."""
-    metrics: list[Metric] = [dead_letters(await runs.by_spider(store.db))]
+    metrics: list[Metric] = [dead_letters(await runs.count_dead_letters(store.db))]
     if store.config.redis_url is not None:
         client = await open_redis(store.config.redis_url, QUEUES_WAIT_SECONDS, retry_seconds=0)
         try:
-            metrics += queue_families(await standings(client, store.db.name))
+            metrics += queue_families(await queue_states(client, store.db.name))
         finally:
             await client.aclose()
     return metrics
 
 
-def queue_families(states: Sequence[PassStanding]) -> Iterator[Metric]:
+def queue_families(states: Sequence[QueueState]) -> Iterator[Metric]:
     """Yield the gauges of shared runs."""
     for name, (text, field) in QUEUES.items():
         yield by_spider(name, text, ((state.spider, getattr(state, field)) for state in states))

@@ -18,7 +18,7 @@ from crawler.extract.wrapper import Wrapper
 from crawler.ops import doctor, doctor_servers, doctor_sites
 from crawler.ops.findings import Finding, Status, as_json, failed, lines, ok, warning
 from crawler.ops.jobs import StoredSites
-from crawler.storage.due import Fetches, Standing
+from crawler.storage.due import Fetches, LastRun
 from crawler.storage.health import Server as Mongo
 from crawler.storage.indexes import Lack
 from crawler.storage.leases import Holder
@@ -360,14 +360,14 @@ def at(hours_ago: float) -> datetime:
         ),
     ],
 )  # fmt: skip
-def test_last_runs(standing: Standing | None, status: Status, says: str) -> None:
+def test_last_runs(standing: LastRun | None, status: Status, says: str) -> None:
     found = doctor_servers.judge_run("shop", standing, [], NOW)
     assert (found.status, found.found) == (status, says)
 
 
 def test_who_runs_a_spider_is_named() -> None:
     holders = [Holder(f"{n}", f"host{n}", n, "", "", at(1), at(0)) for n in range(5)]
-    (first, *_), due = holders, Standing(at(3), None, None, at(2), 0, None)
+    (first, *_), due = holders, LastRun(at(3), None, None, at(2), 0, None)
     found = doctor_servers.judge_run("shop", due, [first], NOW)
     assert (found.status, found.found) == (
         OK, f"running on host0 (process 0) since {at(1):%Y-%m-%d %H:%M:%S}, "

@@ -255,7 +255,7 @@ def test_labels_are_bounded_whatever_servers_and_spiders_say() -> None:
 
 def test_queues_are_told_where_they_are_known() -> None:
     families = [
-        *metrics_database.queue_families([PassStanding("shop", 5, 4, 3)]),
+        *metrics_database.queue_families([QueueState("shop", 5, 4, 3)]),
         metrics_database.dead_letters({"shop": 2}),
     ]
     found = parsed(text_of(families))
@@ -292,7 +292,7 @@ def test_a_sample_stands_for_all() -> None:
 
 def empty_families() -> list[Metric]:
     """All there is, without any value."""
-    figures = Figures({}, Counter(), sample(rate=[]), {}, {})
+    figures = Stats({}, Counter(), sample(rate=[]), {}, {})
     registry = ProcessMetrics().registry
     registry.register(ServiceCollector(Report([])))
     of_reading = ("database_up", "database_read_seconds", "database_read_timestamp_seconds")

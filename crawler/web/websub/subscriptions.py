@@ -122,7 +122,7 @@ class Subscriptions:
         """Begin to ask the hubs that are to be asked now, as far as there is room."""
         now = self.clock.now()
         await self.patience.read(lambda: websub.lapse(self.db, now))
-        holds = await self.patience.read(lambda: runs.holds(self.db, now))
+        holds = await self.patience.read(lambda: runs.held_hosts(self.db, now))
         self.backoff.refresh(holds, now)
         await self.patience.read(lambda: self._offer_due(now))
 
@@ -218,7 +218,7 @@ class Subscriptions:
         until = retry_after(response, self.clock.now())
         if until is not None:
             self.backoff.hold_until(host, until)
-            await self.patience.read(lambda: runs.hold(self.db, host, until))
+            await self.patience.read(lambda: runs.hold_host(self.db, host, until))
 
 
 def form_of(ask: Ask, mode: str) -> dict[str, str]:

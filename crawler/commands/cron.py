@@ -18,7 +18,7 @@ from crawler.errors import ConfigError, ServerError
 from crawler.utils.terminal import print_line
 
 if TYPE_CHECKING:
-    from crawler.ops.jobs import Known, Spiders
+    from crawler.ops.jobs import Spiders, StoredSites
 
 CRAWL_MINUTES = 10
 # Of the replan and of the prune.
@@ -51,7 +51,13 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print the lines, or the unit."""
-        from crawler.ops.jobs import Known, known_sites, needs_database, spiders_of, with_files
+        from crawler.ops.jobs import (
+            StoredSites,
+            needs_database,
+            spiders_of,
+            stored_sites,
+            with_files,
+        )
         from crawler.ops.systemd import SERVICE, WORKER, unit
 
         assert self.settings is not None
@@ -69,7 +75,7 @@ class Command(FreshetCommand):
         # Without names the service finds the sites on its own.
         is_usual = not names and not opts.systemd
         is_stored = is_usual or needs_database(names, spiders)
-        stored = known_sites(config) if is_stored else Known()
+        stored = stored_sites(config) if is_stored else StoredSites()
         remarks: list[str] = []
         if is_usual:
             names, remarks = _usual(spiders, stored)
@@ -101,7 +107,7 @@ class Command(FreshetCommand):
             print_line(f"{when:<15} {command}")
 
 
-def _usual(spiders: Spiders, stored: Known) -> tuple[list[str], list[str]]:
+def _usual(spiders: Spiders, stored: StoredSites) -> tuple[list[str], list[str]]:
     """The sites to schedule where none are named, and remarks; raises ConfigError if none."""
     from crawler.ops.jobs import undefined_words, usual
 
@@ -120,11 +126,12 @@ def _usual(spiders: Spiders, stored: Known) -> tuple[list[str], list[str]]:
 
 
 def _lines(
-    names: list[str], spiders: Spiders, stored: Known, config: Config
+    names: list[str], spiders: Spiders, stored: StoredSites, config: Config
 ) -> list[tuple[str, str]]:
     """Times and commands, crawls first: spider classes, stored sites or files."""
     from crawler.extract.list_wrappers import load_any
-    from crawler.ops.jobs import ANY_SITE, check_name, prune_words
+    from crawler.ops.jobs import ANY_SITE, check_name
+    from crawler.ops.schedule import prune_words
 
     # Several projects on one machine begin at different minutes.
     minute = int(sha256(str(PROJECT).encode()).hexdigest(), 16)

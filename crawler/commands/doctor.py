@@ -45,7 +45,7 @@ class Command(FreshetCommand):
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Examine and print; exit code 1 if something keeps Freshet from working."""
         # Slow to import: not for --help.
-        from crawler.ops.doctor import Asked, Examination
+        from crawler.ops.doctor import Examination
 
         assert self.settings is not None
         if opts.repair and not opts.deep:
@@ -55,9 +55,11 @@ class Command(FreshetCommand):
         except ConfigError:
             # One of the findings is about bad settings; until then only progress needs some.
             config = Config.model_construct()
-        options = Asked(opts.spider, quick=opts.quick, deep=opts.deep, repair=opts.repair)
         with working(config, "looking at this machine") as say:
-            findings = Examination(self.settings, options, say).run()
+            findings = Examination(
+                self.settings, say, opts.spider,
+                quick=opts.quick, deep=opts.deep, repair=opts.repair,
+            ).run()  # fmt: skip
         if any(finding.status is Status.FAILED for finding in findings):
             self.exitcode = 1
         if opts.json:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
 import sys
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -94,7 +92,8 @@ class Command(FreshetCommand):
         # Twisted's web parts are slow to import.
         from crawler.ops.metrics_database import Latest
         from crawler.storage.store import Store
-        from crawler.web.server import Told, run_in_reactor, served
+        from crawler.web.metrics import MetricsSource, served
+        from crawler.web.server import run_in_reactor, stop_at_signals, until_signal
 
         config = self.config
         limit = option(units.seconds, opts.for_time, "--for")
@@ -102,18 +101,14 @@ class Command(FreshetCommand):
         cache_seconds = option(units.seconds, opts.cache, "--cache")
 
         async def work() -> None:
-            loop, stop = asyncio.get_running_loop(), asyncio.Event()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                loop.add_signal_handler(number, stop.set)
+            stop = stop_at_signals()
             store = await Store.open(config)
             latest = Latest(store, cache_seconds)
-            handler = Told(latest.exposition, latest.trouble)
+            source = MetricsSource(latest.exposition, latest.problem)
             try:
-                async with served(handler, address, "--port", config.metrics_hosts) as url:
+                async with served(source, address, "--port", config.metrics_hosts) as url:
                     complain("metrics", f"{url}metrics")
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(limit):
-                            await stop.wait()
+                    await until_signal(stop, limit)
             finally:
                 await latest.close()
                 await store.close()

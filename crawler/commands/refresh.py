@@ -39,19 +39,18 @@ class Command(ActionsCommand):
         """
         from crawler.ops import jobs
         from crawler.ops.options import order_of
-        from crawler.ops.report import lines_at_the_end
 
         order = order_of(config, opts)
         spiders = jobs.spiders_of(opts.settings)
         names = list(jobs.with_files(order.names))
         needs_database = jobs.needs_database(names, spiders)
-        stored = jobs.known_sites(config) if needs_database else jobs.Known()
+        stored = jobs.stored_sites(config) if needs_database else jobs.StoredSites()
         chosen = jobs.jobs_of(names, spiders, stored) if names else jobs.to_serve(spiders)
         # Slow to import: not before the options are right.
-        from crawler.ops.process import serve
+        from crawler.ops.service import serve, summary_lines
 
         done = serve(config, opts.settings, chosen, order)
         if opts.json:
             print_json(done)
         else:
-            print_line("\n".join(lines_at_the_end(done)))
+            print_line("\n".join(summary_lines(done)))

@@ -1,178 +1,62 @@
-"""MongoDB: the server, a write, and whether the database is as this Freshet wants it."""
+"""The doctor's checks of servers: MongoDB and what it stores, the data folder, Redis, clocks."""
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from pathlib import Path
 
 from crawler.config import Config
 from crawler.errors import FreshetError, StorageError
 from crawler.frontier.lifecycle import make_whole
 from crawler.ops.doctor_sites import Site
-from crawler.ops.findings import Finding, Status, failed, ok, warning
-from crawler.storage import health, indexes, invariants, leases, runs, sites, targets
-from crawler.storage import recovery as interrupted
-from crawler.storage import redis as redis_health
+from crawler.ops.findings import Check, Finding, Say, Status, failed, ok, warning
+from crawler.storage import health, indexes, invariants, leases, recovery, runs, sites, targets
 from crawler.storage.client import Database
-from crawler.storage.dedup import index as opening
-from crawler.storage.dedup.index import as_stored
-from crawler.storage.due import MAX_COUNTED, Fetches, LastRun, last_run
+from crawler.storage.dedup import index as dedup_index
+from crawler.storage.due import MAX_COUNTED, LastRun, last_run
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.health import Server
 from crawler.storage.indexes import Lack
-from crawler.storage.invariants import Broken, Invariant
+from crawler.storage.invariants import Invariant
 from crawler.storage.leases import Holder
-from crawler.storage.redis import RedisServer
+from crawler.storage.redis import RedisServer, redis_server
 from crawler.storage.schema import VERSION
 from crawler.utils.text import count, megabytes, span
 from crawler.utils.time import Clock
 
-CHECK = "last run"
+# $unionWith came with MongoDB 4.4; the tests run on 6.0.
+MIN_MONGODB, TESTED_MONGODB = (4, 4), (6, 0)
+# Before Redis 5.0 a script that read the time could not write.
+MIN_REDIS = (5, 0)
+# A crawl waits for its batches; a visit more than once.
+SLOW_MS, SLOW_WRITE_MS = 50.0, 500.0
+GB, MB = 1024**3, 1024**2
+# Of a database's disk: below it is time to look. A run ends with less than FRESHET_MIN_FREE_MB.
+LITTLE_GB = 2.0
+# Of the data folder's disk, where it holds only locks.
+LOCKS_GB = 0.05
+MAX_SKEW_SECONDS = 1.0
 # From this share of failed pages on something is wrong with the site, or with its definition.
 MANY_FAILED = 0.1
 # Workers of a run that are named.
-MOST_SHOWN = 3
+MAX_SHOWN = 3
+# An unfinished run that began longer ago does not run any more.
+LONGEST_RUN = timedelta(hours=1)
 
-
-async def check_passes(db: Database, sites: Sequence[Site], now: datetime) -> list[Finding]:
-    """One line for each spider."""
-    working = await leases.at_work(db, leases.CRAWL)
-    names = [site.wrapper.name for site in sites]
-    return [
-        of_spider(
-            name, await last_run(db, name, now), working.get(f"{leases.CRAWL}{name}", []), now
-        )
-        for name in names
-    ]
-
-
-def of_spider(
-    name: str, found: LastRun | None, working: Sequence[Holder], now: datetime
-) -> Finding:
-    """What the database says of a spider. working: the processes that run it now."""
-    if found is None:
-        if working:
-            return ok(CHECK, f"the first one is running on {_listed(working)}", of=name)
-        return ok(CHECK, f"none so far: scrapy crawl {name}", of=name)
-    due = _due(found, now)
-    if working:
-        return ok(CHECK, f"running on {_listed(working)}; {due}", of=name)
-    ago = span((now - found.latest).total_seconds())
-    if found.finished is not None:
-        return _with_failures(name, f"ended {ago} ago ({found.reason}); {due}", found.fetches, now)
-    todo = "nothing: the next run repairs the log; why it ended may stand in its log"
-    return warning(CHECK, f"interrupted {ago} ago; {due}", todo, of=name)
-
-
-def _listed(working: Sequence[Holder]) -> str:
-    more = f" and {len(working) - MOST_SHOWN} more" if len(working) > MOST_SHOWN else ""
-    return "; ".join(map(str, working[:MOST_SHOWN])) + more
-
-
-def _with_failures(name: str, said: str, fetches: Fetches | None, now: datetime) -> Finding:
-    """How a run ended, and what failed when something was fetched for the last time."""
-    if fetches is None or not fetches.failed:
-        return ok(CHECK, said, of=name)
-    ago = span((now - fetches.at).total_seconds())
-    share = fetches.failed / fetches.visits
-    which = "all of" if share == 1 else f"{fetches.failed:,} of"
-    said += f"; {which} {count(fetches.visits, 'page')} failed {ago} ago"
-    if fetches.reason is not None:
-        said += f", most often: {fetches.reason} ({fetches.url})"
-    if share < MANY_FAILED:
-        return ok(CHECK, said, of=name)
-    # A site that is down keeps Freshet from nothing else: health checks go by the exit code.
-    return warning(CHECK, said, f"scrapy targets {name} --errors lists them", of=name)
-
-
-def _due(found: LastRun, now: datetime) -> str:
-    if found.since is None:
-        return "nothing is due"
-    more = " or more" if found.due == MAX_COUNTED else ""
-    waits = span((now - found.since).total_seconds())
-    return f"{count(found.due, 'target')}{more} due, the first since {waits}"
-
-
-DISKS_CHECK, VERSIONS = "data folder", "versions"
-GB, MB = 1024**3, 1024**2
-# Of a database: below it is time to look. A run ends with less than FRESHET_MIN_FREE_MB.
-LITTLE_GB = 2.0
-# Of locks.
-LOCKS_GB = 0.05
-WAY_OUT = "set FRESHET_DATA_DIR to a folder that can be written"
-
-
-def check_disks(config: Config) -> list[Finding]:
-    """Nothing is left there; a folder that is not there yet is judged by its parent."""
-    folder = config.data_dir.expanduser().absolute()
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    if problem := _problem(there):
-        return [failed(DISKS_CHECK, f"{folder}: {problem}", WAY_OUT)]
-    limits = (LOCKS_GB, LOCKS_GB) if config.mongo_uri else (least_gb(config), LITTLE_GB)
-    return [room(DISKS_CHECK, shutil.disk_usage(there).free, str(folder), *limits)]
-
-
-async def versions(db: Database, spiders: Sequence[str], config: Config) -> list[Finding]:
-    """How many bytes of versions each spider keeps; nothing of those that have none."""
-    found = [(name, await sites.kept_bytes(db, name)) for name in spiders]
-    return [of_versions(name, kept, config.max_site_mb * MB) for name, kept in found if kept]
-
-
-def of_versions(name: str, kept_bytes: int, most_bytes: float) -> Finding:
-    """Whether a spider's versions are within their bound; most_bytes: 0 if there is none."""
-    said = f"{megabytes(kept_bytes)} kept"
-    if not most_bytes:
-        return ok(VERSIONS, f"{said}, without a bound", of=name)
-    said += f", at most {megabytes(most_bytes)}"
-    if kept_bytes <= most_bytes:
-        return ok(VERSIONS, said, of=name)
-    todo = "the next run removes the oldest; raise FRESHET_MAX_SITE_MB to keep more"
-    return warning(VERSIONS, said, todo, of=name)
-
-
-def least_gb(config: Config) -> float:
-    """The free space of a database's disk below which a run ends."""
-    return config.min_free_mb * MB / GB
-
-
-def room(
-    check: str,
-    free_bytes: float,
-    where: str,
-    least_gb: float,
-    little_gb: float = LITTLE_GB,
-) -> Finding:
-    """Whether a disk has room: not enough with less than `least_gb`, hardly below `little_gb`."""
-    free_gb = free_bytes / GB
-    found = f"{where}: {free_gb:,.1f} GB free"
-    if free_gb < least_gb:
-        return failed(check, found, "make room: scrapy prune, or a larger disk")
-    if free_gb < little_gb:
-        return warning(check, found, "make room soon: scrapy prune, or a larger disk")
-    return ok(check, found)
-
-
-def _problem(folder: Path) -> str:
-    if not folder.is_dir():
-        return f"{folder} is no folder"
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            return ""
-    except OSError as error:
-        return os.strerror(error.errno) if error.errno else str(error)
-
-
-RUNNING, UNCOMPARED = "no run in progress", "posts are compared"
-AT_WORK = timedelta(hours=1)
-Say = Callable[[str], None]
+SET_CLOCKS = "set the clocks of all machines by NTP: timedatectl set-ntp true"
+LOSES = (
+    "a crash loses what was at work (it is visited again) and all claims of near-duplicates "
+    "(the next crawl takes them from MongoDB, and others wait for it)"
+)
 REPAIR = "scrapy doctor --deep --repair adds them to the log"
 VISIT = "scrapy doctor --deep --repair makes their targets due; then run scrapy crawl"
 REMOVE = "scrapy doctor --deep --repair removes what was never acknowledged"
 REBUILD = "scrapy duplicates rebuild"
+# What to do about an invariant that does not hold; REBUILD for those of near-duplicates.
 ADVICE = {
     Invariant.LAST_LOGGED: REPAIR,
     Invariant.NEWEST: VISIT,
@@ -184,273 +68,321 @@ ADVICE = {
 }
 
 
-async def repair(db: Database, config: Config, now: datetime, say: Say) -> list[Finding]:
-    """Repair what needs no page to be fetched, make due what does; findings of the time after."""
-    if await runs.at_work(db, AT_WORK):
-        return [failed(RUNNING, "a run is in progress or was interrupted", "repeat it after that")]
-    async with as_stored(db, config) as registry:
-        for spider in await targets.spiders(db):
-            say(f"repairing the log of {spider}")
-            since = await interrupted.logged_since(db, spider)
-            await make_whole(db, registry, spider, since, now)
-    await invariants.check(db, say, repair_at=now)
-    return await examine(db, say)
-
-
-async def examine(db: Database, say: Say) -> list[Finding]:
-    """Return one finding for each invariant."""
-    found = []
-    if await runs.at_work(db, AT_WORK):
-        found.append(
-            warning(
-                RUNNING, "a run is in progress or was interrupted: its writes are incomplete",
-                "repeat the check when it has ended",
-            )
-        )  # fmt: skip
-    report = await invariants.check(db, say)
-    found += [_of_law(law, broken) for law, broken in report.broken.items()]
-    if report.uncompared:
-        said = f"{report.uncompared:,} posts with a text have not been compared"
-        found.append(warning(UNCOMPARED, said, f"{REBUILD} compares them"))
-    return found
-
-
-def _of_law(law: Invariant, broken: Broken) -> Finding:
-    if not broken.count:
-        return ok(law, "always")
-    more = ", …" if broken.count > len(broken.examples) else ""
-    said = f"{broken.count:,} times not: {', '.join(broken.examples)}{more}"
-    todo = ADVICE.get(law, REBUILD)
-    return Finding(
-        law, Status.FAILED, said, todo, broken=broken.count, examples=tuple(broken.examples)
-    )
-
-
-SKEW_SECONDS = 1.0
-CLOCKS_CHECK = "clock"
-CLOCKS_ADVICE = "set the clocks of all machines by NTP: timedatectl set-ntp true"
-
-
-def of_mongodb(ahead_seconds: float, max_seconds: float) -> Finding:
-    """Return how far apart the two clocks are, and what Freshet makes of it.
-
-    ahead_seconds: MongoDB's clock less this machine's
-    max_seconds:   from here on nothing runs
-    """
-    if abs(ahead_seconds) > max_seconds:
-        found = f"{_told('MongoDB', ahead_seconds)}, more than FRESHET_MAX_CLOCK_SKEW_SECONDS"
-        return failed(CLOCKS_CHECK, f"{found}: nothing runs", CLOCKS_ADVICE)
-    if abs(ahead_seconds) > SKEW_SECONDS:
-        return warning(
-            CLOCKS_CHECK, f"{_told('MongoDB', ahead_seconds)}; runs go by MongoDB's", CLOCKS_ADVICE
-        )
-    return _agrees("MongoDB", ahead_seconds)
-
-
-def of_redis(product: str, ahead_seconds: float) -> Finding:
-    """Return how far apart two clocks are; no time of Redis's is compared with any other.
-
-    product:       of the server, such as Valkey
-    ahead_seconds: its clock less this machine's
-    """
-    if abs(ahead_seconds) > SKEW_SECONDS:
-        return warning(CLOCKS_CHECK, _told(product, ahead_seconds), CLOCKS_ADVICE)
-    return _agrees(product, ahead_seconds)
-
-
-def _told(whose: str, ahead_seconds: float) -> str:
-    way = "ahead of" if ahead_seconds > 0 else "behind"
-    return f"{whose} is {abs(ahead_seconds):,.3g} s {way} this machine"
-
-
-def _agrees(whose: str, ahead_seconds: float) -> Finding:
-    return ok(CLOCKS_CHECK, f"{whose} agrees with this machine to {abs(ahead_seconds):.3f} s")
-
-
-# $unionWith came with 4.4; the tests run on 6.0.
-NEEDED, TESTED = (4, 4), (6, 0)
-# A crawl waits for its batches; a visit more than once.
-SLOW_MS, SLOW_WRITE_MS = 50.0, 500.0
-SERVER, WRITE, DATA, INDEXES = "mongodb", "mongodb write", "mongodb data", "mongodb indexes"
-CLAIMS = "near-duplicates"
-
-
-async def check(db: Database, config: Config) -> list[Finding]:
-    """All of it; raises StorageError when the server goes away."""
-    server = await health.server(db)
-    clock = of_mongodb(server.ahead_seconds, config.max_clock_skew_seconds)
-    found = [*of_server(server, config), clock, await _write(db, config)]
-    version = await health.data_version(db)
-    found.append(data(db.name, version))
-    if version == VERSION:
-        found += of_indexes(await indexes.lacking(db))
-        found += await _claims(db, config)
-    return found
-
-
-async def _claims(db: Database, config: Config) -> list[Finding]:
-    """Whether crawls with these settings can compare posts with those that are stored."""
-    asked, stored = opening.asked_of(config), await db.meta.find_one(opening.META)
-    if asked is None or stored is None:
-        return []
-    if refused := await opening.refusal(db, asked, stored):
-        said, _, todo = refused.rpartition(": ")
-        return [failed(CLAIMS, said, todo)]
-    said = f"compared by {stored['scheme']}, claims are in {stored['keeper']}"
-    if asked["keeper"] != stored["keeper"]:
-        said += f", the next crawl moves them to {asked['keeper']}"
-    return [ok(CLAIMS, said)]
-
-
-def of_server(server: Server, config: Config) -> list[Finding]:
-    """What a server says of itself."""
-    version = ".".join(map(str, server.version))
-    said = f"{version}, {_kind(server)}, {server.round_trip_ms:.1f} ms there and back"
-    if server.version < NEEDED:
-        found = [failed(SERVER, said, "Freshet needs MongoDB 4.4 or newer")]
-    elif server.version < TESTED:
-        found = [warning(SERVER, said, "the tests run on 6.0: take that or a newer one")]
-    elif server.round_trip_ms > SLOW_MS:
-        found = [warning(SERVER, said, "let it run near the crawls: each batch waits for it")]
+def check_data_folder(config: Config) -> list[Finding]:
+    """Return whether the data folder can be written; one that is missing goes by its parent."""
+    folder = config.data_dir.expanduser().absolute()
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    problem = ""
+    if not existing.is_dir():
+        problem = f"{existing} is no folder"
     else:
-        found = [ok(SERVER, said)]
-    if server.members == 2:
-        todo = "add a third member: when one of two is away, nothing can be written"
-        found.append(warning(SERVER, f"replica set {server.replica_set} has two members", todo))
-    if server.free_bytes is not None:
-        gigabytes = least_gb(config)
-        found.append(room("mongodb disk", server.free_bytes, "the server's data", gigabytes))
-    return found
+        try:
+            with tempfile.TemporaryFile(dir=existing):
+                pass
+        except OSError as error:
+            problem = os.strerror(error.errno) if error.errno else str(error)
+    if problem:
+        todo = "set FRESHET_DATA_DIR to a folder that can be written"
+        return [failed(Check.DATA_FOLDER, f"{folder}: {problem}", todo)]
+    limits = (LOCKS_GB, LOCKS_GB) if config.mongo_uri else (min_free_gb(config), LITTLE_GB)
+    free_bytes = shutil.disk_usage(existing).free
+    return [judge_room(Check.DATA_FOLDER, free_bytes, str(folder), *limits)]
 
 
-def _kind(server: Server) -> str:
-    if server.replica_set:
-        return f"replica set {server.replica_set} of {server.members}"
-    return "a router of shards" if server.is_router else "standing alone"
+def min_free_gb(config: Config) -> float:
+    """Return the free space of a database's disk below which a run ends."""
+    return config.min_free_mb * MB / GB
 
 
-async def _write(db: Database, config: Config) -> Finding:
-    try:
-        taken_ms = await health.write(db, Clock().now(), config.mongo_timeout_seconds)
-    except StorageError as error:
-        todo = "look at the server's log, disk and journal, and at the user's role (readWrite)"
-        return failed(WRITE, f"cannot be written with majority and journal: {error}", todo)
-    said = f"written by a majority, in the journal after {taken_ms:.1f} ms, read and removed"
-    if taken_ms > SLOW_WRITE_MS:
-        return warning(WRITE, said, "look at the server's disk, and at the lag of the members")
-    return ok(WRITE, said)
-
-
-def data(name: str, version: int | None) -> Finding:
-    """The version of the data beside that of this Freshet. name: of the database."""
-    if version is None:
-        return ok(DATA, f"{name}: none yet; the first command makes the collections")
-    if version > VERSION:
-        said = f"{name}: version {version}, this Freshet knows up to {VERSION}"
-        return failed(DATA, said, "upgrade Freshet, or name another database")
-    if version < VERSION:
-        said = f"{name}: version {version}, the next command brings it to {VERSION}"
-        return warning(DATA, said, "make a backup first; stop all other workers meanwhile")
-    return ok(DATA, f"{name}: version {version}")
-
-
-def of_indexes(lacks: list[Lack]) -> list[Finding]:
-    """The schema's indexes that are not there."""
-    if not lacks:
-        return [ok(INDEXES, "all are there")]
-    return [_lacking(lack) for lack in lacks]
-
-
-def _lacking(lack: Lack) -> Finding:
-    is_wrong = "is not as it should be" if lack.differs else "is missing"
-    said = f"{lack.name} of {lack.collection} {is_wrong}"
-    todo = f"in mongosh: {lack.command}"
-    if lack.unique:
-        return failed(INDEXES, f"{said}: it keeps two from claiming the same", todo)
-    return warning(INDEXES, f"{said}: queries are slow", todo)
-
-
-# Before 5.0 a script that read the time could not write.
-CLAIMS_NEEDED = (5, 0)
-CLAIMS_SERVER, SCRIPTS, MEMORY, KEPT = "redis", "redis scripts", "redis memory", "redis persistence"
-LOSES = (
-    "a crash loses what was at work (it is visited again) and all claims of near-duplicates "
-    "(the next crawl takes them from MongoDB, and others wait for it)"
-)
-
-
-async def check_claims(url: str, config: Config) -> list[Finding]:
-    """All of it, or why it cannot be asked."""
-    try:
-        server = await redis_health.redis_server(url, config.mongo_timeout_seconds)
-    except FreshetError as error:
-        return [failed(CLAIMS_SERVER, str(error))]
-    return of_server_claims(server)
-
-
-def of_server_claims(server: RedisServer) -> list[Finding]:
-    """What a server says of itself."""
-    return [
-        _version(server),
-        _scripts(server),
-        _memory(server),
-        _persistence(server),
-        of_redis(server.product, server.ahead_seconds),
-    ]
-
-
-def _version(server: RedisServer) -> Finding:
-    version = ".".join(map(str, server.version)) if server.version else "of unknown version"
-    said = f"{server.product} {version}, {server.round_trip_ms:.1f} ms there and back"
-    if server.version and server.version < CLAIMS_NEEDED:
-        return failed(CLAIMS_SERVER, said, "Freshet needs Redis 5 or newer, or Valkey")
-    return ok(CLAIMS_SERVER, said)
-
-
-def _scripts(server: RedisServer) -> Finding:
-    if server.runs_scripts:
-        return ok(SCRIPTS, "a script has written and read")
-    return failed(SCRIPTS, "a script could not read what it wrote", "use a server that runs Lua")
-
-
-def _memory(server: RedisServer) -> Finding:
-    if server.policy is None:
-        return warning(MEMORY, "the server does not tell its policy", "let the user run INFO")
-    limit = f"{server.memory_bytes / 1024**2:,.0f} MB" if server.memory_bytes else "no limit"
-    said = f"{limit}, maxmemory-policy {server.policy}"
-    if server.policy == "noeviction":
-        return ok(MEMORY, said)
-    todo = "set maxmemory-policy noeviction: a full server would drop keys that are needed"
-    return warning(MEMORY, said, todo)
-
-
-def _persistence(server: RedisServer) -> Finding:
-    if server.is_failing:
-        return failed(KEPT, "the server cannot write its file", "look at its disk and its log")
-    if server.is_kept is None:
-        return warning(KEPT, "the server does not tell whether it keeps its data")
-    if not server.is_kept:
-        return warning(KEPT, f"appendonly is off: {LOSES}", "set appendonly yes")
-    return ok(KEPT, "appendonly is on: a crash loses a second at most")
-
-
-EMBEDDED_CHECK = "embedded server"
+def judge_room(
+    check: str, free_bytes: float, where: str, min_gb: float, little_gb: float = LITTLE_GB
+) -> Finding:
+    """Return whether a disk has room: not enough below `min_gb`, little below `little_gb`."""
+    free_gb = free_bytes / GB
+    result = f"{where}: {free_gb:,.1f} GB free"
+    if free_gb < min_gb:
+        return failed(check, result, "make room: scrapy prune, or a larger disk")
+    if free_gb < little_gb:
+        return warning(check, result, "make room soon: scrapy prune, or a larger disk")
+    return ok(check, result)
 
 
 def check_embedded(config: Config, *, start: bool) -> tuple[Finding, bool]:
-    """What is found, and whether the server answers; it is started where that is wanted."""
+    """Return the finding, and whether the embedded server answers; `start` starts it."""
     server = EmbeddedServer.of(config)
     try:
         if start:
             server.start()
     except StorageError as error:
-        return failed(EMBEDDED_CHECK, str(error)), False
+        return failed(Check.EMBEDDED, str(error)), False
     pid = server.pid()
     if server.answers():
-        return ok(EMBEDDED_CHECK, f"process {pid} answers, data in {server.folder}"), True
+        return ok(Check.EMBEDDED, f"process {pid} answers, data in {server.folder}"), True
     if pid is not None:
-        what, _, todo = server.unresponsive().partition(": ")
-        return failed(EMBEDDED_CHECK, what, todo), False
-    return ok(
-        EMBEDDED_CHECK, f"not running, the next command starts it; data in {server.folder}"
-    ), False
+        message, _, todo = server.unresponsive().partition(": ")
+        return failed(Check.EMBEDDED, message, todo), False
+    message = f"not running, the next command starts it; data in {server.folder}"
+    return ok(Check.EMBEDDED, message), False
+
+
+async def check_mongodb(db: Database, config: Config) -> list[Finding]:
+    """Return the findings of the server and of Freshet's database; raises StorageError."""
+    server = await health.server(db)
+    clock = judge_clock("MongoDB", server.ahead_seconds, config.max_clock_skew_seconds)
+    findings = [*judge_mongodb(server, config), clock, await _check_write(db, config)]
+    version = await health.data_version(db)
+    findings.append(judge_data_version(db.name, version))
+    if version != VERSION:
+        return findings
+    findings += judge_indexes(await indexes.lacking(db))
+    # Whether crawls with these settings can compare posts with those that are stored.
+    wanted = dedup_index.asked_of(config)
+    stored = await db.meta.find_one(dedup_index.META)
+    if wanted is None or stored is None:
+        return findings
+    if refused := await dedup_index.refusal(db, wanted, stored):
+        message, _, todo = refused.rpartition(": ")
+        return [*findings, failed(Check.NEAR_DUPLICATES, message, todo)]
+    message = f"compared by {stored['scheme']}, claims are in {stored['keeper']}"
+    if wanted["keeper"] != stored["keeper"]:
+        message += f", the next crawl moves them to {wanted['keeper']}"
+    return [*findings, ok(Check.NEAR_DUPLICATES, message)]
+
+
+async def _check_write(db: Database, config: Config) -> Finding:
+    try:
+        taken_ms = await health.write(db, Clock().now(), config.mongo_timeout_seconds)
+    except StorageError as error:
+        message = f"cannot be written with majority and journal: {error}"
+        todo = "look at the server's log, disk and journal, and at the user's role (readWrite)"
+        return failed(Check.MONGODB_WRITE, message, todo)
+    message = f"written by a majority, in the journal after {taken_ms:.1f} ms, read and removed"
+    if taken_ms > SLOW_WRITE_MS:
+        todo = "look at the server's disk, and at the lag of the members"
+        return warning(Check.MONGODB_WRITE, message, todo)
+    return ok(Check.MONGODB_WRITE, message)
+
+
+def judge_mongodb(server: Server, config: Config) -> list[Finding]:
+    """Return the findings of a server's version, replica set, delay and disk."""
+    kind = "a router of shards" if server.is_router else "standing alone"
+    if server.replica_set:
+        kind = f"replica set {server.replica_set} of {server.members}"
+    version = ".".join(map(str, server.version))
+    message = f"{version}, {kind}, {server.round_trip_ms:.1f} ms there and back"
+    if server.version < MIN_MONGODB:
+        findings = [failed(Check.MONGODB, message, "Freshet needs MongoDB 4.4 or newer")]
+    elif server.version < TESTED_MONGODB:
+        todo = "the tests run on 6.0: take that or a newer one"
+        findings = [warning(Check.MONGODB, message, todo)]
+    elif server.round_trip_ms > SLOW_MS:
+        todo = "let it run near the crawls: each batch waits for it"
+        findings = [warning(Check.MONGODB, message, todo)]
+    else:
+        findings = [ok(Check.MONGODB, message)]
+    if server.members == 2:
+        message = f"replica set {server.replica_set} has two members"
+        todo = "add a third member: when one of two is away, nothing can be written"
+        findings.append(warning(Check.MONGODB, message, todo))
+    if server.free_bytes is not None:
+        where, min_gb = "the server's data", min_free_gb(config)
+        findings.append(judge_room(Check.MONGODB_DISK, server.free_bytes, where, min_gb))
+    return findings
+
+
+def judge_clock(whose: str, ahead_seconds: float, max_seconds: float = math.inf) -> Finding:
+    """Return how far apart a server's clock and this machine's are.
+
+    ahead_seconds: the server's clock less this machine's
+    max_seconds:   from here on nothing runs; without a limit for Redis, none of whose times is
+                   compared with any other
+    """
+    skew_seconds, way = abs(ahead_seconds), "ahead of" if ahead_seconds > 0 else "behind"
+    message = f"{whose} is {skew_seconds:,.3g} s {way} this machine"
+    if skew_seconds > max_seconds:
+        message += ", more than FRESHET_MAX_CLOCK_SKEW_SECONDS: nothing runs"
+        return failed(Check.CLOCK, message, SET_CLOCKS)
+    if skew_seconds > MAX_SKEW_SECONDS:
+        message += f"; runs go by {whose}'s" if max_seconds < math.inf else ""
+        return warning(Check.CLOCK, message, SET_CLOCKS)
+    return ok(Check.CLOCK, f"{whose} agrees with this machine to {skew_seconds:.3f} s")
+
+
+def judge_data_version(name: str, version: int | None) -> Finding:
+    """Return whether this Freshet can use the data. name: of the database."""
+    if version is None:
+        message = f"{name}: none yet; the first command makes the collections"
+        return ok(Check.MONGODB_DATA, message)
+    if version > VERSION:
+        message = f"{name}: version {version}, this Freshet knows up to {VERSION}"
+        return failed(Check.MONGODB_DATA, message, "upgrade Freshet, or name another database")
+    if version < VERSION:
+        message = f"{name}: version {version}, the next command brings it to {VERSION}"
+        todo = "make a backup first; stop all other workers meanwhile"
+        return warning(Check.MONGODB_DATA, message, todo)
+    return ok(Check.MONGODB_DATA, f"{name}: version {version}")
+
+
+def judge_indexes(lacks: Sequence[Lack]) -> list[Finding]:
+    """Return a finding for each index of the schema that is missing or different."""
+    findings = []
+    for lack in lacks:
+        is_wrong = "is not as it should be" if lack.differs else "is missing"
+        message = f"{lack.name} of {lack.collection} {is_wrong}"
+        todo = f"in mongosh: {lack.command}"
+        if lack.unique:
+            message += ": it keeps two from claiming the same"
+            findings.append(failed(Check.MONGODB_INDEXES, message, todo))
+        else:
+            message += ": queries are slow"
+            findings.append(warning(Check.MONGODB_INDEXES, message, todo))
+    return findings or [ok(Check.MONGODB_INDEXES, "all are there")]
+
+
+async def check_runs(db: Database, sites: Sequence[Site], now: datetime) -> list[Finding]:
+    """Return one finding for each spider."""
+    running = await leases.at_work(db, leases.CRAWL)
+    names = [site.wrapper.name for site in sites]
+    return [
+        judge_run(
+            name, await last_run(db, name, now), running.get(f"{leases.CRAWL}{name}", []), now
+        )
+        for name in names
+    ]
+
+
+def judge_run(
+    name: str, state: LastRun | None, workers: Sequence[Holder], now: datetime
+) -> Finding:
+    """Return how a spider's last run went. workers: the processes that run it now."""
+    on = "; ".join(map(str, workers[:MAX_SHOWN]))
+    if len(workers) > MAX_SHOWN:
+        on += f" and {len(workers) - MAX_SHOWN} more"
+    if state is None:
+        message = f"the first one is running on {on}" if on else f"none so far: scrapy crawl {name}"
+        return ok(Check.LAST_RUN, message, of=name)
+    due = "nothing is due"
+    if state.since is not None:
+        more = " or more" if state.due == MAX_COUNTED else ""
+        waits = span((now - state.since).total_seconds())
+        due = f"{count(state.due, 'target')}{more} due, the first since {waits}"
+    if on:
+        return ok(Check.LAST_RUN, f"running on {on}; {due}", of=name)
+    ago = span((now - state.latest).total_seconds())
+    if state.finished is None:
+        todo = "nothing: the next run repairs the log; why it ended may stand in its log"
+        return warning(Check.LAST_RUN, f"interrupted {ago} ago; {due}", todo, of=name)
+    message, fetches = f"ended {ago} ago ({state.reason}); {due}", state.fetches
+    if fetches is None or not fetches.failed:
+        return ok(Check.LAST_RUN, message, of=name)
+    ago = span((now - fetches.at).total_seconds())
+    share = fetches.failed / fetches.visits
+    which = "all of" if share == 1 else f"{fetches.failed:,} of"
+    message += f"; {which} {count(fetches.visits, 'page')} failed {ago} ago"
+    if fetches.reason is not None:
+        message += f", most often: {fetches.reason} ({fetches.url})"
+    if share < MANY_FAILED:
+        return ok(Check.LAST_RUN, message, of=name)
+    # No failure: a site that is down keeps Freshet from nothing else, and health checks of
+    # containers go by the exit code.
+    return warning(Check.LAST_RUN, message, f"scrapy targets {name} --errors lists them", of=name)
+
+
+async def check_versions(db: Database, spiders: Sequence[str], config: Config) -> list[Finding]:
+    """Return how many bytes of versions each spider keeps, unless it has none."""
+    sizes = [(name, await sites.kept_bytes(db, name)) for name in spiders]
+    return [judge_versions(name, size, config.max_site_mb * MB) for name, size in sizes if size]
+
+
+def judge_versions(name: str, size: int, max_size: float) -> Finding:
+    """Return whether a spider's versions are within their limit of bytes; 0: no limit."""
+    message = f"{megabytes(size)} kept"
+    if not max_size:
+        return ok(Check.VERSIONS, f"{message}, without a bound", of=name)
+    message += f", at most {megabytes(max_size)}"
+    if size <= max_size:
+        return ok(Check.VERSIONS, message, of=name)
+    todo = "the next run removes the oldest; raise FRESHET_MAX_SITE_MB to keep more"
+    return warning(Check.VERSIONS, message, todo, of=name)
+
+
+async def repair(db: Database, config: Config, now: datetime, say: Say) -> list[Finding]:
+    """Repair what needs no fetch, make the rest due; return the invariants' findings after that."""
+    if await runs.at_work(db, LONGEST_RUN):
+        message = "a run is in progress or was interrupted"
+        return [failed(Check.NO_RUN, message, "repeat it after that")]
+    async with dedup_index.as_stored(db, config) as registry:
+        for spider in await targets.spiders(db):
+            say(f"repairing the log of {spider}")
+            since = await recovery.logged_since(db, spider)
+            await make_whole(db, registry, spider, since, now)
+    await invariants.check(db, say, repair_at=now)
+    return await check_invariants(db, say)
+
+
+async def check_invariants(db: Database, say: Say) -> list[Finding]:
+    """Return one finding for each invariant."""
+    findings = []
+    if await runs.at_work(db, LONGEST_RUN):
+        message = "a run is in progress or was interrupted: its writes are incomplete"
+        findings.append(warning(Check.NO_RUN, message, "repeat the check when it has ended"))
+    report = await invariants.check(db, say)
+    for invariant, broken in report.broken.items():
+        if not broken.count:
+            findings.append(ok(invariant, "always"))
+            continue
+        more = ", …" if broken.count > len(broken.examples) else ""
+        message = f"{broken.count:,} times not: {', '.join(broken.examples)}{more}"
+        todo, examples = ADVICE.get(invariant, REBUILD), tuple(broken.examples)
+        findings.append(
+            Finding(invariant, Status.FAILED, message, todo, broken=broken.count, examples=examples)
+        )
+    if report.uncompared:
+        message = f"{report.uncompared:,} posts with a text have not been compared"
+        findings.append(warning(Check.COMPARED, message, f"{REBUILD} compares them"))
+    return findings
+
+
+async def check_redis(url: str, config: Config) -> list[Finding]:
+    """Return the findings of a Redis server, or why it cannot be asked."""
+    try:
+        server = await redis_server(url, config.mongo_timeout_seconds)
+    except FreshetError as error:
+        return [failed(Check.REDIS, str(error))]
+    return judge_redis(server)
+
+
+def judge_redis(server: RedisServer) -> list[Finding]:
+    """Return the findings of a server's version, scripts, memory, persistence and clock."""
+    version = ".".join(map(str, server.version)) if server.version else "of unknown version"
+    message = f"{server.product} {version}, {server.round_trip_ms:.1f} ms there and back"
+    if server.version and server.version < MIN_REDIS:
+        findings = [failed(Check.REDIS, message, "Freshet needs Redis 5 or newer, or Valkey")]
+    else:
+        findings = [ok(Check.REDIS, message)]
+    if server.runs_scripts:
+        findings.append(ok(Check.REDIS_SCRIPTS, "a script has written and read"))
+    else:
+        message, todo = "a script could not read what it wrote", "use a server that runs Lua"
+        findings.append(failed(Check.REDIS_SCRIPTS, message, todo))
+    limit = f"{server.memory_bytes / MB:,.0f} MB" if server.memory_bytes else "no limit"
+    message = f"{limit}, maxmemory-policy {server.policy}"
+    if server.policy == "noeviction":
+        findings.append(ok(Check.REDIS_MEMORY, message))
+    elif server.policy is None:
+        message = "the server does not tell its policy"
+        findings.append(warning(Check.REDIS_MEMORY, message, "let the user run INFO"))
+    else:
+        todo = "set maxmemory-policy noeviction: a full server would drop keys that are needed"
+        findings.append(warning(Check.REDIS_MEMORY, message, todo))
+    kept = Check.REDIS_PERSISTENCE
+    if server.is_failing:
+        message, todo = "the server cannot write its file", "look at its disk and its log"
+        findings.append(failed(kept, message, todo))
+    elif server.is_kept is None:
+        findings.append(warning(kept, "the server does not tell whether it keeps its data"))
+    elif server.is_kept:
+        findings.append(ok(kept, "appendonly is on: a crash loses a second at most"))
+    else:
+        findings.append(warning(kept, f"appendonly is off: {LOSES}", "set appendonly yes"))
+    return [*findings, judge_clock(server.product, server.ahead_seconds)]

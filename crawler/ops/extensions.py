@@ -1,4 +1,8 @@
-"""The closing line of a run: what it did, what it left, and the next step."""
+"""Scrapy extensions of every crawl, in the order of this module.
+
+The summary at its end, metrics, the live display, the ends for a full disk and for a grace time
+that is over, garbage collection, AutoThrottle.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,8 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from scrapy import Spider, signals
 from scrapy.core.downloader import Slot
@@ -22,7 +25,6 @@ from crawler.errors import FreshetError, StorageError
 from crawler.fetch.downloader import Downloader
 from crawler.frontier.session import Session
 from crawler.items import SEEN, Outcome
-from crawler.ops.metrics_state import Process
 from crawler.ops.progress import logs_above
 from crawler.storage.health import room
 from crawler.utils.garbage import collect_again
@@ -30,19 +32,27 @@ from crawler.utils.terminal import SafeConsole, print_line
 from crawler.utils.text import count, moment
 
 if TYPE_CHECKING:
-    from crawler.ops.metrics import Measuring
-    from crawler.ops.metrics_export import Export
+    from crawler.ops.metrics import Export, ProcessMetrics
 
 logger = logging.getLogger(__name__)
 # Fewer fetched pages than these say nothing of a site definition's accuracy.
 MIN_FETCHED = 20
-# Hosts that a line names at most.
-SHOWN = 3
+MAX_SHOWN_HOSTS = 3
 # Counts of what a run left due, by the reason.
 LEFT = ("over_cap", "closed", "over_limit")
 ALL_NOW = "to fetch them all now, add -a full=1"
-
+# Counts of feeds, as the session names them.
 POSTS = ("posts", "edited posts", "missed posts")
+UPDATE_SECONDS = 0.5
+# Between checks of the free space: of the embedded server a system call, of another a command.
+NEAR_SECONDS, FAR_SECONDS = 5.0, 30.0
+DISK_FULL = "disk"
+GRACE_CHECK_SECONDS = 0.5
+# Of the grace time, what is kept for storing what has been read and for closing: a share, and the
+# most that it is.
+CLOSING_SHARE, MAX_CLOSING_SECONDS = 0.2, 5.0
+# Some libraries are loaded with the first page that needs them.
+ITEMS = 50
 
 
 class Summary:
@@ -56,21 +66,28 @@ class Summary:
     def from_crawler(cls, crawler: Crawler) -> Self:
         """The summary of a crawl."""
         summary = cls(crawler)
-        crawler.signals.connect(summary.say, signals.spider_closed)
+        crawler.signals.connect(summary.show, signals.spider_closed)
         return summary
 
-    async def say(self, spider: Spider) -> None:
-        """Say it once the session has ended; nothing after a pass that failed."""
+    async def show(self, spider: Spider) -> None:
+        """Print it once the session has ended; nothing after a run that failed."""
         await self.session.ended.wait()
         if self.session.error is not None:
             return
         counts = figures(self.session)
         for name, value in counts.items():
             self.crawler.stats.set_value(f"freshet/{name}", value)
-        line = sentence(self.session, counts)
-        if not self.session.sums_up:
-            line = part_of_a_pass(self.session)
-        # On a terminal the log is quiet, and the line stands below the live display.
+        if self.session.sums_up:
+            line = sentence(self.session, counts)
+        else:
+            # Of a shared run the last worker to end reports what all have done.
+            others = self.session.others
+            line = (
+                f"{self.session.spider}: {self.session.counts['visits']} fetched by this worker, "
+                f"{self.session.visits_of_all} by all; {others} other "
+                f"{'worker is' if others == 1 else 'workers are'} still at work"
+            )
+        # On a terminal the log is quiet, and the line is below the live display.
         if sys.stderr.isatty() and self.crawler.settings["LOG_LEVEL"] != "INFO":
             print_line(line, error=True)
         else:
@@ -92,7 +109,7 @@ def figures(session: Session) -> dict[str, float]:
     """
     counts = session.counts
     visits = counts["visits"]
-    found: dict[str, float] = {
+    result: dict[str, float] = {
         "fetched": visits,
         **{str(outcome): counts[outcome] for outcome in Outcome},
         "discovered": counts["discovered"],
@@ -106,31 +123,45 @@ def figures(session: Session) -> dict[str, float]:
         "saved": max(0, session.targets_at_end - visits - counts["due"]),
     }
     if visits >= MIN_FETCHED:
-        found["accuracy"] = _read(counts) / visits
-    return found
+        result["accuracy"] = sum(counts[outcome] for outcome in SEEN) / visits
+    return result
 
 
 def sentence(session: Session, counts: dict[str, float]) -> str:
-    """What a run did and what it left, in one line; where it fetched nothing, why."""
-    did = _nothing(session, counts) if not counts["fetched"] else _outcomes(counts)
-    parts = [f"{session.spider}: {did}", *_of_posts(counts)]
+    """Return what a run did and what it left, in one line; where it fetched nothing, why."""
+    fetched, due = counts["fetched"], counts["due"]
+    why = _why_left(session, counts) if due else []
+    reasons = f", as {' and '.join(why)}" if why else ""
+    parts: list[str] = []
+    if fetched:
+        parts.append(_outcomes(counts))
+    elif due:
+        are = "target is" if due == 1 else "targets are"
+        parts.append(f"nothing fetched: {due:.0f} {are} due{reasons}")
+    elif session.left is None or not session.left.outlook.targets:
+        parts.append("nothing fetched: there are no targets, or all are gone (scrapy targets)")
+    else:
+        parts += ["nothing fetched: nothing was due", *_not_due(session)]
+    new, edited, missed = (counts[name.replace(" ", "_")] for name in POSTS)
+    if new or edited or missed:
+        parts.append(f"{new:.0f} new posts, {edited:.0f} edited, about {missed:.0f} missed")
     if counts["left_out"]:
         parts.append(f"{counts['left_out']:.0f} links left out by the caps named in the warnings")
     if counts["missed_visits"]:
         parts.append(f"{counts['missed_visits']:.0f} visits missed")
-    if counts["fetched"]:
+    if fetched:
         parts += _not_due(session)
-    if counts["fetched"] and counts["due"]:
-        parts.append(f"{counts['due']:.0f} still due{_as(_why_left(session, counts))}")
+    if fetched and due:
+        parts.append(f"{due:.0f} still due{reasons}")
     if session.is_full and session.allowance.caps:
         parts.append(f"full run: the plan's cap of {session.allowance.caps} was ignored")
-    return "; ".join(parts)
+    return f"{session.spider}: {'; '.join(parts)}"
 
 
 def _outcomes(counts: dict[str, float]) -> str:
-    """What was fetched and found."""
+    fetched = counts["fetched"]
     line = (
-        f"{counts['fetched']:.0f} fetched: {counts['new']:.0f} new, "
+        f"{fetched:.0f} fetched: {counts['new']:.0f} new, "
         f"{counts['changed']:.0f} changed, {counts['unchanged']:.0f} unchanged, "
         f"{counts['not_modified']:.0f} not modified (304), {counts['gone']:.0f} gone, "
         f"{counts['error']:.0f} errors, {counts['blocked']:.0f} blocked; "
@@ -138,25 +169,10 @@ def _outcomes(counts: dict[str, float]) -> str:
     )
     if (accuracy := counts.get("accuracy")) is None:
         return line
-    readable = f"{_read(counts):.0f} of the {counts['fetched']:.0f} fetched could be read"
-    others = "" if accuracy == 1 else "; the others failed, were blocked or are gone"
-    return f"{line}; accuracy {accuracy:.2%} ({readable}{others})"
-
-
-def _read(counts: Mapping[str, float]) -> float:
-    return sum(counts[outcome] for outcome in SEEN)
-
-
-def _nothing(session: Session, counts: dict[str, float]) -> str:
-    """Why nothing was fetched, and what to do."""
-    if due := counts["due"]:
-        are = "target is" if due == 1 else "targets are"
-        return f"nothing fetched: {due:.0f} {are} due{_as(_why_left(session, counts))}"
-    left = session.left
-    if left is None or not left.outlook.targets:
-        return "nothing fetched: there are no targets, or all are gone (scrapy targets)"
-    parts = _not_due(session)
-    return "; ".join(["nothing fetched: nothing was due", *parts])
+    read = sum(counts[outcome] for outcome in SEEN)
+    readable = f"{read:.0f} of the {fetched:.0f} fetched could be read"
+    unread = "" if accuracy == 1 else "; the others failed, were blocked or are gone"
+    return f"{line}; accuracy {accuracy:.2%} ({readable}{unread})"
 
 
 def _not_due(session: Session) -> list[str]:
@@ -192,67 +208,42 @@ def _why_left(session: Session, counts: dict[str, float]) -> list[str]:
         given = "-a limit" if limit is None else f"-a limit={limit}"
         why.append(f"{given} is reached (the next run goes on, or leave it out)")
     held = list(session.left.held.items()) if session.left else []
-    for host, until in held[:SHOWN]:
+    for host, until in held[:MAX_SHOWN_HOSTS]:
         why.append(f"{host} asked to be left alone until {moment(until, now)}")
-    if len(held) > SHOWN:
-        why.append(f"{count(len(held) - SHOWN, 'more host')} asked for that")
-    if _is_host_capped(session, why):
+    if len(held) > MAX_SHOWN_HOSTS:
+        why.append(f"{count(len(held) - MAX_SHOWN_HOSTS, 'more host')} asked for that")
+    cap = session.limits.cap
+    if session.worker is None:
+        is_capped = any(requests >= cap for requests in session.limits.asked.values())
+    else:
+        # What other workers asked for is not known here.
+        is_capped = not why and session.reason == "finished"
+    if cap and is_capped:
         why.append(
-            f"a host gets {count(session.limits.cap, 'request')} in one run at most "
+            f"a host gets {count(cap, 'request')} in one run at most "
             "(host_requests in the site definition, or FRESHET_HOST_REQUESTS)"
         )
     if session.reason not in ("", "finished"):
-        why.append(f"the run was ended early ({_ended(session)})")
+        # Scrapy's own setting, if one ended the run.
+        name = session.reason.upper()
+        value = session.crawler.settings.get(name)
+        reason = session.reason if value is None else f"{name}={value}"
+        why.append(f"the run was ended early ({reason})")
     return why or ["their hosts could not be asked (see the log)"]
 
 
-def _is_host_capped(session: Session, why: list[str]) -> bool:
-    """Whether a host had all its requests; what other workers asked for is not known here."""
-    cap = session.limits.cap
-    if not cap or session.worker is None:
-        return bool(cap) and any(asked >= cap for asked in session.limits.asked.values())
-    return not why and session.reason == "finished"
-
-
-def _ended(session: Session) -> str:
-    """Why Scrapy ended a run early: its own setting, if one did."""
-    name = session.reason.upper()
-    value = session.crawler.settings.get(name)
-    return session.reason if value is None else f"{name}={value}"
-
-
-def _as(why: list[str]) -> str:
-    return f", as {' and '.join(why)}" if why else ""
-
-
-def part_of_a_pass(session: Session) -> str:
-    """What this worker did, in one line; the last one to end says what all have done."""
-    others = "worker is" if session.others == 1 else "workers are"
-    return (
-        f"{session.spider}: {session.counts['visits']} fetched by this worker, "
-        f"{session.visits_of_all} by all; {session.others} other {others} still at work"
-    )
-
-
-def _of_posts(counts: dict[str, float]) -> list[str]:
-    """What feeds brought; nothing where there are none."""
-    if not any(counts[name.replace(" ", "_")] for name in POSTS):
-        return []
-    return [
-        f"{counts['posts']:.0f} new posts, {counts['edited_posts']:.0f} edited, "
-        f"about {counts['missed_posts']:.0f} missed"
-    ]
-
-
 class Metrics:
-    """Tells a process's measuring of one pass.
+    """Reports one run to the metrics of its process.
 
-    export: of a process that is measured for this pass alone; None: it is measured already
+    of_process: the metrics of all runs of this process; None: it is not measured
+    export:     of a process that is measured for this run only
     """
 
-    def __init__(self, crawler: Crawler, measuring: Measuring, export: Export | None) -> None:
+    of_process: ClassVar[ProcessMetrics | None] = None
+
+    def __init__(self, crawler: Crawler, metrics: ProcessMetrics, export: Export | None) -> None:
         self.session = Session.of(crawler)
-        self.measuring = measuring
+        self.metrics = metrics
         self.export = export
         self.began = time.monotonic()
         crawler.signals.connect(self.open, signals.spider_opened)
@@ -261,42 +252,39 @@ class Metrics:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """The measuring of a crawl; NotConfigured where nobody wants to know."""
+        """The metrics of a crawl; NotConfigured where there are none."""
         session = Session.of(crawler)
-        if (measuring := Process.measuring) is not None:
-            return cls(crawler, measuring, None)
+        if cls.of_process is not None:
+            return cls(crawler, cls.of_process, None)
         if session.config.metrics_dir is None:
             raise NotConfigured
         # Slow to import, and needed by few.
-        from crawler.ops.metrics_export import Export
+        from crawler.ops.metrics import Export
 
         try:
             export = Export(session.config.metrics_dir, session.spider)
         except FreshetError as error:
             logger.error("%s; no metrics are written", error)
             raise NotConfigured from None
-        return cls(crawler, export.measuring, export)
+        return cls(crawler, export.metrics, export)
 
     def open(self) -> None:
-        """The pass begins."""
+        """Note that the run begins."""
         if self.export is not None:
             self.export.begin()
-        self.measuring.passes.begin(self.session)
+        self.metrics.runs.begin(self.session)
 
     def start(self) -> None:
-        """The database is open, unless that failed."""
+        """Measure the batches: the database is open, unless that failed."""
         if self.session.error is None:
-            self.session.writer.on_stored = self.measuring.batches(self.session)
+            self.session.writer.on_stored = self.metrics.on_stored(self.session)
 
     async def close(self, spider: Spider, reason: str) -> None:
-        """The pass has ended, once the session has stored all of it."""
+        """Note that the run has ended, once the session has stored all of it."""
         await self.session.ended.wait()
-        self.measuring.ended(self.session, reason, time.monotonic() - self.began)
+        self.metrics.run_ended(self.session, reason, time.monotonic() - self.began)
         if self.export is not None:
             self.export.end()
-
-
-UPDATE_SECONDS = 0.5
 
 
 class Progress:
@@ -345,14 +333,9 @@ class Progress:
     def update(self) -> None:
         """Bring it up to date."""
         counts = self.session.counts
-        known = max(self.session.due_at_start + self.session.discovered, counts["visits"], 1)
+        total = max(self.session.due_at_start + self.session.discovered, counts["visits"], 1)
         note = f"{counts[Outcome.NEW]} new, {counts[Outcome.CHANGED]} changed"
-        self.bar.update(self.task, total=known, completed=counts["visits"], note=note)
-
-
-# Of the embedded server the file system is asked, of another the server.
-LOOK_SECONDS, LOOK_FAR_SECONDS = 5.0, 30.0
-REASON = "disk"
+        self.bar.update(self.task, total=total, completed=counts["visits"], note=note)
 
 
 class Room:
@@ -375,7 +358,7 @@ class Room:
 
     def _open(self) -> None:
         is_near = self._config.mongo_uri is None
-        self._loop.start(LOOK_SECONDS if is_near else LOOK_FAR_SECONDS, now=True)
+        self._loop.start(NEAR_SECONDS if is_near else FAR_SECONDS, now=True)
 
     def _look(self) -> None:
         if self._is_low or self.session.ended.is_set() or self.session.error:
@@ -391,13 +374,7 @@ class Room:
             lack = await room(self.session.db, self._config)
             if lack is not None and not self.session.ended.is_set():
                 self._is_low = True
-                self.session.end_early(REASON, lack)
-
-
-GRACE_LOOK_SECONDS = 0.5
-# Of the grace time, what is kept for storing what has been read and for closing: a share, and the
-# most that it is.
-CLOSING_SHARE, MAX_CLOSING_SECONDS = 0.2, 5.0
+                self.session.end_early(DISK_FULL, lack)
 
 
 class Grace:
@@ -419,7 +396,7 @@ class Grace:
         return cls(crawler)
 
     def _open(self) -> None:
-        self._loop.start(GRACE_LOOK_SECONDS, now=False)
+        self._loop.start(GRACE_CHECK_SECONDS, now=False)
 
     def _look(self) -> None:
         downloader = getattr(self.crawler.engine, "downloader", None)
@@ -434,10 +411,6 @@ class Grace:
             logger.warning("The time to end is over: what is under way is given up")
             self.session.hurry()
         downloader.give_up()
-
-
-# Some libraries are loaded with the first page that needs them.
-ITEMS = 50
 
 
 class Garbage:

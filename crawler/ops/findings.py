@@ -1,9 +1,9 @@
-"""What a check found, and how all of it is told."""
+"""Findings of `scrapy doctor`, and how they are printed."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from textwrap import TextWrapper
@@ -13,10 +13,42 @@ from crawler.utils.text import count
 
 # The longest status, and a space.
 STATUS_CHARACTERS = 9
+# Shows what is being checked.
+Say = Callable[[str], None]
+
+
+class Check(StrEnum):
+    """Names of the checks; each invariant of `--deep` is a check of its own beside these."""
+
+    PYTHON = "python"
+    FOLDER = "folder"
+    NAMES = "names"
+    SETTINGS = "settings"
+    DATA_FOLDER = "data folder"
+    EMBEDDED = "embedded server"
+    MONGODB = "mongodb"
+    MONGODB_DISK = "mongodb disk"
+    MONGODB_WRITE = "mongodb write"
+    MONGODB_DATA = "mongodb data"
+    MONGODB_INDEXES = "mongodb indexes"
+    CLOCK = "clock"
+    NEAR_DUPLICATES = "near-duplicates"
+    LAST_RUN = "last run"
+    VERSIONS = "versions"
+    ITEMS = "items"
+    FIELDS = "fields"
+    NO_RUN = "no run in progress"
+    COMPARED = "posts are compared"
+    REDIS = "redis"
+    REDIS_SCRIPTS = "redis scripts"
+    REDIS_MEMORY = "redis memory"
+    REDIS_PERSISTENCE = "redis persistence"
+    WRAPPER = "wrapper"
+    ROBOTS = "robots.txt"
 
 
 class Status(StrEnum):
-    """OK: nothing to do. WARNING: Freshet works, but. FAILED: it does not until that is mended."""
+    """OK: nothing to do. WARNING: Freshet works, but. FAILED: it does not until that is fixed."""
 
     OK = "ok"
     WARNING = "warning"
@@ -27,11 +59,11 @@ class Status(StrEnum):
 class Finding:
     """One line of the doctor.
 
-    check: what was looked at, such as `mongodb write`
-    found: in words
+    check: what was checked, such as `mongodb write`
+    found: the result in words
     todo:  what to do; empty where there is nothing to do, or where `found` says it
-    of:    whose it is, where there are several: a spider
-    broken, examples: of an invariant of `--deep`: how often it does not hold, and the first places
+    of:    the spider, for checks of each spider
+    broken, examples: of an invariant: how often it does not hold, and the first places
     """
 
     check: str
@@ -43,66 +75,60 @@ class Finding:
     examples: tuple[str, ...] = ()
 
 
-def ok(check: str, found: str, of: str = "") -> Finding:
-    """All is well."""
-    return Finding(check, Status.OK, found, of=of)
+def ok(check: str, result: str, of: str = "") -> Finding:
+    """Return a finding that needs no action."""
+    return Finding(check, Status.OK, result, of=of)
 
 
-def warning(check: str, found: str, todo: str = "", of: str = "") -> Finding:
-    """Freshet works, but somebody should know."""
-    return Finding(check, Status.WARNING, found, todo, of)
+def warning(check: str, result: str, todo: str = "", of: str = "") -> Finding:
+    """Return a finding that keeps Freshet from nothing."""
+    return Finding(check, Status.WARNING, result, todo, of)
 
 
-def failed(check: str, found: str, todo: str = "", of: str = "") -> Finding:
-    """Freshet does not work until this is mended."""
-    return Finding(check, Status.FAILED, found, todo, of)
+def failed(check: str, result: str, todo: str = "", of: str = "") -> Finding:
+    """Return a finding without whose fix Freshet does not work."""
+    return Finding(check, Status.FAILED, result, todo, of)
 
 
 def lines(findings: Sequence[Finding], characters: int) -> list[str]:
-    """Return one paragraph for each finding, in columns, and one line for all of them.
+    """Return one paragraph for each finding, in columns, and a line with the counts.
 
     characters: width that the paragraphs are wrapped to, by words
     """
-    names = [" ".join(filter(None, (one.check, one.of))) for one in findings]
+    names = [" ".join(filter(None, (finding.check, finding.of))) for finding in findings]
     width = max(map(len, names), default=0)
     rows = [
-        f"{one.status:<{STATUS_CHARACTERS - 1}} {name:<{width}}  {one.found}"
-        + (f" -> {one.todo}" if one.todo else "")
-        for name, one in zip(names, findings, strict=True)
+        f"{finding.status:<{STATUS_CHARACTERS - 1}} {name:<{width}}  {finding.found}"
+        + (f" -> {finding.todo}" if finding.todo else "")
+        for name, finding in zip(names, findings, strict=True)
     ]
     indent = " " * (STATUS_CHARACTERS + width + 2)
     paragraph = TextWrapper(
         characters, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
-    return [*map(paragraph.fill, rows), in_short(findings)]
-
-
-def in_short(findings: Iterable[Finding]) -> str:
-    """How many there are of each kind."""
-    n = _counts(findings)
-    return (
-        f"{count(n.total(), 'check')}: {n[Status.OK]} ok, "
-        f"{count(n[Status.WARNING], 'warning')}, {n[Status.FAILED]} failed"
+    counts = _counts(findings)
+    total = (
+        f"{count(counts.total(), 'check')}: {counts[Status.OK]} ok, "
+        f"{count(counts[Status.WARNING], 'warning')}, {counts[Status.FAILED]} failed"
     )
+    return [*map(paragraph.fill, rows), total]
 
 
 def as_json(findings: Sequence[Finding]) -> dict[str, Any]:
-    """The same for machines."""
-    n = _counts(findings)
+    """Return the findings as the object that `--json` prints."""
+    counts, rows = _counts(findings), []
+    for finding in findings:
+        row = asdict(finding)
+        if not finding.broken:
+            del row["broken"], row["examples"]
+        rows.append(row)
     return {
-        "ok": not n[Status.FAILED],
-        "failed": n[Status.FAILED],
-        "warnings": n[Status.WARNING],
-        "findings": [_as_dict(one) for one in findings],
+        "ok": not counts[Status.FAILED],
+        "failed": counts[Status.FAILED],
+        "warnings": counts[Status.WARNING],
+        "findings": rows,
     }
 
 
-def _as_dict(one: Finding) -> dict[str, Any]:
-    told = asdict(one)
-    if not one.broken:
-        del told["broken"], told["examples"]
-    return told
-
-
 def _counts(findings: Iterable[Finding]) -> Counter[Status]:
-    return Counter(one.status for one in findings)
+    return Counter(finding.status for finding in findings)

@@ -1,12 +1,26 @@
-"""What passes have done, read off what they count anyway: that costs a crawl nothing."""
+"""Metrics of a process: the runs in it, what the service counts, and their file.
+
+The counters of runs are read off what a crawl counts anyway, so that they cost it nothing.
+`freshet-NAME.prom` is the file for node_exporter's textfile collector. Several processes of one
+name take `NAME`, `NAME-2`, `NAME-3`; names, unlike process ids, come again, so Prometheus keeps few
+series. Import the module only where metrics are wanted: prometheus_client is slow to import.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import math
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from filelock import FileLock, Timeout
 from prometheus_client import (
     CollectorRegistry,
     Gauge,
@@ -16,34 +30,30 @@ from prometheus_client import (
     generate_latest,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
+from scrapy.exceptions import IgnoreRequest
+from scrapy.utils.python import global_object_name
 
 from crawler import __version__
-from crawler.errors import Busy
+from crawler.errors import Busy, ConfigError
+from crawler.fetch.middlewares import NotAsked
 from crawler.frontier.session import Session
 from crawler.items import Outcome, Visit
+from crawler.ops.extensions import Metrics
+from crawler.ops.schedule import CHORES, FAILED
+from crawler.storage.store import Store
 from crawler.utils.time import Clock
+from crawler.web.address import Address
 
-Values = Iterable[tuple[Sequence[str], float]]
+if TYPE_CHECKING:
+    from crawler.ops.service import Report
 
-
-def gauge(name: str, told: str, labels: Sequence[str], values: Values) -> Metric:
-    """A gauge. values: of the labels, and the gauge's; NaN, which nobody knows, is left out."""
-    family = GaugeMetricFamily(name, told, labels=labels)
-    for of, value in values:
-        if not math.isnan(value):
-            family.add_metric(of, value)
-    return family
-
-
-def by_spider(name: str, told: str, values: Iterable[tuple[str, float]]) -> Metric:
-    """A gauge with the one label `spider`."""
-    return gauge(name, told, ("spider",), (((spider,), value) for spider, value in values))
-
-
-OF_SPIDER = "spider"
+logger = logging.getLogger(__name__)
 LAST_SUCCESS = "freshet_pass_last_success_timestamp_seconds"
+BUILD = "freshet_build_info"
+OF_PROCESS = "freshet_process_"
 RESULTS = ("finished", "limited", "stopped", "failed", "other")
 CLASSES = ("2xx", "3xx", "4xx", "5xx", "other")
 PLAIN = {
@@ -66,30 +76,76 @@ LIMIT = "closespider_"
 STATUS = ("downloader/response_status_count/", "freshet/asked_again_status_count/")
 FAILURES = "downloader/exception_count"
 # What was never sent: robots.txt forbids it, or its host is to be left alone.
-NEVER_SENT = (
-    "downloader/exception_type_count/scrapy.exceptions.IgnoreRequest",
-    "downloader/exception_type_count/crawler.middlewares.manners.NotAsked",
+NEVER_SENT = tuple(
+    f"downloader/exception_type_count/{global_object_name(error)}"
+    for error in (IgnoreRequest, NotAsked)
 )
+LAG_EVERY_SECONDS = 1.0
+# Upper bounds of histograms' buckets.
+SHORT = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+LONG = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
+LAGS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5)
+SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+TO_STORED = "Seconds from the response to the moment when its visit was stored."
+LAG = "How much too late the event loop comes, measured once a second."
+# Families that go on counting where the last process of their name ended.
+SUMS = ("counter", "histogram")
+# Gauges of which a process has only the spiders that it runs.
+GAUGES = (LAST_SUCCESS,)
+PREFIX, SUFFIX = "freshet-", ".prom"
+MAX_ALIKE = 64
+WRITE_SECONDS = 10.0
+# A file that was not written for so long is of a spider that is crawled no longer.
+KEPT_SECONDS = 40 * 24 * 3600.0
+# The service's name in file names, and the option of its address.
+SERVICE, OPTION = "refresh", "--metrics"
+PING_SECONDS = 2.0
+
+# Of labels, and of the metric.
+Values = Iterable[tuple[Sequence[str], float]]
 Counts = Counter[tuple[str, str]]
+Key = tuple[str, frozenset[tuple[str, str]]]
+Past = dict[str, dict[Key, Sample]]
 
 
-class Passes(Collector):
-    """The passes of this process, by spider: those that have ended, and those at work."""
+def gauge(name: str, text: str, labels: Sequence[str], values: Values) -> Metric:
+    """Return a gauge; values that are NaN, so unknown, are left out."""
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for of, value in values:
+        if not math.isnan(value):
+            family.add_metric(of, value)
+    return family
+
+
+def by_spider(name: str, text: str, values: Iterable[tuple[str, float]]) -> Metric:
+    """Return a gauge with the one label `spider`."""
+    return gauge(name, text, ("spider",), (((spider,), value) for spider, value in values))
+
+
+def _counter(name: str, text: str, labels: Sequence[str], values: Values) -> Metric:
+    family = CounterMetricFamily(name, text, labels=labels)
+    for of, value in values:
+        family.add_metric(of, value)
+    return family
+
+
+class RunsCollector(Collector):
+    """The runs of this process, by spider: those that have ended, and those in progress."""
 
     def __init__(self) -> None:
         self._ended: dict[str, Counts] = {}
         self._succeeded: dict[str, float] = {}
-        self._at_work: set[Session] = set()
+        self._in_progress: set[Session] = set()
 
     def begin(self, session: Session) -> None:
-        """A pass begins."""
-        self._at_work.add(session)
+        """Note that a run begins."""
+        self._in_progress.add(session)
         counts = self._ended.setdefault(session.spider, Counter())
         counts["freshet_passes_started", ""] += 1
 
     def end(self, session: Session, reason: str) -> None:
-        """A pass has ended. reason: as Scrapy says it."""
-        self._at_work.discard(session)
+        """Note that a run has ended. reason: Scrapy's."""
+        self._in_progress.discard(session)
         counts = self._ended[session.spider]
         counts.update(counted(session))
         has_failed = session.error is not None and not isinstance(session.error, Busy)
@@ -99,36 +155,33 @@ class Passes(Collector):
             self._succeeded[session.spider] = Clock().now().timestamp()
 
     def collect(self) -> Iterator[Metric]:
-        """Counters and gauges by spider."""
+        """Yield counters and gauges by spider."""
         now = {spider: Counter(counts) for spider, counts in self._ended.items()}
-        for session in self._at_work:
+        for session in self._in_progress:
             now[session.spider].update(counted(session))
-        for name, told in PLAIN.items():
+        for name, text in PLAIN.items():
             values = (((spider,), counts[name, ""]) for spider, counts in now.items())
-            yield _counter(name, told, [OF_SPIDER], values)
-        for name, (told, label, labels) in LABELLED.items():
+            yield _counter(name, text, ["spider"], values)
+        for name, (text, label, labels) in LABELLED.items():
             each = (((of, to), counts[name, to]) for of, counts in now.items() for to in labels)
-            yield _counter(name, told, [OF_SPIDER, label], each)
-        yield from self._gauges(now)
-
-    def _gauges(self, spiders: Iterable[str]) -> Iterator[Metric]:
-        in_flight = ((session.spider, len(session.in_flight)) for session in self._at_work)
-        told = "Targets between queue and storage."
-        yield by_spider("freshet_targets_in_flight", told, in_flight)
-        running = Counter(session.spider for session in self._at_work)
-        of_all = ((spider, running[spider]) for spider in spiders)
+            yield _counter(name, text, ["spider", label], each)
+        in_flight = ((session.spider, len(session.in_flight)) for session in self._in_progress)
+        text = "Targets between queue and storage."
+        yield by_spider("freshet_targets_in_flight", text, in_flight)
+        running = Counter(session.spider for session in self._in_progress)
+        of_all = ((spider, running[spider]) for spider in now)
         yield by_spider("freshet_passes_running", "Passes at work.", of_all)
-        told = "When a pass last ended without an error."
-        yield by_spider(LAST_SUCCESS, told, self._succeeded.items())
+        text = "When a pass last ended without an error."
+        yield by_spider(LAST_SUCCESS, text, self._succeeded.items())
 
 
 def result_of(reason: str) -> str:
-    """How a pass without an error has ended: spiders may name reasons of their own."""
+    """Return how a run without an error has ended: spiders may name reasons of their own."""
     return "limited" if reason.startswith(LIMIT) else ENDS.get(reason, "other")
 
 
 def counted(session: Session) -> Counts:
-    """What a pass has counted so far, by metric and label; it never falls."""
+    """Return what a run has counted so far, by metric and label; it never falls."""
     stats = session.crawler.stats.get_stats()
     counts: Counts = Counter()
     for name, value in stats.items():
@@ -145,48 +198,92 @@ def counted(session: Session) -> Counts:
     counts["freshet_missed_visits", ""] = session.counts["missed visits"]
     for outcome in Outcome:
         counts["freshet_visits", outcome] = session.counts[outcome]
-    # A pass that could not reach the database has none.
+    # A run that could not reach the database has none.
     if patience := getattr(session, "patience", None):
         counts["freshet_storage_retries", ""] = patience.counts["retries"]
     return counts
 
 
 def class_of(status: str) -> str:
-    """The class of a status of HTTP; some servers make up their own."""
+    """Return the class of an HTTP status; some servers make up their own."""
     return f"{status[0]}xx" if status[:1] in {"2", "3", "4", "5"} else "other"
 
 
-def _counter(name: str, told: str, labels: Sequence[str], values: Values) -> Metric:
-    family = CounterMetricFamily(name, told, labels=labels)
-    for of, value in values:
-        family.add_metric(of, value)
-    return family
+class ProcessMetrics:
+    """The registry of a process, and what is put into it."""
 
+    def __init__(self) -> None:
+        # When each counter was made is of no use where counters outlive processes.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self.runs = RunsCollector()
+        self.registry.register(self.runs)
+        # Under its usual name it would clash with that of node_exporter.
+        ProcessCollector(namespace="freshet", registry=self.registry)
+        version = Gauge(BUILD, "The version at work.", ["version"], registry=self.registry)
+        version.labels(__version__).set(1)
+        self._took = self._histogram("pass_duration_seconds", "Seconds that passes took.", LONG)
+        self._sizes = self._histogram("storage_batch_visits", "Visits stored in one batch.", SIZES)
+        text = "Seconds that storing a batch took."
+        self._storing = self._histogram("storage_batch_duration_seconds", text, SHORT)
+        self._to_stored = self._histogram("response_to_stored_seconds", TO_STORED, SHORT)
+        self._lag = self._histogram("reactor_lag_seconds", LAG, LAGS, by_spider=False)
 
-SUMS = ("counter", "histogram")
-# Gauges that a process does not know of those before it.
-GAUGES = (LAST_SUCCESS,)
-BUILD = "freshet_build_info"
-OF_PROCESS = "freshet_process_"
-Key = tuple[str, frozenset[tuple[str, str]]]
-Past = dict[str, dict[Key, Sample]]
+    def run_ended(self, session: Session, reason: str, seconds: float) -> None:
+        """Note that a run has ended. reason: Scrapy's."""
+        self.runs.end(session, reason)
+        self._took.labels(session.spider).observe(seconds)
+
+    def on_stored(self, session: Session) -> Callable[[list[Visit], float], None]:
+        """Return what is to be called with each stored batch of a run, and its seconds."""
+        of_batch = (self._sizes, self._storing, self._to_stored)
+        sizes, storing, to_stored = (each.labels(session.spider) for each in of_batch)
+
+        def note(batch: list[Visit], seconds: float) -> None:
+            sizes.observe(len(batch))
+            storing.observe(seconds)
+            now = session.clock.now()
+            for visit in batch:
+                # Deliveries of hubs have waited for a run.
+                if visit.fetched.push is None:
+                    to_stored.observe((now - visit.fetched.at).total_seconds())
+
+        return note
+
+    async def watch_lag(self) -> None:
+        """Measure the event loop's lag until this is cancelled."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            due = clock() + LAG_EVERY_SECONDS
+            await asyncio.sleep(LAG_EVERY_SECONDS)
+            self._lag.observe(max(0.0, clock() - due))
+
+    async def exposition(self) -> bytes:
+        """Return all metrics in the text format."""
+        return generate_latest(self.registry)
+
+    def _histogram(
+        self, name: str, text: str, buckets: tuple[float, ...], *, by_spider: bool = True
+    ) -> Histogram:
+        labels, name = ["spider"] if by_spider else [], f"freshet_{name}"
+        return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
 
 
 def past_of(families: Iterable[Metric], version: str) -> Past:
-    """What is carried on, by family; nothing from another version, whose buckets may differ."""
-    found = {family.name: family for family in families}
-    build = found.get(BUILD)
-    if build is None or version not in {one.labels.get("version") for one in build.samples}:
+    """Return what is carried on, by family; nothing of another version: its buckets may differ."""
+    by_name = {family.name: family for family in families}
+    build = by_name.get(BUILD)
+    if build is None or version not in {sample.labels.get("version") for sample in build.samples}:
         return {}
     return {
         name: {_key(sample): sample for sample in family.samples}
-        for name, family in found.items()
+        for name, family in by_name.items()
         if family.type in SUMS or name in GAUGES
     }
 
 
 class Carried(Collector):
-    """A registry with the past added to it, and a label that tells whose it is.
+    """A registry with the past added to it, and a label that names the process.
 
     process: the value of that label, on every series
     """
@@ -198,9 +295,10 @@ class Carried(Collector):
         self.is_over = False
 
     def collect(self) -> Iterator[Metric]:
-        """All families; of a process that is over, without what only a living one has."""
+        """Yield all families; of a process that is over, without what only a running one has."""
         for family in self._registry.collect():
-            if not (self.is_over and _is_of_the_living(family)):
+            is_of_process = family.type == "gauge" and family.name.startswith(OF_PROCESS)
+            if not (self.is_over and is_of_process):
                 yield self._carried(family)
 
     def _carried(self, family: Metric) -> Metric:
@@ -217,78 +315,170 @@ class Carried(Collector):
         return whole
 
 
-def _is_of_the_living(family: Metric) -> bool:
-    return family.type == "gauge" and family.name.startswith(OF_PROCESS)
-
-
 def _key(sample: Sample) -> Key:
     return sample.name, frozenset(sample.labels.items())
 
 
-LAG_EVERY_SECONDS = 1.0
-SHORT = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-LONG = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
-LAGS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5)
-SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-TO_STORED = "Seconds from the response to the moment when its visit was stored."
-LAG = "How much too late the event loop comes, measured once a second."
+class TextFile:
+    """The file of one process, which holds its name until `close`; raises ConfigError."""
 
+    def __init__(self, folder: Path, name: str, registry: CollectorRegistry) -> None:
+        self._folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stem = self._claim(name)
+            self._remove_old()
+        except OSError as error:
+            raise ConfigError(_in_words(folder, error)) from None
+        self.path = folder / f"{PREFIX}{stem}{SUFFIX}"
+        self._draft = folder / f".{PREFIX}{stem}.new"
+        self._written = Gauge(
+            "freshet_metrics_timestamp_seconds", "When this file was written.", registry=registry
+        )
+        past: Past = {}
+        # A file that cannot be read, or is not ours, has nothing to carry on.
+        with contextlib.suppress(OSError, ValueError):
+            text = self.path.read_text(encoding="utf-8")
+            past = past_of(list(text_string_to_metric_families(text)), __version__)
+        self._carried = Carried(registry, past, stem)
+        self._is_failing = False
 
-class Measuring:
-    """The registry of a process, and what is put into it."""
+    def write(self) -> None:
+        """Replace the file atomically; an error is logged once."""
+        self._written.set_to_current_time()
+        try:
+            self._draft.write_bytes(generate_latest(self._carried))
+            self._draft.replace(self.path)
+        except OSError as error:
+            if not self._is_failing:
+                logger.warning("%s; it is tried again", _in_words(self.path, error))
+            self._is_failing = True
+        else:
+            self._is_failing = False
 
-    def __init__(self) -> None:
-        # When each counter was made is of no use where counters outlive processes.
-        disable_created_metrics()  # type: ignore[no-untyped-call]
-        self.registry = CollectorRegistry()
-        self.passes = Passes()
-        self.registry.register(self.passes)
-        # Under its usual name it would clash with that of node_exporter.
-        ProcessCollector(namespace="freshet", registry=self.registry)
-        version = Gauge(BUILD, "The version at work.", ["version"], registry=self.registry)
-        version.labels(__version__).set(1)
-        self._took = self._of("pass_duration_seconds", "Seconds that passes took.", LONG)
-        self._sizes = self._of("storage_batch_visits", "Visits stored in one batch.", SIZES)
-        told = "Seconds that storing a batch took."
-        self._storing = self._of("storage_batch_duration_seconds", told, SHORT)
-        self._to_stored = self._of("response_to_stored_seconds", TO_STORED, SHORT)
-        self._lag = self._of("reactor_lag_seconds", LAG, LAGS, by_spider=False)
-
-    def ended(self, session: Session, reason: str, seconds: float) -> None:
-        """A pass has ended. reason: as Scrapy says it."""
-        self.passes.end(session, reason)
-        self._took.labels(session.spider).observe(seconds)
-
-    def batches(self, session: Session) -> Callable[[list[Visit], float], None]:
-        """What is to hear of each stored batch of a pass, and of the seconds that it took."""
-        of_batch = (self._sizes, self._storing, self._to_stored)
-        sizes, storing, to_stored = (each.labels(session.spider) for each in of_batch)
-
-        def note(batch: list[Visit], seconds: float) -> None:
-            sizes.observe(len(batch))
-            storing.observe(seconds)
-            now = session.clock.now()
-            for visit in batch:
-                # Deliveries of hubs have waited for a pass.
-                if visit.fetched.push is None:
-                    to_stored.observe((now - visit.fetched.at).total_seconds())
-
-        return note
-
-    async def watch_lag(self) -> None:
-        """Measure until this is cancelled."""
-        clock = asyncio.get_running_loop().time
+    async def keep_writing(self) -> None:
+        """Write it again and again until this is cancelled."""
         while True:
-            due = clock() + LAG_EVERY_SECONDS
-            await asyncio.sleep(LAG_EVERY_SECONDS)
-            self._lag.observe(max(0.0, clock() - due))
+            self.write()
+            await asyncio.sleep(WRITE_SECONDS)
 
-    async def exposition(self) -> bytes:
-        """All of it in the text format."""
-        return generate_latest(self.registry)
+    def close(self) -> None:
+        """Write it for the last time: what only a running process has is left out."""
+        self._carried.is_over = True
+        self.write()
+        self._lock.release()
 
-    def _of(
-        self, name: str, told: str, buckets: tuple[float, ...], *, by_spider: bool = True
-    ) -> Histogram:
-        labels, name = [OF_SPIDER] if by_spider else [], f"freshet_{name}"
-        return Histogram(name, told, labels, buckets=buckets, registry=self.registry)
+    def _claim(self, name: str) -> str:
+        """Lock and return the first name that no other process has."""
+        for number in range(1, MAX_ALIKE + 1):
+            stem = name if number == 1 else f"{name}-{number}"
+            self._lock = self._lock_of(stem)
+            with contextlib.suppress(Timeout):
+                self._lock.acquire()
+                return stem
+        message = f"{self._folder}: {MAX_ALIKE} processes of {name} at work"
+        raise ConfigError(f"FRESHET_METRICS_DIR {message}")
+
+    def _lock_of(self, stem: str) -> FileLock:
+        return FileLock(self._folder / f".{PREFIX}{stem}.lock", timeout=0)
+
+    def _remove_old(self) -> None:
+        oldest = time.time() - KEPT_SECONDS
+        for path in self._folder.glob(f"{PREFIX}*{SUFFIX}"):
+            stem = path.name.removeprefix(PREFIX).removesuffix(SUFFIX)
+            # Another process may be at the same, or about to write this one.
+            with contextlib.suppress(Timeout, FileNotFoundError):
+                if path.stat().st_mtime < oldest:
+                    with self._lock_of(stem):
+                        path.unlink()
+
+
+def _in_words(place: Path, error: OSError) -> str:
+    return f"FRESHET_METRICS_DIR {place}: {error.strerror or error}"
+
+
+class Export:
+    """Measures from `begin` to `end`; raises ConfigError where the file cannot be had.
+
+    folder: where the file `freshet-NAME.prom` goes; None: no file
+    """
+
+    def __init__(self, folder: Path | None, name: str) -> None:
+        self.metrics = ProcessMetrics()
+        self._file = None if folder is None else TextFile(folder, name, self.metrics.registry)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def begin(self) -> None:
+        """Measure the runs of this process from now on."""
+        Metrics.of_process = self.metrics
+        self._do(self.metrics.watch_lag())
+        if self._file is not None:
+            self._do(self._file.keep_writing())
+
+    def end(self) -> None:
+        """Stop, and write the file for the last time."""
+        Metrics.of_process = None
+        for task in self._tasks:
+            task.cancel()
+        if self._file is not None:
+            self._file.close()
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(work))
+
+
+class ServiceCollector(Collector):
+    """What the service counts: failures, also of runs that could not begin; replans and prunes."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield counters."""
+        # A spider may be named twice, as its file too.
+        failed: Counter[str] = Counter()
+        for word, sums in self._report.sums.items():
+            failed[self._report.names[word]] += sums["failed"]
+        text = "Passes of the service that failed, also those that could not begin."
+        values = (((name,), n) for name, n in failed.items())
+        yield _counter("freshet_refresh_failures", text, ["spider"], values)
+        counts = self._report.chores
+        text, results = "Replans and prunes of the service, by how they ended.", ("done", FAILED)
+        each = (
+            ((name, result), counts[name if result == "done" else f"{name} {FAILED}"])
+            for name in CHORES
+            for result in results
+        )
+        yield _counter("freshet_refresh_chores", text, ["chore", "result"], each)
+
+
+@asynccontextmanager
+async def service_measured(
+    store: Store, report: Report, address: Address | None
+) -> AsyncIterator[None]:
+    """Measure the service while inside; serve the metrics at an address, else write the file.
+
+    Raises ConfigError where the address cannot be had. The service does without a file.
+    """
+    try:
+        export = Export(store.config.metrics_dir if address is None else None, SERVICE)
+    except ConfigError as error:
+        logger.error("%s; no metrics are written", error)
+        yield
+        return
+    export.metrics.registry.register(ServiceCollector(report))
+    export.begin()
+    try:
+        if address is None:
+            yield
+            return
+        # Twisted's web parts are slow to import.
+        from crawler.web.metrics import MetricsSource, served
+
+        problem = partial(store.trouble, PING_SECONDS)
+        source = MetricsSource(export.metrics.exposition, problem)
+        async with served(source, address, OPTION, store.config.metrics_hosts) as url:
+            logger.info("metrics are at %smetrics", url)
+            yield
+    finally:
+        export.end()

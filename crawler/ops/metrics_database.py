@@ -1,8 +1,13 @@
-"""The database read for metrics, now and then however often it is asked."""
+"""Metrics of the database: targets, plans, posts, runs, queues.
+
+`Latest` reads the database for scrapes at most so often, however often it is scraped. Sums over
+targets come from a sample of them, as there may be millions.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from collections import Counter
@@ -17,9 +22,8 @@ from prometheus_client.registry import Collector
 
 from crawler.errors import ConfigError, StorageError
 from crawler.items import Kind, Outcome
-from crawler.ops.metrics import Values, by_spider, gauge
-from crawler.storage import runs
-from crawler.storage import stats as figures
+from crawler.ops.metrics import by_spider, gauge
+from crawler.storage import runs, stats
 from crawler.storage.freshness import Sample, State
 from crawler.storage.redis import QueueState, open_redis, queue_states
 from crawler.storage.retry import Patience
@@ -27,77 +31,23 @@ from crawler.storage.stats import SpiderStats, Stats
 from crawler.storage.store import Store
 from crawler.utils import tasks
 from crawler.utils.time import Clock
-from schedules.dispatch import freshness as present
+from schedules.dispatch import freshness as freshness_now
 from schedules.dispatch.freshness import Rates
 from schedules.history import Flags, Floats
 from schedules.terms import WEEK_DAYS
 
 HOUR_SECONDS = 3600.0
 DAY_SECONDS = 24 * HOUR_SECONDS
-
-
-@dataclass(frozen=True, slots=True)
-class Estimates:
-    """Of one spider; NaN where nothing is known.
-
-    planned:          targets that are visited by a plan or a period
-    requests_per_day: of these
-    expected_*:       means as plans expect them, of pages and planned cells
-    present_*:        the same for this moment
-    missed_per_week, delay_seconds: of feeds, as plans expect them
-    """
-
-    planned: float
-    requests_per_day: float
-    expected_freshness: float
-    expected_age_seconds: float
-    present_freshness: float
-    present_age_seconds: float
-    missed_per_week: float
-    delay_seconds: float
-
-
-def estimated(sample: Sample, of_spiders: Counter[str]) -> Iterator[tuple[str, Estimates]]:
-    """The estimates of each spider in a sample. of_spiders: how many targets each has."""
-    low = np.where(np.isnan(sample.low), sample.rate, sample.low)
-    high = np.where(np.isnan(sample.high), sample.rate, sample.high)
-    rates, hours = Rates(sample.rate, low, high), sample.hours
-    # What a feed's plan calls a rate are posts, which come in batches.
-    of_pages = np.where(np.isnan(sample.freshness), np.nan, 1.0)
-    fresh = present.freshness(rates, hours) * of_pages
-    age = present.age_hours(rates, hours) * of_pages
-    for number, name in enumerate(sample.spiders):
-        own: Flags = sample.spider == number
-        part = of_spiders[name] / np.count_nonzero(own)
-        yield (
-            name,
-            Estimates(
-                planned=round(part * np.count_nonzero(sample.visits[own] > 0)),
-                requests_per_day=part * _sum(sample.visits[own]) / WEEK_DAYS,
-                expected_freshness=_mean(sample.freshness[own]),
-                expected_age_seconds=_mean(sample.age_days[own]) * DAY_SECONDS,
-                present_freshness=_mean(fresh[own]),
-                present_age_seconds=_mean(age[own]) * HOUR_SECONDS,
-                missed_per_week=part * _sum(sample.missed[own]),
-                delay_seconds=_mean(sample.delay_hours[own]) * HOUR_SECONDS,
-            ),
-        )
-
-
-def _mean(values: Floats) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else np.nan
-
-
-def _sum(values: Floats) -> float:
-    """NaN where nothing is known."""
-    known = values[~np.isnan(values)]
-    return float(known.sum()) if len(known) else np.nan
-
-
-# So many errors in a row are told apart.
+# A scrape waits no longer: Prometheus gives up after ten seconds.
+PING_SECONDS, WAIT_SECONDS = 2.0, 5.0
+QUEUES_WAIT_SECONDS = 2.0
+# Reading may take a tenth of the time at most.
+REST = 9.0
+RETRY_SECONDS = 5.0
+# Targets with at least so many errors in a row are counted.
 IN_A_ROW = (1, 5)
-TARGETS_TIMES = {
+# Gauges by fields of `stats.SpiderStats`.
+TIMES = {
     "due": ("freshet_targets_due", "Targets that are due."),
     "overdue": ("freshet_targets_overdue", "Targets that have been due for over an hour."),
     "oldest_seconds": (
@@ -105,51 +55,11 @@ TARGETS_TIMES = {
         "For how long the most overdue target has been due; 0 if none is.",
     ),
 }
-
-
-def families_targets(figures: Stats) -> Iterator[Metric]:
-    """Gauges by spider."""
-    yield from _of_states(figures.states)
-    for field, (name, told) in TARGETS_TIMES.items():
-        values = ((spider, getattr(of, field)) for spider, of in figures.spiders.items())
-        yield by_spider(name, told, values)
-    yield gauge(
-        "freshet_recent_requests",
-        "Requests in the log of the last hour and of the last day, by outcome.",
-        ("spider", "outcome", "window"),
-        _requests(figures.spiders),
-    )
-
-
-def _of_states(states: Counter[State]) -> Iterator[Metric]:
-    kinds = {(state.spider, str(kind)): 0 for state in states for kind in Kind}
-    never, most = (dict.fromkeys((state.spider for state in states), 0) for _ in range(2))
-    failing = {(state.spider, str(least)): 0 for state in states for least in IN_A_ROW}
-    for (spider, kind, errors, is_visited), n in states.items():
-        kinds[spider, kind] += n
-        never[spider] += 0 if is_visited else n
-        most[spider] = max(most[spider], errors)
-        for least in IN_A_ROW:
-            failing[spider, str(least)] += n if errors >= least else 0
-    of_kind = ("spider", "kind")
-    yield gauge("freshet_targets", "Targets under watch by kind.", of_kind, kinds.items())
-    told = "Targets that were never visited."
-    yield by_spider("freshet_targets_never_visited", told, never.items())
-    told = "Targets whose last visits were errors, so many in a row or more."
-    yield gauge("freshet_targets_failing", told, ("spider", "in_a_row"), failing.items())
-    told = "The most errors in a row of any target."
-    yield by_spider("freshet_targets_most_errors_in_a_row", told, most.items())
-
-
-def _requests(spiders: dict[str, SpiderStats]) -> Values:
-    for name, of in spiders.items():
-        for outcome in map(str, Outcome):
-            late = of.requests[outcome, True]
-            yield (name, outcome, "1h"), late
-            yield (name, outcome, "1d"), late + of.requests[outcome, False]
-
-
-# Of the fields of Estimates.
+POSTS = {
+    "posts": ("freshet_posts", "Posts that are kept."),
+    "copies": ("freshet_duplicate_posts", "Posts that are near-duplicates of earlier ones."),
+}
+# By fields of Estimates.
 ESTIMATES = {
     "planned": ("freshet_plan_targets", "Targets that are visited by a plan or a period."),
     "requests_per_day": (
@@ -181,34 +91,6 @@ ESTIMATES = {
         "Mean time until posts of feeds are collected, as the plan expects it.",
     ),
 }
-
-
-def families_plans(figures: Stats) -> Iterator[Metric]:
-    """Gauges by spider; of spiders without a plan only what their periods say."""
-    plans = {name: of.plan for name, of in figures.spiders.items() if of.plan is not None}
-    yield by_spider(
-        "freshet_plan_timestamp_seconds",
-        "When the plan in effect was made.",
-        ((name, plan["at"].timestamp()) for name, plan in plans.items()),
-    )
-    yield by_spider(
-        "freshet_plan_budget_requests_per_day",
-        "Budget of the plan in effect; spiders that are planned together share it.",
-        ((name, _number(plan.get("budget_per_day"))) for name, plan in plans.items()),
-    )
-    of_spiders: Counter[str] = Counter()
-    for state, n in figures.states.items():
-        of_spiders[state.spider] += n
-    found = dict(estimated(figures.sample, of_spiders))
-    for field, (name, told) in ESTIMATES.items():
-        values = ((spider, getattr(of, field)) for spider, of in found.items())
-        yield by_spider(name, told, values)
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
-
-
 COUNTS = (
     *map(str, Outcome), "visits", "discovered", "unlisted", "due", "over_cap", "closed",
     "over_limit", "missed_visits", "posts", "edited_posts", "missed_posts", "bytes",
@@ -222,24 +104,96 @@ REASONS = frozenset(
         "closespider_errorcount",
     }
 )  # fmt: skip
-TIMES = {
+RUN_TIMES = {
     "started": ("freshet_last_pass_start_timestamp_seconds", "When the last pass began."),
     "finished": ("freshet_last_pass_end_timestamp_seconds", "When the last pass ended."),
 }
-POSTS = {
-    "posts": ("freshet_posts", "Posts that are kept."),
-    "copies": ("freshet_duplicate_posts", "Posts that are near-duplicates of earlier ones."),
+QUEUES = {
+    "freshet_queue_pending": ("Entries that wait for a worker.", "waiting"),
+    "freshet_queue_leased": ("Entries that a worker has.", "leased"),
+    "freshet_queue_workers": ("Workers of a pass.", "workers"),
 }
+DEAD = "Pages left for dead, as one worker after the other was lost with them."
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """Estimates of one spider; NaN where they are unknown.
+
+    planned:          targets that are visited by a plan or a period
+    requests_per_day: of these
+    expected_*:       means as plans expect them, of pages and planned cells
+    present_*:        the same for this moment
+    missed_per_week, delay_seconds: of feeds, as plans expect them
+    """
+
+    planned: float
+    requests_per_day: float
+    expected_freshness: float
+    expected_age_seconds: float
+    present_freshness: float
+    present_age_seconds: float
+    missed_per_week: float
+    delay_seconds: float
+
+
+def estimated(sample: Sample, of_spiders: Counter[str]) -> Iterator[tuple[str, Estimates]]:
+    """Yield the estimates of each spider in a sample. of_spiders: how many targets each has."""
+    low = np.where(np.isnan(sample.low), sample.rate, sample.low)
+    high = np.where(np.isnan(sample.high), sample.rate, sample.high)
+    rates, hours = Rates(sample.rate, low, high), sample.hours
+    # A feed's rate is one of posts, which come in batches: it has no freshness.
+    of_pages = np.where(np.isnan(sample.freshness), np.nan, 1.0)
+    fresh = freshness_now.freshness(rates, hours) * of_pages
+    age = freshness_now.age_hours(rates, hours) * of_pages
+    for number, name in enumerate(sample.spiders):
+        own: Flags = sample.spider == number
+        part = of_spiders[name] / np.count_nonzero(own)
+        yield (
+            name,
+            Estimates(
+                planned=round(part * np.count_nonzero(sample.visits[own] > 0)),
+                requests_per_day=part * _sum(sample.visits[own]) / WEEK_DAYS,
+                expected_freshness=_mean(sample.freshness[own]),
+                expected_age_seconds=_mean(sample.age_days[own]) * DAY_SECONDS,
+                present_freshness=_mean(fresh[own]),
+                present_age_seconds=_mean(age[own]) * HOUR_SECONDS,
+                missed_per_week=part * _sum(sample.missed[own]),
+                delay_seconds=_mean(sample.delay_hours[own]) * HOUR_SECONDS,
+            ),
+        )
+
+
+def _mean(values: Floats) -> float:
+    values = values[~np.isnan(values)]
+    return float(values.mean()) if len(values) else np.nan
+
+
+def _sum(values: Floats) -> float:
+    """Return the sum of what is known; NaN where nothing is."""
+    values = values[~np.isnan(values)]
+    return float(values.sum()) if len(values) else np.nan
 
 
 def families(figures: Stats) -> Iterator[Metric]:
-    """All gauges."""
-    yield from families_targets(figures)
-    yield from families_plans(figures)
-    yield from _of_passes(figures.spiders)
-    for field, (name, told) in POSTS.items():
-        values = ((spider, getattr(of, field)) for spider, of in figures.spiders.items())
-        yield by_spider(name, told, values)
+    """Yield all gauges of the database."""
+    spiders = figures.spiders
+    yield from _targets(figures.states)
+    yield from _by_field(TIMES, spiders)
+    requests: dict[tuple[str, str, str], float] = {}
+    for name, of in spiders.items():
+        for outcome in map(str, Outcome):
+            late = requests[name, outcome, "1h"] = of.requests[outcome, True]
+            requests[name, outcome, "1d"] = late + of.requests[outcome, False]
+    yield gauge(
+        "freshet_recent_requests",
+        "Requests in the log of the last hour and of the last day, by outcome.",
+        ("spider", "outcome", "window"),
+        requests.items(),
+    )
+    yield from _plans(figures)
+    yield from _last_runs(spiders)
+    yield from _by_field(POSTS, spiders)
     yield gauge(
         "freshet_database_documents",
         "Documents by collection, nearly.",
@@ -254,127 +208,142 @@ def families(figures: Stats) -> Iterator[Metric]:
     )
 
 
-def _of_passes(spiders: dict[str, SpiderStats]) -> Iterator[Metric]:
+def _by_field(
+    fields: Mapping[str, tuple[str, str]], spiders: Mapping[str, Any]
+) -> Iterator[Metric]:
+    """Yield a gauge by spider for each field of their figures."""
+    for field, (name, text) in fields.items():
+        values = ((spider, getattr(of, field)) for spider, of in spiders.items())
+        yield by_spider(name, text, values)
+
+
+def _targets(states: Counter[State]) -> Iterator[Metric]:
+    kinds = {(state.spider, str(kind)): 0 for state in states for kind in Kind}
+    never, most = (dict.fromkeys((state.spider for state in states), 0) for _ in range(2))
+    failing = {(state.spider, str(least)): 0 for state in states for least in IN_A_ROW}
+    for (spider, kind, errors, is_visited), n in states.items():
+        kinds[spider, kind] += n
+        never[spider] += 0 if is_visited else n
+        most[spider] = max(most[spider], errors)
+        for least in IN_A_ROW:
+            failing[spider, str(least)] += n if errors >= least else 0
+    of_kind = ("spider", "kind")
+    yield gauge("freshet_targets", "Targets under watch by kind.", of_kind, kinds.items())
+    text = "Targets that were never visited."
+    yield by_spider("freshet_targets_never_visited", text, never.items())
+    text = "Targets whose last visits were errors, so many in a row or more."
+    yield gauge("freshet_targets_failing", text, ("spider", "in_a_row"), failing.items())
+    text = "The most errors in a row of any target."
+    yield by_spider("freshet_targets_most_errors_in_a_row", text, most.items())
+
+
+def _plans(figures: Stats) -> Iterator[Metric]:
+    """Yield gauges by spider; of spiders without a plan only what follows from their periods."""
+    plans = {name: of.plan for name, of in figures.spiders.items() if of.plan is not None}
+    yield by_spider(
+        "freshet_plan_timestamp_seconds",
+        "When the plan in effect was made.",
+        ((name, plan["at"].timestamp()) for name, plan in plans.items()),
+    )
+    budgets = {name: plan.get("budget_per_day") for name, plan in plans.items()}
+    yield by_spider(
+        "freshet_plan_budget_requests_per_day",
+        "Budget of the plan in effect; spiders that are planned together share it.",
+        ((name, math.nan if budget is None else budget) for name, budget in budgets.items()),
+    )
+    of_spiders: Counter[str] = Counter()
+    for state, n in figures.states.items():
+        of_spiders[state.spider] += n
+    yield from _by_field(ESTIMATES, dict(estimated(figures.sample, of_spiders)))
+
+
+def _last_runs(spiders: dict[str, SpiderStats]) -> Iterator[Metric]:
     last = {name: of.last for name, of in spiders.items() if of.last is not None}
-    for field, (name, told) in TIMES.items():
-        yield by_spider(name, told, ((of, one[field].timestamp()) for of, one in last.items()))
+    for field, (name, text) in RUN_TIMES.items():
+        yield by_spider(name, text, ((of, run[field].timestamp()) for of, run in last.items()))
     yield by_spider(
         "freshet_last_pass_duration_seconds",
         "Seconds that the last pass took.",
-        ((name, (one["finished"] - one["started"]).total_seconds()) for name, one in last.items()),
+        ((name, (run["finished"] - run["started"]).total_seconds()) for name, run in last.items()),
     )
+    reasons = {name: str(run.get("reason")) for name, run in last.items()}
     yield gauge(
         "freshet_last_pass_info",
         "Why the last pass ended.",
         ("spider", "reason"),
-        (((name, _reason(one)), 1.0) for name, one in last.items()),
+        (
+            ((name, reason if reason in REASONS else "other"), 1.0)
+            for name, reason in reasons.items()
+        ),
     )
+    # A run that was interrupted has counted nothing.
+    counts = {name: run.get("counts") or {} for name, run in last.items()}
     yield gauge(
         "freshet_last_pass_counts",
         "What the last pass counted, by name.",
         ("spider", "count"),
-        (((name, of), _count(one, of)) for name, one in last.items() for of in COUNTS),
+        (((name, of), float(n.get(of, 0))) for name, n in counts.items() for of in COUNTS),
     )
 
 
-def _reason(one: dict[str, Any]) -> str:
-    reason = str(one.get("reason"))
-    return reason if reason in REASONS else "other"
-
-
-def _count(one: dict[str, Any], name: str) -> float:
-    """One that was cut off has counted nothing."""
-    return float((one.get("counts") or {}).get(name, 0))
-
-
-QUEUES_WAIT_SECONDS = 2.0
-GAUGES = {
-    "freshet_queue_pending": ("Entries that wait for a worker.", "waiting"),
-    "freshet_queue_leased": ("Entries that a worker has.", "leased"),
-    "freshet_queue_workers": ("Workers of a pass.", "workers"),
-}
-DEAD = "Pages left for dead, as one worker after the other was lost with them."
-
-
 async def read_queues(store: Store) -> list[Metric]:
-    """The gauges; those of passes where there is a Redis. Raises StorageError."""
-    found: list[Metric] = [buried(await runs.count_dead_letters(store.db))]
+    """Return the gauges; those of shared runs where there is a Redis. Raises StorageError."""
+    metrics: list[Metric] = [dead_letters(await runs.count_dead_letters(store.db))]
     if store.config.redis_url is not None:
         client = await open_redis(store.config.redis_url, QUEUES_WAIT_SECONDS, retry_seconds=0)
         try:
-            found += families_queues(await queue_states(client, store.db.name))
+            metrics += queue_families(await queue_states(client, store.db.name))
         finally:
             await client.aclose()
-    return found
+    return metrics
 
 
-def families_queues(passes: Sequence[QueueState]) -> Iterator[Metric]:
-    """The gauges of some passes."""
-    for name, (told, field) in GAUGES.items():
-        gauge = GaugeMetricFamily(name, told, labels=["spider"])
-        for one in passes:
-            gauge.add_metric([one.spider], getattr(one, field))
-        yield gauge
+def queue_families(states: Sequence[QueueState]) -> Iterator[Metric]:
+    """Yield the gauges of shared runs."""
+    for name, (text, field) in QUEUES.items():
+        yield by_spider(name, text, ((state.spider, getattr(state, field)) for state in states))
 
 
-def buried(counts: Mapping[str, int]) -> Metric:
-    """The gauge of what was left for dead, by spider."""
-    gauge = GaugeMetricFamily("freshet_dead_letters", DEAD, labels=["spider"])
-    for spider, count in counts.items():
-        gauge.add_metric([spider], count)
-    return gauge
-
-
-# A scrape waits no longer: Prometheus gives up after ten seconds.
-PING_SECONDS, WAIT_SECONDS = 2.0, 5.0
-# Reading may take a tenth of the time at most.
-REST = 9.0
-AGAIN_SECONDS = 5.0
+def dead_letters(counts: Mapping[str, int]) -> Metric:
+    """Return the gauge of dead-lettered pages, by spider."""
+    return by_spider("freshet_dead_letters", DEAD, counts.items())
 
 
 class Fixed(Collector):
     """Metrics as they were read."""
 
-    def __init__(self, families: Sequence[Metric]) -> None:
-        self._families = families
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self._metrics = metrics
 
     def collect(self) -> Iterator[Metric]:
-        """All of them."""
-        yield from self._families
+        """Yield all of them."""
+        yield from self._metrics
 
 
 async def read(store: Store) -> list[Metric]:
-    """All metrics of the database, and of passes that are shared; raises StorageError."""
+    """Return all metrics of the database, and of shared runs; raises StorageError."""
     began, now = time.monotonic(), Clock(store.config.clock_offset_hours).now()
-    found = await Patience(0, store.revive).read(lambda: figures.read(store.db, now))
-    metrics = list(families(found))
-    metrics += await _of_queues(store)
-    seconds, took = time.monotonic() - began, "Seconds that reading all this took."
-    metrics.append(_alone("freshet_database_read_seconds", took, seconds))
-    when = "When all this was read."
-    metrics.append(
-        _alone("freshet_database_read_timestamp_seconds", when, Clock().now().timestamp())
-    )
+    figures = await Patience(0, store.revive).read(lambda: stats.read(store.db, now))
+    metrics = list(families(figures))
+    # That Redis cannot be read says nothing of the database.
+    with contextlib.suppress(StorageError, ConfigError):
+        metrics += await read_queues(store)
+    seconds, text = time.monotonic() - began, "Seconds that reading all this took."
+    metrics.append(_unlabelled("freshet_database_read_seconds", text, seconds))
+    at, text = Clock().now().timestamp(), "When all this was read."
+    metrics.append(_unlabelled("freshet_database_read_timestamp_seconds", text, at))
     return [*metrics, _up(1)]
 
 
-async def _of_queues(store: Store) -> list[Metric]:
-    """Nothing where Redis cannot be read: that says nothing of the database."""
-    try:
-        return await read_queues(store)
-    except (StorageError, ConfigError):
-        return []
-
-
 def text_of(metrics: Sequence[Metric]) -> bytes:
-    """Metrics in the text format."""
+    """Return metrics in the text format."""
     registry = CollectorRegistry()
     registry.register(Fixed(metrics))
     return generate_latest(registry)
 
 
 class Latest:
-    """What was read last; a scrape that finds it old has it read anew.
+    """What was read last; a scrape that finds it old has it read again.
 
     cache_seconds: how old it may be
     """
@@ -387,8 +356,8 @@ class Latest:
         self._reading: asyncio.Task[None] | None = None
 
     async def exposition(self) -> bytes | None:
-        """The text, perhaps an old one where reading takes long; None before the first."""
-        if await self.trouble() is not None:
+        """Return the text, perhaps an old one where reading takes long; None before the first."""
+        if await self.problem() is not None:
             return text_of([_up(0)])
         if self._reading is None and time.monotonic() >= self._next:
             self._reading = asyncio.create_task(self._read())
@@ -398,12 +367,12 @@ class Latest:
                 reading.result()
         return self._text
 
-    async def trouble(self) -> str | None:
-        """Why the database cannot be read, in a line; None if it can."""
+    async def problem(self) -> str | None:
+        """Return why the database cannot be read, in a line; None if it can."""
         return await self._store.trouble(PING_SECONDS)
 
     async def close(self) -> None:
-        """Let a reading that is under way go."""
+        """Cancel a reading in progress."""
         if self._reading is not None:
             await tasks.end(self._reading)
 
@@ -413,7 +382,7 @@ class Latest:
             self._text = text_of(await read(self._store))
         except StorageError:
             self._text = text_of([_up(0)])
-            self._next = time.monotonic() + AGAIN_SECONDS
+            self._next = time.monotonic() + RETRY_SECONDS
         else:
             took = time.monotonic() - began
             self._next = time.monotonic() + max(self._cache_seconds, REST * took)
@@ -422,8 +391,8 @@ class Latest:
 
 
 def _up(value: float) -> Metric:
-    return _alone("freshet_database_up", "Whether MongoDB could be read.", value)
+    return _unlabelled("freshet_database_up", "Whether MongoDB could be read.", value)
 
 
-def _alone(name: str, told: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, told, value=value)
+def _unlabelled(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)

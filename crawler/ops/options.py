@@ -1,4 +1,4 @@
-"""What `scrapy refresh run` is told."""
+"""Options of `scrapy refresh run`, checked."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ HOUR_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is asked for, checked.
+    """The options.
 
     names:         spiders, files of wrappers, folders of them; empty: all spiders of the project
-    seconds:       None is until it is stopped
-    slice_seconds: a pass ends after so long
+    seconds:       after which the service ends; None: when it is stopped
+    slice_seconds: longest time of a run
     replan_hours:  0 is never
-    metrics:       where they are told by HTTP; None: nowhere
-    prunes:        whether old versions and visits go
+    prunes:        whether old versions and visits are removed
+    metrics:       where they are served by HTTP; None: nowhere
     """
 
     names: list[str]
@@ -71,15 +71,12 @@ def order_of(config: Config, opts: argparse.Namespace) -> Order:
     if opts.replan is not None:
         never = opts.replan == NEVER
         replan_hours = 0.0 if never else _seconds(opts.replan, "--replan") / HOUR_SECONDS
-    address = _address(config, opts.metrics)
+    address = None
+    if opts.metrics is not None:
+        address = address_of(opts.metrics, "--metrics")
+    elif config.metrics_port is not None:
+        address = address_of(config.metrics_port, "FRESHET_METRICS_PORT")
     return Order(words, limit, slice_seconds, replan_hours, opts.prunes, address)
-
-
-def _address(config: Config, given: str | None) -> Address | None:
-    if given is not None:
-        return address_of(given, "--metrics")
-    named = config.metrics_port
-    return None if named is None else address_of(named, "FRESHET_METRICS_PORT")
 
 
 def _seconds(text: str, option: str) -> float:

@@ -1,242 +1,245 @@
-"""The loop of the service: looks at what is due, begins passes, ends them when it is stopped."""
+"""The service of `scrapy refresh run`: one process that runs crawls when targets are due.
+
+`serve` sets the process up: reactor, log, signals, metrics. `Service` is its loop, `Run` one crawl,
+`Report` what all runs counted.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
-import math
+import signal
+import time
 import traceback
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable
 from datetime import datetime, timedelta
-from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from scrapy.crawler import Crawler
-from scrapy.settings import Settings
+from scrapy.crawler import AsyncCrawlerProcess, Crawler
+from scrapy.settings import SETTINGS_PRIORITIES, Settings
 
 from crawler.config import Config
-from crawler.errors import Busy, FreshetError, StorageError
+from crawler.errors import Busy, ConfigError, FreshetError, StorageError
 from crawler.frontier.session import Session
 from crawler.items import Outcome
 from crawler.ops.extensions import figures
 from crawler.ops.jobs import (
-    AGAIN_SECONDS,
-    REPLAN,
-    Chore,
     Job,
-    chores,
-    keep_doing,
-    read_known,
+    read_stored_sites,
     spiders_of,
-    told,
     undefined_words,
     usual,
 )
 from crawler.ops.options import HOUR_SECONDS, Order
-from crawler.ops.report import Report, line_of_a_pass
-from crawler.storage import due as duetimes
-from crawler.storage import due as turns
+from crawler.ops.schedule import (
+    DUE_SECONDS,
+    REPLAN,
+    RETRY_SECONDS,
+    Chore,
+    RunEnd,
+    SpiderState,
+    chores,
+    command_line_settings,
+    decide,
+    run_chores,
+)
+from crawler.storage import due
 from crawler.storage.retry import Patience
 from crawler.storage.store import Store
 from crawler.utils import tasks
+from crawler.utils.text import count
 from crawler.utils.time import Clock
 
+logger = logging.getLogger(__name__)
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Of a run that Scrapy has ended, for its last visits to be stored.
 CLOSED_SECONDS = 60.0
-LOOK_SECONDS = 0.05
+CLOSE_CHECK_SECONDS = 0.05
 MIN_RETRY_SECONDS = 60.0
-# The service says what a pass did; and frozen garbage of a pass would stay for ever.
+# To close the rest, after what is in flight has had its time.
+REST_SECONDS = 10.0
+# Clocks of machines may differ so much.
+CLOCKS_SECONDS = 2.0
+MAX_MESSAGE_CHARACTERS = 300
+# The service prints what a run did; and frozen garbage of a run would stay forever.
 LEFT_OUT = {"crawler.ops.extensions.Summary": None, "crawler.ops.extensions.Garbage": None}
 LIMIT = "CLOSESPIDER_TIMEOUT"
 # What the service sums up, by its name in a session's counts.
 OWN = {"fetched": "visits", "missed_visits": "missed visits", "posts": "posts"} | {
     str(outcome): str(outcome) for outcome in Outcome
 }
-Made = asyncio.Task[dict[str, Any]]
+# Counts of the summary, and what they are called in a run.
+SUMS = {
+    "visits": "fetched",
+    "new": "new",
+    "changed": "changed",
+    "gone": "gone",
+    "errors": "error",
+    "blocked": "blocked",
+    "posts": "posts",
+    "missed": "missed_visits",
+}
 
 
-def settings_of_a_pass(settings: Settings, slice_seconds: float) -> Settings:
-    """A copy of the project's settings for the passes of a service."""
+def serve(config: Config, settings: Settings, jobs: list[Job], order: Order) -> dict[str, Any]:
+    """Keep the jobs fresh to the end, and return a summary. Raises FreshetError."""
+    # As in a crawl: reactor, DNS and its threads; the runs are not this object's.
+    own = settings.copy()
+    own.set("LOG_INSTALL_ROOT_HANDLER", False, priority="cmdline")
+    process = AsyncCrawlerProcess(own)
+    _set_up_log(settings)
+    task = asyncio.get_event_loop().create_task(_work(config, settings, jobs, order))
+    task.add_done_callback(_stop_reactor)
+    process.start(stop_after_crawl=False, install_signal_handlers=False)
+    # A run that did not end in time is left as it is; the next one repairs its change log.
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    return task.result()
+
+
+def _stop_reactor(_: object) -> None:
+    # Importing it before the process has installed its reactor would install another.
+    from twisted.internet import reactor as installed
+
+    reactor: Any = installed
+    reactor.stop()
+
+
+def _set_up_log(settings: Settings) -> None:
+    """Log the service from `LOG_LEVEL` on, all others from WARNING on."""
+    level = logging.getLevelNamesMapping().get(str(settings["LOG_LEVEL"]).upper())
+    if level is None:
+        raise ConfigError(
+            f"LOG_LEVEL: {settings['LOG_LEVEL']!r} is none of DEBUG, INFO, WARNING, …"
+        )
+    # LOG_ENABLED is off in all commands, so only `--nolog` counts.
+    is_set = settings.getpriority("LOG_ENABLED") == SETTINGS_PRIORITIES["cmdline"]
+    path = settings["LOG_FILE"]
+    handler: logging.Handler = logging.StreamHandler()
+    if is_set and not settings.getbool("LOG_ENABLED"):
+        handler = logging.NullHandler()
+    elif path:
+        try:
+            handler = logging.FileHandler(path, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"LOG_FILE {path}: {error.strerror or error}") from None
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    logging.root.addHandler(handler)
+    is_debugged = level <= logging.DEBUG
+    logging.root.setLevel(level if is_debugged else max(level, logging.WARNING))
+    logging.getLogger("scrapy").setLevel(logging.NOTSET)
+    logging.getLogger("crawler.ops").setLevel(level)
+    # The service logs why a run failed, and that it is repeated.
+    session_log = logging.getLogger("crawler.frontier.session")
+    session_log.addFilter(lambda record: record.levelno < logging.ERROR)
+
+
+async def _work(
+    config: Config, settings: Settings, jobs: list[Job], order: Order
+) -> dict[str, Any]:
+    began, loop = time.monotonic(), asyncio.get_running_loop()
+    stop = asyncio.Event()
+
+    def hear() -> None:
+        # A second signal ends the process immediately, as it does where nobody listens.
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+        stop.set()
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, hear)
+    if order.seconds is not None:
+        loop.call_later(order.seconds, stop.set)
+    store = await Store.open(config)
+    try:
+        service = Service(store, jobs, settings, order)
+        stopping = asyncio.create_task(stop.wait())
+        stopping.add_done_callback(lambda _: service.stop())
+        # Libraries stay: no collection need look at them.
+        gc.freeze()
+        async with contextlib.AsyncExitStack() as stack:
+            if order.metrics is not None or config.metrics_dir is not None:
+                # Slow to import, and needed by few.
+                from crawler.ops.metrics import service_measured
+
+                measured = service_measured(store, service.report, order.metrics)
+                await stack.enter_async_context(measured)
+            await service.work()
+        stopping.cancel()
+    finally:
+        await store.close()
+    return service.report.as_json(time.monotonic() - began)
+
+
+class Run:
+    """A crawl in progress.
+
+    task: returns the counts of `crawler.ops.extensions.figures`, and the visits of all processes
+          that shared the run. Raises Busy, FreshetError, or whatever a spider raises when it is
+          made.
+    """
+
+    def __init__(self, job: Job, config: Config, settings: Settings) -> None:
+        self.job = job
+        self.crawler: Crawler | None = None
+        self.task = asyncio.create_task(self._crawl(config, settings))
+
+    async def close(self) -> None:
+        """End it early: what is in flight is waited for and stored."""
+        while not self.task.done():
+            try:
+                is_open = self.crawler is not None and self.crawler.engine.running
+            except RuntimeError:
+                # Until its engine runs, Scrapy cannot stop a crawl.
+                is_open = False
+            if self.crawler is not None and is_open:
+                await self.crawler.stop_async()
+                return
+            await asyncio.sleep(CLOSE_CHECK_SECONDS)
+
+    async def _crawl(self, config: Config, settings: Settings) -> dict[str, Any]:
+        name = self.job.name()
+        self.crawler = Crawler(self.job.spider, settings)
+        await self.crawler.crawl_async(**self.job.arguments)
+        session = Session.of(self.crawler)
+        # A run that is closed while it ends on its own returns before its visits are stored.
+        async with asyncio.timeout(CLOSED_SECONDS):
+            await session.ended.wait()
+        if (failure := session.failure) is not None:
+            raise failure
+        counts: dict[str, Any] = {"name": name} | figures(session)
+        if session.own is None:
+            return counts | {"of_all": counts["fetched"]}
+        # Of a shared run only what this process did: the others count what they did.
+        own = {count: session.own[of] for count, of in OWN.items()}
+        return counts | own | {"of_all": session.visits_of_all}
+
+
+def run_settings(settings: Settings, slice_seconds: float) -> Settings:
+    """Return a copy of the project's settings for the runs of a service."""
     own = settings.copy()
     limit = settings.getfloat(LIMIT) or slice_seconds
     own.set(LIMIT, min(limit, slice_seconds), priority="cmdline")
     own.set("FRESHET_PROGRESS", False, priority="cmdline")
-    # Its next run may begin in the same second.
+    # The next run may begin in the same second.
     retry_seconds = max(MIN_RETRY_SECONDS, Config.of(settings).error_retry_seconds)
     own.set("FRESHET_ERROR_RETRY_SECONDS", retry_seconds, priority="cmdline")
     own.set("EXTENSIONS", own.getdict("EXTENSIONS") | LEFT_OUT, priority="cmdline")
     return own
 
 
-class Pass:
-    """A pass that is at work.
-
-    made: its task; the counts of `crawler.ops.extensions.figures`, and the visits of all
-          processes that shared it. Raises Busy, FreshetError, or whatever a spider raises when it
-          is made.
-    """
-
-    def __init__(self, job: Job, config: Config, settings: Settings) -> None:
-        self.job = job
-        self.crawler: Crawler | None = None
-        self.made: Made = asyncio.create_task(self._make(config, settings))
-
-    async def close(self) -> None:
-        """End it early: what is in flight is waited for and stored."""
-        while not self.made.done():
-            if self.crawler is not None and _is_open(self.crawler):
-                await self.crawler.stop_async()
-                return
-            await asyncio.sleep(LOOK_SECONDS)
-
-    async def _make(self, config: Config, settings: Settings) -> dict[str, Any]:
-        name = self.job.name()
-        self.crawler = Crawler(self.job.spider, settings)
-        await self.crawler.crawl_async(**self.job.arguments)
-        session = Session.of(self.crawler)
-        # One that is ended while it ends by itself comes back before its visits are stored.
-        async with asyncio.timeout(CLOSED_SECONDS):
-            await session.ended.wait()
-        if (failure := session.failure) is not None:
-            raise failure
-        return {"name": name} | _counted(session)
-
-
-def _counted(session: Session) -> dict[str, Any]:
-    """What this process did: those of the others count what they did."""
-    counts: dict[str, Any] = figures(session)
-    if session.own is None:
-        return counts | {"of_all": counts["fetched"]}
-    own = {name: session.own[of] for name, of in OWN.items()}
-    return counts | own | {"of_all": session.visits_of_all}
-
-
-def _is_open(crawler: Crawler) -> bool:
-    """Whether it is so far that it can be ended; before, Scrapy would not hear of it."""
-    try:
-        return crawler.engine.running
-    except RuntimeError:
-        return False
-
-
 def why(error: BaseException) -> str:
-    """What went wrong, in one line; of a bug, where it happened."""
-    said = " ".join(str(error).split())[:300]
+    """Return what went wrong, in one line; of a bug, where it happened."""
+    message = " ".join(str(error).split())[:MAX_MESSAGE_CHARACTERS]
     if isinstance(error, FreshetError):
-        return said
+        return message
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {said}{place}"
-
-
-# Between two looks, as imports and replans may bring visits forward.
-DUE_LOOK_SECONDS = 5.0
-SHORTEST_SECONDS = 0.2
-IDLE_SECONDS = 30.0
-FAILED_SECONDS = 5.0
-BUSY_SECONDS = 5.0
-LONGEST_SECONDS = 300.0
-
-
-class Ending(StrEnum):
-    """How a pass ended. IDLE: it found nothing that it could visit, though something is due."""
-
-    GOOD = "good"
-    IDLE = "idle"
-    FAILED = "failed"
-    BUSY = "busy"
-
-
-@dataclass(slots=True)
-class Standing:
-    """How one spider stands; times are those of one monotonic clock.
-
-    due:        when its next target is due; None: it has none
-    not_before: end of its pause
-    looked:     when `due` was read; None: it has to be read; at first and after a failure the
-                next pass does not depend on that
-    repeated:   how often in a row its passes ended as the last one did
-    """
-
-    due: float | None = 0.0
-    not_before: float = 0.0
-    looked: float | None = math.inf
-    is_running: bool = False
-    ending: Ending = Ending.GOOD
-    repeated: int = 0
-
-    @property
-    def ready(self) -> float | None:
-        """When a pass may begin; None: not as things are."""
-        return None if self.is_running or self.due is None else max(self.due, self.not_before)
-
-    @property
-    def is_blind(self) -> bool:
-        """Whether its pass begins, or began, without a look: it need not find anything to do."""
-        return self.looked == math.inf
-
-    def needs_look(self, now: float) -> bool:
-        """Whether `due` is to be read before the next decision."""
-        if self.is_running or now < self.not_before:
-            return False
-        return self.looked is None or now >= self.looked + DUE_LOOK_SECONDS
-
-    def ended(self, ending: Ending, now: float) -> float:
-        """Note the end of a pass; seconds of the pause after it."""
-        self.repeated = self.repeated + 1 if ending is self.ending else 1
-        self.is_running, self.ending = False, ending
-        seconds = pause_seconds(ending, self.repeated)
-        self.not_before = now + seconds
-        # Of a spider that could not begin the database may know nothing yet.
-        is_known = ending in (Ending.GOOD, Ending.IDLE)
-        self.due, self.looked = (None, None) if is_known else (self.not_before, math.inf)
-        return seconds
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """Names of the spiders whose passes begin, and the seconds to sleep unless one ends."""
-
-    begin: list[str]
-    sleep: float
-
-
-def decide(now: float, standings: Mapping[str, Standing], room: int) -> Decision:
-    """Those who have waited longest begin, as many as there is room for.
-
-    room: passes that may be at work at a time
-    """
-    room -= sum(standing.is_running for standing in standings.values())
-    times = {name: ready for name, s in standings.items() if (ready := s.ready) is not None}
-    waiting = sorted((name for name, ready in times.items() if ready <= now), key=times.__getitem__)
-    begin = waiting[: max(0, room)]
-    # Those that find no room wait for the end of a pass, which ends the sleep.
-    later = [ready - now for ready in times.values() if ready > now]
-    pauses = [s.not_before - now for s in standings.values() if s.not_before > now]
-    return Decision(begin, min([DUE_LOOK_SECONDS, *later, *pauses]))
-
-
-def pause_seconds(ending: Ending, repeated: int) -> float:
-    """How long a spider rests after a pass.
-
-    repeated: passes in a row that ended so
-    """
-    if ending is Ending.GOOD:
-        return SHORTEST_SECONDS
-    if ending is Ending.BUSY:
-        return BUSY_SECONDS
-    first = IDLE_SECONDS if ending is Ending.IDLE else FAILED_SECONDS
-    return min(LONGEST_SECONDS, first * 2.0 ** min(repeated - 1, 10))
-
-
-LOOK_SECONDS = DUE_LOOK_SECONDS
-
-logger = logging.getLogger(__name__)
-# For the rest, after what is under way has had its time.
-REST_SECONDS = 10.0
-CLOCKS_SECONDS = 2.0
+    return f"{type(error).__name__}: {message}{place}"
 
 
 class Service:
@@ -247,10 +250,10 @@ class Service:
         self.order = order
         self.settings = settings
         self.jobs = {job.word: job for job in jobs}
-        self.standings = {word: Standing() for word in self.jobs}
+        self.states = {word: SpiderState() for word in self.jobs}
         self.report = Report(self.jobs)
         self.clock = Clock(store.config.clock_offset_hours)
-        self.running: dict[str, Pass] = {}
+        self.running: dict[str, Run] = {}
         self._names: dict[str, str] = {}
         self._patience = Patience(0, store.revive)
         self._now = asyncio.get_running_loop().time
@@ -259,44 +262,48 @@ class Service:
         self._is_away = False
         self._spiders = {} if order.names else spiders_of(settings)
         self._undefined: set[str] = set()
-        self._meet_at = 0.0
+        self._next_sites_at = 0.0
 
     def stop(self) -> None:
-        """Begin no more passes; `work` ends those at work and returns."""
+        """Begin no more runs; `work` ends those in progress and returns."""
         self._is_stopping = True
         self._wake.set()
 
     async def work(self) -> None:
         """Return when it was stopped and all has ended; raises StorageError at its start only."""
-        await self._meet()
+        await self._add_sites()
         if not self.jobs:
             logger.warning("no site has targets yet: scrapy crawl NAME finds the first ones")
-        todo = await self._chores()
-        options = told(self.settings)
-        doing = keep_doing(todo, options, self.report.chores, self._waits)
-        beside = asyncio.create_task(doing)
-        while not self._is_stopping:
-            self._wake.clear()
-            await self._sleep(self._begin() if await self._look() else LOOK_SECONDS)
-        await asyncio.gather(tasks.end(beside), self._end(), return_exceptions=True)
-
-    async def _chores(self) -> list[Chore]:
         for word, job in self.jobs.items():
-            # One that is broken is told when its pass begins.
+            # A definition that is broken is reported when its run begins.
             with contextlib.suppress(FreshetError):
                 self._names[word] = job.name()
-        since = await self._since_plan()
-        cadence = self.order.replan_hours * HOUR_SECONDS
+        cadence, since = self.order.replan_hours * HOUR_SECONDS, await self._since_plan()
         prunes = self.order.prunes
-        return chores(self.store.config, cadence, since, self._now(), prunes=prunes)
+        todo = chores(self.store.config, cadence, since, self._now(), prunes=prunes)
+        options = command_line_settings(self.settings)
+        doing = run_chores(todo, options, self.report.chores, self._chore_waits)
+        maintenance = asyncio.create_task(doing)
+        while not self._is_stopping:
+            self._wake.clear()
+            seconds = self._begin_runs() if await self._read_due() else DUE_SECONDS
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._wake.wait()
+        await asyncio.gather(tasks.end(maintenance), self._end(), return_exceptions=True)
 
     async def _since_plan(self) -> float:
-        """Seconds since the last plan, whichever machine made it."""
-        now, names = self.clock.now(), list(self._names.values())
-        return await self._patience.read(lambda: _since(self.store, names, now))
+        """Return the seconds since the last plan, or since the first run; 0 without either."""
+        now, names, db = self.clock.now(), list(self._names.values()), self.store.db
 
-    async def _waits(self, chore: Chore) -> float:
-        """Seconds that a chore waits yet: of several machines one does it, at its time."""
+        async def last() -> datetime | None:
+            return await due.planned_at(db) or await due.at_work_since(db, names)
+
+        at = await self._patience.read(last)
+        return max(0.0, (now - at).total_seconds()) if at else 0.0
+
+    async def _chore_waits(self, chore: Chore) -> float:
+        """Return the seconds that a chore waits yet: of several machines one runs it."""
         try:
             # The last plan's time is that of another clock.
             if chore.name == REPLAN:
@@ -304,20 +311,23 @@ class Service:
                 if (seconds := chore.every - since - CLOCKS_SECONDS) > 0:
                     return seconds
             now, db = self.clock.now(), self.store.db
-            apart = timedelta(seconds=min(chore.every, AGAIN_SECONDS) / 2)
-            mine = await self._patience.read(lambda: turns.taken(db, chore.name, now, apart))
+            apart = timedelta(seconds=min(chore.every, RETRY_SECONDS) / 2)
+            is_ours = await self._patience.read(lambda: due.taken(db, chore.name, now, apart))
         except StorageError:
-            return LOOK_SECONDS
-        return 0.0 if mine else apart.total_seconds()
+            return DUE_SECONDS
+        return 0.0 if is_ours else apart.total_seconds()
 
-    async def _look(self) -> bool:
-        """Read what is due of those of whom it is not known; False if the database is away."""
+    async def _read_due(self) -> bool:
+        """Read what is due of the spiders that need it; False if the database is unavailable."""
         try:
-            await self._meet()
-            for word, standing in self.standings.items():
-                if standing.needs_look(self._now()):
-                    standing.due = await self._due(self._names[word])
-                    standing.looked = self._now()
+            await self._add_sites()
+            for word, state in self.states.items():
+                if not state.needs_read(self._now()):
+                    continue
+                name, now = self._names[word], self.clock.now()
+                at = await self._patience.read(partial(due.earliest, self.store.db, name, now))
+                state.due = None if at is None else self._now() + (at - now).total_seconds()
+                state.read_at = self._now()
         except StorageError as error:
             if not self._is_away:
                 logger.warning("%s; passes wait", error)
@@ -330,98 +340,136 @@ class Service:
         self._is_away = False
         return True
 
-    async def _meet(self) -> None:
-        """Where no names are given, take up the sites that have got targets since the start."""
-        if self.order.names or self._now() < self._meet_at:
+    async def _add_sites(self) -> None:
+        """Where no names are given, add the sites that have got targets since the start."""
+        if self.order.names or self._now() < self._next_sites_at:
             return
-        self._meet_at = self._now() + self.store.config.refresh_sites_seconds
-        known = await self._patience.read(lambda: read_known(self.store.db))
-        found = usual(self._spiders, known)
-        for job in found.jobs:
+        self._next_sites_at = self._now() + self.store.config.refresh_sites_seconds
+        stored = await self._patience.read(lambda: read_stored_sites(self.store.db))
+        every = usual(self._spiders, stored)
+        for job in every.jobs:
             if job.word not in self.jobs:
-                self._take_up(job)
+                self.jobs[job.word] = job
+                self.states[job.word] = SpiderState()
+                self.report.add_site(job.word)
+                with contextlib.suppress(FreshetError):
+                    self._names[job.word] = job.name()
+                logger.info("%s: has targets now, is kept fresh from now on", job.word)
             elif job.definition is not None:
                 # It may have been crawled by other arguments since.
                 self.jobs[job.word] = job
-        for name in set(found.undefined) - self._undefined:
+        for name in set(every.undefined) - self._undefined:
             self._undefined.add(name)
             logger.warning("%s: left out, %s", name, undefined_words(name))
 
-    def _take_up(self, job: Job) -> None:
-        self.jobs[job.word] = job
-        self.standings[job.word] = Standing()
-        self.report.meet(job.word)
-        with contextlib.suppress(FreshetError):
-            self._names[job.word] = job.name()
-        logger.info("%s: has targets now, is kept fresh from now on", job.word)
+    def _begin_runs(self) -> float:
+        """Begin what is due, and return the seconds to sleep then."""
+        begin, sleep = decide(self._now(), self.states, self.store.config.refresh_passes)
+        for word in begin:
+            settings = run_settings(self.settings, self.order.slice_seconds)
+            self.states[word].is_running = True
+            run = self.running[word] = Run(self.jobs[word], self.store.config, settings)
+            run.task.add_done_callback(partial(self._ended, word, self._now()))
+        return sleep
 
-    async def _due(self, name: str) -> float | None:
-        now = self.clock.now()
-        db = self.store.db
-        due = await self._patience.read(lambda: duetimes.earliest(db, name, now))
-        return None if due is None else self._now() + (due - now).total_seconds()
-
-    def _begin(self) -> float:
-        """Begin what is due; the seconds to sleep then."""
-        decision = decide(self._now(), self.standings, self.store.config.refresh_passes)
-        for word in decision.begin:
-            settings = settings_of_a_pass(self.settings, self.order.slice_seconds)
-            self.standings[word].is_running = True
-            begun = self._now()
-            one = self.running[word] = Pass(self.jobs[word], self.store.config, settings)
-            one.made.add_done_callback(partial(self._ended, word, begun))
-        return decision.sleep
-
-    async def _sleep(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-
-    def _ended(self, word: str, begun: float, made: Made) -> None:
+    def _ended(self, word: str, began: float, task: asyncio.Task[dict[str, Any]]) -> None:
         del self.running[word]
-        error = asyncio.CancelledError() if made.cancelled() else made.exception()
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error is None:
-            self._went_well(word, made.result(), self._now() - begun)
+            self._went_well(word, task.result(), self._now() - began)
         else:
             self._went_wrong(word, error)
         self._wake.set()
 
-    def _went_well(self, word: str, counts: dict[str, float], seconds: float) -> None:
+    def _went_well(self, word: str, counts: dict[str, Any], seconds: float) -> None:
         self._names[word] = str(counts["name"])
         self.report.add(word, counts)
-        standing = self.standings[word]
-        is_idle = not counts["of_all"] and not standing.is_blind
-        standing.ended(Ending.IDLE if is_idle else Ending.GOOD, self._now())
+        state = self.states[word]
+        is_idle = not counts["of_all"] and not state.is_blind
+        state.ended(RunEnd.IDLE if is_idle else RunEnd.GOOD, self._now())
         level = logging.INFO if counts["fetched"] else logging.DEBUG
-        logger.log(level, "%s", line_of_a_pass(counts, seconds))
+        logger.log(level, "%s", run_line(counts, seconds))
 
     def _went_wrong(self, word: str, error: BaseException) -> None:
-        standing = self.standings[word]
+        state = self.states[word]
         if isinstance(error, Busy):
-            standing.ended(Ending.BUSY, self._now())
-            if standing.repeated == 1:
+            state.ended(RunEnd.BUSY, self._now())
+            if state.repeated == 1:
                 logger.info("%s; it is tried again", error)
             return
         self.report.failed(word)
-        seconds = standing.ended(Ending.FAILED, self._now())
+        seconds = state.ended(RunEnd.FAILED, self._now())
         logger.error("%s failed: %s; again in %.0f s", word, why(error), seconds)
 
     async def _end(self) -> None:
-        """End the passes at work: what is in flight is stored, if that takes not too long."""
-        passes = list(self.running.values())
-        if not passes:
+        """End the runs in progress: what is in flight is stored, if there is time for it."""
+        in_progress = list(self.running.values())
+        if not in_progress:
             return
         seconds = self.store.config.grace_seconds + REST_SECONDS
-        closing = [asyncio.create_task(one.close()) for one in passes]
-        await asyncio.wait([one.made for one in passes], timeout=seconds)
+        closing = [asyncio.create_task(run.close()) for run in in_progress]
+        await asyncio.wait([run.task for run in in_progress], timeout=seconds)
         for task in closing:
             task.cancel()
         for word in self.running:
             logger.warning("%s: the pass did not end in %.0f s", word, seconds)
 
 
-async def _since(store: Store, names: list[str], now: datetime) -> float:
-    """Seconds since the last plan, or since the first pass; 0 if there was neither."""
-    db = store.db
-    last = await duetimes.planned_at(db) or await duetimes.at_work_since(db, names)
-    return max(0.0, (now - last).total_seconds()) if last else 0.0
+class Report:
+    """Sums over all runs, by spider."""
+
+    def __init__(self, words: Iterable[str]) -> None:
+        self.names: dict[str, str] = {}
+        self.sums: dict[str, Counter[str]] = {}
+        self.chores: Counter[str] = Counter()
+        for word in words:
+            self.add_site(word)
+
+    def add_site(self, word: str) -> None:
+        """Add a site, without any runs."""
+        self.names[word] = word
+        self.sums[word] = Counter()
+
+    def add(self, word: str, counts: dict[str, Any]) -> None:
+        """Count a run that ended well."""
+        self.names[word] = counts["name"]
+        self.sums[word]["passes"] += 1
+        for name, in_a_run in SUMS.items():
+            self.sums[word][name] += int(counts[in_a_run])
+
+    def failed(self, word: str) -> None:
+        """Count a run that failed."""
+        self.sums[word]["failed"] += 1
+
+    def as_json(self, seconds: float) -> dict[str, Any]:
+        """Return the object that `--json` prints."""
+        return {
+            "seconds": round(seconds, 1),
+            "replans": self.chores["replan"],
+            "prunes": self.chores["prune"],
+            "spiders": [
+                {"name": self.names[word]}
+                | {name: sums[name] for name in ("passes", "failed", *SUMS)}
+                for word, sums in self.sums.items()
+            ],
+        }
+
+
+def run_line(counts: dict[str, Any], seconds: float) -> str:
+    """Return one run in a line."""
+    named = {name: int(counts[of]) for name, of in SUMS.items() if name != "visits"}
+    named["still due"] = int(counts["due"])
+    more = "".join(f", {n} {name}" for name, n in named.items() if n)
+    return f"{counts['name']}: {count(int(counts['fetched']), 'visit')}{more}; {seconds:.1f} s"
+
+
+def summary_lines(done: dict[str, Any]) -> list[str]:
+    """Return the summary for people. done: of `Report.as_json`."""
+    lines = []
+    for row in done["spiders"]:
+        runs = "1 pass" if row["passes"] == 1 else f"{row['passes']:,} passes"
+        line = f"{row['name']}: {runs}, {count(row['visits'], 'visit')}"
+        named = {name: row[name] for name in (*SUMS, "failed") if name != "visits"}
+        lines.append(line + "".join(f", {n} {name}" for name, n in named.items() if n))
+    maintenance = f"{count(done['replans'], 'replan')}, {count(done['prunes'], 'prune')}"
+    return [*lines, f"{maintenance}; {done['seconds']:.0f} s"]

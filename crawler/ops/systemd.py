@@ -19,15 +19,30 @@ def unit(config: Config, names: Sequence[str], template: str = SERVICE) -> str:
     names:    of spiders, files and folders; empty for all spiders
     template: SERVICE, or WORKER for one that neither replans nor prunes
     """
-    words = [_absolute(name) for name in names]
-    is_embedded = config.mongo_uri is None
+    # A unit runs in the project folder.
+    words = [
+        f"{Path(name).resolve()}{os.sep if name.endswith(os.sep) else ''}"
+        if name.endswith((os.sep, ".toml"))
+        else name
+        for name in names
+    ]
+    is_embedded, needs_tmp = config.mongo_uri is None, False
+    if is_embedded:
+        # Where the path of its data is long, the server's socket is in /tmp.
+        server = EmbeddedServer.of(config)
+        needs_tmp = server.socket.parent != server.folder
+    # systemd ignores those that are missing.
+    folders = [PROJECT, config.data_dir.expanduser().absolute()]
+    if config.metrics_dir is not None:
+        folders.append(config.metrics_dir.expanduser().absolute())
+    writable = dict.fromkeys(_quoted(f"-{folder}") for folder in folders)
     filled = {
         "PROJECT": _plain(str(PROJECT)),
         "PYTHON": _quoted(sys.executable),
         "NAMES": "".join(f" {_quoted(word)}" for word in words),
         "KILL_MODE": "process" if is_embedded else "mixed",
-        "PRIVATE_TMP": "false" if is_embedded and _is_elsewhere(config) else "true",
-        "WRITABLE": _writable(config),
+        "PRIVATE_TMP": "false" if needs_tmp else "true",
+        "WRITABLE": " ".join([*writable, "-%C/freshet"]),
     }
     written = (PROJECT / "deploy" / template).read_text(encoding="utf-8")
     lines = [line for line in written.splitlines() if line[:1] != "#"]
@@ -35,28 +50,6 @@ def unit(config: Config, names: Sequence[str], template: str = SERVICE) -> str:
     for name, value in filled.items():
         text = text.replace(f"@{name}@", value)
     return text
-
-
-def _writable(config: Config) -> str:
-    """The folders that a unit writes to; those that are not there are ignored by systemd."""
-    folders = [PROJECT, config.data_dir.expanduser().absolute()]
-    if config.metrics_dir is not None:
-        folders.append(config.metrics_dir.expanduser().absolute())
-    named = dict.fromkeys(_quoted(f"-{folder}") for folder in folders)
-    return " ".join([*named, "-%C/freshet"])
-
-
-def _absolute(name: str) -> str:
-    """A name as a unit has it, which runs in the project folder."""
-    if name.endswith(os.sep):
-        return f"{Path(name).resolve()}{os.sep}"
-    return str(Path(name).resolve()) if name.endswith(".toml") else name
-
-
-def _is_elsewhere(config: Config) -> bool:
-    """Whether the embedded server's socket is not in the data folder, whose path is long then."""
-    server = EmbeddedServer.of(config)
-    return server.socket.parent != server.folder
 
 
 def _plain(text: str) -> str:

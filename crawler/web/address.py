@@ -1,4 +1,4 @@
-"""Where metrics are served: `[HOST:]PORT`."""
+"""Addresses that options name: `[HOST:]PORT`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from crawler.errors import ConfigError
 
 LOCAL = "127.0.0.1"
-MOST_PORT = 65_535
+MAX_PORT = 65_535
 _ADDRESS = re.compile(r"(?:(?P<host>[^:\[\]]+|\[[0-9A-Fa-f:.]+\]):)?(?P<port>\d{1,5})", re.ASCII)
 
 
@@ -23,14 +23,14 @@ class Address:
 
 def address_of(text: str, source: str) -> Address:
     """The address in a text, on loopback where no host is named; ConfigError names `source`."""
-    found = _ADDRESS.fullmatch(text.strip())
-    if not found or int(found["port"]) > MOST_PORT:
+    match = _ADDRESS.fullmatch(text.strip())
+    if not match or int(match["port"]) > MAX_PORT:
         raise ConfigError(f"{source}: {text!r} is no [HOST:]PORT such as 9464 or 0.0.0.0:9464")
-    host = (found["host"] or LOCAL).strip("[]")
+    host = (match["host"] or LOCAL).strip("[]")
     if host == "localhost":
         host = LOCAL
     try:
         ipaddress.ip_address(host)
     except ValueError:
         raise ConfigError(f"{source}: {host!r} is no IP address of this machine") from None
-    return Address(host, int(found["port"]))
+    return Address(host, int(match["port"]))

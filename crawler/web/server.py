@@ -1,18 +1,23 @@
-"""Twisted's reactor for a command that serves: one coroutine is its whole life; and its ports."""
+"""Web servers of commands: the reactor, sites with limits, answers, signals.
+
+A command brings a `Handler` and runs one coroutine with `run_in_reactor`. The limits hold for all
+sites: connections in all and of each address, and seconds for head and body of a request.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import time
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_network
 from typing import Any, TypeVar
 
-from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from twisted.internet import asyncioreactor
 from twisted.internet.defer import maybeDeferred
 from twisted.internet.error import CannotListenError
@@ -24,21 +29,23 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET, Request, Site
 
 from crawler.errors import ConfigError
-from crawler.fetch.guard import is_in_network, is_local, is_loopback
-from crawler.web.address import Address
 
 logger = logging.getLogger(__name__)
-# At once, in all and of one address.
+# Concurrent connections, in all and of one address.
 MAX_CONNECTIONS, MAX_OF_ADDRESS = 64, 32
 # From the first byte of a request to the end of its head, and from there to the end of its body.
 HEAD_SECONDS, BODY_SECONDS = 10.0, 60.0
+# Of a connection without a request.
+IDLE_SECONDS = 30
 # Between two log lines about closed connections.
 QUIET_SECONDS = 60.0
+PLAIN_TEXT = {"Content-Type": "text/plain; charset=utf-8"}
+ALWAYS = {"Server": "Freshet", "X-Content-Type-Options": "nosniff"}
 Result = TypeVar("Result")
 
 
 def run_in_reactor(work: Coroutine[Any, Any, Result]) -> Result:
-    """The result of a coroutine that needs Twisted's reactor; raises what it raises."""
+    """Return the result of a coroutine that needs Twisted's reactor; raises what it raises."""
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     asyncioreactor.install(loop)  # type: ignore[no-untyped-call]
@@ -49,6 +56,88 @@ def run_in_reactor(work: Coroutine[Any, Any, Result]) -> Result:
     task.add_done_callback(lambda _: reactor.stop())
     reactor.run(installSignalHandlers=False)
     return task.result()
+
+
+def stop_at_signals() -> asyncio.Event:
+    """Return an event that SIGINT and SIGTERM set from now on."""
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+async def until_signal(stop: asyncio.Event, seconds: float | None = None) -> None:
+    """Wait for a signal, or for the end of the time; the event waits for the next signal then."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stop.wait()
+            stop.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An HTTP answer: status, body, and headers beside those that every answer has."""
+
+    status: int
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=lambda: PLAIN_TEXT)
+
+    def send(self, request: Any) -> None:
+        """Answer a request."""
+        request.setResponseCode(self.status)
+        headers = {**ALWAYS, "Content-Length": str(len(self.body)), **self.headers}
+        if self.status == 304:
+            del headers["Content-Length"]
+        for name, value in headers.items():
+            request.setHeader(name, value)
+        if request.method != b"HEAD":
+            request.write(self.body)
+        request.finish()
+
+
+class Handler(Resource):
+    """Answers each request for any path, a little later."""
+
+    isLeaf = True  # noqa: N815 - Twisted's name
+    # Logged with an error.
+    failure = "a request failed"
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @abstractmethod
+    async def answer(self, request: Any) -> Answer:
+        """Return the answer to a request; an error is logged and answered with 500."""
+
+    def render(self, request: Any) -> int:
+        """Begin to answer a request."""
+        task = asyncio.get_running_loop().create_task(self._render(request))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return NOT_DONE_YET
+
+    async def drain(self, seconds: float) -> None:
+        """Wait until the requests that were received are answered, for at most that long."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=seconds)
+
+    async def _render(self, request: Any) -> None:
+        gone: list[object] = []
+        request.notifyFinish().addErrback(gone.append)
+        try:
+            answer = await self.answer(request)
+        except Exception:  # A client gets an answer, whatever happens.
+            logger.exception("%s", self.failure)
+            answer = Answer(500, b"an error, see the log\n")
+        if not gone:
+            answer.send(request)
+
+
+def host_of_request(request: Any) -> str:
+    """Return the one Host header of a request; empty if there are several or none."""
+    hosts = request.requestHeaders.getRawHeaders(b"host", [])
+    return hosts[0].decode("latin-1") if len(hosts) == 1 else ""
 
 
 class Bodiless(Request):
@@ -135,28 +224,26 @@ class Bounded(WrappingFactory):
     def buildProtocol(self, addr: Any) -> Any:  # noqa: N802 - Twisted's name
         """A protocol for a connection; None closes it."""
         address = place_of(addr.host)
-        there = [one for one in self._channels() if not one.is_closing]
-        own = [one for one in there if one.address == address]
-        bounded = own if len(own) >= MAX_OF_ADDRESS else there
-        is_full = len(own) >= MAX_OF_ADDRESS or len(there) >= MAX_CONNECTIONS
+        channels = [protocol.wrappedProtocol for protocol in self.protocols]
+        open_channels = [channel for channel in channels if not channel.is_closing]
+        own = [channel for channel in open_channels if channel.address == address]
+        bounded = own if len(own) >= MAX_OF_ADDRESS else open_channels
+        is_full = len(own) >= MAX_OF_ADDRESS or len(open_channels) >= MAX_CONNECTIONS
         if is_full and not self._makes_room(bounded):
             return None
         protocol = super().buildProtocol(addr)
         protocol.wrappedProtocol.address = address
         return protocol
 
-    def _channels(self) -> list[Channel]:
-        return [one.wrappedProtocol for one in self.protocols]
-
     def _makes_room(self, among: list[Channel]) -> bool:
         """Close one that waits for a request; False if all are being answered."""
-        waiting = [one for one in among if one.since is not None]
+        waiting = [channel for channel in among if channel.since is not None]
         if not waiting:
             return False
-        counts = Counter(one.address for one in waiting)
+        counts = Counter(channel.address for channel in waiting)
         most = max(counts.values())
-        those = [one for one in waiting if counts[one.address] == most]
-        min(those, key=lambda one: one.since or 0.0).drop()
+        oldest = [channel for channel in waiting if counts[channel.address] == most]
+        min(oldest, key=lambda channel: channel.since or 0.0).drop()
         if (now := time.monotonic()) >= self._quiet_until:
             self._quiet_until = now + QUIET_SECONDS
             logger.warning(
@@ -188,122 +275,27 @@ def open_port(reactor: Any, port: int, site: Any, bind: str, option: str) -> Any
         raise ConfigError(f"{option}: {reason}") from None
 
 
-def url_of(listening: Any) -> str:
-    """Where a listening port is found."""
-    host = listening.getHost()
-    name = f"[{host.host}]" if ":" in host.host else host.host
-    return f"http://{name}:{host.port}/"
-
-
-IDLE_SECONDS = 30
-TEXT = "text/plain; charset=utf-8"
-INDEX = b"Freshet: /metrics /-/healthy /-/ready\n"
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """What there is to tell.
-
-    metrics: in the text format; None: nothing yet
-    trouble: why the process cannot do its work, in a line; None if it can
-    """
-
-    metrics: Callable[[], Awaitable[bytes | None]]
-    trouble: Callable[[], Awaitable[str | None]]
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Status, body and what kind of text it is."""
-
-    status: int
-    body: bytes
-    kind: str = TEXT
-
-
-async def answer(told: Told, method: str, path: str) -> Answer:
-    """Return the answer to a request; may raise what `told` raises."""
-    if method not in ("GET", "HEAD"):
-        return Answer(405, b"GET, please\n")
-    if path == "/metrics":
-        text = await told.metrics()
-        if text is None:
-            return Answer(503, b"the first reading is not done yet\n")
-        return Answer(200, text, CONTENT_TYPE_PLAIN_0_0_4)
-    if path == "/-/ready":
-        trouble = await told.trouble()
-        return Answer(503, f"{trouble}\n".encode()) if trouble else Answer(200, b"ready\n")
-    if path == "/-/healthy":
-        return Answer(200, b"healthy\n")
-    return Answer(200, INDEX) if path == "/" else Answer(404, INDEX)
-
-
-class Telling(Resource):
-    """Answers each request, a little later."""
-
-    isLeaf = True  # noqa: N815 - Twisted's name
-
-    def __init__(self, told: Told, address: Address, hosts: Collection[str]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._told = told
-        self._is_private = is_loopback(address.host)
-        self._hosts = hosts
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def render(self, request: Any) -> int:
-        """Begin to answer.
-
-        Other names than those of this machine come from web pages whose name was pointed here.
-        """
-        hosts = request.requestHeaders.getRawHeaders(b"host", [])
-        host = hosts[0].decode("latin-1") if len(hosts) == 1 else ""
-        if self._is_private and not is_local(host):
-            _send(request, Answer(403, b"only for this machine; say localhost\n"))
-            return NOT_DONE_YET
-        if not self._is_private and not is_in_network(host, self._hosts):
-            _send(request, Answer(403, b"unknown host name; add it to FRESHET_METRICS_HOSTS\n"))
-            return NOT_DONE_YET
-        task = asyncio.get_running_loop().create_task(self._answer(request))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return NOT_DONE_YET
-
-    async def _answer(self, request: Any) -> None:
-        gone: list[object] = []
-        request.notifyFinish().addErrback(gone.append)
-        method = request.method.decode("latin-1")
-        try:
-            found = await answer(self._told, method, request.path.decode("latin-1"))
-        except Exception:  # Whoever asks gets an answer, whatever it is.
-            logger.exception("metrics cannot be told")
-            found = Answer(500, b"an error, see the log\n")
-        if not gone:
-            _send(request, found)
-
-
 @asynccontextmanager
-async def served(
-    told: Told, address: Address, option: str, hosts: Collection[str]
-) -> AsyncIterator[str]:
-    """The URL where it is told while inside; raises ConfigError, which names the option.
+async def served(site: Any, port: int, bind: str, option: str) -> AsyncIterator[Any]:
+    """Listen while inside; raises ConfigError, which names the option, where that is impossible."""
+    listening = open_port(site.reactor, port, site, bind, option)
+    try:
+        yield listening
+    finally:
+        await stop_listening(listening)
 
-    hosts: further names by which it may be asked for
-    """
+
+async def stop_listening(listening: Any) -> None:
+    """Close a port; its open connections stay."""
+    await maybeDeferred(listening.stopListening).asFuture(asyncio.get_running_loop())
+
+
+def site_of(handler: Handler) -> Site:
+    """Return a site whose requests may have a body, but none is kept."""
     from twisted.internet import reactor
 
-    said = f"{option} {address.host}:{address.port}"
-    port = open_port(
-        reactor, address.port, _site(reactor, told, address, hosts), address.host, said
-    )
-    try:
-        yield url_of(port)
-    finally:
-        await maybeDeferred(port.stopListening).asFuture(asyncio.get_running_loop())
-
-
-def _site(reactor: Any, told: Told, address: Address, hosts: Collection[str]) -> Site:
     return Site(  # type: ignore[no-untyped-call]
-        Telling(told, address, hosts),
+        handler,
         requestFactory=Bodiless,
         timeout=IDLE_SECONDS,
         reactor=reactor,
@@ -311,14 +303,8 @@ def _site(reactor: Any, told: Told, address: Address, hosts: Collection[str]) ->
     )
 
 
-def _send(request: Any, found: Answer) -> None:
-    request.setResponseCode(found.status)
-    request.setHeader("Server", "Freshet")
-    request.setHeader("Content-Type", found.kind)
-    request.setHeader("Content-Length", str(len(found.body)))
-    request.setHeader("X-Content-Type-Options", "nosniff")
-    if found.status == 405:
-        request.setHeader("Allow", "GET, HEAD")
-    if request.method != b"HEAD":
-        request.write(found.body)
-    request.finish()
+def url_of(listening: Any) -> str:
+    """Where a listening port is found."""
+    host = listening.getHost()
+    name = f"[{host.host}]" if ":" in host.host else host.host
+    return f"http://{name}:{host.port}/"

@@ -18,8 +18,9 @@ import yaml
 from crawler.config import PREFIX, UNPREFIXED, Config
 from crawler.errors import ConfigError
 from crawler.ops import options
-from crawler.ops.doctor_sites import KNOWN
-from crawler.ops.jobs import chores, with_files
+from crawler.ops.doctor_sites import SETTINGS
+from crawler.ops.jobs import with_files
+from crawler.ops.schedule import chores
 from crawler.ops.service import REST_SECONDS
 from crawler.ops.systemd import SERVICE, WORKER, unit
 from crawler.storage.client import with_database
@@ -114,7 +115,7 @@ def test_the_settings_of_the_image_exist() -> None:
     (env,) = (rest for name, rest in final_stage() if name == "ENV")
     ours = [word.split("=")[0] for word in env.split() if word.startswith(PREFIX)]
     assert ours == ["FRESHET_DATA_DIR"]
-    assert set(ours) <= KNOWN
+    assert set(ours) <= SETTINGS
 
 
 def test_the_image_is_scrapy() -> None:
@@ -138,7 +139,7 @@ def test_one_service_plans_and_any_number_works(compose: Part) -> None:
 def test_services_are_told_of_the_servers(compose: Part, name: str) -> None:
     service = compose["services"][name]
     env = service["environment"]
-    assert set(env) <= KNOWN | set(UNPREFIXED)
+    assert set(env) <= SETTINGS | set(UNPREFIXED)
     servers = {part: env[key].split("//")[1].split(":")[0] for key, part in
                (("MONGO_URI", "mongo"), ("REDIS_URL", "valkey"))}  # fmt: skip
     assert servers == {"mongo": "mongo", "valkey": "valkey"}

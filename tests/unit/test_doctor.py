@@ -15,18 +15,9 @@ from scrapy.settings import Settings
 from crawler.config import PROJECT, Config
 from crawler.errors import ConfigError
 from crawler.extract.wrapper import Wrapper
-from crawler.ops import doctor as machine
-from crawler.ops import doctor as names
-from crawler.ops import doctor_servers as claims
-from crawler.ops import doctor_servers as clocks
-from crawler.ops import doctor_servers as disks
-from crawler.ops import doctor_servers as mongodb
-from crawler.ops import doctor_servers as passes
-from crawler.ops import doctor_sites as knobs
-from crawler.ops import doctor_sites as robots
-from crawler.ops import doctor_sites as wrappers
+from crawler.ops import doctor, doctor_servers, doctor_sites
 from crawler.ops.findings import Finding, Status, as_json, failed, lines, ok, warning
-from crawler.ops.jobs import Known
+from crawler.ops.jobs import StoredSites
 from crawler.storage.due import Fetches, LastRun
 from crawler.storage.health import Server as Mongo
 from crawler.storage.indexes import Lack
@@ -38,7 +29,7 @@ from spiders.probe import Answer
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 OK, WARNING, FAILED = Status.OK, Status.WARNING, Status.FAILED
 DEFAULTS = Config.load()
-MONGO = Mongo((6, 0, 5), None, 0, False, 0.01, 0.5, 90 * disks.GB, 100 * disks.GB)
+MONGO = Mongo((6, 0, 5), None, 0, False, 0.01, 0.5, 90 * doctor_servers.GB, 100 * doctor_servers.GB)
 REDIS = Redis("Valkey", (9, 1, 0), "noeviction", 0, True, False, True, 0.0, 0.2)
 
 
@@ -98,28 +89,28 @@ def test_for_machines_nothing_is_lost() -> None:
     ],
 )
 def test_pythons_and_systems(version: tuple[int, ...], system: str, status: Status) -> None:
-    assert machine.python(version, system).status is status
+    assert doctor.judge_python(version, system).status is status
 
 
 def test_in_the_project_folder_all_is_well() -> None:
-    assert statuses(machine.folder(PROJECT, ["", "/usr/lib/python3"])) == [OK]
-    assert statuses(machine.folder(PROJECT / "docs", ["/usr/lib/python3"])) == [OK]
+    assert statuses(doctor.judge_folder(PROJECT, ["", "/usr/lib/python3"])) == [OK]
+    assert statuses(doctor.judge_folder(PROJECT / "docs", ["/usr/lib/python3"])) == [OK]
 
 
 def test_within_a_package_its_modules_hide_libraries() -> None:
     """`python -m scrapy` in crawler/ would import crawler/redis for the library."""
-    found = worst(machine.folder(PROJECT / "crawler", [""]))
+    found = worst(doctor.judge_folder(PROJECT / "crawler", [""]))
     assert found.status is FAILED
     assert str(PROJECT / "crawler") in found.found
 
 
 def test_the_settings_of_another_project(tmp_path: Path) -> None:
     (tmp_path / "scrapy.cfg").write_text("[settings]\n")
-    assert f"scrapy.cfg is that of {tmp_path}" in worst(machine.folder(tmp_path, [])).found
+    assert f"scrapy.cfg is that of {tmp_path}" in worst(doctor.judge_folder(tmp_path, [])).found
 
 
 def test_a_folder_that_was_removed() -> None:
-    assert worst(machine.folder(None, [])).found == "the working directory is gone"
+    assert worst(doctor.judge_folder(None, [])).found == "the working directory is gone"
 
 
 @pytest.fixture
@@ -142,7 +133,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 
 def test_a_package_that_would_hide_the_projects_spiders(install: Callable[[str], Path]) -> None:
     init = install("spiders")
-    found = worst(names.check_names())
+    found = worst(doctor.check_names())
     assert found.status is WARNING, "in the project's folder its own come first"
     assert found.found == f"spiders is also a package of greedy ({init})"
     assert found.todo == f"pip uninstall greedy, or keep to python -m scrapy in {PROJECT}"
@@ -156,7 +147,7 @@ def test_a_package_that_hides_them(
     first = sys.path[-1]
     monkeypatch.setattr(sys, "path", [first, *sys.path[:-1]])
     monkeypatch.delitem(sys.modules, "schedules")
-    found = worst(names.check_names())
+    found = worst(doctor.check_names())
     assert found.status is FAILED
     assert "or run python -m scrapy in" in found.todo
 
@@ -165,23 +156,26 @@ def test_tests_are_not_needed_to_crawl(
     install: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install("tests")
-    assert worst(names.check_names()).status is WARNING
+    assert worst(doctor.check_names()).status is WARNING
 
 
 @pytest.mark.parametrize(
     ("free_gb", "status"), [(90, OK), (1.5, WARNING), (0.2, FAILED)], ids=["ample", "little", "no"]
 )
 def test_room_on_a_disk(free_gb: float, status: Status) -> None:
-    assert disks.room("disk", free_gb * disks.GB, "/data", 0.5).status is status
+    assert (
+        doctor_servers.judge_room("disk", free_gb * doctor_servers.GB, "/data", 0.5).status
+        is status
+    )
 
 
 def test_a_data_folder_is_judged_by_what_is_there_of_it(tmp_path: Path) -> None:
     deep = tmp_path / "a" / "b"
-    (found,) = disks.check_disks(Config.load(data_dir=deep, mongo_uri=None))
+    (found,) = doctor_servers.check_data_folder(Config.load(data_dir=deep, mongo_uri=None))
     assert found.found.startswith(f"{deep}: ")
     assert not deep.exists(), "and is not made"
     (tmp_path / "a").write_text("")
-    (found,) = disks.check_disks(Config.load(data_dir=deep, mongo_uri=None))
+    (found,) = doctor_servers.check_data_folder(Config.load(data_dir=deep, mongo_uri=None))
     assert (found.status, found.found) == (FAILED, f"{deep}: {tmp_path / 'a'} is no folder")
 
 
@@ -190,15 +184,21 @@ def test_a_data_folder_is_judged_by_what_is_there_of_it(tmp_path: Path) -> None:
     [(0.4, OK), (-0.9, OK), (2, WARNING), (-599, WARNING), (-601, FAILED), (601, FAILED)],
 )
 def test_clocks(ahead_seconds: float, status: Status) -> None:
-    found = clocks.of_mongodb(ahead_seconds, 600)
+    found = doctor_servers.judge_clock("MongoDB", ahead_seconds, 600)
     assert found.status is status
     assert ("behind" in found.found) == (ahead_seconds < -1)
     # No times of Redis's are compared with others.
-    assert clocks.of_redis("Valkey", ahead_seconds).status is (OK if status is OK else WARNING)
+    assert doctor_servers.judge_clock("Valkey", ahead_seconds).status is (
+        OK if status is OK else WARNING
+    )
 
 
 def test_unknown_variables_and_what_was_meant() -> None:
-    found = list(knobs.unknown(["FRESHET_BUGDET", "FRESHET_XYZZY", "MONGO_URI", "freshet_budget"]))
+    found = list(
+        doctor_sites.judge_variables(
+            ["FRESHET_BUGDET", "FRESHET_XYZZY", "MONGO_URI", "freshet_budget"]
+        )
+    )
     assert [(one.found, one.todo) for one in found] == [
         ("FRESHET_BUGDET is no setting", "did you mean FRESHET_BUDGET?"),
         ("FRESHET_XYZZY is no setting", "docs/reference.md has all of them"),
@@ -220,20 +220,20 @@ def test_unknown_variables_and_what_was_meant() -> None:
 )
 def test_values_that_make_no_sense_together(given: dict[str, object], says: str) -> None:
     config = Config.load(**{"contact": "a@b.example", "mongo_uri": None} | given)
-    (found,) = knobs.odd(config)
+    (found,) = doctor_sites.judge_settings(config)
     assert found.status is WARNING
     assert says in found.found
 
 
 def test_private_hosts_are_listed() -> None:
     config = Config.load(contact="a@b.example", mongo_uri=None, private_hosts="wiki.lan:80,b:81")
-    (found,) = knobs.check_knobs(config, [])
+    (found,) = doctor_sites.check_settings(config, [])
     assert found.status is OK
     assert found.found.endswith("may be in private networks: wiki.lan:80, b:81")
 
 
 def test_lines_of_the_env_file_that_say_nothing() -> None:
-    (found,) = knobs.unreadable({"freshet_budget": None, "mongo_uri": "mongodb://x"})
+    (found,) = doctor_sites.judge_env_file({"freshet_budget": None, "mongo_uri": "mongodb://x"})
     assert found.found.endswith(".env: freshet_budget has no value")
 
 
@@ -256,20 +256,26 @@ def test_an_env_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     ],
 )
 def test_servers_of_mongodb(server: Mongo, status: Status, says: str) -> None:
-    first = mongodb.of_server(server, DEFAULTS)[0]
+    first = doctor_servers.judge_mongodb(server, DEFAULTS)[0]
     assert first.status is status
     assert says in first.found
 
 
 def test_a_replica_set_of_two_is_worse_than_one() -> None:
     server = replace(MONGO, replica_set="rs0", members=2)
-    assert worst(mongodb.of_server(server, DEFAULTS)).found == "replica set rs0 has two members"
+    assert (
+        worst(doctor_servers.judge_mongodb(server, DEFAULTS)).found
+        == "replica set rs0 has two members"
+    )
 
 
 def test_the_disk_of_a_server() -> None:
-    assert worst(mongodb.of_server(replace(MONGO, free_bytes=1), DEFAULTS)).check == "mongodb disk"
+    assert (
+        worst(doctor_servers.judge_mongodb(replace(MONGO, free_bytes=1), DEFAULTS)).check
+        == "mongodb disk"
+    )
     hidden = replace(MONGO, free_bytes=None, total_bytes=None)
-    assert statuses(mongodb.of_server(hidden, DEFAULTS)) == [OK]
+    assert statuses(doctor_servers.judge_mongodb(hidden, DEFAULTS)) == [OK]
 
 
 @pytest.mark.parametrize(
@@ -277,19 +283,19 @@ def test_the_disk_of_a_server() -> None:
     [(None, OK), (VERSION, OK), (VERSION - 1, WARNING), (VERSION + 1, FAILED)],
 )
 def test_versions_of_the_data(version: int | None, status: Status) -> None:
-    assert mongodb.data("freshet", version).status is status
+    assert doctor_servers.judge_data_version("freshet", version).status is status
 
 
 def test_a_unique_index_is_needed_the_others_make_it_fast() -> None:
     lack = Lack("posts", "url_1", False, False, 'db.posts.createIndex({"url": 1}, {})')
-    found = mongodb.of_indexes([lack, replace(lack, unique=True, differs=True)])
+    found = doctor_servers.judge_indexes([lack, replace(lack, unique=True, differs=True)])
     assert statuses(found) == [WARNING, FAILED]
     assert found[0].todo == 'in mongosh: db.posts.createIndex({"url": 1}, {})'
 
 
 def test_a_good_redis() -> None:
-    assert set(statuses(claims.of_server_claims(REDIS))) == {OK}
-    assert claims.of_server_claims(REDIS)[0].found == "Valkey 9.1.0, 0.2 ms there and back"
+    assert set(statuses(doctor_servers.judge_redis(REDIS))) == {OK}
+    assert doctor_servers.judge_redis(REDIS)[0].found == "Valkey 9.1.0, 0.2 ms there and back"
 
 
 @pytest.mark.parametrize(
@@ -306,7 +312,7 @@ def test_a_good_redis() -> None:
     ],
 )
 def test_redis_that_is_not_as_it_should_be(server: Redis, check: str, status: Status) -> None:
-    found = worst(claims.of_server_claims(server))
+    found = worst(doctor_servers.judge_redis(server))
     assert (found.check, found.status) == (check, status)
 
 
@@ -355,19 +361,19 @@ def at(hours_ago: float) -> datetime:
     ],
 )  # fmt: skip
 def test_last_runs(standing: LastRun | None, status: Status, says: str) -> None:
-    found = passes.of_spider("shop", standing, [], NOW)
+    found = doctor_servers.judge_run("shop", standing, [], NOW)
     assert (found.status, found.found) == (status, says)
 
 
 def test_who_runs_a_spider_is_named() -> None:
     holders = [Holder(f"{n}", f"host{n}", n, "", "", at(1), at(0)) for n in range(5)]
     (first, *_), due = holders, LastRun(at(3), None, None, at(2), 0, None)
-    found = passes.of_spider("shop", due, [first], NOW)
+    found = doctor_servers.judge_run("shop", due, [first], NOW)
     assert (found.status, found.found) == (
         OK, f"running on host0 (process 0) since {at(1):%Y-%m-%d %H:%M:%S}, "
         f"until {at(0):%Y-%m-%d %H:%M:%S} UTC if not renewed; nothing is due",
     )  # fmt: skip
-    several = passes.of_spider("shop", due, holders, NOW).found
+    several = doctor_servers.judge_run("shop", due, holders, NOW).found
     assert "host2 (process 2)" in several
     assert several.endswith(" and 2 more; nothing is due")
 
@@ -403,7 +409,7 @@ def answer(text: str, status: int = 200) -> Answer:
     ],
 )  # fmt: skip
 def test_robots(given: Answer, wrapper: Wrapper, status: Status, says: str) -> None:
-    found = robots.of_host(wrapper, ["https://s.example/"], given)
+    found = doctor_sites.judge_robots(wrapper, ["https://s.example/"], given)
     assert found.status is status
     assert says in found.found
 
@@ -414,7 +420,9 @@ def test_two_wrappers_of_one_name(tmp_path: Path) -> None:
     for file in files:
         file.write_text(text)
     settings = Settings({"SPIDER_MODULES": ["spiders"]})
-    found, sites = wrappers.check(settings, [str(file) for file in files], Known())
+    found, sites = doctor_sites.check_definitions(
+        settings, [str(file) for file in files], StoredSites()
+    )
     assert statuses(found) == [OK, FAILED]
     assert f"its name 'shop' is that of {files[0]} too" in found[1].found
     assert len(sites) == 1

@@ -21,18 +21,24 @@ from scrapy.settings import Settings
 
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.ops import metrics_database as database
-from crawler.ops import metrics_database as queues
-from crawler.ops.metrics import Carried, Measuring, class_of, past_of, result_of
+from crawler.ops import metrics_database
+from crawler.ops.metrics import (
+    KEPT_SECONDS,
+    Carried,
+    ProcessMetrics,
+    ServiceCollector,
+    TextFile,
+    class_of,
+    past_of,
+    result_of,
+)
 from crawler.ops.metrics_database import Fixed, estimated, text_of
-from crawler.ops.metrics_export import KEPT_SECONDS, TextFile
-from crawler.ops.report import Report
-from crawler.ops.service_metrics import Measures
+from crawler.ops.service import Report
 from crawler.storage.freshness import NUMBERS, Sample
 from crawler.storage.redis import QueueState
 from crawler.storage.stats import Stats
 from crawler.web.address import Address, address_of
-from crawler.web.server import Told, answer
+from crawler.web.metrics import MetricsSource, answer
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = re.compile(r"\bfreshet_\w+")
@@ -59,7 +65,7 @@ class Process:
     """A process that measures and writes its file, as a crawl does."""
 
     def __init__(self, folder: Path, name: str = "shop") -> None:
-        registry = Measuring().registry
+        registry = ProcessMetrics().registry
         buckets = (1.0, 5.0)
         self.seconds = Histogram("own_seconds", "x", ["spider"], buckets=buckets, registry=registry)
         self.file = TextFile(folder, name, registry)
@@ -227,14 +233,14 @@ def test_answers(method: str, path: str, trouble: str | None, status: int) -> No
     async def said() -> str | None:
         return trouble
 
-    assert asyncio.run(answer(Told(metrics, said), method, path)).status == status
+    assert asyncio.run(answer(MetricsSource(metrics, said), method, path)).status == status
 
 
 def test_before_the_first_reading_there_is_nothing_to_tell() -> None:
     async def nothing() -> None:
         return None
 
-    assert asyncio.run(answer(Told(nothing, nothing), "GET", "/metrics")).status == 503
+    assert asyncio.run(answer(MetricsSource(nothing, nothing), "GET", "/metrics")).status == 503
 
 
 def test_labels_are_bounded_whatever_servers_and_spiders_say() -> None:
@@ -249,8 +255,8 @@ def test_labels_are_bounded_whatever_servers_and_spiders_say() -> None:
 
 def test_queues_are_told_where_they_are_known() -> None:
     families = [
-        *queues.families_queues([QueueState("shop", 5, 4, 3)]),
-        queues.buried({"shop": 2}),
+        *metrics_database.queue_families([QueueState("shop", 5, 4, 3)]),
+        metrics_database.dead_letters({"shop": 2}),
     ]
     found = parsed(text_of(families))
     shop = (("spider", "shop"),)
@@ -287,15 +293,15 @@ def test_a_sample_stands_for_all() -> None:
 def empty_families() -> list[Metric]:
     """All there is, without any value."""
     figures = Stats({}, Counter(), sample(rate=[]), {}, {})
-    registry = Measuring().registry
-    registry.register(Measures(Report([])))
+    registry = ProcessMetrics().registry
+    registry.register(ServiceCollector(Report([])))
     of_reading = ("database_up", "database_read_seconds", "database_read_timestamp_seconds")
     others = ("metrics_timestamp_seconds", *of_reading)
     known = [
         *registry.collect(),
-        *database.families(figures),
-        *queues.families_queues([]),
-        queues.buried({}),
+        *metrics_database.families(figures),
+        *metrics_database.queue_families([]),
+        metrics_database.dead_letters({}),
     ]
     return [*known, *(Metric(f"freshet_{name}", "Told elsewhere.", "gauge") for name in others)]
 
@@ -360,6 +366,6 @@ def test_the_past_is_added_to_no_gauge_but_the_last_success() -> None:
 
 
 def test_who_does_not_measure_does_not_load_the_library() -> None:
-    modules = "crawler.ops.extensions, crawler.ops.process, crawler.commands.metrics"
+    modules = "crawler.ops.extensions, crawler.ops.service, crawler.commands.metrics"
     code = f"import {modules}, sys; sys.exit('prometheus_client' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

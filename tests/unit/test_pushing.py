@@ -19,8 +19,16 @@ from crawler.errors import ConfigError, StorageError
 from crawler.feeds.politeness import is_active, poll_hours
 from crawler.fetch import guard
 from crawler.fetch.guard import Named, NotAllowed, addresses_for, is_public
-from crawler.web.websub import hubs as times
-from crawler.web.websub.hubs import AT_ONCE, AT_ONCE_OF_HOST, MOST_WAITING_OF_HOST, Holds, Lanes
+from crawler.web.websub.hubs import (
+    MAX_RUNNING,
+    MAX_RUNNING_OF_HOST,
+    MAX_WAITING_OF_HOST,
+    HubBackoff,
+    TaskPool,
+    lease_of,
+    renewal,
+    retry_pause,
+)
 from crawler.web.websub.options import add_options, order_of
 from crawler.web.websub.subscriptions import Tokens, is_signed, new_secret
 
@@ -115,14 +123,14 @@ def test_a_changed_letter_spoils_a_token() -> None:
 
 
 def test_pauses_double_from_ten_minutes_to_a_day() -> None:
-    pauses = [times.pause(attempts, 0.5) for attempts in (1, 2, 3, 8, 9, 1000)]
+    pauses = [retry_pause(attempts, 0.5) for attempts in (1, 2, 3, 8, 9, 1000)]
     assert pauses == [10 * MINUTE, 20 * MINUTE, 40 * MINUTE, 1280 * MINUTE, DAY, DAY]
 
 
 @given(st.integers(1, 50), st.floats(0, 1, exclude_max=True))
 def test_chance_spreads_a_pause_over_a_fifth(attempts: int, chance: float) -> None:
-    middle = times.pause(attempts, 0.5)
-    assert 0.9 * middle <= times.pause(attempts, chance) <= 1.1 * middle
+    middle = retry_pause(attempts, 0.5)
+    assert 0.9 * middle <= retry_pause(attempts, chance) <= 1.1 * middle
 
 
 @pytest.mark.parametrize(
@@ -131,23 +139,23 @@ def test_chance_spreads_a_pause_over_a_fifth(attempts: int, chance: float) -> No
      ("1e9", 10 * DAY), ("1", MINUTE), ("9" * 5000, 30 * DAY), ("٣", 10 * DAY)],
 )  # fmt: skip
 def test_a_lease_is_what_the_hub_says_within_bounds(named: str | None, length: timedelta) -> None:
-    assert times.lease(named, 10 * DAY) == length
+    assert lease_of(named, 10 * DAY) == length
 
 
 @given(st.floats(0, 1, exclude_max=True))
 def test_a_lease_is_renewed_before_two_thirds_are_over(chance: float) -> None:
-    assert 0.6 * 9 * DAY <= times.renewal(9 * DAY, chance) <= 6 * DAY
+    assert 0.6 * 9 * DAY <= renewal(9 * DAY, chance) <= 6 * DAY
 
 
 def test_a_hub_that_goes_on_failing_is_left_alone_for_longer() -> None:
-    holds, now, pauses = Holds(random.Random(1)), NOON, []
+    holds, now, pauses = HubBackoff(random.Random(1)), NOON, []
     for _ in range(12):
         holds.failed("hub", now)
         holds.failed("hub", now)  # At the same time: the same failure.
         end = holds.first_end(["hub"])
         pauses.append(end - now)
-        assert holds.are_on("hub", end - MINUTE)
-        assert not holds.are_on("hub", end)
+        assert holds.is_on_hold("hub", end - MINUTE)
+        assert not holds.is_on_hold("hub", end)
         now = end
     assert pauses[0] <= 2.2 * MINUTE
     assert pauses[-1] >= 5 * HOUR
@@ -229,7 +237,7 @@ def test_a_name_of_both_kinds_is_asked_at_its_public_address(
     assert allowed("http://hub.example/", "http://127.0.0.1/feed") == ["93.184.216.34"]
 
 
-async def crowd(lanes: Lanes, works: int, hosts: int) -> tuple[int, int]:
+async def crowd(lanes: TaskPool, works: int, hosts: int) -> tuple[int, int]:
     """The most pieces of work at once, of all hosts and of one."""
     running: list[str] = []
     most = [0, 0]
@@ -249,8 +257,8 @@ async def crowd(lanes: Lanes, works: int, hosts: int) -> tuple[int, int]:
 
 
 def test_a_hub_gets_few_requests_at_once() -> None:
-    assert asyncio.run(crowd(Lanes(), 300, 100))[0] == AT_ONCE
-    assert asyncio.run(crowd(Lanes(), 100, 3))[1] == AT_ONCE_OF_HOST
+    assert asyncio.run(crowd(TaskPool(), 300, 100))[0] == MAX_RUNNING
+    assert asyncio.run(crowd(TaskPool(), 100, 3))[1] == MAX_RUNNING_OF_HOST
 
 
 def test_what_waits_is_bounded_and_late_work_is_cancelled() -> None:
@@ -258,9 +266,9 @@ def test_what_waits_is_bounded_and_late_work_is_cancelled() -> None:
         await asyncio.sleep(1000)
 
     async def run() -> None:
-        lanes = Lanes()
+        lanes = TaskPool()
         taken = [lanes.offer(f"k{n}", "slow", never_ends) for n in range(1000)]
-        assert sum(taken) == MOST_WAITING_OF_HOST
+        assert sum(taken) == MAX_WAITING_OF_HOST
         assert not lanes.offer("k0", "other", never_ends), "a feed is asked for once at a time"
         assert lanes.offer("other", "other", never_ends)
         await asyncio.wait_for(lanes.drain(0.01), 5)
@@ -280,7 +288,7 @@ def test_work_that_fails_leaves_the_rest_alone() -> None:
         done.append(1)
 
     async def run() -> None:
-        lanes = Lanes()
+        lanes = TaskPool()
         lanes.offer("a", "hub", fails)
         lanes.offer("b", "hub", works)
         await lanes.drain(5)
@@ -299,9 +307,9 @@ def order(*words: str) -> Any:
 
 def test_options_as_they_are_meant() -> None:
     asked = order("--callback", "https://public.example/push/", "--for", "5", "--port", "0")
-    assert asked.wanted.callback == "https://public.example/push"
+    assert asked.subscriptions.callback == "https://public.example/push"
     assert (asked.bind, asked.port, asked.seconds, asked.unsubscribe) == ("127.0.0.1", 0, 5, False)
-    assert asked.wanted.lease == 10 * DAY
+    assert asked.subscriptions.lease == 10 * DAY
 
 
 @pytest.mark.parametrize(

@@ -16,31 +16,29 @@ from crawler.extract.definition import Definition
 from crawler.extract.wrapper import Wrapper, load_toml
 from crawler.ops.jobs import (
     ANY_SITE,
-    FIRST_PRUNE_SECONDS,
-    KEEP,
-    Chore,
-    Known,
     Spiders,
-    chores,
+    StoredSites,
     classes,
     jobs_of,
     needs_database,
     to_serve,
-    told,
     usual,
 )
 from crawler.ops.options import Order, add_options, order_of
-from crawler.ops.report import Report, line_of_a_pass, lines_at_the_end
-from crawler.ops.service import DUE_LOOK_SECONDS as LOOK_SECONDS
-from crawler.ops.service import (
-    LONGEST_SECONDS,
-    Ending,
-    Standing,
+from crawler.ops.schedule import (
+    DUE_SECONDS,
+    FIRST_PRUNE_SECONDS,
+    KEEP,
+    MAX_PAUSE_SECONDS,
+    Chore,
+    RunEnd,
+    SpiderState,
+    chores,
+    command_line_settings,
     decide,
     pause_seconds,
-    settings_of_a_pass,
-    why,
 )
+from crawler.ops.service import Report, run_line, run_settings, summary_lines, why
 from crawler.ops.systemd import unit
 from spiders.site import SiteSpider
 from spiders.wrapper import Arguments, WrapperSpider
@@ -52,15 +50,15 @@ COUNTS = {
 }  # fmt: skip
 
 
-def standing(due: float | None, *, not_before: float = 0, is_running: bool = False) -> Standing:
-    return Standing(due=due, not_before=not_before, looked=NOW, is_running=is_running)
+def standing(due: float | None, *, not_before: float = 0, is_running: bool = False) -> SpiderState:
+    return SpiderState(due=due, not_before=not_before, read_at=NOW, is_running=is_running)
 
 
 def test_at_first_every_spider_has_its_pass() -> None:
-    decision = decide(NOW, {"a": Standing(), "b": Standing()}, room=4)
-    assert decision.begin == ["a", "b"]
-    assert Standing().is_blind
-    assert not Standing().needs_look(NOW), "whatever the database says: it may be empty"
+    begin, _ = decide(NOW, {"a": SpiderState(), "b": SpiderState()}, room=4)
+    assert begin == ["a", "b"]
+    assert SpiderState().is_blind
+    assert not SpiderState().needs_read(NOW), "whatever the database says: it may be empty"
 
 
 def test_who_has_waited_longest_goes_first_and_no_more_than_have_room() -> None:
@@ -68,65 +66,65 @@ def test_who_has_waited_longest_goes_first_and_no_more_than_have_room() -> None:
         "late": standing(NOW - 1), "later": standing(NOW - 2), "latest": standing(NOW - 3),
         "at work": standing(NOW - 9, is_running=True),
     }  # fmt: skip
-    assert decide(NOW, spiders, room=3).begin == ["latest", "later"]
-    assert decide(NOW, spiders, room=1).begin == []
+    assert decide(NOW, spiders, room=3)[0] == ["latest", "later"]
+    assert decide(NOW, spiders, room=1)[0] == []
 
 
 def test_a_pause_counts_as_waiting_only_from_its_end() -> None:
     spiders = {"rested": standing(NOW - 9, not_before=NOW - 1), "due": standing(NOW - 2)}
-    assert decide(NOW, spiders, room=1).begin == ["due"]
+    assert decide(NOW, spiders, room=1)[0] == ["due"]
 
 
 @pytest.mark.parametrize(
     ("spiders", "seconds"),
     [
         ({"a": standing(NOW + 2), "b": standing(NOW + 3)}, 2),
-        ({"a": standing(NOW + 900)}, LOOK_SECONDS),
-        ({"a": standing(None)}, LOOK_SECONDS),
+        ({"a": standing(NOW + 900)}, DUE_SECONDS),
+        ({"a": standing(None)}, DUE_SECONDS),
         ({"a": standing(NOW - 9, not_before=NOW + 1)}, 1),
         ({"a": standing(None, not_before=NOW + 0.2)}, 0.2),
-        ({"a": standing(NOW - 9, is_running=True)}, LOOK_SECONDS),
-        ({}, LOOK_SECONDS),
+        ({"a": standing(NOW - 9, is_running=True)}, DUE_SECONDS),
+        ({}, DUE_SECONDS),
     ],
     ids=["first", "far", "none", "pause", "look after a pause", "at work", "nobody"],
 )
 def test_the_sleep_ends_when_there_may_be_something_to_do(
-    spiders: dict[str, Standing], seconds: float
+    spiders: dict[str, SpiderState], seconds: float
 ) -> None:
-    decision = decide(NOW, spiders, room=4)
-    assert decision.begin == []
-    assert decision.sleep == pytest.approx(seconds)
+    begin, sleep = decide(NOW, spiders, room=4)
+    assert begin == []
+    assert sleep == pytest.approx(seconds)
 
 
 def test_after_a_good_pass_the_database_is_asked_what_is_due() -> None:
     one = standing(NOW - 9, is_running=True)
-    pause = one.ended(Ending.GOOD, NOW)
+    pause = one.ended(RunEnd.GOOD, NOW)
     assert not one.is_running
     assert one.ready is None, "what was due is visited"
-    assert not one.needs_look(NOW)
-    assert one.needs_look(NOW + pause)
-    one.due, one.looked = NOW + 99, NOW + 1
-    assert not one.needs_look(NOW + 2)
-    assert one.needs_look(NOW + 1 + LOOK_SECONDS), "an import may have brought something forward"
+    assert not one.needs_read(NOW)
+    assert one.needs_read(NOW + pause)
+    one.due, one.read_at = NOW + 99, NOW + 1
+    assert not one.needs_read(NOW + 2)
+    assert one.needs_read(NOW + 1 + DUE_SECONDS), "an import may have brought something forward"
 
 
-@pytest.mark.parametrize("ending", [Ending.FAILED, Ending.BUSY])
-def test_a_pass_that_could_not_begin_is_tried_again_without_a_look(ending: Ending) -> None:
+@pytest.mark.parametrize("ending", [RunEnd.FAILED, RunEnd.BUSY])
+def test_a_pass_that_could_not_begin_is_tried_again_without_a_look(ending: RunEnd) -> None:
     one = standing(NOW, is_running=True)
     pause = one.ended(ending, NOW)
     assert one.ready == NOW + pause
-    assert not one.needs_look(NOW + pause)
+    assert not one.needs_read(NOW + pause)
     assert one.is_blind
 
 
 def test_pauses_double_while_it_fails_and_start_anew_after_a_good_pass() -> None:
-    one = Standing()
-    assert [one.ended(Ending.FAILED, NOW) for _ in range(8)] == [5, 10, 20, 40, 80, 160, 300, 300]
-    assert one.ended(Ending.GOOD, NOW) == pytest.approx(0.2)
-    assert one.ended(Ending.FAILED, NOW) == 5
-    assert [one.ended(Ending.IDLE, NOW) for _ in range(5)] == [30, 60, 120, 240, 300]
-    assert [one.ended(Ending.BUSY, NOW) for _ in range(3)] == [5, 5, 5]
-    assert pause_seconds(Ending.IDLE, 10**6) == LONGEST_SECONDS
+    one = SpiderState()
+    assert [one.ended(RunEnd.FAILED, NOW) for _ in range(8)] == [5, 10, 20, 40, 80, 160, 300, 300]
+    assert one.ended(RunEnd.GOOD, NOW) == pytest.approx(0.2)
+    assert one.ended(RunEnd.FAILED, NOW) == 5
+    assert [one.ended(RunEnd.IDLE, NOW) for _ in range(5)] == [30, 60, 120, 240, 300]
+    assert [one.ended(RunEnd.BUSY, NOW) for _ in range(3)] == [5, 5, 5]
+    assert pause_seconds(RunEnd.IDLE, 10**6) == MAX_PAUSE_SECONDS
 
 
 def test_a_replan_is_due_a_time_after_the_last_one() -> None:
@@ -156,17 +154,17 @@ def test_chores_are_told_what_the_service_was_told() -> None:
     settings = Settings({"FRESHET_CONTACT": "settings.py", "BOT_NAME": "x"})
     settings.set("FRESHET_BUDGET", "5", priority="cmdline")
     settings.set("LOG_LEVEL", "DEBUG", priority="cmdline")
-    assert told(settings) == ["-s", "FRESHET_BUDGET=5"]
+    assert command_line_settings(settings) == ["-s", "FRESHET_BUDGET=5"]
 
 
 def test_settings_of_a_pass_leave_those_of_the_project_alone() -> None:
     settings = Settings({"CLOSESPIDER_TIMEOUT": 20, "EXTENSIONS": {"mine.Own": 1}})
-    own = settings_of_a_pass(settings, 60)
+    own = run_settings(settings, 60)
     assert own.getfloat("CLOSESPIDER_TIMEOUT") == 20, "the shorter of the two"
     assert own.getdict("EXTENSIONS")["mine.Own"] == 1
     assert own.getdict("EXTENSIONS")["crawler.ops.extensions.Garbage"] is None
     assert settings.getdict("EXTENSIONS") == {"mine.Own": 1}
-    assert settings_of_a_pass(Settings(), 60).getfloat("CLOSESPIDER_TIMEOUT") == 60
+    assert run_settings(Settings(), 60).getfloat("CLOSESPIDER_TIMEOUT") == 60
 
 
 def test_a_spider_whose_file_is_not_there_is_left_out(tmp_path: Path) -> None:
@@ -196,7 +194,7 @@ def test_a_spider_whose_file_is_not_there_is_left_out(tmp_path: Path) -> None:
         "Freshet's, but for examples"
     )
     with pytest.raises(ConfigError, match="other: not a WrapperSpider"):
-        jobs_of(["other"], spiders, Known())
+        jobs_of(["other"], spiders, StoredSites())
 
 
 def test_what_runs_is_what_has_targets() -> None:
@@ -210,7 +208,7 @@ def test_what_runs_is_what_has_targets() -> None:
 
     keys = '{"name": "news", "start_urls": ["https://n.example/"], "item_pages": "/item"}'
     stored = {name: Definition(name, ANY_SITE, keys) for name in ("news", "shop")}
-    known = Known(("lost", "news", "shop"), stored)
+    known = StoredSites(("lost", "news", "shop"), stored)
     spiders: Spiders = {"idle": Idle, "shop": Shop, ANY_SITE: SiteSpider}
     found = usual(spiders, known)
     assert [job.word for job in found.jobs] == ["news", "shop"]
@@ -262,12 +260,12 @@ def test_sums_and_lines() -> None:
     assert (shop["name"], shop["passes"], shop["visits"], shop["missed"]) == ("shop", 2, 6, 8)
     assert (b["name"], b["passes"], b["failed"]) == ("b", 0, 1)
     assert (done["seconds"], done["replans"], done["prunes"]) == (12.3, 1, 0)
-    assert lines_at_the_end(done) == [
+    assert summary_lines(done) == [
         "shop: 2 passes, 6 visits, 4 new, 2 changed, 8 missed",
         "b: 0 passes, 0 visits, 1 failed",
         "1 replan, 0 prunes; 12 s",
     ]
-    line = line_of_a_pass(COUNTS, 0.25)
+    line = run_line(COUNTS, 0.25)
     assert line == "shop: 3 visits, 2 new, 1 changed, 4 missed, 5 still due; 0.2 s"
 
 
@@ -299,5 +297,5 @@ def test_the_service_waits_a_minute_before_it_repeats_what_failed(
     given: float | None, expected: float
 ) -> None:
     own = {} if given is None else {"FRESHET_ERROR_RETRY_SECONDS": given}
-    settings = settings_of_a_pass(Settings(own), slice_seconds=9)
+    settings = run_settings(Settings(own), slice_seconds=9)
     assert Config.of(settings).error_retry_seconds == expected

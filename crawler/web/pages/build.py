@@ -1,10 +1,10 @@
-"""A build: decide what is to be done, do it, keep a record."""
+"""A build of pages: compares the output folder with its record, builds what is due, records it."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import UTC
 from pathlib import Path
@@ -14,10 +14,14 @@ from pydantic import AfterValidator, BaseModel, ValidationError
 
 from crawler.errors import ConfigError
 from crawler.utils.text import count
-from crawler.web.pages.render import Asked, Cells, Fact, render
+from crawler.web.pages.render import CellFacts, Cells, Fact, render
 from crawler.web.pages.sources import STATES, Sources, is_there, remove, write
 
 RECORD = ".freshet-pages.json"
+
+
+WRITTEN, UNCHANGED, FAILED, REMOVED = "written", "unchanged", "failed", "removed"
+Facts = Callable[[str], list[Fact]]
 
 
 def _inside(path: str) -> str:
@@ -36,7 +40,7 @@ class Built(BaseModel):
     failed: the file, if there is one, is of an earlier build
     """
 
-    cells: Asked
+    cells: CellFacts
     written: bool
     failed: bool = False
 
@@ -60,9 +64,6 @@ class Record(BaseModel):
     def keep(self, out: Path) -> None:
         """Write it; raises OSError."""
         write(out / RECORD, self.model_dump_json(indent=1).encode())
-
-
-Facts = Callable[[str], list[Fact]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,32 +94,27 @@ def planned(
     present: which of the paths are in the output folder
     retry:   pages that failed are tried again even if nothing changed since
     """
-    anew = record.templates != sources.digest
-    known = sources.pages.keys() | sources.files.keys()
+    is_new = record.templates != sources.digest
+    wanted = sources.pages.keys() | sources.files.keys()
 
     def due(path: str) -> bool:
         built = record.pages.get(path)
-        if anew or built is None or _differs(built, facts):
+        if is_new or built is None:
+            return True
+        if any(facts(name) != before for name, before in built.cells.items()):
             return True
         return retry if built.failed else path not in present
 
     return Plan(
         render=[path for path in sources.pages if due(path)],
-        removed=sorted(path for path in record.pages if path not in known),
+        removed=sorted(path for path in record.pages if path not in wanted),
         copy=[
             path
             for path, file in sources.files.items()
             if record.files.get(path) != file.digest or path not in present
         ],
-        dropped=sorted(path for path in record.files if path not in known),
+        dropped=sorted(path for path in record.files if path not in wanted),
     )
-
-
-def _differs(built: Built, facts: Facts) -> bool:
-    return any(facts(name) != found for name, found in built.cells.items())
-
-
-WRITTEN, UNCHANGED, FAILED, REMOVED = "written", "unchanged", "failed", "removed"
 
 
 @dataclass
@@ -143,20 +139,29 @@ def decide(cells: Cells, sources: Sources, record: Record, out: Path, *, retry: 
 def build(cells: Cells, sources: Sources, out: Path, *, retry: bool = True) -> Done:
     """Bring the output folder up to date.
 
-    A page that fails is told in what is returned and its file left as it is; where the folder
-    itself cannot be used, raises ConfigError.
+    A page that fails is reported in the result and its file left as it is; where the folder itself
+    cannot be used, raises ConfigError.
     """
     record = Record.read(out)
     plan = decide(cells, sources, record, out, retry=retry)
     done = Done(dict.fromkeys(sources.pages, UNCHANGED))
     try:
-        _remove(plan, record, out, done)
-        _copy(plan, record, sources, out)
+        for path in plan.removed:
+            if record.pages.pop(path).written:
+                remove(out, path)
+                done.pages[path] = REMOVED
+        for path in plan.dropped:
+            del record.files[path]
+            remove(out, path)
+        for path in plan.copy:
+            file = sources.files[path]
+            write(out / path, file.source.read_bytes())
+            record.files[path] = file.digest
         for path in plan.render:
-            _make(path, cells, sources, record, out, done)
+            _render(path, cells, sources, record, out, done)
         record.templates = sources.digest
         record.keep(out)
-        # The last: a page that reads in here of a change finds itself changed.
+        # Last: a page whose script sees a change in here is reloaded, and has to be new by then.
         write(out / STATES, states(cells))
     except OSError as error:
         raise _unusable(out, error) from None
@@ -176,8 +181,8 @@ def _unusable(out: Path, error: OSError) -> ConfigError:
 
 
 def states(cells: Cells) -> bytes:
-    """How all cells are, as JSON for the pages."""
-    found: Mapping[str, Any] = {
+    """Return the states of all cells, as JSON for the pages."""
+    by_key: Mapping[str, Any] = {
         cell.key: {
             "refreshed_at": cell.refreshed_at and cell.refreshed_at.astimezone(UTC).isoformat(),
             "hash": cell.hash,
@@ -185,32 +190,13 @@ def states(cells: Cells) -> bytes:
         }
         for cell in cells.all
     }
-    return json.dumps(found, ensure_ascii=False, indent=0).encode()
+    return json.dumps(by_key, ensure_ascii=False, indent=0).encode()
 
 
-def _remove(plan: Plan, record: Record, out: Path, done: Done) -> None:
-    for path in plan.removed:
-        if record.pages.pop(path).written:
-            remove(out, path)
-            done.pages[path] = REMOVED
-    _drop(plan.dropped, record, out)
-
-
-def _drop(paths: Iterable[str], record: Record, out: Path) -> None:
-    for path in paths:
-        del record.files[path]
-        remove(out, path)
-
-
-def _copy(plan: Plan, record: Record, sources: Sources, out: Path) -> None:
-    for path in plan.copy:
-        file = sources.files[path]
-        write(out / path, file.source.read_bytes())
-        record.files[path] = file.digest
-
-
-def _make(path: str, cells: Cells, sources: Sources, record: Record, out: Path, done: Done) -> None:
-    """Render a page and write it; what goes wrong is its own."""
+def _render(
+    path: str, cells: Cells, sources: Sources, record: Record, out: Path, done: Done
+) -> None:
+    """Render a page and write it; an error fails only this page."""
     rendered = render(path, sources.pages[path], sources.folder, cells)
     problem, before = rendered.problem, record.pages.get(path)
     if problem is None:
@@ -222,4 +208,4 @@ def _make(path: str, cells: Cells, sources: Sources, record: Record, out: Path, 
         done.problems[path] = problem
     done.pages[path] = FAILED if problem else WRITTEN
     written = problem is None or (before is not None and before.written)
-    record.pages[path] = Built(cells=rendered.asked, written=written, failed=bool(problem))
+    record.pages[path] = Built(cells=rendered.cells, written=written, failed=bool(problem))

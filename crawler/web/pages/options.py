@@ -1,4 +1,4 @@
-"""What `scrapy pages` is told."""
+"""Options of `scrapy pages`, checked."""
 
 from __future__ import annotations
 
@@ -71,21 +71,14 @@ def listening(opts: argparse.Namespace) -> Listening:
     """Address and time, checked; raises ConfigError."""
     if not opts.port.isascii() or not opts.port.isdecimal() or int(opts.port) > 65_535:
         raise ConfigError(f"--port: {opts.port!r} is no number from 0 to 65535")
-    return Listening(_loopback(opts.bind), int(opts.port), _seconds(opts.for_time))
-
-
-def _loopback(address: str) -> str:
-    bare = LOCAL if address == "localhost" else address.strip("[]")
-    if not is_loopback(bare):
+    bind = LOCAL if opts.bind == "localhost" else opts.bind.strip("[]")
+    if not is_loopback(bind):
         raise ConfigError(
-            f"--bind {address}: only a loopback address such as {LOCAL}; "
+            f"--bind {opts.bind}: only a loopback address such as {LOCAL}; "
             "a web server that shows the output folder can publish it"
         )
-    return bare
-
-
-def _seconds(text: str | None) -> float | None:
     try:
-        return None if text is None else seconds(text)
+        limit = None if opts.for_time is None else seconds(opts.for_time)
     except ValueError as error:
         raise ConfigError(f"--for: {error}") from None
+    return Listening(bind, int(opts.port), limit)

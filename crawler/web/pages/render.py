@@ -1,4 +1,4 @@
-"""Cells as templates see them."""
+"""Rendering of one page: cells as templates see them, and the templates' environment."""
 
 from __future__ import annotations
 
@@ -27,6 +27,14 @@ from crawler.utils.text import HOUR, period, span
 from crawler.web.pages.sources import BUILT_IN
 
 NEVER = "not read yet"
+# Of a template: all cells.
+ALL = "*"
+# A cell that was not read for so many of its periods is stale.
+STALE_PERIODS = 2
+# What a page was built with: key, hash, stale, error, period of a cell.
+Fact = list[Any]
+# By the name that a template asked for, every cell of that name.
+CellFacts = dict[str, list[Fact]]
 
 
 class NotRead(ChainableUndefined):
@@ -85,15 +93,6 @@ def address(value: Any) -> str:
     return text if text.lower().startswith(("http://", "https://")) else "#"
 
 
-# What a page was built with: key, hash, stale, error, period of a cell.
-Fact = list[Any]
-# By the name that a template asked for, every cell of that name; `*` are all cells.
-Asked = dict[str, list[Fact]]
-ALL = "*"
-# A cell that was not read for so many of its periods is stale.
-STALE_PERIODS = 2
-
-
 class NoSuchCell(LookupError):
     """A template names a cell that is not there, or one of several."""
 
@@ -130,9 +129,9 @@ class Cell:
             return f"last look failed: {' '.join(self.error.split())}"
         if self.age_seconds is None:
             return NEVER
-        wanted = self.period_seconds
-        if wanted and self.age_seconds > STALE_PERIODS * wanted:
-            return f"read {age(self.age_seconds)}, wanted every {period(wanted / HOUR)}"
+        every = self.period_seconds
+        if every and self.age_seconds > STALE_PERIODS * every:
+            return f"read {age(self.age_seconds)}, wanted every {period(every / HOUR)}"
         return None
 
     @property
@@ -148,7 +147,7 @@ class Cell:
         names = self.content.keys()
         if names == {"columns", "rows"}:
             return "rows"
-        return next((one for one in ("value", "html") if names == {one}), "fields")
+        return next((part for part in ("value", "html") if names == {part}), "fields")
 
     @property
     def value(self) -> Any:
@@ -158,8 +157,8 @@ class Cell:
     @property
     def html(self) -> Any:
         """Markup of the page it was taken from, without all that could run or load in it."""
-        found = self._part("html")
-        return Markup(nh3.clean(found)) if isinstance(found, str) else found
+        content = self._part("html")
+        return Markup(nh3.clean(content)) if isinstance(content, str) else content
 
     @property
     def columns(self) -> Any:
@@ -204,20 +203,20 @@ class Cells:
 
     def named(self, name: str) -> Cell:
         """The one cell that is called so; raises NoSuchCell."""
-        found = self._by_name.get(name, []) if name != ALL else []
-        if not found:
+        cells = self._by_name.get(name, []) if name != ALL else []
+        if not cells:
             raise NoSuchCell(f"there is no cell {name!r}")
-        if len(found) > 1:
-            which = " or ".join(f"{cell.spider}/{cell.name}" for cell in found)
+        if len(cells) > 1:
+            which = " or ".join(f"{cell.spider}/{cell.name}" for cell in cells)
             raise NoSuchCell(f"cell {name!r} is in several spiders; say {which}")
-        return found[0]
+        return cells[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
     """A page, or what is wrong with it: template, line and cause in one line."""
 
-    asked: Asked
+    cells: CellFacts
     text: str = ""
     problem: str | None = None
 
@@ -227,46 +226,54 @@ class Lookup:
     """Gives a template its cells, and notes which."""
 
     cells: Cells
-    asked: Asked = field(default_factory=dict)
+    read_cells: CellFacts = field(default_factory=dict)
     used: dict[str, Cell] = field(default_factory=dict)
 
     def cell(self, name: str) -> Cell:
         """The cell of a name; raises NoSuchCell."""
-        self.asked[name] = self.cells.facts(name)
-        found = self.cells.named(name)
-        self.used[found.key] = found
-        return found
+        self.read_cells[name] = self.cells.facts(name)
+        cell = self.cells.named(name)
+        self.used[cell.key] = cell
+        return cell
 
     def all(self) -> list[Cell]:
         """All cells."""
-        self.asked[ALL] = self.cells.facts(ALL)
+        self.read_cells[ALL] = self.cells.facts(ALL)
         self.used |= {cell.key: cell for cell in self.cells.all}
         return self.cells.all
 
     def shown(self) -> dict[str, Any]:
         """The cells that were asked for so far; `count` of all cells, if all were."""
-        count = len(self.cells.all) if ALL in self.asked else None
+        count = len(self.cells.all) if ALL in self.read_cells else None
         return {"cells": list(self.used.values()), "count": count}
 
 
 def render(path: str, template: str, folder: Path | None, cells: Cells) -> Rendered:
-    """Make one page; `path` is where it will be in the output folder.
+    """Render one page; `path` is where it will be in the output folder.
 
     Each page has an environment of its own: what one imports is run for that one.
     """
     lookup = Lookup(cells)
     try:
-        made = _environment(path, folder, lookup).get_template(template)
-        return Rendered(lookup.asked, made.render())
+        page = _environment(path, folder, lookup).get_template(template)
+        return Rendered(lookup.read_cells, page.render())
     except Exception as error:  # noqa: BLE001 - an expression in a template may raise anything
-        return Rendered(lookup.asked, problem=_problem(error, folder or BUILT_IN, template))
+        place = str((folder or BUILT_IN) / template)
+        if isinstance(error, TemplateSyntaxError) and error.filename:
+            place = f"{error.filename}, line {error.lineno}"
+        else:
+            for frame, line in traceback.walk_tb(error.__traceback__):
+                name = frame.f_code.co_filename
+                if Path(name).is_relative_to(folder or BUILT_IN):
+                    place = f"{name}, line {line}"
+        return Rendered(lookup.read_cells, problem=f"{place}: {_cause(error)}")
 
 
 def _environment(path: str, folder: Path | None, lookup: Lookup) -> Environment:
     loaders: list[Any] = [PrefixLoader({"freshet": FileSystemLoader(BUILT_IN)})]
     if folder:
         loaders.append(FileSystemLoader(folder))
-    made = Environment(
+    environment = Environment(
         loader=ChoiceLoader(loaders),
         autoescape=True,
         undefined=StrictUndefined,
@@ -277,31 +284,23 @@ def _environment(path: str, folder: Path | None, lookup: Lookup) -> Environment:
     )
 
     def show(it: str | Cell) -> Markup:
-        found = it if isinstance(it, Cell) else lookup.cell(it)
-        return Markup(made.get_template("freshet/cell.html").render(it=found))
+        cell = it if isinstance(it, Cell) else lookup.cell(it)
+        return Markup(environment.get_template("freshet/cell.html").render(it=cell))
 
-    made.filters |= {"age": age, "as_text": as_text, "utc": in_utc, "address": address}
-    made.globals |= {"cell": lookup.cell, "cells": lookup.all, "show": show}
-    made.globals |= {"shown": lookup.shown, "built_at": lookup.cells.now}
-    made.globals["root"] = "../" * path.count("/")
-    return made
-
-
-def _problem(error: Exception, folder: Path, template: str) -> str:
-    if isinstance(error, TemplateSyntaxError) and error.filename:
-        return f"{error.filename}, line {error.lineno}: {_cause(error)}"
-    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
-        if Path(frame.f_code.co_filename).is_relative_to(folder):
-            return f"{frame.f_code.co_filename}, line {line}: {_cause(error)}"
-    return f"{folder / template}: {_cause(error)}"
+    environment.filters |= {"age": age, "as_text": as_text, "utc": in_utc, "address": address}
+    environment.globals |= {
+        "cell": lookup.cell, "cells": lookup.all, "show": show, "shown": lookup.shown,
+        "built_at": lookup.cells.now, "root": "../" * path.count("/"),
+    }  # fmt: skip
+    return environment
 
 
 def _cause(error: Exception) -> str:
-    said = " ".join(str(error).split())
+    message = " ".join(str(error).split())
     if isinstance(error, TemplateNotFound):
-        return f"there is no template {said!r}"
+        return f"there is no template {message!r}"
     if isinstance(error, TemplateSyntaxError):
         return " ".join((error.message or "wrong syntax").split())
     if isinstance(error, TemplateError | NoSuchCell):
-        return said
-    return f"{type(error).__name__}: {said}"
+        return message
+    return f"{type(error).__name__}: {message}"

@@ -1,4 +1,4 @@
-"""What pages are made of: templates, and files that are copied as they are."""
+"""Sources of pages: templates, and files that are copied; and writing the output folder."""
 
 from __future__ import annotations
 
@@ -11,6 +11,13 @@ from pathlib import Path
 
 from crawler.errors import ConfigError
 from crawler.utils.files import atomic_replace
+
+BUILT_IN = Path(__file__).parent / "templates"
+ASSETS = ("freshet.css", "freshet.js")
+STATES = "cells.json"
+# Files of such names are parts of pages, as are those in folders of such names.
+PARTIAL = (".", "_")
+Stamp = list[tuple[str, int, int]]
 
 
 def write(path: Path, content: bytes) -> None:
@@ -36,13 +43,6 @@ def remove(out: Path, name: str) -> None:
             if folder == out:
                 return
             folder.rmdir()
-
-
-BUILT_IN = Path(__file__).parent / "templates"
-ASSETS = ("freshet.css", "freshet.js")
-STATES = "cells.json"
-NOT_OUT = (".", "_")
-Stamp = list[tuple[str, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,26 +77,31 @@ def find(folder: Path | None) -> Sources:
             raise ConfigError(f"{str(path)!a}: a name that is no plain text")
         digest = _digest(path)
         total.update(f"{name}\0{digest}\0".encode())
-        if folder is None or path.is_relative_to(BUILT_IN) or _is_partial(name):
+        is_partial = any(part.startswith(PARTIAL) for part in name.split("/"))
+        if folder is None or path.is_relative_to(BUILT_IN) or is_partial:
             continue
         if name.endswith(".html"):
             pages[name] = name
         else:
             files[name] = Copied(path, digest)
-    _check(folder, pages, files)
+    if folder and not os.access(folder, os.R_OK | os.X_OK):
+        raise ConfigError(f"{folder}: no such folder of templates")
+    if not pages:
+        raise ConfigError(f"{folder}: no page in it, which is a file *.html without _ before it")
+    if STATES in files:
+        raise ConfigError(f"{folder}/{STATES}: the states of the cells are to stand there")
     return Sources(folder, pages, files, total.hexdigest())
 
 
 def stamp(folder: Path | None) -> Stamp:
-    """Differs from an earlier one when a file changed, came or went."""
-    found: Stamp = []
+    """Return what differs from an earlier stamp when a file changed, came or went."""
+    files: Stamp = []
     for name, path in _within(folder):
-        try:
-            known = path.stat()
-        except OSError:
-            continue
-        found.append((name, known.st_mtime_ns, known.st_size))
-    return found
+        # It may be gone by now.
+        with suppress(OSError):
+            stat = path.stat()
+            files.append((name, stat.st_mtime_ns, stat.st_size))
+    return files
 
 
 def _within(folder: Path | None) -> Iterator[tuple[str, Path]]:
@@ -108,26 +113,10 @@ def _within(folder: Path | None) -> Iterator[tuple[str, Path]]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             path = Path(at, name)
-            if folder and not _is_hidden(name) and is_there(path):
+            # Editors keep copies of names that end with ~.
+            is_hidden = name.startswith(".") or name.endswith("~")
+            if folder and not is_hidden and is_there(path):
                 yield path.relative_to(folder).as_posix(), path
-
-
-def _is_hidden(name: str) -> bool:
-    """Hidden files, and the copies that editors keep."""
-    return name.startswith(".") or name.endswith("~")
-
-
-def _is_partial(name: str) -> bool:
-    return any(part.startswith(NOT_OUT) for part in name.split("/"))
-
-
-def _check(folder: Path | None, pages: dict[str, str], files: dict[str, Copied]) -> None:
-    if folder and not os.access(folder, os.R_OK | os.X_OK):
-        raise ConfigError(f"{folder}: no such folder of templates")
-    if not pages:
-        raise ConfigError(f"{folder}: no page in it, which is a file *.html without _ before it")
-    if STATES in files:
-        raise ConfigError(f"{folder}/{STATES}: the states of the cells are to stand there")
 
 
 def _digest(path: Path) -> str:

@@ -1,8 +1,12 @@
-"""The callback as a web server: few connections, bounded bodies, little time for each."""
+"""The callback that hubs send to: checks tokens and signatures, stores what feeds published.
+
+Bodies are bounded, for each request and for all that are being received.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections import Counter
@@ -11,32 +15,33 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
-from twisted.web.resource import Resource
-from twisted.web.server import NOT_DONE_YET, Request, Site
+from twisted.web.server import Request, Site
 
 from crawler.errors import FreshetError
 from crawler.storage import websub
-from crawler.storage import websub as pushes
 from crawler.storage.client import Database
 from crawler.storage.retry import Patience
 from crawler.storage.websub import Feed, Kept
 from crawler.utils.time import Clock
-from crawler.web.websub import hubs as times
+from crawler.web.server import IDLE_SECONDS, PLAIN_TEXT, Answer, Handler
+from crawler.web.websub.hubs import AFTER_REFUSAL, lease_of, renewal
 from crawler.web.websub.subscriptions import Tokens, in_one_line, is_signed
 
 logger = logging.getLogger(__name__)
-MOST_CHALLENGE = 2048
-MOST_CONTENT_TYPE = 200
-STORED_AT_ONCE = 4
-PLAIN = frozenset({"", "identity"})
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An HTTP answer: status and plain text."""
-
-    status: int
-    text: bytes = b""
+MAX_CHALLENGE_BYTES = 2048
+MAX_CONTENT_TYPE_CHARACTERS = 200
+# Deliveries that are checked and stored concurrently.
+MAX_STORING = 4
+# Of all requests that are being received together.
+MAX_RECEIVING_BYTES = 64_000_000
+UNCOMPRESSED = frozenset({"", "identity"})
+NOT_FOUND = Answer(404, b"no such subscription\n")
+GONE = Answer(410, b"this subscription has ended\n")
+ACCEPTED = Answer(202)
+TOO_LARGE = Answer(413, b"too large\n")
+UNAVAILABLE = Answer(503, b"not now\n", PLAIN_TEXT | {"Retry-After": "60"})
+BROKEN = Answer(500)
+WRONG_METHOD = Answer(405, headers=PLAIN_TEXT | {"Allow": "GET, POST"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +54,12 @@ class Delivery:
     body: bytes | None
 
 
-NOT_FOUND = Answer(404, b"no such subscription\n")
-GONE = Answer(410, b"this subscription has ended\n")
-ACCEPTED = Answer(202)
-TOO_LARGE = Answer(413, b"too large\n")
-
-
 @dataclass(slots=True)
-class Receiving:
-    """Answers hubs; everything it accepts is in the journal before it says so.
+class Receiver:
+    """Answers hubs; everything it accepts is in the journal before it answers.
 
-    lease:      what was asked for, for hubs that name none
-    most_bytes: of delivered documents that wait for a crawl, for all feeds together
+    lease:     what was asked for, for hubs that name none
+    max_bytes: of delivered documents that wait for a crawl, for all feeds together
     """
 
     db: Database
@@ -68,74 +67,66 @@ class Receiving:
     clock: Clock
     tokens: Tokens
     lease: timedelta
-    most_bytes: int
+    max_bytes: int
     counts: Counter[str]
     chance: random.Random = field(default_factory=random.Random)
-    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(STORED_AT_ONCE))
+    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_STORING))
 
     async def verify(self, token: str, query: Mapping[str, str]) -> Answer:
-        """A hub asks whether something was asked for, or says that it refuses it.
+        """Answer a hub that asks whether something was asked for, or reports that it refuses it.
 
         query: parameters of the request; raises StorageError
         """
         mode, topic = query.get("hub.mode"), query.get("hub.topic")
-        if topic is None or not self._knows(token):
+        if topic is None or not self._is_own(token):
             return NOT_FOUND
         if mode == "denied":
             return await self._denied(token, topic, query.get("hub.reason", ""))
         challenge = query.get("hub.challenge", "").encode()
-        if not 0 < len(challenge) <= MOST_CHALLENGE:
+        if not 0 < len(challenge) <= MAX_CHALLENGE_BYTES:
             return NOT_FOUND
-        agreed = False
+        agreed, now = False, self.clock.now()
         if mode == "subscribe":
-            agreed = await self._confirmed(token, topic, query.get("hub.lease_seconds"))
+            lease = lease_of(query.get("hub.lease_seconds"), self.lease)
+            again = renewal(lease, self.chance.random())
+            agreed = await self.patience.read(
+                lambda: websub.confirm(self.db, token, topic, now, lease, again)
+            )
+            if agreed:
+                self.counts["confirmed"] += 1
+                until = f"{now + lease:%Y-%m-%d %H:%M} UTC"
+                logger.info("%s: a hub sends it until %s", topic, until)
         elif mode == "unsubscribe":
-            agreed = await self._left(token, topic)
+            agreed = await self.patience.read(lambda: websub.left(self.db, token, topic, now))
         return Answer(200, challenge) if agreed else NOT_FOUND
 
     async def deliver(self, token: str, delivery: Delivery) -> Answer:
-        """A hub sends a document; raises StorageError where it cannot be stored."""
-        if not self._knows(token):
+        """Store a document of a hub; raises StorageError where that is impossible."""
+        if not self._is_own(token):
             return NOT_FOUND
         feed = await self.patience.read(lambda: websub.of_token(self.db, token))
         if feed is None or feed.push["state"] == "ended":
             return GONE
         async with self._places:
-            return await self._received(feed, delivery)
+            return await self._receive(feed, delivery)
 
-    def _knows(self, token: str) -> bool:
-        known = self.tokens.knows(token)
-        self.counts["unknown"] += not known
-        return known
-
-    async def _confirmed(self, token: str, topic: str, named: str | None) -> bool:
-        now, lease = self.clock.now(), times.lease(named, self.lease)
-        renewal = times.renewal(lease, self.chance.random())
-        agreed = await self.patience.read(
-            lambda: websub.confirm(self.db, token, topic, now, lease, renewal)
-        )
-        if agreed:
-            self.counts["confirmed"] += 1
-            logger.info("%s: a hub sends it until %s", topic, f"{now + lease:%Y-%m-%d %H:%M} UTC")
-        return agreed
-
-    async def _left(self, token: str, topic: str) -> bool:
-        now = self.clock.now()
-        return await self.patience.read(lambda: websub.left(self.db, token, topic, now))
+    def _is_own(self, token: str) -> bool:
+        is_own = self.tokens.knows(token)
+        self.counts["unknown"] += not is_own
+        return is_own
 
     async def _denied(self, token: str, topic: str, reason: str) -> Answer:
-        later, said = self.clock.now() + times.AFTER_REFUSAL, in_one_line(reason) or "denied"
-        known = await self.patience.read(lambda: websub.deny(self.db, token, topic, said, later))
-        if not known:
+        later, message = self.clock.now() + AFTER_REFUSAL, in_one_line(reason) or "denied"
+        if not await self.patience.read(lambda: websub.deny(self.db, token, topic, message, later)):
             return NOT_FOUND
         self.counts["refused"] += 1
-        logger.info("%s: its hub refuses: %s", topic, said)
+        logger.info("%s: its hub refuses: %s", topic, message)
         return Answer(200)
 
-    async def _received(self, feed: Feed, delivery: Delivery) -> Answer:
+    async def _receive(self, feed: Feed, delivery: Delivery) -> Answer:
         now, token, body = self.clock.now(), feed.push["token"], delivery.body
         if body is None:
-            await self.patience.read(lambda: pushes.poll(self.db, feed, now))
+            await self.patience.read(lambda: websub.poll(self.db, feed, now))
             self.counts["too_large"] += 1
             return TOO_LARGE
         if not is_signed(delivery.signature, body, feed.push["secret"]):
@@ -143,42 +134,30 @@ class Receiving:
             await self.patience.read(lambda: websub.ignored(self.db, feed.key, token))
             self.counts["ignored"] += 1
             return ACCEPTED
-        kept = await self._kept(feed, delivery.content_type, delivery.encoding, body)
+        if not body.strip() or delivery.encoding.lower() not in UNCOMPRESSED:
+            # A mere ping, or compressed, which the standard does not provide for.
+            await self.patience.read(lambda: websub.poll(self.db, feed, now))
+            self.counts[Kept.POLLED] += 1
+            return ACCEPTED
+        kind = in_one_line(delivery.content_type)[:MAX_CONTENT_TYPE_CHARACTERS]
+        kept = await self.patience.read(
+            lambda: websub.store(self.db, feed, kind, body, now, self.max_bytes)
+        )
         self.counts[kept] += 1
         return ACCEPTED
 
-    async def _kept(self, feed: Feed, content_type: str, encoding: str, body: bytes) -> Kept:
-        now = self.clock.now()
-        if not body.strip() or encoding.lower() not in PLAIN:
-            # A mere ping, or packed in a way that the standard does not know.
-            await self.patience.read(lambda: pushes.poll(self.db, feed, now))
-            return Kept.POLLED
-        kind = in_one_line(content_type)[:MOST_CONTENT_TYPE]
-        return await self.patience.read(
-            lambda: pushes.store(self.db, feed, kind, body, now, self.most_bytes)
-        )
-
-
-# Of all requests that are being received together.
-MOST_BYTES_AT_ONCE = 64_000_000
-IDLE_SECONDS = 30
-RETRY_SECONDS = "60"
-AWAY = Answer(503, b"not now\n")
-BROKEN = Answer(500)
-WRONG_METHOD = Answer(405)
-
 
 class CallbackSite(Site):
-    """Knows the limits, and how many bytes are being received.
+    """A site with the limits, and the number of bytes that are being received.
 
     body_bytes: longest body      request_seconds: longest time for a body to come in
     """
 
     def __init__(
-        self, reactor: Any, receiving: Receiving, body_bytes: int, request_seconds: float
+        self, reactor: Any, callback: Callback, body_bytes: int, request_seconds: float
     ) -> None:
         super().__init__(  # type: ignore[no-untyped-call]
-            Callback(receiving),
+            callback,
             requestFactory=CallbackRequest,
             timeout=IDLE_SECONDS,
             reactor=reactor,
@@ -207,7 +186,7 @@ class CallbackRequest(Request):
         """Keep a part of the body if it may be kept."""
         limits = self._limits
         self.too_large |= self._bytes + len(data) > limits.body_bytes
-        self.too_busy |= limits.receiving_bytes + len(data) > MOST_BYTES_AT_ONCE
+        self.too_busy |= limits.receiving_bytes + len(data) > MAX_RECEIVING_BYTES
         if self.too_large or self.too_busy:
             self.let_go()
             return
@@ -229,51 +208,40 @@ class CallbackRequest(Request):
                 self.content.truncate(0)
 
 
-class Callback(Resource):
+class Callback(Handler):
     """The one resource: the last part of a path is the token, whatever a proxy put before it."""
 
-    isLeaf = True  # noqa: N815 - Twisted's name
+    def __init__(self, receiver: Receiver) -> None:
+        super().__init__()
+        self._receiver = receiver
 
-    def __init__(self, receiving: Receiving) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._receiving = receiving
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def render(self, request: Request) -> int:
-        """Answer a request, a little later."""
-        task = asyncio.get_running_loop().create_task(self._handle(request))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return NOT_DONE_YET
-
-    async def drain(self, seconds: float) -> None:
-        """Wait until what was received is answered, so many seconds at most."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=seconds)
-
-    async def _handle(self, request: Any) -> None:
-        gone: list[object] = []
-        request.notifyFinish().addErrback(gone.append)
+    async def answer(self, request: Any) -> Answer:
+        """Return the answer to a hub, whatever happens."""
         try:
-            answer = await self._answer(request)
+            return await self._answer(request)
         except FreshetError as error:
             logger.warning("a hub is told to come again: %s", error)
-            answer = AWAY
-        except Exception:  # A hub gets an answer, whatever it is.
+            return UNAVAILABLE
+        except Exception:  # As of all handlers, but without a word on the error.
             logger.exception("a request of a hub failed")
-            answer = BROKEN
-        request.let_go()
-        if not gone:
-            _send(request, answer)
+            return BROKEN
+        finally:
+            request.let_go()
 
     async def _answer(self, request: Any) -> Answer:
         token = request.path.rpartition(b"/")[2].decode("latin-1")
         if request.method == b"GET":
-            return await self._receiving.verify(token, _query(request))
+            query: dict[str, str] = {}
+            # A parameter that is given twice, or cannot be decoded, is as good as absent.
+            for name, values in request.args.items():
+                if len(values) == 1:
+                    with contextlib.suppress(UnicodeDecodeError):
+                        query[name.decode("ascii")] = values[0].decode("utf-8")
+            return await self._receiver.verify(token, query)
         if request.method != b"POST":
             return WRONG_METHOD
         if request.too_busy:
-            return AWAY
+            return UNAVAILABLE
         body = None if request.too_large else request.content.read()
         delivery = Delivery(
             _header(request, "X-Hub-Signature"),
@@ -281,35 +249,9 @@ class Callback(Resource):
             _header(request, "Content-Encoding") or "",
             body,
         )
-        return await self._receiving.deliver(token, delivery)
-
-
-def _query(request: Any) -> dict[str, str]:
-    """Parameters that stand once, decoded; others are as good as absent."""
-    query: dict[str, str] = {}
-    for name, values in request.args.items():
-        if len(values) == 1:
-            try:
-                query[name.decode("ascii")] = values[0].decode("utf-8")
-            except UnicodeDecodeError:
-                continue
-    return query
+        return await self._receiver.deliver(token, delivery)
 
 
 def _header(request: Any, name: str) -> str | None:
     value: bytes | None = request.getHeader(name.encode("ascii"))
     return None if value is None else value.decode("latin-1")
-
-
-def _send(request: Any, answer: Answer) -> None:
-    request.setResponseCode(answer.status)
-    request.setHeader("Server", "Freshet")
-    request.setHeader("Content-Type", "text/plain; charset=utf-8")
-    request.setHeader("X-Content-Type-Options", "nosniff")
-    request.setHeader("Content-Length", str(len(answer.text)))
-    if answer.status == 405:
-        request.setHeader("Allow", "GET, POST")
-    if answer.status == 503:
-        request.setHeader("Retry-After", RETRY_SECONDS)
-    request.write(answer.text)
-    request.finish()

@@ -1,4 +1,8 @@
-"""Requests to hubs: guarded, with time limits, certificates verified, nothing read but a little."""
+"""Hubs: requests to them, how many at a time, and when a hub is asked again.
+
+Requests are guarded against private networks, have time limits, and read only the beginning of an
+answer; certificates are verified.
+"""
 
 from __future__ import annotations
 
@@ -37,18 +41,33 @@ from crawler.fetch.guard import Named, NotAllowed, addresses_for
 from crawler.utils import tasks
 from crawler.utils.urls import is_http
 
+logger = logging.getLogger(__name__)
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 30.0
-MOST_CHARACTERS = 2000
-MOST_BYTES = 2048
-MOST_REDIRECTS = 3
-MOST_ADDRESSES = 2
+MAX_CHARACTERS = 2000
+MAX_BYTES = 2048
+MAX_REDIRECTS = 3
+MAX_ADDRESSES = 2
+# Concurrent tasks, in all and of one hub; and those that wait for their turn.
+MAX_RUNNING, MAX_RUNNING_OF_HOST = 16, 2
+MAX_WAITING, MAX_WAITING_OF_HOST = 1000, 200
+# Between requests for a subscription without an answer that counts.
+FIRST_PAUSE, MAX_PAUSE = timedelta(minutes=10), timedelta(days=1)
+AFTER_REFUSAL = timedelta(days=7)
+# Without any request to a hub that fails.
+FIRST_HOLD, MAX_HOLD = timedelta(minutes=2), timedelta(hours=6)
+MAX_DOUBLINGS = 16
+# However long a hub's lease: a subscription has to prove now and then that it works.
+MIN_LEASE, MAX_LEASE = timedelta(minutes=1), timedelta(days=30)
+MIN_RENEWAL = timedelta(seconds=30)
+RENEWED_AT = 2 / 3
 MOVED = frozenset({307, 308})
 BUSY = frozenset({429, 503})
 NETWORK = (
     ConnectError, ConnectionClosed, OSError,
     RequestGenerationFailed, RequestTransmissionFailed, ResponseFailed,
 )  # fmt: skip
+Work = Callable[[], Awaitable[None]]
 
 
 class HubFailed(Exception):
@@ -66,7 +85,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Hubs:
-    """Sends forms to hubs. It asks them directly, never through a proxy: the guard has to see whom.
+    """Sends forms to hubs, directly and never through a proxy: the guard has to see the address.
 
     reactor: Twisted's, on asyncio     user_agent: who asks
     listed:  hosts and ports that the user allows to be in private networks
@@ -78,7 +97,7 @@ class Hubs:
     answer_seconds: float = ANSWER_SECONDS
 
     async def post(self, hub: str, form: Mapping[str, str], feed: str) -> Reply:
-        """The answer of `hub` to a form; raises HubFailed or NotAllowed.
+        """Return the answer of `hub` to a form; raises HubFailed or NotAllowed.
 
         feed: URL of the feed that names the hub
 
@@ -86,17 +105,19 @@ class Hubs:
         """
         try:
             async with asyncio.timeout(self.answer_seconds):
-                if (secure := _secured(_checked(hub))) is not None:
+                parts = urlsplit(_checked(hub))
+                if parts.scheme.lower() == "http" and parts.port is None:
+                    secure = parts._replace(scheme="https").geturl()
                     with contextlib.suppress(HubFailed):
-                        reply = await self._followed(secure, form, feed)
+                        reply = await self._follow(secure, form, feed)
                         if reply.status < 400 or reply.status in BUSY:
                             return reply
-                return await self._followed(hub, form, feed)
+                return await self._follow(hub, form, feed)
         except TimeoutError:
             raise HubFailed(f"no answer in {self.answer_seconds:g} s") from None
 
-    async def _followed(self, hub: str, form: Mapping[str, str], feed: str) -> Reply:
-        for _ in range(MOST_REDIRECTS + 1):
+    async def _follow(self, hub: str, form: Mapping[str, str], feed: str) -> Reply:
+        for _ in range(MAX_REDIRECTS + 1):
             reply, moved = await self._once(_checked(hub), form, feed)
             if moved is None:
                 return reply
@@ -104,19 +125,20 @@ class Hubs:
             if hub.startswith("https:") and not further.startswith("https:"):
                 raise HubFailed("redirects from https to http")
             hub = further
-        raise HubFailed(f"more than {MOST_REDIRECTS} redirects")
+        raise HubFailed(f"more than {MAX_REDIRECTS} redirects")
 
     async def _once(self, hub: str, form: Mapping[str, str], feed: str) -> tuple[Reply, str | None]:
+        """Return the answer without following a redirect, and where the redirect leads."""
         addresses = await addresses_for(hub, feed, self.listed)
         reason = ""
-        for address in addresses[:MOST_ADDRESSES]:
+        for address in addresses[:MAX_ADDRESSES]:
             try:
-                return await self._sent(hub, address, form)
+                return await self._send(hub, address, form)
             except NETWORK as error:
                 reason = _in_short(error)
         raise HubFailed(reason)
 
-    async def _sent(
+    async def _send(
         self, hub: str, address: str, form: Mapping[str, str]
     ) -> tuple[Reply, str | None]:
         pinned = Pinned(self.reactor, address)
@@ -131,8 +153,8 @@ class Hubs:
             BytesIO(urlencode(form).encode("ascii"))
         )
         loop = asyncio.get_running_loop()
-        asked = agent.request(b"POST", hub.encode("ascii"), headers, body)
-        response: Any = await asked.asFuture(loop)
+        sent = agent.request(b"POST", hub.encode("ascii"), headers, body)
+        response: Any = await sent.asFuture(loop)
         beginning = Beginning()
         response.deliverBody(beginning)
         text = await beginning.done.asFuture(loop)
@@ -168,8 +190,8 @@ class Beginning(Protocol):
 
     def dataReceived(self, data: bytes) -> None:  # noqa: N802 - Twisted's name
         """Keep what is still wanted."""
-        self._read += data[: MOST_BYTES - len(self._read)]
-        if len(self._read) >= MOST_BYTES:
+        self._read += data[: MAX_BYTES - len(self._read)]
+        if len(self._read) >= MAX_BYTES:
             self._finish()
             self._let_go()
 
@@ -189,14 +211,6 @@ class Beginning(Protocol):
             self.transport.stopProducing()
 
 
-def _secured(hub: str) -> str | None:
-    """An http:// hub's https:// address; None where it has one, or a port of its own."""
-    parts = urlsplit(hub)
-    if parts.scheme.lower() != "http" or parts.port is not None:
-        return None
-    return parts._replace(scheme="https").geturl()
-
-
 def _checked(hub: str) -> str:
     """The URL as it can be asked; raises NotAllowed."""
     try:
@@ -205,14 +219,14 @@ def _checked(hub: str) -> str:
         bad = not is_http(url) or "@" in parts.netloc or not url.isascii() or parts.port == 0
     except ValueError:
         bad = True
-    if bad or len(url) > MOST_CHARACTERS:
+    if bad or len(url) > MAX_CHARACTERS:
         raise NotAllowed("no http or https URL without a password")
     return url
 
 
 def _header(response: Any, name: str) -> str | None:
     values = response.headers.getRawHeaders(name)
-    return None if not values else str(values[0])[:MOST_CHARACTERS]
+    return None if not values else str(values[0])[:MAX_CHARACTERS]
 
 
 def _in_short(error: BaseException) -> str:
@@ -227,31 +241,23 @@ def _in_short(error: BaseException) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-logger = logging.getLogger(__name__)
-Work = Callable[[], Awaitable[None]]
-AT_ONCE = 16
-AT_ONCE_OF_HOST = 2
-MOST_WAITING = 1000
-MOST_WAITING_OF_HOST = 200
-
-
 @dataclass(slots=True)
-class Lanes:
-    """Runs what it is offered, each key once at a time; errors end in the log."""
+class TaskPool:
+    """Runs tasks, few of each host and each key once at a time; errors end in the log."""
 
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _waiting: Counter[str] = field(default_factory=Counter)
     _of_host: dict[str, asyncio.Semaphore] = field(default_factory=dict)
-    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_RUNNING))
 
     @property
     def are_full(self) -> bool:
         """Whether nothing more is taken for now."""
-        return len(self._tasks) >= MOST_WAITING
+        return len(self._tasks) >= MAX_WAITING
 
     def offer(self, key: str, host: str, work: Work) -> bool:
         """Begin a piece of work; False if its key is at work or there is no room for it."""
-        if key in self._tasks or self.are_full or self._waiting[host] >= MOST_WAITING_OF_HOST:
+        if key in self._tasks or self.are_full or self._waiting[host] >= MAX_WAITING_OF_HOST:
             return False
         self._waiting[host] += 1
         self._tasks[key] = asyncio.create_task(self._run(key, host, work))
@@ -270,9 +276,9 @@ class Lanes:
         await tasks.end(*late)
 
     async def _run(self, key: str, host: str, work: Work) -> None:
-        lane = self._of_host.setdefault(host, asyncio.Semaphore(AT_ONCE_OF_HOST))
+        own = self._of_host.setdefault(host, asyncio.Semaphore(MAX_RUNNING_OF_HOST))
         try:
-            async with lane, self._places:
+            async with own, self._places:
                 await work()
         except FreshetError as error:
             logger.warning("%s: %s", key, error)
@@ -285,59 +291,40 @@ class Lanes:
                 del self._waiting[host], self._of_host[host]
 
 
-FIRST_PAUSE = timedelta(minutes=10)
-LONGEST_PAUSE = timedelta(days=1)
-AFTER_REFUSAL = timedelta(days=7)
-FIRST_HOLD = timedelta(minutes=2)
-LONGEST_HOLD = timedelta(hours=6)
-SHORTEST_LEASE = timedelta(minutes=1)
-# However long a hub's lease: a subscription has to prove itself alive now and then.
-LONGEST_LEASE = timedelta(days=30)
-SHORTEST_RENEWAL = timedelta(seconds=30)
-RENEWED_AT = 2 / 3
-MOST_DOUBLINGS = 16
-
-
-def pause(attempts: int, chance: float) -> timedelta:
-    """After so many requests (>= 1) without an answer that counts: 10 minutes, doubled to a day.
+def retry_pause(attempts: int, chance: float) -> timedelta:
+    """Return the pause after so many requests without an answer that counts: 10 minutes to a day.
 
     chance: in [0, 1), spreads those that failed together over a fifth of the time
     """
-    return _doubled(FIRST_PAUSE, attempts, LONGEST_PAUSE) * (0.9 + 0.2 * chance)
-
-
-def hold(failures: int, chance: float) -> timedelta:
-    """How long a hub that failed so often in a row (>= 1) is left alone: 2 minutes to 6 hours."""
-    return _doubled(FIRST_HOLD, failures, LONGEST_HOLD) * (0.9 + 0.2 * chance)
+    return _doubled(FIRST_PAUSE, attempts, MAX_PAUSE) * (0.9 + 0.2 * chance)
 
 
 def _doubled(first: timedelta, times: int, longest: timedelta) -> timedelta:
-    factor: int = 2 ** min(max(times, 1) - 1, MOST_DOUBLINGS)
+    factor: int = 2 ** min(max(times, 1) - 1, MAX_DOUBLINGS)
     return min(first * factor, longest)
 
 
-def lease(named: str | None, asked: timedelta) -> timedelta:
-    """The lease that a hub's `hub.lease_seconds` gives; what was asked for if it is unreadable."""
+def lease_of(named: str | None, wanted: timedelta) -> timedelta:
+    """Return the lease of a hub's `hub.lease_seconds`; what was asked for if it is unreadable."""
     text = (named or "").strip()
-    if text.isascii() and text.isdigit():
-        asked = timedelta(seconds=int(text[:9]))
-    return min(max(asked, SHORTEST_LEASE), LONGEST_LEASE)
+    lease = timedelta(seconds=int(text[:9])) if text.isascii() and text.isdigit() else wanted
+    return min(max(lease, MIN_LEASE), MAX_LEASE)
 
 
-def renewal(length: timedelta, chance: float) -> timedelta:
-    """After how much of a lease it is renewed: two thirds, up to a tenth of that sooner."""
-    return max(length * RENEWED_AT * (1 - 0.1 * chance), SHORTEST_RENEWAL)
+def renewal(lease: timedelta, chance: float) -> timedelta:
+    """Return when a lease is renewed: after two thirds, up to a tenth of that sooner."""
+    return max(lease * RENEWED_AT * (1 - 0.1 * chance), MIN_RENEWAL)
 
 
 @dataclass(slots=True)
-class Holds:
-    """Holds by host; bounded by the number of hosts that fail."""
+class HubBackoff:
+    """HubBackoff by host; bounded by the number of hosts that fail."""
 
     chance: random.Random
     _until: dict[str, datetime] = field(default_factory=dict)
     _failures: Counter[str] = field(default_factory=Counter)
 
-    def are_on(self, host: str, now: datetime) -> bool:
+    def is_on_hold(self, host: str, now: datetime) -> bool:
         """Whether a host is left alone."""
         return self._until.get(host, now) > now
 
@@ -347,23 +334,24 @@ class Holds:
 
     def failed(self, host: str, now: datetime) -> None:
         """Leave a host alone for a while; for longer if it goes on failing."""
-        if self.are_on(host, now):  # Several requests failed at once: that is one failure.
+        if self.is_on_hold(host, now):  # Several concurrent requests failed: that is one failure.
             return
         self._failures[host] += 1
-        self._until[host] = now + hold(self._failures[host], self.chance.random())
+        length = _doubled(FIRST_HOLD, self._failures[host], MAX_HOLD)
+        self._until[host] = now + length * (0.9 + 0.2 * self.chance.random())
 
     def answered(self, host: str) -> None:
-        """A host is well again."""
+        """Note that a host works again."""
         self._failures.pop(host, None)
 
-    def wish(self, host: str, until: datetime) -> None:
-        """A host named the time until which it wants to be left alone."""
+    def hold_until(self, host: str, until: datetime) -> None:
+        """Leave a host alone until the time that it named."""
         self._until[host] = max(until, self._until.get(host, until))
 
-    def refresh(self, known: dict[str, datetime], now: datetime) -> None:
-        """Forget the holds that are over; add those that the database knows."""
+    def refresh(self, stored: dict[str, datetime], now: datetime) -> None:
+        """Forget the holds that are over; add those of the database."""
         own = {host: until for host, until in self._until.items() if until > now}
-        self._until = known | own
+        self._until = stored | own
         # A host whose hold ended long ago, or that has no feed any more, is as good as new.
         if len(self._failures) > 2 * len(self._until) + 1000:
             self._failures = Counter({host: self._failures[host] for host in self._until})

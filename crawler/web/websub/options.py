@@ -1,4 +1,4 @@
-"""What `scrapy feeds push` is told."""
+"""Options of `scrapy feeds push`, checked."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from urllib.parse import urlsplit
 from crawler.errors import ConfigError
 from crawler.utils.urls import is_http
 
-MOST_CHARACTERS = 500
+MAX_CHARACTERS = 500
 LEASE_DAYS = (1 / 24, 30.0)
 EXAMPLE = "https://public.example/push"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What subscriptions are to be like.
+class SubscriptionOptions:
+    """How subscriptions are asked for.
 
-    callback:     public address of this server, without a slash at its end
-    lease:        for how long they are asked for
-    look_seconds: time between two looks for feeds whose hub is to be asked
+    callback:      public address of this server, without a slash at its end
+    lease:         for how long they are asked for
+    check_seconds: between two searches for feeds whose hub is to be asked
     """
 
     callback: str
     lease: timedelta
-    look_seconds: float
+    check_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What is asked for, checked. seconds: None is until it is stopped."""
+    """All options. seconds: None is until it is stopped."""
 
-    wanted: Wanted
+    subscriptions: SubscriptionOptions
     bind: str
     port: int
     seconds: float | None
@@ -63,10 +63,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def order_of(opts: argparse.Namespace) -> Order:
     """The options, checked; raises ConfigError."""
     days = _number(opts.lease_days, "--lease-days", *LEASE_DAYS)
-    look = _number(opts.look_seconds, "--look-seconds", 1, 3600)
+    check_seconds = _number(opts.look_seconds, "--look-seconds", 1, 3600)
     seconds = opts.for_seconds
     return Order(
-        wanted=Wanted(_callback(opts.callback), timedelta(days=days), look),
+        subscriptions=SubscriptionOptions(
+            _callback(opts.callback), timedelta(days=days), check_seconds
+        ),
         bind=opts.bind,
         port=int(_number(opts.port, "--port", 0, 65_535)),
         seconds=None if seconds is None else _number(seconds, "--for", 0, 1e8),
@@ -83,18 +85,18 @@ def _callback(url: str | None) -> str:
         bad = bad or bool(parts.query or parts.fragment) or parts.port == 0
     except ValueError:
         bad = True
-    if bad or len(url) > MOST_CHARACTERS:
+    if bad or len(url) > MAX_CHARACTERS:
         raise ConfigError(
-            f"--callback: {url[:MOST_CHARACTERS]!r} is no plain http or https URL such as {EXAMPLE}"
+            f"--callback: {url[:MAX_CHARACTERS]!r} is no plain http or https URL such as {EXAMPLE}"
         )
     return url.rstrip("/")
 
 
-def _number(text: str, option: str, least: float, most: float) -> float:
+def _number(text: str, option: str, low: float, high: float) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not least <= value <= most:
-        raise ConfigError(f"{option}: {text!r} is no number from {least:.3g} to {most:,.10g}")
+    if not low <= value <= high:
+        raise ConfigError(f"{option}: {text!r} is no number from {low:.3g} to {high:,.10g}")
     return value

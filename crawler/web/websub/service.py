@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import time
 from collections import Counter
-from typing import Any
-
-from twisted.internet.defer import maybeDeferred
 
 from crawler import __version__
 from crawler.config import Config
@@ -20,138 +16,119 @@ from crawler.storage.retry import Patience
 from crawler.storage.store import Store
 from crawler.utils import tasks
 from crawler.utils.time import Clock
-from crawler.web.server import open_port, run_in_reactor
-from crawler.web.websub.callback import Callback, CallbackSite, Receiving
+from crawler.web.server import (
+    open_port,
+    run_in_reactor,
+    stop_at_signals,
+    stop_listening,
+    until_signal,
+)
+from crawler.web.websub.callback import Callback, CallbackSite, Receiver
 from crawler.web.websub.hubs import Hubs
 from crawler.web.websub.options import Order
-from crawler.web.websub.subscriptions import Asking, Tokens, leave
+from crawler.web.websub.subscriptions import Subscriptions, Tokens, unsubscribe
 
 logger = logging.getLogger(__name__)
 # BSON documents may have 16 MiB.
-MOST_BODY_BYTES = 15_000_000
-KEPT_BYTES = 500_000_000
+MAX_BODY_BYTES = 15_000_000
+# Of delivered documents that wait for a crawl.
+MAX_STORED_BYTES = 500_000_000
 # Enough for an embedded server to be started again, and hubs wait as long for an answer.
 PATIENCE_SECONDS = 15.0
 DRAIN_SECONDS = 10.0
-LEAVE_SECONDS = 60.0
+UNSUBSCRIBE_SECONDS = 60.0
 BUSY = "another scrapy feeds push is running"
 
 
 def run(config: Config, order: Order) -> Document:
-    """Serve to the end; a summary. Raises FreshetError."""
-    _log_to_stderr()
-    return run_in_reactor(_work(config, order))
-
-
-def _log_to_stderr() -> None:
+    """Serve to the end, and return a summary. Raises FreshetError."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
     own = logging.getLogger("crawler")
     own.addHandler(handler)
     own.setLevel(logging.INFO)
+    return run_in_reactor(_work(config, order))
 
 
 async def _work(config: Config, order: Order) -> Document:
-    stop, began = _stop_at_signals(), time.monotonic()
+    stop, began = stop_at_signals(), time.monotonic()
     store = await Store.open(config)
     try:
         async with leases.held(store.db, config, leases.PUSH, BUSY):
-            serving = await Serving.begin(store, order)
-            await serving.until(stop)
-            left = await serving.end(stop)
-            states = await serving.asking.patience.read(lambda: websub.states(store.db))
+            server = await PushServer.begin(store, order)
+            await until_signal(stop, order.seconds)
+            unsubscribed = await server.end(stop)
+            subscriptions = server.subscriptions
+            states = await subscriptions.patience.read(lambda: websub.states(store.db))
     finally:
         await store.close()
     return {
-        "callback": order.wanted.callback,
-        "listening": serving.address,
+        "callback": order.subscriptions.callback,
+        "listening": server.address,
         "seconds": round(time.monotonic() - began, 1),
-        "unsubscribed": left,
-        "counts": {name: n for name, n in sorted(serving.asking.counts.items()) if n},
+        "unsubscribed": unsubscribed,
+        "counts": {name: n for name, n in sorted(subscriptions.counts.items()) if n},
         "subscriptions": states,
     }
 
 
-def _stop_at_signals() -> asyncio.Queue[int]:
-    """A queue that gets each signal to end."""
-    loop, stop = asyncio.get_running_loop(), asyncio.Queue[int]()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.put_nowait, number)
-    return stop
+class PushServer:
+    """The two halves of the server: the subscriptions, and the callback that answers hubs."""
 
-
-class Serving:
-    """The two halves at work: asking hubs, and answering them."""
-
-    def __init__(self, order: Order, asking: Asking, site: CallbackSite, listening: Any) -> None:
-        self.order = order
-        self.asking = asking
-        self.site = site
-        self.listening = listening
-        host = listening.getHost()
-        self.address = f"{host.host}:{host.port}"
-        self.looking = asyncio.create_task(asking.work())
-
-    @classmethod
-    async def begin(cls, store: Store, order: Order) -> Serving:
-        """Listen, then ask; raises ConfigError where the address cannot be had."""
+    def __init__(
+        self, order: Order, subscriptions: Subscriptions, callback: Callback, config: Config
+    ) -> None:
         from twisted.internet import reactor
 
-        asking, receiving = await _halves(store, order, reactor)
-        config = store.config
-        body_bytes = min(int(config.response_mb * 1024 * 1024), MOST_BODY_BYTES)
-        site = CallbackSite(reactor, receiving, body_bytes, config.response_seconds)
+        self.order = order
+        self.subscriptions = subscriptions
+        self.callback = callback
+        body_bytes = min(int(config.response_mb * 1024 * 1024), MAX_BODY_BYTES)
+        site = CallbackSite(reactor, callback, body_bytes, config.response_seconds)
         option = f"--bind {order.bind} --port {order.port}"
-        listening = open_port(reactor, order.port, site, order.bind, option)
-        serving = cls(order, asking, site, listening)
-        logger.info("listening at %s for %s", serving.address, order.wanted.callback)
-        return serving
+        self.listening = open_port(reactor, order.port, site, order.bind, option)
+        host = self.listening.getHost()
+        self.address = f"{host.host}:{host.port}"
+        self.asking = asyncio.create_task(subscriptions.work())
+        logger.info("listening at %s for %s", self.address, order.subscriptions.callback)
 
-    async def until(self, stop: asyncio.Queue[int]) -> None:
-        """Return at a signal, or when the time is over."""
-        try:
-            async with asyncio.timeout(self.order.seconds):
-                await stop.get()
-        except TimeoutError:
-            return
+    @classmethod
+    async def begin(cls, store: Store, order: Order) -> PushServer:
+        """Listen, then ask hubs; raises ConfigError where the address cannot be had."""
+        from twisted.internet import reactor
 
-    async def end(self, stop: asyncio.Queue[int]) -> int:
-        """Let what has begun end; how many subscriptions were given up."""
-        await tasks.end(self.looking)
-        left = 0
+        config, options, db = store.config, order.subscriptions, store.db
+        clock, counts = Clock(config.clock_offset_hours), Counter[str]()
+        patience = Patience(PATIENCE_SECONDS, store.revive)
+        tokens = Tokens(await patience.read(lambda: websub.key(db)))
+        # A run that was killed while it unsubscribed left these between two states.
+        await patience.read(lambda: websub.stay(db, clock.now()))
+        contact = f" (+{config.contact})" if config.contact else ""
+        listed = Named.of(listed=config.private_hosts)
+        hubs = Hubs(reactor, f"Freshet/{__version__}{contact}", listed)
+        subscriptions = Subscriptions(db, patience, clock, hubs, tokens, options, counts)
+        receiver = Receiver(db, patience, clock, tokens, options.lease, MAX_STORED_BYTES, counts)
+        return cls(order, subscriptions, Callback(receiver), config)
+
+    async def end(self, stop: asyncio.Event) -> int:
+        """Let what has begun end; return how many subscriptions were given up."""
+        await tasks.end(self.asking)
+        unsubscribed = 0
         if self.order.unsubscribe:
-            left = await self._leave(stop)
-        await self.asking.lanes.drain(DRAIN_SECONDS)
-        await maybeDeferred(self.listening.stopListening).asFuture(asyncio.get_running_loop())
-        callback = self.site.resource
-        assert isinstance(callback, Callback)
-        await callback.drain(DRAIN_SECONDS)
-        return left
+            unsubscribed = await self._unsubscribe(stop)
+        await self.subscriptions.pool.drain(DRAIN_SECONDS)
+        await stop_listening(self.listening)
+        await self.callback.drain(DRAIN_SECONDS)
+        return unsubscribed
 
-    async def _leave(self, stop: asyncio.Queue[int]) -> int:
-        """Give all up; a second signal ends the waiting."""
+    async def _unsubscribe(self, stop: asyncio.Event) -> int:
+        """Give all subscriptions up; a second signal ends the waiting."""
         logger.info("giving all subscriptions up")
-        leaving = asyncio.create_task(leave(self.asking, LEAVE_SECONDS))
-        hurry = asyncio.create_task(stop.get())
-        await asyncio.wait({leaving, hurry}, return_when=asyncio.FIRST_COMPLETED)
-        hurry.cancel()
+        leaving = asyncio.create_task(unsubscribe(self.subscriptions, UNSUBSCRIBE_SECONDS))
+        signal = asyncio.create_task(stop.wait())
+        await asyncio.wait({leaving, signal}, return_when=asyncio.FIRST_COMPLETED)
+        signal.cancel()
         if not leaving.done():
             leaving.cancel()
             return 0
         return leaving.result()
-
-
-async def _halves(store: Store, order: Order, reactor: Any) -> tuple[Asking, Receiving]:
-    config = store.config
-    clock, counts = Clock(config.clock_offset_hours), Counter[str]()
-    patience = Patience(PATIENCE_SECONDS, store.revive)
-    tokens = Tokens(await patience.read(lambda: websub.key(store.db)))
-    # A run that was killed while it gave them up left these between two states.
-    await patience.read(lambda: websub.stay(store.db, clock.now()))
-    contact = f" (+{config.contact})" if config.contact else ""
-    listed = Named.of(listed=config.private_hosts)
-    hubs = Hubs(reactor, f"Freshet/{__version__}{contact}", listed)
-    asking = Asking(store.db, patience, clock, hubs, tokens, order.wanted, counts)
-    lease = order.wanted.lease
-    receiving = Receiving(store.db, patience, clock, tokens, lease, KEPT_BYTES, counts)
-    return asking, receiving

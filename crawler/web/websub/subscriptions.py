@@ -27,14 +27,28 @@ from crawler.storage.websub import Ask, Feed
 from crawler.utils.terminal import printable
 from crawler.utils.time import Clock
 from crawler.utils.urls import host_of
-from crawler.web.websub import hubs as times
-from crawler.web.websub.hubs import Holds, HubFailed, Hubs, Lanes, Reply
-from crawler.web.websub.options import Wanted
+from crawler.web.websub.hubs import (
+    AFTER_REFUSAL,
+    FIRST_PAUSE,
+    HubBackoff,
+    HubFailed,
+    Hubs,
+    Reply,
+    TaskPool,
+    retry_pause,
+)
+from crawler.web.websub.options import SubscriptionOptions
 
+logger = logging.getLogger(__name__)
 RANDOM_BYTES = 18
 MARK_BYTES = 18
 DIGESTS = frozenset({"sha1", "sha256", "sha384", "sha512"})
-_TOKEN = re.compile(r"[A-Za-z0-9_-]{48}")
+TOKEN = re.compile(r"[A-Za-z0-9_-]{48}")
+# Answers of a hub that say nothing about this subscription.
+PASSING = frozenset({408, 425, 429})
+MAX_REASON_CHARACTERS = 200
+# Between two reads of the confirmations that are missing.
+CONFIRMED_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +67,7 @@ class Tokens:
 
     def knows(self, token: str) -> bool:
         """Whether `new` made this token once; its feed may be gone since."""
-        if not _TOKEN.fullmatch(token):
+        if not TOKEN.fullmatch(token):
             return False
         raw = urlsafe_b64decode(token)
         return hmac.compare_digest(self._mark(raw[:RANDOM_BYTES]), raw[RANDOM_BYTES:])
@@ -77,58 +91,52 @@ def is_signed(header: str | None, body: bytes, secret: str) -> bool:
     return hmac.compare_digest(expected.encode(), given.strip().lower().encode())
 
 
-logger = logging.getLogger(__name__)
-# Answers of a hub that say nothing about this subscription.
-PASSING = frozenset({408, 425, 429})
-MOST_REASON = 200
-
-
 @dataclass(slots=True)
-class Asking:
-    """Keeps the feeds' subscriptions: looks for what is due and asks, until it is cancelled."""
+class Subscriptions:
+    """Keeps the feeds' subscriptions: reads what is due and asks hubs, until it is cancelled."""
 
     db: Database
     patience: Patience
     clock: Clock
     hubs: Hubs
     tokens: Tokens
-    wanted: Wanted
+    options: SubscriptionOptions
     counts: Counter[str]
-    lanes: Lanes = field(default_factory=Lanes)
+    pool: TaskPool = field(default_factory=TaskPool)
     chance: random.Random = field(default_factory=random.Random)
-    holds: Holds = field(init=False)
+    backoff: HubBackoff = field(init=False)
 
     def __post_init__(self) -> None:
-        self.holds = Holds(self.chance)
+        self.backoff = HubBackoff(self.chance)
 
     async def work(self) -> None:
         """Look for what is due, again and again; an absent database is waited for."""
         while True:
             try:
-                await self.look()
+                await self.check()
             except FreshetError as error:
                 logger.warning("%s", error)
-            await asyncio.sleep(self.wanted.look_seconds)
+            await asyncio.sleep(self.options.check_seconds)
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Begin to ask the hubs that are to be asked now, as far as there is room."""
         now = self.clock.now()
         await self.patience.read(lambda: websub.lapse(self.db, now))
-        known = await self.patience.read(lambda: runs.held_hosts(self.db, now))
-        self.holds.refresh(known, now)
+        holds = await self.patience.read(lambda: runs.held_hosts(self.db, now))
+        self.backoff.refresh(holds, now)
         await self.patience.read(lambda: self._offer_due(now))
 
     async def _offer_due(self, now: datetime) -> None:
-        async for feed in websub.due(self.db, self.wanted.callback, now):
+        async for feed in websub.due(self.db, self.options.callback, now):
             hub = self._hub_of(feed, now)
             if hub is None:
-                end = self.holds.first_end(map(host_of, feed.hubs))
+                end = self.backoff.first_end(map(host_of, feed.hubs))
                 later = end + timedelta(minutes=self.chance.random())
                 await websub.postponed(self.db, feed.key, later)
-            elif self.lanes.are_full:
+            elif self.pool.are_full:
                 return
             else:
-                self.lanes.offer(feed.key, host_of(hub), partial(self._ask, feed))
+                self.pool.offer(feed.key, host_of(hub), partial(self._ask, feed))
 
     def _hub_of(self, feed: Feed, now: datetime) -> str | None:
         """The hub to ask: the confirmed one, else the next in turn; None if all are on hold."""
@@ -136,7 +144,7 @@ class Asking:
         order = [*feed.hubs[turn:], *feed.hubs[:turn]]
         if feed.push.get("state") == "active" and feed.push["hub"] in order:
             order.insert(0, feed.push["hub"])
-        return next((hub for hub in order if not self.holds.are_on(host_of(hub), now)), None)
+        return next((hub for hub in order if not self.backoff.is_on_hold(host_of(hub), now)), None)
 
     async def _ask(self, feed: Feed) -> None:
         """Ask a feed's hub and note what it says."""
@@ -146,7 +154,7 @@ class Asking:
             return  # Its hub failed while it waited for its turn; the next look puts it off.
         ask = self._ask_of(feed, hub)
         attempts = feed.push.get("attempts", 0) + 1
-        again = now + times.pause(attempts, self.chance.random())
+        again = now + retry_pause(attempts, self.chance.random())
         # Before the request: a hub may come to verify it before it answers.
         if await self.patience.read(lambda: websub.asked(self.db, feed, ask, now, again)):
             self.counts["asked"] += 1
@@ -159,10 +167,10 @@ class Asking:
             token, secret = push["token"], push["secret"]
         else:
             token, secret = self.tokens.new(), new_secret()
-        return Ask(hub, feed.topic, self.wanted.callback, token, secret)
+        return Ask(hub, feed.topic, self.options.callback, token, secret)
 
     async def _send(self, feed: Feed, ask: Ask) -> None:
-        lease_seconds = int(self.wanted.lease.total_seconds())
+        lease_seconds = int(self.options.lease.total_seconds())
         form = form_of(ask, "subscribe") | {
             "hub.secret": ask.secret, "hub.lease_seconds": str(lease_seconds),
         }  # fmt: skip
@@ -171,7 +179,7 @@ class Asking:
         except NotAllowed as error:
             await self._refused(feed, ask, str(error))
         except HubFailed as error:
-            self.holds.failed(host_of(ask.hub), self.clock.now())
+            self.backoff.failed(host_of(ask.hub), self.clock.now())
             await self._failed(feed, ask, str(error))
         else:
             await self._heard(feed, ask, reply)
@@ -179,12 +187,12 @@ class Asking:
     async def _heard(self, feed: Feed, ask: Ask, reply: Reply) -> None:
         reason, host = in_one_line(f"{reply.status} {reply.text}"), host_of(ask.hub)
         if reply.status < 300:
-            self.holds.answered(host)
+            self.backoff.answered(host)
         elif 400 <= reply.status < 500 and reply.status not in PASSING:
-            self.holds.answered(host)
+            self.backoff.answered(host)
             await self._refused(feed, ask, reason)
         else:
-            self.holds.failed(host, self.clock.now())
+            self.backoff.failed(host, self.clock.now())
             await self._obey(host, reply)
             await self._failed(feed, ask, reason)
 
@@ -197,8 +205,8 @@ class Asking:
     async def _refused(self, feed: Feed, ask: Ask, reason: str) -> None:
         self.counts["refused"] += 1
         logger.info("%s: hub %s refuses: %s", feed.url, ask.hub, reason)
-        others = feed.push.get("attempts", 0) + 1 < len(feed.hubs)
-        later = self.clock.now() + (times.FIRST_PAUSE if others else times.AFTER_REFUSAL)
+        has_others = feed.push.get("attempts", 0) + 1 < len(feed.hubs)
+        later = self.clock.now() + (FIRST_PAUSE if has_others else AFTER_REFUSAL)
         write = partial(websub.refused, self.db, feed.key, ask.token, reason, later)
         await self.patience.read(write)
 
@@ -209,7 +217,7 @@ class Asking:
         response = Response("http://hub", headers={"Retry-After": reply.retry_after})
         until = retry_after(response, self.clock.now())
         if until is not None:
-            self.holds.wish(host, until)
+            self.backoff.hold_until(host, until)
             await self.patience.read(lambda: runs.hold_host(self.db, host, until))
 
 
@@ -224,40 +232,35 @@ def form_of(ask: Ask, mode: str) -> dict[str, str]:
 
 def in_one_line(text: str) -> str:
     """What a stranger says, fit for the database and the log."""
-    return printable(text[: 4 * MOST_REASON])[:MOST_REASON]
+    return printable(text[: 4 * MAX_REASON_CHARACTERS])[:MAX_REASON_CHARACTERS]
 
 
-LOOK_SECONDS = 0.2
-
-
-async def leave(asking: Asking, seconds: float) -> int:
-    """Ask the hubs to end what they deliver to this callback; how many confirmed it in time.
+async def unsubscribe(subscriptions: Subscriptions, seconds: float) -> int:
+    """Ask the hubs to end what they deliver to this callback; return how many confirmed in time.
 
     seconds: for all of them; the others count as ended too, and hubs that go on are answered 410
     """
-    db, patience, callback = asking.db, asking.patience, asking.wanted.callback
+    db, patience = subscriptions.db, subscriptions.patience
+    callback = subscriptions.options.callback
     feeds = await patience.read(lambda: websub.leave(db, callback))
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             for feed in feeds:
                 host = host_of(feed.push["hub"])
-                await asking.lanes.put(feed.key, host, partial(_leave, asking, feed))
-            await _confirmed(asking)
-    now = asking.clock.now()
+                await subscriptions.pool.put(
+                    feed.key, host, partial(_unsubscribe, subscriptions.hubs, feed)
+                )
+            # Confirmations come in at the callback, perhaps at that of another process.
+            while await patience.read(lambda: websub.count_leaving(db)):  # noqa: ASYNC110
+                await asyncio.sleep(CONFIRMED_SECONDS)
+    now = subscriptions.clock.now()
     return len(feeds) - await patience.read(lambda: websub.stay(db, now))
 
 
-async def _confirmed(asking: Asking) -> None:
-    """Return when no confirmation is missing any more; they come in at the callback."""
-    db = asking.db
-    while await asking.patience.read(lambda: websub.count_leaving(db)):  # noqa: ASYNC110
-        await asyncio.sleep(LOOK_SECONDS)
-
-
-async def _leave(asking: Asking, feed: Feed) -> None:
+async def _unsubscribe(hubs: Hubs, feed: Feed) -> None:
     push = feed.push
     ask = Ask(push["hub"], push["topic"], push["callback"], push["token"], push["secret"])
     try:
-        await asking.hubs.post(ask.hub, form_of(ask, "unsubscribe"), feed.url)
+        await hubs.post(ask.hub, form_of(ask, "unsubscribe"), feed.url)
     except (NotAllowed, HubFailed) as error:
         logger.info("%s: hub %s: %s", feed.url, ask.hub, error)

@@ -26,88 +26,14 @@ from schedules.calendar import Intervals, next_interval
 from schedules.history import History
 from schedules.schedule import WEEK_HOURS
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-LATE_VISITS = 20
-MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
-
-
-def past(fetched: Fetched, outcome: Outcome) -> History:
-    """The target's past with this look at it."""
-    at, before = (fetched.at - EPOCH) // MINUTE, fetched.target.history
-    if before is None or outcome is Outcome.NEW:
-        return History.begin(at)
-    if outcome is not Outcome.CHANGED:
-        return before.seen(at, changed=False)
-    return before.seen(at, changed=True, said=said(fetched))
-
-
-def said(fetched: Fetched) -> int:
-    """When the page changed by its own account, in minutes since 1970; 0: it says nothing new."""
-    written = fetched.validators.last_modified
-    if not written or written == fetched.target.validators.last_modified:
-        return 0
-    try:
-        moment = parsedate_to_datetime(written)
-        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-        return max(0, (moment - EPOCH) // MINUTE) if moment <= fetched.at else 0
-    except (ValueError, OverflowError):
-        return 0
-
-
-def lies(fetched: Fetched, outcome: Outcome) -> int:
-    """Visits so far at which Last-Modified was another and the content the same."""
-    before, now = fetched.target.validators.last_modified, fetched.validators.last_modified
-    lied = outcome is Outcome.UNCHANGED and None not in (before, now) and before != now
-    return fetched.target.lies + lied
-
-
-def next_visit(
-    fetched: Fetched, outcome: Outcome, zone: ZoneInfo, intervals: Intervals
-) -> tuple[datetime, float | None]:
-    """The time of the next visit, and the interval that an adaptive plan has from here on."""
-    plan, at = fetched.target.plan, fetched.at
-    if plan is None or not _holds(plan, at):
-        return intervals.after_seen(at), None
-    every = _adapted(plan, outcome) if plan.adaptive else None
-    planned = at + timedelta(hours=every) if every else calendar.next_visit(plan.schedule, zone, at)
-    longest = intervals.planned_hours or intervals.longest_hours
-    return min(planned, at + timedelta(hours=longest)), every
-
-
-def missed(fetched: Fetched) -> int:
-    """Visits of the plan that did not happen between the one that was due and this one."""
-    plan, due = fetched.target.plan, fetched.target.next_visit
-    if plan is None or due is None or fetched.push is not None or not _holds(plan, fetched.at):
-        return 0
-    periods = (fetched.at - due) / HOUR * plan.schedule.visits_per_week / WEEK_HOURS
-    return max(0, int(periods))
-
-
-def execution_ms(fetched: Fetched) -> float | None:
-    """The paper's avg(Eq): mean time of a cell's refreshes, the late ones counting more."""
-    target = fetched.target
-    if target.kind is not Kind.CELL or not fetched.elapsed_ms:
-        return target.execution_ms
-    before = fetched.elapsed_ms if target.execution_ms is None else target.execution_ms
-    return before + (fetched.elapsed_ms - before) / min(target.visits + 1, LATE_VISITS)
-
-
-def _holds(plan: Planned, at: datetime) -> bool:
-    return plan.until is None or plan.until > at
-
-
-def _adapted(plan: Planned, outcome: Outcome) -> float:
-    every = plan.schedule.every_hours
-    if outcome is Outcome.NEW:
-        return every
-    changed = outcome is Outcome.CHANGED
-    return next_interval(every, plan.least_hours, plan.most_hours, changed=changed)
-
-
 logger = logging.getLogger(__name__)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+HOUR_SECONDS = 3600
+# A cell's mean execution time is that of about its last visits.
+LATE_VISITS = 20
 # Of one difference that is computed in a process of its own; the largest takes about 1.5 s.
 MAX_DIFF_SECONDS, MAX_DIFF_MB = 5, 512
-HOUR_SECONDS = 3600
 UTC_ZONE = ZoneInfo("UTC")
 FEEDS = Intervals(6.0, 1.0, 672.0, planned_hours=4032.0)
 CELLS = Intervals(1.0, 1.0, 672.0)
@@ -227,64 +153,116 @@ def as_error(fetched: Fetched, what: str, error: Exception, rules: Rules) -> Vis
 
 def decide(fetched: Fetched, rules: Rules) -> Visit:
     """The outcome of a fetch and its target's next state; pure."""
+    target, intervals = fetched.target, rules.intervals(fetched.target)
     if fetched.outcome is Outcome.GONE:
-        visit = _gone(fetched, rules)
+        gone = target.consecutive_gone + 1
+        confirmed = gone >= rules.gone_confirmations
+        when = intervals.after_gone(fetched.at, confirmed=confirmed)
+        count = None if confirmed else f"{gone} of {rules.gone_confirmations} confirmations"
+        reason = "; ".join(filter(None, (fetched.reason, count))) or None
+        visit = Visit(fetched, Outcome.GONE, when, reason, consecutive_gone=gone, gone=confirmed)
     elif fetched.outcome in (Outcome.ERROR, Outcome.BLOCKED):
-        visit = _failed(fetched, fetched.outcome, rules)
+        errors = target.consecutive_errors + 1
+        # A host that refused is not asked again at the next run.
+        is_refused = fetched.outcome is Outcome.BLOCKED
+        after = intervals.after_refusals if is_refused else intervals.after_errors
+        visit = Visit(
+            fetched,
+            fetched.outcome,
+            after(fetched.at, errors),
+            fetched.reason,
+            consecutive_errors=errors,
+            consecutive_gone=target.consecutive_gone,
+        )
     else:
-        visit = _seen(fetched, rules)
-    if fetched.target.post and _done(visit, rules):
+        outcome, reason = (fetched.outcome, None) if fetched.outcome else compare(fetched)
+        when, every_hours = next_visit(fetched, outcome, rules.zone, intervals)
+        visit = Visit(
+            fetched,
+            outcome,
+            when,
+            reason,
+            update_size=update_size(fetched, outcome),
+            reread=reason in (EDITED, AGAIN),
+            history=past(fetched, outcome),
+            lies=lies(fetched, outcome),
+            every_hours=every_hours,
+        )
+    # The page of a feed's post need not be asked for again once it was seen, or is given up.
+    settled = visit.gone or visit.outcome in SEEN or visit.consecutive_errors >= rules.once_tries
+    if target.post and settled:
         visit.next_visit = NEVER
     visit.missed = missed(fetched)
     visit.execution_ms = execution_ms(fetched)
     return visit
 
 
-def _done(visit: Visit, rules: Rules) -> bool:
-    """Whether the page of a feed's post need not be asked for again."""
-    return visit.gone or visit.outcome in SEEN or visit.consecutive_errors >= rules.once_tries
+def past(fetched: Fetched, outcome: Outcome) -> History:
+    """The target's past with this look at it."""
+    at, before = (fetched.at - EPOCH) // MINUTE, fetched.target.history
+    if before is None or outcome is Outcome.NEW:
+        return History.begin(at)
+    if outcome is not Outcome.CHANGED:
+        return before.seen(at, changed=False)
+    return before.seen(at, changed=True, said=said(fetched))
 
 
-def _gone(fetched: Fetched, rules: Rules) -> Visit:
-    gone = fetched.target.consecutive_gone + 1
-    confirmed = gone >= rules.gone_confirmations
-    when = rules.intervals(fetched.target).after_gone(fetched.at, confirmed=confirmed)
-    count = None if confirmed else f"{gone} of {rules.gone_confirmations} confirmations"
-    reason = "; ".join(filter(None, (fetched.reason, count))) or None
-    return Visit(fetched, Outcome.GONE, when, reason, consecutive_gone=gone, gone=confirmed)
+def said(fetched: Fetched) -> int:
+    """When the page changed by its own account, in minutes since 1970; 0: it says nothing new."""
+    written = fetched.validators.last_modified
+    if not written or written == fetched.target.validators.last_modified:
+        return 0
+    try:
+        moment = parsedate_to_datetime(written)
+        moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+        return max(0, (moment - EPOCH) // MINUTE) if moment <= fetched.at else 0
+    except (ValueError, OverflowError):
+        return 0
 
 
-def _failed(fetched: Fetched, outcome: Outcome, rules: Rules) -> Visit:
+def lies(fetched: Fetched, outcome: Outcome) -> int:
+    """Visits so far at which Last-Modified was another and the content the same."""
+    before, now = fetched.target.validators.last_modified, fetched.validators.last_modified
+    lied = outcome is Outcome.UNCHANGED and None not in (before, now) and before != now
+    return fetched.target.lies + lied
+
+
+def next_visit(
+    fetched: Fetched, outcome: Outcome, zone: ZoneInfo, intervals: Intervals
+) -> tuple[datetime, float | None]:
+    """The time of the next visit, and the interval that an adaptive plan has from here on."""
+    plan, at = fetched.target.plan, fetched.at
+    if plan is None or not _holds(plan, at):
+        return intervals.after_seen(at), None
+    every = plan.schedule.every_hours if plan.adaptive else None
+    if every is not None and outcome is not Outcome.NEW:
+        changed = outcome is Outcome.CHANGED
+        every = next_interval(every, plan.least_hours, plan.most_hours, changed=changed)
+    planned = at + timedelta(hours=every) if every else calendar.next_visit(plan.schedule, zone, at)
+    longest = intervals.planned_hours or intervals.longest_hours
+    return min(planned, at + timedelta(hours=longest)), every
+
+
+def missed(fetched: Fetched) -> int:
+    """Visits of the plan that did not happen between the one that was due and this one."""
+    plan, due = fetched.target.plan, fetched.target.next_visit
+    if plan is None or due is None or fetched.push is not None or not _holds(plan, fetched.at):
+        return 0
+    periods = (fetched.at - due) / HOUR * plan.schedule.visits_per_week / WEEK_HOURS
+    return max(0, int(periods))
+
+
+def execution_ms(fetched: Fetched) -> float | None:
+    """The paper's avg(Eq): mean time of a cell's refreshes, the late ones counting more."""
     target = fetched.target
-    errors, intervals = target.consecutive_errors + 1, rules.intervals(target)
-    # A host that refused is not asked again at the next run.
-    is_refused = outcome is Outcome.BLOCKED
-    after = intervals.after_refusals if is_refused else intervals.after_errors
-    return Visit(
-        fetched,
-        outcome,
-        after(fetched.at, errors),
-        fetched.reason,
-        consecutive_errors=errors,
-        consecutive_gone=target.consecutive_gone,
-    )
+    if target.kind is not Kind.CELL or not fetched.elapsed_ms:
+        return target.execution_ms
+    before = fetched.elapsed_ms if target.execution_ms is None else target.execution_ms
+    return before + (fetched.elapsed_ms - before) / min(target.visits + 1, LATE_VISITS)
 
 
-def _seen(fetched: Fetched, rules: Rules) -> Visit:
-    outcome, reason = (fetched.outcome, None) if fetched.outcome else compare(fetched)
-    intervals = rules.intervals(fetched.target)
-    when, every_hours = next_visit(fetched, outcome, rules.zone, intervals)
-    return Visit(
-        fetched,
-        outcome,
-        when,
-        reason,
-        update_size=update_size(fetched, outcome),
-        reread=reason in (EDITED, AGAIN),
-        history=past(fetched, outcome),
-        lies=lies(fetched, outcome),
-        every_hours=every_hours,
-    )
+def _holds(plan: Planned, at: datetime) -> bool:
+    return plan.until is None or plan.until > at
 
 
 def compare(fetched: Fetched) -> tuple[Outcome, str | None]:
@@ -316,16 +294,26 @@ def update_size(fetched: Fetched, outcome: Outcome) -> int:
 def rules_of(session: Session) -> Rules:
     """The rules of a crawl: the wrapper's intervals, else the config's."""
     config, wrapper = session.config, session.wrapper
+    retry_hours = config.error_retry_seconds / HOUR_SECONDS
 
     def intervals(hours: float | None, default_hours: float, *, feeds: bool = False) -> Intervals:
         return Intervals(
             hours or default_hours,
             config.error_interval_hours,
             config.longest_hours(feeds=False),
-            config.error_retry_seconds / HOUR_SECONDS,
+            retry_hours,
             config.longest_hours(feeds=feeds),
         )
 
+    # What failed of cells that have a period is tried again in the next one.
+    error_hours = config.error_interval_hours
+    periods = {
+        cell.name: Intervals(
+            cell.every_hours, min(error_hours, cell.every_hours), cell.every_hours, retry_hours
+        )
+        for cell in definitions(wrapper)
+        if cell.every_hours is not None
+    }
     return Rules(
         intervals(wrapper.list_interval_hours, config.list_interval_hours),
         intervals(wrapper.item_interval_hours, config.item_interval_hours),
@@ -334,17 +322,5 @@ def rules_of(session: Session) -> Rules:
         intervals(None, config.feed_interval_hours, feeds=True),
         config.push_poll_hours,
         cells=intervals(None, config.cell_interval_hours),
-        periods=_periods(session),
+        periods=periods,
     )
-
-
-def _periods(session: Session) -> dict[str, Intervals]:
-    """Intervals of cells that have a period: what failed is tried again in the next one."""
-    error_hours = session.config.error_interval_hours
-    retry_hours = session.config.error_retry_seconds / HOUR_SECONDS
-    hours = {cell.name: cell.every_hours for cell in definitions(session.wrapper)}
-    return {
-        name: Intervals(every, min(error_hours, every), every, retry_hours)
-        for name, every in hours.items()
-        if every is not None
-    }

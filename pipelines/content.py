@@ -17,8 +17,8 @@ logger = logging.getLogger(__name__)
 INT64 = 2**63
 LARGEST_FLOAT = 10**308
 # MongoDB takes documents that are a hundred deep, of which some are its own.
-MOST_NESTED = 90
-OF_A_RESULT = {"columns", "rows"}
+MAX_NESTED = 90
+RESULT_KEYS = {"columns", "rows"}
 
 
 class ContentPipeline:
@@ -53,7 +53,7 @@ def fill(item: Fetched) -> None:
     item.content_hash = content_hash(item)
     if item.content is not None:
         item.content = with_storable_names(item.content)
-        if item.target.kind is Kind.CELL and item.content.keys() == OF_A_RESULT:
+        if item.target.kind is Kind.CELL and item.content.keys() == RESULT_KEYS:
             item.content["columns"] = list(map(storable_name, item.content["columns"]))
 
 
@@ -78,7 +78,7 @@ def _identity(link: Link) -> list[str]:
     return [link.kind, link.url, link.category or "", lastmod]
 
 
-def normal(value: Any, room: int = MOST_NESTED) -> Any:
+def normal(value: Any, room: int = MAX_NESTED) -> Any:
     """A value in its normal form: NFC, no NUL, no lone surrogates, times in milliseconds.
 
     room: so deep it may be nested still; raises ValueError where it is deeper
@@ -87,21 +87,17 @@ def normal(value: Any, room: int = MOST_NESTED) -> Any:
         clean = value.replace("\0", "").encode("utf-8", "replace").decode("utf-8")
         return normalized("NFC", clean).strip()
     if isinstance(value, dict | list | tuple):
-        return _normal_parts(value, room - 1)
+        if room < 1:
+            raise ValueError(f"nested more than {MAX_NESTED} deep")
+        if isinstance(value, dict):
+            return {normal(str(key)): normal(part, room - 1) for key, part in value.items()}
+        return [normal(part, room - 1) for part in value]
     if isinstance(value, int) and not -INT64 <= value < INT64:
         return float(value) if abs(value) < LARGEST_FLOAT else str(value)
     if isinstance(value, datetime):
         value = value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
         return value.replace(microsecond=value.microsecond // 1000 * 1000)
     return value
-
-
-def _normal_parts(value: Any, room: int) -> Any:
-    if room < 0:
-        raise ValueError(f"nested more than {MOST_NESTED} deep")
-    if isinstance(value, dict):
-        return {normal(str(key)): normal(entry, room) for key, entry in value.items()}
-    return [normal(entry, room) for entry in value]
 
 
 def digest(value: Any) -> str:

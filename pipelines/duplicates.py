@@ -53,25 +53,25 @@ def sketched(visit: Visit, scheme: Scheme) -> tuple[tuple[Candidate, ...], tuple
     target = visit.fetched.target
     source = source_of(target.spider, target.url, is_feed=target.kind is Kind.FEED)
     for key, content, published, edited in _posts(visit):
-        told = as_texts(content, visit.fetched.markup)
-        fields = {name: value for name, value in told.items() if name != "main_text"}
-        title, text = told.get("title"), told.get("main_text")
+        texts = as_texts(content, visit.fetched.markup)
+        fields = {name: value for name, value in texts.items() if name != "main_text"}
+        title, text = texts.get("title"), texts.get("main_text")
         sketch = sketch_of(scheme, title, text, fields, names)
         if sketch is None:
             emptied.append(key)
         else:
             created = created_at(published, visit.fetched.at)
-            known = sourced_text(source, title, text, fields, names) if scheme.weighs else None
-            one = Candidate(
-                key, created, sketch, edited, text=known, fences=dict([fence_of(target)]),
+            weighed = sourced_text(source, title, text, fields, names) if scheme.weighs else None
+            candidate = Candidate(
+                key, created, sketch, edited, text=weighed, fences=dict([fence_of(target)]),
                 seen=visit.fetched.at, source=id_of(source),
             )  # fmt: skip
-            candidates.append(one)
+            candidates.append(candidate)
     return tuple(candidates), tuple(emptied)
 
 
 def _posts(visit: Visit) -> Iterator[tuple[str, Mapping[str, Any], datetime | None, bool]]:
-    """Key, content, date and whether it may be known, of each post that a visit brought."""
+    """Key, content, date and whether it may be stored already, of each post of a visit."""
     if visit.collected is not None:
         edited = {key for key, _ in visit.collected.edited}
         for key, post in visit.collected.posts:
@@ -80,5 +80,5 @@ def _posts(visit: Visit) -> Iterator[tuple[str, Mapping[str, Any], datetime | No
     if visit.stores_content and target.kind is Kind.ITEM and content is not None:
         date = content.get("published")
         published = date if isinstance(date, datetime) else None
-        known = target.post is not None or target.content_hash is not None
-        yield target.post or target.key, content, published, known
+        is_stored = target.post is not None or target.content_hash is not None
+        yield target.post or target.key, content, published, is_stored

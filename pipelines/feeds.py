@@ -15,37 +15,112 @@ from crawler.items import SEEN, Collected, Fetched, Kind, KnownPost, Monitor, Ou
 from crawler.storage import feeds
 from crawler.utils.text import count
 from pipelines import changes
-from pipelines import changes as following
-from pipelines.changes import EPOCH, MINUTE, OfSession, Rules
+from pipelines.changes import EPOCH, HOUR, MINUTE, OfSession, Rules
 from schedules.first_look import FIRST_HOURS
 from schedules.history import CHANGE, MINUTES, History
 
+logger = logging.getLogger(__name__)
 DIGEST_BYTES = 8
-HOUR = timedelta(hours=1)
 
 
-def collect(fetched: Fetched, monitor: Monitor, known: Mapping[str, KnownPost] | None) -> Collected:
+class FeedsPipeline(OfSession):
+    """Turns a feed's Fetched into a Visit; all else passes untouched."""
+
+    async def process_item(self, item: Any) -> Any:
+        """Decide about a feed."""
+        if not isinstance(item, Fetched) or item.target.kind is not Kind.FEED:
+            return item
+        try:
+            return await self._decided(item)
+        except StorageError as error:
+            raise self.end_run(item.target, error) from None
+        except Exception as error:
+            logger.exception("Deciding about %s failed", item.target.url)
+            return changes.as_error(item, changes.UNDECIDED, error, self.rules)
+
+    async def _decided(self, item: Fetched) -> Visit:
+        read, db, target = self.session.patience.read, self.session.db, item.target
+        if item.outcome is not None and item.outcome not in SEEN:
+            return changes.decide(item, self.rules)
+        monitor = await read(lambda: feeds.monitor(db, target))
+        stored: Mapping[str, KnownPost] | None = None
+        if item.push is not None or item.content_hash != target.content_hash:
+            ids = [post.id for post in item.posts]
+            stored = await read(lambda: feeds.posts_by_id(db, target, ids))
+            if not stored and monitor.posts:
+                stored = await read(lambda: feeds.posts_by_link(db, target, item.posts))
+        visit = decide(item, self.rules, monitor, stored)
+        if visit.collected is not None and (doubted := visit.collected.doubted):
+            posts = count(doubted, "known post")
+            logger.info("%s: its hub sent other contents of %s, fetching it", target.url, posts)
+        if visit.has_new_content and item.posts and item.push is None:
+            other = await read(lambda: feeds.duplicate_of(db, item))
+            if other is not None:
+                visit.become_alias(other, "the same posts as")
+        return visit
+
+
+def decide(
+    fetched: Fetched, rules: Rules, monitor: Monitor, stored: Mapping[str, KnownPost] | None
+) -> Visit:
+    """The outcome of a fetch that saw the feed, and what it brought; pure."""
+    if fetched.document is None:
+        visit = changes.decide(fetched, rules)
+    else:
+        collected = collect(fetched, monitor, stored)
+        outcome = outcome_of(fetched, collected)
+        intervals = rules.intervals(fetched.target)
+        when, _ = changes.next_visit(fetched, outcome, rules.zone, intervals)
+        visit = Visit(
+            fetched,
+            outcome,
+            when,
+            update_size=changes.update_size(fetched, outcome),
+            history=past(fetched, collected),
+            collected=collected,
+        )
+        monitor = collected.monitor
+    # As planned, but rarely where posts are pushed to us, and only when the feed allows it.
+    planned_hours = (visit.next_visit - fetched.at) / HOUR
+    hours = poll_hours(planned_hours, monitor.push, fetched.at, rules.push_poll_hours)
+    when = fetched.at + timedelta(hours=hours)
+    allowed = not_before(when, fetched.at, monitor.bounds, fetched.at_least_hours)
+    longest = timedelta(hours=rules.feeds.longest_hours)
+    visit.next_visit = min(allowed, max(fetched.at + longest, visit.next_visit))
+    # Else a feed that is pushed to us often would never be asked again.
+    if fetched.push is not None and fetched.target.next_visit is not None:
+        visit.next_visit = fetched.target.next_visit
+    return visit
+
+
+def collect(
+    fetched: Fetched, monitor: Monitor, stored_posts: Mapping[str, KnownPost] | None
+) -> Collected:
     """What a document brought.
 
-    known: those of its posts that are stored, by id; None where the document is the last one
+    stored_posts: those of its posts that are, by id; None where the document is the last one
 
     A delivery brings new posts only. Its signature does not tell when it was signed: delivered
     again, an old document would bring old contents back. The feed itself tells which one counts.
     """
-    if known is None:
+    if stored_posts is None:
         return Collected(monitor=_after(fetched, monitor, 0, 0.0))
     before = fetched.target.history
     new, edited, doubted = [], [], 0
     for post in fetched.posts:
-        stored = known.get(post.id)
+        stored = stored_posts.get(post.id)
         is_other = stored is not None and stored.content_hash != post.content_hash
+        # A crash came between the post and the visit that brought it.
+        is_unacknowledged = stored is not None and (
+            before is None or _minutes(stored.first_seen) > before.until
+        )
         if is_other and fetched.push is not None:
             doubted += 1
-        elif stored is None or _unacknowledged(stored, before):
+        elif stored is None or is_unacknowledged:
             new.append((stored.key if stored else key_of(fetched, post), post))
         elif is_other:
             edited.append((stored.key, post))
-    missed = lost(fetched, monitor, len(new)) if new and not known else 0.0
+    missed = lost(fetched, monitor, len(new)) if new and not stored_posts else 0.0
     after = _after(fetched, monitor, len(new), missed)
     return Collected(tuple(new), tuple(edited), missed, doubted, after)
 
@@ -53,11 +128,6 @@ def collect(fetched: Fetched, monitor: Monitor, known: Mapping[str, KnownPost] |
 def key_of(fetched: Fetched, post: Post) -> str:
     """The `_id` of a post that is not stored yet."""
     return f"{fetched.target.key} {post.id}"
-
-
-def _unacknowledged(stored: KnownPost, before: History | None) -> bool:
-    """Whether a crash came between the post and the visit that brought it."""
-    return before is None or (stored.first_seen - EPOCH) // MINUTE > before.until
 
 
 def outcome_of(fetched: Fetched, collected: Collected) -> Outcome:
@@ -70,7 +140,7 @@ def outcome_of(fetched: Fetched, collected: Collected) -> Outcome:
 def lost(fetched: Fetched, monitor: Monitor, new: int) -> float:
     """Posts that left the document between two looks, estimated; 0 where none did.
 
-    Posts were lost when this document has nothing that is known. How many: the mean rate outside
+    Posts were lost when this document has no stored post. How many: the mean rate outside
     of the time between the last look and the oldest post that is left, over that time. Where the
     posts have no dates, that time is all since the last look, less the new posts.
     """
@@ -87,8 +157,8 @@ def lost(fetched: Fetched, monitor: Monitor, new: int) -> float:
         elapsed = (fetched.at - last) / HOUR
         rate = seen / watched_hours if watched_hours > 0 else 0.0
         return max(0.0, rate * elapsed - new)
-    gap, rest = (oldest - last) / HOUR, (fetched.at - oldest) / HOUR
-    span = watched_hours + rest
+    gap, covered = (oldest - last) / HOUR, (fetched.at - oldest) / HOUR
+    span = watched_hours + covered
     return (seen + new) / span * gap if span > 0 else 0.0
 
 
@@ -132,7 +202,11 @@ def past(fetched: Fetched, collected: Collected) -> History:
         return first_past(new, at)
     if at <= before.until:
         return before
-    records = [(before.until, at, _said(post, before.until, at)) for post in new]
+    records = []
+    for post in new:
+        dated = _minutes(post.published) if post.published else 0
+        # 0 where the date cannot be.
+        records.append((before.until, at, dated if before.until <= dated <= at else 0))
     oldest = _oldest(new)
     by = min(at, max(before.until, _minutes(oldest))) if oldest else at
     gone = [(before.until, by, 0)] * round(collected.missed)
@@ -145,25 +219,19 @@ def first_past(posts: Iterable[Post], at: int) -> History:
     at: the look, in minutes since 1970. Nothing where a post has no date.
     """
     posts = list(posts)
-    said = sorted(_minutes(post.published) for post in posts if post.published)
-    if len(said) < max(2, len(posts)):
+    dates = sorted(_minutes(post.published) for post in posts if post.published)
+    if len(dates) < max(2, len(posts)):
         return History.begin(at)
-    since = max(said[0], at - int(FIRST_HOURS * MINUTES))
-    records = [(since, at, moment) for moment in said if since < moment <= at]
+    since = max(dates[0], at - int(FIRST_HOURS * MINUTES))
+    records = [(since, at, moment) for moment in dates if since < moment <= at]
     return History.begin(since).extended(at, records) if since < at else History.begin(at)
-
-
-def _said(post: Post, after: int, by: int) -> int:
-    """When a post says it came, in minutes since 1970; 0 where that cannot be."""
-    moment = _minutes(post.published) if post.published else 0
-    return moment if after <= moment <= by else 0
 
 
 def _oldest(posts: Iterable[Post]) -> datetime | None:
     """The oldest date; None where a post has none."""
     dates = [post.published for post in posts]
-    known = [date for date in dates if date is not None]
-    return min(known) if known and len(known) == len(dates) else None
+    stated = [date for date in dates if date is not None]
+    return min(stated) if stated and len(stated) == len(dates) else None
 
 
 def _minutes(moment: datetime) -> int:
@@ -178,86 +246,3 @@ def digest(post_id: str) -> bytes:
 
 def _split(ids: bytes) -> list[bytes]:
     return [ids[i : i + DIGEST_BYTES] for i in range(0, len(ids), DIGEST_BYTES)]
-
-
-logger = logging.getLogger(__name__)
-
-
-class FeedsPipeline(OfSession):
-    """Turns a feed's Fetched into a Visit; all else passes untouched."""
-
-    async def process_item(self, item: Any) -> Any:
-        """Decide about a feed."""
-        if not isinstance(item, Fetched) or item.target.kind is not Kind.FEED:
-            return item
-        try:
-            return await self._decided(item)
-        except StorageError as error:
-            raise self.end_run(item.target, error) from None
-        except Exception as error:
-            logger.exception("Deciding about %s failed", item.target.url)
-            return changes.as_error(item, changes.UNDECIDED, error, self.rules)
-
-    async def _decided(self, item: Fetched) -> Visit:
-        read, db, target = self.session.patience.read, self.session.db, item.target
-        if item.outcome is not None and item.outcome not in SEEN:
-            return changes.decide(item, self.rules)
-        monitor = await read(lambda: feeds.monitor(db, target))
-        known: Mapping[str, KnownPost] | None = None
-        if item.push is not None or item.content_hash != target.content_hash:
-            ids = [post.id for post in item.posts]
-            known = await read(lambda: feeds.posts_by_id(db, target, ids))
-            if not known and monitor.posts:
-                known = await read(lambda: feeds.posts_by_link(db, target, item.posts))
-        visit = decide(item, self.rules, monitor, known)
-        if visit.collected is not None and (doubted := visit.collected.doubted):
-            posts = count(doubted, "known post")
-            logger.info("%s: its hub sent other contents of %s, fetching it", target.url, posts)
-        if visit.has_new_content and item.posts and item.push is None:
-            other = await read(lambda: feeds.duplicate_of(db, item))
-            if other is not None:
-                visit.become_alias(other, "the same posts as")
-        return visit
-
-
-def decide(
-    fetched: Fetched, rules: Rules, monitor: Monitor, known: Mapping[str, KnownPost] | None
-) -> Visit:
-    """The outcome of a fetch that saw the feed, and what it brought; pure."""
-    if fetched.document is None:
-        visit = changes.decide(fetched, rules)
-    else:
-        visit = _read(fetched, rules, monitor, known)
-    after = visit.collected.monitor if visit.collected else monitor
-    visit.next_visit = _politely(visit, rules, after)
-    # Else a feed that is pushed to us often would never be asked again.
-    if fetched.push is not None and fetched.target.next_visit is not None:
-        visit.next_visit = fetched.target.next_visit
-    return visit
-
-
-def _read(
-    fetched: Fetched, rules: Rules, monitor: Monitor, known: Mapping[str, KnownPost] | None
-) -> Visit:
-    collected = collect(fetched, monitor, known)
-    outcome = outcome_of(fetched, collected)
-    intervals = rules.intervals(fetched.target)
-    when, _ = following.next_visit(fetched, outcome, rules.zone, intervals)
-    return Visit(
-        fetched,
-        outcome,
-        when,
-        update_size=changes.update_size(fetched, outcome),
-        history=past(fetched, collected),
-        collected=collected,
-    )
-
-
-def _politely(visit: Visit, rules: Rules, monitor: Monitor) -> datetime:
-    """The next visit: as planned, rarely where posts are pushed to us, when the feed allows it."""
-    fetched, longest = visit.fetched, timedelta(hours=rules.feeds.longest_hours)
-    planned_hours = (visit.next_visit - fetched.at) / HOUR
-    hours = poll_hours(planned_hours, monitor.push, fetched.at, rules.push_poll_hours)
-    when = fetched.at + timedelta(hours=hours)
-    asked = not_before(when, fetched.at, monitor.bounds, fetched.at_least_hours)
-    return min(asked, max(fetched.at + longest, visit.next_visit))

@@ -20,10 +20,18 @@ from schedules.history import Floats, Ints
 from schedules.schedule import WEEK_HOURS, Schedule, Schedules
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-HOUR = 3_600_000
+MILLISECOND = timedelta(milliseconds=1)
+# In milliseconds, as all that follows.
+SECOND, HOUR, YEAR = 1000, 3_600_000, 8766 * 3_600_000
+# 1970 began on a Thursday; weeks are counted from the Monday after.
 MONDAY = 96 * HOUR
-YEAR = 8766 * HOUR
 FAR = 2**62
+MAX_DOUBLINGS = 20
+# Failures in a row after which a target is tried again soon; from the next one on it waits.
+QUICK_RETRIES = 2
+# How a page that is visited adaptively has its interval changed by what a visit finds.
+AFTER_CHANGE, AFTER_NONE = 0.5, 1.2
+MIN_HOURS = 1 / 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,33 +89,23 @@ def _jumps(zone: ZoneInfo, year: int) -> tuple[tuple[int, int], ...]:
     begin, end = datetime(year, 1, 1, tzinfo=UTC), datetime(year + 1, 1, 1, tzinfo=UTC)
     days = [begin + timedelta(days=day) for day in range((end - begin).days + 1)]
     offsets = [_offset(zone, day) for day in days]
-    return tuple(
-        (_jump(zone, day, offset), later)
-        for day, offset, later in zip(days[:-1], offsets[:-1], offsets[1:], strict=True)
-        if offset != later
-    )
-
-
-def _jump(zone: ZoneInfo, day: datetime, offset: int) -> int:
-    """The instant in the day from `day` on, to the second, at which the clock leaves an offset."""
-    before, after = 0, 24 * 3600
-    while after - before > 1:
-        middle = (before + after) // 2
-        if _offset(zone, day + timedelta(seconds=middle)) == offset:
-            before = middle
-        else:
-            after = middle
-    return (day - EPOCH) // timedelta(milliseconds=1) + after * 1000
+    jumps = []
+    for day, offset, later in zip(days[:-1], offsets[:-1], offsets[1:], strict=True):
+        if offset != later:
+            # The second of the day at which the clock leaves the offset.
+            before, after = 0, 24 * 3600
+            while after - before > 1:
+                middle = (before + after) // 2
+                is_before = _offset(zone, day + timedelta(seconds=middle)) == offset
+                before, after = (middle, after) if is_before else (before, middle)
+            jumps.append(((day - EPOCH) // MILLISECOND + after * SECOND, later))
+    return tuple(jumps)
 
 
 def _offset(zone: ZoneInfo, at: datetime) -> int:
     """Wall time minus instant, in milliseconds."""
     offset = at.astimezone(zone).utcoffset() or timedelta(0)
-    return offset // timedelta(milliseconds=1) - MONDAY
-
-
-SHORTEST = HOUR // 3600
-MILLISECOND = timedelta(milliseconds=1)
+    return offset // MILLISECOND - MONDAY
 
 
 def next_visit(schedule: Schedule, zone: ZoneInfo, after: datetime) -> datetime:
@@ -120,7 +118,10 @@ def next_visit(schedule: Schedule, zone: ZoneInfo, after: datetime) -> datetime:
         every, phase = _even(schedule.every_hours, schedule.phase_hours)
         at = int(_turn_at(every, phase, _turn(every, phase, since)))
     elif schedule.slots:
-        at = _next_slot(schedule, zone, since)
+        clock = WallClock.of(zone, since, since)
+        begin, cycle = clock.next_hour(since), schedule.weeks * WEEK_HOURS
+        wait = min((slot - begin) % cycle for slot in schedule.slots)
+        at = int(clock.reached(np.array(begin + wait)))
     else:
         raise ValueError("a schedule with neither slots nor an interval has no next visit")
     return EPOCH + at * MILLISECOND
@@ -142,14 +143,14 @@ def next_visits(schedules: Schedules, zone: ZoneInfo, after_hours: float) -> Flo
 
     inf where a schedule has neither slots nor an interval.
     """
-    after = _milliseconds(after_hours)
+    after = round(after_hours * HOUR)
     visits = np.full(len(schedules), np.inf)
-    some = np.diff(schedules.first) > 0
-    if some.any():
+    slotted = np.diff(schedules.first) > 0
+    if slotted.any():
         clock = WallClock.of(zone, after, after)
         begin = clock.next_hour(after)
-        wait = np.minimum.reduceat(_waits(schedules, begin), schedules.first[:-1][some])
-        visits[some] = clock.reached(begin + wait)
+        wait = np.minimum.reduceat(_waits(schedules, begin), schedules.first[:-1][slotted])
+        visits[slotted] = clock.reached(begin + wait)
     rows = np.flatnonzero(schedules.every_hours)
     every, phase = _even(schedules.every_hours[rows], schedules.phase_hours[rows])
     visits[rows] = _turn_at(every, phase, _turn(every, phase, after))
@@ -164,24 +165,34 @@ def visits_between(
     returns offsets (n + 1,) into the visits, and (v,) hours since 1970 (UTC), ascending for each
     target
     """
-    start, end = _milliseconds(start_hours), _milliseconds(end_hours)
-    slotted, even = _slotted(schedules, zone, start, end), _evenly(schedules, start, end)
-    target, at = (np.concatenate(parts) for parts in zip(slotted, even, strict=True))
+    start, end = round(start_hours * HOUR), round(end_hours * HOUR)
+    clock = WallClock.of(zone, start, end)
+    begin = clock.next_hour(start - 1)
+    length = max(clock.next_hour(end - 1) - begin, 0)
+    target = np.repeat(np.arange(len(schedules)), np.diff(schedules.first))
+    wait, cycle = _waits(schedules, begin), _cycles(schedules)
+    times = np.where(schedules.every_hours[target] > 0, 0, -((wait - length) // cycle))
+    # One axis for all targets, each with a stretch of its own.
+    stretch = length + 1
+    place = np.repeat(target * stretch + wait, times) + _counted(times) * np.repeat(cycle, times)
+    place.sort(kind="stable")  # quick, as most is in order
+    target, hour = np.divmod(place, stretch)
+    reached = clock.reached(begin + hour)
+    # Slots that daylight saving brings to one instant are one visit.
+    once = (np.diff(target, prepend=-1) > 0) | (np.diff(reached, prepend=-FAR) > 0)
+
+    rows = np.flatnonzero(schedules.every_hours)
+    every, phase = _even(schedules.every_hours[rows], schedules.phase_hours[rows])
+    turn = _turn(every, phase, start - 1)
+    times = (_turn(every, phase, end - 1) - turn).clip(0).astype(np.int64)
+    turns = np.repeat(turn, times) + _counted(times)
+    evenly = _turn_at(np.repeat(every, times), np.repeat(phase, times), turns)
+
+    target = np.concatenate([target[once], np.repeat(rows, times)])
+    at = np.concatenate([reached[once], evenly.astype(np.int64)])
     order = np.argsort(target, kind="stable")
     first = np.searchsorted(target[order], np.arange(len(schedules) + 1))
     return first, at[order] / HOUR
-
-
-def _milliseconds(hours: float) -> int:
-    return round(hours * HOUR)
-
-
-def _next_slot(schedule: Schedule, zone: ZoneInfo, after: int) -> int:
-    """As `next_visits`, for one; in milliseconds."""
-    clock = WallClock.of(zone, after, after)
-    begin, cycle = clock.next_hour(after), schedule.weeks * WEEK_HOURS
-    wait = min((slot - begin) % cycle for slot in schedule.slots)
-    return int(clock.reached(np.array(begin + wait)))
 
 
 def _cycles(schedules: Schedules) -> Ints:
@@ -194,35 +205,6 @@ def _waits(schedules: Schedules, begin: int) -> Ints:
     return (schedules.slots.astype(np.int64) - begin) % _cycles(schedules)
 
 
-def _slotted(schedules: Schedules, zone: ZoneInfo, start: int, end: int) -> tuple[Ints, Ints]:
-    """Targets and milliseconds of the visits at slots, from `start` on and before `end`."""
-    clock = WallClock.of(zone, start, end)
-    begin = clock.next_hour(start - 1)
-    length = max(clock.next_hour(end - 1) - begin, 0)
-    target = np.repeat(np.arange(len(schedules)), np.diff(schedules.first))
-    wait, cycle = _waits(schedules, begin), _cycles(schedules)
-    times = np.where(schedules.every_hours[target] > 0, 0, -((wait - length) // cycle))
-    # One axis for all targets, each with a stretch of its own.
-    stretch = length + 1
-    place = np.repeat(target * stretch + wait, times) + _counted(times) * np.repeat(cycle, times)
-    place.sort(kind="stable")  # quick, as most is in order
-    target, hour = np.divmod(place, stretch)
-    at = clock.reached(begin + hour)
-    once = (np.diff(target, prepend=-1) > 0) | (np.diff(at, prepend=-FAR) > 0)
-    return target[once], at[once]
-
-
-def _evenly(schedules: Schedules, start: int, end: int) -> tuple[Ints, Ints]:
-    """Targets and milliseconds of the visits of even intervals, from `start` on, before `end`."""
-    rows = np.flatnonzero(schedules.every_hours)
-    every, phase = _even(schedules.every_hours[rows], schedules.phase_hours[rows])
-    turn = _turn(every, phase, start - 1)
-    times = (_turn(every, phase, end - 1) - turn).clip(0).astype(np.int64)
-    turns = np.repeat(turn, times) + _counted(times)
-    at = _turn_at(np.repeat(every, times), np.repeat(phase, times), turns)
-    return np.repeat(rows, times), at.astype(np.int64)
-
-
 def _counted(counts: Ints) -> Ints:
     """0, 1, … below each count, one count after the other."""
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -231,7 +213,7 @@ def _counted(counts: Ints) -> Ints:
 def _even(every_hours: Floats | float, phase_hours: Floats | float) -> tuple[Floats, Floats]:
     """Interval and phase in milliseconds."""
     every = np.multiply(every_hours, HOUR)
-    if np.any(every < SHORTEST):
+    if np.any(every < SECOND):
         raise ValueError("an interval between visits is a second at least")
     return every, np.multiply(phase_hours, HOUR)
 
@@ -247,13 +229,6 @@ def _turn(every: Floats, phase: Floats, after: int) -> Floats:
 def _turn_at(every: Floats, phase: Floats, turn: Floats) -> Floats:
     """When the visits of these numbers are."""
     return np.rint(phase + turn * every)
-
-
-MOST_DOUBLINGS = 20
-# Failures in a row after which a target is tried again soon; from the next one on it waits.
-QUICK_RETRIES = 2
-# A visit after a failure is never due at the moment of the failure itself.
-FIRST_SHORTEST = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,11 +255,12 @@ class Intervals:
         longest = self.after_refusals(now, max(1, errors - QUICK_RETRIES))
         if errors > QUICK_RETRIES:
             return longest
-        return min(now + max(FIRST_SHORTEST, timedelta(hours=self.retry_hours)), longest)
+        # A visit after a failure is never due at the moment of the failure itself.
+        return min(now + max(MILLISECOND, timedelta(hours=self.retry_hours)), longest)
 
     def after_refusals(self, now: datetime, errors: int) -> datetime:
         """After `errors` >= 1 refusals in a row: doubling, never beyond the longest interval."""
-        hours = self.error_hours * 2 ** min(errors - 1, MOST_DOUBLINGS)
+        hours = self.error_hours * 2 ** min(errors - 1, MAX_DOUBLINGS)
         return now + timedelta(hours=min(hours, self.longest_hours))
 
     def after_gone(self, now: datetime, *, confirmed: bool) -> datetime:
@@ -293,14 +269,9 @@ class Intervals:
         return now + timedelta(hours=hours)
 
 
-AFTER_CHANGE = 0.5
-AFTER_NONE = 1.2
-SHORTEST_HOURS = 1 / 60
-
-
 def next_interval(every: float, least: float, most: float, *, changed: bool) -> float:
     """The interval from here on; all in hours, `least` and `most` bound it where they are > 0."""
     every *= AFTER_CHANGE if changed else AFTER_NONE
     if most:
         every = min(every, most)
-    return max(every, least, SHORTEST_HOURS)
+    return max(every, least, MIN_HOURS)

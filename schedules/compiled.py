@@ -35,6 +35,8 @@ from schedules.progress import announce
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Part = slice
+CHUNK = 20_000
 KERNELS = Path("freshet", "kernels")
 # The package whose packages import each other's kernels.
 PLANNER = "schedules"
@@ -44,7 +46,27 @@ MAX_VERSIONS = 8
 UNREADABLE = (OSError, EOFError, UnpicklingError, ValueError, TypeError, AttributeError)
 
 
-def places() -> tuple[Path, ...]:
+def compiled(function: Callable[P, R]) -> Callable[P, R]:
+    """The same function in machine code, made at its first call."""
+    kernel: Any = njit(nogil=True, error_model="numpy")(function)
+    kernel._cache = _KernelCache(function)
+    typed: Callable[P, R] = kernel
+    return typed
+
+
+def parts(n: int) -> Iterator[Part]:
+    """Slices that cover 0 to n; one, though empty, for none."""
+    for begin in range(0, max(n, 1), CHUNK):
+        yield slice(begin, min(begin + CHUNK, n))
+
+
+def spread_over(work: Callable[[Part], R], pieces: Iterator[Part]) -> list[R]:
+    """The results of `work` for each piece, in order; compiled kernels run side by side."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(work, pieces))
+
+
+def cache_folders() -> tuple[Path, ...]:
     """Return the folders of compiled kernels, the first to be read first.
 
     All are read, and what is compiled is written to each that can be written.
@@ -56,7 +78,7 @@ def places() -> tuple[Path, ...]:
     return (installed, home / KERNELS) if home.is_absolute() else (installed,)
 
 
-class _Kept(FunctionCache):
+class _KernelCache(FunctionCache):
     """The machine code of one function, by signature and processor, in several folders."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -67,7 +89,7 @@ class _Kept(FunctionCache):
         self._stamp = _stamp_of(self._module)
         self._files = {
             folder: self._file(folder)
-            for folder in (place / f"{self._module}-{self._stamp}" for place in places())
+            for folder in (place / f"{self._module}-{self._stamp}" for place in cache_folders())
         }
         self.enable()  # type: ignore[no-untyped-call]
 
@@ -106,28 +128,27 @@ class _Kept(FunctionCache):
             key = self._index_key(sig, data.codegen)  # type: ignore[no-untyped-call]
             self._keep(key, data._reduce())
 
-    def _keep(self, key: object, kernel: object, found: Path | None = None) -> None:
+    def _keep(self, key: object, kernel: object, source: Path | None = None) -> None:
         """Write to all folders, or to those that are read before the one where it was found."""
         for folder, file in self._files.items():
-            if folder == found:
+            if folder == source:
                 break
             with suppress(OSError):
                 if not folder.is_dir():
                     folder.mkdir(parents=True, exist_ok=True)
-                    _leave_few(folder, self._module)
+                    self._remove_old_versions(folder)
                 try:
                     file.save(key, kernel)  # type: ignore[no-untyped-call]
                 except UNREADABLE:
                     file.flush()  # type: ignore[no-untyped-call]
                     file.save(key, kernel)  # type: ignore[no-untyped-call]
 
-
-def _leave_few(newest: Path, module: str) -> None:
-    """Remove the oldest versions of a module beyond the MAX_VERSIONS."""
-    versions = [one for one in newest.parent.glob(f"{module}-*") if one != newest]
-    versions.sort(key=lambda one: one.stat().st_mtime, reverse=True)
-    for old in versions[MAX_VERSIONS - 1 :]:
-        shutil.rmtree(old, ignore_errors=True)
+    def _remove_old_versions(self, newest: Path) -> None:
+        """Leave MAX_VERSIONS of the module's folders, the newest among them."""
+        versions = list(newest.parent.glob(f"{self._module}-*"))
+        versions.sort(key=lambda folder: (folder == newest, folder.stat().st_mtime), reverse=True)
+        for old in versions[MAX_VERSIONS:]:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 @cache
@@ -139,46 +160,19 @@ def _stamp_of(module: str) -> str:
     """
     package = PLANNER if module.startswith(f"{PLANNER}.") else module.rpartition(".")[0]
     sources: dict[str, bytes] = {}
-    found = [module.removeprefix(f"{package}.")]
-    while found:
-        name = found.pop()
+    pattern = re.compile(rf"^\s*from {re.escape(package)}((?:\.\w+)*) import (\([^)]*\)|.*)", re.M)
+    names = [module.removeprefix(f"{package}.")]
+    while names:
+        name = names.pop()
         file = files(package).joinpath(*f"{name.replace('.', '/')}.py".split("/"))
         if name not in sources and file.is_file():
             sources[name] = file.read_bytes()
-            found += _imported(sources[name].decode(), package)
+            # What is imported may be a module, or something in it.
+            for place, imported in pattern.findall(sources[name].decode()):
+                names.append(place[1:])
+                names += [
+                    f"{place[1:]}.{word}".lstrip(".") for word in re.findall(r"\w+", imported)
+                ]
     parts = [numba.__version__.encode(), files(PLANNER).joinpath("compiled.py").read_bytes()]
     parts += [sources[name] for name in sorted(sources)]
     return sha256(b"\0".join(parts)).hexdigest()[:20]
-
-
-def _imported(source: str, package: str) -> Iterator[str]:
-    """Yield what a source imports of the package, as names in it: modules, and what is in them."""
-    pattern = rf"^\s*from {re.escape(package)}((?:\.\w+)*) import (\([^)]*\)|.*)"
-    for place, names in re.findall(pattern, source, re.M):
-        yield place[1:]
-        yield from (f"{place[1:]}.{name}".lstrip(".") for name in re.findall(r"\w+", names))
-
-
-def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """The same function in machine code, made at its first call."""
-    kernel: Any = njit(nogil=True, error_model="numpy")(function)
-    kernel._cache = _Kept(function)
-    typed: Callable[P, R] = kernel
-    return typed
-
-
-Part = slice
-Made = TypeVar("Made")
-CHUNK = 20_000
-
-
-def parts(n: int) -> Iterator[Part]:
-    """Slices that cover 0 to n; one, though empty, for none."""
-    for begin in range(0, max(n, 1), CHUNK):
-        yield slice(begin, min(begin + CHUNK, n))
-
-
-def spread_over(work: Callable[[Part], Made], pieces: Iterator[Part]) -> list[Made]:
-    """The results of `work` for each piece, in order; compiled kernels run side by side."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(work, pieces))

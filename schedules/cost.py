@@ -14,12 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from schedules.compiled import compiled
-from schedules.history import Floats
+from schedules.history import DAY_HOURS, Floats
 from schedules.schedule import WEEK_HOURS
 
-DAY_HOURS = 24.0
 # e^(2 * 300) still fits a double; a page that changes every half hour is as fast as one gets.
-MOST_RATE = 300.0
+MAX_RATE = 300.0
 
 
 class Objective(NamedTuple):

@@ -22,9 +22,21 @@ Flags = NDArray[np.bool_]
 CHANGE = np.dtype([("after", "<u4"), ("by", "<u4"), ("said", "<u4")])
 # Older changes leave, and with them the span they stood in: 512 are five weeks of a page that
 # changes between any two of fourteen daily visits, and 6 kB.
-MOST_CHANGES = 512
+MAX_CHANGES = 512
 MINUTES = 60
 DAY_HOURS = 24
+
+
+def offsets(counts: Ints) -> Ints:
+    """(n + 1,) where each of n rows begins, and the last one ends, from their (n,) lengths."""
+    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+
+
+def places_of(rows: Ints, first: Ints) -> tuple[Ints, Ints]:
+    """Offsets of some of the rows, and (k,) where their entries are. first: offsets of all."""
+    count = np.diff(first)[rows]
+    own = offsets(count)
+    return own, np.arange(own[-1]) + np.repeat(first[rows] - own[:-1], count)
 
 
 class Times(NamedTuple):
@@ -66,7 +78,7 @@ class History:
     def extended(self, until: int, records: Sequence[tuple[int, int, int]]) -> History:
         """The past up to a later look, with records (after, by, said) in the order of `by`."""
         changes = self.changes + np.array(records, CHANGE).tobytes()
-        surplus = len(changes) - MOST_CHANGES * CHANGE.itemsize
+        surplus = len(changes) - MAX_CHANGES * CHANGE.itemsize
         if surplus <= 0:
             return History(self.since, until, changes)
         forgotten = np.frombuffer(changes[:surplus], CHANGE)
@@ -93,9 +105,7 @@ class Histories:
 
     def of(self, rows: Ints) -> Histories:
         """The pasts of some of the targets."""
-        count = np.diff(self.first)[rows]
-        first = np.concatenate([[0], np.cumsum(count)])
-        place = np.arange(first[-1]) + np.repeat(self.first[rows] - first[:-1], count)
+        first, place = places_of(rows, self.first)
         return Histories(
             self.since[rows], self.until[rows], first, self.after[place], self.by[place]
         )

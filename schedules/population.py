@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from schedules.calendar import HOUR, WallClock
 from schedules.history import Floats, Ints
 
-OF_A_TARGET = ("key", "site", "group", "weight", "cost", "min_hours", "max_hours")
+PER_TARGET = ("key", "site", "group", "weight", "cost", "min_hours", "max_hours")
+# 1970 began on a Thursday; weeks are counted from the Monday after.
 MONDAY_HOURS = 96
-
 
 Keys = NDArray[np.uint64]
 
@@ -93,5 +93,5 @@ class Population:
 
     def of(self, rows: Ints) -> Population:
         """Some of the targets."""
-        own = {name: getattr(self, name)[rows] for name in OF_A_TARGET}
+        own = {name: getattr(self, name)[rows] for name in PER_TARGET}
         return replace(self, **own)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from schedules.history import Floats, Ints
+from schedules.history import Flags, Floats, Ints, offsets, places_of
 
 WEEK_HOURS = 168
 # Lengths of cycles, in weeks, the longest first: those of pages, and those of feeds. All divide the
@@ -70,9 +71,7 @@ class Schedules:
 
     def of(self, rows: Ints) -> Schedules:
         """The schedules of some of the targets."""
-        count = np.diff(self.first)[rows]
-        first = np.concatenate([[0], np.cumsum(count)])
-        place = np.arange(first[-1]) + np.repeat(self.first[rows] - first[:-1], count)
+        first, place = places_of(rows, self.first)
         return Schedules(
             self.weeks[rows], first, self.slots[place],
             self.every_hours[rows], self.phase_hours[rows],
@@ -100,24 +99,35 @@ class Schedules:
         every = WEEK_HOURS / visits_per_week
         return replace(cls.none(len(every)), every_hours=every, phase_hours=every * phase)
 
-    def same_as(self, other: Schedules) -> NDArray[np.bool_]:
+    @classmethod
+    def of_each(cls, schedules: Sequence[Schedule]) -> Schedules:
+        """The schedules of these targets."""
+        return cls(
+            np.array([each.weeks for each in schedules], np.uint8),
+            np.cumsum([0, *(len(each.slots) for each in schedules)]),
+            np.array([slot for each in schedules for slot in each.slots], np.uint16),
+            np.array([each.every_hours for each in schedules], np.float64),
+            np.array([each.phase_hours for each in schedules], np.float64),
+        )
+
+    def same_as(self, other: Schedules) -> Flags:
         """(n,) which targets have the same schedule in both."""
         count = np.diff(self.first)
         same = (self.weeks == other.weeks) & (count == np.diff(other.first))
         same &= (self.every_hours == other.every_hours) & (self.phase_hours == other.phase_hours)
         rows = np.flatnonzero(same & (count > 0))
         owner = np.repeat(rows, count[rows])
-        place = np.arange(len(owner)) - np.repeat(np.cumsum(count[rows]) - count[rows], count[rows])
+        place = np.arange(len(owner)) - np.repeat(offsets(count[rows])[:-1], count[rows])
         equal = self.slots[self.first[owner] + place] == other.slots[other.first[owner] + place]
         same[owner[~equal]] = False
-        result: NDArray[np.bool_] = same
+        result: Flags = same
         return result
 
 
-def chosen_of(left: NDArray[np.bool_], a: Schedules, b: Schedules) -> Schedules:
+def chosen_of(left: Flags, a: Schedules, b: Schedules) -> Schedules:
     """(n,) the schedules of `a` where `left`, else those of `b`."""
     count = np.where(left, np.diff(a.first), np.diff(b.first))
-    first = np.concatenate([[0], np.cumsum(count)])
+    first = offsets(count)
     offset = np.where(left, a.first[:-1], b.first[:-1] + len(a.slots)) - first[:-1]
     slots = np.concatenate([a.slots, b.slots])[np.arange(first[-1]) + np.repeat(offset, count)]
     return Schedules(

@@ -47,8 +47,14 @@ def describe(hours: Week) -> list[str]:
     """Windows that open these (168,) hours and no others; none where all or none are open."""
     if hours.all():
         return []
+    starts = np.flatnonzero(hours & ~np.roll(hours, 1))
+    ends = np.flatnonzero(hours & ~np.roll(hours, -1)) + 1
+    # The stretch that begins last ends first where it runs into the next week.
+    if len(starts) and ends[0] <= starts[0]:
+        ends = np.append(ends[1:], ends[0] + WEEK_HOURS)
+    stretches = zip(starts.tolist(), ends.tolist(), strict=True)
     days: dict[str, list[int]] = {}
-    for day, start, end in sorted(_windows(hours)):
+    for day, start, end in sorted(window for stretch in stretches for window in _split(*stretch)):
         whole = end - start == DAY_HOURS
         days.setdefault("" if whole else f"{start:02}:00-{end:02}:00", []).append(day)
     return [f"{day_names(listed)} {clock}".strip() for clock, listed in days.items()]
@@ -67,16 +73,20 @@ def _covered(windows: Iterable[str]) -> Week:
 
 def _read(window: str) -> tuple[list[int], int, int]:
     """Days on which a window begins, at which hour, and for how many hours."""
-    found = _WINDOW.fullmatch(window.strip())
-    if not found or not found[0]:
+    match = _WINDOW.fullmatch(window.strip())
+    if not match or not match[0]:
         raise ValueError(
             f"{window!r} is no window: write days, hours or both, such as "
             "'Mon-Fri 08:00-18:00', '22:00-06:00' or 'Sat,Sun'"
         )
-    days = _days(found["days"]) if found["days"] else list(range(7))
-    if not found["hours"]:
+    days = [] if match["days"] else list(range(7))
+    for first, last in _RANGES.findall(match["days"] or ""):
+        begin = DAYS.index(first[:3].title())
+        length = (DAYS.index((last or first)[:3].title()) - begin) % 7 + 1
+        days += [(begin + day) % 7 for day in range(length)]
+    if not match["hours"]:
         return days, 0, DAY_HOURS
-    start, start_minute, end, end_minute = (int(part) for part in found.groups()[-4:])
+    start, start_minute, end, end_minute = (int(part) for part in match.groups()[-4:])
     if start_minute or end_minute:
         raise ValueError(f"{window!r}: a window begins and ends on the hour, minutes are 00")
     if start >= DAY_HOURS or end > DAY_HOURS:
@@ -86,31 +96,11 @@ def _read(window: str) -> tuple[list[int], int, int]:
     return days, start, (end - start - 1) % DAY_HOURS + 1
 
 
-def _days(text: str) -> list[int]:
-    days = []
-    for first, last in _RANGES.findall(text):
-        start = DAYS.index(first[:3].title())
-        end = DAYS.index((last or first)[:3].title())
-        days += [(start + day) % 7 for day in range((end - start) % 7 + 1)]
-    return days
-
-
-def _windows(hours: Week) -> Iterator[tuple[int, int, int]]:
-    """Day, first hour and end of windows that make up these hours, of which not all are open.
-
-    An end before the first hour is on the next day.
-    """
-    starts = np.flatnonzero(hours & ~np.roll(hours, 1))
-    ends = np.flatnonzero(hours & ~np.roll(hours, -1)) + 1
-    # The stretch that begins last ends first where it runs into the next week.
-    if len(starts) and ends[0] <= starts[0]:
-        ends = np.append(ends[1:], ends[0] + WEEK_HOURS)
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        yield from _split(start, end)
-
-
 def _split(start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Windows for the hours of the week from `start` to `end`, which may lie in the next week."""
+    """Day, first hour and end of windows for the hours of the week from `start` to `end`.
+
+    `end` may lie in the next week. A window that ends before its first hour ends on the next day.
+    """
     day, hour = divmod(start, DAY_HOURS)
     if DAY_HOURS - hour < end - start < DAY_HOURS:
         yield day % 7, hour, end % DAY_HOURS

@@ -1,4 +1,7 @@
-"""One price for a request over all targets: the steps worth most are bought until the budget is."""
+"""One price for a request over all targets: the steps worth most are bought within the budget.
+
+The price is the Lagrange multiplier of the budget, the shadow price of one more visit.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,6 @@ from schedules.history import Floats, Ints
 # Share of its value by which a visit that a target has is preferred to one that it has not.
 DEAD_BAND = 0.1
 
-
 Floats32 = NDArray[np.float32]
 
 
@@ -24,8 +26,8 @@ class Steps(NamedTuple):
     """
 
     first: Ints
-    visits: NDArray[np.float32]
-    value: NDArray[np.float32]
+    visits: Floats32
+    value: Floats32
     option: NDArray[np.uint8]
 
 
@@ -61,7 +63,10 @@ def buy(
     owner = np.repeat(np.arange(len(key), dtype=np.int32), np.diff(steps.first))
     value, more = steps.value, np.diff(steps.visits, prepend=np.float32(0))
     if present is not None:
-        value = value * _preference(steps.visits, present.astype(np.float32)[owner])
+        had = present.astype(np.float32)[owner]
+        has = steps.visits <= had * np.float32(1 + 1e-6)
+        preferred = np.where(has, np.float32(1 + DEAD_BAND), np.float32(1 - DEAD_BAND))
+        value = value * np.where(had > 0, preferred, np.float32(1))
     optional = np.isfinite(value)
     left = budget * (1 + 1e-9) - least_visits(steps)
     order = np.flatnonzero(optional)
@@ -80,10 +85,3 @@ def buy(
     taken = np.bincount(owner[bought], minlength=len(key))
     taken += np.bincount(owner[even], minlength=len(key))
     return Purchase(steps.first[:-1] + taken, price, sold_out)
-
-
-def _preference(visits: Floats32, present: Floats32) -> Floats32:
-    """(m,) more than 1 for visits that a target has, less for others; 1 where it has none yet."""
-    had = visits <= present * np.float32(1 + 1e-6)
-    preferred = np.where(had, np.float32(1 + DEAD_BAND), np.float32(1 - DEAD_BAND))
-    return np.where(present > 0, preferred, np.float32(1))

@@ -1,13 +1,13 @@
 """The default policy: least expected staleness and age for the requests, slot by slot.
 
-Every target offers what it could buy (`place.options`), one price decides over all of them
-(`allocate.buy`), and the slots bought are polished. A target keeps the schedule it has as long as a
-new one would save less than a small share of a visit: so plans are stable, and moves pay.
+Every target offers what it could buy (`placement.options`), one price decides over all of them
+(`allocate.buy`), and the slots bought are improved by local search. A target keeps the schedule it
+has as long as a new one would save less than a small share of a visit: so plans are stable, and
+moves pay.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from schedules.allocation.allocate import Purchase, Steps, buy, least_visits
 from schedules.allocation.outlook import AGE, STALE, Draft, Outlook, outlook
 from schedules.compiled import Part, compiled, parts, spread_over
-from schedules.cost import MOST_RATE, Objective, curves
+from schedules.cost import MAX_RATE, Objective, curves
 from schedules.estimation.estimate import Estimate
-from schedules.history import DAY_HOURS, Flags, Floats, Ints
-from schedules.placement.leveling import (
+from schedules.history import DAY_HOURS, Flags, Floats, Ints, offsets
+from schedules.placement.load import (
     Caps,
     balanced,
     day_tolls,
@@ -30,7 +30,7 @@ from schedules.placement.leveling import (
     site_days,
 )
 from schedules.placement.placement import (
-    MOST_SLOTS,
+    MAX_SLOTS,
     RARE,
     Limits,
     allows,
@@ -45,7 +45,16 @@ from schedules.terms import CEILING, EXPLORATION, FLOOR, PRICE, WEEK_DAYS, Budge
 DEAD_BAND = 0.3
 # Hours of a week that differ by less than this share of a visit's price are as good.
 INDIFFERENCE = 0.05
-
+# Targets watched for less have even intervals, to learn the hours of their changes: a week of
+# visits and a few days, as longer costs more than it teaches.
+KNOWN_HOURS = 240.0
+# So many targets tell the price and the tolls for all.
+ENOUGH = 4_000
+# What nobody would buy at a much lower price need not be worked out.
+WORTH_OFFERING = 0.7
+FIRST_GUESS, LOWEST = 16.0, 1e-3
+# Rare visits that may not wait can fill one week more than others; the next try spends less.
+TRIES = 3
 
 Columns = tuple[NDArray[Any], ...]
 
@@ -86,45 +95,37 @@ class Targets(NamedTuple):
 def targets(estimate: Estimate, part: Part, toll: Floats) -> Targets:
     """The targets of a part. toll: (s, 168) price of each hour; inf where closed."""
     population = estimate.population
+    # Each target feels the toll of a day a little differently, so that not all move at once.
+    days = np.arange(0, 56, 8, dtype=np.uint64)
+    chance = (population.key[part][:, None] >> days) % np.uint64(256)
     return Targets(
         estimate.profiles(part),
-        np.minimum(estimate.rates(part).node, MOST_RATE),
+        np.minimum(estimate.rates(part).node, MAX_RATE),
         (population.weight / population.cost)[part],
         population.min_hours[part],
         population.max_hours[part],
         population.site[part],
         (population.key[part] % np.uint64(WEEK_HOURS)).astype(np.int64),
         toll,
-        _dither(population.key[part]),
+        1 + INDIFFERENCE * (chance / 255 - 0.5),
     )
-
-
-def _dither(key: NDArray[np.uint64]) -> Floats:
-    """(m, 7) how a target feels the toll of each day: near 1, so that not all move at once."""
-    chance = (key[:, None] >> np.arange(0, 56, 8, dtype=np.uint64)) % np.uint64(256)
-    result: Floats = 1 + INDIFFERENCE * (chance / 255 - 0.5)
-    return result
 
 
 def offers(estimate: Estimate, aim: Objective, toll: Floats, least: float) -> Offers:
     """All that the targets could buy for more than `least` a visit."""
-    work = partial(_offers_of, estimate, aim, toll, least)
-    pieces = spread_over(work, parts(len(estimate.population)))
+    pieces = spread_over(
+        lambda part: _offers(targets(estimate, part, toll), aim, least),
+        parts(len(estimate.population)),
+    )
+    return joined(pieces)
+
+
+def joined(pieces: list[Columns]) -> Offers:
+    """The offers of all parts, from what a kernel returned for each."""
     counts, visits, value, option, rare, slots, order, full = (
         np.concatenate(column) for column in zip(*pieces, strict=True)
     )
-    steps = Steps(_offsets(counts), visits, value, option)
-    return Offers(steps, rare, _offsets(slots), order, full)
-
-
-def _offers_of(
-    estimate: Estimate, aim: Objective, toll: Floats, least: float, part: Part
-) -> Columns:
-    return _offers(targets(estimate, part, toll), aim, least)
-
-
-def _offsets(counts: Ints) -> Ints:
-    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    return Offers(Steps(offsets(counts), visits, value, option), rare, offsets(slots), order, full)
 
 
 @compiled
@@ -140,7 +141,7 @@ def _limits(t: Targets, i: int, price: float) -> Limits:
 @compiled
 def _offers(t: Targets, aim: Objective, least: float) -> Columns:
     m = len(t.worth)
-    size = m * (RARE + MOST_SLOTS)
+    size = m * (RARE + MAX_SLOTS)
     counts, slots = np.empty(m, np.int64), np.empty(m, np.int64)
     visits, value = np.empty(size, np.float32), np.empty(size, np.float32)
     option, order = np.empty(size, np.uint8), np.empty(size, np.uint8)
@@ -150,15 +151,15 @@ def _offers(t: Targets, aim: Objective, least: float) -> Columns:
     for i in range(m):
         limits = _limits(t, i, least / t.worth[i])
         c = curves(t.profile[i], t.node[i], weight)
-        found = options(c, aim, limits, least / t.worth[i])
-        counts[i], slots[i] = len(found.option), len(found.slots)
-        rare[i], full[i] = found.rare, found.full
+        choice = options(c, aim, limits, least / t.worth[i])
+        counts[i], slots[i] = len(choice.option), len(choice.slots)
+        rare[i], full[i] = choice.rare, choice.full
         for j in range(counts[i]):
-            visits[used + j] = found.visits[j]
-            value[used + j] = found.value[j] * t.worth[i]
-            option[used + j] = found.option[j]
+            visits[used + j] = choice.visits[j]
+            value[used + j] = choice.value[j] * t.worth[i]
+            option[used + j] = choice.option[j]
         for j in range(slots[i]):
-            order[placed + j] = found.slots[j]
+            order[placed + j] = choice.slots[j]
         used, placed = used + counts[i], placed + slots[i]
     steps = visits[:used].copy(), value[:used].copy(), option[:used].copy()
     return counts, steps[0], steps[1], steps[2], rare, slots, order[:placed].copy(), full
@@ -176,7 +177,7 @@ def schedules_of(
     rare = option < weekly
     weeks = np.array(cycles)[np.minimum(option, weekly)]
     count = np.where(rare, 1, option - weekly + 1)
-    first = _offsets(count)
+    first = offsets(count)
     place = np.arange(first[-1]) - np.repeat(first[:-1], count)
     slots = offers.order[np.repeat(offers.begin[:-1], count) + place].astype(np.int64)
     week = first_weeks(weeks, key) * WEEK_HOURS
@@ -197,8 +198,8 @@ def settled(
 
     def work(part: Part) -> tuple[Floats, Floats]:
         t = targets(estimate, part, toll)
-        mine, before = _timetable(new, slots, part), _timetable(old, old_slots, part)
-        return _settle(t, aim, price, mine, before, kept[part])
+        after, before = _timetable(new, slots, part), _timetable(old, old_slots, part)
+        return _settle(t, aim, price, after, before, kept[part])
 
     pieces = spread_over(work, parts(len(new)))
     stale, age = (np.concatenate(column) for column in zip(*pieces, strict=True))
@@ -261,61 +262,37 @@ def _tolls(limits: Limits, slots: Ints) -> float:
     return total
 
 
-# A week of looks and a few days: longer costs more than it teaches.
-KNOWN_HOURS = 240.0
-
-
 def exploring(
-    believed: Estimate, schedules: Schedules, known: Outlook
+    believed: Estimate, schedules: Schedules, expected: Outlook
 ) -> tuple[Schedules, Outlook, Flags]:
     """Even intervals with as many visits for those that are hardly known; (n,) which they are.
 
     Rare visits stay: one or less a week teaches nothing about hours.
     """
-    hardly = _hardly_known(believed) & _may_be_even(believed, schedules)
-    rows = np.flatnonzero(hardly)
-    if not len(rows):
-        return schedules, known, hardly
-    visits = np.where(hardly, schedules.visits_per_week, 1.0)
-    even = Schedules.even(visits, even_phase(believed.population.key))
-    return chosen_of(hardly, even, schedules), _replaced(known, believed, even, rows), hardly
-
-
-def _hardly_known(believed: Estimate) -> Flags:
-    histories = believed.histories
-    known: Flags = histories.until - histories.since >= KNOWN_HOURS
-    return ~known
-
-
-def _may_be_even(believed: Estimate, schedules: Schedules) -> Flags:
-    """(n,) whether an even interval keeps to open hours and limits."""
-    population, visits = believed.population, schedules.visits_per_week
+    histories, population = believed.histories, believed.population
+    is_known: Flags = histories.until - histories.since >= KNOWN_HOURS
+    # An even interval comes at all hours, and has to keep the limits.
+    visits = schedules.visits_per_week
     every = WEEK_HOURS / np.maximum(visits, 1e-9)
     always = np.all(population.open_hours, axis=1)[population.site]
     within = (every >= population.min_hours) & (every <= population.max_hours)
-    often: Flags = (schedules.weeks == 1) & (visits > 1) & always & within
-    return often
-
-
-def _replaced(known: Outlook, believed: Estimate, even: Schedules, rows: Ints) -> Outlook:
-    stale, age = known.stale.copy(), known.age_days.copy()
+    explored = ~is_known & (schedules.weeks == 1) & (visits > 1) & always & within
+    rows = np.flatnonzero(explored)
+    if not len(rows):
+        return schedules, expected, explored
+    even = Schedules.even(np.where(explored, visits, 1.0), even_phase(population.key))
+    stale, age = expected.stale.copy(), expected.age_days.copy()
     stale[rows], age[rows] = outlook(believed.of(rows), even.of(rows))
-    return Outlook(stale, age)
-
-
-# So many targets tell the price and the tolls for all.
-ENOUGH = 4_000
-# What nobody would buy at a much lower price need not be worked out.
-WORTH_OFFERING = 0.7
-FIRST_GUESS, LOWEST = 16.0, 1e-3
-# Rare visits that may not wait can fill one week more than others; the next try spends less.
-TRIES = 3
+    return chosen_of(explored, even, schedules), Outlook(stale, age), explored
 
 
 def draft(believed: Estimate, terms: Terms, now: float, present: Schedules) -> Draft:
     """The best schedules for the budget, those of the present where others are hardly better."""
-    population = believed.population
-    toll, price = _prices(believed, terms, now)
+    population, last = believed.population, believed.histories.until
+    sample, share = sampled(believed)
+    small = _Sample(sample, terms, now, share)
+    days = day_tolls(small.loads, Caps.of(terms, population, share), population.sites)
+    toll, price = small.toll(days), small.bought(days)[1]
     offered = offers(believed, terms.aim, toll, WORTH_OFFERING * price)
     whole, least = terms.budget_per_day * WEEK_DAYS, least_visits(offered.steps)
     if least > whole * (1 + 1e-6):
@@ -324,33 +301,18 @@ def draft(believed: Estimate, terms: Terms, now: float, present: Schedules) -> D
     budget = max(whole - 1, least)
     for _ in range(TRIES):
         bought = buy(offered.steps, population.key, budget, present.visits_per_week)
-        made = _made(believed, terms, now, present, toll, offered, bought)
-        over = fullest_week(made.schedules) - whole
+        new = schedules_of(bought.chosen, offered, population.key, PAGE_CYCLES)
+        schedules, expected = settled(believed, terms.aim, toll, bought.price, new, present)
+        schedules = in_time(schedules, ~schedules.same_as(present), population, last, now)
+        schedules, expected, explored = exploring(believed, schedules, expected)
+        schedules = balanced(schedules, population, last, now)
+        over = fullest_week(schedules) - whole
         if over <= 1e-6:
             break
         budget = max(budget - over, least)
-    return made
-
-
-def _made(
-    believed: Estimate,
-    terms: Terms,
-    now: float,
-    present: Schedules,
-    toll: Floats,
-    offers: Offers,
-    bought: Purchase,
-) -> Draft:
-    """What was bought, as schedules that keep the present ones where these are as good."""
-    population, last = believed.population, believed.histories.until
-    new = schedules_of(bought.chosen, offers, population.key, PAGE_CYCLES)
-    schedules, outlook = settled(believed, terms.aim, toll, bought.price, new, present)
-    schedules = in_time(schedules, ~schedules.same_as(present), population, last, now)
-    schedules, outlook, explored = exploring(believed, schedules, outlook)
-    schedules = balanced(schedules, population, last, now)
-    value, worth, bound = why(offers, bought)
+    value, worth, bound = why(offered, bought)
     bound = np.where(explored, EXPLORATION, bound).astype(np.uint8)
-    return Draft(schedules, outlook, value, worth, bound, bought.price)
+    return Draft(schedules, expected, value, worth, bound, bought.price)
 
 
 def why(offers: Offers, bought: Purchase) -> tuple[Floats, Floats, NDArray[np.uint8]]:
@@ -369,15 +331,6 @@ def why(offers: Offers, bought: Purchase) -> tuple[Floats, Floats, NDArray[np.ui
     return value, worth, np.select([floor, ceiling], [FLOOR, CEILING], PRICE).astype(np.uint8)
 
 
-def _prices(believed: Estimate, terms: Terms, now: float) -> tuple[Floats, float]:
-    """(s, 168) tolls of the hours of the local week, inf where closed; the price of a request."""
-    population = believed.population
-    some, share = sampled(believed)
-    sample = _Sample(some, terms, now, share)
-    tolls = day_tolls(sample.loads, Caps.of(terms, population, share), population.sites)
-    return sample.toll(tolls), sample.bought(tolls)[1]
-
-
 def sampled(believed: Estimate) -> tuple[Estimate, float]:
     """Some of the targets where there are very many, and their share of all."""
     n = len(believed.population)
@@ -387,26 +340,26 @@ def sampled(believed: Estimate) -> tuple[Estimate, float]:
 
 
 class _Sample:
-    """The market in small: what targets buy at given tolls."""
+    """The allocation in small: what a sample of the targets buys at given tolls."""
 
-    def __init__(self, some: Estimate, terms: Terms, now: float, share: float) -> None:
-        self.some, self.aim = some, terms.aim
+    def __init__(self, believed: Estimate, terms: Terms, now: float, share: float) -> None:
+        self.believed, self.aim = believed, terms.aim
         self.budget = terms.budget_per_day * WEEK_DAYS * share
-        self.ahead = some.population.ahead(now)
+        self.ahead = believed.population.ahead(now)
         local = np.arange(WEEK_HOURS) - self.ahead[:, None]
         self.utc_day = local % WEEK_HOURS // DAY_HOURS
         self.least = FIRST_GUESS
 
     def toll(self, tolls: Floats) -> Floats:
         """(s, 168) of the local hours, from (s, 7) of the UTC days."""
-        closed = np.where(self.some.population.open_hours, 0.0, np.inf)
+        closed = np.where(self.believed.population.open_hours, 0.0, np.inf)
         return np.take_along_axis(tolls, self.utc_day, 1) + closed
 
     def bought(self, tolls: Floats) -> tuple[Schedules, float]:
         """What is bought, and the price of the last visit."""
-        key, toll = self.some.population.key, self.toll(tolls)
+        key, toll = self.believed.population.key, self.toll(tolls)
         while True:
-            offered = offers(self.some, self.aim, toll, self.least)
+            offered = offers(self.believed, self.aim, toll, self.least)
             purchase = buy(offered.steps, key, self.budget)
             # All was sold: there are buyers for less.
             if self.least <= LOWEST or not purchase.sold_out:
@@ -419,6 +372,7 @@ class _Sample:
         """(s, 7) visits of each site on each UTC day of the week, and the price."""
         bought, price = self.bought(tolls)
         toll, none = self.toll(tolls), Schedules.none(len(bought))
-        schedules, _ = settled(self.some, self.aim, toll, price, bought, none)
-        site = self.some.population.site
-        return site_days(schedules, self.ahead[site], site, self.some.population.sites), price
+        schedules, _ = settled(self.believed, self.aim, toll, price, bought, none)
+        population = self.believed.population
+        ahead = self.ahead[population.site]
+        return site_days(schedules, ahead, population.site, population.sites), price

@@ -8,14 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules.compiled import Part, compiled, parts, spread_over
-from schedules.cost import MOST_RATE, Objective, curves
+from schedules.cost import MAX_RATE, Objective, curves
 from schedules.estimation.estimate import Estimate
 from schedules.history import Floats, Ints
 from schedules.placement.placement import cycle_cost
 from schedules.schedule import WEEK_HOURS, Schedules
+from schedules.terms import WEEK_DAYS
 
 STALE, AGE = Objective(1.0, 0.0, 0.0), Objective(0.0, 1.0, 0.0)
-WEEK_DAYS = 7.0
 
 
 class Outlook(NamedTuple):
@@ -29,13 +29,19 @@ def outlook(believed: Estimate, schedules: Schedules) -> Outlook:
     """The outlook of any schedules under what is believed."""
 
     def work(part: Part) -> Outlook:
-        node = np.minimum(believed.rates(part).node, MOST_RATE)
+        node = np.minimum(believed.rates(part).node, MAX_RATE)
         first = schedules.first[part.start : part.stop + 1]
         slots = schedules.slots[first[0] : first[-1]].astype(np.int64)
         weeks = schedules.weeks[part].astype(np.int64)
         slotted = _slotted(believed.profiles(part), node, weeks, first - first[0], slots)
-        even, at_even = _even(node, schedules.every_hours[part]), schedules.every_hours[part] > 0
-        return Outlook(*(np.where(at_even, a, b) for a, b in zip(even, slotted, strict=True)))
+        # Even visits of a Poisson process (Cho and Garcia-Molina 2003), over the rate's nodes.
+        every = schedules.every_hours[part]
+        interval = np.maximum(every, 1e-9)[:, None] / WEEK_HOURS
+        x = node * interval
+        fresh = np.where(x > 1e-6, -np.expm1(-x) / np.maximum(x, 1e-9), 1 - x / 2)
+        age = np.where(x > 1e-3, 0.5 - (1 - fresh) / np.maximum(x, 1e-9), x / 6)
+        even = 1 - fresh.mean(1), (age * interval).mean(1) * WEEK_DAYS
+        return Outlook(*(np.where(every > 0, a, b) for a, b in zip(even, slotted, strict=True)))
 
     pieces = spread_over(work, parts(len(schedules)))
     return Outlook(*(np.concatenate(column) for column in zip(*pieces, strict=True)))
@@ -48,21 +54,12 @@ def _slotted(
     stale, age = np.ones(len(weeks)), np.full(len(weeks), np.inf)
     weight = np.full(node.shape[1], 1 / node.shape[1])
     for i in range(len(weeks)):
-        mine = slots[first[i] : first[i + 1]]
-        if len(mine):
+        own = slots[first[i] : first[i + 1]]
+        if len(own):
             c = curves(profile[i], node[i], weight)
-            stale[i] = cycle_cost(c, STALE, weeks[i], mine) / WEEK_HOURS
-            age[i] = cycle_cost(c, AGE, weeks[i], mine) / WEEK_HOURS
+            stale[i] = cycle_cost(c, STALE, weeks[i], own) / WEEK_HOURS
+            age[i] = cycle_cost(c, AGE, weeks[i], own) / WEEK_HOURS
     return stale, age
-
-
-def _even(node: Floats, every_hours: Floats) -> tuple[Floats, Floats]:
-    """Even visits of a Poisson process (Cho and Garcia-Molina 2003), over the nodes of its rate."""
-    weeks = np.maximum(every_hours, 1e-9)[:, None] / WEEK_HOURS
-    x = node * weeks
-    fresh = np.where(x > 1e-6, -np.expm1(-x) / np.maximum(x, 1e-9), 1 - x / 2)
-    age = np.where(x > 1e-3, 0.5 - (1 - fresh) / np.maximum(x, 1e-9), x / 6)
-    return 1 - fresh.mean(1), (age * weeks).mean(1) * WEEK_DAYS
 
 
 class Draft(NamedTuple):

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from schedules.allocation import optimal as market
-from schedules.allocation import policies as rules
-from schedules.allocation.optimal import draft, sampled
-from schedules.allocation.outlook import Draft, outlook
+from schedules.allocation import optimal, policies
+from schedules.allocation.outlook import outlook
 from schedules.compiled import parts, spread_over
 from schedules.estimation.estimate import Estimate, estimate
 from schedules.history import Floats, Histories, Ints
-from schedules.placement.leveling import Caps, levelled
+from schedules.placement.load import Caps, levelled
 from schedules.population import Population
 from schedules.schedule import Schedules
 from schedules.terms import (
@@ -30,55 +28,6 @@ from schedules.terms import (
     least_per_day,
 )
 
-HALVINGS = 14
-# A visit every hour to every target is the most that slots allow.
-MOST_PER_DAY = 24.0
-
-
-class GoalTooHigh(ValueError):
-    """No budget reaches the goal; `best` is what hourly visits to all would."""
-
-    def __init__(self, best: float) -> None:
-        super().__init__(f"even hourly visits to all reach {best:g} only")
-        self.best = best
-
-
-def budget_for(
-    population: Population,
-    histories: Histories,
-    now_hours: float,
-    freshness: float | None = None,
-    max_age_days: float | None = None,
-) -> float:
-    """Requests a day with which the optimal policy is expected to reach a goal.
-
-    freshness: mean share of time that a copy is fresh   max_age_days: mean age of a copy; one of
-    the two. GoalTooHigh where no budget does.
-
-    Judged by some of the targets where there are very many.
-    """
-    some, share = sampled(estimate(population, histories))
-    none = Schedules.none(len(some.population))
-
-    def reached(per_day: float) -> float:
-        """How far beyond the goal a budget gets: negative where it falls short."""
-        outlook = draft(some, Terms(budget_per_day=per_day), now_hours, none).outlook
-        if freshness is not None:
-            return float(1 - outlook.stale.mean()) - freshness
-        return (max_age_days or 0.0) - float(outlook.age_days.mean())
-
-    low, high = least_per_day(some.population), MOST_PER_DAY * len(some.population)
-    if (surplus := reached(high)) < 0:
-        best = freshness + surplus if freshness is not None else (max_age_days or 0.0) - surplus
-        raise GoalTooHigh(best)
-    if reached(low) >= 0:
-        return low / share
-    for _ in range(HALVINGS):
-        middle = float(np.sqrt(low * high))
-        low, high = (low, middle) if reached(middle) >= 0 else (middle, high)
-    return high / share
-
-
 __all__ = [
     "BOUNDS",
     "POLICIES",
@@ -90,6 +39,18 @@ __all__ = [
     "least_per_day",
     "plan",
 ]
+
+HALVINGS = 14
+# A visit every hour to every target is the most that slots allow.
+MAX_PER_DAY = 24.0
+
+
+class GoalTooHigh(ValueError):
+    """No budget reaches the goal; `best` is what hourly visits to all would."""
+
+    def __init__(self, best: float) -> None:
+        super().__init__(f"even hourly visits to all reach {best:g} only")
+        self.best = best
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,44 +110,54 @@ def plan(
     present = Schedules.none(len(population)) if present is None else present
     believed = estimate(population, histories)
     if terms.policy == "optimal":
-        draft = market.draft(believed, terms, now_hours, present)
+        draft = optimal.draft(believed, terms, now_hours, present)
     else:
-        draft = rules.draft(believed, terms, present)
-    draft = _within_hours(draft, believed, present, terms, now_hours)
-    mean, low, high = _rates(believed)
-    moved, bound = ~draft.schedules.same_as(present), draft.bound
+        draft = policies.draft(believed, terms, present)
+    schedules, expected, value, worth, bound, price = draft
+    caps = Caps.of(terms, population)
+    if caps.by_hour:
+        schedules = levelled(schedules, present, population, caps, population.ahead(now_hours))
+        expected = outlook(believed, schedules)
+    pieces = spread_over(lambda part: believed.rates(part)[1:], parts(len(population)))
+    mean, low, high = (np.concatenate(column) for column in zip(*pieces, strict=True))
+    moved = ~schedules.same_as(present)
     bound = np.where((bound == PRICE) & ~moved, KEPT, bound)
     bound = np.where(np.isnan(histories.until), PRIOR, bound).astype(np.uint8)
-    known = draft.value, draft.worth
-    return Plan(
-        believed,
-        draft.schedules,
-        mean,
-        low,
-        high,
-        *draft.outlook,
-        *known,
-        bound,
-        moved,
-        draft.price,
-    )
+    return Plan(believed, schedules, mean, low, high, *expected, value, worth, bound, moved, price)
 
 
-def _rates(believed: Estimate) -> tuple[Floats, Floats, Floats]:
-    """(n,) mean, low and high of what is believed of the rates."""
-    pieces = spread_over(lambda part: believed.rates(part)[1:], parts(len(believed.population)))
-    mean, low, high = (np.concatenate(column) for column in zip(*pieces, strict=True))
-    return mean, low, high
+def budget_for(
+    population: Population,
+    histories: Histories,
+    now_hours: float,
+    freshness: float | None = None,
+    max_age_days: float | None = None,
+) -> float:
+    """Requests a day with which the optimal policy is expected to reach a goal.
 
+    freshness: mean share of time that a copy is fresh   max_age_days: mean age of a copy; one of
+    the two. GoalTooHigh where no budget does.
 
-def _within_hours(
-    draft: Draft, believed: Estimate, present: Schedules, terms: Terms, now_hours: float
-) -> Draft:
-    """The draft with the hours kept under their caps, of each site and of all."""
-    population = believed.population
-    caps = Caps.of(terms, population)
-    if not caps.by_hour:
-        return draft
-    ahead = population.ahead(now_hours)
-    schedules = levelled(draft.schedules, present, population, caps, ahead)
-    return draft._replace(schedules=schedules, outlook=outlook(believed, schedules))
+    Judged by some of the targets where there are very many.
+    """
+    sample, share = optimal.sampled(estimate(population, histories))
+    none = Schedules.none(len(sample.population))
+
+    def reached(per_day: float) -> float:
+        """How far beyond the goal a budget gets: negative where it falls short."""
+        terms = Terms(budget_per_day=per_day)
+        outlook = optimal.draft(sample, terms, now_hours, none).outlook
+        if freshness is not None:
+            return float(1 - outlook.stale.mean()) - freshness
+        return (max_age_days or 0.0) - float(outlook.age_days.mean())
+
+    low, high = least_per_day(sample.population), MAX_PER_DAY * len(sample.population)
+    if (surplus := reached(high)) < 0:
+        best = freshness + surplus if freshness is not None else (max_age_days or 0.0) - surplus
+        raise GoalTooHigh(best)
+    if reached(low) >= 0:
+        return low / share
+    for _ in range(HALVINGS):
+        middle = float(np.sqrt(low * high))
+        low, high = (low, middle) if reached(middle) >= 0 else (middle, high)
+    return high / share

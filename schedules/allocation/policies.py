@@ -12,15 +12,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from schedules import terms as even
 from schedules.allocation.outlook import Draft, outlook
 from schedules.compiled import parts
 from schedules.estimation.estimate import Estimate
 from schedules.history import DAY_HOURS, Flags, Floats, Histories
-from schedules.placement.leveling import even_phase
+from schedules.placement.load import even_phase
 from schedules.population import Population
 from schedules.schedule import WEEK_HOURS, Schedule, Schedules, chosen_of
-from schedules.terms import GROUPED, RULE, WEEK_DAYS, Terms, least_visits
+from schedules.terms import GROUPED, RULE, WEEK_DAYS, Terms, least_visits, visits_per_week
 from schedules.windows import day_names
 
 Codes = NDArray[np.uint8]
@@ -43,6 +42,11 @@ _MIDNIGHT, _NOON = 0, 12
 _ORDINALS = (
     "1st", "2nd", "3rd", *(f"{week}th" for week in range(4, 21)), "21st", "22nd", "23rd", "24th",
 )  # fmt: skip
+NIGHT_BEGINS, NIGHT_ENDS = 18, 9
+# An even interval moves when it changes by more than this factor, e^0.25.
+EVEN_BAND = 0.25
+ADAPTIVE_HOURS = 24.0
+TRIES = 8
 
 
 def group(changes_per_week: Floats) -> Codes:
@@ -63,34 +67,12 @@ def nearest_group(visits_per_week: Floats) -> Codes:
     return np.searchsorted(between, visits_per_week, "right").astype(np.uint8)
 
 
-def by_night(changes: Floats) -> Flags:
-    """(n,) whether more changes fall in the night (18:00 to 09:00) than in the day.
-
-    changes: (n, 168) changes in each hour of the local week
-
-    A tie counts as day: a page without any change, such as the paper's u14, is visited at midnight.
-    """
-    hour = np.arange(WEEK_HOURS) % DAY_HOURS
-    night: Flags = changes @ np.where((hour >= 9) & (hour < 18), -1, 1) > 0
-    return night
-
-
 def timetable(groups: Codes, night: Flags) -> Schedules:
     """The fixed slots of n targets.
 
     groups: (n,) codes   night: (n,) whether they change by night
     """
     return _TABLE.of(groups.astype(np.int64) * 2 + night)
-
-
-def load(groups: Codes) -> float:
-    """Requests a day for each URL: 1 is what visiting all of them daily takes."""
-    return float(VISITS[groups].mean()) / 7
-
-
-def windows_of(group: int, night: bool) -> list[tuple[str, str]]:
-    """Days and time of a group's visits, as in the paper's table."""
-    return times_of(_schedule(group, night))
 
 
 def times_of(schedule: Schedule) -> list[tuple[str, str]]:
@@ -103,21 +85,16 @@ def times_of(schedule: Schedule) -> list[tuple[str, str]]:
     days_of: dict[tuple[int, tuple[int, ...]], list[int]] = {}
     for (hour, day), weeks in sorted(weeks_of.items()):
         days_of.setdefault((hour, tuple(weeks)), []).append(day)
-    return [
-        (_days_of_cycle(days, weeks, schedule.weeks), f"{hour:02}:00")
-        for (hour, weeks), days in days_of.items()
-    ]
-
-
-def _days_of_cycle(days: list[int], weeks: tuple[int, ...], cycle: int) -> str:
-    """Names of days, with the weeks of the cycle where not all are meant."""
-    names = day_names(days) or "daily"
-    if len(weeks) == cycle:
-        return names
-    if cycle == 2:
-        weeks, cycle = (weeks[0], weeks[0] + 2), 4
-    ordinals = " and ".join(_ORDINALS[week] for week in weeks)
-    return f"{ordinals} {names}" if cycle == 4 else f"{ordinals} {names} of {cycle} weeks"
+    times = []
+    for (hour, weeks_of_cycle), days in days_of.items():
+        names, cycle, listed = day_names(days) or "daily", schedule.weeks, weeks_of_cycle
+        if len(listed) < cycle:
+            if cycle == 2:
+                listed, cycle = (listed[0], listed[0] + 2), 4
+            ordinals = " and ".join(_ORDINALS[week] for week in listed)
+            names = f"{ordinals} {names}" + ("" if cycle == 4 else f" of {cycle} weeks")
+        times.append((names, f"{hour:02}:00"))
+    return times
 
 
 def _schedule(group: int, night: bool) -> Schedule:
@@ -133,38 +110,24 @@ def _schedule(group: int, night: bool) -> Schedule:
     return Schedule(1, tuple(sorted(slots)))
 
 
-def _table() -> Schedules:
-    """The slots of each group, by day and by night: rows 2 * code and 2 * code + 1."""
-    rows = [_schedule(group, night) for group in range(len(NAMES)) for night in (False, True)]
-    none = np.zeros(len(rows))
-    return Schedules(
-        np.array([row.weeks for row in rows], np.uint8),
-        np.cumsum([0, *(len(row.slots) for row in rows)]),
-        np.array([slot for row in rows for slot in row.slots], np.uint16),
-        none,
-        none,
-    )
-
-
-_TABLE = _table()
-
-
-# An even interval moves when it changes by more than this factor, e^0.25.
-EVEN_BAND = 0.25
-ADAPTIVE_HOURS = 24.0
-TRIES = 8
-NIGHT_BEGINS, NIGHT_ENDS = 18, 9
+# The slots of each group, by day and by night: rows 2 * code and 2 * code + 1.
+_TABLE = Schedules.of_each(
+    [_schedule(group, night) for group in range(len(NAMES)) for night in (False, True)]
+)
 
 
 def draft(believed: Estimate, terms: Terms, present: Schedules) -> Draft:
     """The schedules of one of these policies."""
+    population = believed.population
+    n = len(population)
     if terms.policy in GROUPED:
-        schedules = grouped(believed.population, believed.histories, six=terms.policy == "groups6")
+        schedules = grouped(population, believed.histories, six=terms.policy == "groups6")
     elif terms.policy == "adaptive":
-        schedules = _adaptive(believed.population, present)
+        # A daily visit to begin with; what follows is decided visit by visit.
+        daily = Schedules.even(np.full(n, WEEK_HOURS / ADAPTIVE_HOURS), even_phase(population.key))
+        schedules = chosen_of(present.every_hours > 0, present, daily)
     else:
         schedules = _even(believed, terms, present)
-    n = len(schedules)
     unknown, rule = np.full(n, np.nan), np.full(n, RULE, np.uint8)
     return Draft(schedules, outlook(believed, schedules), unknown, unknown, rule, np.nan)
 
@@ -175,11 +138,14 @@ def grouped(population: Population, histories: Histories, *, six: bool) -> Sched
     changes = np.diff(histories.first)
     mean = np.divide(changes, weeks, where=weeks > 0, out=np.zeros(len(weeks)))
     codes = group(mean)
-    return timetable(six_groups(codes) if six else codes, by_night_rules(population, histories))
+    return timetable(six_groups(codes) if six else codes, by_night(population, histories))
 
 
-def by_night_rules(population: Population, histories: Histories) -> Flags:
-    """(n,) whether more changes of a target fall in its site's night than in its day."""
+def by_night(population: Population, histories: Histories) -> Flags:
+    """(n,) whether more changes of a target fall in its site's night than in its day.
+
+    A tie counts as day: a page without any change, such as the paper's u14, is visited at midnight.
+    """
     n = len(population)
     owner = np.repeat(np.arange(n), np.diff(histories.first))
     hour = np.floor((histories.after + histories.by) / 2).astype(np.int64)
@@ -200,7 +166,7 @@ def _even(believed: Estimate, terms: Terms, present: Schedules) -> Schedules:
     had, budget = present.visits_per_week, terms.budget_per_day * WEEK_DAYS
     is_even, spend = present.every_hours > 0, budget
     for _ in range(TRIES):
-        visits = even.visits_per_week(terms.policy, rate, weight, spend, least, most)
+        visits = visits_per_week(terms.policy, rate, weight, spend, least, most)
         kept = is_even & (np.abs(np.log(np.maximum(had, 1e-9) / visits)) < EVEN_BAND)
         total = float(np.where(kept, had, visits).sum())
         if total <= budget * (1 + 1e-9):
@@ -208,13 +174,5 @@ def _even(believed: Estimate, terms: Terms, present: Schedules) -> Schedules:
         spend -= total - budget
     else:
         kept = np.zeros(len(visits), np.bool_)
-        visits = even.visits_per_week(terms.policy, rate, weight, budget, least, most)
+        visits = visits_per_week(terms.policy, rate, weight, budget, least, most)
     return chosen_of(kept, present, Schedules.even(visits, even_phase(population.key)))
-
-
-def _adaptive(population: Population, present: Schedules) -> Schedules:
-    """A daily visit to begin with; what follows is decided visit by visit."""
-    daily = np.full(len(population), WEEK_HOURS / ADAPTIVE_HOURS)
-    return chosen_of(
-        present.every_hours > 0, present, Schedules.even(daily, even_phase(population.key))
-    )

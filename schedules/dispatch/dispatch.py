@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from schedules.history import Floats, Ints
 
+POLICIES = ("value", "expected-ratio", "starved-first", "round-robin", "earliest-deadline")
 # Nobody is to get less than this part of what equal ratios would give.
 FLOOR_SHARE = 0.8
 
@@ -103,55 +103,6 @@ class Capacity:
     of_host: Ints | None = None
 
 
-# The first key decides, then the next; the smallest goes first.
-Keys = tuple[Floats, ...]
-
-
-def _by_value(due: Due, equal: float | Floats) -> Keys:
-    """Worth by cost; but whoever is about to fall below the floor goes before, the latest first.
-
-    The floor: FLOOR_SHARE of the ratio that all would have if all had the same. Below it is who
-    has had too few of the requests before this one, and who has waited for so many periods, or for
-    too long.
-    """
-    floor = FLOOR_SHARE * equal
-    late = due.waited / np.minimum(due.period, due.longest)
-    starves = due.refreshed < floor * (due.requested - 1)
-    starves |= due.waited * floor >= due.period
-    starves |= due.waited >= due.longest
-    return (~starves).astype(np.float64), -np.where(starves, late, due.value / due.cost)
-
-
-def _by_expected_ratio(due: Due, equal: float | Floats) -> Keys:
-    """The lowest refresh ratio against the expected one (Ha et al. 2002)."""
-    return (due.refreshed / due.requested / due.expected,)
-
-
-def _by_starvation(due: Due, equal: float | Floats) -> Keys:
-    """Maximum starved first: most requests that came to nothing (Ha et al. 2002, the baseline)."""
-    return (due.refreshed - due.requested,)
-
-
-def _in_turn(due: Due, equal: float | Floats) -> Keys:
-    """Who has waited longest."""
-    return (-due.waited,)
-
-
-def _by_deadline(due: Due, equal: float | Floats) -> Keys:
-    """Whose next request is nearest."""
-    return (due.period - due.asked,)
-
-
-RULES: dict[str, Callable[[Due, float | Floats], Keys]] = {
-    "value": _by_value,
-    "expected-ratio": _by_expected_ratio,
-    "starved-first": _by_starvation,
-    "round-robin": _in_turn,
-    "earliest-deadline": _by_deadline,
-}
-POLICIES = tuple(RULES)
-
-
 def dispatch(policy: str, due: Due, capacity: Capacity, equal_ratio: float | Floats = 1.0) -> Ints:
     """Who goes, in this order.
 
@@ -160,22 +111,40 @@ def dispatch(policy: str, due: Due, capacity: Capacity, equal_ratio: float | Flo
                  hosts are short of time by themselves: of those of the same host
     returns indices into `due`; among equals who has waited longest goes first
     """
-    keys = RULES[policy](due, equal_ratio)
-    order = np.lexsort((-due.waited, *reversed(keys)))
-    return _cut(order, due, capacity)
-
-
-def _cut(order: Ints, due: Due, capacity: Capacity) -> Ints:
-    """As many as may go: no host more than its part, all together within time and number."""
+    # The smallest key goes first. Numpy's last key decides, then the one before it.
+    if policy == "value":
+        # Worth by cost; but whoever is about to fall below the floor goes before, the latest first.
+        # The floor is FLOOR_SHARE of the ratio that all would have if all had the same. Below it is
+        # who has had too few of the requests before this one, and who has waited for so many
+        # periods, or for too long.
+        floor = FLOOR_SHARE * equal_ratio
+        late = due.waited / np.minimum(due.period, due.longest)
+        starves = due.refreshed < floor * (due.requested - 1)
+        starves |= due.waited * floor >= due.period
+        starves |= due.waited >= due.longest
+        key = np.where(starves, late, due.value / due.cost)
+        order = np.lexsort((-due.waited, -key, ~starves))
+    else:
+        if policy == "expected-ratio":
+            # The lowest refresh ratio against the expected one (Ha et al. 2002).
+            key = due.refreshed / due.requested / due.expected
+        elif policy == "starved-first":
+            # Maximum starved first: most requests that came to nothing (the paper's baseline).
+            key = due.refreshed - due.requested
+        elif policy == "round-robin":
+            key = -due.waited
+        else:  # earliest-deadline: whose next request is nearest
+            key = due.period - due.asked
+        order = np.lexsort((-due.waited, key))
     if capacity.of_host is not None:
-        order = order[_place(due.host[order]) < capacity.of_host[due.host[order]]]
+        order = order[_rank_in_host(due.host[order]) < capacity.of_host[due.host[order]]]
     if capacity.seconds is not None:
         within = np.cumsum(due.cost[order]) <= capacity.seconds
         order = order[: int(within.sum())]
     return order[: capacity.requests]
 
 
-def _place(host: Ints) -> Ints:
+def _rank_in_host(host: Ints) -> Ints:
     """(n,) how many of the same host come before."""
     by_host = np.argsort(host, kind="stable")
     sorted_host = host[by_host]
@@ -192,7 +161,7 @@ def room(cap: int, used: int) -> int | None:
 
 def least(*rooms: int | None) -> int | None:
     """The tightest of several; None where none is bounded."""
-    bounded = [one for one in rooms if one is not None]
+    bounded = [requests for requests in rooms if requests is not None]
     return min(bounded) if bounded else None
 
 
@@ -234,6 +203,10 @@ class Waiting:
         took = np.where(self.seconds > 0, self.seconds, np.nan)
         usual = _mean(took, 1.0)
         cost = np.where(np.isfinite(took), took, usual) if by_time else np.ones(len(self))
+        # The paper's expected ratio of those that have a period.
+        expected, planned = np.ones(len(self)), np.isfinite(period)
+        if planned.any():
+            expected[planned] = expected_ratio(period[planned], cost[planned], 1.0)
         return Due(
             requested=self.visits + self.missed + late + 1,
             refreshed=self.visits,
@@ -243,7 +216,7 @@ class Waiting:
             asked=np.mod(self.overdue, period),
             cost=cost,
             value=worth_now(self.worth, self.waited, period),
-            expected=_expected(period, cost),
+            expected=expected,
             host=self.host,
         )
 
@@ -257,22 +230,13 @@ def worth_now(worth: Floats, waited: Floats, period: Floats) -> Floats:
     A visit that is put off gains by as much as the planned interval is exceeded. Of those with a
     period alone a change in each period is expected; of those without one, the others' mean worth.
     """
-    known = np.where(np.isfinite(worth), worth, _mean(worth, 0.0))
-    result: Floats = known * np.maximum(waited / period, 1.0)
+    planned = np.where(np.isfinite(worth), worth, _mean(worth, 0.0))
+    result: Floats = planned * np.maximum(waited / period, 1.0)
     by_period = np.isfinite(period) & ~np.isfinite(worth)
     result[by_period] = gain_of_visit(1 / period[by_period], waited[by_period])
     return result
 
 
-def _expected(period: Floats, cost: Floats) -> Floats:
-    """The paper's expected ratio of those that have a period; 1 of the others."""
-    expected = np.ones(len(period))
-    some = np.isfinite(period)
-    if some.any():
-        expected[some] = expected_ratio(period[some], cost[some], 1.0)
-    return expected
-
-
 def _mean(values: Floats, otherwise: float) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else otherwise
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else otherwise

@@ -7,7 +7,6 @@ alone would tell too little: what may change rarely is likely to have stayed as 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from schedules.schedule import WEEK_HOURS
 
 OUTER, MIDDLE = 0.185, 0.63
 # So few changes expected are none.
-LEAST = 1e-9
+MIN_CHANGES = 1e-9
 
 
 class Rates(NamedTuple):
@@ -30,7 +29,7 @@ class Rates(NamedTuple):
 
 def freshness(rates: Rates, hours: Floats) -> Floats:
     """(n,) probability that nothing has changed. hours: (n,) since the last look, >= 0."""
-    return _over_rates(rates, hours / WEEK_HOURS, _unchanged)
+    return _mean(np.exp(-_expected(rates, hours)))
 
 
 def age_hours(rates: Rates, hours: Floats) -> Floats:
@@ -38,26 +37,20 @@ def age_hours(rates: Rates, hours: Floats) -> Floats:
 
     hours: (n,) since the last look, >= 0
     """
-    aged = _over_rates(rates, hours / WEEK_HOURS, _share_aged)
-    result: Floats = hours * aged
-    return result
+    # Of the time since the look, the share that lies after the first change: 1 - (1 - e^-x) / x.
+    x = np.maximum(_expected(rates, hours), MIN_CHANGES)
+    return hours * _mean(1 + np.expm1(-x) / x)
 
 
-def _over_rates(rates: Rates, weeks: Floats, of: Callable[[Floats], Floats]) -> Floats:
+def _expected(rates: Rates, hours: Floats) -> Floats:
+    """(3, n) changes expected at the low rate, the one between and the high one."""
     between = (rates.mean - OUTER * (rates.low + rates.high)) / MIDDLE
     between = np.maximum(between, rates.low)
-    outer = of(rates.low * weeks) + of(rates.high * weeks)
-    result: Floats = OUTER * outer + MIDDLE * of(between * weeks)
-    return result
+    return np.stack([rates.low, between, rates.high]) * (hours / WEEK_HOURS)
 
 
-def _unchanged(expected: Floats) -> Floats:
-    result: Floats = np.exp(-expected)
-    return result
-
-
-def _share_aged(expected: Floats) -> Floats:
-    """Of the time since the look, the share that lies after the first change: 1 - (1-e^-x)/x."""
-    x = np.maximum(expected, LEAST)
-    result: Floats = 1 + np.expm1(-x) / x
+def _mean(values: Floats) -> Floats:
+    """(n,) mean of (3, n) values at the three rates."""
+    low, between, high = values
+    result: Floats = OUTER * (low + high) + MIDDLE * between
     return result

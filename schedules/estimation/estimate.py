@@ -9,22 +9,24 @@ from typing import NamedTuple
 import numpy as np
 
 from schedules.compiled import Part, compiled, parts, spread_over
-from schedules.estimation import rates as rhythms
 from schedules.estimation.rates import (
+    MIN_SHARE,
     RATES,
     Counts,
     Likelihood,
+    Mixtures,
     Past,
-    Rhythms,
     Wall,
     even_counts,
+    fit_mixture,
+    fit_prior,
     hour_counts,
     log_likelihood,
     running,
     sample,
     target_profile,
+    uniform_mixtures,
 )
-from schedules.estimation.rates import fit_prior as fit
 from schedules.history import Floats, Histories, Ints
 from schedules.population import Population, Walls
 from schedules.schedule import WEEK_HOURS
@@ -36,8 +38,8 @@ POOLING_ROUNDS = 16
 # The hours of a wide interval are told apart by a power of the profile: the plain profile, as a
 # plain expectation maximisation has it, comes to the same peaks, much more slowly.
 SHARPENED = 1.25
-# So many of a site's targets show its rhythms, or fewer where there are very many sites.
-MOST_TELLING, LEAST_TELLING, ENOUGH_TELLING = 500, 50, 50_000
+# So many of a site's targets show its mixture, or fewer where there are very many sites.
+MAX_TELLING, MIN_TELLING, ENOUGH_TELLING = 500, 50, 50_000
 LOW, HIGH = 0.05, 0.95
 
 
@@ -67,18 +69,18 @@ class Rates(NamedTuple):
 class Estimate:
     """What is believed of n targets in s sites and p groups.
 
-    rhythms: of the sites   likelihood: (n, g)   prior: (p, g)
+    mixtures: of the sites   likelihood: (n, g)   prior: (p, g)
     """
 
     population: Population
     histories: Histories
-    rhythms: Rhythms
+    mixtures: Mixtures
     likelihood: Likelihood
     prior: Floats
 
     def profiles(self, part: Part) -> Floats:
         """(m, 168) profiles of the targets of a part."""
-        return _profiles(self.population, self.histories, self.rhythms, part)
+        return _profiles(self.population, self.histories, self.mixtures, part)
 
     def rates(self, part: Part) -> Rates:
         """Rates of the targets of a part."""
@@ -88,51 +90,47 @@ class Estimate:
     def of(self, rows: Ints) -> Estimate:
         """What is believed of some of the targets."""
         population, histories = self.population.of(rows), self.histories.of(rows)
-        return Estimate(population, histories, self.rhythms, self.likelihood[rows], self.prior)
+        return Estimate(population, histories, self.mixtures, self.likelihood[rows], self.prior)
 
 
 def estimate(population: Population, histories: Histories) -> Estimate:
-    """Profiles and rates of all targets, fitted anew."""
-    found = rhythms_of(population, histories)
+    """Profiles and rates of all targets, fitted from scratch."""
+    mixtures = site_mixtures(population, histories)
     likelihood = np.empty((len(population), len(RATES)), np.float32)
 
     def work(part: Part) -> None:
-        profile = _profiles(population, histories, found, part)
+        profile = _profiles(population, histories, mixtures, part)
         zone = population.zone[population.site[part]]
         pasts = _pasts(histories, part)
         likelihood[part] = _likelihoods(pasts, population.walls, zone, profile, RATES)
 
     spread_over(work, parts(len(population)))
     rows = sample(population.group, population.key)
-    prior = fit(likelihood[rows], population.group[rows], population.parent)
-    return Estimate(population, histories, found, likelihood, prior)
+    prior = fit_prior(likelihood[rows], population.group[rows], population.parent)
+    return Estimate(population, histories, mixtures, likelihood, prior)
 
 
-def rhythms_of(population: Population, histories: Histories) -> Rhythms:
-    """The rhythms of all sites, from those targets that tell most.
+def site_mixtures(population: Population, histories: Histories) -> Mixtures:
+    """The mixtures of all sites, from those targets that tell most.
 
     Where a change is known only to lie in a wide interval, the profile says where in it, and is in
     turn made of such changes: expectation maximisation once more.
     """
-    rows = _telling(population, histories)
-    telling, pasts = population.of(rows), histories.of(rows)
-    begins = np.searchsorted(telling.site, np.arange(population.sites + 1))
-    found = rhythms.alike(population.sites)
-    for _ in range(POOLING_ROUNDS):
-        counts = _counts_of(telling, pasts, found, slice(0, len(rows)))
-        ones = [rhythms.fit(counts.of(slice(begin, end))) for begin, end in pairwise(begins)]
-        found = Rhythms(*(np.concatenate(column) for column in zip(*ones, strict=True)))
-    return found
-
-
-def _telling(population: Population, histories: Histories) -> Ints:
-    """Rows of the targets that tell most about the rhythms: the busiest of each site, by site."""
+    # The busiest targets of each site, by site.
     changes = np.diff(histories.first)
     order = np.lexsort((population.key, -changes, population.site))
     begins = np.searchsorted(population.site[order], population.site[order], side="left")
-    most = np.clip(ENOUGH_TELLING // population.sites, LEAST_TELLING, MOST_TELLING)
-    rows: Ints = order[np.arange(len(order)) - begins < most]
-    return rows
+    most = np.clip(ENOUGH_TELLING // population.sites, MIN_TELLING, MAX_TELLING)
+    rows = order[np.arange(len(order)) - begins < most]
+    site, pasts = population.site[rows], _pasts(histories.of(rows), slice(0, len(rows)))
+    begins = np.searchsorted(site, np.arange(population.sites + 1))
+    mixtures = uniform_mixtures(population.sites)
+    for _ in range(POOLING_ROUNDS):
+        zone = population.zone[site]
+        counts = Counts(*_counts(pasts, population.walls, zone, site, _sites(mixtures)))
+        each = [fit_mixture(counts.of(slice(begin, end))) for begin, end in pairwise(begins)]
+        mixtures = Mixtures(*(np.concatenate(column) for column in zip(*each, strict=True)))
+    return mixtures
 
 
 def _pasts(histories: Histories, part: Part) -> Pasts:
@@ -142,33 +140,29 @@ def _pasts(histories: Histories, part: Part) -> Pasts:
 
 
 class Sites(NamedTuple):
-    """What the kernels need of s sites with k rhythms each.
+    """What the kernels need of s sites with k components each.
 
-    spread: (s, 168) how a change is shared out over an interval   rhythm, log_rhythm: (s, k, 168)
-    share: (s, k)
+    spread: (s, 168) how a change is shared out over an interval
+    component, log_component: (s, k, 168)   share: (s, k)
     """
 
     spread: Floats
-    rhythm: Floats
-    log_rhythm: Floats
+    component: Floats
+    log_component: Floats
     share: Floats
 
 
-def _sites(found: Rhythms) -> Sites:
-    sharp = found.profile**SHARPENED
+def _sites(mixtures: Mixtures) -> Sites:
+    profile, share = mixtures
+    sharp = profile**SHARPENED
     sharp /= sharp.sum(-1, keepdims=True)
-    spread = (sharp * found.share[:, :, None]).sum(1)
-    return Sites(spread, found.profile, np.log(found.profile + rhythms.LEAST), found.share)
+    spread = (sharp * share[:, :, None]).sum(1)
+    return Sites(spread, profile, np.log(profile + MIN_SHARE), share)
 
 
-def _counts_of(population: Population, past: Histories, found: Rhythms, part: Part) -> Counts:
+def _profiles(population: Population, past: Histories, mixtures: Mixtures, part: Part) -> Floats:
     site, pasts = population.site[part], _pasts(past, part)
-    return Counts(*_counts(pasts, population.walls, population.zone[site], site, _sites(found)))
-
-
-def _profiles(population: Population, past: Histories, found: Rhythms, part: Part) -> Floats:
-    site, pasts = population.site[part], _pasts(past, part)
-    return _shrunk(pasts, population.walls, population.zone[site], site, _sites(found))
+    return _shrunk(pasts, population.walls, population.zone[site], site, _sites(mixtures))
 
 
 @compiled
@@ -207,8 +201,8 @@ def _shrunk(pasts: Pasts, walls: Walls, zone: Ints, site: Ints, sites: Sites) ->
         s = site[i]
         wall = Wall(walls.base, walls.hours[zone[i]])
         seen, even = _counted(pasts, i, wall, sites.spread[s])
-        rhythm, log_rhythm, share = sites.rhythm[s], sites.log_rhythm[s], sites.share[s]
-        profile = target_profile(seen, even, rhythm, log_rhythm, share)
+        component, log_component = sites.component[s], sites.log_component[s]
+        profile = target_profile(seen, even, component, log_component, sites.share[s])
         for hour in range(WEEK_HOURS):
             profiles[i, hour] = profile[hour]
     return profiles

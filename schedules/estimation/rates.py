@@ -12,11 +12,57 @@ from schedules.compiled import compiled
 from schedules.history import DAY_HOURS, Flags, Floats, Histories, Ints
 from schedules.schedule import WEEK_HOURS
 
+# Looks within a day are taken together: a burst of edits is one change.
 BURST_HOURS = 24.0
 # An interval of a week and more says nothing about the hour.
 BLURRED_HOURS = 168.0
-# The least expected exposure of an interval that saw a change, in weeks: some seconds.
-LEAST_WEEKS = 1e-5
+# The least expected exposure of an interval that saw a change: some seconds.
+MIN_WEEKS = 1e-5
+
+DAYS, HOURS = 7, 24
+# Changes that the product stands for in a site's profile, and its share of those counted.
+PRODUCT_WEIGHT = 12.0
+PRODUCT_SHARE = 0.5
+# Changes, spread over all days and hours, that every product begins with.
+EVEN_WEIGHT = 14.0
+# Changes that the site's profile stands for in a target's.
+PROFILE_SITE_WEIGHT = 8.0
+NEIGHBOURS = 0.2
+FLOOR = 1e-4
+
+MAX_COMPONENTS = 4
+# A target that tells the components apart has so many changes; each has so many such targets.
+TELLING_CHANGES = 2.0
+TARGETS_OF_A_COMPONENT = 8
+FIT_ROUNDS = 15
+# Changes of the whole site that each component begins with.
+SITE_WEIGHT = 40.0
+START_WEIGHT = 20.0
+MIN_SHARE = 1e-7
+
+# Changes a week: once in four years to hourly.
+RATES: Floats = np.geomspace(0.005, 168.0, 48)
+PRIOR_ROUNDS = 20
+# A group leans on its parent as much as on so many targets of its own.
+LEANING = 1.0
+# So many targets tell all about their group, or fewer where there are very many groups.
+MAX_OF_A_GROUP, MIN_OF_A_GROUP = 5_000, 200
+ENOUGH = 100_000
+
+# What makes the dates of a site reliable: so many, so many of them right, so many visits at most,
+# of the dated changes, that met a new date on the old content.
+MIN_DATED = 20
+MIN_RIGHT = 0.9
+MAX_LIES = 0.1
+# So near to the visit a date is that of the asking.
+ASKING_HOURS = 2 / 60
+# A rate is told by days with and without changes (`log_likelihood`), so within a day the exact hour
+# of the last change takes nothing from it. In a longer gap it would pass for the only change.
+MAX_GAP_HOURS = 24.0
+# Histories are in whole minutes: a change at 10:07 happened in the minute that begins there.
+MINUTE = 1 / 60
+
+Likelihood = NDArray[np.float32]
 
 
 class Past(NamedTuple):
@@ -48,7 +94,22 @@ def hour_counts(past: Past, wall: Wall, spread: Floats) -> Floats:
         while end < len(past.by) and _day(past.by[end], wall) == day:
             end += 1
         for j in range(i, end):
-            _share_out(past.after[j], past.by[j], wall, spread, 1.0 / (end - i), counts)
+            after, by = past.after[j], past.by[j]
+            if by - after >= BLURRED_HOURS:
+                continue
+            first, last = int(np.floor(after)), int(np.ceil(by)) - 1
+            total = 0.0
+            for hour in range(first, last + 1):
+                inside = min(by, hour + 1) - max(after, hour)
+                total += inside * spread[wall.hours[hour - wall.base] % WEEK_HOURS]
+            if total <= 0:
+                continue
+            # A wide interval says little: it counts by the share of the week that it leaves out.
+            weight = 1.0 / (end - i) * ((1 - (by - after) / BLURRED_HOURS) / total)
+            for hour in range(first, last + 1):
+                inside = min(by, hour + 1) - max(after, hour)
+                h = wall.hours[hour - wall.base] % WEEK_HOURS
+                counts[h] += weight * inside * spread[h]
         i = end
     return counts
 
@@ -58,27 +119,6 @@ def _day(at: float, wall: Wall) -> int:
     """The local day, as a number."""
     day: int = wall.hours[int(np.floor(at)) - wall.base] // DAY_HOURS
     return day
-
-
-@compiled
-def _share_out(
-    after: float, by: float, wall: Wall, spread: Floats, weight: float, counts: Floats
-) -> None:
-    if by - after >= BLURRED_HOURS:
-        return
-    first, last = int(np.floor(after)), int(np.ceil(by)) - 1
-    total = 0.0
-    for hour in range(first, last + 1):
-        inside = min(by, hour + 1) - max(after, hour)
-        total += inside * spread[wall.hours[hour - wall.base] % WEEK_HOURS]
-    if total <= 0:
-        return
-    # A wide interval says little: it counts by the share of the week that it leaves out.
-    weight *= (1 - (by - after) / BLURRED_HOURS) / total
-    for hour in range(first, last + 1):
-        inside = min(by, hour + 1) - max(after, hour)
-        h = wall.hours[hour - wall.base] % WEEK_HOURS
-        counts[h] += weight * inside * spread[h]
 
 
 @compiled
@@ -145,7 +185,7 @@ def log_likelihood(past: Past, mass: Floats, wall: Wall, rates: Floats) -> Float
             silent += max(exposure(mass, wall, begin, past.after[i]), 0.0)
             begin = max(begin, past.after[i])
         end = max(past.by[i], min(begin + BURST_HOURS, past.until))
-        span = max(exposure(mass, wall, begin, end), LEAST_WEEKS)
+        span = max(exposure(mass, wall, begin, end), MIN_WEEKS)
         for g in range(len(rates)):
             result[g] += np.log(-np.expm1(-rates[g] * span))
         begin = end
@@ -159,23 +199,11 @@ def log_likelihood(past: Past, mass: Floats, wall: Wall, rates: Floats) -> Float
     return result
 
 
-DAYS, HOURS = 7, 24
-# Changes that the product stands for in a site's profile, and its share of those counted.
-PRODUCT_WEIGHT = 12.0
-PRODUCT_SHARE = 0.5
-# Changes, spread over all days and hours, that every product begins with.
-EVEN_WEIGHT = 14.0
-# Changes that the site's profile stands for in a target's.
-PROFILE_SITE_WEIGHT = 8.0
-NEIGHBOURS = 0.2
-FLOOR = 1e-4
-
-
 @compiled
 def product(counts: Floats, even: Floats) -> Floats:
     """(168,) hour x weekday product of counts, sums to 1; even until there are more than a few.
 
-    counts: (168,)   even: (168,) what as many would be without any rhythm, see `even_counts`
+    counts: (168,)   even: (168,) what as many would be without any pattern, see `even_counts`
     """
     table, flat = counts.copy().reshape((DAYS, HOURS)), even.copy().reshape((DAYS, HOURS))
     days = (table.sum(1) + EVEN_WEIGHT / DAYS) / (flat.sum(1) + EVEN_WEIGHT / DAYS)
@@ -205,19 +233,19 @@ def smoothed(profiles: Floats) -> Floats:
 
 @compiled
 def target_profile(
-    counts: Floats, even: Floats, rhythm: Floats, log_rhythm: Floats, share: Floats
+    counts: Floats, even: Floats, component: Floats, log_component: Floats, share: Floats
 ) -> Floats:
-    """(168,) profile of a target from its own counts and its site's rhythms; sums to 1.
+    """(168,) profile of a target from its own counts and its site's components; sums to 1.
 
-    counts, even: (168,) as in `product`   rhythm, log_rhythm: (k, 168)
-    share: (k,) of the site's targets that follow each rhythm, 0 for those unused
+    counts, even: (168,) as in `product`   component, log_component: (k, 168)
+    share: (k,) of the site's targets that follow each component, 0 for those unused
     """
     belongs, likely = np.log(np.maximum(share, 1e-300)), np.zeros(len(share))
     profile, total = counts.copy(), counts.sum()
     for h in range(WEEK_HOURS):
         for k in range(len(share)):
-            belongs[k] += counts[h] * log_rhythm[k, h]
-            likely[k] += even[h] * rhythm[k, h]
+            belongs[k] += counts[h] * log_component[k, h]
+            likely[k] += even[h] * component[k, h]
     if total > 0:
         belongs -= total * np.log(likely)
     belongs = np.exp(belongs - belongs.max())
@@ -225,7 +253,7 @@ def target_profile(
     for k in range(len(share)):
         weight = PROFILE_SITE_WEIGHT * belongs[k]
         for h in range(WEEK_HOURS):
-            profile[h] += weight * rhythm[k, h]
+            profile[h] += weight * component[k, h]
     for h in range(WEEK_HOURS):
         profile[h] /= WEEK_HOURS * even[h] + PROFILE_SITE_WEIGHT
     scale, least = (1 - FLOOR) / profile.sum(), FLOOR / WEEK_HOURS
@@ -234,36 +262,28 @@ def target_profile(
     return profile
 
 
-MOST_RHYTHMS = 4
-# A target that tells rhythms apart has so many changes; a rhythm has so many such targets.
-TELLING_CHANGES = 2.0
-TARGETS_OF_A_RHYTHM = 8
-ROUNDS = 15
-# Changes of the whole site that each rhythm begins with.
-SITE_WEIGHT = 40.0
-START_WEIGHT = 20.0
-LEAST = 1e-7
+class Mixtures(NamedTuple):
+    """The weekly profiles that the targets of each of s sites share, as components of a mixture.
 
-
-class Rhythms(NamedTuple):
-    """The rhythms of s sites. profile: (s, 4, 168), each sums to 1; share: (s, 4), 0 where none."""
+    profile: (s, 4, 168), each sums to 1   share: (s, 4) of the targets that follow it, 0 where none
+    """
 
     profile: Floats
     share: Floats
 
 
-def alike(sites: int) -> Rhythms:
-    """One uniform rhythm for each site."""
-    profile = np.full((sites, MOST_RHYTHMS, WEEK_HOURS), 1 / WEEK_HOURS)
-    share = np.zeros((sites, MOST_RHYTHMS))
+def uniform_mixtures(sites: int) -> Mixtures:
+    """One uniform component for each site."""
+    profile = np.full((sites, MAX_COMPONENTS, WEEK_HOURS), 1 / WEEK_HOURS)
+    share = np.zeros((sites, MAX_COMPONENTS))
     share[:, 0] = 1
-    return Rhythms(profile, share)
+    return Mixtures(profile, share)
 
 
 class Counts(NamedTuple):
     """Changes of m targets by hour of the local week.
 
-    seen: (m, 168)   even: (m, 168) what as many would be without any rhythm, see `even_counts`
+    seen: (m, 168)   even: (m, 168) what as many would be without any pattern, see `even_counts`
     """
 
     seen: Floats
@@ -274,28 +294,43 @@ class Counts(NamedTuple):
         return Counts(self.seen[rows], self.even[rows])
 
 
-def fit(counts: Counts) -> Rhythms:
-    """The rhythms of one site (s = 1), from the counts of its targets."""
+def fit_mixture(counts: Counts) -> Mixtures:
+    """The mixture of one site (s = 1), from the counts of its targets."""
     whole = smoothed(pooled(counts.seen.sum(0), counts.even.sum(0)))
     telling = counts.of(counts.seen.sum(1) > TELLING_CHANGES)
-    k = min(MOST_RHYTHMS, max(1, len(telling.seen) // TARGETS_OF_A_RHYTHM))
-    found = alike(1)
-    found.profile[0, :] = whole
+    k = min(MAX_COMPONENTS, max(1, len(telling.seen) // TARGETS_OF_A_COMPONENT))
+    mixture = uniform_mixtures(1)
+    mixture.profile[0, :] = whole
     if k == 1:
-        return found
-    profile, share = _begin(telling, whole, k), np.full(k, 1 / k)
-    for _ in range(ROUNDS):
+        return mixture
+    # Profiles to begin with: the site's, and of targets that those before explain worst.
+    own = (telling.seen + START_WEIGHT * whole) / (WEEK_HOURS * telling.even + START_WEIGHT)
+    own = smoothed(own / own.sum(1, keepdims=True))
+    best = (telling.seen * np.log(own + MIN_SHARE)).sum(1) - telling.seen.sum(1) * np.log(
+        (telling.even * own).sum(1) + MIN_SHARE
+    )
+    chosen = [whole]
+    for _ in range(k - 1):
+        explained = _likelihood(telling, np.array(chosen)).max(1)
+        chosen.append(own[np.argmax(best - explained)])
+
+    profile, share = np.array(chosen), np.full(k, 1 / k)
+    for _ in range(FIT_ROUNDS):
         of = belonging(telling, profile, share)
         share = (of.sum(0) + 1) / (of.sum() + k)
-        own = zip(of.T @ telling.seen, of.T @ telling.even, strict=True)
-        profile = np.array([_rhythm(seen, even, whole) for seen, even in own])
-    found.profile[0, :k], found.share[0] = profile, 0
-    found.share[0, :k] = share
-    return found
+        for i, (seen, even) in enumerate(
+            zip(of.T @ telling.seen, of.T @ telling.even, strict=True)
+        ):
+            weight = seen.sum()
+            mean = (weight * pooled(seen, even) + SITE_WEIGHT * whole) / (weight + SITE_WEIGHT)
+            profile[i] = smoothed(mean)
+    mixture.profile[0, :k], mixture.share[0] = profile, 0
+    mixture.share[0, :k] = share
+    return mixture
 
 
 def belonging(counts: Counts, profile: Floats, share: Floats) -> Floats:
-    """(m, k) how probably each target follows each rhythm. profile: (k, 168); share: (k,)."""
+    """(m, k) how probably each target follows each component. profile: (k, 168); share: (k,)."""
     log = _likelihood(counts, profile) + np.log(np.maximum(share, 1e-300))
     of = np.exp(log - log.max(1, keepdims=True))
     result: Floats = of / of.sum(1, keepdims=True)
@@ -305,39 +340,9 @@ def belonging(counts: Counts, profile: Floats, share: Floats) -> Floats:
 def _likelihood(counts: Counts, profile: Floats) -> Floats:
     """(m, k) log likelihood, up to a constant of each target, of its hours among those watched."""
     total = counts.seen.sum(1, keepdims=True)
-    among = np.log(counts.even @ profile.T + LEAST)
-    result: Floats = counts.seen @ np.log(profile + LEAST).T - total * among
+    among = np.log(counts.even @ profile.T + MIN_SHARE)
+    result: Floats = counts.seen @ np.log(profile + MIN_SHARE).T - total * among
     return result
-
-
-def _rhythm(seen: Floats, even: Floats, whole: Floats) -> Floats:
-    own = seen.sum()
-    return smoothed((own * pooled(seen, even) + SITE_WEIGHT * whole) / (own + SITE_WEIGHT))
-
-
-def _begin(counts: Counts, whole: Floats, k: int) -> Floats:
-    """(k, 168) profiles to begin with: the site's, and targets that those before explain worst."""
-    own = (counts.seen + START_WEIGHT * whole) / (WEEK_HOURS * counts.even + START_WEIGHT)
-    own = smoothed(own / own.sum(1, keepdims=True))
-    best = (counts.seen * np.log(own + LEAST)).sum(1) - counts.seen.sum(1) * np.log(
-        (counts.even * own).sum(1) + LEAST
-    )
-    chosen = [whole]
-    for _ in range(k - 1):
-        explained = _likelihood(counts, np.array(chosen)).max(1)
-        chosen.append(own[np.argmax(best - explained)])
-    return np.array(chosen)
-
-
-# Changes a week: once in four years to hourly.
-RATES: Floats = np.geomspace(0.005, 168.0, 48)
-PRIOR_ROUNDS = 20
-# A group leans on its parent as much as on so many targets of its own.
-LEANING = 1.0
-# So many targets tell all about their group, or fewer where there are very many groups.
-MOST_OF_A_GROUP, LEAST_OF_A_GROUP = 5_000, 200
-ENOUGH = 100_000
-Likelihood = NDArray[np.float32]
 
 
 def fit_prior(likelihood: Likelihood, group: Ints, parent: Ints) -> Floats:
@@ -351,19 +356,14 @@ def fit_prior(likelihood: Likelihood, group: Ints, parent: Ints) -> Floats:
     of_site = np.tile(everywhere, (sites, 1))
     of_group = np.tile(everywhere, (len(parent), 1))
     for _ in range(PRIOR_ROUNDS):
-        sums = _posterior_sums(likelihood, group, of_group)
+        posterior = likelihood * of_group.astype(np.float32)[group]
+        posterior /= posterior.sum(1, keepdims=True)
+        sums = _summed(posterior, group, len(parent))
         site_sums = _summed(sums, parent, sites)
         everywhere = _normal(site_sums.sum(0) + 1e-9)
         of_site = _normal(site_sums + LEANING * everywhere)
         of_group = _normal(sums + LEANING * of_site[parent])
     return of_group
-
-
-def _posterior_sums(likelihood: Likelihood, group: Ints, prior: Floats) -> Floats:
-    """(p, g) posteriors summed over the targets of each group."""
-    posterior = likelihood * prior.astype(np.float32)[group]
-    posterior /= posterior.sum(1, keepdims=True)
-    return _summed(posterior, group, len(prior))
 
 
 def _summed(rows: NDArray[np.floating], group: Ints, groups: int) -> Floats:
@@ -386,22 +386,9 @@ def sample(group: Ints, key: NDArray[np.uint64]) -> Ints:
     order = np.lexsort((key, group))
     begins = np.searchsorted(group[order], group[order], side="left")
     groups = len(np.unique(group))
-    most = np.clip(ENOUGH // max(1, groups), LEAST_OF_A_GROUP, MOST_OF_A_GROUP)
+    most = np.clip(ENOUGH // max(1, groups), MIN_OF_A_GROUP, MAX_OF_A_GROUP)
     rows: Ints = order[np.arange(len(order)) - begins < most]
     return rows
-
-
-LEAST_DATED = 20
-LEAST_RIGHT = 0.9
-# Of the dated changes: visits that met a new date on the old content.
-MOST_LIES = 0.1
-# So near to the visit a date is that of the asking.
-ASKING_HOURS = 2 / 60
-# A rate is told by days with and without changes (`evidence`), so within a day the exact hour of
-# the last change takes nothing from it. In a longer gap it would pass for the only change.
-LONGEST_GAP_HOURS = 24.0
-# Histories are in whole minutes: a change at 10:07 happened in the minute that begins there.
-MINUTE = 1 / 60
 
 
 def right(histories: Histories, said: Floats) -> Flags:
@@ -424,8 +411,8 @@ def reliable(histories: Histories, said: Floats, lies: Ints, site: Ints, sites: 
     dated = np.bincount(of[~np.isnan(said)], minlength=sites)
     proved = np.bincount(of[right(histories, said)], minlength=sites)
     lied = np.bincount(site, lies, sites)
-    result: Flags = (dated >= LEAST_DATED) & (proved >= LEAST_RIGHT * dated)
-    return result & (lied <= MOST_LIES * dated)
+    result: Flags = (dated >= MIN_DATED) & (proved >= MIN_RIGHT * dated)
+    return result & (lied <= MAX_LIES * dated)
 
 
 def timed(
@@ -439,7 +426,7 @@ def timed(
     if not believed.any():
         return histories
     exact = right(histories, said) & np.repeat(believed, np.diff(histories.first))
-    short = histories.by - histories.after <= LONGEST_GAP_HOURS
+    short = histories.by - histories.after <= MAX_GAP_HOURS
     if each_dated is not None:
         short |= np.repeat(each_dated, np.diff(histories.first))
     exact &= short

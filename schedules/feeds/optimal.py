@@ -1,4 +1,4 @@
-"""The standing schedules of feeds: cycles of one or more weeks, all feeds under one price.
+"""The best schedules of feeds: cycles of one or more weeks, all feeds under one price.
 
 As for pages (`optimal`), each feed offers what it could buy, the steps worth most are bought, and
 a feed keeps the schedule it has where another would hardly be better.
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from schedules.allocation.allocate import Purchase, Steps, buy, least_visits
-from schedules.allocation.optimal import DEAD_BAND, INDIFFERENCE, Offers, schedules_of, why
+from schedules.allocation.allocate import Purchase, buy, least_visits
+from schedules.allocation.optimal import DEAD_BAND, INDIFFERENCE, Offers, joined, schedules_of, why
 from schedules.compiled import Part, compiled, parts, spread_over
 from schedules.feeds.placement import Course, Room, course, hull, insert, interval_cost, polish
-from schedules.feeds.posting import Posting, profile_of, table
+from schedules.feeds.post_rates import Posting, profile_of, table
 from schedules.history import DAY_HOURS, Flags, Floats, Ints
 from schedules.schedule import FEED_CYCLES, WEEK_HOURS, Schedules, chosen_of
 from schedules.terms import WEEK_DAYS, BudgetTooSmall
@@ -30,7 +30,7 @@ CHEAPER = 0.25
 # The first options are one visit in each of the cycles; option RARE + n - 1 is n visits a week.
 CYCLES = len(FEED_CYCLES)
 RARE = CYCLES - 1
-OF_A_FEED = ("key", "window", "weight", "cost", "min_hours", "max_hours", "site")
+PER_FEED = ("key", "window", "weight", "cost", "min_hours", "max_hours", "site")
 # So many feeds tell the price for all.
 ENOUGH = 4_000
 
@@ -58,7 +58,7 @@ class FeedLimits:
 
     def of(self, rows: Ints) -> FeedLimits:
         """Some of the feeds."""
-        own = {name: getattr(self, name)[rows] for name in OF_A_FEED}
+        own = {name: getattr(self, name)[rows] for name in PER_FEED}
         return replace(self, **own)
 
 
@@ -107,22 +107,36 @@ def optimal_schedules(
     BudgetTooSmall where the visits do not keep every feed's longest interval.
     """
     if price is not None:
-        found, purchase = _bought(posting, limits, present, np.inf, price)
+        offered, purchase = _bought(posting, limits, present, np.inf, price)
     else:
-        found, purchase = _within(posting, limits, present, visits_per_week)
-    if (needed := least_visits(found.steps)) > visits_per_week * (1 + 1e-6):
+        offered, purchase = _within(posting, limits, present, visits_per_week)
+    if (needed := least_visits(offered.steps)) > visits_per_week * (1 + 1e-6):
         raise BudgetTooSmall(needed / WEEK_DAYS, len(limits))
     last = purchase.price if price is None else price
-    new = schedules_of(purchase.chosen, found, limits.key, FEED_CYCLES)
-    return FeedPlan(_settled(posting, limits, last, new, present), *why(found, purchase), last)
+    new = schedules_of(purchase.chosen, offered, limits.key, FEED_CYCLES)
+
+    # Local search in the new schedules; the old ones stay where a new one is hardly better.
+    slots, kept = new.slots.astype(np.int64), np.zeros(len(new), np.bool_)
+    old_slots = present.slots.astype(np.int64)
+
+    def work(part: Part) -> None:
+        first, old = (s.first[part.start : part.stop + 1] for s in (new, present))
+        own, had = slots[first[0] : first[-1]], old_slots[old[0] : old[-1]]
+        weeks = new.weeks[part].astype(np.int64), present.weeks[part].astype(np.int64)
+        f, begins = _columns(posting, limits, part), (first - first[0], old - old[0])
+        _settle(f, last, weeks, begins, own, had, kept[part])
+
+    spread_over(work, parts(len(new)))
+    polished = replace(new, slots=slots.astype(np.uint16))
+    return FeedPlan(chosen_of(kept, present, polished), *why(offered, purchase), last)
 
 
 def _bought(
     posting: Posting, limits: FeedLimits, present: Schedules, visits: float, least: float
 ) -> tuple[Offers, Purchase]:
-    found = offers(posting, limits, least)
-    needed = least_visits(found.steps)
-    return found, buy(found.steps, limits.key, max(visits, needed), present.visits_per_week)
+    offered = offers(posting, limits, least)
+    visits = max(visits, least_visits(offered.steps))
+    return offered, buy(offered.steps, limits.key, visits, present.visits_per_week)
 
 
 def _within(
@@ -135,29 +149,22 @@ def _within(
     least, n = FIRST_GUESS * WORTH_OFFERING, len(limits)
     if n > ENOUGH:
         rows = np.argsort(limits.key)[:ENOUGH]
-        some = posting.of(rows), limits.of(rows), present.of(rows)
-        least = max(_within(*some, visits * ENOUGH / n)[1].price * WORTH_OFFERING, LOWEST)
+        sample = posting.of(rows), limits.of(rows), present.of(rows)
+        least = max(_within(*sample, visits * ENOUGH / n)[1].price * WORTH_OFFERING, LOWEST)
     while True:
-        found, purchase = _bought(posting, limits, present, visits, least)
+        offered, purchase = _bought(posting, limits, present, visits, least)
         if not purchase.sold_out or least <= LOWEST:
-            return found, purchase
+            return offered, purchase
         least = max(least * CHEAPER, LOWEST)
 
 
 def offers(posting: Posting, limits: FeedLimits, least: float) -> Offers:
     """All that the feeds could buy for more than `least` a visit, numbered as for pages."""
-    pieces = spread_over(
-        lambda part: _offers(_columns(posting, limits, part), least), parts(len(limits))
+    return joined(
+        spread_over(
+            lambda part: _offers(_columns(posting, limits, part), least), parts(len(limits))
+        )
     )
-    counts, visits, value, option, rare, slots, order, full = (
-        np.concatenate(column) for column in zip(*pieces, strict=True)
-    )
-    steps = Steps(_offsets(counts), visits, value, option)
-    return Offers(steps, rare, _offsets(slots), order, full)
-
-
-def _offsets(counts: Ints) -> Ints:
-    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
 
 
 def _columns(posting: Posting, limits: FeedLimits, part: Part) -> Columns:
@@ -204,9 +211,9 @@ def _best_single(c: Course, room: Room, weeks: int, phase: int, slope: float) ->
     for late in range(WEEK_HOURS):
         z = (phase + late) % WEEK_HOURS
         if room.open_hours[z]:
-            found = interval_cost(c, z, z + weeks * WEEK_HOURS) / weeks
-            if found + slope * late < best:
-                best, cost, where = found + slope * late, found, z
+            paid = interval_cost(c, z, z + weeks * WEEK_HOURS) / weeks
+            if paid + slope * late < best:
+                best, cost, where = paid + slope * late, paid, z
     return cost, where
 
 
@@ -220,7 +227,11 @@ def _options(
     rare, single = np.full(CYCLES, -1), np.full(CYCLES, np.inf)
     for k in range(CYCLES):
         single[k], rare[k] = _best_single(c, room, FEED_CYCLES[k], f.phase[i], slope)
-    saved, slots, needed, full = _inserted(c, _room(f, i, rare[RARE]), least)
+    # The first slot of a week is that of one visit a week.
+    saved, order, needed, full = insert(c, _room(f, i, rare[RARE]), least, WEEK_HOURS - 1)
+    slots = np.empty(len(order) + 1, np.int64)
+    slots[0] = rare[RARE]
+    slots[1:] = order % WEEK_HOURS
     size = CYCLES + len(saved)
     more, gain = np.ones(size), np.empty(size)
     must, end = 1, size
@@ -239,16 +250,6 @@ def _options(
     while kept < len(value) and value[kept] > least:
         kept += 1
     return np.cumsum(visits[:kept]), value[:kept], last[:kept], rare, slots, full or end < size
-
-
-@compiled
-def _inserted(c: Course, room: Room, least: float) -> tuple[Floats, Ints, int, bool]:
-    """The slots of a week after its first, which is put before them."""
-    saved, order, needed, full = insert(c, room, least, WEEK_HOURS - 1)
-    slots = np.empty(len(order) + 1, np.int64)
-    slots[0] = room.begin
-    slots[1:] = order % WEEK_HOURS
-    return saved, slots, needed, full
 
 
 @compiled
@@ -277,29 +278,6 @@ def _offers(f: Columns, least: float) -> tuple[NDArray[Any], ...]:
     )  # fmt: skip
 
 
-def _settled(
-    posting: Posting, limits: FeedLimits, price: float, new: Schedules, old: Schedules
-) -> Schedules:
-    """The new schedules polished, the old ones where a new one is hardly better."""
-    slots, kept = new.slots.astype(np.int64), np.zeros(len(new), np.bool_)
-    before = old.slots.astype(np.int64)
-
-    def work(part: Part) -> None:
-        f, span, gone = _columns(posting, limits, part), *(_span(s, part) for s in (new, old))
-        mine, theirs = slots[span[0] : span[-1]], before[gone[0] : gone[-1]]
-        weeks = new.weeks[part].astype(np.int64), old.weeks[part].astype(np.int64)
-        _settle(f, price, weeks, (span - span[0], gone - gone[0]), mine, theirs, kept[part])
-
-    spread_over(work, parts(len(new)))
-    none = np.zeros(len(new))
-    polished = Schedules(new.weeks, new.first, slots.astype(np.uint16), none, none)
-    return chosen_of(kept, old, polished)
-
-
-def _span(schedules: Schedules, part: Part) -> Ints:
-    return schedules.first[part.start : part.stop + 1]
-
-
 @compiled
 def _settle(
     f: Columns, price: float, weeks: tuple[Ints, Ints], first: tuple[Ints, Ints], slots: Ints,
@@ -308,13 +286,13 @@ def _settle(
     """Polish the new slots in place and mark what is kept."""
     for i in range(len(kept)):
         c, room = _course(f, i), _room(f, i, 0)
-        mine = slots[first[0][i] : first[0][i + 1]]
-        if weeks[0][i] == 1 and len(mine) > 1:
-            mine[:] = _polished(c, f, i, mine)
+        own = slots[first[0][i] : first[0][i + 1]]
+        if weeks[0][i] == 1 and len(own) > 1:
+            own[:] = _polished(c, f, i, own)
         old = before[first[1][i] : first[1][i + 1]]
-        same = len(old) * weeks[0][i] == len(mine) * weeks[1][i]
+        same = len(old) * weeks[0][i] == len(own) * weeks[1][i]
         if same and _allows(room, weeks[1][i], old):
-            saved = cycle_cost(c, room, weeks[1][i], old) - cycle_cost(c, room, weeks[0][i], mine)
+            saved = cycle_cost(c, weeks[1][i], old) - cycle_cost(c, weeks[0][i], own)
             kept[i] = saved <= DEAD_BAND * price / f.worth[i]
 
 
@@ -324,14 +302,14 @@ def _polished(c: Course, f: Columns, i: int, slots: Ints) -> Ints:
     at = np.sort(slots)
     for place in (0, len(at) // 2):
         begin = at[place]
-        rest = np.append(at[place + 1 :], at[:place] + WEEK_HOURS)
-        at[0], at[1:] = begin, polish(c, _room(f, i, begin), rest) % WEEK_HOURS
+        others = np.append(at[place + 1 :], at[:place] + WEEK_HOURS)
+        at[0], at[1:] = begin, polish(c, _room(f, i, begin), others) % WEEK_HOURS
         at = np.sort(at)
     return at
 
 
 @compiled
-def cycle_cost(c: Course, room: Room, weeks: int, slots: Ints) -> float:
+def cycle_cost(c: Course, weeks: int, slots: Ints) -> float:
     """Cost a week of slots (ascending hours of a cycle of `weeks` weeks)."""
     cost = 0.0
     for j in range(len(slots)):

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 
 from schedules.compiled import compiled
-from schedules.feeds.posting import Table, looked_up
+from schedules.feeds.post_rates import Table, looked_up
 from schedules.history import Flags, Floats, Ints
-from schedules.placement.placement import next_gap
+from schedules.placement.placement import allowed, next_gap
 from schedules.schedule import WEEK_HOURS
 
 # A long interval is first searched in so many steps, then around the best of them.
@@ -110,52 +110,34 @@ def _search(
     for z in range(first, last + 1, stride):
         if not is_open[z % WEEK_HOURS]:
             continue
-        posts, rest = mass[z] - before, after - mass[z]
+        posts, later = mass[z] - before, after - mass[z]
         gone, share = looked_up(lost, wait, top, posts)
-        found = gone + delay * share * (z * posts - (lever[z] - early))
-        gone, share = looked_up(lost, wait, top, rest)
-        found += gone + delay * share * (n * rest - (late - lever[z]))
-        if found < cost:
-            cost, where = found, z
+        split = gone + delay * share * (z * posts - (lever[z] - early))
+        gone, share = looked_up(lost, wait, top, later)
+        split += gone + delay * share * (n * later - (late - lever[z]))
+        if split < cost:
+            cost, where = split, z
     return cost, where
 
 
 @compiled
 def best_split(c: Course, room: Room, a: int, n: int) -> tuple[float, int]:
     """What the best fetch between hours `a` and `n` saves, and its hour; NO_FETCH if none."""
-    first, last = _allowed(room, a, n)
+    first, last = allowed(a, n, room.min_hours, room.max_hours)
     stride = max(1, (last - first) // STEPS)
     cost, where = _search(c, room, a, n, first, last, stride)
     if stride > 1 and where >= 0:
         low, high = max(first, where - stride + 1), min(last, where + stride - 1)
         cost, where = _search(c, room, a, n, low, high, 1)
     if where < 0 and n - a > room.max_hours:
-        where = _latest_open(room, a, n)
+        # The last open hour that the longest interval after `a` allows.
+        least = max(1, int(np.ceil(room.min_hours)))
+        for z in range(min(a + int(room.max_hours), n - least), a + least - 1, -1):
+            if room.open_hours[z % WEEK_HOURS]:
+                where = z
+                break
         cost = np.inf if where < 0 else _split(c, room, a, where, n)
     return interval_cost(c, a, n) - cost, where
-
-
-@compiled
-def _allowed(room: Room, a: int, n: int) -> tuple[int, int]:
-    """First and last hour of a fetch between `a` and `n`; as few as possible where one must be."""
-    least = max(1, int(np.ceil(room.min_hours)))
-    first, last = a + least, n - least
-    if n - a > room.max_hours:
-        most = int(room.max_hours)
-        rest = (n - a - 1) // most
-        first, last = max(first, n - rest * most), min(last, a + most)
-    return first, last
-
-
-@compiled
-def _latest_open(room: Room, a: int, n: int) -> int:
-    """The last open hour that the longest interval after `a` allows; NO_FETCH if none is open."""
-    least = max(1, int(np.ceil(room.min_hours)))
-    last = min(a + int(room.max_hours), n - least)
-    for z in range(last, a + least - 1, -1):
-        if room.open_hours[z % WEEK_HOURS]:
-            return z
-    return NO_FETCH
 
 
 @compiled

@@ -11,11 +11,19 @@ from numpy.typing import NDArray
 from scipy.special import gammaincinv
 
 from schedules.compiled import Part, compiled, parts, spread_over
-from schedules.feeds.optimal import FeedLimits, optimal_schedules
+from schedules.feeds.optimal import FeedLimits, FeedPlan, optimal_schedules
 from schedules.feeds.placement import course, interval_posts
-from schedules.feeds.posting import Hours, Posting, expected, looked_up, posting, profile_of, table
+from schedules.feeds.post_rates import (
+    Hours,
+    Posting,
+    estimate_posting,
+    expected,
+    looked_up,
+    profile_of,
+    table,
+)
 from schedules.history import DAY_HOURS, Flags, Floats, Histories, Ints, Times
-from schedules.placement.leveling import Caps, balanced, even_phase, fullest_week, in_time, levelled
+from schedules.placement.load import Caps, balanced, even_phase, fullest_week, in_time, levelled
 from schedules.population import MONDAY_HOURS, Population
 from schedules.schedule import FEED_CYCLES, LONGEST_WEEKS, WEEK_HOURS, Schedules
 from schedules.terms import (
@@ -30,6 +38,18 @@ from schedules.terms import (
     least_visits,
 )
 
+OPTIMAL = "optimal"
+# Hours and batches of a feed are those of the last weeks, or, where it posts rarely, of its last
+# posts. Rates change sooner: a feed falls silent or wakes up within days.
+RECENT_HOURS, RECENT_POSTS = 42 * DAY_HOURS, 50
+FRESH_HOURS, FRESH_POSTS = 7 * DAY_HOURS, 100
+# Of all visits, those that go to feeds only because of their longest intervals, at most.
+WATCH_SHARE = 0.1
+# The period of the paper's policies.
+PERIOD_WEEKS = 4
+QUANTILES = (0.05, 0.95)
+TRIES = 4
+HALVINGS = 40
 # What sums of floats leave over is no post.
 RESIDUE = 1e-9
 
@@ -72,8 +92,8 @@ def min_missing(rate: Floats, window: Floats, fetches: int) -> Ints:
     if not (rate > 0).any():
         return uniform(rate, fetches)
     round_of = np.maximum(np.ceil(rate / window * (1 - RESIDUE)), rate > 0).astype(np.int64)
-    rounds, rest = divmod(fetches, int(round_of.sum()))
-    result: Ints = rounds * round_of + np.bincount(choices(rate, window, rest), minlength=len(rate))
+    rounds, left = divmod(fetches, int(round_of.sum()))
+    result: Ints = rounds * round_of + np.bincount(choices(rate, window, left), minlength=len(rate))
     return result
 
 
@@ -149,7 +169,7 @@ def feed_outlook(posting: Posting, window: Ints, schedules: Schedules) -> FeedOu
 
 @compiled
 def _outlook(
-    posts: tuple[Floats, Floats],
+    rates: tuple[Floats, Floats],
     cells: tuple[Ints, Hours, Floats],
     window: Ints,
     weeks: Ints,
@@ -157,50 +177,29 @@ def _outlook(
     every: Floats,
 ) -> tuple[Floats, Floats]:
     """Posts lost in a week, and hours that the others wait together."""
-    missed, wait = posts[0].copy(), np.zeros(len(window))
+    missed, wait = rates[0].copy(), np.zeros(len(window))
     for i in range(len(window)):
-        mine = slots[1][slots[0][i] : slots[0][i + 1]]
-        per_week, batch = posts[0][i], posts[1][i]
+        own = slots[1][slots[0][i] : slots[0][i + 1]]
+        per_week, batch = rates[0][i], rates[1][i]
         if every[i] > 0:
             mean = per_week * every[i] / WEEK_HOURS
             lost, share = expected(mean, batch, window[i])
             missed[i] = lost * WEEK_HOURS / every[i]
             wait[i] = share * per_week * every[i] / 2
-        elif len(mine):
+        elif len(own):
             profile = profile_of(cells[1][cells[0][i] : cells[0][i + 1]], cells[2])
-            missed[i], wait[i] = _of_slots(profile, per_week, batch, window[i], weeks[i], mine)
+            mass, lever = course(profile, per_week)
+            t = table(FEED_CYCLES[0] * per_week, batch, window[i])
+            missed[i], wait[i] = 0.0, 0.0
+            for j in range(len(own)):
+                later = own[j + 1] if j + 1 < len(own) else own[0] + weeks[i] * WEEK_HOURS
+                a = own[j] % WEEK_HOURS
+                posts, waits = interval_posts(mass, lever, a, a + later - own[j])
+                lost, share = looked_up(t.lost, t.wait, t.top, posts)
+                missed[i] += lost
+                wait[i] += share * waits
+            missed[i], wait[i] = missed[i] / weeks[i], wait[i] / weeks[i]
     return missed, wait
-
-
-@compiled
-def _of_slots(
-    profile: Floats, per_week: float, batch: float, window: int, weeks: int, slots: Ints
-) -> tuple[float, float]:
-    mass, lever = course(profile, per_week)
-    t = table(FEED_CYCLES[0] * per_week, batch, window)
-    missed, wait = 0.0, 0.0
-    for j in range(len(slots)):
-        later = slots[j + 1] if j + 1 < len(slots) else slots[0] + weeks * WEEK_HOURS
-        a = slots[j] % WEEK_HOURS
-        posts, waits = interval_posts(mass, lever, a, a + later - slots[j])
-        lost, share = looked_up(t.lost, t.wait, t.top, posts)
-        missed += lost
-        wait += share * waits
-    return missed / weeks, wait / weeks
-
-
-OPTIMAL = "optimal"
-# Hours and batches of a feed are those of the last weeks, or, where it posts rarely, of its last
-# posts. Rates change sooner: a feed falls silent or wakes up within days.
-RECENT_HOURS, RECENT_POSTS = 42 * DAY_HOURS, 50
-FRESH_HOURS, FRESH_POSTS = 7 * DAY_HOURS, 100
-# Of all visits, those that go to feeds only because of their longest intervals, at most.
-WATCH_SHARE = 0.1
-# The period of the paper's policies.
-PERIOD_WEEKS = 4
-QUANTILES = (0.05, 0.95)
-TRIES = 4
-HALVINGS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,11 +258,17 @@ def plan_feeds(
         raise BudgetTooSmall(least, len(population))
     believed = believed_of(population, histories, now_hours)
     if terms.policy == OPTIMAL:
-        made = _optimal(population, histories, believed, window, terms, now_hours, present)
+        best = _optimal(population, histories, believed, window, terms, now_hours, present)
+        schedules, value, worth, bound, price = best
     else:
-        made = _even(population, believed, window, terms, present)
-    schedules, value, worth, bound, price = made
-    schedules = _within_hours(schedules, population, terms, now_hours, present)
+        # The paper's policies: fetches of a period, at even intervals.
+        visits = fetches(population, believed, window, terms) / PERIOD_WEEKS
+        schedules = Schedules.even(visits, even_phase(population.key))
+        value, worth = (np.full(len(population), np.nan) for _ in range(2))
+        bound, price = np.full(len(population), RULE, np.uint8), np.nan
+    caps = Caps.of(terms, population)
+    if caps.by_hour:
+        schedules = levelled(schedules, present, population, caps, population.ahead(now_hours))
     missed, delay = feed_outlook(believed, window, schedules)
     moved = ~schedules.same_as(present)
     bound = np.where((bound == PRICE) & ~moved, KEPT, bound)
@@ -275,20 +280,18 @@ def believed_of(population: Population, histories: Histories, now_hours: float) 
     """How feeds post, on the clocks of their sites."""
     times, since = _posts_of(histories)
     recent = np.maximum(since, np.minimum(now_hours - RECENT_HOURS, _nth_last(times, RECENT_POSTS)))
-    known = ~np.isnan(histories.until)
-    since = np.where(known, recent, 0.0)
-    until = np.where(known, histories.until, 0.0)
+    was_seen = ~np.isnan(histories.until)
+    since = np.where(was_seen, recent, 0.0)
+    until = np.where(was_seen, histories.until, 0.0)
     fresh = np.minimum(until - FRESH_HOURS, _nth_last(times, FRESH_POSTS))
-    fresh = np.where(known, np.maximum(since, fresh), 0.0)
-    owner = np.repeat(np.arange(len(known)), np.diff(times.first))
+    fresh = np.where(was_seen, np.maximum(since, fresh), 0.0)
+    feeds = np.arange(len(was_seen))
+    owner = np.repeat(feeds, np.diff(times.first))
     at = _local(population, owner, times.at)
-    feeds = np.arange(len(known))
     order = np.lexsort((at, owner))
-    return posting(
+    return estimate_posting(
         Times(times.first, at[order]),
-        np.where(known, _local(population, feeds, since), 0.0),
-        np.where(known, _local(population, feeds, until), 0.0),
-        np.where(known, _local(population, feeds, fresh), 0.0),
+        *(np.where(was_seen, _local(population, feeds, t), 0.0) for t in (since, until, fresh)),
     )
 
 
@@ -313,8 +316,8 @@ def _nth_last(times: Times, posts: int) -> Floats:
     """(n,) moment of each feed's post with so many after it; of its first where there are fewer."""
     count = np.diff(times.first)
     place = np.maximum(times.first[1:] - posts - 1, times.first[:-1])
-    found = np.append(times.at, 0.0)[np.minimum(place, len(times.at))]
-    result: Floats = np.where(count > posts, found, -np.inf)
+    moment = np.append(times.at, 0.0)[np.minimum(place, len(times.at))]
+    result: Floats = np.where(count > posts, moment, -np.inf)
     return result
 
 
@@ -329,9 +332,6 @@ def _local(population: Population, feed: Ints, at: Floats) -> Floats:
     return result
 
 
-Made = tuple[Schedules, Floats, Floats, NDArray[np.uint8], float]
-
-
 def _optimal(
     population: Population,
     histories: Histories,
@@ -340,9 +340,17 @@ def _optimal(
     terms: Terms,
     now: float,
     present: Schedules,
-) -> Made:
+) -> FeedPlan:
     whole = terms.budget_per_day * WEEK_DAYS
-    population = _watched(population, whole)
+    # A plan takes what was silent for weeks to stay so. Visits at long intervals find out whether
+    # it does, and cost next to nothing where there are many visits: the shortest of the longest
+    # intervals that takes a small share of them.
+    for weeks in sorted(cycle for cycle in FEED_CYCLES if cycle >= LONGEST_WEEKS):
+        max_hours = np.minimum(population.max_hours, weeks * WEEK_HOURS)
+        watched = replace(population, max_hours=max_hours)
+        if least_visits(watched).sum() <= WATCH_SHARE * whole:
+            population = watched
+            break
     limits = FeedLimits(
         population.key, window, population.weight, population.cost, population.min_hours,
         population.max_hours, population.site, population.open_hours,
@@ -350,25 +358,15 @@ def _optimal(
     least, last = least_per_day(population) * WEEK_DAYS, histories.until
     budget = max(whole - 1, least)
     for _ in range(TRIES):
-        found = optimal_schedules(believed, limits, present, visits_per_week=budget)
-        schedules = found.schedules
+        best = optimal_schedules(believed, limits, present, visits_per_week=budget)
+        schedules = best.schedules
         schedules = in_time(schedules, ~schedules.same_as(present), population, last, now)
         schedules = balanced(schedules, population, last, now)
         over = fullest_week(schedules) - whole
         if over <= 1e-6:
             break
         budget = max(budget - over, least)
-    return schedules, found.value, found.worth, found.bound, found.price
-
-
-def _even(
-    population: Population, believed: Posting, window: Ints, terms: Terms, present: Schedules
-) -> Made:
-    """The paper's policies: fetches of a period, at even intervals."""
-    visits = fetches(population, believed, window, terms) / PERIOD_WEEKS
-    schedules = Schedules.even(visits, even_phase(population.key))
-    unknown = np.full(len(population), np.nan)
-    return schedules, unknown, unknown, np.full(len(population), RULE, np.uint8), np.nan
+    return best._replace(schedules=schedules)
 
 
 def fetches(population: Population, believed: Posting, window: Ints, terms: Terms) -> Floats:
@@ -400,27 +398,3 @@ def _shares(policy: str, rate: Floats, window: Ints, weight: Floats, total: int)
     if policy == "min-delay":
         return min_delay(rate, weight, total)
     return min_missing(rate, window.astype(np.float64), total)
-
-
-def _watched(population: Population, visits_per_week: float) -> Population:
-    """The feeds with the shortest longest interval that takes a small share of the visits.
-
-    A plan takes what was silent for weeks to stay so. Visits at long intervals find out whether it
-    does, and cost next to nothing where there are many visits.
-    """
-    for weeks in sorted(cycle for cycle in FEED_CYCLES if cycle >= LONGEST_WEEKS):
-        max_hours = np.minimum(population.max_hours, weeks * WEEK_HOURS)
-        watched = replace(population, max_hours=max_hours)
-        if least_visits(watched).sum() <= WATCH_SHARE * visits_per_week:
-            return watched
-    return population
-
-
-def _within_hours(
-    schedules: Schedules, population: Population, terms: Terms, now: float, present: Schedules
-) -> Schedules:
-    """The schedules with the hours kept under their caps, of each site and of all."""
-    caps = Caps.of(terms, population)
-    if not caps.by_hour:
-        return schedules
-    return levelled(schedules, present, population, caps, population.ahead(now))

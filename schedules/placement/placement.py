@@ -17,7 +17,7 @@ from schedules.history import Floats, Ints
 from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS
 
 # One visit an hour at most: slots are hours.
-MOST_SLOTS = WEEK_HOURS
+MAX_SLOTS = WEEK_HOURS
 # Options 0 to 2 are one visit every 4, 3 and 2 weeks; option 2 + n is n visits a week.
 RARE = LONGEST_WEEKS - 1
 SWEEPS = 1
@@ -67,7 +67,7 @@ def tilt(limits: Limits, z: int) -> float:
 @compiled
 def best_split(c: Curves, aim: Objective, limits: Limits, a: int, n: int) -> tuple[float, int]:
     """The hour between visits at `a` and `n` that saves most, and what it saves; -1 if none."""
-    begin, end = _allowed(limits, a, n)
+    begin, end = allowed(a, n, limits.min_hours, limits.max_hours)
     cost = split_costs(c, aim, a, n, begin, max(begin - 1, end))
     preferred, best, where = np.inf, np.inf, -1
     for z in range(begin, end + 1):
@@ -77,33 +77,28 @@ def best_split(c: Curves, aim: Objective, limits: Limits, a: int, n: int) -> tup
         if paid + tilt(limits, hour) < preferred:
             preferred, best, where = paid + tilt(limits, hour), paid, z
     if where < 0 and n - a > limits.max_hours:
-        where = _latest_open(limits, a, n)
+        # The last open hour that the longest interval after `a` allows.
+        least = max(1, int(np.ceil(limits.min_hours)))
+        for z in range(min(a + int(limits.max_hours), n - least), a + least - 1, -1):
+            if limits.toll[z % WEEK_HOURS] < np.inf:
+                where = z
+                break
         best = np.inf if where < 0 else split_costs(c, aim, a, n, where, where)[0]
     return interval_cost(c, aim, a, n) - best, where
 
 
 @compiled
-def _latest_open(limits: Limits, a: int, n: int) -> int:
-    """The last hour that the longest interval after `a` allows; -1 if all are closed."""
-    least = max(1, int(np.ceil(limits.min_hours)))
-    for z in range(min(a + int(limits.max_hours), n - least), a + least - 1, -1):
-        if limits.toll[z % WEEK_HOURS] < np.inf:
-            return z
-    return -1
-
-
-@compiled
-def _allowed(limits: Limits, a: int, n: int) -> tuple[int, int]:
+def allowed(a: int, n: int, min_hours: float, max_hours: float) -> tuple[int, int]:
     """First and last hour of a slot between `a` and `n`.
 
     An interval longer than allowed is cut so that as few cuts as possible bring it down.
     """
-    least = max(1, int(np.ceil(limits.min_hours)))
+    least = max(1, int(np.ceil(min_hours)))
     begin, end = a + least, n - least
-    most = int(limits.max_hours)
-    if n - a > most:
-        rest = (n - a - 1) // most
-        begin, end = max(begin, n - rest * most), min(end, a + most)
+    if n - a > max_hours:
+        most = int(max_hours)
+        cuts = (n - a - 1) // most
+        begin, end = max(begin, n - cuts * most), min(end, a + most)
     return begin, end
 
 
@@ -128,9 +123,9 @@ def insert(
     returns what each slot after the first saved, the hours of all slots in the order they were
     put in, how many slots the longest interval needs at least, and whether the week is full
     """
-    at = np.empty(MOST_SLOTS + 1, np.int64)
-    gain, where = np.empty(MOST_SLOTS + 1), np.empty(MOST_SLOTS + 1, np.int64)
-    saved, order = np.empty(MOST_SLOTS), np.empty(MOST_SLOTS, np.int64)
+    at = np.empty(MAX_SLOTS + 1, np.int64)
+    gain, where = np.empty(MAX_SLOTS + 1), np.empty(MAX_SLOTS + 1, np.int64)
+    saved, order = np.empty(MAX_SLOTS), np.empty(MAX_SLOTS, np.int64)
     at[0], at[1], order[0] = first, first + WEEK_HOURS, first
     gain[0], where[0] = best_split(c, aim, limits, at[0], at[1])
     slots, needed = 1, 1
@@ -172,8 +167,8 @@ def next_gap(at: Ints, gain: Floats, where: Ints, slots: int, max_hours: float) 
 @compiled
 def options(c: Curves, aim: Objective, limits: Limits, least: float) -> Choice:
     """All options of a target that save more than `least` a visit, made convex."""
-    cost = np.full(RARE + MOST_SLOTS, np.inf)
-    visits = np.empty(RARE + MOST_SLOTS)
+    cost = np.full(RARE + MAX_SLOTS, np.inf)
+    visits = np.empty(RARE + MAX_SLOTS)
     rare = np.full(RARE, -1)
     for i in range(RARE):
         weeks = LONGEST_WEEKS - i

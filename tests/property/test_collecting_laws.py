@@ -14,7 +14,7 @@ from schedules.evaluation.score import collected
 from schedules.evaluation.world import Span
 from schedules.feeds.optimal import DELAY_PER_DAY, FeedLimits, optimal_schedules
 from schedules.feeds.plan import feed_outlook
-from schedules.feeds.posting import posting
+from schedules.feeds.post_rates import estimate_posting
 from schedules.history import Times
 from schedules.schedule import WEEK_HOURS, Schedules
 from schedules.terms import BudgetTooSmall
@@ -180,7 +180,7 @@ def test_standing_schedules_keep_to_budget_hours_and_distances(
 ) -> None:
     known, posts = world(feeds)
     n = len(feeds)
-    believed = posting(posts, np.full(n, MONDAY), np.full(n, STOP))
+    believed = estimate_posting(posts, np.full(n, MONDAY), np.full(n, STOP))
     limits, none = limits_of(known, least, most), Schedules.none(n)
     try:
         plan = optimal_schedules(believed, limits, none, visits_per_week=visits)
@@ -204,7 +204,7 @@ def test_a_schedule_that_is_as_good_stays(
 ) -> None:
     known, posts = world(feeds)
     n = len(feeds)
-    believed = posting(posts, np.full(n, MONDAY), np.full(n, STOP))
+    believed = estimate_posting(posts, np.full(n, MONDAY), np.full(n, STOP))
     limits = limits_of(known)
     try:
         first = optimal_schedules(believed, limits, Schedules.none(n), visits_per_week=visits)
@@ -222,7 +222,7 @@ def test_more_fetches_are_never_expected_to_lose_more(
 ) -> None:
     known, posts = world(feeds)
     n = len(feeds)
-    believed = posting(posts, np.full(n, MONDAY), np.full(n, SPLIT))
+    believed = estimate_posting(posts, np.full(n, MONDAY), np.full(n, SPLIT))
     limits, none = limits_of(known), Schedules.none(n)
     cost = []
     for visits in (few, few + more):
@@ -240,7 +240,10 @@ def test_the_unit_of_weights_does_not_matter(
 ) -> None:
     known, posts = world(feeds)
     n = len(feeds)
-    believed, none = posting(posts, np.full(n, MONDAY), np.full(n, SPLIT)), Schedules.none(n)
+    believed, none = (
+        estimate_posting(posts, np.full(n, MONDAY), np.full(n, SPLIT)),
+        Schedules.none(n),
+    )
     limits = limits_of(known)
     scaled = replace(limits, weight=limits.weight * unit)
     one, other = (

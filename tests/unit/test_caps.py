@@ -10,7 +10,7 @@ import pytest
 
 from schedules.allocation.plan import Terms, plan
 from schedules.calendar import visits_between
-from schedules.placement.leveling import Caps, day_tolls, levelled, site_days
+from schedules.placement.load import Caps, day_tolls, levelled, site_days
 from schedules.population import Population
 from schedules.schedule import WEEK_HOURS, Schedules
 from tests.unit.populations import (

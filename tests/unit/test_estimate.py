@@ -1,4 +1,4 @@
-"""What is learnt from pasts: rates, profiles and rhythms."""
+"""What is learnt from pasts: rates, profiles and mixtures of them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ import numpy as np
 import pytest
 
 from schedules.calendar import EPOCH
-from schedules.estimation import rates as rhythms
 from schedules.estimation.estimate import LOW, NODES, Estimate, Rates, estimate
 from schedules.estimation.rates import (
     RATES,
     Counts,
     Past,
     Wall,
+    belonging,
     even_counts,
     exposure,
+    fit_mixture,
+    fit_prior,
     hour_counts,
     log_likelihood,
     pooled,
@@ -29,7 +31,6 @@ from schedules.estimation.rates import (
     smoothed,
     target_profile,
 )
-from schedules.estimation.rates import fit_prior as fit
 from schedules.evaluation.world import never, seen
 from schedules.history import Floats, Histories, Times
 from schedules.population import Population, walls_of
@@ -264,7 +265,7 @@ def test_a_site_s_targets_share_its_hours() -> None:
     assert profile[:, OFFICE > 0].sum(1).min() > 0.75
 
 
-def test_two_rhythms_of_a_site_are_told_apart() -> None:
+def test_two_profiles_of_a_site_are_told_apart() -> None:
     n = 120
     some = population(n, UTC)
     profile = np.where(np.arange(n)[:, None] % 2, OFFICE, NIGHT)
@@ -273,19 +274,19 @@ def test_two_rhythms_of_a_site_are_told_apart() -> None:
     told = found.profiles(slice(0, n))
     assert told[1::2, OFFICE > 0].sum(1).mean() > 0.8
     assert told[::2][:, np.roll(NIGHT > 0, 0)].sum(1).mean() > 0.4
-    used = found.rhythms.share[0] > 0
-    nightly = found.rhythms.profile[0][used][:, NIGHT > 0].sum(1)
+    used = found.mixtures.share[0] > 0
+    nightly = found.mixtures.profile[0][used][:, NIGHT > 0].sum(1)
     assert nightly.max() > 0.5
     assert nightly.min() < 0.05
 
 
-def test_rhythms_are_profiles() -> None:
+def test_components_are_profiles() -> None:
     seen = np.random.default_rng(0).poisson(0.05, (50, WEEK_HOURS)).astype(float)
     counts = Counts(seen, np.repeat(seen.sum(1, keepdims=True) / WEEK_HOURS, WEEK_HOURS, 1))
-    found = rhythms.fit(counts)
+    found = fit_mixture(counts)
     np.testing.assert_allclose(found.profile.sum(2), 1)
     assert found.share.sum() == pytest.approx(1)
-    of = rhythms.belonging(counts, found.profile[0], found.share[0])
+    of = belonging(counts, found.profile[0], found.share[0])
     np.testing.assert_allclose(of.sum(1), 1)
 
 
@@ -305,7 +306,7 @@ def test_profiles_sum_to_one_and_leave_no_hour_out() -> None:
 def test_the_prior_is_a_distribution_for_each_group() -> None:
     rng = np.random.default_rng(0)
     likelihood = rng.random((50, len(RATES))).astype(np.float32)
-    prior = fit(likelihood, rng.integers(0, 3, 50), np.array([0, 0, 1, 1]))
+    prior = fit_prior(likelihood, rng.integers(0, 3, 50), np.array([0, 0, 1, 1]))
     assert prior.shape == (4, len(RATES))
     np.testing.assert_allclose(prior.sum(1), 1)
     assert (prior > 0).all()

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import gammaincinv
 
 from schedules.history import Floats
-from schedules.terms import RULES, visits_per_week
+from schedules.terms import EVEN, visits_per_week
 
 RATE = np.geomspace(0.01, 100, 60)
 WEIGHT = np.tile([0.5, 1.0, 4.0], 20)
@@ -30,7 +30,7 @@ def spread_of(values: Floats) -> float:
     return float(values.max() / values.min() - 1)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", EVEN)
 @pytest.mark.parametrize("budget", [30.0, 120.0, 5000.0])
 def test_the_budget_is_spent_and_not_exceeded(rule: str, budget: float) -> None:
     least, most = np.full(60, 0.25), np.full(60, 168.0)
@@ -39,7 +39,7 @@ def test_the_budget_is_spent_and_not_exceeded(rule: str, budget: float) -> None:
     assert spent == pytest.approx(budget, rel=1e-6)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", EVEN)
 def test_limits_are_kept(rule: str) -> None:
     least, most = np.linspace(0.25, 2, 60), np.linspace(3, 2, 60)
     given = visits(rule, least=least, most=most)
@@ -99,7 +99,7 @@ def test_a_rule_is_not_beaten_by_moving_visits(rule: str) -> None:
         assert cost(moved) >= cost(given) - 1e-6
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", EVEN)
 def test_rates_of_nothing_and_of_all_the_time_have_visits(rule: str) -> None:
     given = visits(rule, rate=np.array([0.0, 1e-9, 1e4]), weight=np.ones(3), budget=10.0,
                    least=np.full(3, 0.25), most=np.full(3, 168.0))  # fmt: skip

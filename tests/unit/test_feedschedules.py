@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from schedules.feeds.optimal import FeedLimits, optimal_schedules
-from schedules.feeds.posting import Posting, posting
+from schedules.feeds.post_rates import Posting, estimate_posting
 from schedules.history import Times
 from schedules.schedule import FEED_CYCLES, WEEK_HOURS, Schedule, Schedules
 from schedules.terms import BudgetTooSmall
@@ -19,7 +19,7 @@ def believed(*feeds: list[float]) -> Posting:
     flat = np.array([hour for feed in feeds for hour in feed], np.float64)
     posts = Times(np.cumsum([0, *map(len, feeds)]), MONDAY + flat)
     since = np.full(len(feeds), MONDAY)
-    return posting(posts, since, since + 3 * WEEK_HOURS)
+    return estimate_posting(posts, since, since + 3 * WEEK_HOURS)
 
 
 def limits(n: int, least: float = 1, most: float = 672) -> FeedLimits:

@@ -21,7 +21,7 @@ from schedules.feeds.placement import (
     interval_posts,
     polish,
 )
-from schedules.feeds.posting import table
+from schedules.feeds.post_rates import table
 from schedules.schedule import LONGEST_FEED_WEEKS, WEEK_HOURS
 
 ALWAYS = np.ones(WEEK_HOURS, np.bool_)

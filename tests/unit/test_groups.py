@@ -14,15 +14,15 @@ from schedules.allocation.policies import (
     VISITS,
     by_night,
     group,
-    load,
     nearest_group,
     times_of,
     timetable,
-    windows_of,
 )
 from schedules.allocation.policies import six_groups as six
 from schedules.calendar import visits_between
-from schedules.schedule import FEED_CYCLES, Schedule
+from schedules.history import Histories
+from schedules.schedule import FEED_CYCLES, WEEK_HOURS, Schedule
+from tests.unit.populations import NOW, population
 
 WEEKS = 3
 # Changes in three weeks, in the paper's order.
@@ -68,13 +68,18 @@ def test_a_visit_in_any_cycle_is_told_in_words() -> None:
     assert times_of(Schedule(24, (21 * 168 + 132,))) == [("22nd Sat of 24 weeks", "12:00")]
 
 
+def by_night_of_paper() -> np.ndarray:
+    return np.array([url in NIGHTLY for url in CHANGES])
+
+
 def test_the_timetable_of_the_paper() -> None:
     """Midnight stands in the row of the day that begins, as in the paper."""
     changes = np.array([changes_of(url) for url in CHANGES])
     groups = six(group(changes.sum(axis=1) / WEEKS))
     table = defaultdict(set)
-    for url, code, night in zip(CHANGES, groups, by_night(changes), strict=True):
-        for window in windows_of(int(code), bool(night)):
+    for url, code, night in zip(CHANGES, groups, by_night_of_paper(), strict=True):
+        schedule = timetable(np.array([code]), np.array([night]))[0]
+        for window in times_of(schedule):
             table[window].add(url)
     assert table == {
         ("daily", "00:00"): {"u1"},
@@ -89,7 +94,7 @@ def test_the_timetable_of_the_paper() -> None:
 def test_the_timetable_in_time() -> None:
     """Four weeks of the paper's URLs, the first of them the first of a cycle."""
     changes = np.array([changes_of(url) for url in CHANGES])
-    schedules = timetable(six(group(changes.sum(axis=1) / WEEKS)), by_night(changes))
+    schedules = timetable(six(group(changes.sum(axis=1) / WEEKS)), by_night_of_paper())
     start = 168 * 4 * 700 + 96
     first, at = visits_between(schedules, ZoneInfo("UTC"), start, start + 28 * 24)
     visits = {
@@ -138,11 +143,11 @@ def test_each_group_is_nearest_to_its_own_visits() -> None:
 
 
 def test_changes_by_night_are_those_from_18_to_9() -> None:
-    changes = np.zeros((6, 168))
-    for i, hour in enumerate((8, 9, 17, 18, 24 * 6 + 23)):
-        changes[i, hour] = 1
-    changes[5, [3, 12]] = 1
-    assert by_night(changes).tolist() == [True, False, False, True, True, False]
+    after = NOW - WEEK_HOURS + np.array([8, 9, 17, 18, 24 * 6 + 23, 3, 12])
+    first = np.array([0, 1, 2, 3, 4, 5, 7])
+    past = Histories(np.full(6, NOW - WEEK_HOURS), np.full(6, NOW), first, after, after + 1)
+    nights = by_night(population(6, (ZoneInfo("UTC"),)), past)
+    assert nights.tolist() == [True, False, False, True, True, False]
 
 
 @pytest.mark.parametrize("night", [False, True])
@@ -171,7 +176,8 @@ def test_a_timetable_of_no_targets_is_empty() -> None:
 
 
 def test_groups_are_shown_with_days_and_time() -> None:
-    shown = {name: windows_of(code, night=True) for code, name in enumerate(NAMES)}
+    table = timetable(np.arange(16, dtype=np.uint8), np.ones(16, bool))
+    shown = {name: times_of(table[code]) for code, name in enumerate(NAMES)}
     assert shown["4G1"] == [("3rd Sat", "12:00")]
     assert shown["G4"] == [("Mon,Wed,Fri,Sat", "12:00")]
     assert shown["G6"] == [("Mon-Sat", "12:00")]
@@ -198,5 +204,6 @@ def test_the_load_of_the_paper_s_plan_by_right_arithmetic() -> None:
     count = {"G14": 240, "G7": 144, "G3": 216, "G1": 480, "2G1": 60, "4G1": 60}
     groups = np.repeat(codes(*count), list(count.values()))
     assert len(groups) == 1200
-    assert load(groups) * 1200 == pytest.approx(791.6, abs=0.05)
-    assert load(groups) == pytest.approx(0.660, abs=0.0005)
+    load = VISITS[groups].mean() / 7
+    assert load * 1200 == pytest.approx(791.6, abs=0.05)
+    assert load == pytest.approx(0.660, abs=0.0005)

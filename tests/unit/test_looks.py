@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from schedules.evaluation.world import never, polls, seen
-from schedules.history import CHANGE, MOST_CHANGES, Histories, History, Times
+from schedules.history import CHANGE, MAX_CHANGES, Histories, History, Times
 
 
 def changes_of(history: History) -> list[tuple[int, int, int]]:
@@ -30,12 +30,12 @@ def test_a_look_that_is_not_later_tells_nothing(at: int) -> None:
 
 def test_old_changes_leave_with_the_span_they_stood_in() -> None:
     past = History.begin(0)
-    for at in range(1, MOST_CHANGES + 11):
+    for at in range(1, MAX_CHANGES + 11):
         past = past.seen(at, changed=True)
     records = changes_of(past)
-    assert len(records) == MOST_CHANGES
+    assert len(records) == MAX_CHANGES
     assert past.since == records[0][0] == 10
-    assert past.until == records[-1][1] == MOST_CHANGES + 10
+    assert past.until == records[-1][1] == MAX_CHANGES + 10
 
 
 def test_some_of_many_histories() -> None:

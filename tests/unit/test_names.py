@@ -8,7 +8,7 @@ import pytest
 
 from crawler.items import Fetched, Kind
 from crawler.utils.text import storable_name, with_storable_names
-from pipelines.content import MOST_NESTED, ContentPipeline, fill, normal
+from pipelines.content import MAX_NESTED, ContentPipeline, fill, normal
 from tests.unit.pages import fetched, target, wrapper
 
 
@@ -72,8 +72,8 @@ def nested(depth: int) -> Any:
 
 
 def test_what_is_nested_too_deeply_for_the_database_is_an_error() -> None:
-    assert normal(nested(MOST_NESTED)) == nested(MOST_NESTED)
-    page = filled(content=nested(MOST_NESTED + 1))
+    assert normal(nested(MAX_NESTED)) == nested(MAX_NESTED)
+    page = filled(content=nested(MAX_NESTED + 1))
     assert page.outcome == "error"
     assert page.reason == "no normal form: ValueError: nested more than 90 deep"
 

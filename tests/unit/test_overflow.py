@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from schedules.feeds.posting import expected, looked_up, table
+from schedules.feeds.post_rates import expected, looked_up, table
 
 MEANS, BATCHES, WINDOWS = st.floats(0.01, 400), st.floats(0.0, 12), st.integers(1, 120)
 

@@ -12,7 +12,7 @@ from schedules.allocation.plan import Terms, plan
 from schedules.calendar import visits_between
 from schedules.evaluation.world import never, seen
 from schedules.history import Floats, Histories, Times
-from schedules.placement.leveling import balanced, first_weeks, fullest_week, in_time
+from schedules.placement.load import balanced, first_weeks, fullest_week, in_time
 from schedules.schedule import FEED_CYCLES, ROUND_WEEKS, WEEK_HOURS, Schedules
 from tests.unit.populations import NOW, ZONES, changes, population, rates, watched
 

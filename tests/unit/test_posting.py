@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from schedules.feeds.posting import PRIOR_POSTS, Posting, posting, profile_of
+from schedules.feeds.post_rates import PRIOR_POSTS, Posting, estimate_posting, profile_of
 from schedules.history import Times
 from schedules.schedule import WEEK_HOURS
 
@@ -17,7 +17,7 @@ def believed(*feeds: list[float], weeks: float = 3) -> Posting:
     flat = np.array([hour for feed in feeds for hour in feed], np.float64)
     posts = Times(np.cumsum([0, *map(len, feeds)]), MONDAY + flat)
     since = np.full(len(feeds), MONDAY)
-    return posting(posts, since, since + weeks * WEEK_HOURS)
+    return estimate_posting(posts, since, since + weeks * WEEK_HOURS)
 
 
 def test_a_silent_feed_is_expected_to_post_but_less_than_others() -> None:
@@ -28,7 +28,7 @@ def test_a_silent_feed_is_expected_to_post_but_less_than_others() -> None:
 def test_a_feed_that_nobody_watched_posts_as_feeds_do_in_the_mean() -> None:
     posts = Times(np.array([0, 30, 30]), MONDAY + np.arange(1.0, 31))
     since, until = np.full(2, MONDAY), MONDAY + np.array([3.0 * WEEK_HOURS, 0])
-    assert posting(posts, since, until).per_week[1] == pytest.approx(10, rel=0.4)
+    assert estimate_posting(posts, since, until).per_week[1] == pytest.approx(10, rel=0.4)
 
 
 def test_where_no_feed_was_watched_each_posts_once_a_week() -> None:

@@ -9,8 +9,7 @@ import pytest
 
 from schedules.allocation.outlook import outlook
 from schedules.allocation.plan import Terms, plan
-from schedules.allocation.policies import NAMES, grouped, nearest_group
-from schedules.allocation.policies import by_night_rules as by_night
+from schedules.allocation.policies import NAMES, by_night, grouped, nearest_group
 from schedules.calendar import next_interval
 from schedules.estimation.estimate import estimate
 from schedules.history import Times

@@ -1,8 +1,9 @@
-"""How feeds post: how many posts, in what batches, at what hours of the week.
+"""How feeds post: how many posts, in what batches, at what hours; and what fetches of them lose.
 
 All is shrunk to what other feeds do, as three weeks of a feed are few posts: a rate to that of a
 typical feed, batches to typical ones, hours to the feed's own weekdays and hours of the day and
-those of all feeds.
+those of all feeds. Posts of an interval are negative binomial; what is beyond the feed's document
+is lost, the rest waits.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules.compiled import Part, compiled
-from schedules.history import DAY_HOURS, Flags, Floats, Ints, Times
+from schedules.history import DAY_HOURS, Flags, Floats, Ints, Times, offsets, places_of
+from schedules.population import MONDAY_HOURS
 from schedules.schedule import WEEK_HOURS
 
-MONDAY_HOURS = 96
 # What is believed of a feed before it is watched counts as much as a fifth of a post at the mean
 # rate of all feeds: few feeds post most, so more would hold back who posts often.
 PRIOR_POSTS = 0.2
@@ -33,6 +34,12 @@ TELLING_FEEDS, TELLING_CELLS = 20_000, 5.0
 
 # Sums of hours are not exact.
 TOUCH = 1e-6
+# Points of a table of losses.
+POINTS = 64
+# So many deviations above the window no document is not full: from there on all is linear.
+FULL = 6.0
+HUGE = 1e200
+TINY = 1e-9
 
 Hours = NDArray[np.uint8]
 
@@ -73,9 +80,7 @@ class Posting:
 
     def of(self, rows: Ints) -> Posting:
         """Some of the feeds."""
-        count = np.diff(self.cells.first)[rows]
-        first = np.concatenate([[0], np.cumsum(count)])
-        place = np.arange(first[-1]) + np.repeat(self.cells.first[rows] - first[:-1], count)
+        first, place = places_of(rows, self.cells.first)
         return replace(
             self,
             posts=self.posts[rows],
@@ -90,7 +95,9 @@ class Posting:
         return Cells(first - first[0], self.cells.hour[first[0] : first[-1]])
 
 
-def posting(posts: Times, since: Floats, until: Floats, fresh: Floats | None = None) -> Posting:
+def estimate_posting(
+    posts: Times, since: Floats, until: Floats, fresh: Floats | None = None
+) -> Posting:
     """What is believed of n feeds from their posts after `since` up to `until`.
 
     posts: in hours since 1970 on the clock that their fetches go by, ascending for each feed
@@ -99,8 +106,8 @@ def posting(posts: Times, since: Floats, until: Floats, fresh: Floats | None = N
     """
     n = len(since)
     feed = np.repeat(np.arange(n), np.diff(posts.first))
-    known = (posts.at > since[feed]) & (posts.at <= until[feed])
-    feed, at = feed[known], posts.at[known]
+    counts = (posts.at > since[feed]) & (posts.at <= until[feed])
+    feed, at = feed[counts], posts.at[counts]
     fresh = since if fresh is None else fresh
     number = np.bincount(feed[at > fresh[feed]], minlength=n).astype(np.float64)
     hours = np.maximum(until - since, 0.0)
@@ -108,16 +115,13 @@ def posting(posts: Times, since: Floats, until: Floats, fresh: Floats | None = N
     weeks, days = (np.floor(hours / length + TOUCH) for length in (WEEK_HOURS, DAY_HOURS))
     told = np.where(weeks > 0, weeks * WEEK_HOURS, days * DAY_HOURS)
     even = at > (until - told)[feed] - TOUCH
-    cells = _any_day(_cells(n, feed[even], at[even]), weeks == 0)
+    cells = _cells(n, feed[even], at[even], weeks == 0)
     common = _common(cells)
     watched = usual_hours(common, fresh, until)
-    return Posting(
-        number + PRIOR_POSTS,
-        watched + _prior_hours(number, watched),
-        _batch(feed, at, since, hours),
-        cells,
-        common,
-    )
+    # Hours in which feeds have posted as much as is believed of each, in the mean of all.
+    prior_hours = float(PRIOR_POSTS * (watched.sum() + UNKNOWN_HOURS) / (number.sum() + 1))
+    batch = _batch(feed, at, since, hours)
+    return Posting(number + PRIOR_POSTS, watched + prior_hours, batch, cells, common)
 
 
 def usual_hours(common: Floats, since: Floats, until: Floats) -> Floats:
@@ -125,20 +129,15 @@ def usual_hours(common: Floats, since: Floats, until: Floats) -> Floats:
 
     A weekend in which nothing is posted tells little: a short span is counted by its posts.
     """
-    upto = np.concatenate([[0.0], np.cumsum(common)])
+    up_to = np.concatenate([[0.0], np.cumsum(common)])
 
     def mass(at: Floats) -> Floats:
         week, hour = np.divmod(at - MONDAY_HOURS, WEEK_HOURS)
-        passed: Floats = week + np.interp(hour, np.arange(WEEK_HOURS + 1), upto)
+        passed: Floats = week + np.interp(hour, np.arange(WEEK_HOURS + 1), up_to)
         return passed
 
     result: Floats = WEEK_HOURS * np.maximum(mass(until) - mass(since), 0.0)
     return result
-
-
-def _prior_hours(posts: Floats, hours: Floats) -> float:
-    """Hours in which feeds have posted that much, in the mean of all."""
-    return float(PRIOR_POSTS * (hours.sum() + UNKNOWN_HOURS) / (posts.sum() + 1))
 
 
 def _batch(feed: Ints, at: Floats, since: Floats, hours: Floats) -> Floats:
@@ -156,22 +155,18 @@ def _batch(feed: Ints, at: Floats, since: Floats, hours: Floats) -> Floats:
     return result
 
 
-def _cells(n: int, feed: Ints, at: Floats) -> Cells:
+def _cells(n: int, feed: Ints, at: Floats, few: Flags) -> Cells:
+    """The hours of posts. few: (n,) feeds that were watched for less than a week.
+
+    A few days tell the hour of the day only: what they saw is spread over the week.
+    """
     hour = np.floor(at).astype(np.int64) - MONDAY_HOURS
     new = (np.diff(feed, prepend=-1) > 0) | (np.diff(hour, prepend=-1) != 0)
-    first = np.concatenate([[0], np.cumsum(np.bincount(feed[new], minlength=n))])
-    return Cells(first, (hour[new] % WEEK_HOURS).astype(np.uint8))
-
-
-def _any_day(cells: Cells, few: Flags) -> Cells:
-    """Some days tell the hour of the day alone: what they saw is spread over the week.
-
-    few: (n,) feeds that were watched for less than a week
-    """
-    feed = np.repeat(np.arange(len(few)), np.diff(cells.first))
-    day = (np.arange(len(feed)) - cells.first[feed]) % 7
-    spread = cells.hour % DAY_HOURS + DAY_HOURS * day
-    return Cells(cells.first, np.where(few[feed], spread, cells.hour).astype(np.uint8))
+    feed, hour = feed[new], hour[new] % WEEK_HOURS
+    first = offsets(np.bincount(feed, minlength=n))
+    day = (np.arange(len(feed)) - first[feed]) % 7
+    spread = hour % DAY_HOURS + DAY_HOURS * day
+    return Cells(first, np.where(few[feed], spread, hour).astype(np.uint8))
 
 
 def _common(cells: Cells) -> Floats:
@@ -219,13 +214,6 @@ def profile_of(hours: Hours, common: Floats) -> Floats:
     return result
 
 
-POINTS = 64
-# So many deviations above the window no document is not full: from there on all is linear.
-FULL = 6.0
-HUGE = 1e200
-LEAST = 1e-9
-
-
 class Table(NamedTuple):
     """What is lost and how long the rest waits, by the square root of the expected posts.
 
@@ -243,25 +231,25 @@ def expected(mean: float, batch: float, window: float) -> tuple[float, float]:
     """Posts lost, and share of the wait that is left, of an interval with `mean` posts."""
     if mean <= 0:
         return 0.0, 1.0
-    shape = mean / batch if batch > LEAST else 0.0
-    log = -shape * np.log1p(batch) if batch > LEAST else -mean
+    shape = mean / batch if batch > TINY else 0.0
+    log = -shape * np.log1p(batch) if batch > TINY else -mean
     # Sums over documents that are not full; scaled, as chances may be too small for a number.
-    chance, some, short, early = 1.0, 0.0, 0.0, 0.0
+    chance, below, short, early = 1.0, 0.0, 0.0, 0.0
     for posts in range(int(window) + 1):
-        some += chance
+        below += chance
         short += chance * (window - posts)
         early += chance * posts
-        growth = (shape + posts) * batch / (1 + batch) if batch > LEAST else mean
+        growth = (shape + posts) * batch / (1 + batch) if batch > TINY else mean
         chance *= growth / (posts + 1)
-        if chance > HUGE or some > HUGE:
-            chance, some, short, early = chance / HUGE, some / HUGE, short / HUGE, early / HUGE
+        if chance > HUGE or below > HUGE:
+            chance, below, short, early = chance / HUGE, below / HUGE, short / HUGE, early / HUGE
             log += np.log(HUGE)
     scale = np.exp(log)
     lost = max(mean - window + scale * short, 0.0)
-    full, wait = max(1 - scale * some, 0.0), scale * early
+    full, wait = max(1 - scale * below, 0.0), scale * early
     # Relative to the mean, as the result is: full documents are rare where there are few posts,
     # but hold most of them if posts come in batches.
-    if full > LEAST * min(mean, 1.0):
+    if full > TINY * min(mean, 1.0):
         # Posts that come evenly: the j-th newest of N waits j / (N + 1) of the interval.
         wait += full * window * (window + 1) / (window + lost / full + 1)
     return lost, min(wait / mean, 1.0)
@@ -277,10 +265,10 @@ def table(most: float, batch: float, window: float) -> Table:
     second point wait too long.
     """
     full = window + FULL * np.sqrt(window * (1 + batch)) + FULL * batch
-    top = max(min(most, full), LEAST)
+    top = max(min(most, full), TINY)
     lost, wait = np.empty(POINTS), np.empty(POINTS)
     for j in range(POINTS):
-        mean = max(top * (j / (POINTS - 1)) ** 2, LEAST)
+        mean = max(top * (j / (POINTS - 1)) ** 2, TINY)
         lost[j], wait[j] = expected(mean, batch, window)
     lost[0] = 0.0
     return Table(lost, wait, top)

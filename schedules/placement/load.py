@@ -1,9 +1,11 @@
-"""Caps of the hour: visits of a full hour go to others near by that have room.
+"""The load of weeks, days and hours: visits are spread over weeks, and caps are kept.
 
-An hour more or less costs a visit little, so hours have no price as days have: each visit goes to
-the nearest hour that the caps, the site's open hours and the target's intervals allow. What a
-target has at present is left alone unless a move brings it nearer to what was drawn: a plan that
-was levelled yesterday is not levelled in another way today.
+Rare visits are moved between weeks until weeks differ by no more than one. A day over its cap has a
+surcharge (a toll), under which the allocation is repeated. An hour more or less costs a visit
+little, so hours have no price: each visit goes to the nearest hour that the caps, the site's open
+hours and the target's intervals allow. What a target has at present is left alone unless a move
+brings it nearer to what was drawn: a plan that was leveled yesterday is not leveled in another way
+today.
 """
 
 from __future__ import annotations
@@ -24,6 +26,29 @@ from schedules.terms import Terms
 
 NEVER = 2**31
 PLACES = ROUND_WEEKS + 1
+DAYS = 7
+CAPS_ROUNDS = 40
+# A step is this share of a load's distance from its cap (both in the logarithm) at first; it grows
+# as long as the load stays on one side, and shrinks when it swings.
+FIRST_STEP, LARGEST_STEP = 0.5, 1.0
+BOLDER, CALMER = 1.2, 0.5
+# Nearer than this to a toll's price, or farther, a day is not moved in one step.
+LARGEST_RATIO = 20.0
+TOLERANCE = 0.01
+# Loads are whole numbers, so that their sums know no order: a weekly visit is so many parts, a
+# rarer one fewer.
+PARTS = ROUND_WEEKS
+UNCAPPED = 2**62
+# A visit before its best hour misses what changes until then: it loses as much as if it came so
+# many times later.
+EARLIER = 4
+# Other hours have to save so much of the way to those drawn to be worth a move.
+DEAD_BAND = 0.5
+# Where one target leaves, another may come.
+ROUNDS = 3
+# A site that needs more than this share of the hours it has cannot wait for what others leave.
+CROWDED = 0.5
+Loads = Callable[[Floats], tuple[Floats, float]]
 
 
 class Rare(NamedTuple):
@@ -161,26 +186,12 @@ def _best_move(
             for new in (phase for phase in range(length) if phase != old):
                 # Change of the sum of squares by the move.
                 change = 2 * (by_phase[new] - by_phase[old] + size)
-                if change < least and _in_time(rare, waiting[length, old][-1], new):
+                place = waiting[length, old][-1]
+                soonest = int(rare.soonest[place])
+                in_time = soonest + (new - soonest) % length <= rare.limit[place]
+                if change < least and in_time:
                     best, least = (length, old, new), change
     return best
-
-
-def _in_time(rare: Rare, place: int, week: int) -> bool:
-    soonest, length = int(rare.soonest[place]), int(rare.weeks[place])
-    return bool(soonest + (week - soonest) % length <= rare.limit[place])
-
-
-DAYS = 7
-CAPS_ROUNDS = 40
-# A step is this share of a load's distance from its cap (both in the logarithm) at first; it grows
-# as long as the load stays on one side, and shrinks when it swings.
-FIRST_STEP, LARGEST_STEP = 0.5, 1.0
-BOLDER, CALMER = 1.2, 0.5
-# Nearer than this to a toll's price, or farther, a day is not moved in one step.
-LARGEST_RATIO = 20.0
-TOLERANCE = 0.01
-Loads = Callable[[Floats], tuple[Floats, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,21 +278,6 @@ def site_days(schedules: Schedules, offset: Ints, site: Ints, sites: int) -> Flo
     return visits.reshape(sites, DAYS)
 
 
-# Loads are whole numbers, so that their sums know no order: a weekly visit is so many parts, a
-# rarer one fewer.
-PARTS = ROUND_WEEKS
-UNCAPPED = 2**62
-# A visit before its best hour misses what changes until then: it loses as much as if it came so
-# many times later.
-EARLIER = 4
-# Other hours have to save so much of the way to those drawn to be worth a move.
-DEAD_BAND = 0.5
-# Where one target leaves, another may come.
-ROUNDS = 3
-# A site that needs more than this share of the hours it has cannot wait for what others leave.
-CROWDED = 0.5
-
-
 class _Room(NamedTuple):
     """What is left, in parts, and where visits may go.
 
@@ -326,54 +322,41 @@ def levelled(
 
     present: what targets follow now   ahead: (s,) hours that each site's clock is ahead of UTC
     """
-    targets, present = _targets(drawn, population, ahead), _in_the_same_week(present, drawn)
+    # Limits are no tighter than those that the drawn schedules keep.
+    cycle, site = drawn.weeks.astype(np.int64) * WEEK_HOURS, population.site
+    shortest, longest = np.maximum(population.min_hours, 1.0), population.max_hours.copy()
+    targets = _Targets(drawn.first, cycle, site, ahead[site], shortest, longest)
+    _loosen(targets, drawn.slots)
+
+    # Single slots in the week nearest to the drawn one: which week it is, others decide.
+    single = (np.diff(present.first) == 1) & (np.diff(drawn.first) == 1)
+    rows = np.flatnonzero(single & (present.weeks == drawn.weeks))
+    wanted = drawn.slots[drawn.first[rows]].astype(np.int64)
+    shift = present.slots[present.first[rows]] - wanted + WEEK_HOURS // 2
+    nearest = (wanted + shift % WEEK_HOURS - WEEK_HOURS // 2) % cycle[rows]
+    present = replace_slots(present, rows, nearest)
+
     slots = drawn.slots.astype(np.int64)
     had = (drawn.weeks == present.weeks) & (np.diff(drawn.first) == np.diff(present.first))
     had &= _allowed(targets, population.open_hours, present.first, present.slots, had)
     begun = chosen_of(had, present, drawn).slots.astype(np.int64)
-    # Who is new is asked last.
-    order, room = np.lexsort((population.key, ~had)), _room(caps, population.open_hours)
-    first = _crowded(room, targets)[targets.site[order]]
-    for some in (order[first], order[~first]):
-        _level(room, targets, slots, begun, some)
-    return replace(drawn, slots=begun.astype(np.uint16))
-
-
-def _targets(drawn: Schedules, population: Population, ahead: Ints) -> _Targets:
-    """Their limits are no tighter than those that the drawn schedules keep."""
-    cycle, site = drawn.weeks.astype(np.int64) * WEEK_HOURS, population.site
-    least, most = np.maximum(population.min_hours, 1.0), population.max_hours.copy()
-    targets = _Targets(drawn.first, cycle, site, ahead[site], least, most)
-    _loosen(targets, drawn.slots)
-    return targets
-
-
-def _room(caps: Caps, opened: Flags) -> _Room:
+    opened = population.open_hours
     common, own = np.full(WEEK_HOURS, caps.hour), np.repeat(caps.site_hour, WEEK_HOURS)
-    return _Room(_parts(common), _parts(own).reshape(opened.shape), opened)
+    room = _Room(_parts(common), _parts(own).reshape(opened.shape), opened)
+    # Sites that need much of what their own caps leave to them go first, who is new goes last.
+    needed = PARTS * WEEK_HOURS // cycle * np.diff(drawn.first)
+    has = np.where(opened, room.own.astype(np.float64), 0).sum(1)
+    crowded: Flags = np.bincount(site, needed, len(has)) > CROWDED * has
+    order = np.lexsort((population.key, ~had))
+    first = crowded[site[order]]
+    for rows in (order[first], order[~first]):
+        _level(room, targets, slots, begun, rows)
+    return replace(drawn, slots=begun.astype(np.uint16))
 
 
 def _parts(cap: Floats) -> Ints:
     parts = np.minimum(cap * PARTS * (1 + 1e-9), UNCAPPED)
     return np.floor(parts).astype(np.int64)
-
-
-def _crowded(room: _Room, t: _Targets) -> Flags:
-    """(s,) whether a site needs much of what its own cap leaves to it."""
-    needed = PARTS * WEEK_HOURS // t.cycle * np.diff(t.first)
-    has = np.where(room.opened, room.own.astype(np.float64), 0).sum(1)
-    crowded: Flags = np.bincount(t.site, needed, len(has)) > CROWDED * has
-    return crowded
-
-
-def _in_the_same_week(present: Schedules, drawn: Schedules) -> Schedules:
-    """Single slots in the week nearest to the drawn one: which week it is, others decide."""
-    single = (np.diff(present.first) == 1) & (np.diff(drawn.first) == 1)
-    rows = np.flatnonzero(single & (present.weeks == drawn.weeks))
-    wanted = drawn.slots[drawn.first[rows]].astype(np.int64)
-    shift = present.slots[present.first[rows]] - wanted + WEEK_HOURS // 2
-    slots = wanted + shift % WEEK_HOURS - WEEK_HOURS // 2
-    return replace_slots(present, rows, slots % (drawn.weeks[rows].astype(np.int64) * WEEK_HOURS))
 
 
 @compiled
@@ -393,11 +376,11 @@ def _gap(slots: NDArray[np.uint16], j: int, begin: int, end: int, cycle: int) ->
 
 @compiled
 def _allowed(
-    t: _Targets, opened: Flags, first: Ints, slots: NDArray[np.uint16], asked: Flags
+    t: _Targets, opened: Flags, first: Ints, slots: NDArray[np.uint16], candidates: Flags
 ) -> Flags:
-    """(n,) which of those asked for keep their limits with such slots."""
-    allowed = asked.copy()
-    for i in np.flatnonzero(asked):
+    """(n,) which of the candidates keep their limits with such slots."""
+    allowed = candidates.copy()
+    for i in np.flatnonzero(candidates):
         for j in range(first[i], first[i + 1]):
             gap = _gap(slots, j, first[i], first[i + 1], t.cycle[i])
             allowed[i] &= opened[t.site[i], slots[j] % WEEK_HOURS]
@@ -430,83 +413,68 @@ def _target(t: _Targets, i: int) -> _Target:
 
 
 @compiled
-def _moved(room: _Room, one: _Target, drawn: Ints, slots: Ints, placed: Flags) -> bool:
+def _moved(room: _Room, target: _Target, drawn: Ints, slots: Ints, placed: Flags) -> bool:
     """Whether there was room for a target nearer to what was drawn; it has it then."""
-    _add(room, one, slots[placed], one.part)
-    tried, found = drawn.copy(), np.zeros(len(drawn), np.bool_)
-    _take(room, one, tried, found)
-    _spread(room, one, tried, found)
-    gained = int(np.sum(found)) - int(np.sum(placed))
-    far, was = _distance(drawn, tried, one.cycle), _distance(drawn, slots, one.cycle)
+    _add(room, target, slots[placed], target.part)
+    tried, fits = drawn.copy(), np.zeros(len(drawn), np.bool_)
+    _take(room, target, tried, fits)
+    for j in range(len(tried)):
+        if not fits[j]:
+            # The nearest room, earlier only where that is much nearer.
+            later, earlier = _search(room, target, tried, j, 1), _search(room, target, tried, j, -1)
+            way = later if earlier == 0 or 0 < later <= EARLIER * earlier else -earlier
+            tried[j], fits[j] = (tried[j] + way) % target.cycle, way != 0
+            if fits[j]:
+                _add(room, target, tried[j : j + 1], -target.part)
+    gained = int(np.sum(fits)) - int(np.sum(placed))
+    far, was = _distance(drawn, tried, target.cycle), _distance(drawn, slots, target.cycle)
     if gained > 0 or (gained == 0 and far < (1 - DEAD_BAND) * was):
         order = np.argsort(tried)
-        slots[:], placed[:] = tried[order], found[order]
+        slots[:], placed[:] = tried[order], fits[order]
         return True
-    _add(room, one, tried[found], one.part)
-    _add(room, one, slots[placed], -one.part)
+    _add(room, target, tried[fits], target.part)
+    _add(room, target, slots[placed], -target.part)
     return False
 
 
 @compiled
-def _spread(room: _Room, one: _Target, slots: Ints, placed: Flags) -> None:
-    """Take the nearest room for each slot that has found none."""
-    for j in range(len(slots)):
-        if not placed[j]:
-            way = _way(room, one, slots, j)
-            slots[j], placed[j] = (slots[j] + way) % one.cycle, way != 0
-            if placed[j]:
-                _add(room, one, slots[j : j + 1], -one.part)
-
-
-@compiled
-def _take(room: _Room, one: _Target, slots: Ints, placed: Flags) -> None:
+def _take(room: _Room, target: _Target, slots: Ints, placed: Flags) -> None:
     """Take the room that slots need, and mark those that found it."""
     for j in range(len(slots)):
-        placed[j] = _fits(room, one, slots[j])
+        placed[j] = _fits(room, target, slots[j])
         if placed[j]:
-            _add(room, one, slots[j : j + 1], -one.part)
+            _add(room, target, slots[j : j + 1], -target.part)
 
 
 @compiled
-def _fits(room: _Room, one: _Target, slot: int) -> bool:
-    hour = (slot - one.ahead) % WEEK_HOURS
-    return bool(min(room.common[hour], room.own[one.site, hour]) >= one.part)
+def _fits(room: _Room, target: _Target, slot: int) -> bool:
+    hour = (slot - target.ahead) % WEEK_HOURS
+    return bool(min(room.common[hour], room.own[target.site, hour]) >= target.part)
 
 
 @compiled
-def _add(room: _Room, one: _Target, slots: Ints, part: int) -> None:
+def _add(room: _Room, target: _Target, slots: Ints, part: int) -> None:
     for slot in slots:
-        hour = (slot - one.ahead) % WEEK_HOURS
+        hour = (slot - target.ahead) % WEEK_HOURS
         room.common[hour] += part
-        room.own[one.site, hour] += part
+        room.own[target.site, hour] += part
 
 
 @compiled
-def _way(room: _Room, one: _Target, slots: Ints, j: int) -> int:
-    """Hours from slot j to the nearest room, < 0: earlier; 0: none."""
-    later, earlier = _search(room, one, slots, j, 1), _search(room, one, slots, j, -1)
-    return later if earlier == 0 or 0 < later <= EARLIER * earlier else -earlier
-
-
-@compiled
-def _search(room: _Room, one: _Target, slots: Ints, j: int, step: int) -> int:
+def _search(room: _Room, target: _Target, slots: Ints, j: int, step: int) -> int:
     """How many steps from slot j there is room in an open hour that keeps limits; 0: nowhere."""
+    left, right = _neighbours(target.cycle, slots, j, slots[j])
     for way in range(1, WEEK_HOURS):
         at = slots[j] + step * way
-        opened = room.opened[one.site, at % WEEK_HOURS]
-        if opened and _fits(room, one, at) and _keeps_limits(one, slots, j, at):
+        if not (room.opened[target.site, at % WEEK_HOURS] and _fits(room, target, at)):
+            continue
+        # Intervals are to be neither too short nor too long with slot j there.
+        before, after = _neighbours(target.cycle, slots, j, at)
+        between = (at - slots[j]) % target.cycle < right or (slots[j] - at) % target.cycle < left
+        longest = max(before, after) if between else max(before, after, left + right)
+        if target.least <= min(before, after) and longest <= target.most:
             return way
     return 0
-
-
-@compiled
-def _keeps_limits(one: _Target, slots: Ints, j: int, at: int) -> bool:
-    """Whether intervals are still neither too short nor too long with slot j at another hour."""
-    before, after = _neighbours(one.cycle, slots, j, at)
-    left, right = _neighbours(one.cycle, slots, j, slots[j])
-    between = (at - slots[j]) % one.cycle < right or (slots[j] - at) % one.cycle < left
-    longest = max(before, after) if between else max(before, after, left + right)
-    return one.least <= min(before, after) and longest <= one.most
 
 
 @compiled

@@ -47,10 +47,7 @@ from crawler.extract.response import (
 )
 from crawler.extract.wrapper import Wrapper
 from crawler.fetch.middlewares import Ended, NotAsked
-from crawler.frontier.local import due_targets
 from crawler.frontier.session import Session
-from crawler.frontier.shared import Feeding, Leasing
-from crawler.frontier.worker import Worker
 from crawler.items import Fetched, Kind, LinkCount, LinkCounts, Outcome, Skipped, Target
 from crawler.storage import cells
 from crawler.utils.sandbox import Apart, TooLong, TooMuch, is_heavy, out_of_memory, time_limit
@@ -189,31 +186,16 @@ class WrapperSpider(Spider):
 
     async def start(self) -> AsyncIterator[Request]:
         """Requests for what is due, as the crawl makes room."""
-        stream = self._due() if self.session.worker is None else self._leased(self.session.worker)
         try:
-            async for request in stream:
-                yield request
+            async for target in self.session.frontier.due(self.arguments.limit):
+                if isinstance(target, Request):
+                    yield target
+                elif target.kind is Kind.CELL:
+                    yield await self.cell_reader.request(target)
+                else:
+                    yield self.request(target)
         except Exception as error:  # noqa: BLE001 - Scrapy would log it, and go on to a good end
             self.session.fail(error)
-
-    async def _due(self) -> AsyncIterator[Request]:
-        async for target in due_targets(self.session, self.arguments.limit):
-            yield await self._request(target)
-
-    async def _leased(self, worker: Worker) -> AsyncIterator[Request]:
-        """What this worker has leased, in a pass that several share."""
-        worker.begin(Feeding(self.session, worker, self.arguments.limit).feed)
-        async for lease, one in Leasing(self.session, worker).work():
-            if isinstance(one, Request):
-                yield one
-            else:
-                request = await self._request(one)
-                worker.holds(lease, [other.key for other in request.meta.get("along", ())])
-                yield request
-
-    async def _request(self, target: Target) -> Request:
-        cell = target.kind is Kind.CELL
-        return await self.cell_reader.request(target) if cell else self.request(target)
 
     def request(self, target: Target) -> Request:
         """The request for one target; a middleware adds the site's headers and cookies."""
@@ -535,8 +517,7 @@ class CellReader:
             return []
         found = await session.patience.read(lambda: cells.others(session.db, session.spider, names))
         free = [one for one in found if one.key not in session.in_flight | session.along]
-        for one in free:
-            session.take_along(one)
+        session.take_along(target, free)
         return free
 
     async def _read(self, response: Response, target: Target) -> Fetched:

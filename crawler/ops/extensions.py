@@ -209,7 +209,7 @@ def _why_left(session: Session, counts: dict[str, float]) -> list[str]:
 def _is_host_capped(session: Session, why: list[str]) -> bool:
     """Whether a host had all its requests; what other workers asked for is not known here."""
     cap = session.limits.cap
-    if not cap or session.worker is None:
+    if not cap or not session.frontier.is_shared:
         return bool(cap) and any(asked >= cap for asked in session.limits.asked.values())
     return not why and session.reason == "finished"
 

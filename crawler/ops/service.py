@@ -107,8 +107,6 @@ class Pass:
 def _counted(session: Session) -> dict[str, Any]:
     """What this process did: those of the others count what they did."""
     counts: dict[str, Any] = figures(session)
-    if session.own is None:
-        return counts | {"of_all": counts["fetched"]}
     own = {name: session.own[of] for name, of in OWN.items()}
     return counts | own | {"of_all": session.visits_of_all}
 

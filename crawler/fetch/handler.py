@@ -55,7 +55,7 @@ from twisted.web.http import _ChunkedTransferDecoder, _MalformedChunkedDataError
 from crawler.config import Config
 from crawler.errors import Misbehaves, OffLimits, QueryFailed
 from crawler.fetch.bodies import LargeBodies, SpooledBody
-from crawler.fetch.guard import Gate, GuardedReactor, Passage, refusal
+from crawler.fetch.guard import ConnectionPolicy, Guard, GuardedReactor, refusal
 from crawler.fetch.middlewares import NotAsked
 from crawler.frontier.session import Session
 from crawler.items import Target
@@ -236,7 +236,7 @@ class HttpHandler(HTTP11DownloadHandler):
         if crawler.settings.getbool("DOWNLOAD_VERIFY_CERTIFICATES"):
             verifying: Any = build_from_crawler(VerifyingContextFactory, crawler)
             self._contextFactory = verifying
-        self._gate = Gate.of(crawler)
+        self._guard = Guard.of(crawler)
         self._large = LargeBodies.of(crawler)
         self._longest = Config.of(crawler.settings).url_characters
 
@@ -249,13 +249,13 @@ class HttpHandler(HTTP11DownloadHandler):
         try:
             return await self._guarded(request)
         except OffLimits as error:
-            self._gate.log(error)
+            self._guard.log(error)
             raise
 
     async def _guarded(self, request: Request) -> Response:
-        passage = self._gate.passage(request)
+        policy = self._guard.policy(request)
         agent = BoundedAgent(
-            passage=passage,
+            policy=policy,
             contextFactory=self._contextFactory,
             bindAddress=self._bind_address,
             pool=self._pool,
@@ -263,7 +263,7 @@ class HttpHandler(HTTP11DownloadHandler):
             fail_on_dataloss=self._fail_on_dataloss,
             crawler=self._crawler,
         )
-        words = _in_words(request, passage, self._default_maxsize)
+        words = _in_words(request, policy, self._default_maxsize)
         with words, _in_time(request), wrap_twisted_exceptions():
             answer: Any = await maybe_deferred_to_future(agent.download_request(request))
         # Not in the request's time: it is not the server that lets it wait.
@@ -271,11 +271,11 @@ class HttpHandler(HTTP11DownloadHandler):
 
 
 class BoundedAgent(_ScrapyAgent):
-    """One request: through its passage, unless a proxy connects for us."""
+    """One request: by its connection policy, unless a proxy connects for us."""
 
-    def __init__(self, *, passage: Passage, **given: Any) -> None:
+    def __init__(self, *, policy: ConnectionPolicy, **given: Any) -> None:
         super().__init__(**given)
-        self._passage = passage
+        self._policy = policy
 
     def _cb_bodyready(self, txresponse: Any, request: Request) -> Any:
         result = super()._cb_bodyready(txresponse, request)
@@ -307,8 +307,8 @@ class BoundedAgent(_ScrapyAgent):
         from twisted.internet import reactor
 
         return GuardedAgent(
-            passage=self._passage,
-            reactor=GuardedReactor(reactor, self._passage),
+            policy=self._policy,
+            reactor=GuardedReactor(reactor, self._policy),
             contextFactory=self._contextFactory,
             connectTimeout=timeout,
             bindAddress=normalize_bind_address(
@@ -321,9 +321,9 @@ class BoundedAgent(_ScrapyAgent):
 class GuardedAgent(_BindAddressAgent):
     """Takes no open connection that another request was let through to, but not this one."""
 
-    def __init__(self, *, passage: Passage, **given: Any) -> None:
+    def __init__(self, *, policy: ConnectionPolicy, **given: Any) -> None:
         super().__init__(**given)
-        self._rights = (passage.private, passage.anywhere)
+        self._rights = (policy.private, policy.anywhere)
 
     def _requestWithEndpoint(self, key: Any, *request: Any) -> Deferred[Any]:  # noqa: N802
         return super()._requestWithEndpoint((*key, *self._rights), *request)
@@ -348,13 +348,13 @@ def _in_time(request: Request) -> Iterator[None]:
 
 
 @contextmanager
-def _in_words(request: Request, passage: Passage, limit_bytes: int) -> Iterator[None]:
+def _in_words(request: Request, policy: ConnectionPolicy, limit_bytes: int) -> Iterator[None]:
     """Say what was wrong with an answer, where Scrapy and Twisted only say that something was."""
     try:
         yield
     except CannotResolveHostError:
-        if passage.refused:
-            why = refusal(request.url, passage.refused, is_named=passage.private)
+        if policy.refused:
+            why = refusal(request.url, policy.refused, is_named=policy.private)
             raise OffLimits(request.url, why) from None
         raise
     except DownloadCancelledError:

@@ -22,7 +22,7 @@ from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.python import to_unicode
 
 from crawler.errors import OffLimits
-from crawler.fetch.guard import SAKE, Gate
+from crawler.fetch.guard import SAKE, Guard
 from crawler.fetch.middlewares import NotAsked
 
 # RFC 9309, 2.5: at least 500 KiB.
@@ -121,7 +121,7 @@ class RobotsMiddleware(RobotsTxtMiddleware):
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
-        self._gate = Gate.of(crawler)
+        self._guard = Guard.of(crawler)
         self._known: OrderedDict[tuple[str, bool], Rules] = OrderedDict()
         self._characters = 0
         self._coming: dict[tuple[str, bool], asyncio.Future[Rules]] = {}
@@ -144,7 +144,7 @@ class RobotsMiddleware(RobotsTxtMiddleware):
 
     async def _rules(self, request: Request) -> Rules:
         # What one request is kept from, as only a page names it, another may ask for.
-        key = urlparse_cached(request).netloc, self._gate.is_named(request)
+        key = urlparse_cached(request).netloc, self._guard.is_named(request)
         if key in self._known:
             self._known.move_to_end(key)
             return self._known[key]

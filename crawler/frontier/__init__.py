@@ -2,7 +2,7 @@
 
 `session.Session` is one process's part of a run: it opens the database, prepares the run or joins
 it, counts visits, and sums up at the end. Where its targets come from, and which other processes
-it shares them with, is behind one protocol, `base.Frontier`, with two backends. `local` hands out
+it shares them with, is behind one interface, `base.Frontier`, with two backends. `local` hands out
 what is due to a single process. `shared` lets any number of workers lease it from a queue in
 Redis: `worker` holds the leases, `redis_queue` and `lua/` are the queue, `politeness` spaces the
 requests to a host, `serializer` bounds what workers accept from Redis, and `scheduler` sends the

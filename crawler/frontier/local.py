@@ -3,44 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
-from datetime import datetime
+from collections.abc import AsyncIterator
 from functools import partial
-from typing import TYPE_CHECKING
 
-from bson import ObjectId
-
-from crawler.frontier.base import IN_DOUBT, Counts, Tally
+from crawler.frontier.base import IN_DOUBT, Frontier, Tally
 from crawler.frontier.dispatch import Admission, chosen
 from crawler.items import Target
 from crawler.storage import targets
 
-if TYPE_CHECKING:
-    from crawler.frontier.politeness import Turns
-    from crawler.frontier.session import Session
 
-
-class LocalFrontier:
+class LocalFrontier(Frontier):
     """Hands out what is due, never more than the crawl has room for."""
-
-    is_shared = False
-    turns: Turns | None = None
-    # The lease on the spider's runs keeps all other processes away.
-    is_sure = True
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-
-    async def open(self) -> str:
-        """Nothing is shared."""
-        return ""
-
-    async def join(self) -> tuple[bool, ObjectId | None, datetime | None]:
-        """Prepare the run: no other process does."""
-        return True, None, None
-
-    async def begin(self, run: ObjectId, started: datetime) -> None:
-        """No other process waits for it."""
 
     async def due(self, limit: int | None) -> AsyncIterator[Target]:
         """Targets that are due at the start of the run or discovered during it, each once."""
@@ -95,33 +68,6 @@ class LocalFrontier:
             for target in batch:
                 yield target
 
-    def take_along(self, target: Target, others: Iterable[Target]) -> None:
-        """No other process could hand them out."""
-
-    async def may_fetch(self, host: str) -> bool:
-        """Count a request to a host; False if the host's cap for the run is used up."""
-        return self._session.limits.spend(host)
-
-    def done(self, key: str, counts: Counts) -> None:
-        """The session counts."""
-
-    def give_up(self, host: str) -> None:
-        """A host gets no more requests in this run."""
-        self._session.limits.given_up.add(host)
-
-    async def hold(self, host: str, seconds: float) -> None:
-        """The session's limits hold it."""
-
-    async def still_holds(self, key: str) -> bool:
-        """No other process takes over targets."""
-        return True
-
-    def stop(self) -> None:
-        """`due` ends by the session's error."""
-
-    def hurry(self) -> None:
-        """There is no server besides MongoDB."""
-
     async def leave(self) -> Tally:
         """The counts of the run, repaired where visits may be stored in part."""
         session = self._session
@@ -131,9 +77,3 @@ class LocalFrontier:
         if counts.pop(IN_DOUBT, 0):
             await session.patience.read(session.ending.make_whole)
         return Tally(counts, visits_of_all=counts["visits"])
-
-    async def finish(self) -> None:
-        """Nothing is kept."""
-
-    async def close(self) -> None:
-        """Nothing was opened."""

@@ -15,7 +15,7 @@ from bson import ObjectId
 from scrapy import Request
 
 from crawler.errors import FreshetError, StorageError
-from crawler.frontier.base import IN_DOUBT, Counts, Tally
+from crawler.frontier.base import IN_DOUBT, Counts, Frontier, Tally
 from crawler.frontier.dispatch import Admission, chosen
 from crawler.frontier.lifecycle import whole
 from crawler.frontier.worker import Worker, own_name
@@ -25,7 +25,6 @@ from crawler.storage.runs import Dead
 from crawler.utils.time import from_milliseconds, milliseconds
 
 if TYPE_CHECKING:
-    from crawler.frontier.politeness import Turns
     from crawler.frontier.redis_queue import Lease, Standing
     from crawler.frontier.session import Session
 
@@ -43,14 +42,13 @@ MAX_LOGGED, MAX_REASON = 20, 300
 SHARED_LINKS = 3
 
 
-class SharedFrontier:
+class SharedFrontier(Frontier):
     """Turns leases into work, and gives up what has killed one worker after the other."""
 
     is_shared = True
-    turns: Turns | None = None
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        super().__init__(session)
         self._has_joined = False
         self._requests: set[str] = set()
         self._watching: asyncio.Task[None] | None = None
@@ -225,10 +223,9 @@ class SharedFrontier:
 
     async def may_fetch(self, host: str) -> bool:
         """Count a request to a host; False if all workers together have used up its cap."""
-        limits = self._session.limits
-        return limits.spend(host) and (
-            not limits.cap or await self._queue.spend(host) <= limits.cap
-        )
+        cap = self._session.limits.cap
+        is_free = await super().may_fetch(host)
+        return is_free and (not cap or await self._queue.spend(host) <= cap)
 
     def done(self, key: str, counts: Counts) -> None:
         """A target is stored, or is not this worker's any more: nothing waits for it."""
@@ -236,7 +233,7 @@ class SharedFrontier:
 
     def give_up(self, host: str) -> None:
         """A host gets no more requests in this run, from any worker."""
-        self._session.limits.given_up.add(host)
+        super().give_up(host)
         self._worker.shut(host)
 
     async def hold(self, host: str, seconds: float) -> None:

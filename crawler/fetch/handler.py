@@ -1,6 +1,6 @@
-"""Scrapy's way of asking for a page, with bounds on what an answer may cost.
+"""Scrapy's download handlers, with bounds on what an answer may cost; and the one for SQL cells.
 
-What is not bounded here: bodies that unpack to more (unpacking.py), cookies, robots.txt.
+What is not bounded here: bodies that unpack to more (bodies.py), cookies, robots.txt.
 """
 
 from __future__ import annotations
@@ -69,6 +69,21 @@ LINE_BYTES = 16_384
 # Sizes of chunks may take so much more than the chunks themselves.
 FRAMES_BYTES = 65_536
 MOST_INTERIM = 100
+# In a request's meta: seconds under way so far, those of redirects and retries before included.
+SPENT = "seconds_under_way"
+NO_HTTP = (ParseError, _MalformedChunkedDataError, ValueError, KeyError)
+WAY_OUT = "verify_tls = false in the wrapper takes it"
+# OpenSSL's numbers (X509_V_ERR_…) in words; the others are said as numbers.
+FAULTS = {
+    9: "is not valid yet",
+    10: "has expired",
+    18: "is signed by itself",
+    19: "is signed by an authority that this machine does not trust",
+    20: "is signed by an authority that this machine does not know",
+    21: "comes without those of its authority",
+    23: "was revoked",
+}
+MEGABYTE = 1024 * 1024
 
 
 class BoundedChunks(_ChunkedTransferDecoder):
@@ -161,19 +176,6 @@ class BoundedFactory(_LenientHTTP11ClientFactory):
         return BoundedProtocol(self._quiescentCallback)  # type: ignore[no-untyped-call]
 
 
-WAY_OUT = "verify_tls = false in the wrapper takes it"
-# OpenSSL's numbers (X509_V_ERR_…) in words; the others are said as numbers.
-FAULTS = {
-    9: "is not valid yet",
-    10: "has expired",
-    18: "is signed by itself",
-    19: "is signed by an authority that this machine does not trust",
-    20: "is signed by an authority that this machine does not know",
-    21: "comes without those of its authority",
-    23: "was revoked",
-}
-
-
 class VerifyingContextFactory(_ScrapyClientContextFactory):
     """Scrapy's context factory; Scrapy 2.19 can verify, but would not tell what was wrong.
 
@@ -203,28 +205,17 @@ class Verifying(ClientTLSOptions):
         def check(_: Any, certificate: Any, error: int, depth: int, ok: int) -> bool:
             fault = None if ok else FAULTS.get(error, f"is no good (OpenSSL error {error})")
             if fault is None and depth == 0:
-                fault = _other_host(certificate, wanted, name)
+                try:
+                    verify_service_identity(extract_patterns(certificate), [wanted], [])
+                except (VerificationError, CertificateError):
+                    fault = f"is not one of {name}"
             if fault is not None:
-                said = Misbehaves(f"the certificate {fault} ({WAY_OUT})")
-                tlsProtocol.failVerification(Failure(said))  # type: ignore[no-untyped-call]
+                problem = Misbehaves(f"the certificate {fault} ({WAY_OUT})")
+                tlsProtocol.failVerification(Failure(problem))  # type: ignore[no-untyped-call]
             return fault is None
 
         connection.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, check)
         return connection
-
-
-def _other_host(certificate: Any, wanted: Any, name: str) -> str | None:
-    """What is wrong where the certificate is not this host's."""
-    try:
-        verify_service_identity(extract_patterns(certificate), [wanted], [])
-    except (VerificationError, CertificateError):
-        return f"is not one of {name}"
-    return None
-
-
-# In a request's meta: seconds under way so far, those of redirects and retries before included.
-SPENT = "seconds_under_way"
-NO_HTTP = (ParseError, _MalformedChunkedDataError, ValueError, KeyError)
 
 
 class HttpHandler(HTTP11DownloadHandler):
@@ -364,8 +355,8 @@ def _in_words(request: Request, policy: ConnectionPolicy, limit_bytes: int) -> I
             if isinstance(cause, Misbehaves):
                 raise cause from None
             if cause is not error and isinstance(cause, NO_HTTP):
-                said = ": ".join(map(str, cause.args))
-                raise Misbehaves(f"no valid HTTP: {said}") from None
+                reason = ": ".join(map(str, cause.args))
+                raise Misbehaves(f"no valid HTTP: {reason}") from None
         if isinstance(error, ResponseDataLossError):
             raise ResponseDataLossError("the connection ended before the body") from None
         raise
@@ -378,9 +369,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         yield from _causes(error.__cause__)
         for reason in getattr(error, "reasons", None) or ():
             yield from _causes(reason.value)
-
-
-MEGABYTE = 1024 * 1024
 
 
 class SqlHandler(BaseDownloadHandler):

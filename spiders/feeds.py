@@ -1,6 +1,6 @@
 """All imported feeds: RSS, Atom and JSON Feed. `scrapy feeds import FILE`, then `crawl feeds`.
 
-Weights, hours and manners stand here as class attributes, or in a file: -a wrapper=feeds.toml.
+Weights, hours and politeness stand here as class attributes, or in a file: -a wrapper=feeds.toml.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from spiders.probe import reader_of, readers
 from spiders.wrapper import Arguments, WrapperSpider
 
 BATCH = 100
+# What takes longer to read than a turn of the reactor may take goes to a process of its own.
+BIG_BYTES = 100_000
 
 
 async def pushed_documents(session: Session) -> AsyncIterator[tuple[Target, Push]]:
@@ -44,7 +46,10 @@ async def pushed_documents(session: Session) -> AsyncIterator[tuple[Target, Push
         if not batch:
             return
         for push in batch:
-            target = await _free(session, f"{session.spider} {push.url}")
+            key = f"{session.spider} {push.url}"
+            while key in session.in_flight and session.error is None:
+                await session.until_released(session.releases)
+            target = await session.patience.read(partial(targets.of_key, session.db, key))
             if session.error is not None:
                 return
             if target is None:
@@ -52,24 +57,9 @@ async def pushed_documents(session: Session) -> AsyncIterator[tuple[Target, Push
                 continue
             session.take(target)
             yield target, push
-        await _until_stored(session)
-
-
-async def _free(session: Session, key: str) -> Target | None:
-    """A feed as it is stored, once nothing of it is in flight; None where it is not watched."""
-    while key in session.in_flight and session.error is None:
-        await session.until_released(session.releases)
-    return await session.patience.read(lambda: targets.of_key(session.db, key))
-
-
-async def _until_stored(session: Session) -> None:
-    """Deliveries that are in flight would be taken again."""
-    while session.in_flight and session.error is None:
-        await session.until_released(session.releases)
-
-
-# What takes longer to read than a turn of the reactor may take goes to a process of its own.
-BIG_BYTES = 100_000
+        # Deliveries that are in flight would be taken again.
+        while session.in_flight and session.error is None:
+            await session.until_released(session.releases)
 
 
 class FeedsArguments(Arguments):
@@ -125,13 +115,10 @@ class FeedsSpider(WrapperSpider):
         async for request in super().start():
             yield request
         if self.session.error is None:
-            await self._say_if_none()
-
-    async def _say_if_none(self) -> None:
-        session = self.session
-        known = await session.patience.read(lambda: targets.count(session.db, session.spider))
-        if not known:
-            self.logger.warning("no feeds so far (scrapy feeds import FILE, or add URL)")
+            session = self.session
+            read = session.patience.read
+            if not await read(lambda: targets.count(session.db, session.spider)):
+                self.logger.warning("no feeds so far (scrapy feeds import FILE, or add URL)")
 
     def request(self, target: Target) -> Request:
         """The request for a feed, or for the page of a post."""
@@ -149,7 +136,11 @@ class FeedsSpider(WrapperSpider):
             kind = (response.headers.get("Content-Type") or b"").decode("latin-1")
             await self._read_feed(fetched, response.body, response.url, kind)
             links = [value.decode("latin-1") for value in response.headers.getlist("Link")]
-            _add_hubs(fetched, links, response.url)
+            if (document := fetched.document) is not None and links:
+                # Hubs may be named by Link headers too; these go before the document's own.
+                hubs, topic = hubs_of_headers(links, response.url)
+                hubs = tuple(dict.fromkeys((*hubs, *document.hubs)))
+                fetched.document = replace(document, hubs=hubs, topic=topic or document.topic)
         yield fetched
 
     def _moved_to(self, response: Response, fetched: Fetched) -> str | None:
@@ -193,13 +184,3 @@ class FeedsSpider(WrapperSpider):
         """The page of a post: as a wrapper of its site reads it, else its main text."""
         reader = reader_of(response.url, self.readers)
         return reader.read_item(response) if reader else super().read_item(response)
-
-
-def _add_hubs(fetched: Fetched, links: list[str], url: str) -> None:
-    """Hubs may be named by Link headers too; these go before the document's own."""
-    if fetched.document is None or not links:
-        return
-    hubs, topic = hubs_of_headers(links, url)
-    document = fetched.document
-    hubs = tuple(dict.fromkeys((*hubs, *document.hubs)))
-    fetched.document = replace(document, hubs=hubs, topic=topic or document.topic)

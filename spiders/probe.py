@@ -24,6 +24,10 @@ from spiders.wrapper import WrapperSpider
 Page = dict[str, Any]
 # Links of a page that matched no pattern, of which the shapes are told.
 MAX_UNMATCHED = 2000
+# Characters of a problem.
+LONGEST = 200
+# In a request's meta: the URL that was given for it.
+URL = "asked"
 
 
 def checking(
@@ -42,26 +46,26 @@ def checking(
         async def start(self) -> AsyncIterator[Request]:
             """Requests for the given URLs; those that match no pattern are only reported."""
             for url in urls:
-                known = self.wrapper.canonical(url)
-                match = self.wrapper.match(known)
+                canonical = self.wrapper.canonical(url)
+                match = self.wrapper.match(canonical)
                 if match.kind is None:
                     pages.append(_unwanted(url, match, self.wrapper))
                 else:
-                    request = self.request(Target(self.wrapper.name, known, match.kind))
-                    request.meta["asked"] = url
+                    request = self.request(Target(self.wrapper.name, canonical, match.kind))
+                    request.meta[URL] = url
                     yield request
 
         async def parse_target(self, response: Any) -> None:
             """Keep what the site definition makes of a page."""
-            asked = response.meta["asked"]
+            url = response.meta[URL]
             read = as_async_generator(super().parse_target(response))
-            pages.extend([_page(asked, fetched, self.wrapper) async for fetched in read])
+            pages.extend([_page(url, fetched, self.wrapper) async for fetched in read])
 
         def parse_failure(self, failure: Any) -> Iterator[Fetched | Skipped]:
             """Keep why a page could not be fetched."""
-            asked = failure.request.meta["asked"]
+            url = failure.request.meta[URL]
             read = super().parse_failure(failure)
-            pages.extend(_page(asked, x, self.wrapper) for x in read if isinstance(x, Fetched))
+            pages.extend(_page(url, x, self.wrapper) for x in read if isinstance(x, Fetched))
             yield from ()
 
     return Checking
@@ -89,46 +93,34 @@ def _unwanted(url: str, match: Match, wrapper: Wrapper) -> Page:
 
 
 def _page(url: str, fetched: Fetched, wrapper: Wrapper) -> Page:
-    match = wrapper.match(fetched.target.url)
+    match, links = wrapper.match(fetched.target.url), fetched.links
     key = "start_urls" if match.pattern is None else f"{match.kind}_pages"
-    found = fetched.link_counts or LinkCounts()
+    counts = fetched.link_counts or LinkCounts()
+    # Why the page would not be read, or leads nowhere.
+    problem = None
+    if fetched.outcome:
+        problem = f"{fetched.outcome}: {fetched.reason or fetched.status}"
+    elif fetched.target.kind is Kind.LIST and all(
+        link.url in wrapper.start_matches for link in links or ()
+    ):
+        several = counts.counts[LinkCount.AMBIGUOUS]
+        keys = "only one of list_pages and item_pages" if several else "list_pages or item_pages"
+        problem = f"no link on this page matches {keys}"
+    category = next((link.category for link in links or () if link.category), None)
     return {
         "url": url,
         "matches": f"{key} ({match.kind} page)" if key == "start_urls" else key,
-        "category": match.category or _category(fetched),
+        "category": match.category or category,
         "outcome": fetched.outcome,
-        "problem": _problem(fetched, wrapper),
+        "problem": problem,
         "content": fetched.content,
         "empty_fields": None if fetched.empty_fields is None else list(fetched.empty_fields),
-        "links": _by_kind(fetched),
-        "unmatched": list(found.unmatched),
-        "counts": {name.name.lower(): found.counts[name] for name in LinkCount},
+        "links": None
+        if links is None
+        else {kind: [link.url for link in links if link.kind is kind] for kind in Kind},
+        "unmatched": list(counts.unmatched),
+        "counts": {name.name.lower(): counts.counts[name] for name in LinkCount},
     }
-
-
-def _problem(fetched: Fetched, wrapper: Wrapper) -> str | None:
-    """Why a page would not be read, or leads nowhere."""
-    if fetched.outcome:
-        return f"{fetched.outcome}: {fetched.reason or fetched.status}"
-    is_list = fetched.target.kind is Kind.LIST
-    if is_list and all(link.url in wrapper.start_matches for link in fetched.links or ()):
-        several = fetched.link_counts and fetched.link_counts.counts[LinkCount.AMBIGUOUS]
-        what = "only one of list_pages and item_pages" if several else "list_pages or item_pages"
-        return f"no link on this page matches {what}"
-    return None
-
-
-def _category(fetched: Fetched) -> str | None:
-    return next((link.category for link in fetched.links or () if link.category), None)
-
-
-def _by_kind(fetched: Fetched) -> dict[str, list[str]] | None:
-    if fetched.links is None:
-        return None
-    return {kind: [x.url for x in fetched.links if x.kind is kind] for kind in Kind}
-
-
-LONGEST = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +158,7 @@ def asking(
                     "download_slot": url,
                     "download_timeout": seconds,
                     "handle_httpstatus_list": HANDLED,
-                    "asked": url,
+                    URL: url,
                 }
                 yield Request(
                     url, self.answered, errback=self.not_answered, meta=meta, dont_filter=True
@@ -178,27 +170,27 @@ def asking(
             rules = build_from_crawler(parser, self.crawler, response.body)
             sent = response.request.headers if response.request else {}
             agent = (sent.get("User-Agent") or b"").decode("latin-1")
-            answers.append(Answer(response.meta["asked"], response.status, rules, agent))
+            answers.append(Answer(response.meta[URL], response.status, rules, agent))
 
         def not_answered(self, failure: Any) -> None:
             """Keep why nothing came."""
-            said = " ".join(f"{failure.type.__name__}: {failure.value}".split())
-            answers.append(Answer(failure.request.meta["asked"], problem=said[:LONGEST]))
+            problem = " ".join(f"{failure.type.__name__}: {failure.value}".split())
+            answers.append(Answer(failure.request.meta[URL], problem=problem[:LONGEST]))
 
     return Asking
 
 
 def readers(settings: BaseSettings) -> list[WrapperSpider]:
     """A spider of each wrapper that needs no arguments and describes the pages of one site."""
-    loader, found = get_spider_loader(settings), list[WrapperSpider]()
+    loader, spiders = get_spider_loader(settings), list[WrapperSpider]()
     for name in loader.list():
         kind = loader.load(name)
         if issubclass(kind, WrapperSpider):
             try:
-                found.append(kind())
+                spiders.append(kind())
             except FreshetError:
                 continue
-    return [spider for spider in found if spider.wrapper.starts]
+    return [spider for spider in spiders if spider.wrapper.starts]
 
 
 def reader_of(url: str, among: list[WrapperSpider]) -> WrapperSpider | None:

@@ -29,12 +29,14 @@ from spiders.wrapper import Arguments, WrapperSpider
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
-    from crawler.extract.wrapper import Wrapper
-    from spiders.wrapper import Arguments, WrapperSpider
-
 logger = logging.getLogger(__name__)
 # Arguments that name the file of a definition.
 FILES = ("wrapper", "file")
+# Without a file; and what a file has in their place.
+NEEDED = ("name", "start_urls", "item_pages")
+IN_A_FILE = (
+    *NEEDED, "list_pages", "not_list_pages", "not_item_pages", "category", "follow_item_links",
+)  # fmt: skip
 
 
 class Loader(SpiderLoader):
@@ -53,16 +55,16 @@ class Loader(SpiderLoader):
         try:
             return super().load(spider_name)
         except KeyError:
-            if (found := self.load_stored(spider_name)) is None:
+            if (spider := self.load_stored(spider_name)) is None:
                 raise
-            return found
+            return spider
 
     def load_stored(self, name: str) -> type[WrapperSpider] | None:
         """A spider class for a stored site; None where no definition of this name is stored."""
         if not is_spider_name(name):
             return None
-        found = stored_definitions(Config.of(self._settings), [name])
-        return spider_of(found[name], self._spiders) if name in found else None
+        definitions = stored_definitions(Config.of(self._settings), [name])
+        return spider_of(definitions[name], self._spiders) if name in definitions else None
 
 
 def stored_definitions(config: Config, names: Iterable[str] | None = None) -> dict[str, Definition]:
@@ -89,18 +91,22 @@ def spider_of(
 
     The file that the definition was read from wins while it is there and still defines this site.
     """
-    from spiders.wrapper import WrapperSpider
-
-    found = spiders.get(definition.reader)
-    if found is None or not issubclass(found, WrapperSpider):
+    spider = spiders.get(definition.reader)
+    if spider is None or not issubclass(spider, WrapperSpider):
         return None
-    reader: type[WrapperSpider] = found
+    reader: type[WrapperSpider] = spider
+    model = reader.arguments_model
+    try:
+        reader.read_arguments({})
+    except ConfigError:
+        # The reader's own ask for a definition.
+        model = Arguments
 
     class Stored(reader):  # type: ignore[misc, valid-type]
         """A site as its last run had it."""
 
         name = definition.name
-        arguments_model: ClassVar[type[Arguments]] = _model_of(reader)
+        arguments_model: ClassVar[type[Arguments]] = model
         stored_definition: ClassVar[Definition] = definition
 
         @classmethod
@@ -114,7 +120,7 @@ def spider_of(
             """Log which definition is used where that is not what the last run used."""
             used = self.wrapper.definition
             assert used is not None
-            _log(type(self).stored_definition, used)
+            _log_change(type(self).stored_definition, used)
             type(self).stored_definition = used
             super().begin(crawler)
 
@@ -122,57 +128,38 @@ def spider_of(
     return Stored
 
 
-def _model_of(reader: type[WrapperSpider]) -> type[Arguments]:
-    """The arguments of a reader; those of all spiders where the reader's ask for a definition."""
-    from spiders.wrapper import Arguments
-
-    try:
-        reader.read_arguments({})
-    except ConfigError:
-        return Arguments
-    return reader.arguments_model
-
-
 def current(definition: Definition, reader: type[WrapperSpider]) -> Wrapper:
     """The wrapper that a site has now; raises WrapperError where neither source can be used."""
-    from crawler.extract.wrapper import read_toml
-
     path = None if definition.file is None else Path(definition.file)
     if path is not None and path.is_file():
-        found = reader.defined(read_toml(path), path)
-        if found.name == definition.name:
-            return found
+        wrapper = reader.defined(read_toml(path), path)
+        if wrapper.name == definition.name:
+            return wrapper
     if definition.withheld:
         raise WrapperError(
             f"{definition.name}: {definition.source} is gone, and the value of "
             f"{definition.withheld[0]} is not stored, as it may be secret. Put the file back, or "
             "write such values as ${VARIABLE}"
         )
-    found = reader.wrapper_of(definition.values, f"{definition.name} as stored")
-    return found.defined_by(definition)
+    wrapper = reader.wrapper_of(definition.values, f"{definition.name} as stored")
+    return wrapper.defined_by(definition)
 
 
-def _log(known: Definition, used: Definition) -> None:
+def _log_change(stored: Definition, used: Definition) -> None:
     """Log what became of the file of a stored definition; nothing where it is as it was."""
-    if known.file is None:
+    if stored.file is None:
         return
     if used.stored is None:
-        if not used.says_the_same_as(known):
+        if not used.says_the_same_as(stored):
             logger.info(
                 "%s: %s was edited since the last run, using the file", used.name, used.file
             )
         return
-    lost = "no longer defines this site" if Path(known.file).is_file() else "is gone"
+    lost = "no longer defines this site" if Path(stored.file).is_file() else "is gone"
     logger.warning(
         "%s: %s %s, using the site definition stored at %s UTC",
-        used.name, known.file, lost, f"{used.stored:%Y-%m-%d %H:%M}",
+        used.name, stored.file, lost, f"{used.stored:%Y-%m-%d %H:%M}",
     )  # fmt: skip
-
-
-NEEDED = ("name", "start_urls", "item_pages")
-IN_A_FILE = (
-    *NEEDED, "list_pages", "not_list_pages", "not_item_pages", "category", "follow_item_links",
-)  # fmt: skip
 
 
 class SiteArguments(Arguments):

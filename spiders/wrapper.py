@@ -47,10 +47,7 @@ from crawler.extract.response import (
 )
 from crawler.extract.wrapper import Wrapper
 from crawler.fetch.middlewares import Ended, NotAsked
-from crawler.frontier.local import due_targets
 from crawler.frontier.session import Session
-from crawler.frontier.shared import Feeding, Leasing
-from crawler.frontier.worker import Worker
 from crawler.items import Fetched, Kind, LinkCount, LinkCounts, Outcome, Skipped, Target
 from crawler.storage import cells
 from crawler.utils.sandbox import Apart, TooLong, TooMuch, is_heavy, out_of_memory, time_limit
@@ -189,31 +186,16 @@ class WrapperSpider(Spider):
 
     async def start(self) -> AsyncIterator[Request]:
         """Requests for what is due, as the crawl makes room."""
-        stream = self._due() if self.session.worker is None else self._leased(self.session.worker)
         try:
-            async for request in stream:
-                yield request
+            async for target in self.session.frontier.due(self.arguments.limit):
+                if isinstance(target, Request):
+                    yield target
+                elif target.kind is Kind.CELL:
+                    yield await self.cell_reader.request(target)
+                else:
+                    yield self.request(target)
         except Exception as error:  # noqa: BLE001 - Scrapy would log it, and go on to a good end
             self.session.fail(error)
-
-    async def _due(self) -> AsyncIterator[Request]:
-        async for target in due_targets(self.session, self.arguments.limit):
-            yield await self._request(target)
-
-    async def _leased(self, worker: Worker) -> AsyncIterator[Request]:
-        """What this worker has leased, in a pass that several share."""
-        worker.begin(Feeding(self.session, worker, self.arguments.limit).feed)
-        async for lease, one in Leasing(self.session, worker).work():
-            if isinstance(one, Request):
-                yield one
-            else:
-                request = await self._request(one)
-                worker.holds(lease, [other.key for other in request.meta.get("along", ())])
-                yield request
-
-    async def _request(self, target: Target) -> Request:
-        cell = target.kind is Kind.CELL
-        return await self.cell_reader.request(target) if cell else self.request(target)
 
     def request(self, target: Target) -> Request:
         """The request for one target; a middleware adds the site's headers and cookies."""
@@ -252,10 +234,7 @@ class WrapperSpider(Spider):
                 yield request.replace(callback=self.parse, errback=None)
 
     def parse_target(self, response: Response) -> Iterable[Fetched] | AsyncIterator[Fetched]:
-        """Turn a response into a Fetched; a failure here is this page's outcome, no more.
-
-        At once, but for a page that may take long.
-        """
+        """Turn a response into a Fetched, in a process of its own where that may take long."""
         if isinstance(response, TextResponse):
             response = decoded(response)
         fetched = self.fetched(response, response.meta["target"])
@@ -311,8 +290,7 @@ class WrapperSpider(Spider):
         self, target: Target, failure: Failure, *, along: bool = False
     ) -> Fetched | Skipped:
         if isinstance(failure.value, NotAsked):
-            ended = isinstance(failure.value, Ended)
-            return Skipped(target, str(failure.value), ended)
+            return Skipped(target, str(failure.value), isinstance(failure.value, Ended))
         scheme = self.wrapper.scheme_of(target)
         fetched = Fetched(target, self.clock.now(), scheme, along=along)
         error = failure.value
@@ -390,39 +368,32 @@ class WrapperSpider(Spider):
             return
         if (page := self._page(response, fetched)) is None:
             return
-        fetched.content = self.read_item(page)
-        fetched.empty_fields = self._empty_fields(fetched.content)
-        if all(value in NOTHING for value in fetched.content.values()):
-            fetched.outcome, fetched.reason = Outcome.ERROR, self._nothing_found()
+        fetched.content = content = self.read_item(page)
+        # What `read_item` of a subclass calls by other names may be named by the page.
+        fetched.empty_fields = tuple(
+            name
+            for name in self.wrapper.field_names
+            if name in content and content[name] in NOTHING
+        )
+        longest, counts = self.config.url_characters, LinkCounts(self.kept_links)
+        if all(value in NOTHING for value in content.values()):
+            names = ", ".join(self.wrapper.fields)
+            fetched.reason = f"none of the fields found: {names}" if names else "no text found"
+            fetched.outcome = Outcome.ERROR
         elif self.wrapper.follow_item_links:
-            counts = LinkCounts(self.kept_links)
-            links = wanted_links(
-                page, self.wrapper, None, self.config.url_characters, counts
-            )  # fmt: skip
+            links = wanted_links(page, self.wrapper, None, longest, counts)
             fetched.links = tuple(link for link in links if link.url != fetched.target.url)
             fetched.link_counts = counts
         elif is_start:
-            fetched.link_counts = self._unfollowed(page, fetched.target.url)
+            # Wanted links of a start URL that is an item hint that it should be a list page.
+            links = wanted_links(page, self.wrapper, None, longest, LinkCounts())
+            if wanted := sum(link.pattern is not None for link in links):
+                counts.counts[LinkCount.UNFOLLOWED] = wanted
+                counts.examples[LinkCount.UNFOLLOWED] = fetched.target.url
+            fetched.link_counts = counts
 
     def _sitemap(self, response: Response) -> Sitemap | None:
         return sitemap_of(response.body, int(self.config.response_mb * BYTES_IN_MB))
-
-    def _empty_fields(self, content: dict[str, Any]) -> tuple[str, ...]:
-        """Fields that the definition names and the page does not have.
-
-        What `read_item` of a subclass calls by other names may be named by the page.
-        """
-        names = (name for name in self.wrapper.field_names if name in content)
-        return tuple(name for name in names if content[name] in NOTHING)
-
-    def _unfollowed(self, page: TextResponse, url: str) -> LinkCounts:
-        """Links of a start URL that is an item: wanted ones hint that it should be a list page."""
-        found = wanted_links(page, self.wrapper, None, self.config.url_characters, LinkCounts())
-        counts = LinkCounts()
-        if wanted := sum(link.pattern is not None for link in found):
-            counts.counts[LinkCount.UNFOLLOWED] = wanted
-            counts.examples[LinkCount.UNFOLLOWED] = url
-        return counts
 
     def _page(self, response: Response, fetched: Fetched) -> TextResponse | None:
         if problem := page_problem(response):
@@ -430,10 +401,6 @@ class WrapperSpider(Spider):
             return None
         assert isinstance(response, TextResponse)
         return response
-
-    def _nothing_found(self) -> str:
-        names = ", ".join(self.wrapper.fields)
-        return f"none of the fields found: {names}" if names else "no text found"
 
 
 def _own_classes(spider: type[WrapperSpider]) -> tuple[type, ...]:
@@ -446,10 +413,10 @@ def own_code(spider: type[WrapperSpider]) -> str:
     What cannot be read, such as a class made in an interpreter, has none.
     """
     methods = [
-        one
+        method
         for cls in _own_classes(spider)
         for value in vars(cls).values()
-        if inspect.isfunction(one := getattr(value, "__func__", value))
+        if inspect.isfunction(method := getattr(value, "__func__", value))
     ]
     try:
         return "".join(map(inspect.getsource, methods))
@@ -459,12 +426,17 @@ def own_code(spider: type[WrapperSpider]) -> str:
 
 def politeness(wrapper: Wrapper) -> dict[str, Any]:
     """Scrapy settings that a wrapper's politeness keys stand for."""
+    # So many queries at a time, without delays.
+    slots = {
+        slot(name): {"concurrency": source.connections, "delay": 0, "jitter": 0}
+        for name, source in wrapper.databases.items()
+    }
     chosen = {
         "DOWNLOAD_DELAY": wrapper.delay_seconds,
         "CONCURRENT_REQUESTS_PER_DOMAIN": wrapper.concurrency,
         "AUTOTHROTTLE_ENABLED": wrapper.throttle,
         "DOWNLOAD_VERIFY_CERTIFICATES": wrapper.verify_tls,
-        "DOWNLOAD_SLOTS": slots_of(wrapper) or None,
+        "DOWNLOAD_SLOTS": slots or None,
     }
     return {name: value for name, value in chosen.items() if value is not None}
 
@@ -473,11 +445,11 @@ def failure_text(failure: Failure) -> str:
     """Return why a request failed, in one line of at most 300 characters."""
     if isinstance(failure.value, HttpError):
         return unfollowed(failure.value.response)
-    said = " ".join(str(failure.value).split())
+    reason = " ".join(str(failure.value).split())
     if isinstance(failure.value, PLAIN):
-        return said[:300]
+        return reason[:300]
     name = failure.type.__name__ if failure.type else "failure"
-    return f"{name}: {said}"[:300] if said else name
+    return f"{name}: {reason}"[:300] if reason else name
 
 
 class CellReader:
@@ -489,13 +461,22 @@ class CellReader:
     async def request(self, target: Target) -> Request:
         """The request for a cell, and for the others of its page with it."""
         cell = self._cell(target)
+        meta: dict[str, Any] = {"target": target}
         if cell.database is not None:
-            return self._query(target, cell)
-        meta: dict[str, Any] = {"target": target, "handle_httpstatus_list": HANDLED}
-        meta["along"] = await self._others(target, cell)
-        if self.spider.wrapper.robots is False:
+            meta["download_slot"] = slot(cell.database)
+            meta["autothrottle_dont_adjust_delay"] = True
+        else:
+            meta["handle_httpstatus_list"] = HANDLED
+            meta["along"] = await self._others(target, cell)
+        if cell.database is not None or self.spider.wrapper.robots is False:
             meta["dont_obey_robotstxt"] = True
-        return self._request(target, cell, meta)
+        return Request(
+            address(target.cell or "", cell),
+            callback=self.spider.parse_cells,
+            errback=self.spider.parse_failure,
+            meta=meta,
+            dont_filter=True,
+        )
 
     async def read(self, response: Response) -> AsyncIterator[Fetched]:
         """What each cell is; a failure is that cell's outcome, no more."""
@@ -509,36 +490,18 @@ class CellReader:
     def _cell(self, target: Target) -> Cell:
         return self.spider.wrapper.cells[target.cell or ""]
 
-    def _query(self, target: Target, cell: Cell) -> Request:
-        meta: dict[str, Any] = {
-            "target": target,
-            "download_slot": slot(cell.database or ""),
-            "dont_obey_robotstxt": True,
-            "autothrottle_dont_adjust_delay": True,
-        }
-        return self._request(target, cell, meta)
-
-    def _request(self, target: Target, cell: Cell, meta: dict[str, Any]) -> Request:
-        return Request(
-            address(target.cell or "", cell),
-            callback=self.spider.parse_cells,
-            errback=self.spider.parse_failure,
-            meta=meta,
-            dont_filter=True,
-        )
-
     async def _others(self, target: Target, cell: Cell) -> list[Target]:
         """The other cells of the page: they cost nothing, so they need not be due."""
         session, wrapper = self.spider.session, self.spider.wrapper
-        names = [n for n, one in wrapper.cells.items() if one.url == cell.url and n != target.cell]
+        names = [n for n, c in wrapper.cells.items() if c.url == cell.url and n != target.cell]
         if not names:
             return []
-        found = await session.patience.read(
+        stored = await session.patience.read(
             lambda: cells.targets_of(session.db, session.spider, names)
         )
-        free = [one for one in found if one.key not in session.in_flight | session.along]
-        for one in free:
-            session.take_along(one)
+        taken = session.in_flight | session.along
+        free = [other for other in stored if other.key not in taken]
+        session.take_along(target, free)
         return free
 
     async def _read(self, response: Response, target: Target) -> Fetched:
@@ -547,7 +510,11 @@ class CellReader:
         fetched.final_url = None
         cell = self._cell(target)
         if cell.database is None:
-            return await self._read_page(response, fetched, cell)
+            page = decoded(response) if isinstance(response, TextResponse) else response
+            read = partial(self._read_part, page, fetched, cell)
+            if is_heavy(page):
+                return await self.spider.read_apart(fetched, read)
+            return self.spider.read_safely(fetched, read)
         try:
             await self._read_result(response, fetched)
         except Exception as error:
@@ -555,13 +522,6 @@ class CellReader:
             fetched.outcome = Outcome.ERROR
             fetched.reason = f"{type(error).__name__}: {error}"[:300]
         return fetched
-
-    async def _read_page(self, response: Response, fetched: Fetched, cell: Cell) -> Fetched:
-        page = decoded(response) if isinstance(response, TextResponse) else response
-        read = partial(self._read_part, page, fetched, cell)
-        if is_heavy(page):
-            return await self.spider.read_apart(fetched, read)
-        return self.spider.read_safely(fetched, read)
 
     def _read_part(self, page: Response, fetched: Fetched, cell: Cell) -> None:
         if decided := status_outcome(page):
@@ -571,11 +531,14 @@ class CellReader:
         else:
             assert isinstance(page, TextResponse)
             zone = self.spider.wrapper.zone
-            content = {name: one.read(page, zone) for name, one in cell.selectors.items()}
-            if isinstance(found := content.get("html"), str) and not cell.fields:
-                content["html"] = with_whole_links(found, get_base_url(page))
-            if all(value in (None, [], "") for value in content.values()):
-                fetched.outcome, fetched.reason = Outcome.ERROR, _not_found(cell)
+            content = {name: part.read(page, zone) for name, part in cell.selectors.items()}
+            if isinstance(html := content.get("html"), str) and not cell.fields:
+                content["html"] = with_whole_links(html, get_base_url(page))
+            if all(value in NOTHING for value in content.values()):
+                selector = cell.css or cell.xpath or cell.jmespath
+                fetched.outcome, fetched.reason = Outcome.ERROR, f"nothing found by {selector!r}"
+                if selector is None:
+                    fetched.reason = f"none of the fields found: {', '.join(cell.fields)}"
             fetched.content = content
             fetched.size = len(json.dumps(content, default=str).encode())
 
@@ -586,29 +549,10 @@ class CellReader:
         fetched.content = {"columns": columns, "rows": rows}
         if target.content_hash is None or target.scheme != fetched.scheme:
             return
-        known = await session.patience.read(lambda: cells.columns(session.db, target))
-        if known is not None and _stored(known) != _stored(columns):
+        stored = await session.patience.read(lambda: cells.columns(session.db, target))
+        if stored is not None and [*map(storable_name, stored)] != [*map(storable_name, columns)]:
             fetched.outcome = Outcome.ERROR
             fetched.reason = (
-                f"the columns were {', '.join(known)} and are {', '.join(columns)} "
+                f"the columns were {', '.join(stored)} and are {', '.join(columns)} "
                 "(name those that are wanted in sql)"
             )[:300]
-
-
-def _stored(columns: list[str]) -> list[str]:
-    return list(map(storable_name, columns))
-
-
-def slots_of(wrapper: Wrapper) -> dict[str, dict[str, float]]:
-    """Scrapy's DOWNLOAD_SLOTS of a wrapper's databases: so many queries at a time, no delays."""
-    return {
-        slot(name): {"concurrency": source.connections, "delay": 0, "jitter": 0}
-        for name, source in wrapper.databases.items()
-    }
-
-
-def _not_found(cell: Cell) -> str:
-    selector = cell.css or cell.xpath or cell.jmespath
-    if selector is None:
-        return f"none of the fields found: {', '.join(cell.fields)}"
-    return f"nothing found by {selector!r}"

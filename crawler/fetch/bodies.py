@@ -12,8 +12,8 @@ import ctypes
 import gc
 import logging
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from tempfile import SpooledTemporaryFile
 from typing import Self
@@ -34,6 +34,12 @@ LARGE_BYTES = 1024 * 1024
 COLLECT_SECONDS = 1.0
 # Of the GNU C library's malloc.h.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+# Of Scrapy, in a request's meta: bytes that it may download and unpack to.
+LIMIT = "download_maxsize"
+# As many as curl takes.
+MOST_LAYERS = 5
+# Zstandard's frames; the second with the last bytes of those that hold nothing.
+FRAMES = (b"\x28\xb5\x2f\xfd", b"\x2a\x4d\x18")
 _by_crawler: weakref.WeakKeyDictionary[Crawler, LargeBodies] = weakref.WeakKeyDictionary()
 
 
@@ -165,16 +171,10 @@ class SpooledBody:
         """Return the body and drop the file; raises Misbehaves where it could not be kept."""
         with self._file:
             if self._problem is not None:
-                said = f"a body of {self.size_bytes} bytes could not be kept: {self._problem}"
-                raise Misbehaves(said)
+                reason = f"a body of {self.size_bytes} bytes could not be kept: {self._problem}"
+                raise Misbehaves(reason)
             self._file.seek(0)
             return self._file.read()
-
-
-# As many as curl takes.
-MOST_LAYERS = 5
-# Zstandard's frames; the second with the last bytes of those that hold nothing.
-FRAMES = (b"\x28\xb5\x2f\xfd", b"\x2a\x4d\x18")
 
 
 class UnpackingMiddleware(HttpCompressionMiddleware):
@@ -187,11 +187,18 @@ class UnpackingMiddleware(HttpCompressionMiddleware):
     async def process_response(self, request: Request, response: Response) -> Request | Response:  # type: ignore[override] # Scrapy awaits what a middleware returns
         """Unpack the body; where it is large, when there is room for it."""
         packings = response.headers.getlist("Content-Encoding")
-        limit = request.meta.get("download_maxsize") or self._max_size
+        limit = request.meta.get(LIMIT) or self._max_size
         if packings and limit > LARGE_BYTES and not is_admitted(response):
             # Most bodies are small; what becomes of one shows only as it is unpacked.
-            with suppress(TooLarge), _limited(request, LARGE_BYTES):
+            given = {key: request.meta[key] for key in [LIMIT] if key in request.meta}
+            request.meta[LIMIT] = LARGE_BYTES
+            try:
                 return super().process_response(request, response)
+            except TooLarge:
+                pass
+            finally:
+                del request.meta[LIMIT]
+                request.meta.update(given)
             # What unpacks to too much is found out before anything waits for it. Unpacking twice
             # costs less than keeping the first result while it waits.
             size_bytes = len(self._handle_encoding(response.body, packings, limit)[0])
@@ -212,20 +219,6 @@ class UnpackingMiddleware(HttpCompressionMiddleware):
         return body, unknown
 
 
-@contextmanager
-def _limited(request: Request, limit_bytes: int) -> Iterator[None]:
-    """Let Scrapy's middleware unpack so much for a request."""
-    given = request.meta.get("download_maxsize")
-    request.meta["download_maxsize"] = limit_bytes
-    try:
-        yield
-    finally:
-        if given is None:
-            del request.meta["download_maxsize"]
-        else:
-            request.meta["download_maxsize"] = given
-
-
 def _unpacked(body: bytes, coding: bytes, limit_bytes: int) -> bytes:
     if not body:  # 304, and answers to HEAD
         return body
@@ -242,7 +235,7 @@ def _unpacked(body: bytes, coding: bytes, limit_bytes: int) -> bytes:
     except Misbehaves as error:
         problem = Misbehaves(str(error))
     except Exception as error:  # noqa: BLE001 - each library has errors of its own
-        said = f"cannot be unpacked as {coding.decode()}: {' '.join(str(error).split())}"
-        problem = Misbehaves(said[:200])
+        reason = f"cannot be unpacked as {coding.decode()}: {' '.join(str(error).split())}"
+        problem = Misbehaves(reason[:200])
     # Not from there: the error would keep all that was unpacked so far.
     raise problem

@@ -34,6 +34,11 @@ JAR_AT_HOME = "cookiejar_at_home"
 ELSEWHERE = "elsewhere"
 # Headers that are meant for the next host, or for the proxy, when a redirect leaves the site.
 KEPT = frozenset({b"Referer", b"Proxy-Authorization"})
+# What a browser has to keep at least (RFC 6265, 6.1).
+MOST_OF_A_HOST = 50
+MOST = 3000
+# Servers refuse longer headers: one page's cookies would cost all pages of its host.
+MOST_BYTES = 8000
 
 
 class OwnPlaces:
@@ -53,7 +58,7 @@ class OwnPlaces:
             if (scheme, port) == ("http", 80)
         }
         self._ports = {(scheme, port) for scheme, _, port in self._places} | set(PORTS.items())
-        if any(_is_https(url) for url in urls):
+        if any(url[:6].lower() == "https:" for url in urls):
             self._ports = {(scheme, port) for scheme, port in self._ports if scheme == "https"}
         self._domains = domains
 
@@ -120,7 +125,7 @@ class CredentialsMiddleware:
             meta[GIVEN_FOR] = host
             if self._cookies:
                 # For all paths: by its folder, a jar would hold and send one cookie many times.
-                own = [one | {"path": "/"} for one in _pairs(self._cookies)]
+                own = [cookie | {"path": "/"} for cookie in _pairs(self._cookies)]
                 request.cookies = own + _pairs(request.cookies)
 
     def _withhold(self, request: Request) -> None:
@@ -129,7 +134,7 @@ class CredentialsMiddleware:
         meta["cookiejar"] = ELSEWHERE
         meta.pop(GIVEN_FOR, None)
         request.cookies = [
-            one for one in _pairs(request.cookies) if one.get("name") not in self._cookies
+            cookie for cookie in _pairs(request.cookies) if cookie.get("name") not in self._cookies
         ]
         for name in self._headers:
             request.headers.pop(name, None)
@@ -145,10 +150,6 @@ def _pairs(cookies: Any) -> list[Any]:
     return list(cookies)
 
 
-def _is_https(url: str) -> bool:
-    return url[:6].lower() == "https:"
-
-
 def _place(url: str) -> tuple[str, str, int] | None:
     """Scheme, host without `www.`, and port of a web URL."""
     try:
@@ -159,13 +160,6 @@ def _place(url: str) -> tuple[str, str, int] | None:
         return None
     host = host_of(url).removeprefix("www.")
     return (scheme, host, port) if host and port is not None else None
-
-
-# What a browser has to keep at least (RFC 6265, 6.1).
-MOST_OF_A_HOST = 50
-MOST = 3000
-# Servers refuse longer headers: one page's cookies would cost all pages of its host.
-MOST_BYTES = 8000
 
 
 class FewCookiesMiddleware(CookiesMiddleware):
@@ -184,9 +178,9 @@ class FewCookiesMiddleware(CookiesMiddleware):
     def _process_cookies(
         self, cookies: Iterable[Cookie], *, jar: CookieJar, request: Request
     ) -> None:
-        small = (one for one in cookies if _size(one) <= MOST_BYTES)
-        if some := list(islice(small, MOST_OF_A_HOST)):
-            super()._process_cookies(some, jar=jar, request=request)
+        small = (cookie for cookie in cookies if _size(cookie) <= MOST_BYTES)
+        if kept := list(islice(small, MOST_OF_A_HOST)):
+            super()._process_cookies(kept, jar=jar, request=request)
             forget(jar)
 
 
@@ -194,9 +188,9 @@ def forget(jar: CookieJar) -> None:
     """Keep to the limits; the newest stay."""
     whole = 0
     for host, paths in reversed(list(jar._cookies.items())):
-        known = [cookie for names in paths.values() for cookie in names.values()]
+        of_host = [cookie for names in paths.values() for cookie in names.values()]
         room, left = MOST_BYTES, min(MOST_OF_A_HOST, MOST - whole)
-        for cookie in reversed(known):
+        for cookie in reversed(of_host):
             room, left = room - _size(cookie), left - 1
             if room < 0 or left < 0:
                 jar.clear(host, cookie.path, cookie.name)

@@ -72,7 +72,7 @@ class Downloader(downloader.Downloader):
 
     async def _in_turn(self, slot: Slot, request: Request) -> Response:
         session = getattr(self.crawler.spider, "session", None)
-        turns = session.turns if isinstance(session, Session) else None
+        turns = session.frontier.turns if isinstance(session, Session) else None
         if turns is None:
             return await super()._download(slot, request)
         turn = await self._turn(turns, slot, request)

@@ -1,4 +1,8 @@
-"""Which addresses may be asked, whatever they are written or wrapped as; which a user has named."""
+"""Which addresses Freshet may connect to, however they are written or wrapped.
+
+Hosts in private networks are asked only where the user named them. `usable` decides; crawls go by
+it through a `Guard`, requests to WebSub hubs through `addresses_for`.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,14 @@ from crawler.extract.wrapper import Wrapper
 from crawler.items import Kind, Target
 from crawler.utils.urls import host_of
 
+logger = logging.getLogger(__name__)
 Address = IPv4Address | IPv6Address
+# In a request's meta: the request for whose sake it is made; the URL that the user typed for it.
+SAKE = "for_the_sake_of"
+TYPED = "typed_by_the_user"
+# Refused hosts that have a line of their own in the log.
+MAX_LOGGED_HOSTS = 100
+RESOLVE_SECONDS = 10.0
 HOST_HEADER = re.compile(r"(?P<name>[^\s:\[\]]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?")
 # What has been given out so far for the public Internet.
 GLOBAL_UNICAST = IPv6Network("2000::/3")
@@ -38,14 +49,19 @@ TRANSLATED = IPv6Network("64:ff9b::/96")
 USUAL_PORTS = {"http": 80, "https": 443}
 
 
-def usable(found: Iterable[Address], *, private: bool) -> list[Address]:
+def usable(addresses: Iterable[Address], *, private: bool) -> list[Address]:
     """Those of a host's addresses that may be asked, in their order.
 
     private: also those of a private network, where none is public; but never whole nets, nor what
              machines in a cloud tell of themselves
     """
-    some = [address for address in found if not _is_never_asked(address)]
-    return [address for address in some if is_public(address)] or (some if private else [])
+    askable = []
+    for address in addresses:
+        inner = _unwrapped(address)
+        is_net = inner.is_multicast or inner.is_unspecified or inner.is_reserved
+        if inner.is_loopback or not (is_net or inner.is_link_local):
+            askable.append(address)
+    return [address for address in askable if is_public(address)] or (askable if private else [])
 
 
 def is_public(address: Address) -> bool:
@@ -54,13 +70,6 @@ def is_public(address: Address) -> bool:
     if isinstance(inner, IPv6Address) and inner not in GLOBAL_UNICAST:
         return False
     return inner.is_global and not inner.is_multicast
-
-
-def _is_never_asked(address: Address) -> bool:
-    inner = _unwrapped(address)
-    if inner.is_loopback:
-        return False
-    return inner.is_multicast or inner.is_unspecified or inner.is_link_local or inner.is_reserved
 
 
 def _unwrapped(address: Address) -> Address:
@@ -102,7 +111,7 @@ class Named:
         Each with and without `www.`; `localhost` counts as an address.
         """
         literals = (url for url in urls if literal(host_of(url)) is not None)
-        named = (f"http://{one}" for one in listed)
+        named = (f"http://{place}" for place in listed)
         return cls(frozenset(place for place in map(_place, (*literals, *named)) if place[0]))
 
     def cover(self, url: str) -> bool:
@@ -161,19 +170,11 @@ def is_in_network(host: str, names: Collection[str]) -> bool:
 
 def _name_of(host: str) -> str:
     """The lower-case name or address in a Host header; empty where there is none."""
-    found = HOST_HEADER.fullmatch(host.strip())
-    return found["name"].lower().strip("[]") if found else ""
+    match = HOST_HEADER.fullmatch(host.strip())
+    return match["name"].lower().strip("[]") if match else ""
 
 
-logger = logging.getLogger(__name__)
-# In a request's meta: the request for whose sake it is made; the URL that the user typed for it.
-SAKE = "for_the_sake_of"
-TYPED = "typed_by_the_user"
-# Refused hosts that have a line of their own in the log.
-MAX_LOGGED_HOSTS = 100
-
-
-class Gate:
+class Guard:
     """Says which requests of a crawl may lead into private networks."""
 
     def __init__(self, named: Named, *, is_open: bool) -> None:
@@ -183,9 +184,16 @@ class Gate:
 
     @classmethod
     def of(cls, crawler: Crawler) -> Self:
-        """The gate of a crawl, by what its spider names."""
-        config = Config.of(crawler.settings)
-        named = Named.of(_urls_of(crawler.spider), config.private_hosts)
+        """The guard of a crawl, by what its spider names."""
+        config, spider = Config.of(crawler.settings), crawler.spider
+        wrapper = getattr(spider, "wrapper", None)
+        if isinstance(wrapper, Wrapper):
+            cells = (cell.url for cell in wrapper.cells.values() if cell.url)
+            urls = [*wrapper.start_urls, *cells]
+        else:
+            assert spider is not None
+            urls = list(spider.start_urls)
+        named = Named.of(urls, config.private_hosts)
         return cls(named, is_open=config.private_addresses)
 
     def is_named(self, request: Request) -> bool:
@@ -198,17 +206,18 @@ class Gate:
         given = given_by_user(request)
         return given is not None and Named.of([given]).cover(request.url)
 
-    def passage(self, request: Request) -> Passage:
+    def policy(self, request: Request) -> ConnectionPolicy:
         """How the connection for a request is to be made.
 
         Raises OffLimits if the host is written as an address that may not be asked.
         """
         host, named = host_of(request.url), self.is_named(request)
         written = literal(host)
-        passage = Passage(private=named, anywhere=self._is_open or (named and written is not None))
-        if written is not None and not passage.let_through([written]):
+        anywhere = self._is_open or (named and written is not None)
+        policy = ConnectionPolicy(private=named, anywhere=anywhere)
+        if written is not None and not policy.let_through([written]):
             raise OffLimits(request.url, refusal(request.url, [written]))
-        return passage
+        return policy
 
     def log(self, error: OffLimits) -> None:
         """Log that a host was refused: once for each port, and for a bounded number of them."""
@@ -223,7 +232,7 @@ class Gate:
 
 
 @dataclass(slots=True)
-class Passage:
+class ConnectionPolicy:
     """Lets the addresses of one host through, or not; remembers those it refused.
 
     private:  addresses of private networks too      anywhere: all there are
@@ -233,60 +242,48 @@ class Passage:
     anywhere: bool
     refused: list[Address] = field(default_factory=list)
 
-    def let_through(self, found: list[Address]) -> list[Address]:
+    def let_through(self, addresses: list[Address]) -> list[Address]:
         """Those of a host's addresses that may be connected to."""
         if self.anywhere:
-            return found
-        allowed = usable(found, private=self.private)
-        self.refused = [] if allowed else found
+            return addresses
+        allowed = usable(addresses, private=self.private)
+        self.refused = [] if allowed else addresses
         return allowed
 
 
-def refusal(url: str, found: list[Address], *, is_named: bool = False) -> str:
+def refusal(url: str, addresses: list[Address], *, is_named: bool = False) -> str:
     """Return why a URL's host is not asked, with the host and port that the user may list."""
     place = host_and_port(url)
     if is_named:
-        return f"{place} leads to {found[0]}, where no name may lead ({LITERAL_WAY_OUT})"
-    leads = "" if literal(host_of(url)) else f" ({found[0]})"
+        return f"{place} leads to {addresses[0]}, where no name may lead ({LITERAL_WAY_OUT})"
+    leads = "" if literal(host_of(url)) else f" ({addresses[0]})"
     return f"{place} is not on the public Internet{leads} ({WAY_OUT})"
 
 
 def given_by_user(request: Request) -> str | None:
     """Return the URL that a user gave for a request: one that they typed, or their feed."""
-    cause = request.meta.get(SAKE, request)
-    return cause.meta.get(TYPED) or _feed_of(cause.meta.get("target"))
-
-
-def _urls_of(spider: Any) -> list[str]:
-    """The URLs that a spider's user has written."""
-    wrapper = getattr(spider, "wrapper", None)
-    if isinstance(wrapper, Wrapper):
-        return [*wrapper.start_urls, *(cell.url for cell in wrapper.cells.values() if cell.url)]
-    return list(spider.start_urls)
-
-
-def _feed_of(target: Any) -> str | None:
-    """The feed that a target is, or whose post's page it is: users add feeds themselves."""
-    if not isinstance(target, Target):
-        return None
+    meta = request.meta.get(SAKE, request).meta
+    typed, target = meta.get(TYPED), meta.get("target")
+    if typed or not isinstance(target, Target):
+        return typed or None
     if target.kind is Kind.FEED:
         return target.url
-    # A post's key is the spider, its feed's URL and its id.
+    # The page of a feed's post: a post's key is the spider, its feed's URL and its id.
     return target.post.split(" ")[1] if target.post else None
 
 
 @implementer(IReactorPluggableNameResolver)
 class GuardedReactor:
-    """Twisted's reactor, with names resolved through a passage."""
+    """Twisted's reactor, with names resolved by a policy."""
 
-    def __init__(self, reactor: Any, passage: Passage) -> None:
+    def __init__(self, reactor: Any, policy: ConnectionPolicy) -> None:
         self._reactor = reactor
-        self._passage = passage
+        self._policy = policy
 
     @property
     def nameResolver(self) -> Any:  # noqa: N802 - Twisted's name
         """The reactor's resolver of this moment, guarded."""
-        return GuardedResolver(self._reactor.nameResolver, self._passage)
+        return GuardedResolver(self._reactor.nameResolver, self._policy)
 
     def installNameResolver(self, resolver: Any) -> Any:  # noqa: N802
         """As of the reactor."""
@@ -300,24 +297,24 @@ class GuardedReactor:
 class GuardedResolver:
     """Resolves names, and tells only the addresses that are let through."""
 
-    def __init__(self, resolver: Any, passage: Passage) -> None:
+    def __init__(self, resolver: Any, policy: ConnectionPolicy) -> None:
         self._resolver = resolver
-        self._passage = passage
+        self._policy = policy
 
     def resolveHostName(self, resolutionReceiver: Any, *names: Any, **more: Any) -> Any:  # noqa: N802, N803
         """As Twisted's interface has it."""
-        sieve = Sieve(resolutionReceiver, self._passage)
-        return self._resolver.resolveHostName(sieve, *names, **more)
+        addresses = AddressFilter(resolutionReceiver, self._policy)
+        return self._resolver.resolveHostName(addresses, *names, **more)
 
 
 @implementer(IResolutionReceiver)
-class Sieve:
+class AddressFilter:
     """Waits for all addresses of a name before it hands on those that are let through."""
 
-    def __init__(self, receiver: Any, passage: Passage) -> None:
+    def __init__(self, receiver: Any, policy: ConnectionPolicy) -> None:
         self._receiver = receiver
-        self._passage = passage
-        self._found: dict[Address, Any] = {}
+        self._policy = policy
+        self._addresses: dict[Address, Any] = {}
 
     def resolutionBegan(self, resolutionInProgress: Any) -> None:  # noqa: N802, N803
         """As Twisted's interface has it."""
@@ -325,16 +322,13 @@ class Sieve:
 
     def addressResolved(self, address: Any) -> None:  # noqa: N802
         """Keep one."""
-        self._found[ipaddress.ip_address(address.host.partition("%")[0])] = address
+        self._addresses[ipaddress.ip_address(address.host.partition("%")[0])] = address
 
     def resolutionComplete(self) -> None:  # noqa: N802
         """Hand on what may be connected to."""
-        for address in self._passage.let_through(list(self._found)):
-            self._receiver.addressResolved(self._found[address])
+        for address in self._policy.let_through(list(self._addresses)):
+            self._receiver.addressResolved(self._addresses[address])
         self._receiver.resolutionComplete()
-
-
-RESOLVE_SECONDS = 10.0
 
 
 class NotAllowed(Exception):
@@ -355,11 +349,12 @@ async def addresses_for(hub: str, feed: str, listed: Named) -> list[str]:
     can lead elsewhere.
     """
     place = host_and_port(hub)
-    found = usable(await resolved(host_of(hub), int(place.rpartition(":")[2])), private=True)
-    if not found:
+    addresses = await resolved(host_of(hub), int(place.rpartition(":")[2]))
+    is_named = listed.cover(hub) or Named.of([feed]).cover(hub)
+    if allowed := usable(addresses, private=is_named):
+        return [str(address) for address in allowed]
+    if not usable(addresses, private=True):
         raise NotAllowed(f"{place} has no usable address")
-    if is_public(found[0]) or listed.cover(hub) or Named.of([feed]).cover(hub):
-        return [str(address) for address in found]
     raise NotAllowed(f"{place} is not on the public Internet ({WAY_OUT})")
 
 

@@ -1,6 +1,6 @@
-"""Scrapy's way of asking for a page, with bounds on what an answer may cost.
+"""Scrapy's download handlers, with bounds on what an answer may cost; and the one for SQL cells.
 
-What is not bounded here: bodies that unpack to more (unpacking.py), cookies, robots.txt.
+What is not bounded here: bodies that unpack to more (bodies.py), cookies, robots.txt.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from twisted.web.http import _ChunkedTransferDecoder, _MalformedChunkedDataError
 from crawler.config import Config
 from crawler.errors import Misbehaves, OffLimits, QueryFailed
 from crawler.fetch.bodies import LargeBodies, SpooledBody
-from crawler.fetch.guard import Gate, GuardedReactor, Passage, refusal
+from crawler.fetch.guard import ConnectionPolicy, Guard, GuardedReactor, refusal
 from crawler.fetch.middlewares import NotAsked
 from crawler.frontier.session import Session
 from crawler.items import Target
@@ -69,6 +69,21 @@ LINE_BYTES = 16_384
 # Sizes of chunks may take so much more than the chunks themselves.
 FRAMES_BYTES = 65_536
 MOST_INTERIM = 100
+# In a request's meta: seconds under way so far, those of redirects and retries before included.
+SPENT = "seconds_under_way"
+NO_HTTP = (ParseError, _MalformedChunkedDataError, ValueError, KeyError)
+WAY_OUT = "verify_tls = false in the wrapper takes it"
+# OpenSSL's numbers (X509_V_ERR_…) in words; the others are said as numbers.
+FAULTS = {
+    9: "is not valid yet",
+    10: "has expired",
+    18: "is signed by itself",
+    19: "is signed by an authority that this machine does not trust",
+    20: "is signed by an authority that this machine does not know",
+    21: "comes without those of its authority",
+    23: "was revoked",
+}
+MEGABYTE = 1024 * 1024
 
 
 class BoundedChunks(_ChunkedTransferDecoder):
@@ -161,19 +176,6 @@ class BoundedFactory(_LenientHTTP11ClientFactory):
         return BoundedProtocol(self._quiescentCallback)  # type: ignore[no-untyped-call]
 
 
-WAY_OUT = "verify_tls = false in the wrapper takes it"
-# OpenSSL's numbers (X509_V_ERR_…) in words; the others are said as numbers.
-FAULTS = {
-    9: "is not valid yet",
-    10: "has expired",
-    18: "is signed by itself",
-    19: "is signed by an authority that this machine does not trust",
-    20: "is signed by an authority that this machine does not know",
-    21: "comes without those of its authority",
-    23: "was revoked",
-}
-
-
 class VerifyingContextFactory(_ScrapyClientContextFactory):
     """Scrapy's context factory; Scrapy 2.19 can verify, but would not tell what was wrong.
 
@@ -203,28 +205,17 @@ class Verifying(ClientTLSOptions):
         def check(_: Any, certificate: Any, error: int, depth: int, ok: int) -> bool:
             fault = None if ok else FAULTS.get(error, f"is no good (OpenSSL error {error})")
             if fault is None and depth == 0:
-                fault = _other_host(certificate, wanted, name)
+                try:
+                    verify_service_identity(extract_patterns(certificate), [wanted], [])
+                except (VerificationError, CertificateError):
+                    fault = f"is not one of {name}"
             if fault is not None:
-                said = Misbehaves(f"the certificate {fault} ({WAY_OUT})")
-                tlsProtocol.failVerification(Failure(said))  # type: ignore[no-untyped-call]
+                problem = Misbehaves(f"the certificate {fault} ({WAY_OUT})")
+                tlsProtocol.failVerification(Failure(problem))  # type: ignore[no-untyped-call]
             return fault is None
 
         connection.set_verify(SSL.VERIFY_PEER | SSL.VERIFY_FAIL_IF_NO_PEER_CERT, check)
         return connection
-
-
-def _other_host(certificate: Any, wanted: Any, name: str) -> str | None:
-    """What is wrong where the certificate is not this host's."""
-    try:
-        verify_service_identity(extract_patterns(certificate), [wanted], [])
-    except (VerificationError, CertificateError):
-        return f"is not one of {name}"
-    return None
-
-
-# In a request's meta: seconds under way so far, those of redirects and retries before included.
-SPENT = "seconds_under_way"
-NO_HTTP = (ParseError, _MalformedChunkedDataError, ValueError, KeyError)
 
 
 class HttpHandler(HTTP11DownloadHandler):
@@ -236,7 +227,7 @@ class HttpHandler(HTTP11DownloadHandler):
         if crawler.settings.getbool("DOWNLOAD_VERIFY_CERTIFICATES"):
             verifying: Any = build_from_crawler(VerifyingContextFactory, crawler)
             self._contextFactory = verifying
-        self._gate = Gate.of(crawler)
+        self._guard = Guard.of(crawler)
         self._large = LargeBodies.of(crawler)
         self._longest = Config.of(crawler.settings).url_characters
 
@@ -249,13 +240,13 @@ class HttpHandler(HTTP11DownloadHandler):
         try:
             return await self._guarded(request)
         except OffLimits as error:
-            self._gate.log(error)
+            self._guard.log(error)
             raise
 
     async def _guarded(self, request: Request) -> Response:
-        passage = self._gate.passage(request)
+        policy = self._guard.policy(request)
         agent = BoundedAgent(
-            passage=passage,
+            policy=policy,
             contextFactory=self._contextFactory,
             bindAddress=self._bind_address,
             pool=self._pool,
@@ -263,7 +254,7 @@ class HttpHandler(HTTP11DownloadHandler):
             fail_on_dataloss=self._fail_on_dataloss,
             crawler=self._crawler,
         )
-        words = _in_words(request, passage, self._default_maxsize)
+        words = _in_words(request, policy, self._default_maxsize)
         with words, _in_time(request), wrap_twisted_exceptions():
             answer: Any = await maybe_deferred_to_future(agent.download_request(request))
         # Not in the request's time: it is not the server that lets it wait.
@@ -271,11 +262,11 @@ class HttpHandler(HTTP11DownloadHandler):
 
 
 class BoundedAgent(_ScrapyAgent):
-    """One request: through its passage, unless a proxy connects for us."""
+    """One request: by its connection policy, unless a proxy connects for us."""
 
-    def __init__(self, *, passage: Passage, **given: Any) -> None:
+    def __init__(self, *, policy: ConnectionPolicy, **given: Any) -> None:
         super().__init__(**given)
-        self._passage = passage
+        self._policy = policy
 
     def _cb_bodyready(self, txresponse: Any, request: Request) -> Any:
         result = super()._cb_bodyready(txresponse, request)
@@ -307,8 +298,8 @@ class BoundedAgent(_ScrapyAgent):
         from twisted.internet import reactor
 
         return GuardedAgent(
-            passage=self._passage,
-            reactor=GuardedReactor(reactor, self._passage),
+            policy=self._policy,
+            reactor=GuardedReactor(reactor, self._policy),
             contextFactory=self._contextFactory,
             connectTimeout=timeout,
             bindAddress=normalize_bind_address(
@@ -321,9 +312,9 @@ class BoundedAgent(_ScrapyAgent):
 class GuardedAgent(_BindAddressAgent):
     """Takes no open connection that another request was let through to, but not this one."""
 
-    def __init__(self, *, passage: Passage, **given: Any) -> None:
+    def __init__(self, *, policy: ConnectionPolicy, **given: Any) -> None:
         super().__init__(**given)
-        self._rights = (passage.private, passage.anywhere)
+        self._rights = (policy.private, policy.anywhere)
 
     def _requestWithEndpoint(self, key: Any, *request: Any) -> Deferred[Any]:  # noqa: N802
         return super()._requestWithEndpoint((*key, *self._rights), *request)
@@ -348,13 +339,13 @@ def _in_time(request: Request) -> Iterator[None]:
 
 
 @contextmanager
-def _in_words(request: Request, passage: Passage, limit_bytes: int) -> Iterator[None]:
+def _in_words(request: Request, policy: ConnectionPolicy, limit_bytes: int) -> Iterator[None]:
     """Say what was wrong with an answer, where Scrapy and Twisted only say that something was."""
     try:
         yield
     except CannotResolveHostError:
-        if passage.refused:
-            why = refusal(request.url, passage.refused, is_named=passage.private)
+        if policy.refused:
+            why = refusal(request.url, policy.refused, is_named=policy.private)
             raise OffLimits(request.url, why) from None
         raise
     except DownloadCancelledError:
@@ -364,8 +355,8 @@ def _in_words(request: Request, passage: Passage, limit_bytes: int) -> Iterator[
             if isinstance(cause, Misbehaves):
                 raise cause from None
             if cause is not error and isinstance(cause, NO_HTTP):
-                said = ": ".join(map(str, cause.args))
-                raise Misbehaves(f"no valid HTTP: {said}") from None
+                reason = ": ".join(map(str, cause.args))
+                raise Misbehaves(f"no valid HTTP: {reason}") from None
         if isinstance(error, ResponseDataLossError):
             raise ResponseDataLossError("the connection ended before the body") from None
         raise
@@ -378,9 +369,6 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         yield from _causes(error.__cause__)
         for reason in getattr(error, "reasons", None) or ():
             yield from _causes(reason.value)
-
-
-MEGABYTE = 1024 * 1024
 
 
 class SqlHandler(BaseDownloadHandler):

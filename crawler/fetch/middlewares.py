@@ -56,7 +56,7 @@ class MannersMiddleware:
             if self.session.is_hurried:
                 raise Ended(ENDED)
             await asyncio.sleep(min(seconds, 1.0))
-        if not limits.spend(host) or not await self.session.may_ask(host):
+        if not await self.session.frontier.may_fetch(host):
             raise NotAsked(f"{host}: the cap of {limits.cap} requests in one run is used up")
 
     async def process_response(self, request: Request, response: Response) -> Response | Request:

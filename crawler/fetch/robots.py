@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +21,17 @@ from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.python import to_unicode
 
 from crawler.errors import OffLimits
-from crawler.fetch.guard import SAKE, Gate
+from crawler.fetch.guard import SAKE, Guard
 from crawler.fetch.middlewares import NotAsked
 
+logger = logging.getLogger(__name__)
+# In the meta of a request for robots.txt: bytes that came so far.
+CAME = "robots_bytes"
+# More than this takes longer to read and to apply than a turn of the reactor may take.
+LONG_CHARACTERS = 16_384
+# Of all hosts' rules; each is some 60 bytes in memory.
+MOST_CHARACTERS = 1_000_000
+USUAL_CHARACTERS = 100
 # RFC 9309, 2.5: at least 500 KiB.
 MOST_BYTES = 512 * 1024
 LINE_ENDS = b"\n", b"\r"
@@ -42,38 +49,30 @@ def for_agent(text: str, agent: str) -> str:
     """The rules for one user agent, as those for all; empty where there are none.
 
     Protego would keep each rule of a group for each of its user agents: half a megabyte of both is
-    a hundred million.
+    a hundred million. Fields and values are read as Protego reads them.
     """
-    lines = list(_directives(text))
+    bare = (line.partition("#")[0].strip() for line in text.splitlines())
+    lines = [(*pair, line) for line in bare if line and (pair := _extract_directive(line))]
     best, most = "", 0
     for field, value, _ in lines:
         if field in _USER_AGENT_DIRECTIVE:
             for name in _names(value):
                 if (score := _score(name, agent)) > most:
                     best, most = name, score
-    rules = list(_of_group(lines, best)) if most else []
-    return "\n".join(["User-agent: *", *rules]) if rules else ""
-
-
-def _of_group(lines: list[tuple[str, str, str]], name: str) -> Iterator[str]:
-    """The rules of all groups that a user agent's name stands above."""
+    if not most:
+        return ""
+    # The rules of all groups that this name stands above.
+    rules = ["User-agent: *"]
     is_ours, among_agents = False, False
     for field, value, line in lines:
         if field in _USER_AGENT_DIRECTIVE:
-            is_ours = name in _names(value) or (among_agents and is_ours)
+            is_ours = best in _names(value) or (among_agents and is_ours)
             among_agents = True
         elif field not in _SITE_WIDE_DIRECTIVES:
             among_agents = False
             if is_ours:
-                yield line
-
-
-def _directives(text: str) -> Iterator[tuple[str, str, str]]:
-    """Each line that says something: its field, its value and itself, as Protego reads them."""
-    for line in text.splitlines():
-        bare = line.partition("#")[0].strip()
-        if bare and (read := _extract_directive(bare)):
-            yield *read, bare
+                rules.append(line)
+    return "\n".join(rules)
 
 
 def _names(value: str) -> tuple[str, ...]:
@@ -87,21 +86,11 @@ def _score(name: str, agent: str) -> int:
     """How well a name fits a user agent, as Protego has it; 0: not at all."""
     if name == "*":
         return 1
-    known = agent.strip().lower()
-    at = known.find(name)
-    while at > 0 and (known[at - 1].isalnum() or known[at - 1] in "-_"):
-        at = known.find(name, at + 1)
+    text = agent.strip().lower()
+    at = text.find(name)
+    while at > 0 and (text[at - 1].isalnum() or text[at - 1] in "-_"):
+        at = text.find(name, at + 1)
     return 0 if at < 0 else len(name)
-
-
-logger = logging.getLogger(__name__)
-# In the meta of a request for robots.txt: bytes that came so far.
-CAME = "robots_bytes"
-# More than this takes longer to read and to apply than a turn of the reactor may take.
-LONG_CHARACTERS = 16_384
-# Of all hosts' rules; each is some 60 bytes in memory.
-MOST_CHARACTERS = 1_000_000
-USUAL_CHARACTERS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +110,7 @@ class RobotsMiddleware(RobotsTxtMiddleware):
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
-        self._gate = Gate.of(crawler)
+        self._guard = Guard.of(crawler)
         self._known: OrderedDict[tuple[str, bool], Rules] = OrderedDict()
         self._characters = 0
         self._coming: dict[tuple[str, bool], asyncio.Future[Rules]] = {}
@@ -144,7 +133,7 @@ class RobotsMiddleware(RobotsTxtMiddleware):
 
     async def _rules(self, request: Request) -> Rules:
         # What one request is kept from, as only a page names it, another may ask for.
-        key = urlparse_cached(request).netloc, self._gate.is_named(request)
+        key = urlparse_cached(request).netloc, self._guard.is_named(request)
         if key in self._known:
             self._known.move_to_end(key)
             return self._known[key]
@@ -174,18 +163,18 @@ class RobotsMiddleware(RobotsTxtMiddleware):
         parts = urlparse_cached(request)
         url = f"{parts.scheme}://{parts.netloc}/robots.txt"
         meta = {"dont_obey_robotstxt": True, "download_maxsize": 0, CAME: 0, SAKE: request}
-        asked = Request(url, NO_CALLBACK, priority=self.DOWNLOAD_PRIORITY, meta=meta)
+        wanted = Request(url, NO_CALLBACK, priority=self.DOWNLOAD_PRIORITY, meta=meta)
         assert self.crawler.engine is not None
         self._stats.inc_value("robotstxt/request_count")
         try:
-            return await self.crawler.engine.download_async(asked)
+            return await self.crawler.engine.download_async(wanted)
         except NotAsked:
             return None
         except Exception as error:
-            if isinstance(error, OffLimits) and error.url == asked.url:
+            if isinstance(error, OffLimits) and error.url == wanted.url:
                 raise
-            said = " ".join(str(error).split())[:300] or type(error).__name__
-            logger.warning("%s cannot be read, so it forbids nothing: %s", url, said)
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            logger.warning("%s cannot be read, so it forbids nothing: %s", url, reason)
             return None
 
     def _came(self, data: bytes, request: Request) -> None:

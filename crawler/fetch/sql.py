@@ -31,6 +31,10 @@ from crawler.extract.cells import Cell, Source
 # Steps of SQLite's machine between two looks at the clock.
 STEPS = 10_000
 AGAIN_SECONDS = 300
+ROWS_AT_ONCE = 100
+# What a database may take longer than the limit that it was told.
+GRACE_SECONDS = 2.0
+MOST_REASON_CHARACTERS = 250
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,26 +61,25 @@ def opened(name: str, source: Source) -> Opened:
             )
         return _KINDS[kind](url, source)
     except (ArgumentError, NoSuchModuleError, ImportError) as error:
-        reason = "its driver is not installed" if isinstance(error, ImportError) else "no such URL"
-        raise ConfigError(f"databases.{name}: {reason}: {_of_error(error)}") from None
+        problem = "its driver is not installed" if isinstance(error, ImportError) else "no such URL"
+        cause = " ".join(str(error).split()).partition(" (Background")[0]
+        raise ConfigError(f"databases.{name}: {problem}: {cause}") from None
 
 
 def _postgresql(url: URL, source: Source) -> Opened:
     arguments = {"connect_timeout": max(2, math.ceil(source.seconds))}
     engine = _engine(url, source, connect_args=arguments)
-    reading = engine.execution_options(postgresql_readonly=True)
-    return Opened(reading, _limit_postgresql, _hang_up)
 
+    def limit(connection: Connection, seconds: float) -> None:
+        statement = text("SELECT set_config('statement_timeout', :limit, true)")
+        connection.execute(statement, {"limit": f"{math.ceil(seconds * 1000)}ms"})
 
-def _limit_postgresql(connection: Connection, seconds: float) -> None:
-    limit = text("SELECT set_config('statement_timeout', :limit, true)")
-    connection.execute(limit, {"limit": f"{math.ceil(seconds * 1000)}ms"})
+    def hang_up(driver: Any) -> None:
+        # End the connection under the thread that waits for it: it then reads the end.
+        with socket.socket(fileno=os.dup(driver.fileno())) as same:
+            same.shutdown(socket.SHUT_RDWR)
 
-
-def _hang_up(driver: Any) -> None:
-    """End a connection under the thread that waits for it: it then reads the end."""
-    with socket.socket(fileno=os.dup(driver.fileno())) as same:
-        same.shutdown(socket.SHUT_RDWR)
+    return Opened(engine.execution_options(postgresql_readonly=True), limit, hang_up)
 
 
 def _sqlite(url: URL, source: Source) -> Opened:
@@ -91,15 +94,12 @@ def _sqlite(url: URL, source: Source) -> Opened:
         connection.execute("PRAGMA query_only = ON")
         return connection
 
-    return Opened(
-        _engine(url, source, creator=connect), _limit_sqlite, sqlite3.Connection.interrupt
-    )
+    def limit(connection: Connection, seconds: float) -> None:
+        ends = time.monotonic() + seconds
+        driver: Any = connection.connection.driver_connection
+        driver.set_progress_handler(lambda: time.monotonic() > ends, STEPS)
 
-
-def _limit_sqlite(connection: Connection, seconds: float) -> None:
-    ends = time.monotonic() + seconds
-    driver: Any = connection.connection.driver_connection
-    driver.set_progress_handler(lambda: time.monotonic() > ends, STEPS)
+    return Opened(_engine(url, source, creator=connect), limit, sqlite3.Connection.interrupt)
 
 
 def _engine(url: URL, source: Source, **more: Any) -> Engine:
@@ -113,10 +113,6 @@ def _engine(url: URL, source: Source, **more: Any) -> Engine:
         pool_recycle=AGAIN_SECONDS,
         **more,
     )
-
-
-def _of_error(error: Exception) -> str:
-    return " ".join(str(error).split()).partition(" (Background")[0]
 
 
 _KINDS: dict[str, Callable[[URL, Source], Opened]] = {
@@ -136,17 +132,17 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Decimal):
-        return _of_decimal(value)
+        return _number(value)
     if isinstance(value, datetime):
         return (value.astimezone(UTC) if value.tzinfo else value).isoformat()
     if isinstance(value, date | day_time):
         return value.isoformat()
     if isinstance(value, timedelta):
         return value.total_seconds()
-    return _of_others(value)
+    return _bytes_or_collection(value)
 
 
-def _of_others(value: Any) -> Any:
+def _bytes_or_collection(value: Any) -> Any:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value).hex()
     if isinstance(value, Mapping):
@@ -156,7 +152,7 @@ def _of_others(value: Any) -> Any:
     return str(value)
 
 
-def _of_decimal(value: Decimal) -> int | float | str:
+def _number(value: Decimal) -> int | float | str:
     if not value.is_finite():
         return str(value)
     if value == value.to_integral_value() and abs(value) < 2**63:
@@ -197,12 +193,6 @@ async def in_thread(call: Callable[[], Result], seconds: float) -> Result:
     Thread(target=work, name="query", daemon=True).start()
     async with asyncio.timeout(seconds):
         return await future
-
-
-ROWS_AT_ONCE = 100
-# What a database may take longer than the limit that it was told.
-GRACE_SECONDS = 2.0
-MOST_REASON_CHARACTERS = 250
 
 
 class Queries:
@@ -264,9 +254,9 @@ class Queries:
         rows: list[list[Any]] = []
         size = 0
         for part in result.partitions(ROWS_AT_ONCE):
-            some = [[plain(value) for value in row] for row in part]
-            size += sum(len(str(value)) for row in some for value in row)
-            rows += some
+            batch = [[plain(value) for value in row] for row in part]
+            size += sum(len(str(value)) for row in batch for value in row)
+            rows += batch
             if len(rows) > most:
                 raise QueryFailed(
                     f"more than {most:,} rows (rows = {most} of the cell or database)"
@@ -295,6 +285,6 @@ def statement(cell: Cell) -> TextClause:
     return text(cell.sql or "").bindparams(*(bindparam(name, expanding=True) for name in lists))
 
 
-async def all_closed(queries: list[Queries]) -> None:
+async def all_closed(databases: list[Queries]) -> None:
     """Close several databases at once."""
-    await asyncio.gather(*(one.close() for one in queries))
+    await asyncio.gather(*(database.close() for database in databases))

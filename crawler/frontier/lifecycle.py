@@ -1,4 +1,4 @@
-"""What a pass needs before its first request: logs made whole, starts, cells, what is due."""
+"""What a run does before its first request and after its last: repairs, starts, counts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,20 @@ from crawler.config import Config
 from crawler.extract.list_wrappers import definitions
 from crawler.extract.wrapper import Wrapper
 from crawler.items import LinkCount, Visit
-from crawler.storage import aliases as moves
-from crawler.storage import cells, listings, plans, runs, sampling_phases, sites, targets, visits
-from crawler.storage import recovery as interrupted
+from crawler.storage import (
+    aliases,
+    cells,
+    listings,
+    plans,
+    recovery,
+    runs,
+    sampling_phases,
+    sites,
+    targets,
+    visits,
+)
 from crawler.storage.client import Database
-from crawler.storage.dedup import edits as leaving
+from crawler.storage.dedup import edits
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.targets import Outlook
 from crawler.utils.text import count
@@ -27,80 +36,68 @@ from crawler.utils.text import count
 logger = logging.getLogger(__name__)
 # All processes go by MongoDB's clock, as far as each has read it: that is exact to less than this.
 CLOCKS = timedelta(minutes=1)
+Counts = dict[str, float]
+# Items whose fields were read; and, before a field's name, those that do not have it.
+ITEMS_READ, WITHOUT = "items read", "without "
+NOT_STORED = frozenset({"missed visits", "dead", ITEMS_READ, *LinkCount})
+SUMMED = ("visits", "bytes", "posts", "edited posts", "missed posts")
 
 
-@dataclass(frozen=True, slots=True)
-class Beginning:
-    """A pass that is to begin; run: of one that is taken over from workers that died."""
+async def prepare(
+    db: Database,
+    registry: Registry | None,
+    wrapper: Wrapper,
+    config: Config,
+    started: datetime,
+    run: ObjectId | None = None,
+    *,
+    full: bool,
+) -> ObjectId:
+    """Make everything ready for a run that begins; return its `_id`. Safe to repeat.
 
-    db: Database
-    registry: Registry | None
-    wrapper: Wrapper
-    config: Config
-    started: datetime
-    run: ObjectId | None = None
-
-
-async def prepare(one: Beginning, *, full: bool) -> ObjectId:
-    """Make everything ready; the `_id` of the run. Safe to repeat."""
-    db, spider, started = one.db, one.wrapper.name, one.started
-    await _recover(one)
-    is_edited = await sites.is_edited(db, one.wrapper)
+    run: of one that is taken over from workers that died
+    """
+    spider = wrapper.name
+    if since := await runs.unfinished_since(db, spider):
+        # The processes of what was interrupted may be asleep, and not dead.
+        await targets.take_over_due(db, spider, started)
+        await make_whole(db, registry, spider, since, started)
+        await runs.close_unfinished(db, spider, started, but=run)
+    is_edited = await sites.is_edited(db, wrapper)
     await plans.finish(db, started, [spider])
-    run = one.run or await runs.begin(db, spider, started)
-    await targets.ensure_starts(db, spider, one.wrapper.start_matches, started, started)
-    for old, new in await moves.rename_moved(db, spider, one.config.gone_confirmations):
+    run = run or await runs.begin(db, spider, started)
+    await targets.ensure_starts(db, spider, wrapper.start_matches, started, started)
+    for old, new in await aliases.rename_moved(db, spider, config.gone_confirmations):
         logger.info("%s has moved for good to %s", old, new)
-    await cells.define(db, spider, definitions(one.wrapper), started)
+    await cells.define(db, spider, definitions(wrapper), started)
     await sampling_phases.follow(db, spider, started)
     if full:
         await runs.mark_full(db, run)
         await targets.make_all_due(db, spider, started)
         logger.info("%s: full run: all targets are due, and the caps of plans are ignored", spider)
     if is_edited:
-        await _read_again(one)
+        # Another site definition may read these otherwise, or may read them at all.
+        failed, read = await targets.make_edited_due(db, wrapper, started)
+        if failed or read:
+            logger.info(
+                "%s: the site definition changed since the last run: due again are %s that failed "
+                "and %s that it may read differently",
+                spider, count(failed, "target"), count(read, "other"),
+            )  # fmt: skip
     # Last: where this is cut off, the next run finds that the wrapper was edited.
-    await sites.note(db, one.wrapper, started)
+    await sites.note(db, wrapper, started)
     return run
-
-
-async def _read_again(one: Beginning) -> None:
-    """Make due what another site definition may read otherwise, or may read at all."""
-    failed, others = await targets.make_edited_due(one.db, one.wrapper, one.started)
-    if failed or others:
-        logger.info(
-            "%s: the site definition changed since the last run: due again are %s that failed "
-            "and %s that it may read differently",
-            one.wrapper.name, count(failed, "target"), count(others, "other"),
-        )  # fmt: skip
-
-
-async def _recover(one: Beginning) -> None:
-    """Make whole what passes left that were cut off."""
-    spider = one.wrapper.name
-    if since := await runs.unfinished_since(one.db, spider):
-        # Its processes may be asleep, and not dead.
-        await targets.take_over_due(one.db, spider, one.started)
-        await make_whole(one.db, one.registry, spider, since, one.started)
-        await runs.close_unfinished(one.db, spider, one.started, but=one.run)
 
 
 async def make_whole(
     db: Database, registry: Registry | None, spider: str, since: datetime, now: datetime
 ) -> None:
     """What workers stored in part before they died is completed, or undone."""
-    since = max(since - CLOCKS, await interrupted.logged_since(db, spider))
+    since = max(since - CLOCKS, await recovery.logged_since(db, spider))
     await visits.recover(db, spider, since)
-    await interrupted.undo(db, registry, spider, since, now)
+    await recovery.undo(db, registry, spider, since, now)
     if registry is not None:
-        await leaving.recover(db, registry, spider, since, now)
-
-
-Counts = dict[str, float]
-NOT_STORED = frozenset({"missed visits", "dead", *LinkCount})
-# Items whose fields were read; and, before a field's name, those that do not have it.
-ITEMS_READ, WITHOUT = "items read", "without "
-SUMMED = ("visits", "bytes", "posts", "edited posts", "missed posts")
+        await edits.recover(db, registry, spider, since, now)
 
 
 def counts_of(visit: Visit) -> Counts:
@@ -131,18 +128,16 @@ def recounted(
     by_outcome, by_kind: as `storage.visits` has them. What is not stored (missed visits, pages left
     for dead, links, fields that were not found) stays as it was counted.
     """
-    found = Counter[str]()
+    stored = Counter[str]()
     for row in by_outcome:
-        found[row["_id"]] += row["visits"]
+        stored[row["_id"]] += row["visits"]
         for name in SUMMED:
-            found[name] += row[name]
+            stored[name] += row[name]
     kinds = {f"{row['_id']} pages": row["pages"] for row in by_kind}
-    left = {name: n for name, n in counts.items() if _is_not_stored(name)}
-    return {name: value for name, value in (found | left | kinds).items() if value}
-
-
-def _is_not_stored(name: str) -> bool:
-    return name in NOT_STORED or name == ITEMS_READ or name.startswith(WITHOUT)
+    not_stored = {
+        name: n for name, n in counts.items() if name in NOT_STORED or name.startswith(WITHOUT)
+    }
+    return {name: value for name, value in (stored | not_stored | kinds).items() if value}
 
 
 def whole(counts: Mapping[str, float]) -> Counter[str]:
@@ -182,12 +177,12 @@ class Ending:
 
     async def with_what_is_left(self, counts: Counts) -> tuple[Counter[str], Left]:
         """Counts, with what is off the lists, what is watched and what is still due."""
-        found = dict(counts)
+        of_run = dict(counts)
         # An item is off the lists only when all lists that are due have been read.
         if not await targets.lists_are_due(self.db, self.spider, self.started):
-            found["unlisted"] = await listings.settle(self.db, self.spider, self.now)
+            of_run["unlisted"] = await listings.settle(self.db, self.spider, self.now)
         outlook = await targets.outlook(self.db, self.spider, self.started, self.now)
-        found["targets"] = outlook.targets
-        found["due"] = await targets.count_due(self.db, self.spider, self.started)
+        of_run["targets"] = outlook.targets
+        of_run["due"] = await targets.count_due(self.db, self.spider, self.started)
         held = await targets.held(self.db, self.spider, self.started, self.now)
-        return whole(found), Left(outlook, held)
+        return whole(of_run), Left(outlook, held)

@@ -124,12 +124,12 @@ class Turns:
         forget_ms = round(self._forget_seconds * 1000)
         words: list[str | int] = [token, most, round(delay_seconds * 1000), forget_ms]
         with user_errors(self._steady.client):
-            said, ms = await self._steady.ask(lambda: self._script(keys=keys, args=words))
-        if said == b"go":
+            reply, ms = await self._steady.ask(lambda: self._script(keys=keys, args=words))
+        if reply == b"go":
             return await self._begun(Turn(host, token, bool(delay_seconds), self._now()), ms / 1000)
-        if said == b"hold" and ms / 1000 > patience_seconds:
+        if reply == b"hold" and ms / 1000 > patience_seconds:
             raise HostHeld(ms / 1000)
-        await self._pause(ms / 1000 if said == b"hold" else ASK_SECONDS)
+        await self._pause(ms / 1000 if reply == b"hold" else ASK_SECONDS)
         return None
 
     async def _begun(self, turn: Turn, seconds: float) -> Turn:

@@ -98,8 +98,8 @@ class LeasedQueue(Base):  # type: ignore[misc]
 
     async def join(self, new_id: str) -> Joined:
         """Take part in the spider's pass, or begin one of this id."""
-        said = await self._ask("join", [], new_id)
-        joined = Joined(*(part.decode() for part in said))
+        reply = await self._ask("join", [], new_id)
+        joined = Joined(*(part.decode() for part in reply))
         self.id = joined.id
         return joined
 
@@ -107,8 +107,8 @@ class LeasedQueue(Base):  # type: ignore[misc]
         """Return the id of what this Redis keeps: workers with the same id share their passes."""
         with user_errors(self.server):
             await self._steady.ask(lambda: self.server.set(REDIS_ID, token_hex(8), nx=True))
-            found = await self._steady.ask(lambda: self.server.get(REDIS_ID))
-        return (found or b"").decode()
+            redis_id = await self._steady.ask(lambda: self.server.get(REDIS_ID))
+        return (redis_id or b"").decode()
 
     async def open(self, run: str, started_ms: int) -> bool:
         """The pass is prepared: work may begin. False if another worker has taken that over."""
@@ -121,8 +121,8 @@ class LeasedQueue(Base):  # type: ignore[misc]
 
         Returns how the pass stands, how many that were, and how many were let wait so far.
         """
-        said = await self._ask("feed", [most, *(part for entry in entries for part in entry)])
-        return _standing(said), *said[5]
+        reply = await self._ask("feed", [most, *(part for entry in entries for part in entry)])
+        return _standing(reply), *reply[5]
 
     async def push(self, entry: str, fingerprint: str, priority: int, body: str) -> bool:
         """Let a request wait; False where one of this fingerprint did before."""
@@ -140,10 +140,10 @@ class LeasedQueue(Base):  # type: ignore[misc]
             # Right after an outage nobody leases: others have not said yet what they hold.
             return [want if self._steady.is_settled else 0, most_leases, *words]
 
-        said = await self._ask("work", now)
-        found = iter(said[5])
-        leases = zip(found, found, found, strict=True)
-        return _standing(said), [Lease(_text(n), _text(b), int(c)) for n, b, c in leases]
+        reply = await self._ask("work", now)
+        parts = iter(reply[5])
+        leases = zip(parts, parts, parts, strict=True)
+        return _standing(reply), [Lease(_text(n), _text(b), int(c)) for n, b, c in leases]
 
     async def renew(
         self, held: Iterable[str], shares: Counts, *, sure: Callable[[], bool], back: bool
@@ -155,8 +155,8 @@ class LeasedQueue(Base):  # type: ignore[misc]
         back:   the server was away since
         """
         words = [int(back), len(shares), *_flat(shares), *held]
-        said = await self._ask("renew", lambda: [int(sure()), *words])
-        return _standing(said), {_text(entry) for entry in said[5]}
+        reply = await self._ask("renew", lambda: [int(sure()), *words])
+        return _standing(reply), {_text(entry) for entry in reply[5]}
 
     async def close(self) -> bool:
         """Let the pass end if nothing is left; whether it does."""
@@ -178,8 +178,9 @@ class LeasedQueue(Base):  # type: ignore[misc]
             counts, shares, workers, expired = await self._steady.ask(lambda: self._read(*names))
         of_entries = {name.decode(): float(value) for name, value in counts.items()}
         of_workers: dict[str, float] = {}
-        for of_one, value in shares.items():
-            name = of_one.decode().partition(" ")[2]
+        for key, value in shares.items():
+            # Its worker, and the name of a count.
+            name = key.decode().partition(" ")[2]
             of_workers[name] = of_workers.get(name, 0) + float(value)
         return of_entries, of_workers, workers, bool(int(expired or 0))
 
@@ -203,20 +204,20 @@ class LeasedQueue(Base):  # type: ignore[misc]
         """Hosts that get no more requests in this pass."""
         key = self._key("closed")
         with user_errors(self.server):
-            found = await self._steady.ask(lambda: self.server.smembers(key))
-        return {name.decode() for name in found}
+            hosts = await self._steady.ask(lambda: self.server.smembers(key))
+        return {name.decode() for name in hosts}
 
     def encode(self, request: Request) -> str:
         """A request as text; raises TypeError or ValueError for one that cannot leave this process.
 
         That is one that `decode` would refuse.
         """
-        said = request.to_dict(spider=self.spider)
-        if said.pop("_class", None) in CLASSES:
-            said = {name: part for name, part in said.items() if name in serializer.PARTS}
+        parts = request.to_dict(spider=self.spider)
+        if parts.pop("_class", None) in CLASSES:
+            parts = {name: part for name, part in parts.items() if name in serializer.PARTS}
         elif type(request) is not Request:
             raise ValueError(f"of the class {type(request).__name__}")
-        text = serializer.dumps(said)
+        text = serializer.dumps(parts)
         self.decode(text)
         return text
 
@@ -226,19 +227,23 @@ class LeasedQueue(Base):  # type: ignore[misc]
         It leads to the site itself, has the parts that `serializer.check` allows, and comes back
         to a method that the spider's own class adds.
         """
-        said = serializer.loads(text)
-        serializer.check(said)
+        parts = serializer.loads(text)
+        serializer.check(parts)
         wrapper = getattr(self.spider, "wrapper", None)
-        if wrapper is None or not wrapper.is_own(said["url"]):
+        if wrapper is None or not wrapper.is_own(parts["url"]):
             raise ValueError("its URL is not on this site")
         own: frozenset[str] = getattr(self.spider, "own_methods", frozenset)()
-        for name, given in (("callback", said.get("cb_kwargs", {})), ("errback", {})):
-            method = said.get(name)
+        for name, given in (("callback", parts.get("cb_kwargs", {})), ("errback", {})):
+            method = parts.get(name)
             if method not in own and (method is not None or name == "callback"):
                 raise ValueError(f"its {name} is not a method that the spider's class adds")
             if method is not None:
-                _check_call(getattr(self.spider, method), given)
-        return request_from_dict(said, spider=self.spider)
+                # It has to take a response, or a failure, and these arguments.
+                try:
+                    signature(getattr(self.spider, method)).bind(None, **given)
+                except TypeError as error:
+                    raise ValueError(f"its callback: {error}") from None
+        return request_from_dict(parts, spider=self.spider)
 
     async def _read(self, counts: str, shares: str, workers: str) -> list[Any]:
         async with self.server.pipeline(transaction=False) as pipe:
@@ -262,21 +267,13 @@ class LeasedQueue(Base):  # type: ignore[misc]
             return script(keys=[self.key], args=[*first, next(self._messages), *more])
 
         with user_errors(self.server):
-            said = await self._steady.ask(run)
-        if isinstance(said, list) and said[0] == b"over":
+            reply = await self._steady.ask(run)
+        if isinstance(reply, list) and reply[0] == b"over":
             raise PassLost(
                 "the pass is over without this worker, or Redis lost it (is its append-only file "
                 "off?): start again, nothing is lost"
             )
-        return said
-
-
-def _check_call(method: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Raise ValueError unless a method takes a response, or a failure, and these arguments."""
-    try:
-        signature(method).bind(None, **given)
-    except TypeError as error:
-        raise ValueError(f"its callback: {error}") from None
+        return reply
 
 
 def _text(raw: bytes) -> str:
@@ -284,8 +281,8 @@ def _text(raw: bytes) -> str:
     return raw.decode(errors="surrogateescape")
 
 
-def _standing(said: list[Any]) -> Standing:
-    state, feeds, waiting, leased, workers = said[:5]
+def _standing(reply: list[Any]) -> Standing:
+    state, feeds, waiting, leased, workers = reply[:5]
     return Standing(state.decode(), bool(feeds), waiting, leased, workers)
 
 

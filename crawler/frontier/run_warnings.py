@@ -50,16 +50,16 @@ async def of_run(
     """
     if not wrapper.item_pages:
         return RunWarnings()
-    lines = [*_of_links(counts, links)]
+    lines = [*_left_out(counts, links)]
     if counts.get(LinkCount.PAGES) and not counts.get(LinkCount.AMBIGUOUS):
         keys = [
             f"{kind}_pages"
             for kind, name in ((Kind.LIST, LinkCount.LISTS), (Kind.ITEM, LinkCount.ITEMS))
-            if not counts.get(name) and not await _is_known(db, wrapper, kind, matched)
+            if not counts.get(name) and not await _has_matched(db, wrapper, kind, matched)
         ]
         if keys:
             lines.append(no_match(keys, counts, links))
-    lines += await _of_fields(db, wrapper, counts)
+    lines += await _never_found(db, wrapper, counts)
     everything = counts.get("visits") and not counts.get("due")
     if everything and not await targets.has_items(db, wrapper.name):
         return RunWarnings([*lines, nothing(counts)], found_nothing=True)
@@ -91,8 +91,8 @@ def no_match(keys: Sequence[str], counts: Mapping[str, float], links: LinkCounts
 def nothing(counts: Mapping[str, float]) -> str:
     """That a run found nothing, and as far as the counts say it, why."""
     visits, items = round(counts["visits"]), round(counts.get("item pages", 0))
-    failed = {said: round(counts[name]) for name, said in FAILED.items() if counts.get(name)}
-    outcomes = ", ".join(f"{many} {said}" for said, many in failed.items())
+    failed = {word: round(counts[name]) for name, word in FAILED.items() if counts.get(name)}
+    outcomes = ", ".join(f"{many} {word}" for word, many in failed.items())
     if sum(failed.values()) == visits:
         return f"no items found: {count(visits, 'page')} fetched, none read ({outcomes})"
     if items:
@@ -103,12 +103,12 @@ def nothing(counts: Mapping[str, float]) -> str:
 def never_found(wrapper: Wrapper, name: str, missing: int) -> str:
     """That a field was not found on any of so many pages."""
     pages = f"nothing found on {missing} of {count(missing, 'page')}"
-    if (one := wrapper.fields.get(name)) is not None:
-        return f"field {name}: {pages} (selector {one.selector})"
+    if (definition := wrapper.fields.get(name)) is not None:
+        return f"field {name}: {pages} (selector {definition.selector})"
     return f"{name}: {pages}"
 
 
-def _of_links(counts: Mapping[str, float], links: LinkCounts) -> Iterator[str]:
+def _left_out(counts: Mapping[str, float], links: LinkCounts) -> Iterator[str]:
     """Links that matched patterns and were left out all the same."""
     if many := round(counts.get(LinkCount.AMBIGUOUS, 0)):
         example = links.examples.get(LinkCount.AMBIGUOUS)
@@ -126,7 +126,9 @@ def _of_links(counts: Mapping[str, float], links: LinkCounts) -> Iterator[str]:
         )
 
 
-async def _is_known(db: Database, wrapper: Wrapper, kind: Kind, matched: Mapping[str, int]) -> bool:
+async def _has_matched(
+    db: Database, wrapper: Wrapper, kind: Kind, matched: Mapping[str, int]
+) -> bool:
     """Whether the patterns of a kind have matched something before, or are none."""
     patterns = wrapper.list_pages if kind is Kind.LIST else wrapper.item_pages
     if not patterns or wrapper.has_matched_start(kind):
@@ -139,19 +141,19 @@ async def _is_known(db: Database, wrapper: Wrapper, kind: Kind, matched: Mapping
     return any(match.kind is kind and match.pattern is not None for match in matches)
 
 
-async def _of_fields(db: Database, wrapper: Wrapper, counts: Mapping[str, float]) -> list[str]:
+async def _never_found(db: Database, wrapper: Wrapper, counts: Mapping[str, float]) -> list[str]:
     """Fields that none of the items read has, unless that may be chance."""
     read = round(counts.get(ITEMS_READ, 0))
     names = [n for n in wrapper.field_names if read and counts.get(WITHOUT + n, 0) >= read]
     if not names:
         return []
     stored = await posts.filled(db, wrapper.name, wrapper.scheme(Kind.ITEM), names)
-    found = [
+    missing = [
         name
         for name in names
         if not stored[name].found or (1 - stored[name].share) ** read < MIN_CHANCE
     ]
-    lines = [never_found(wrapper, name, read) for name in found[:MAX_FIELDS]]
-    if more := found[MAX_FIELDS:]:
+    lines = [never_found(wrapper, name, read) for name in missing[:MAX_FIELDS]]
+    if more := missing[MAX_FIELDS:]:
         lines.append(f"fields {listed(more)}: nothing found either")
     return lines

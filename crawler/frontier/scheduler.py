@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from scrapy import Request, Spider
 from scrapy.core.scheduler import Scheduler as OwnScheduler
@@ -17,6 +17,9 @@ from scrapy.crawler import Crawler
 from scrapy_redis import scheduler
 from scrapy_redis.dupefilter import RFPDupeFilter
 from twisted.internet.defer import Deferred
+
+if TYPE_CHECKING:
+    from crawler.frontier.shared import SharedFrontier
 
 
 class DupeFilter(RFPDupeFilter):  # type: ignore[misc]
@@ -38,16 +41,6 @@ class DupeFilter(RFPDupeFilter):  # type: ignore[misc]
 # In a request's meta: the entry that it belongs to.
 LEASE = "lease"
 TARGET = "target"
-
-
-class Shares(Protocol):
-    """What a spider's session does for the scheduler."""
-
-    def share(self, request: Request, fingerprint: str, text: str) -> None:
-        """Let a request wait in Redis."""
-
-    def encoded(self, request: Request) -> str | None:
-        """The request as text; None where it cannot leave this process."""
 
 
 class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
@@ -85,15 +78,13 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
 
     def enqueue_request(self, request: Request) -> bool:
         """Keep a request, or let it wait for whoever has room."""
-        session = cast("Shares", cast("Any", self.spider).session)
+        frontier = cast("SharedFrontier", cast("Any", self.spider).session.frontier)
         if LEASE in request.meta or TARGET in request.meta:
             self._queued[request.meta.get(LEASE, "")] += 1
             return bool(self._own.enqueue_request(request))
-        text = session.encoded(request)
-        if text is None:
+        if not frontier.share(request, self.df.request_fingerprint):
             return bool(self._own.enqueue_request(request))
         self.stats.inc_value("scheduler/enqueued/redis")
-        session.share(request, self.df.request_fingerprint(request), text)
         return True
 
     def next_request(self) -> Request | None:

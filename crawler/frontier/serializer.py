@@ -42,20 +42,11 @@ def _is_name(value: Any) -> bool:
 
 def _are_headers(value: Any) -> bool:
     return isinstance(value, dict) and all(
-        isinstance(name, bytes) and name.lower() in HEADERS and _are_values(values)
-        for name, values in value.items()
-    )
-
-
-def _are_values(values: Any) -> bool:
-    return isinstance(values, list) and all(
-        isinstance(one, bytes) and not re.search(rb"[\r\n\0]", one) for one in values
-    )
-
-
-def _is_meta(value: Any) -> bool:
-    return isinstance(value, dict) and all(
-        name in META and META[name](entry) for name, entry in value.items()
+        isinstance(name, bytes)
+        and name.lower() in HEADERS
+        and isinstance(lines, list)
+        and all(isinstance(x, bytes) and not re.search(rb"[\r\n\0]", x) for x in lines)
+        for name, lines in value.items()
     )
 
 
@@ -66,7 +57,7 @@ META: dict[str, Callable[[Any], bool]] = {
     "dont_retry": _is_bool,
     "handle_httpstatus_all": _is_bool,
     "handle_httpstatus_list": lambda value: (
-        isinstance(value, list) and all(_is_int(one, 100, 999) for one in value)
+        isinstance(value, list) and all(_is_int(status, 100, 999) for status in value)
     ),
     "max_retry_times": lambda value: _is_int(value, 0, MAX_TRIES),
 }
@@ -79,7 +70,10 @@ PARTS: dict[str, Callable[[Any], bool]] = {
     "headers": _are_headers,
     "body": lambda value: isinstance(value, bytes),
     "cookies": lambda value: value in ({}, []),
-    "meta": _is_meta,
+    "meta": lambda value: (
+        isinstance(value, dict)
+        and all(name in META and META[name](entry) for name, entry in value.items())
+    ),
     "encoding": lambda value: value == "utf-8",
     "priority": lambda value: _is_int(value, -MAX_PRIORITY, MAX_PRIORITY),
     "dont_filter": _is_bool,
@@ -99,7 +93,12 @@ def loads(text: str | bytes) -> dict[str, Any]:
     if len(raw) > MAX_BYTES:
         raise ValueError(f"longer than {MAX_BYTES:,} bytes")
     text = raw.decode()
-    _check_depth(text)
+    depth = 0
+    # Python's parser of JSON goes as deep as the text does, until its stack is full.
+    for token in TOKENS.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
+        if depth > MAX_DEPTH:
+            raise ValueError(f"nested more than {MAX_DEPTH} deep")
     try:
         value = _lively(json.loads(text))
     except TypeError as error:
@@ -116,15 +115,6 @@ def check(value: dict[str, Any]) -> None:
     for name, part in value.items():
         if name not in PARTS or not PARTS[name](part):
             raise ValueError(f"{name!r} is not allowed in Redis, or has a value that is not")
-
-
-def _check_depth(text: str) -> None:
-    """Python's parser of JSON goes as deep as the text does, until its stack is full."""
-    depth = 0
-    for token in TOKENS.finditer(text):
-        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
-        if depth > MAX_DEPTH:
-            raise ValueError(f"nested more than {MAX_DEPTH} deep")
 
 
 def _plain(value: Any) -> Any:

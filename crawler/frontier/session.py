@@ -1,4 +1,4 @@
-"""One pass of one spider: what it knows, what is in flight, what it counted."""
+"""One process's part of a run: what it knows, what is in flight, what it counted."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import logging
 from collections import Counter
 from contextlib import AsyncExitStack, suppress
 from datetime import datetime, timedelta
-from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bson import ObjectId
-from scrapy import Request, Spider, signals
+from scrapy import Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
 from scrapy.http import Response
@@ -21,10 +20,12 @@ from crawler.config import Config
 from crawler.errors import OF_THE_HOST, Busy, FreshetError, StorageError
 from crawler.extract.links import Traps
 from crawler.extract.wrapper import Wrapper
+from crawler.frontier.base import IN_DOUBT, Frontier
 from crawler.frontier.budget import Allowance, HostLimits
-from crawler.frontier.lifecycle import Beginning, Ending, Left, counts_of, prepare, whole
+from crawler.frontier.lifecycle import Ending, Left, counts_of, prepare, whole
+from crawler.frontier.local import LocalFrontier
 from crawler.frontier.run_warnings import RunWarnings, of_run
-from crawler.frontier.worker import Worker, opened_worker
+from crawler.frontier.shared import SharedFrontier
 from crawler.items import Fetched, LinkCounts, Outcome, Skipped, Target, Visit
 from crawler.storage import cells, plans, runs, sampling_phases, targets
 from crawler.storage.client import Database, in_words
@@ -35,18 +36,13 @@ from crawler.storage.listings import Patterns
 from crawler.storage.retry import Patience
 from crawler.storage.store import SKEW_SECONDS, Store
 from crawler.storage.writer import BothLeases, Writer
-from crawler.utils.time import Clock, from_milliseconds, milliseconds
-
-if TYPE_CHECKING:
-    from crawler.frontier.politeness import Turns
+from crawler.utils.time import Clock
 
 logger = logging.getLogger(__name__)
-PREPARE = "prepare"
 # Counts of what was not handed out.
-IN_DOUBT = "workers in doubt"
 LEFT_OVER = ("over_cap", "closed", "over_limit")
-# Links without a pattern that a process keeps, and that it shows the others.
-KEPT_LINKS, SHARED_LINKS = 200, 3
+# Links without a pattern that a process keeps.
+KEPT_LINKS = 200
 TROUBLE = frozenset({Outcome.ERROR, Outcome.BLOCKED})
 # Of Scrapy: they log what was raised where nobody else hears of it, and go on.
 SWALLOWING = ("scrapy.core.engine", "scrapy.extensions.feedexport", "scrapy.utils.signal")
@@ -56,17 +52,18 @@ MAX_CHARACTERS = 300
 
 
 class Session:
-    """Opens and closes a pass and holds its state; the spider carries it.
+    """Opens and closes a run and holds its state; the spider carries it.
 
-    worker, turns: where several processes share the pass
+    frontier: where its targets come from
     lease:  on the runs of this spider: a process without it writes nothing
-    prepares, sums_up: whether it is this process that begins the pass, and that ends it
-    counts: of the pass; of this process alone until it has left the others
-    links:  examples of the links that this process has seen
-    warnings: what the user has to know of the pass, once it has been summed up
+    in_flight, along: keys of targets that are not stored yet; of cells read from others' pages
+    prepares, sums_up: whether it is this process that begins the run, and that ends it
+    counts: of the run; of this process alone until it has left the others
     own:    of this process alone, once it has left
-    is_full: whether the pass is of everything, whatever the caps say
-    left:   what the pass leaves to later ones, once it has been summed up; reason: why it ended
+    links:  examples of the links that this process has seen
+    warnings: what the user has to know of the run, once it has been summed up
+    is_full: whether the run is of everything, whatever the caps say
+    left:   what the run leaves to later ones, once it has been summed up; reason: why it ended
     error:  why the run failed; Busy where it has not begun, as another process runs the spider
     flaw:   what went wrong beside its work, so that it fails at its end
     """
@@ -79,16 +76,14 @@ class Session:
     registry: Registry | None
     started: datetime
     run: ObjectId | None = None
-    worker: Worker | None = None
-    turns: Turns | None = None
-    # Before it has joined the others.
-    _worker: Worker | None = None
 
     def __init__(self, crawler: Crawler, wrapper: Wrapper, config: Config, clock: Clock) -> None:
         self.crawler = crawler
         self.wrapper = wrapper
         self.config = config
         self.clock = clock
+        is_shared = config.redis_url is not None
+        self.frontier: Frontier = SharedFrontier(self) if is_shared else LocalFrontier(self)
         self.limits = HostLimits(
             wrapper.host_requests or self.config.host_requests, self.config.blocked_strikes
         )
@@ -97,7 +92,7 @@ class Session:
         self.along: set[str] = set()
         self.releases = 0
         self.counts: Counter[str] = Counter()
-        self.own: Counter[str] | None = None
+        self.own: Counter[str] = Counter()
         self.links = LinkCounts(KEPT_LINKS)
         self.warnings = RunWarnings()
         self.error: FreshetError | None = None
@@ -112,7 +107,7 @@ class Session:
         self.workers, self.others, self.visits_of_all = 1, 0, 0
         self.ended = asyncio.Event()
         self._released = asyncio.Event()
-        self._is_open = False
+        self.is_open = False
         self._opened = AsyncExitStack()
         crawler.signals.connect(self._open, signals.spider_opened)
         crawler.signals.connect(self._close, signals.spider_closed)
@@ -156,62 +151,44 @@ class Session:
 
     @property
     def discovered(self) -> int:
-        """Targets found in this pass so far."""
-        return self.writer.discovered if self._is_open else 0
-
-    def encoded(self, request: Request) -> str | None:
-        """A request that a spider made as text; None where it cannot leave this process."""
-        assert self.worker is not None
-        try:
-            return self.worker.queue.encode(request)
-        except (TypeError, ValueError) as error:
-            logger.debug("%s stays with this worker: %s", request, error)
-            return None
-
-    def share(self, request: Request, fingerprint: str, text: str) -> None:
-        """Let a request that a spider made wait for whoever has room."""
-        assert self.worker is not None
-        entry = f"{self.spider} request {token_hex(8)}"
-        self.worker.push((entry, fingerprint, request.priority, text))
-
-    async def may_ask(self, host: str) -> bool:
-        """Whether the workers of this pass together may send one more request to a host."""
-        if self.worker is None or not self.limits.cap:
-            return True
-        return await self.worker.queue.spend(host) <= self.limits.cap
+        """Targets found in this run so far."""
+        return self.writer.discovered if self.is_open else 0
 
     def take(self, target: Target) -> None:
         """A target is handed to the spider."""
         self.in_flight.add(target.key)
 
-    def take_along(self, target: Target) -> None:
-        """A cell is read from the page of another, and is not to be handed out by itself."""
-        self.along.add(target.key)
-        self.take(target)
+    def take_along(self, target: Target, others: list[Target]) -> None:
+        """Cells are read from the page of another, and are not to be handed out by themselves."""
+        for other in others:
+            self.along.add(other.key)
+            self.take(other)
+        self.frontier.take_along(target, others)
 
     def release(self, target: Target, visit: Visit | None = None) -> None:
         """A target is done with; visit: what came of it, where that is stored."""
         counts = {} if visit is None else counts_of(visit)
         if visit is not None and visit.outcome in TROUBLE:
-            _say(visit)
+            # Its host has a line of its own already.
+            reason = visit.reason or ""
+            if not visit.fetched.along and not reason.endswith(OF_THE_HOST):
+                logger.warning("%s: %s: %s", target.url, visit.outcome, reason)
         for name, value in counts.items():
             self.counts[name] += value  # type: ignore[assignment]
         if visit is not None and visit.fetched.link_counts is not None:
             self.links.merge(visit.fetched.link_counts)
         self.in_flight.discard(target.key)
         # What could not be stored goes back to the other workers.
-        if self.worker is not None and self.error is None:
-            self.worker.done(target.key, counts)
+        if self.error is None:
+            self.frontier.done(target.key, counts)
         self._wake()
 
     def skip(self, target: Target) -> None:
         """A target could not be asked for, perhaps because of a host that it redirects to.
 
-        Its host gets no more requests in this pass: still due, it would be handed out for ever.
+        Its host gets no more requests in this run: still due, it would be handed out for ever.
         """
-        self.limits.given_up.add(target.host)
-        if self.worker is not None:
-            self.worker.shut(target.host)
+        self.frontier.give_up(target.host)
         self.release(target)
 
     def leave(self, target: Target) -> None:
@@ -221,13 +198,12 @@ class Session:
 
     def hand_over(self, target: Target) -> None:
         """Others have visited a target, or taken it over: nothing of this visit counts."""
-        if self.worker is not None:
-            # Redis may not know, and would wait for it.
-            self.worker.done(target.key, {})
+        # Redis may not know, and would wait for it.
+        self.frontier.done(target.key, {})
         self.leave(target)
 
     async def until_released(self, releases: int) -> None:
-        """Return when more than `releases` targets have been released since the pass began."""
+        """Return when more than `releases` targets have been released since the run began."""
         while self.releases <= releases:
             self._released.clear()
             await self._released.wait()
@@ -237,23 +213,21 @@ class Session:
         self._released.set()
 
     def closed_hosts(self) -> list[str]:
-        """Hosts that get no more requests in this pass."""
+        """Hosts that get no more requests in this run."""
         patience = timedelta(seconds=self.config.retry_after_seconds)
         return self.limits.closed(self.clock.now(), patience)
 
     async def leave_alone(self, host: str, until: datetime) -> None:
         """Hold a host, in later passes too."""
         self.limits.hold(host, until)
-        if self.turns is not None:
-            await self.turns.hold(host, (until - self.clock.now()).total_seconds())
+        await self.frontier.hold(host, (until - self.clock.now()).total_seconds())
         await self.patience.read(lambda: runs.hold_host(self.db, host, until))
 
     def hurry(self) -> None:
         """The time is over in which what is under way may end."""
         self.is_hurried = True
         self.patience.hurry()
-        if self.worker is not None:
-            self.worker.hurry()
+        self.frontier.hurry()
 
     def fail(self, error: BaseException) -> None:
         """End the run because of an error that is not one page's; said once, in one line."""
@@ -268,26 +242,25 @@ class Session:
             if engine is not None and engine.spider is not None:
                 closing = engine.close_spider_async(reason="storage")
                 self._closing = asyncio.ensure_future(closing)
-        if self.worker is not None:
-            self.worker.stop()
+        self.frontier.stop()
         self._wake()
 
-    def end_early(self, reason: str, said: str) -> None:
+    def end_early(self, reason: str, message: str) -> None:
         """End the run in good order: what is under way is stored, and the run fails at its end."""
         if self.flaw is None:
-            self.flaw = FreshetError(f"{self.spider}: the run ended early: {said}")
+            self.flaw = FreshetError(f"{self.spider}: the run ended early: {message}")
         engine = self.crawler.engine
         if self.error is None and engine is not None and engine.spider is not None:
             self._closing = asyncio.ensure_future(engine.close_spider_async(reason=reason))
         self._wake()
 
-    def find_flaw(self, said: str) -> None:
+    def find_flaw(self, message: str) -> None:
         """Let the run do its work, and fail at its end; the first flaw is the one that is said."""
         if self.flaw is None:
-            self.flaw = self._failed(said)
+            self.flaw = self._failed(message)
 
-    def _failed(self, said: str) -> FreshetError:
-        return FreshetError(f"{self.spider}: the run failed: {said}")
+    def _failed(self, message: str) -> FreshetError:
+        return FreshetError(f"{self.spider}: the run failed: {message}")
 
     def _item_failed(self, item: Any, failure: Failure) -> None:
         """What a pipeline could not carry through ends the pass: its target would be waited for."""
@@ -327,7 +300,11 @@ class Session:
                     in_words(store.clock.ahead_seconds),
                 )
             self.started = self.clock.now()
-            await self._take_lease()
+            self._opened.push_async_callback(self.frontier.close)
+            # Keeps all others from running this spider, but the workers that share the run.
+            shared = await self.frontier.open()
+            await self.lease.take(f"{self.spider} is already being crawled", shared)
+            self.lease.keep(self.fail)
             self.allowance = Allowance(store.db, self.patience, self.wrapper, self.clock)
             self.registry = await self._opened.enter_async_context(opened(store.db, self.config))
             await self._begin(full=bool(getattr(spider, "full", False)))
@@ -340,25 +317,18 @@ class Session:
                 self.patience,
                 patterns,
                 self.registry,
-                self.lease if self.worker is None else BothLeases(self.lease, self.worker),
+                BothLeases(self.lease, self.frontier),
             )
-            self._is_open = True
+            self.is_open = True
         except Exception as error:  # noqa: BLE001 - Scrapy would log it, and go on to a good end
             self.fail(error)
 
-    async def _take_lease(self) -> None:
-        """Keep all others from running this spider, but the workers that share the run."""
-        shared = ""
-        if self.config.redis_url is not None:
-            worker = opened_worker(self.config, self.db.name, self.crawler, self._shares, self.fail)
-            own, self.turns = await self._opened.enter_async_context(worker)
-            self._worker, shared = own, await own.queue.redis_id()
-        await self.lease.take(f"{self.spider} is already being crawled", shared)
-        self.lease.keep(self.fail)
-
     async def _begin(self, *, full: bool) -> None:
-        if self._worker is not None:
-            await self._join(self._worker)
+        """Prepare the run, or join it where another worker has prepared it."""
+        self.prepares, self.run, started = await self.frontier.join()
+        if started is not None:
+            self.started = started
+            logger.info("%s: this worker joins a pass that is at work", self.spider)
         if self.prepares:
             await self.patience.read(lambda: self._prepare(full=full))
         await self.patience.read(self._know)
@@ -369,23 +339,11 @@ class Session:
                 self.spider,
             )
 
-    async def _join(self, worker: Worker) -> None:
-        """Share the pass with other workers; one of them prepares it."""
-        self.worker = worker
-        joined = await worker.join()
-        self.prepares = joined.todo == PREPARE
-        self.run = ObjectId(joined.run) if joined.run else None
-        if not self.prepares:
-            self.started = from_milliseconds(int(joined.started))
-            logger.info("%s: this worker joins a pass that is at work", self.spider)
-
     async def _prepare(self, *, full: bool) -> None:
-        one = Beginning(
-            self.db, self.registry, self.wrapper, self.config, self.started, self.run
-        )  # fmt: skip
-        self.run = await prepare(one, full=full)
-        if self.worker is not None:
-            await self.worker.queue.open(str(self.run), milliseconds(self.started))
+        self.run = await prepare(
+            self.db, self.registry, self.wrapper, self.config, self.started, self.run, full=full
+        )
+        await self.frontier.begin(self.run, self.started)
 
     async def _know(self) -> None:
         """Learn what every process of a pass has to know."""
@@ -397,11 +355,11 @@ class Session:
         self.limits.holds |= await runs.held_hosts(self.db, self.started)
         self.due_at_start = await targets.count_due(self.db, self.spider, self.started)
 
-    def _shares(self) -> dict[str, int]:
+    def shares(self) -> dict[str, int]:
         """What this process counts besides its visits."""
         own = {name: self.counts[name] for name in LEFT_OVER if self.counts[name]}
         shares = {"discovered": self.discovered, "left out": self.traps.left_out, **own}
-        if self._is_open and (self.error is not None or self.writer.is_in_doubt):
+        if self.is_open and (self.error is not None or self.writer.is_in_doubt):
             shares[IN_DOUBT] = 1
         return shares
 
@@ -419,31 +377,34 @@ class Session:
             self.ended.set()
 
     async def _end(self, reason: str) -> None:
-        if self._is_open:
+        if self.is_open:
             try:
                 await self.writer.close()
             except Exception as error:  # noqa: BLE001 - the others of the run are told all the same
                 self.fail(error)
-        self._look_for_flaws()
-        if self.worker is not None:
-            await self._leave(self.worker)
-        has_worked = self.error is None
-        if has_worked and self.flaw is not None:
-            self.fail(self.flaw)
-        if self._is_open and has_worked and self.sums_up:
-            await self.patience.read(lambda: self._sum_up(reason))
-            # It has written: whatever failed before, the server is there.
-            self.patience.outage.succeeds(asyncio.get_running_loop().time(), has_failed=True)
-        if self.worker is not None and self.sums_up:
-            await self.worker.queue.finish()
-
-    def _look_for_flaws(self) -> None:
-        """Find what the spider raised where it was not about a target."""
+        # What the spider raised where it was not about a target.
         stats = self.crawler.stats
         assert stats is not None
         names = {name.removeprefix(EXCEPTIONS) for name in stats.get_stats() if EXCEPTIONS in name}
         if raised := sorted(names - {"count"}):
             self.find_flaw(f"the spider raised {', '.join(raised)}")
+        own = {**self.counts, **self.shares()}
+        own.pop(IN_DOUBT, None)
+        self.own = whole(own)
+        tally = await self.frontier.leave()
+        self.sums_up, self.workers = tally.sums_up, tally.workers
+        self.others, self.visits_of_all = tally.others, tally.visits_of_all
+        if tally.counts is not None:
+            self.counts = tally.counts
+        has_worked = self.error is None
+        if has_worked and self.flaw is not None:
+            self.fail(self.flaw)
+        if self.is_open and has_worked and self.sums_up:
+            await self.patience.read(lambda: self._sum_up(reason))
+            # It has written: whatever failed before, the server is there.
+            self.patience.outage.succeeds(asyncio.get_running_loop().time(), has_failed=True)
+        if self.sums_up:
+            await self.frontier.finish()
 
     async def _note_failure(self) -> None:
         """Let `runs` say that the run failed; of one that others are at work on, they say it."""
@@ -461,39 +422,12 @@ class Session:
         for name in SWALLOWING:
             logging.getLogger(name).removeHandler(self._watch)
 
-    async def _leave(self, worker: Worker) -> None:
-        """End this process's part; the last worker of all sums up what all have done."""
-        patient = self.error is None
-        if patient and self._is_open and self.run is not None:
-            run, few = self.run, self.links.few(SHARED_LINKS)
-            # Without these examples the warnings are shorter, no more.
-            with suppress(StorageError):
-                await self.patience.read(lambda: runs.note_links(self.db, run, few))
-        own = {**self.counts, **self._shares()}
-        own.pop(IN_DOUBT, None)
-        self.own = whole(own)
-        self.sums_up, self.others, self.visits_of_all = await worker.leave(patient=patient)
-        if not self.sums_up:
-            return
-        counts, shares, self.workers, has_expired = await worker.queue.sums()
-        if (has_expired or shares.pop(IN_DOUBT, 0)) and self._is_open:
-            counts = await self.patience.read(lambda: self._ending.counted_anew(counts))
-        # Deliveries of hubs are among both.
-        self.counts = whole({n: counts.get(n, 0) + shares.get(n, 0) for n in {*counts, *shares}})
-        self.visits_of_all = self.counts["visits"]
-
     async def _sum_up(self, reason: str) -> None:
-        if self.worker is None:
-            self.counts |= Counter(self._shares())
-            if self.counts.pop(IN_DOUBT, 0):
-                await self._ending.make_whole()
         self.reason = reason
-        self.counts, self.left = await self._ending.with_what_is_left({**self.counts})
+        self.counts, self.left = await self.ending.with_what_is_left({**self.counts})
         self.targets_at_end = self.counts["targets"]
         counts = {name.replace(" ", "_"): n for name, n in self.counts.items()}
         assert self.run is not None
-        if self.worker is not None:
-            self.links.merge(await runs.links(self.db, self.run))
         self.warnings = await of_run(
             self.db, self.wrapper, self.counts, self.links, self.traps.targets
         )
@@ -502,7 +436,8 @@ class Session:
         await runs.finish(self.db, self.run, self.clock.now(), reason, counts, self.workers)
 
     @property
-    def _ending(self) -> Ending:
+    def ending(self) -> Ending:
+        """What the run does after its last visit, as of now."""
         return Ending(self.db, self.registry, self.spider, self.started, self.clock.now())
 
 
@@ -517,16 +452,9 @@ class _Watch(logging.Handler):
         """Note it, unless it is of another run of this process."""
         if getattr(record, "spider", None) in (None, self._session.crawler.spider):
             raised = record.exc_info[1] if record.exc_info else None
-            told = record.getMessage().partition(":")[0]
-            self._session.find_flaw(f"{told}: {_in_line(raised)}" if raised else told)
+            message = record.getMessage().partition(":")[0]
+            self._session.find_flaw(f"{message}: {_in_line(raised)}" if raised else message)
 
 
 def _in_line(error: BaseException | None) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:MAX_CHARACTERS]
-
-
-def _say(visit: Visit) -> None:
-    """A line in the log for a page that could not be read, unless its host has one already."""
-    reason, target = visit.reason or "", visit.fetched.target
-    if not visit.fetched.along and not reason.endswith(OF_THE_HOST):
-        logger.warning("%s: %s: %s", target.url, visit.outcome, reason)

@@ -12,19 +12,15 @@ import os
 import secrets
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from bson import ObjectId
-from scrapy.crawler import Crawler
 
-from crawler.config import Config
-from crawler.errors import FreshetError
 from crawler.utils import tasks
 
 if TYPE_CHECKING:
-    from crawler.frontier.politeness import Turns
     from crawler.frontier.redis_queue import Joined, Lease, LeasedQueue, Standing
     from crawler.storage.redis import Steady
 
@@ -58,6 +54,11 @@ class Holdings:
             self.held[entry] |= keys
             self._entries |= dict.fromkeys(keys, entry)
             self._lost -= keys
+
+    def stand_with(self, key: str, others: Iterable[str]) -> None:
+        """As `stand`, for the entry that stands for a target; nothing where that is lost."""
+        if (entry := self._entries.get(key)) is not None:
+            self.stand(entry, others)
 
     def store(self, key: str, counts: Counts) -> None:
         """A target is stored; what is to be counted of it."""
@@ -100,10 +101,7 @@ logger = logging.getLogger(__name__)
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.02, 0.5
 JOIN_SECONDS = 0.2
 TICK_SECONDS = 1.0
-ANSWER_SECONDS = 5.0
 OVER = "ending"
-# Leases for each request that Scrapy has under way: some wait to be sent, some to be stored.
-HOLD = 4
 Feed = Callable[[], Awaitable[None]]
 # Entry, fingerprint, priority and text of a request.
 Pushed = tuple[str, str, int, str]
@@ -189,6 +187,10 @@ class Worker:
     def holds(self, lease: Lease, keys: Iterable[str]) -> None:
         """The targets that an entry stands for: it is done when all of them are."""
         self._holdings.stand(lease.entry, keys)
+
+    def holds_with(self, key: str, others: Iterable[str]) -> None:
+        """Further targets that the entry of a target stands for."""
+        self._holdings.stand_with(key, others)
 
     def done(self, key: str, counts: Counts) -> None:
         """A target is stored; what is to be counted of it."""
@@ -328,7 +330,7 @@ class Worker:
             self._sure_until = began + self._lease_seconds
             self._outages = outages
             self._holdings.lose(lost)
-            self._leases = [one for one in self._leases if one.entry in self._holdings.held]
+            self._leases = [held for held in self._leases if held.entry in self._holdings.held]
         self._note(standing)
 
     def _note(self, standing: Standing) -> None:
@@ -341,36 +343,3 @@ class Worker:
             self._feeding = None
         if self._is_over:
             self._arrived.set()
-
-
-@asynccontextmanager
-async def opened_worker(
-    config: Config,
-    database: str,
-    crawler: Crawler,
-    shares: Callable[[], Counts],
-    failed: Callable[[BaseException], None],
-) -> AsyncIterator[tuple[Worker, Turns]]:
-    """A worker of a spider's passes, and its turns at hosts; raises ConfigError or Unreachable."""
-    from crawler.frontier.politeness import Turns
-    from crawler.frontier.redis_queue import LeasedQueue
-    from crawler.storage.redis import Steady, open_redis
-
-    # A server that is silent is noticed before a lease runs out.
-    timeout_seconds = min(ANSWER_SECONDS, config.lease_seconds / 3)
-    client = await open_redis(config.redis_url or "", timeout_seconds, retry_seconds=0)
-    steady, name = Steady(client, config.commit_retry_seconds), own_name()
-    assert crawler.spider is not None
-    key = f"{{freshet:{database}:{crawler.spider.name}}}:"
-    queue = LeasedQueue(steady, crawler.spider, key, name, round(config.lease_seconds * 1000))
-    most = min(config.in_flight, HOLD * crawler.settings.getint("CONCURRENT_REQUESTS"))
-    turns = Turns(steady, f"freshet:{database}", name, config.lease_seconds)
-    try:
-        yield (
-            Worker(queue, steady, config.lease_seconds, most, config.lease_tries, shares, failed),
-            turns,
-        )
-    finally:
-        with suppress(FreshetError):
-            await turns.close()
-        await client.aclose()

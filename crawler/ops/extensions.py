@@ -213,11 +213,11 @@ def _why_left(session: Session, counts: dict[str, float]) -> list[str]:
     if len(held) > MAX_SHOWN_HOSTS:
         why.append(f"{count(len(held) - MAX_SHOWN_HOSTS, 'more host')} asked for that")
     cap = session.limits.cap
-    if session.worker is None:
-        is_capped = any(requests >= cap for requests in session.limits.asked.values())
-    else:
+    if session.frontier.is_shared:
         # What other workers asked for is not known here.
         is_capped = not why and session.reason == "finished"
+    else:
+        is_capped = any(requests >= cap for requests in session.limits.asked.values())
     if cap and is_capped:
         why.append(
             f"a host gets {count(cap, 'request')} in one run at most "

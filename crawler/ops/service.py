@@ -212,8 +212,6 @@ class Run:
         if (failure := session.failure) is not None:
             raise failure
         counts: dict[str, Any] = {"name": name} | figures(session)
-        if session.own is None:
-            return counts | {"of_all": counts["fetched"]}
         # Of a shared run only what this process did: the others count what they did.
         own = {count: session.own[of] for count, of in OWN.items()}
         return counts | own | {"of_all": session.visits_of_all}

@@ -15,7 +15,7 @@ from pymongo.asynchronous.database import AsyncDatabase
 
 from crawler.config import Config
 from crawler.frontier.budget import HostLimits
-from crawler.frontier.local import due_targets
+from crawler.frontier.local import LocalFrontier
 from crawler.frontier.session import Session
 from crawler.items import Kind, Target
 from crawler.storage.targets import new_document
@@ -35,8 +35,8 @@ class Unbounded:
     def is_open(self) -> bool:
         return True
 
-    async def take(self, in_flight: int) -> bool:
-        return True
+    async def some(self, most: int, in_flight: int) -> int:
+        return most
 
 
 class Pass:
@@ -85,7 +85,7 @@ class Pass:
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as visits:
-            async for target in due_targets(cast(Session, self)):
+            async for target in LocalFrontier(cast(Session, self)).due(None):
                 visits.create_task(self.visit(target))
 
 

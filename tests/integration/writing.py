@@ -53,10 +53,10 @@ class Process:
 
     async def begin(self) -> None:
         """Repair what earlier runs left, and begin a run."""
-        from crawler.frontier.lifecycle import Beginning, prepare
+        from crawler.frontier.lifecycle import prepare
 
         config = Config.load(mongo_uri="mongodb://unused")
-        await prepare(Beginning(self.db, self._registry, WRAPPER, config, self.started), full=False)
+        await prepare(self.db, self._registry, WRAPPER, config, self.started, full=False)
 
     async def due(self, *names: str) -> list[Target]:
         """Targets as they are handed out; made where there are none."""

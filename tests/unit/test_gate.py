@@ -8,15 +8,15 @@ import pytest
 from scrapy import Request
 
 from crawler.errors import OffLimits
-from crawler.fetch.guard import MAX_LOGGED_HOSTS, SAKE, TYPED, Gate, Named
+from crawler.fetch.guard import MAX_LOGGED_HOSTS, SAKE, TYPED, Guard, Named
 from crawler.items import Kind, Target
 
 INTRANET = "http://intranet:8080/list"
 PRIVATE, PUBLIC, METADATA = map(ip_address, ("10.0.0.5", "1.1.1.1", "169.254.169.254"))
 
 
-def gate(*urls: str, listed: tuple[str, ...] = (), is_open: bool = False) -> Gate:
-    return Gate(Named.of(urls, listed), is_open=is_open)
+def guard(*urls: str, listed: tuple[str, ...] = (), is_open: bool = False) -> Guard:
+    return Guard(Named.of(urls, listed), is_open=is_open)
 
 
 def request(url: str, target: Target | None = None) -> Request:
@@ -24,48 +24,48 @@ def request(url: str, target: Target | None = None) -> Request:
 
 
 def test_what_nobody_named_stays_public() -> None:
-    passage = gate(INTRANET).passage(request("http://elsewhere/"))
-    assert passage.let_through([PRIVATE, PUBLIC]) == [PUBLIC]
-    assert passage.let_through([PRIVATE]) == []
-    assert passage.refused == [PRIVATE]
+    policy = guard(INTRANET).policy(request("http://elsewhere/"))
+    assert policy.let_through([PRIVATE, PUBLIC]) == [PUBLIC]
+    assert policy.let_through([PRIVATE]) == []
+    assert policy.refused == [PRIVATE]
 
 
 def test_a_name_in_a_url_stays_public() -> None:
-    passage = gate(INTRANET).passage(request(INTRANET))
-    assert passage.let_through([PRIVATE]) == []
+    policy = guard(INTRANET).policy(request(INTRANET))
+    assert policy.let_through([PRIVATE]) == []
     feed = Target("feeds", INTRANET, Kind.FEED)
-    assert gate().passage(request(feed.url, feed)).let_through([PRIVATE]) == []
+    assert guard().policy(request(feed.url, feed)).let_through([PRIVATE]) == []
     typed = Request(INTRANET, meta={TYPED: INTRANET})
-    assert gate().passage(typed).let_through([PRIVATE]) == []
+    assert guard().policy(typed).let_through([PRIVATE]) == []
 
 
 def test_a_listed_host_may_be_private_at_its_port_only() -> None:
-    listed = gate(listed=("intranet:8080",))
+    listed = guard(listed=("intranet:8080",))
     for url in ("http://intranet:9200/", "http://intranet/", "http://a.intranet:8080/"):
-        assert listed.passage(request(url)).let_through([PRIVATE]) == []
+        assert listed.policy(request(url)).let_through([PRIVATE]) == []
 
 
 def test_a_listed_host_may_be_private_but_no_cloud_s_metadata() -> None:
-    passage = gate(listed=("intranet:8080",)).passage(request("http://intranet:8080/item"))
-    assert passage.let_through([PRIVATE]) == [PRIVATE]
-    assert passage.let_through([METADATA]) == []
+    policy = guard(listed=("intranet:8080",)).policy(request("http://intranet:8080/item"))
+    assert policy.let_through([PRIVATE]) == [PRIVATE]
+    assert policy.let_through([METADATA]) == []
 
 
 def test_an_address_that_is_named_is_asked_whatever_it_is() -> None:
     url = "http://0.0.0.0:8000/"
-    assert gate(url).passage(request(url)).let_through([ip_address("0.0.0.0")])
+    assert guard(url).policy(request(url)).let_through([ip_address("0.0.0.0")])
 
 
-def test_an_open_gate_lets_everything_through() -> None:
-    opened = gate(is_open=True)
-    opened.passage(request("http://169.254.169.254/"))
-    assert opened.passage(request("http://elsewhere/")).let_through([METADATA]) == [METADATA]
+def test_an_open_guard_lets_everything_through() -> None:
+    opened = guard(is_open=True)
+    opened.policy(request("http://169.254.169.254/"))
+    assert opened.policy(request("http://elsewhere/")).let_through([METADATA]) == [METADATA]
 
 
 @pytest.mark.parametrize("url", ["http://10.0.0.5/", "http://0x7f.1/", "http://localhost:1/"])
 def test_written_addresses_are_refused_before_anyone_connects(url: str) -> None:
     with pytest.raises(OffLimits) as refused:
-        gate(INTRANET).passage(request(url))
+        guard(INTRANET).policy(request(url))
     assert refused.value.url == url
 
 
@@ -76,30 +76,30 @@ def test_a_feed_names_its_own_host_for_itself_and_its_posts() -> None:
     )
     stranger = Target("feeds", "http://10.0.0.5/x", Kind.ITEM, post="feeds http://a.example/feed 1")
     for target in (feed, post):
-        gate().passage(request(target.url, target))
+        guard().policy(request(target.url, target))
     with pytest.raises(OffLimits):
-        gate().passage(request(stranger.url, stranger))
+        guard().policy(request(stranger.url, stranger))
     with pytest.raises(OffLimits):
-        gate().passage(request("http://10.0.0.6/", feed))
+        guard().policy(request("http://10.0.0.6/", feed))
 
 
 def test_robots_txt_has_the_rights_of_whom_it_is_read_for() -> None:
     feed = Target("feeds", "http://10.0.0.5/feed", Kind.FEED)
     asked = Request("http://10.0.0.5/robots.txt", meta={SAKE: request(feed.url, feed)})
-    gate().passage(asked)
+    guard().policy(asked)
 
 
 def test_a_typed_url_names_its_host_for_its_request_only() -> None:
     typed = Request("http://10.0.0.5/", meta={TYPED: "http://10.0.0.5/"})
-    gate().passage(typed)
+    guard().policy(typed)
     with pytest.raises(OffLimits):
-        gate().passage(typed.replace(url="http://10.0.0.6/"))
+        guard().policy(typed.replace(url="http://10.0.0.6/"))
 
 
 def test_refused_hosts_are_logged_once_and_not_without_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    one = gate()
+    one = guard()
     for _ in range(2):
         for n in range(MAX_LOGGED_HOSTS + 50):
             one.log(OffLimits(f"http://10.0.0.{n}/", f"10.0.0.{n} is refused"))

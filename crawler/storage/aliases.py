@@ -44,7 +44,20 @@ async def settle(
         and visit.alias_of is None
         and visit.fetched.target.post is None
     ]
-    owners = await _load_owners(db, redirected) if redirected else {}
+    # URLs of the targets that hold what the final URLs show, by `"SPIDER FINAL"`.
+    owners: dict[str, str] = {}
+    if redirected:
+        spiders = {visit.fetched.target.spider for visit in redirected}
+        finals = [str(visit.fetched.final_url) for visit in redirected]
+        query = {
+            "spider": {"$in": list(spiders)},
+            "$or": [{"url": {"$in": finals}}, {"aliases": {"$in": finals}}],
+            "alias_of": {"$exists": False},
+        }
+        async for row in db.targets.find(query, {"spider": 1, "url": 1, "aliases": 1}):
+            for alias in row.get("aliases", ()):
+                owners.setdefault(f"{row['spider']} {alias}", row["url"])
+            owners[f"{row['spider']} {row['url']}"] = row["url"]
     aliases = list(duplicate_feeds)
     for visit in redirected:
         target = visit.fetched.target
@@ -60,23 +73,6 @@ async def settle(
     for visit in duplicate_feeds:
         visit.next_visit = visit.fetched.at + min(longest, DUPLICATE_FEED_INTERVAL)
     await _hand_over(db, registry, aliases)
-
-
-async def _load_owners(db: Database, redirected: list[Visit]) -> dict[str, str]:
-    """URLs of the targets that hold what the final URLs show, by `"SPIDER FINAL"`."""
-    spiders = {visit.fetched.target.spider for visit in redirected}
-    finals = [str(visit.fetched.final_url) for visit in redirected]
-    query = {
-        "spider": {"$in": list(spiders)},
-        "$or": [{"url": {"$in": finals}}, {"aliases": {"$in": finals}}],
-        "alias_of": {"$exists": False},
-    }
-    owners: dict[str, str] = {}
-    async for target in db.targets.find(query, {"spider": 1, "url": 1, "aliases": 1}):
-        for alias in target.get("aliases", ()):
-            owners.setdefault(f"{target['spider']} {alias}", target["url"])
-        owners[f"{target['spider']} {target['url']}"] = target["url"]
-    return owners
 
 
 async def _hand_over(db: Database, registry: Registry | None, aliases: list[Visit]) -> None:

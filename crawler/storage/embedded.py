@@ -239,8 +239,22 @@ class EmbeddedServer:
                 break
             self.socket.unlink(missing_ok=True)
             time.sleep(random.uniform(0.05, 0.5))
-        if done.returncode or not _wait_until(self.answers, START_SECONDS):
-            raise ServerError(_why_not_started(done.stdout + done.stderr, self.log))
+        if not done.returncode and _wait_until(self.answers, START_SECONDS):
+            return
+        output = done.stdout + done.stderr
+        if "libcurl" in output:
+            raise ServerError("mongod needs libcurl: apt-get install libcurl4")
+        if "error while loading shared libraries" in output:
+            reason = output.strip().splitlines()[-1]
+            raise ServerError(f"mongod cannot run here: {reason}; or {WAYS_OUT}")
+        end = b""
+        with suppress(OSError), self.log.open("rb") as file:
+            file.seek(max(0, self.log.stat().st_size - LOG_END_BYTES))
+            end = file.read(LOG_END_BYTES)
+        if NO_SPACE in end:
+            problem = f"mongod did not start: the disk of {self.log.parent} is full. Make room"
+            raise ServerError(problem)
+        raise ServerError(f"mongod did not start, its log says why: {self.log}")
 
     def _command(self) -> list[str]:
         return [
@@ -319,18 +333,6 @@ def lack_of_room(where: str, free_bytes: float, min_free_mb: float) -> str | Non
         f"{where}: {free_bytes / MEGABYTE:.0f} MB free, {min_free_mb:.0f} MB needed "
         "(FRESHET_MIN_FREE_MB). Make room: scrapy prune, a larger disk, or a lower limit"
     )
-
-
-def _why_not_started(output: str, log: Path) -> str:
-    if "libcurl" in output:
-        return "mongod needs libcurl: apt-get install libcurl4"
-    if "error while loading shared libraries" in output:
-        return f"mongod cannot run here: {output.strip().splitlines()[-1]}; or {WAYS_OUT}"
-    with suppress(OSError), log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - LOG_END_BYTES))
-        if NO_SPACE in file.read(LOG_END_BYTES):
-            return f"mongod did not start: the disk of {log.parent} is full. Make room"
-    return f"mongod did not start, its log says why: {log}"
 
 
 def _wait_until(condition: Callable[[], bool], seconds: float) -> bool:

@@ -19,7 +19,7 @@ from crawler.storage import aliases as moves
 from crawler.storage import cells, listings, plans, runs, sampling_phases, sites, targets, visits
 from crawler.storage import recovery as interrupted
 from crawler.storage.client import Database
-from crawler.storage.dedup import edits as leaving
+from crawler.storage.dedup import edits
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.targets import Outlook
 from crawler.utils.text import count
@@ -93,7 +93,7 @@ async def make_whole(
     await visits.recover(db, spider, since)
     await interrupted.undo(db, registry, spider, since, now)
     if registry is not None:
-        await leaving.recover(db, registry, spider, since, now)
+        await edits.recover(db, registry, spider, since, now)
 
 
 Counts = dict[str, float]

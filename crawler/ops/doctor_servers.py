@@ -290,7 +290,7 @@ async def check(db: Database, config: Config) -> list[Finding]:
 
 async def _claims(db: Database, config: Config) -> list[Finding]:
     """Whether crawls with these settings can compare posts with those that are stored."""
-    asked, stored = opening.asked_of(config), await db.meta.find_one(opening.META)
+    asked, stored = opening.wanted_meta(config), await db.meta.find_one(opening.META)
     if asked is None or stored is None:
         return []
     if refused := await opening.refusal(db, asked, stored):

@@ -11,8 +11,8 @@ from codecs import BOM_UTF8
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import (
     AbstractContextManager,
+    AsyncExitStack,
     ExitStack,
-    asynccontextmanager,
     contextmanager,
     suppress,
 )
@@ -30,7 +30,7 @@ from crawler.dedup.scheme import NAMES, Scheme, scheme_of
 from crawler.errors import ConfigError
 from crawler.ops.progress import working
 from crawler.storage import leases
-from crawler.storage.client import Database, Document
+from crawler.storage.client import Document
 from crawler.storage.dedup import named
 from crawler.storage.dedup.boilerplate import stored_at_end
 from crawler.storage.dedup.named import Index
@@ -202,7 +202,7 @@ class Tally:
     bad: int = 0
 
     def note(self, bad: Bad) -> None:
-        """Count a line that cannot be compared; the first of them are told."""
+        """Count a line that cannot be compared; the first of them are storage_errors."""
         self.bad += 1
         if self.bad <= SHOWN_PROBLEMS:
             complain(COMMAND, f"{self.name}, line {bad.number:,}: {bad.problem}")
@@ -414,32 +414,25 @@ async def _check(
 ) -> bool:
     clock = Clock(config.clock_offset_hours)
     with storage_errors():
-        async with opened(config) as db, _index(db, config, opts, scheme) as index:
-            with outgoing as out:
+        async with AsyncExitStack() as stack:
+            db = await stack.enter_async_context(opened(config))
+            if opts.keep is None:
+                temporary = named.temporary(db, scheme, clock.now())
+                index = await stack.enter_async_context(temporary)
+            else:
+                lease, busy = f"{leases.CHECK}{opts.keep}", f"{opts.keep} is in use"
+                await stack.enter_async_context(leases.held(db, config, lease, busy))
+                index = await named.opened(db, opts.keep, scheme, clock.now())
+                await stack.enter_async_context(stored_at_end(index.registry))
+            out = stack.enter_context(outgoing)
 
-                def write(rows: str) -> None:
-                    out(rows)
-                    if tell is not None:
-                        tell(str(tally))
+            def write(rows: str) -> None:
+                out(rows)
+                if tell is not None:
+                    tell(str(tally))
 
-                await Stream(source, index, clock, tally, write).run()
+            await Stream(source, index, clock, tally, write).run()
     return True
-
-
-@asynccontextmanager
-async def _index(
-    db: Database, config: Config, opts: argparse.Namespace, scheme: Scheme
-) -> AsyncIterator[Index]:
-    clock = Clock(config.clock_offset_hours)
-    if opts.keep is not None:
-        busy = f"{opts.keep} is in use"
-        async with leases.held(db, config, f"{leases.CHECK}{opts.keep}", busy):
-            index = await named.opened(db, opts.keep, scheme, clock.now())
-            async with stored_at_end(index.registry):
-                yield index
-        return
-    async with named.temporary(db, scheme, clock.now()) as index:
-        yield index
 
 
 @contextmanager

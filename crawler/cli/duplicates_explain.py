@@ -75,9 +75,19 @@ def rows(left: str, right: str) -> list[Row]:
 
     Of long ones only the beginnings.
     """
-    every = list(
-        _all_rows(*(sentences(t[:MOST_CHARACTERS])[:MOST_SENTENCES] for t in (left, right)))
-    )
+    first, second = (sentences(text[:MOST_CHARACTERS])[:MOST_SENTENCES] for text in (left, right))
+    keys = list(map(normal_text, first)), list(map(normal_text, second))
+    every: list[Row] = []
+    for tag, a, b, c, d in SequenceMatcher(None, *keys, autojunk=False).get_opcodes():
+        if tag == "equal":
+            every += [Row(SAME, *pair) for pair in zip(first[a:b], second[c:d], strict=True)]
+            continue
+        for before, after in _paired(first[a:b], second[c:d]):
+            if before is None or after is None:
+                mark = LEFT if after is None else RIGHT
+                every.append(Row(mark, before or "", after or ""))
+            else:
+                every.append(Row(CHANGED, before, after, *_differing(before, after)))
     shown: list[Row] = []
     for at, row in enumerate(every):
         near = every[max(0, at - CONTEXT_ROWS) : at + CONTEXT_ROWS + 1]
@@ -103,19 +113,6 @@ def sentences(text: str) -> list[str]:
             if shown := printable(sentence):
                 pieces += [piece.strip() for piece in _PIECES.findall(shown)]
     return pieces
-
-
-def _all_rows(left: list[str], right: list[str]) -> Iterator[Row]:
-    keys = [normal_text(text) for text in left], [normal_text(text) for text in right]
-    for tag, a, b, c, d in SequenceMatcher(None, *keys, autojunk=False).get_opcodes():
-        if tag == "equal":
-            yield from (Row(SAME, *pair) for pair in zip(left[a:b], right[c:d], strict=True))
-            continue
-        for first, second in _paired(left[a:b], right[c:d]):
-            if first is None or second is None:
-                yield Row(LEFT if second is None else RIGHT, first or "", second or "")
-            else:
-                yield Row(CHANGED, first, second, *_differing(first, second))
 
 
 def _differing(left: str, right: str) -> tuple[tuple[Span, ...], tuple[Span, ...]]:

@@ -39,11 +39,7 @@ from crawler.storage import (
     websub,
 )
 from crawler.storage.client import Database
-<<<<<<< HEAD
-from crawler.storage.dedup import edits, flags, index
-=======
 from crawler.storage.dedup import claims, edits, flags
->>>>>>> b27aef1 (Put claims of near-duplicates, in MongoDB and in Redis, into one module)
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.listings import Patterns
 from crawler.storage.retention import SizeLimits, measure
@@ -289,13 +285,8 @@ class Writer:
             for key in visit.emptied
         }
         await edits.release(self._registry, list(emptied), now, emptied)
-<<<<<<< HEAD
         candidates = [post for visit in batch for post in visit.candidates]
-        verdicts = await index.claim(self._registry, candidates, now)
-=======
-        candidates = [one for visit in batch for one in visit.candidates]
         verdicts = await claims.claim(self._registry, candidates, now)
->>>>>>> b27aef1 (Put claims of near-duplicates, in MongoDB and in Redis, into one module)
         verdicts |= dict.fromkeys(emptied, ALONE)
         for visit in batch:
             visit.verdicts = verdicts

@@ -202,7 +202,7 @@ class Tally:
     bad: int = 0
 
     def note(self, bad: Bad) -> None:
-        """Count a line that cannot be compared; the first of them are storage_errors."""
+        """Count a line that cannot be compared; the first of them are told."""
         self.bad += 1
         if self.bad <= SHOWN_PROBLEMS:
             complain(COMMAND, f"{self.name}, line {bad.number:,}: {bad.problem}")

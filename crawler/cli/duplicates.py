@@ -1,4 +1,4 @@
-"""`scrapy duplicates`: the clusters of near-duplicates, or one of them with its copies."""
+"""`scrapy duplicates list`, `kept` and `rebuild`, and what the other actions print posts with."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from bson import ObjectId
@@ -19,15 +20,12 @@ from rich.table import Table
 
 from crawler.cli.base import print_json
 from crawler.config import Config
-from crawler.errors import Busy, ConfigError
+from crawler.errors import ConfigError
 from crawler.ops.progress import working
 from crawler.storage import leases, search
 from crawler.storage.client import Database, Document
-from crawler.storage.dedup import named as kept
-from crawler.storage.dedup import queries as reading
-from crawler.storage.dedup import rebuild as rebuilding
+from crawler.storage.dedup import named, queries, rebuild
 from crawler.storage.dedup.index import HINT
-from crawler.storage.dedup.queries import Overview
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.retry import storage_errors
 from crawler.storage.store import opened
@@ -35,84 +33,14 @@ from crawler.utils.terminal import complain, print_line, printable, shortened, s
 from crawler.utils.text import count, listed
 from crawler.utils.time import Clock
 
-
-def kept_options(parser: argparse.ArgumentParser) -> None:
-    """What is to go."""
-    parser.add_argument("--forget", metavar="NAME", help="remove what is kept under this name")
-    parser.add_argument("--yes", action="store_true", help="do not ask")
-
-
-def run_kept(config: Config, opts: argparse.Namespace) -> int:
-    """Show what is kept, or remove one of them."""
-    rows = asyncio.run(_names(config))
-    if opts.forget is not None:
-        row = _named(rows, opts.forget)
-        _ask(row, opts)
-        _forget(config, row["name"])
-        print_json(row) if opts.json else print_line(f"removed {_told(row)}")
-    elif opts.json:
-        print_json(rows)
-    else:
-        _show_kept(rows)
-    return 0
-
-
-def _named(rows: list[Document], name: str) -> Document:
-    found = next((row for row in rows if row["name"] == name), None)
-    if found is None:
-        known = listed([row["name"] for row in rows]) or "nothing"
-        raise ConfigError(f"nothing is kept under {name!r}; there is: {known}")
-    return found
-
-
-def _ask(row: Document, opts: argparse.Namespace) -> None:
-    if opts.yes:
-        return
-    if not sys.stdin.isatty():
-        raise ConfigError(f"would remove {_told(row)}: say --yes to mean it")
-    if input(f"Remove {_told(row)}? [y/N] ").strip().lower() != "y":
-        raise ConfigError("nothing was removed")
-
-
-def _told(row: Document) -> str:
-    return f"{row['name']}, {count(row['texts'], 'text')}"
-
-
-def _forget(config: Config, name: str) -> None:
-    asyncio.run(_drop(config, name))
-
-
-async def _names(config: Config) -> list[Document]:
-    with storage_errors():
-        async with opened(config) as db:
-            return await kept.names(db)
-
-
-async def _drop(config: Config, name: str) -> None:
-    busy = f"{name} is in use"
-    with storage_errors():
-        async with opened(config) as db, leases.held(db, config, f"{leases.CHECK}{name}", busy):
-            await kept.forget(db, name)
-
-
-def _show_kept(rows: list[Document]) -> None:
-    console = stdout()
-    if not rows:
-        console.print("nothing is kept; scrapy duplicates check FILE --keep NAME keeps")
-        return
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in ("name", "compared by", "texts", "clusters", "made", "used"):
-        table.add_column(name, justify="right" if name in ("texts", "clusters") else "left")
-    for row in rows:
-        numbers = (f"{row['texts']:,}", f"{row['clusters']:,}")
-        days = (f"{row['made']:%Y-%m-%d}", f"{row['used']:%Y-%m-%d}")
-        table.add_row(row["name"], row["scheme"], *numbers, *days)
-    console.print(table)
-
-
 Result = TypeVar("Result")
+Tell = Callable[[str], None]
 COMMAND = "duplicates"
 STOPPED = 130
+USUAL_LIMIT, USUAL_COPIES = 20, 200
+OFF = "off"
+BUSY = "another scrapy duplicates rebuild is running"
+AGAIN = "crawls are refused until scrapy duplicates rebuild has come to its end"
 
 
 def positive(text: str) -> int:
@@ -155,10 +83,6 @@ def copies(n: int) -> str:
     return f"{n:,} {'copy' if n == 1 else 'copies'}"
 
 
-USUAL_LIMIT = 20
-USUAL_COPIES = 200
-
-
 def list_options(parser: argparse.ArgumentParser) -> None:
     """Which clusters, and how much of them."""
     parser.add_argument("--cluster", metavar="ID", help="this one, with its copies and history")
@@ -171,116 +95,129 @@ def list_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_list(config: Config, opts: argparse.Namespace) -> int:
-    """Print them."""
+    """Print the clusters of near-duplicates, or one of them with its copies."""
     console = stdout()
-    if opts.cluster is not None:
-        found = asyncio.run(_cluster(config, opts))
-        print_json(found) if opts.json else _show_cluster(console, found)
-        return 0
-    overview = asyncio.run(_overview(config, opts))
+    usual = USUAL_LIMIT if opts.cluster is None else USUAL_COPIES
+    limit = opts.limit if opts.limit is not None or opts.json else usual
+    result = asyncio.run(_clusters(config, opts, limit))
     if opts.json:
-        print_json(_plain(overview))
-    else:
-        _show(console, overview)
-    return 0
-
-
-def _limit(opts: argparse.Namespace, usual: int) -> int | None:
-    if opts.limit is not None:
-        return int(opts.limit)
-    return None if opts.json else usual
-
-
-async def _overview(config: Config, opts: argparse.Namespace) -> Overview:
-    async with opened(config) as db:
-        if opts.spider is not None:
-            await _check_spider(db, opts.spider)
-        return await reading.overview(db, opts.spider, _limit(opts, USUAL_LIMIT))
-
-
-async def _check_spider(db: Database, spider: str) -> None:
-    known = await search.spiders(db)
-    if spider not in known:
-        named = ", ".join(known) or "none; run scrapy crawl first"
-        raise ConfigError(f"no posts of {spider!r}; spiders with posts: {named}")
-
-
-async def _cluster(config: Config, opts: argparse.Namespace) -> Document:
-    async with opened(config) as db:
-        try:
-            found = await reading.cluster_of(db, ObjectId(opts.cluster), _limit(opts, USUAL_COPIES))
-        except InvalidId:
-            found = None
-    if found is None:
-        raise ConfigError(f"no cluster {opts.cluster} (scrapy duplicates lists them)")
-    return found
-
-
-def _plain(found: Overview) -> Document:
-    return {
-        "posts": found.posts,
-        "clusters": found.clusters,
-        "copies": found.copies,
-        "rebuilding": found.rebuilding,
-        "shown": found.shown,
-    }
-
-
-def _show(console: Console, found: Overview) -> None:
-    for row in found.shown:
+        print_json(result)
+        return 0
+    if opts.cluster is not None:
+        _show_cluster(console, result)
+        return 0
+    for row in result["shown"]:
         _show_original(console, row)
         console.print(f"cluster {row['cluster']}", style="dim")
         console.print()
-    compared = f"{count(found.posts, 'post')} compared"
-    total = f"{count(found.clusters, 'cluster')} with {copies(found.copies)}"
+    compared = f"{count(result['posts'], 'post')} compared"
+    total = f"{count(result['clusters'], 'cluster')} with {copies(result['copies'])}"
     console.print(f"{compared}: {total}", soft_wrap=True)
-    if (shown := len(found.shown)) < found.clusters:
-        said = f"the {shown:,} largest; --limit N shows more, --json all"
-        console.print(said if shown else "--json shows all", soft_wrap=True)
-    if found.rebuilding:
+    if (shown := len(result["shown"])) < result["clusters"]:
+        more = f"the {shown:,} largest; --limit N shows more, --json all"
+        console.print(more if shown else "--json shows all", soft_wrap=True)
+    if result["rebuilding"]:
         console.print(f"being rebuilt, or that was cut short: {HINT}", soft_wrap=True)
+    return 0
+
+
+async def _clusters(config: Config, opts: argparse.Namespace, limit: int | None) -> Document:
+    """The cluster that was asked for, else an overview of all."""
+    async with opened(config) as db:
+        if opts.cluster is not None:
+            with suppress(InvalidId):
+                cluster = await queries.cluster_of(db, ObjectId(opts.cluster), limit)
+                if cluster is not None:
+                    return cluster
+            raise ConfigError(f"no cluster {opts.cluster} (scrapy duplicates lists them)")
+        if opts.spider is not None and opts.spider not in (spiders := await search.spiders(db)):
+            available = ", ".join(spiders) or "none; run scrapy crawl first"
+            raise ConfigError(f"no posts of {opts.spider!r}; spiders with posts: {available}")
+        return asdict(await queries.overview(db, opts.spider, limit))
 
 
 def _show_original(console: Console, row: Document) -> None:
     post = row["original"]
     console.print(title_of(post) or "(no title)", style="bold", soft_wrap=True)
-    told = (f"{post['created']:%Y-%m-%d}", f"+{copies(row['copies'])}", place_of(post))
-    console.print("  ".join(told), style="cyan", soft_wrap=True)
+    parts = (f"{post['created']:%Y-%m-%d}", f"+{copies(row['copies'])}", place_of(post))
+    console.print("  ".join(parts), style="cyan", soft_wrap=True)
 
 
-def _show_cluster(console: Console, found: Document) -> None:
-    _show_original(console, found)
-    console.print(_copies(found["members"]))
-    if (shown := len(found["members"])) < found["copies"]:
-        said = f"the {shown:,} oldest; --limit N shows more, --json all"
-        console.print(said, soft_wrap=True)
-    for source in found["sources"]:
-        console.print(f"the same item: {place_of(source)} of {source['spider']}", soft_wrap=True)
-    for change in found["changes"]:
-        console.print(_change(change), soft_wrap=True)
-
-
-def _copies(members: Sequence[Document]) -> Table:
+def _show_cluster(console: Console, cluster: Document) -> None:
+    _show_original(console, cluster)
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("alike", justify="right", no_wrap=True)
     table.add_column("created (UTC)", no_wrap=True)
     table.add_column("copy")
-    for post in members:
+    for post in cluster["members"]:
         alike = "" if post["similarity"] is None else f"{post['similarity']:.0%}"
-        told = "\n".join(filter(None, (title_of(post), place_of(post))))
-        table.add_row(alike, f"{post['created']:%Y-%m-%d %H:%M}", shortened(told))
-    return table
+        copy = "\n".join(filter(None, (title_of(post), place_of(post))))
+        table.add_row(alike, f"{post['created']:%Y-%m-%d %H:%M}", shortened(copy))
+    console.print(table)
+    if (shown := len(cluster["members"])) < cluster["copies"]:
+        more = f"the {shown:,} oldest; --limit N shows more, --json all"
+        console.print(more, soft_wrap=True)
+    for source in cluster["sources"]:
+        console.print(f"the same item: {place_of(source)} of {source['spider']}", soft_wrap=True)
+    for change in cluster["changes"]:
+        was, now = printable(change["was"]), printable(change["post"])
+        line = f"{change['at']:%Y-%m-%d %H:%M}  {change['why']}: {now} instead of {was}"
+        console.print(line, soft_wrap=True)
 
 
-def _change(change: Document) -> str:
-    was, now = printable(change["was"]), printable(change["post"])
-    return f"{change['at']:%Y-%m-%d %H:%M}  {change['why']}: {now} instead of {was}"
+def kept_options(parser: argparse.ArgumentParser) -> None:
+    """What is to go."""
+    parser.add_argument("--forget", metavar="NAME", help="remove what is kept under this name")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
-BUSY = "another scrapy duplicates rebuild is running"
-AGAIN = "crawls are refused until scrapy duplicates rebuild has come to its end"
-OFF = "off"
-Tell = Callable[[str], None]
+def run_kept(config: Config, opts: argparse.Namespace) -> int:
+    """Show the indexes that `check --keep` has kept, or remove one of them."""
+    rows = asyncio.run(_kept(config))
+    if opts.forget is None:
+        print_json(rows) if opts.json else _show_kept(rows)
+        return 0
+    row = next((row for row in rows if row["name"] == opts.forget), None)
+    if row is None:
+        available = listed([row["name"] for row in rows]) or "nothing"
+        raise ConfigError(f"nothing is kept under {opts.forget!r}; there is: {available}")
+    index = f"{row['name']}, {count(row['texts'], 'text')}"
+    if not opts.yes:
+        if not sys.stdin.isatty():
+            raise ConfigError(f"would remove {index}: say --yes to mean it")
+        if input(f"Remove {index}? [y/N] ").strip().lower() != "y":
+            raise ConfigError("nothing was removed")
+    asyncio.run(_forget(config, row["name"]))
+    print_json(row) if opts.json else print_line(f"removed {index}")
+    return 0
+
+
+async def _kept(config: Config) -> list[Document]:
+    with storage_errors():
+        async with opened(config) as db:
+            return await named.names(db)
+
+
+async def _forget(config: Config, name: str) -> None:
+    busy = f"{name} is in use"
+    with storage_errors():
+        async with opened(config) as db, leases.held(db, config, f"{leases.CHECK}{name}", busy):
+            await named.forget(db, name)
+
+
+def _show_kept(rows: list[Document]) -> None:
+    console = stdout()
+    if not rows:
+        console.print("nothing is kept; scrapy duplicates check FILE --keep NAME keeps")
+        return
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in ("name", "compared by", "texts", "clusters", "made", "used"):
+        table.add_column(name, justify="right" if name in ("texts", "clusters") else "left")
+    for row in rows:
+        numbers = (f"{row['texts']:,}", f"{row['clusters']:,}")
+        days = (f"{row['made']:%Y-%m-%d}", f"{row['used']:%Y-%m-%d}")
+        table.add_row(row["name"], row["scheme"], *numbers, *days)
+    console.print(table)
 
 
 def rebuild_options(parser: argparse.ArgumentParser) -> None:
@@ -288,7 +225,7 @@ def rebuild_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_rebuild(config: Config, opts: argparse.Namespace) -> int:
-    """Compare, and say what there is; 130 where it was interrupted."""
+    """Compare all posts anew, and print the result; 130 where it was interrupted."""
     with working(config, "opening the database") as tell:
         done = ended(_rebuild(config, tell))
     if done is None:
@@ -296,42 +233,43 @@ def run_rebuild(config: Config, opts: argparse.Namespace) -> int:
         return STOPPED
     if opts.json:
         print_json(done)
+    elif done["scheme"] == OFF:
+        posts = count(done["posts"], "post")
+        print_line(f"near-duplicates are off: all of {posts} are originals")
     else:
-        print_line(_in_words(done))
+        without = done["posts"] - done["compared"]
+        textless = f", {without:,} without a text" if without else ""
+        print_line(
+            f"{count(done['posts'], 'post')} compared by {done['scheme']}{textless}: "
+            f"{copies(done['copies'])} in {count(done['clusters'], 'cluster')} "
+            f"({done['seconds']:.1f} s)"
+        )
     return 0
-
-
-async def _refuse_crawls(db: Database) -> None:
-    """Raise Busy while a spider of this database is being crawled, on whichever machine."""
-    for name, holders in (await leases.at_work(db, leases.CRAWL)).items():
-        spider = name.removeprefix(leases.CRAWL)
-        raise Busy(f"{spider} is being crawled on {holders[0]}: try again when that has ended")
 
 
 async def _rebuild(config: Config, tell: Tell) -> Document:
     started = time.monotonic()
+    is_off = config.duplicates == OFF
     with storage_errors(AGAIN):
         async with opened(config) as db, leases.held(db, config, leases.REBUILD, BUSY):
-            asked = config.duplicates
-            async with rebuilding.begun(db, config, lambda: _refuse_crawls(db)) as registry:
-                done = await (_off(db) if asked == OFF else _compared(db, registry, config, tell))
-            found = await reading.overview(db, limit=0)
+            async with rebuild.begun(db, config) as registry:
+                if is_off:
+                    await rebuild.show_all(db)
+                    posts, compared = await db.posts.estimated_document_count(), 0
+                else:
+                    posts, compared = await _compare_all(db, registry, config, tell)
+            overview = await queries.overview(db, limit=0)
     return {
-        "scheme": OFF if asked == OFF else registry.scheme.name,
-        "posts": done[0],
-        "compared": done[1],
-        "clusters": found.clusters,
-        "copies": found.copies,
+        "scheme": OFF if is_off else registry.scheme.name,
+        "posts": posts,
+        "compared": compared,
+        "clusters": overview.clusters,
+        "copies": overview.copies,
         "seconds": round(time.monotonic() - started, 3),
     }
 
 
-async def _off(db: Database) -> tuple[int, int]:
-    await rebuilding.show_all(db)
-    return await db.posts.estimated_document_count(), 0
-
-
-async def _compared(
+async def _compare_all(
     db: Database, registry: Registry, config: Config, tell: Tell
 ) -> tuple[int, int]:
     """How many posts there are, and how many have a text to compare."""
@@ -339,27 +277,15 @@ async def _compared(
     total = await db.posts.estimated_document_count()
     tell(f"{count(total, 'post')} are brought in order")
     if registry.boilerplate is not None:
-        async for some in rebuilding.posts(db):
-            await rebuilding.learn(registry, some, clock.now())
-            posts += len(some)
+        async for batch in rebuild.posts(db):
+            await rebuild.learn(registry, batch, clock.now())
+            posts += len(batch)
             tell(f"{posts:,} of {count(total, 'post')} searched for boilerplate")
     posts = 0
-    async for some in rebuilding.posts(db):
-        compared += await rebuilding.compare(db, registry, some, clock.now())
-        posts += len(some)
+    async for batch in rebuild.posts(db):
+        compared += await rebuild.compare(db, registry, batch, clock.now())
+        posts += len(batch)
         tell(f"{posts:,} of {count(total, 'post')} compared anew; crawls have to wait")
     tell(f"{count(posts, 'post')} compared, clusters are being shown on them")
-    await rebuilding.settle(db, registry)
+    await rebuild.settle(db, registry)
     return posts, compared
-
-
-def _in_words(done: Document) -> str:
-    if done["scheme"] == OFF:
-        return f"near-duplicates are off: all of {count(done['posts'], 'post')} are originals"
-    without = done["posts"] - done["compared"]
-    textless = f", {without:,} without a text" if without else ""
-    return (
-        f"{count(done['posts'], 'post')} compared by {done['scheme']}{textless}: "
-        f"{copies(done['copies'])} in {count(done['clusters'], 'cluster')} "
-        f"({done['seconds']:.1f} s)"
-    )

@@ -11,8 +11,8 @@ from codecs import BOM_UTF8
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import (
     AbstractContextManager,
+    AsyncExitStack,
     ExitStack,
-    asynccontextmanager,
     contextmanager,
     suppress,
 )
@@ -21,18 +21,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TextIO
 
-from crawler.cli import input as incoming
 from crawler.cli.base import print_json
-from crawler.cli.duplicates import COMMAND, STOPPED, ended
-from crawler.cli.input import Incoming
+from crawler.cli.duplicates import COMMAND, STOPPED, Tell, ended
+from crawler.cli.input import Incoming, explained, opened_input
 from crawler.config import Config
 from crawler.dedup.model import ALONE, Candidate, id_of
 from crawler.dedup.scheme import NAMES, Scheme, scheme_of
 from crawler.errors import ConfigError
 from crawler.ops.progress import working
 from crawler.storage import leases
-from crawler.storage.client import Database, Document
-from crawler.storage.dedup import named as kept
+from crawler.storage.client import Document
+from crawler.storage.dedup import named
 from crawler.storage.dedup.boilerplate import stored_at_end
 from crawler.storage.dedup.named import Index
 from crawler.storage.retry import storage_errors
@@ -47,6 +46,9 @@ SHOWN_CHARACTERS = 40
 # So many seconds are the year 5138; more are milliseconds.
 MOST_SECONDS = 1e11
 ENDS = b"\n"
+BATCH_LINES, BATCH_CHARACTERS = 500, 4_000_000
+SHOWN_PROBLEMS = 20
+LEAST_THRESHOLD = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,35 +108,31 @@ class Lines:
             self._rest.append(part)
 
 
+class _Number(str):
+    """A number as it is written."""
+
+
 def read(raw: bytes, number: int) -> Line | Bad:
     """What a line says."""
     try:
-        return _read(raw)
+        text = raw.decode("utf-8-sig")
+        try:
+            given = json.loads(text, parse_int=_Number, parse_float=_Number, parse_constant=_refuse)
+        except ValueError:
+            raise ValueError("no JSON") from None
+        if not isinstance(given, dict):
+            raise ValueError('no object such as {"id": 1, "text": "…"}')
+        compared = given.get("text")
+        if not isinstance(compared, str) or isinstance(compared, _Number):
+            raise ValueError("text is missing" if compared is None else "text is no string")
+        created, source = _created(given.get("created")), _source(given.get("source"))
+        return Line(_key(given.get("id")), compared, created, source)
     except UnicodeDecodeError:
         return Bad(number, "not UTF-8 (iconv -f latin1 -t utf-8 FILE makes it so)")
     except RecursionError:
         return Bad(number, "JSON nested too deep")
     except ValueError as error:
         return Bad(number, str(error))
-
-
-class _Number(str):
-    """A number as it is written."""
-
-
-def _read(raw: bytes) -> Line:
-    text = raw.decode("utf-8-sig")
-    try:
-        given = json.loads(text, parse_int=_Number, parse_float=_Number, parse_constant=_refuse)
-    except ValueError:
-        raise ValueError("no JSON") from None
-    if not isinstance(given, dict):
-        raise ValueError('no object such as {"id": 1, "text": "…"}')
-    compared = given.get("text")
-    if not isinstance(compared, str) or isinstance(compared, _Number):
-        raise ValueError("text is missing" if compared is None else "text is no string")
-    created, source = _created(given.get("created")), _source(given.get("source"))
-    return Line(_key(given.get("id")), compared, created, source)
 
 
 def _refuse(name: str) -> None:
@@ -172,18 +170,15 @@ def _created(given: Any) -> datetime | None:
         return None
     try:
         if isinstance(given, _Number):
-            return in_milliseconds(_moment(float(given)))
+            seconds = float(given)
+            if abs(seconds) >= MOST_SECONDS:
+                seconds /= 1000
+            return in_milliseconds(datetime.fromtimestamp(seconds, UTC))
         moment = datetime.fromisoformat(given.strip())
         return in_milliseconds(moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC))
     except (ValueError, OverflowError, AttributeError, OSError):
         shown = str(given)[:SHOWN_CHARACTERS]
         raise ValueError(f"created is no ISO 8601 time and no Unix time: {shown!r}") from None
-
-
-def _moment(seconds: float) -> datetime:
-    if abs(seconds) >= MOST_SECONDS:
-        seconds /= 1000
-    return datetime.fromtimestamp(seconds, UTC)
 
 
 def written(
@@ -193,10 +188,6 @@ def written(
     alike = "null" if similarity is None else f"{similarity:.4g}"
     line = f'{{"id": {key}, "duplicate_of": {duplicate_of or "null"}, "similarity": {alike}'
     return f'{line}, "replaces": {replaces}}}\n' if replaces else f"{line}}}\n"
-
-
-BATCH_LINES, BATCH_CHARACTERS = 500, 4_000_000
-SHOWN_PROBLEMS = 20
 
 
 @dataclass(slots=True)
@@ -326,11 +317,11 @@ class Stream:
             created = line.created or self.index.tick(self.clock.now())
             sketch = self.index.registry.scheme.sketch(line.text)
             if sketch is not None:
-                known = None
+                text = None
                 if line.source is not None and self.index.registry.scheme.weighs:
-                    known = sourced(line.source, line.text)
+                    text = sourced(line.source, line.text)
                 origin = id_of(line.source or "")
-                candidates.append(Candidate(line.key, created, sketch, text=known, source=origin))
+                candidates.append(Candidate(line.key, created, sketch, text=text, source=origin))
                 _ = candidates[-1].bands, candidates[-1].id  # made here, while others are claimed
         return Batch(lines, candidates)
 
@@ -338,17 +329,13 @@ class Stream:
         judged = await self.index.judge(batch.candidates, batch.emptied, self.clock.now())
         rows = []
         for line in batch.lines:
-            found = judged.verdicts.get(line.key, ALONE)
-            self.tally.duplicates += not found.is_original
+            verdict = judged.verdicts.get(line.key, ALONE)
+            self.tally.duplicates += not verdict.is_original
             old = judged.replaced.get(line.key)
             self.tally.replacing += old is not None
-            rows.append(written(line.key, found.duplicate_of, found.similarity, old))
+            rows.append(written(line.key, verdict.duplicate_of, verdict.similarity, old))
         self.tally.texts += len(rows)
         self.write("".join(rows))
-
-
-LEAST_THRESHOLD = 0.3
-Tell = Callable[[str], None]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -388,96 +375,22 @@ def _threshold(text: str) -> float:
 
 def run(config: Config, opts: argparse.Namespace) -> int:
     """Print a line for each text; 1 if some lines were none, 130 where it was interrupted."""
-    scheme = _scheme(config, opts)
-    # A live line on the terminal takes what is printed to itself.
-    outgoing = _outgoing(opts, sys.stdout)
-    with ExitStack() as stack:
-        if opts.keep is not None:
-            kept.check_name(opts.keep)
-        source = stack.enter_context(incoming.opened(opts.file))
-        tally = Tally(source.name)
-        tell = stack.enter_context(_progress(config, opts))
-        is_done = ended(_check(config, opts, scheme, source, tally, tell, outgoing))
-    return _end(opts, tally, is_done=bool(is_done))
-
-
-def _scheme(config: Config, opts: argparse.Namespace) -> Scheme:
     usual = "characters" if config.duplicates == "off" else config.duplicates
     name, threshold = opts.scheme or usual, opts.threshold or config.duplicate_threshold
     scheme = scheme_of(name, threshold)
     if opts.threshold is not None and scheme.threshold != opts.threshold:
         raise ConfigError(f"--threshold: {name} has a threshold of its own")
-    return scheme
-
-
-@contextmanager
-def _progress(config: Config, opts: argparse.Namespace) -> Iterator[Tell]:
-    """A live line, where the terminal is free for it."""
-    if opts.output is None and sys.stdout.isatty():
-        yield lambda what: None
-        return
-    with working(config, "opening the database") as tell:
-        yield tell
-
-
-async def _check(
-    config: Config,
-    opts: argparse.Namespace,
-    scheme: Scheme,
-    source: Incoming,
-    tally: Tally,
-    tell: Tell,
-    outgoing: AbstractContextManager[Tell],
-) -> bool:
-    clock = Clock(config.clock_offset_hours)
-    with storage_errors():
-        async with opened(config) as db, _index(db, config, opts, scheme) as index:
-            with outgoing as out:
-
-                def write(rows: str) -> None:
-                    out(rows)
-                    tell(str(tally))
-
-                await Stream(source, index, clock, tally, write).run()
-    return True
-
-
-@asynccontextmanager
-async def _index(
-    db: Database, config: Config, opts: argparse.Namespace, scheme: Scheme
-) -> AsyncIterator[Index]:
-    clock = Clock(config.clock_offset_hours)
-    if opts.keep is not None:
-        busy = f"{opts.keep} is in use"
-        async with leases.held(db, config, f"{leases.CHECK}{opts.keep}", busy):
-            index = await kept.opened(db, opts.keep, scheme, clock.now())
-            async with stored_at_end(index.registry):
-                yield index
-        return
-    async with kept.temporary(db, scheme, clock.now()) as index:
-        yield index
-
-
-@contextmanager
-def _outgoing(opts: argparse.Namespace, stdout: TextIO) -> Iterator[Tell]:
-    """Writes lines where they are to go, each batch at once."""
-    if opts.output is None:
-        yield lambda rows: print(escaped_json(rows), end="", file=stdout, flush=True)
-        return
-    path: Path = opts.output
-    with incoming.explained(str(path)):
-        if path.exists() and Path(opts.file).exists() and path.samefile(opts.file):
-            raise ConfigError(f"--output {path}: is the file that is read")
-        with path.open("w", encoding="utf-8", newline="\n") as file:
-
-            def write(rows: str) -> None:
-                file.write(escaped_json(rows))
-                file.flush()
-
-            yield write
-
-
-def _end(opts: argparse.Namespace, tally: Tally, *, is_done: bool) -> int:
+    # A live line on the terminal takes what is printed to itself.
+    outgoing = _outgoing(opts, sys.stdout)
+    with ExitStack() as stack:
+        if opts.keep is not None:
+            named.check_name(opts.keep)
+        source = stack.enter_context(opened_input(opts.file))
+        tally = Tally(source.name)
+        tell: Tell | None = None
+        if opts.output is not None or not sys.stdout.isatty():
+            tell = stack.enter_context(working(config, "opening the database"))
+        is_done = ended(_check(config, opts, scheme, source, tally, tell, outgoing))
     tally.end()
     if not is_done:
         left = f"{opts.keep} has them" if opts.keep else "nothing is left in the database"
@@ -488,3 +401,54 @@ def _end(opts: argparse.Namespace, tally: Tally, *, is_done: bool) -> int:
     elif sys.stderr.isatty():
         print_line(str(tally), error=True)
     return 1 if tally.bad else 0
+
+
+async def _check(
+    config: Config,
+    opts: argparse.Namespace,
+    scheme: Scheme,
+    source: Incoming,
+    tally: Tally,
+    tell: Tell | None,
+    outgoing: AbstractContextManager[Tell],
+) -> bool:
+    clock = Clock(config.clock_offset_hours)
+    with storage_errors():
+        async with AsyncExitStack() as stack:
+            db = await stack.enter_async_context(opened(config))
+            if opts.keep is None:
+                temporary = named.temporary(db, scheme, clock.now())
+                index = await stack.enter_async_context(temporary)
+            else:
+                lease, busy = f"{leases.CHECK}{opts.keep}", f"{opts.keep} is in use"
+                await stack.enter_async_context(leases.held(db, config, lease, busy))
+                index = await named.opened(db, opts.keep, scheme, clock.now())
+                await stack.enter_async_context(stored_at_end(index.registry))
+            out = stack.enter_context(outgoing)
+
+            def write(rows: str) -> None:
+                out(rows)
+                if tell is not None:
+                    tell(str(tally))
+
+            await Stream(source, index, clock, tally, write).run()
+    return True
+
+
+@contextmanager
+def _outgoing(opts: argparse.Namespace, stdout: TextIO) -> Iterator[Tell]:
+    """Writes lines where they are to go, each batch at once."""
+    if opts.output is None:
+        yield lambda rows: print(escaped_json(rows), end="", file=stdout, flush=True)
+        return
+    path: Path = opts.output
+    with explained(str(path)):
+        if path.exists() and Path(opts.file).exists() and path.samefile(opts.file):
+            raise ConfigError(f"--output {path}: is the file that is read")
+        with path.open("w", encoding="utf-8", newline="\n") as file:
+
+            def write(rows: str) -> None:
+                file.write(escaped_json(rows))
+                file.flush()
+
+            yield write

@@ -24,8 +24,7 @@ from crawler.dedup.scheme import Scheme
 from crawler.dedup.sketch import Sketch
 from crawler.errors import ConfigError
 from crawler.storage.client import Database, Document
-from crawler.storage.dedup import candidates as comparing
-from crawler.storage.dedup import queries as reading
+from crawler.storage.dedup import candidates, queries
 from crawler.storage.store import opened
 from crawler.storage.target_queries import names_of, nearest
 from crawler.utils.terminal import SafeConsole, printable
@@ -49,6 +48,10 @@ _ENDS = re.compile(rf"[{_STOPS}]+[{_CLOSING}]*|[.!?…]+[{_CLOSING}]*\s+")
 _PIECES = re.compile(rf"(?s).{{1,{LONGEST_SENTENCE}}}(?:\s|$)|.{{1,{LONGEST_SENTENCE // 2}}}")
 # A word, a single character of scripts without spaces, or what stands between them.
 _WORDS = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\u3040-\u9fff]+|\s+|.")
+INDENT = 3
+MOST_ROWS = 200
+STYLES = {LEFT: ("red", ""), RIGHT: ("", "green")}
+SPANS = ("bold red", "bold green")
 Span = tuple[int, int]
 
 
@@ -72,12 +75,23 @@ def rows(left: str, right: str) -> list[Row]:
 
     Of long ones only the beginnings.
     """
-    sides = (sentences(text[:MOST_CHARACTERS])[:MOST_SENTENCES] for text in (left, right))
-    found = list(_all_rows(*sides))
-    near = _near_changes([row.mark != SAME for row in found])
+    first, second = (sentences(text[:MOST_CHARACTERS])[:MOST_SENTENCES] for text in (left, right))
+    keys = list(map(normal_text, first)), list(map(normal_text, second))
+    every: list[Row] = []
+    for tag, a, b, c, d in SequenceMatcher(None, *keys, autojunk=False).get_opcodes():
+        if tag == "equal":
+            every += [Row(SAME, *pair) for pair in zip(first[a:b], second[c:d], strict=True)]
+            continue
+        for before, after in _paired(first[a:b], second[c:d]):
+            if before is None or after is None:
+                mark = LEFT if after is None else RIGHT
+                every.append(Row(mark, before or "", after or ""))
+            else:
+                every.append(Row(CHANGED, before, after, *_differing(before, after)))
     shown: list[Row] = []
-    for row, is_near in zip(found, near, strict=True):
-        if is_near:
+    for at, row in enumerate(every):
+        near = every[max(0, at - CONTEXT_ROWS) : at + CONTEXT_ROWS + 1]
+        if any(neighbor.mark != SAME for neighbor in near):
             shown.append(row)
         elif shown and shown[-1].mark == GAP:
             shown[-1] = Row(GAP, left_out=shown[-1].left_out + 1)
@@ -93,49 +107,24 @@ def is_long(text: str) -> bool:
 
 def sentences(text: str) -> list[str]:
     """A text's sentences, fit for a terminal; long ones in pieces."""
-    found = []
+    pieces: list[str] = []
     for line in text.splitlines():
         for sentence in _ENDS.sub(lambda end: f"{end[0]}\n", line).split("\n"):
             if shown := printable(sentence):
-                found += [piece.strip() for piece in _PIECES.findall(shown)]
-    return found
+                pieces += [piece.strip() for piece in _PIECES.findall(shown)]
+    return pieces
 
 
-def _near_changes(changed: Sequence[bool]) -> list[bool]:
-    return [
-        any(changed[max(0, at - CONTEXT_ROWS) : at + CONTEXT_ROWS + 1])
-        for at in range(len(changed))
-    ]
-
-
-def _all_rows(left: list[str], right: list[str]) -> Iterator[Row]:
-    keys = [normal_text(one) for one in left], [normal_text(one) for one in right]
-    for tag, a, b, c, d in SequenceMatcher(None, *keys, autojunk=False).get_opcodes():
-        if tag == "equal":
-            yield from (Row(SAME, *pair) for pair in zip(left[a:b], right[c:d], strict=True))
-        else:
-            for one, other in _paired(left[a:b], right[c:d]):
-                yield _row(one, other)
-
-
-def _row(one: str | None, other: str | None) -> Row:
-    if other is None:
-        return Row(LEFT, left=one or "")
-    if one is None:
-        return Row(RIGHT, right=other)
-    return Row(CHANGED, one, other, *_differing(one, other))
-
-
-def _differing(one: str, other: str) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
-    """Where the words are that one has and the other has not."""
-    first, second = _WORDS.findall(one), _WORDS.findall(other)
+def _differing(left: str, right: str) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
+    """Where the words are that one text has and the other has not."""
+    first, second = _WORDS.findall(left), _WORDS.findall(right)
     spans: tuple[list[Span], list[Span]] = [], []
     for tag, a, b, c, d in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
         if tag != "equal":
             spans[0].append(_span(first, a, b))
             spans[1].append(_span(second, c, d))
-    left, right = (tuple(span for span in side if span[0] < span[1]) for side in spans)
-    return left, right
+    in_left, in_right = (tuple(span for span in side if span[0] < span[1]) for side in spans)
+    return in_left, in_right
 
 
 def _span(words: Sequence[str], start: int, stop: int) -> Span:
@@ -168,7 +157,7 @@ def _paired(left: list[str], right: list[str]) -> Iterator[tuple[str | None, str
 def _agreement(left: list[str], right: list[str]) -> list[list[float]]:
     """[i][j]: how well the sentences from i and from j on can be paired at most."""
     words = [
-        [set(_WORDS.findall(normal_text(one))) - {" "} for one in side] for side in (left, right)
+        [set(_WORDS.findall(normal_text(text))) - {" "} for text in side] for side in (left, right)
     ]
     best = [[0.0] * (len(right) + 1) for _ in range(len(left) + 1)]
     for i in reversed(range(len(left))):
@@ -180,47 +169,35 @@ def _agreement(left: list[str], right: list[str]) -> list[list[float]]:
     return best
 
 
-INDENT = 3
-MOST_ROWS = 200
-STYLES = {LEFT: ("red", ""), RIGHT: ("", "green")}
-SPANS = ("bold red", "bold green")
-
-
-def show(console: Console, told: Document) -> None:
+def show(console: Console, comparison: Document) -> None:
     """Print both posts, how alike they are, the verdict, and their texts side by side."""
     for name in ("a", "b"):
-        _show_post(console, name.upper(), told[name])
+        post = comparison[name]
+        heading = f"{name.upper()}  {title_of(post) or '(no title)'}"
+        console.print(heading, style="bold", soft_wrap=True)
+        console.print(" " * INDENT + place_of(post), style="cyan", soft_wrap=True)
+        facts = [
+            f"{post['created']:%Y-%m-%d %H:%M}",
+            f"{count(post['characters'], 'character')}, {count(post['words'], 'word')}",
+            f"shingles of {' and '.join(post['shingles'])}" if post["shingles"] else "",
+            f"bands {' and '.join(post['bandings'])}" if post["bandings"] else "",
+            f"{post['boilerplate']:.0%} boilerplate of its source" if post["boilerplate"] else "",
+        ]
+        console.print(Padding("; ".join(filter(None, facts)), (0, 0, 0, INDENT)))
     console.print()
-    for line in _numbers(told):
-        console.print(line, soft_wrap=True)
-    console.print(printable(told["verdict"]), style="bold", soft_wrap=True)
-    console.print()
-    _show_diff(console, told["diff"])
-    if told["is_long"]:
-        console.print("only the beginnings of the texts are shown side by side", style="dim")
-
-
-def _show_post(console: Console, name: str, post: Document) -> None:
-    console.print(f"{name}  {title_of(post) or '(no title)'}", style="bold", soft_wrap=True)
-    console.print(" " * INDENT + place_of(post), style="cyan", soft_wrap=True)
-    told = [
-        f"{post['created']:%Y-%m-%d %H:%M}",
-        f"{count(post['characters'], 'character')}, {count(post['words'], 'word')}",
-        f"shingles of {' and '.join(post['shingles'])}" if post["shingles"] else "",
-        f"bands {' and '.join(post['bandings'])}" if post["bandings"] else "",
-        f"{post['boilerplate']:.0%} boilerplate of its source" if post["boilerplate"] else "",
-    ]
-    console.print(Padding("; ".join(filter(None, told)), (0, 0, 0, INDENT)))
-
-
-def _numbers(told: Document) -> list[str]:
-    exact = [f"{value:.3f} ({name})" for name, value in told["exact"].items()]
-    return [
-        f"shared bands  {told['shared_bands']} of {told['of_bands']}",
-        f"similarity    {told['similarity']:.3f} estimated by {told['scheme']}, "
-        f"duplicates from {told['threshold']:.3g} on",
+    exact = [f"{value:.3f} ({name})" for name, value in comparison["exact"].items()]
+    for line in (
+        f"shared bands  {comparison['shared_bands']} of {comparison['of_bands']}",
+        f"similarity    {comparison['similarity']:.3f} estimated by {comparison['scheme']}, "
+        f"duplicates from {comparison['threshold']:.3g} on",
         f"exactly       {', '.join(exact) or 'nothing to compare by'}",
-    ]
+    ):
+        console.print(line, soft_wrap=True)
+    console.print(printable(comparison["verdict"]), style="bold", soft_wrap=True)
+    console.print()
+    _show_diff(console, comparison["diff"])
+    if comparison["is_long"]:
+        console.print("only the beginnings of the texts are shown side by side", style="dim")
 
 
 def _show_diff(console: Console, rows: list[Document]) -> None:
@@ -229,24 +206,22 @@ def _show_diff(console: Console, rows: list[Document]) -> None:
     table.add_column(width=1)
     table.add_column(ratio=1, overflow="fold")
     for row in rows[:MOST_ROWS]:
-        if row["mark"] == GAP:
+        mark = row["mark"]
+        if mark == GAP:
             same = Text(f"… {count(row['left_out'], 'sentence')} the same", style="dim")
             table.add_row(same, "", "")
-        else:
-            sides = (_side(row, name, place) for place, name in enumerate(("left", "right")))
-            left, right = sides
-            table.add_row(left, row["mark"], right)
+            continue
+        sides = []
+        for place, name in enumerate(("left", "right")):
+            style = STYLES.get(mark, ("", ""))[place]
+            text = Text(row[name], style="dim" if mark == SAME else style)
+            for start, stop in row[f"{name}_spans"]:
+                text.stylize(SPANS[place], start, stop)
+            sides.append(text)
+        table.add_row(sides[0], mark, sides[1])
     console.print(table)
     if (more := len(rows) - MOST_ROWS) > 0:
         console.print(f"and {count(more, 'row')} more; --json shows all")
-
-
-def _side(row: Document, name: str, place: int) -> Text:
-    style = STYLES.get(row["mark"], ("", ""))[place]
-    text = Text(row[name], style="dim" if row["mark"] == SAME else style)
-    for start, stop in row[f"{name}_spans"]:
-        text.stylize(SPANS[place], start, stop)
-    return text
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -258,44 +233,59 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(config: Config, opts: argparse.Namespace) -> int:
     """Print how alike they are and why they are what they are."""
-    scheme, posts, sides = asyncio.run(_read(config, opts))
-    told = _told(scheme, posts, sides)
+    comparison = asyncio.run(_compare(config, opts))
     if opts.json:
-        print_json(told)
+        print_json(comparison)
     else:
-        show(SafeConsole(), told)
+        show(SafeConsole(), comparison)
     return 0
 
 
-async def _read(
-    config: Config, opts: argparse.Namespace
-) -> tuple[Scheme, list[Document], list[Side]]:
+async def _compare(config: Config, opts: argparse.Namespace) -> Document:
+    """Both posts, how alike they are, and the verdict, as `--json` prints them."""
+    from crawler.dedup import compare  # with the kernels' machine code
+
     async with opened(config) as db:
-        scheme = await reading.stored_scheme(db, config)
-        given = (opts.url_a, opts.url_b)
-        posts = [await _post(db, config, url, opts.spider) for url in given]
+        scheme = await queries.stored_scheme(db, config)
+        posts = [await _post(db, config, url, opts.spider) for url in (opts.url_a, opts.url_b)]
         if posts[0]["_id"] == posts[1]["_id"]:
             raise ConfigError(f"both are the same post: {posts[0]['_id']}")
-        return scheme, posts, await _sides(db, scheme, posts)
+        a, b = await _sides(db, scheme, posts)
+    measured = compare.measure(a, b)
+    return {
+        "a": _of_side(posts[0], a),
+        "b": _of_side(posts[1], b),
+        "shared_bands": measured.shared_bands,
+        "of_bands": measured.of_bands,
+        "similarity": measured.similarity,
+        "exact": measured.exact,
+        "scheme": scheme.name,
+        "threshold": scheme.threshold,
+        "same_item": compare.is_same_item(a, b),
+        "duplicates": compare.are_duplicates(a, b),
+        "verdict": compare.verdict(a, b, measured, scheme),
+        "is_long": is_long(a.text) or is_long(b.text),
+        "diff": [row._asdict() for row in rows(a.text, b.text)],
+    }
 
 
 async def _post(db: Database, config: Config, given: str, spider: str | None) -> Document:
     urls = names_of(given, config) if is_http(given) else []
-    found = await reading.posts_named(db, given, urls, spider)
-    if not found:
+    posts = await queries.posts_named(db, given, urls, spider)
+    if not posts:
         near = await nearest(db, given, ("posts",))
         mean = f"Did you mean {' or '.join(near)}? " if near else ""
         raise ConfigError(
             f"no post has the URL or id {given}. {mean}scrapy search WORDS finds posts"
         )
-    items = {post.get("item") for post in found}
-    if len(found) > 1 and len(items) == 1 and None not in items:
+    items = {post.get("item") for post in posts}
+    if len(posts) > 1 and len(items) == 1 and None not in items:
         # All are the same item: the page itself is meant, rather than what feeds have of it.
-        return min(found, key=lambda post: ("feed" in post, post["_id"]))
-    if len(found) > 1:
-        ids = listed([repr(post["_id"]) for post in found])
+        return min(posts, key=lambda post: ("feed" in post, post["_id"]))
+    if len(posts) > 1:
+        ids = listed([repr(post["_id"]) for post in posts])
         raise ConfigError(f"several posts have the URL {given}; give one's id: {ids}")
-    return found[0]
+    return posts[0]
 
 
 async def _sides(db: Database, scheme: Scheme, posts: list[Document]) -> list[Side]:
@@ -304,17 +294,17 @@ async def _sides(db: Database, scheme: Scheme, posts: list[Document]) -> list[Si
     from crawler.storage.dedup import boilerplate
     from crawler.storage.dedup.registry import Registry
 
-    stored = await reading.signatures_of(db, [post["_id"] for post in posts])
+    stored = await queries.signatures_of(db, [post["_id"] for post in posts])
     ids = {row["cluster"] for row in stored.values() if "cluster" in row}
-    originals = await reading.originals_of(db, ids)
+    originals = await queries.originals_of(db, ids)
     sides = []
     for post in posts:
-        text, sketch = comparing.compared_text(post), comparing.sketch_of(post, scheme)
+        text, sketch = candidates.compared_text(post), candidates.sketch_of(post, scheme)
         side = Side(post["_id"], text, sketch, item=post.get("item"))
-        known = comparing.sourced_of(post) if scheme.weighs else None
-        if known is not None and sketch is not None:
-            tables = await boilerplate.tables_of(Registry.of(db, scheme), [known.source])
-            side = replace(side, sketch=weighed(sketch, known, tables[known.source]))
+        sourced = candidates.sourced_of(post) if scheme.weighs else None
+        if sourced is not None and sketch is not None:
+            tables = await boilerplate.tables_of(Registry.of(db, scheme), [sourced.source])
+            side = replace(side, sketch=weighed(sketch, sourced, tables[sourced.source]))
         if row := stored.get(post["_id"]):
             cluster = row.get("cluster")
             side = replace(
@@ -329,28 +319,6 @@ async def _sides(db: Database, scheme: Scheme, posts: list[Document]) -> list[Si
     return sides
 
 
-def _told(scheme: Scheme, posts: list[Document], sides: list[Side]) -> Document:
-    from crawler.dedup import compare as verdicts
-
-    a, b = sides
-    measured = verdicts.measure(a, b)
-    return {
-        "a": _of_side(posts[0], a),
-        "b": _of_side(posts[1], b),
-        "shared_bands": measured.shared_bands,
-        "of_bands": measured.of_bands,
-        "similarity": measured.similarity,
-        "exact": measured.exact,
-        "scheme": scheme.name,
-        "threshold": scheme.threshold,
-        "same_item": verdicts.is_same_item(a, b),
-        "duplicates": verdicts.are_duplicates(a, b),
-        "verdict": verdicts.verdict(a, b, measured, scheme),
-        "is_long": is_long(a.text) or is_long(b.text),
-        "diff": [row._asdict() for row in rows(a.text, b.text)],
-    }
-
-
 def _of_side(post: Document, side: Side) -> Document:
     from crawler.dedup.compare import shape_name
 
@@ -361,7 +329,7 @@ def _of_side(post: Document, side: Side) -> Document:
         "id": post["_id"],
         "url": post.get("url"),
         "title": post.get("title"),
-        "created": comparing.created_of(post),
+        "created": candidates.created_of(post),
         "characters": len(side.text),
         "words": len(side.text.split()),
         "boilerplate": round(1 - own.share, 3) if own else 0.0,

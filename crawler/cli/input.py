@@ -142,7 +142,7 @@ class _Packed:
 
 
 @contextmanager
-def opened(given: str) -> Iterator[Incoming]:
+def opened_input(given: str) -> Iterator[Incoming]:
     """A file by its path, or standard input. Raises ConfigError where there is none."""
     if given == STDIN:
         if sys.stdin is None:

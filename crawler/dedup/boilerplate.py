@@ -171,13 +171,12 @@ class Table:
 
 def weighed(sketch: Sketch, text: Sourced, table: Table) -> Sketch:
     """Return the sketch of a text with what it has besides the boilerplate of its source."""
-    if not table.common.size or not (known := table.knows(text)).any():
+    if not table.common.size or not (common := table.knows(text)).any():
         return sketch
     from crawler.dedup import kernels, marks
-    from crawler.dedup import signature as minhash
-    from crawler.dedup.signature import bandings_of, hashes_of
+    from crawler.dedup.signature import bandings_of, hashes_of, low_bytes, values_of
 
-    mask = marks.covered(text.points, text.marks, known)
+    mask = marks.covered(text.points, text.marks, common)
     share = 1 - float(mask.mean())
     if share > 1 - MIN_COVERED:
         return sketch
@@ -186,7 +185,7 @@ def weighed(sketch: Sketch, text: Sourced, table: Table) -> Sketch:
         hashes = hashes_of(text.points, shape)
         own = np.empty(0, np.uint32) if hashes is None else marks.outside(hashes, mask, shape.width)
         if own.size >= MIN_OWN_SHINGLES:
-            parts[shape] = minhash.low_bytes(minhash.values_of(own))
+            parts[shape] = low_bytes(values_of(own))
     cjk, _, words = kernels.count(text.points[~mask])
     tag, title = _tag(text.source), _tag(normal_text(text.title)) if text.title else UNTITLED
     steps = max(1, round(share * SHARE_STEPS))

@@ -10,7 +10,7 @@ import numpy as np
 
 from crawler.dedup.scheme import Scheme
 from crawler.dedup.signature import jaccard
-from crawler.dedup.sketch import EXACT, SUPERSHINGLES, Banding, Shape, Sketch
+from crawler.dedup.sketch import EXACT, SUPERSHINGLES, Shape, Sketch
 
 REBUILD = "scrapy duplicates rebuild compares all anew"
 # Of an estimate from 128 values: twice its standard error at the usual threshold.
@@ -65,20 +65,20 @@ def measure(a: Side, b: Side) -> Measured:
         return Measured(0, 0, 0.0, {})
     shapes = [shape for shape in a.sketch.parts if shape in b.sketch.parts]
     bandings = [banding for banding in a.sketch.bandings if banding in b.sketch.bandings]
+    of_bands = 0
+    for shape in shapes:
+        if shape == EXACT:
+            of_bands += 1
+        elif shape == SUPERSHINGLES:
+            of_bands += shape.values * (shape.values - 1) // 2
+        else:
+            of_bands += sum(banding.bands for banding in bandings)
     return Measured(
         np.intersect1d(a.sketch.bands, b.sketch.bands).size,
-        sum(_bands(shape, bandings) for shape in shapes),
+        of_bands,
         a.sketch.similarity(b.sketch),
         {shape_name(shape): jaccard(a.text, b.text, shape) for shape in shapes},
     )
-
-
-def _bands(shape: Shape, bandings: list[Banding]) -> int:
-    if shape == EXACT:
-        return 1
-    if shape == SUPERSHINGLES:
-        return shape.values * (shape.values - 1) // 2
-    return sum(banding.bands for banding in bandings)
 
 
 def shape_name(shape: Shape) -> str:
@@ -102,35 +102,37 @@ def verdict(a: Side, b: Side, measured: Measured, scheme: Scheme) -> str:
     """What the posts are to each other, and if that is not what their texts say, why."""
     if is_same_item(a, b):
         return f"one item, not duplicates: both are sources of {a.item}"
-    together = are_duplicates(a, b)
     alike = a.sketch is not None and measured.similarity >= scheme.threshold
-    if together:
-        return f"duplicates: {_together(a, b)}{'' if alike else _kept(a, b)}"
+    if are_duplicates(a, b):
+        return f"duplicates: {_together(a, b, alike=alike)}"
     if alike:
         return f"alike, but not marked as duplicates: {_apart(a, b, measured, scheme)}"
     for name, side in (("A", a), ("B", b)):
         if side.sketch is None:
             return f"no duplicates: {name} has no text to compare"
-    return f"no duplicates: {_different(measured, scheme)}"
+    if not measured.exact:
+        why = "one text is too short for the kind of shingles that the other is compared by"
+        return f"no duplicates: {why}"
+    below = f"similarity {measured.similarity:.2f} is below {scheme.threshold:.2f}"
+    if max(measured.exact.values()) >= scheme.threshold:
+        below += f"; the estimate is off by up to {TOLERANCE:.2f}, mostly by less"
+    return f"no duplicates: {below}"
 
 
-def _together(a: Side, b: Side) -> str:
+def _together(a: Side, b: Side, *, alike: bool) -> str:
+    """Who is a copy of whom, and why, if their texts are not alike."""
+    result = f"both are copies of {a.original}"
     for name, side, other, copy in (("A", a, "B", b), ("B", b, "A", a)):
         if side.original == side.key:
-            return f"{other} is a copy of {name}{_since(copy.at)}"
-    return f"both are copies of {a.original}"
-
-
-def _since(moment: datetime | None) -> str:
-    return f" since {moment:%Y-%m-%d %H:%M}" if moment else ""
-
-
-def _kept(a: Side, b: Side) -> str:
+            since = f" since {copy.at:%Y-%m-%d %H:%M}" if copy.at else ""
+            result = f"{other} is a copy of {name}{since}"
+    if alike:
+        return result
     if a.is_changed or b.is_changed:
-        return f" (a text has changed since; {REBUILD})"
+        return f"{result} (a text has changed since; {REBUILD})"
     if a.key in (a.original, b.original) or b.key in (a.original, b.original):
-        return " (by a copy between them)"
-    return " (not alike enough themselves; each is compared with the original)"
+        return f"{result} (by a copy between them)"
+    return f"{result} (not alike enough themselves; each is compared with the original)"
 
 
 def _apart(a: Side, b: Side, measured: Measured, scheme: Scheme) -> str:
@@ -146,12 +148,3 @@ def _apart(a: Side, b: Side, measured: Measured, scheme: Scheme) -> str:
     if a.cluster is not None and b.cluster is not None:
         return "each is in the cluster of what it was more alike when it came"
     return "the bands they share belonged to other posts when they came"
-
-
-def _different(measured: Measured, scheme: Scheme) -> str:
-    if not measured.exact:
-        return "one text is too short for the kind of shingles that the other is compared by"
-    said = f"similarity {measured.similarity:.2f} is below {scheme.threshold:.2f}"
-    if max(measured.exact.values()) >= scheme.threshold:
-        return f"{said}; the estimate is off by up to {TOLERANCE:.2f}, mostly by less"
-    return said

@@ -59,26 +59,26 @@ def count(points: CodePoints) -> tuple[int, int, int]:
 
 def tokens(points: CodePoints) -> Values:
     """(n,) a hash for each word; a CJK character is a word."""
-    found = np.empty(points.size, np.uint32)
-    return found[: _tokens(points, found)]
+    hashes = np.empty(points.size, np.uint32)
+    return hashes[: _tokens(points, hashes)]
 
 
 @compiled
-def _tokens(points: CodePoints, found: Values) -> int:
+def _tokens(points: CodePoints, hashes: Values) -> int:
     n, run, value = 0, 0, FNV_START
     for point in points:
         is_cjk = is_of_cjk(point)
         if run and (is_cjk or point == SPACE):
-            found[n] = value
+            hashes[n] = value
             n, run, value = n + 1, 0, FNV_START
         if is_cjk:
-            found[n] = _fnv(FNV_START, point)
+            hashes[n] = _fnv(FNV_START, point)
             n += 1
         elif point != SPACE:
             value = _fnv(value, point)
             run += 1
     if run:
-        found[n] = value
+        hashes[n] = value
         n += 1
     return n
 

@@ -26,9 +26,9 @@ CJK_WEIGHT = 3
 # Longer than idioms and names, shorter than most entries of a menu.
 WINDOW_WEIGHT = 30
 SAMPLED = 4
-# Characters between two neighboring known marks are known too, up to this many.
+# Characters between two neighboring chosen marks are covered too, up to this many.
 MAX_GAP = 40
-# Passages of less weight between known ones are dates, numbers, or what an edit left of a window.
+# Passages of less weight between covered ones are dates, numbers, or what an edit left of a window.
 MIN_PASSAGE_WEIGHT = 16
 BASE, SPREAD = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
 # BASE is odd, so it has an inverse: the hash of a window rolls in both directions.
@@ -144,10 +144,10 @@ class Tally:
         Returns None where there is no such passage, and nothing is counted then.
         """
         hashes = text.marks.hashes
-        known = self.states(hashes) > 0
+        counted = self.states(hashes) > 0
         is_own = hashes.size > 0
-        if known.any():
-            mask = covered(text.points, text.marks, known)
+        if counted.any():
+            mask = covered(text.points, text.marks, counted)
             is_own = longest_passage(text.points, mask) >= least_own
         if not is_own:
             return None
@@ -188,10 +188,10 @@ def _slot(mark: np.uint32, keys: Values) -> int:
 
 
 @compiled
-def _states(hashes: Values, keys: Values, states: Bytes, found: Bytes) -> None:
+def _states(hashes: Values, keys: Values, states: Bytes, result: Bytes) -> None:
     for i in range(hashes.size):
         slot = _slot(hashes[i], keys)
-        found[i] = states[slot] if keys[slot] == hashes[i] else 0
+        result[i] = states[slot] if keys[slot] == hashes[i] else 0
 
 
 @compiled
@@ -248,24 +248,24 @@ def _count(
     return size, count, new
 
 
-def covered(points: CodePoints, marks: Marks, known: Flags) -> Flags:
-    """(n,) which characters belong to known marks.
+def covered(points: CodePoints, marks: Marks, chosen: Flags) -> Flags:
+    """(n,) which characters belong to chosen marks.
 
-    known: (m,) which marks are known
+    chosen: (m,) which marks they are
     """
     mask = np.zeros(points.size, np.bool_)
-    _cover(points, marks.starts, marks.ends, known, mask)
+    _cover(points, marks.starts, marks.ends, chosen, mask)
     return mask
 
 
 @compiled
-def _cover(points: CodePoints, starts: Places, ends: Places, known: Flags, mask: Flags) -> None:
+def _cover(points: CodePoints, starts: Places, ends: Places, chosen: Flags, mask: Flags) -> None:
     done = 0  # the mask is right up to here
     for i in range(starts.size):
-        if not known[i]:
+        if not chosen[i]:
             continue
         begin = starts[i]
-        if i > 0 and known[i - 1] and begin - ends[i - 1] <= MAX_GAP:
+        if i > 0 and chosen[i - 1] and begin - ends[i - 1] <= MAX_GAP:
             begin = min(begin, ends[i - 1])
         for at in range(max(done, begin), ends[i]):
             mask[at] = True
@@ -284,13 +284,9 @@ def _cover(points: CodePoints, starts: Places, ends: Places, known: Flags, mask:
         mask[begin:] = True
 
 
+@compiled
 def longest_passage(points: CodePoints, mask: Flags) -> int:
     """Return the weight of the longest passage outside of a mask."""
-    return int(_longest(points, mask))
-
-
-@compiled
-def _longest(points: CodePoints, mask: Flags) -> int:
     longest = weight = 0
     for at in range(points.size):
         if mask[at]:

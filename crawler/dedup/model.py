@@ -143,6 +143,9 @@ def rank_of(created: datetime, seen: datetime, date_days: float) -> datetime:
 
 def most_similar(sketch: Sketch, owners: Iterable[Owner], threshold: float) -> Owner | None:
     """The owner most like a sketch, if it is similar enough; the earlier one of equals."""
-    found = [(-sketch.similarity(owner.sketch), owner.created, owner.id, owner) for owner in owners]
-    enough = [one for one in found if -one[0] >= threshold]
-    return min(enough)[-1] if enough else None
+    ranked = [
+        (-similarity, owner.created, owner.id, owner)
+        for owner in owners
+        if (similarity := sketch.similarity(owner.sketch)) >= threshold
+    ]
+    return min(ranked)[-1] if ranked else None

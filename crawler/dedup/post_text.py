@@ -20,6 +20,18 @@ if TYPE_CHECKING:
 # A record of few words is like too many others: "It" and "Us" of one shop share most of the rest.
 FEWEST_WORDS = 20
 LINKS = ("http://", "https://", "//", "data:")
+# Characters that nobody sees: soft hyphen, joiners, directions, zero-width spaces, byte order,
+# variation selectors (the same emoji in colour or not), tags.
+INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]"
+)
+# What NFKC makes of the marks of Chinese and of typography. To compose a text takes ten times as
+# long as all the rest; after these, nearly every text is composed.
+FREQUENT = {
+    mark: normalized("NFKC", mark)
+    for mark in "\uff0c\uff1a\uff08\uff09\uff01\uff1b\uff1f\u2026\u00a0\u3000"
+}
 
 
 def text_of(
@@ -101,20 +113,6 @@ def _plain(value: Any) -> str:
     return str(value)
 
 
-# Characters that nobody sees: soft hyphen, joiners, directions, zero-width spaces, byte order,
-# variation selectors (the same emoji in colour or not), tags.
-INVISIBLE = re.compile(
-    "[\u00ad\u034f\u061c\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f"
-    "\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]"
-)
-# What NFKC makes of the marks of Chinese and of typography. To compose a text takes ten times as
-# long as all the rest; after these, nearly every text is composed.
-FREQUENT = {
-    mark: normalized("NFKC", mark)
-    for mark in "\uff0c\uff1a\uff08\uff09\uff01\uff1b\uff1f\u2026\u00a0\u3000"
-}
-
-
 @lru_cache(maxsize=2)  # a text is sketched, then searched for boilerplate
 def normal_text(text: str) -> str:
     """NFKC, case folded, without invisible characters, one space for all white space.
@@ -126,12 +124,9 @@ def normal_text(text: str) -> str:
         return " ".join(text.lower().split())
     for mark, plain in FREQUENT.items():
         text = text.replace(mark, plain)
-    folded = _composed(INVISIBLE.sub("", _composed(text)).casefold())
+    text = INVISIBLE.sub("", normalized("NFKC", text, MAX_CHARACTERS))
+    folded = normalized("NFKC", text.casefold(), MAX_CHARACTERS)
     return " ".join(folded.split())
-
-
-def _composed(text: str) -> str:
-    return normalized("NFKC", text, MAX_CHARACTERS)
 
 
 def code_points(text: str) -> CodePoints:

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from crawler.dedup.sketch import SUPERSHINGLES, Sketch
 
 VERSION = 1
+NAMES = ("characters", "words", "supershingles")
+# The paper's rule: 2 of 6 features agree.
+OF_SUPERSHINGLES = 2 / SUPERSHINGLES.values
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +33,14 @@ class Scheme:
     weighs: bool = False
 
 
-NAMES = ("characters", "words", "supershingles")
-# The paper's rule: 2 of 6 features agree.
-OF_SUPERSHINGLES = 2 / SUPERSHINGLES.values
-
-
 def scheme_of(name: str, threshold: float) -> Scheme:
     """The scheme of this name; the paper's has a threshold of its own."""
     if name == "supershingles":
         threshold = OF_SUPERSHINGLES
 
     def sketch(text: str) -> Sketch | None:
-        from crawler.dedup import signature as making  # machine code, where a text comes first
+        from crawler.dedup import signature  # machine code, where a text comes first
 
-        return getattr(making, f"by_{name}")(text)  # type: ignore[no-any-return]
+        return getattr(signature, f"by_{name}")(text)  # type: ignore[no-any-return]
 
     return Scheme(f"{name}-{VERSION}", threshold, sketch, weighs=name == "characters")

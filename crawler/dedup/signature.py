@@ -43,6 +43,13 @@ if TYPE_CHECKING:
 SEED = 1
 SCHEME = "affine32"
 HALF, WHOLE = 1 << 31, 1 << 32
+# Minima of one of the paper's features, and bits of the feature.
+GROUP, FEATURE_BITS = 14, 64
+# From which share of CJK characters on a text is cut as such, up to which as any other.
+CJK_FROM, CJK_TO = 0.4, 0.6
+# From how many words on a text has long bands, up to how many short ones.
+LONG_FROM, SHORT_TO = 40.0, 60.0
+CJK_A_WORD = 2
 
 
 @cache
@@ -63,9 +70,9 @@ def low_bytes(values: Values) -> Bytes:
     return values.astype(np.uint8)
 
 
-def similarity(one: Bytes, other: Bytes) -> float:
+def similarity(left: Bytes, right: Bytes) -> float:
     """Estimated Jaccard of two signatures of low bytes."""
-    return jaccard_of(np.count_nonzero(one == other) / one.size)
+    return jaccard_of(np.count_nonzero(left == right) / left.size)
 
 
 def as_datasketch(values: Values) -> MinHash:
@@ -89,20 +96,11 @@ def shingle_hash(shingle: bytes) -> int:
     return value
 
 
-GROUP = 14
-FEATURE_BITS = 64
-
-
 def features_of(hashes: Values) -> Bytes:
     """(48,) six features of 8 bytes of a set of 32-bit shingle hashes."""
     values = values_of(hashes, FEATURES * GROUP).view(np.uint8)
     tag = SUPERSHINGLES.code
     return band_keys(values, FEATURES, GROUP * 4, tag, FEATURE_BITS).view(np.uint8)
-
-
-CJK_FROM, CJK_TO = 0.4, 0.6
-LONG_FROM, SHORT_TO = 40.0, 60.0
-CJK_A_WORD = 2
 
 
 def by_characters(text: str) -> Sketch | None:
@@ -168,11 +166,11 @@ def _sketch(
     return Sketch(parts, bandings)
 
 
-def jaccard(one: str, other: str, shape: Shape) -> float:
+def jaccard(left: str, right: str, shape: Shape) -> float:
     """Shared shingles among all shingles of two texts; 0 where one is shorter than a shingle."""
     if shape == EXACT:
-        return float(normal_text(one) == normal_text(other))
-    first, second = (hashes_of(code_points(normal_text(text)), shape) for text in (one, other))
+        return float(normal_text(left) == normal_text(right))
+    first, second = (hashes_of(code_points(normal_text(text)), shape) for text in (left, right))
     if first is None or second is None:
         return 0.0
     a, b = np.unique(first), np.unique(second)

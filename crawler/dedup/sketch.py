@@ -52,8 +52,6 @@ SUPERSHINGLES = Shape(6, 5, words=True, values=6, value_size=8)
 SHAPES = {shape.code: shape for shape in (EXACT, OF_CJK, OF_CHARACTERS, OF_WORDS, SUPERSHINGLES)}
 
 SHORT, LONG = Banding(25, 5), Banding(16, 8)
-
-
 # Between posts of one source that share boilerplate: so alike has to be what else they have.
 OWN_LEAST = 0.4
 # Between other posts: so much of what a post has besides its boilerplate has to be in the other.
@@ -110,8 +108,7 @@ class Sketch:
     def bands(self) -> Keys:
         """All keys under which the text is found; keys of different shapes never meet."""
         keys = [_bands(shape, part, self.bandings) for shape, part in self.parts.items()]
-        if self.own is not None:
-            own = self.own
+        if (own := self.own) is not None:
             keys += [_bands(shape, part, own.bandings) for shape, part in own.parts.items()]
         return np.unique(np.concatenate(keys))
 
@@ -197,8 +194,17 @@ def _encoded(parts: dict[Shape, Bytes]) -> bytes:
     return b"".join(bytes([shape.code]) + part.tobytes() for shape, part in parts.items())
 
 
-def _likeness(some: dict[Shape, Bytes], others: dict[Shape, Bytes]) -> float:
-    return max((_alike(s, some[s], others[s]) for s in some.keys() & others.keys()), default=0.0)
+def _likeness(left: dict[Shape, Bytes], right: dict[Shape, Bytes]) -> float:
+    """Estimated Jaccard by the shape that shows more of it; 0 where they have none in common."""
+    most = 0.0
+    for shape in left.keys() & right.keys():
+        same = left[shape] == right[shape]
+        if shape.value_size == 1:
+            alike = jaccard_of(np.count_nonzero(same) / shape.values)
+        else:
+            alike = float(same.reshape(shape.values, shape.value_size).all(axis=1).mean())
+        most = max(most, alike)
+    return most
 
 
 def _bands(shape: Shape, part: Bytes, bandings: tuple[Banding, ...]) -> Keys:
@@ -224,13 +230,6 @@ def pair_keys(features: Bytes, bits: int) -> Keys:
     pairs = features.reshape(FEATURES, size)[PAIRS].reshape(len(PAIRS), -1)
     width = AGREEING * size
     return band_keys(np.ascontiguousarray(pairs).ravel(), len(PAIRS), width, PAIR_TAG, bits)
-
-
-def _alike(shape: Shape, one: Bytes, other: Bytes) -> float:
-    same = one == other
-    if shape.value_size == 1:
-        return jaccard_of(np.count_nonzero(same) / shape.values)
-    return float(same.reshape(shape.values, shape.value_size).all(axis=1).mean())
 
 
 def jaccard_of(agreeing: float) -> float:

@@ -136,7 +136,7 @@ async def check_mongodb(db: Database, config: Config) -> list[Finding]:
         return findings
     findings += judge_indexes(await indexes.lacking(db))
     # Whether crawls with these settings can compare posts with those that are stored.
-    wanted = dedup_index.asked_of(config)
+    wanted = dedup_index.wanted_meta(config)
     stored = await db.meta.find_one(dedup_index.META)
     if wanted is None or stored is None:
         return findings

@@ -39,7 +39,7 @@ from crawler.storage import (
     websub,
 )
 from crawler.storage.client import Database
-from crawler.storage.dedup import edits, flags, index
+from crawler.storage.dedup import claims, edits, flags
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.listings import Patterns
 from crawler.storage.retention import SizeLimits, measure
@@ -286,7 +286,7 @@ class Writer:
         }
         await edits.release(self._registry, list(emptied), now, emptied)
         candidates = [post for visit in batch for post in visit.candidates]
-        verdicts = await index.claim(self._registry, candidates, now)
+        verdicts = await claims.claim(self._registry, candidates, now)
         verdicts |= dict.fromkeys(emptied, ALONE)
         for visit in batch:
             visit.verdicts = verdicts

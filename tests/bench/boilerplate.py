@@ -34,8 +34,7 @@ from crawler.dedup.scheme import scheme_of
 from crawler.dedup.signature import jaccard
 from crawler.dedup.sketch import OF_CHARACTERS
 from crawler.storage.client import Document
-from crawler.storage.dedup import boilerplate
-from crawler.storage.dedup import index as claims
+from crawler.storage.dedup import boilerplate, claims
 from crawler.storage.dedup.index import opened
 from crawler.storage.dedup.named import temporary
 from crawler.storage.dedup.registry import Registry

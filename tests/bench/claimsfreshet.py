@@ -27,8 +27,7 @@ from crawler.dedup.sketch import Sketch
 from crawler.items import Fetched, Kind, Outcome, Target, Visit
 from crawler.storage import posts, sources
 from crawler.storage.client import Database, Document
-from crawler.storage.dedup import flags
-from crawler.storage.dedup import index as claims
+from crawler.storage.dedup import claims, flags
 from crawler.storage.dedup.index import opened
 from crawler.storage.dedup.registry import Bands, Registry
 from crawler.storage.embedded import EmbeddedServer

@@ -24,7 +24,7 @@ from crawler.dedup.model import Candidate, Verdicts
 from crawler.dedup.scheme import scheme_of
 from crawler.dedup.signature import jaccard
 from crawler.dedup.sketch import EXACT, Sketch
-from crawler.storage.dedup import index as claims
+from crawler.storage.dedup import claims
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.store import Store

@@ -9,7 +9,7 @@ from multiprocessing.synchronize import Barrier
 from random import Random
 
 from crawler.dedup.model import Candidate
-from crawler.storage.dedup import index as claims
+from crawler.storage.dedup import claims
 from tests.integration.claiming import NOW, candidate, edited, index, text
 
 GROUPS, PROCESSES, BATCH = 300, 4, 10

@@ -16,9 +16,7 @@ from crawler.config import Config
 from crawler.dedup.model import Candidate, Verdict, id_of
 from crawler.dedup.scheme import scheme_of
 from crawler.storage.client import Database
-from crawler.storage.dedup import edits as leaving
-from crawler.storage.dedup import flags
-from crawler.storage.dedup import index as claims
+from crawler.storage.dedup import claims, edits, flags
 from crawler.storage.dedup.index import opened
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.schema import prepare
@@ -78,7 +76,7 @@ class Posts:
 
         async def removed(db: Database, registry: Registry) -> None:
             query = {"_id": {"$in": list(keys)}}
-            await leaving.release_posts(db, registry, query, NOW)
+            await edits.release_posts(db, registry, query, NOW)
             await db.posts.delete_many(query)
 
         self.on(removed)

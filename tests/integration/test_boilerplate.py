@@ -14,8 +14,7 @@ import pytest
 from crawler.dedup.boilerplate import EAGER_POSTS, MIN_POSTS, sourced
 from crawler.dedup.model import Candidate
 from crawler.storage.client import Database
-from crawler.storage.dedup import boilerplate
-from crawler.storage.dedup import index as claims
+from crawler.storage.dedup import boilerplate, claims
 from crawler.storage.dedup.registry import Registry
 from tests.integration.claiming import NOW, SCHEME, Posts, edited, index, text
 from tests.integration.harness import Db, Freshet, Pages

@@ -164,7 +164,7 @@ def test_a_move_that_was_cut_off_is_repeated_or_undone(
         from crawler.storage.redis import open_redis
 
         async with opened(config) as db:
-            asked: Any = opening.asked_of(config)
+            asked: Any = opening.wanted_meta(config)
             noted = await opening._agree(db, asked)
             if steps == "named":
                 return

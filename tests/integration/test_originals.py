@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from crawler.dedup.model import rank_of
 from crawler.storage.client import Database
 from crawler.storage.dedup import candidates as comparing
-from crawler.storage.dedup import flags
-from crawler.storage.dedup import index as claims
+from crawler.storage.dedup import claims, flags
 from crawler.storage.dedup.registry import Registry
 from tests.conftest import Databases
 from tests.integration.claiming import HOUR, NOW, Posts, candidate, edited, text

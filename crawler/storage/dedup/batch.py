@@ -6,15 +6,13 @@ stores posts confirms them later. What is printed cannot be taken back, so it is
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 from crawler.dedup.model import ALONE, Candidate, Verdict, Verdicts
 from crawler.storage.client import Document
-from crawler.storage.dedup import edits as leaving
-from crawler.storage.dedup import index as claims
-from crawler.storage.dedup import signatures
+from crawler.storage.dedup import claims, edits, signatures
 from crawler.storage.dedup.registry import Registry
 
 
@@ -37,9 +35,16 @@ async def judge(
     emptied: keys of texts without anything to compare, which may have had something before
     now:     no other batch has this time
     """
-    await leaving.release(registry, emptied, now)
-    known = await _stored(registry, candidates, {"sketch": 1, "created": 1, "seen": 1})
-    new = [one for one in candidates if one.key not in known or _tells(one, known[one.key])]
+    await edits.release(registry, emptied, now)
+    rows = await _stored(registry, candidates, {"sketch": 1, "created": 1, "seen": 1})
+    # Those that tell more than what is stored of them.
+    new = [
+        candidate
+        for candidate in candidates
+        if (row := rows.get(candidate.key)) is None
+        or signatures.is_earlier(candidate, row)
+        or row["sketch"] != candidate.sketch.encode()
+    ]
     claimed = await claims.claim(registry, new, now)
     stored = await _stored(registry, candidates, {"at": 1, "cluster": 1})
     query = {"_id": {"$in": [row["cluster"] for row in stored.values() if "cluster" in row]}}
@@ -49,10 +54,14 @@ async def judge(
         for candidate in candidates
         if (cluster := clusters.get(stored.get(candidate.key, {}).get("cluster"))) is not None
     }
-    return Judged(
-        await _verdicts(registry, claimed, standing),
-        _replaced(clusters.values(), {key for key, row in stored.items() if row["at"] == now}, now),
-    )
+    # By each original of now the one that its cluster had before this batch, if it had one.
+    new_keys = {key for key, row in stored.items() if row["at"] == now}
+    replaced = {}
+    for cluster in clusters.values():
+        before = [change["was"] for change in cluster.get("changes", ()) if change["at"] == now]
+        if before and before[0] not in new_keys and before[0] != cluster["post"]:
+            replaced[cluster["post"]] = before[0]
+    return Judged(await _verdicts(registry, claimed, standing), replaced)
 
 
 async def _stored(
@@ -63,39 +72,22 @@ async def _stored(
     return {row["post"]: row async for row in registry.signatures.find(query, fields | {"post": 1})}
 
 
-def _tells(candidate: Candidate, stored: Document) -> bool:
-    """Whether a text tells more than what is stored of it."""
-    if signatures.is_earlier(candidate, stored):
-        return True
-    return bool(stored["sketch"] != candidate.sketch.encode())
-
-
 async def _verdicts(
     registry: Registry, claimed: Verdicts, standing: dict[Candidate, Document]
 ) -> Verdicts:
     """Verdicts by the clusters that texts are in now; those that are alone are left out."""
-    verdicts = {one.key: claimed.get(one.key, ALONE) for one in standing}
+    verdicts = {candidate.key: claimed.get(candidate.key, ALONE) for candidate in standing}
     stale = {
         cluster["original"]
-        for one, cluster in standing.items()
-        if cluster["post"] not in (one.key, verdicts[one.key].duplicate_of)
+        for candidate, cluster in standing.items()
+        if cluster["post"] not in (candidate.key, verdicts[candidate.key].duplicate_of)
     }
     originals = await signatures.by_id(registry, stale) if stale else {}
-    for one, cluster in standing.items():
-        if cluster["post"] == one.key:
-            verdicts[one.key] = Verdict(cluster=cluster["_id"])
+    for candidate, cluster in standing.items():
+        if cluster["post"] == candidate.key:
+            verdicts[candidate.key] = Verdict(cluster=cluster["_id"])
         elif cluster["original"] in originals:
             original = signatures.owner_of(originals[cluster["original"]])
-            alike = one.sketch.similarity(original.sketch)
-            verdicts[one.key] = Verdict(original.post, alike, cluster["_id"])
+            alike = candidate.sketch.similarity(original.sketch)
+            verdicts[candidate.key] = Verdict(original.post, alike, cluster["_id"])
     return verdicts
-
-
-def _replaced(clusters: Iterable[Document], new: Container[str], now: datetime) -> dict[str, str]:
-    """By each original of now the one that its cluster had before this batch, if it had one."""
-    found = {}
-    for cluster in clusters:
-        before = [change["was"] for change in cluster.get("changes", ()) if change["at"] == now]
-        if before and before[0] not in new and before[0] != cluster["post"]:
-            found[cluster["post"]] = before[0]
-    return found

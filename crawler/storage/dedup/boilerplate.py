@@ -56,8 +56,8 @@ class Weighing:
 async def weigh(registry: Registry, candidates: Sequence[Candidate], now: datetime) -> Weighing:
     """Learn from posts and take what is boilerplate by now out of their sketches."""
     tables = await learn(registry, candidates, now)
-    found = Weighing([_weighed(one, tables) for one in candidates])
-    return await _with_pending(registry, found, tables, candidates)
+    weighing = Weighing([_weighed(post, tables) for post in candidates])
+    return await _with_pending(registry, weighing, tables, candidates)
 
 
 async def weigh_copies(registry: Registry, copies: Iterable[tuple[Candidate, str]]) -> Weighing:
@@ -70,22 +70,22 @@ async def weigh_copies(registry: Registry, copies: Iterable[tuple[Candidate, str
     """
     tables: dict[str, Table] = {}
     originals = set[str]()
-    for one, original in sorted(copies, key=lambda copy: (copy[0].created, copy[0].key)):
-        table = registry.tables.get(one.text.source) if one.text is not None else None
-        if table is None or one.text is None:
+    for copy, original in sorted(copies, key=lambda pair: (pair[0].created, pair[0].key)):
+        table = registry.tables.get(copy.text.source) if copy.text is not None else None
+        if table is None or copy.text is None:
             continue
         tables[table.source] = table
         before = table.version
-        if one.key not in table.posts:
-            table.learn(one.key, one.text)
+        if copy.key not in table.posts:
+            table.learn(copy.key, copy.text)
         # The original may have been compared when less was known.
-        if one.sketch.own is not None or table.version > before:
+        if copy.sketch.own is not None or table.version > before:
             originals.add(original)
     # The first posts of a source are those that are taken for copies: they must not be lost.
     due = [
-        one
-        for one in tables.values()
-        if one.taught and (one.is_new or one.has_news or _is_due(one))
+        table
+        for table in tables.values()
+        if table.taught and (table.is_new or table.has_news or _is_due(table))
     ]
     tables |= await _store(registry, due)
     return await _with_pending(registry, Weighing([]), tables, (), originals)
@@ -93,23 +93,23 @@ async def weigh_copies(registry: Registry, copies: Iterable[tuple[Candidate, str
 
 async def _with_pending(
     registry: Registry,
-    found: Weighing,
+    weighing: Weighing,
     tables: dict[str, Table],
     given: Iterable[Candidate],
     originals: Collection[str] = (),
 ) -> Weighing:
     """Add the posts that have to be compared again."""
-    keys = {one.key for one in given}
+    keys = {post.key for post in given}
     due = {post for table in tables.values() for post in table.pending}.union(originals) - keys
     for candidate in await registry.read_again(sorted(due)) if registry.read_again and due else []:
         keys.add(candidate.key)
         # An original may be of a source that nothing was learned of.
         if candidate.text is not None and candidate.text.source in tables:
-            found.candidates.append(replace(_weighed(candidate, tables), edited=True))
+            weighing.candidates.append(replace(_weighed(candidate, tables), edited=True))
     for source, table in tables.items():
         if done := {post: table.pending[post] for post in table.pending.keys() & keys}:
-            found.again[source] = done
-    return found
+            weighing.again[source] = done
+    return weighing
 
 
 def _weighed(candidate: Candidate, tables: dict[str, Table]) -> Candidate:
@@ -129,20 +129,20 @@ async def learn(
     stored when a source has as many new posts as are stored of it, and by `store`.
     """
     texts: defaultdict[str, list[tuple[Candidate, Sourced]]] = defaultdict(list)
-    for one in sorted(candidates, key=lambda one: (one.created, one.key)):
-        if one.text is not None:
-            texts[one.text.source].append((one, one.text))
+    for candidate in sorted(candidates, key=lambda post: (post.created, post.key)):
+        if candidate.text is not None:
+            texts[candidate.text.source].append((candidate, candidate.text))
     if registry.boilerplate is None or not texts:
         return {}
-    tables = await _read(registry, texts.keys())
+    tables = await tables_of(registry, texts.keys())
     for source, table in tables.items():
-        for one, text in texts[source]:
-            if table.wants(one.key, one.id):
-                table.learn(one.key, text)
+        for candidate, text in texts[source]:
+            if table.wants(candidate.key, candidate.id):
+                table.learn(candidate.key, text)
         table.at = now
         registry.tables.pop(source, None)
         registry.tables[source] = table
-    due = [one for one in tables.values() if one.has_news or _is_due(one)]
+    due = [table for table in tables.values() if table.has_news or _is_due(table)]
     tables |= await _store(registry, due)
     if (more := len(registry.tables) - MAX_TABLES) > 0:
         await store(registry, list(registry.tables)[:more])
@@ -158,7 +158,7 @@ async def store(registry: Registry, sources: Iterable[str] | None = None) -> Non
     """Store what was learned of sources and forget them here; of all without `sources`."""
     names = list(registry.tables) if sources is None else sources
     tables = [registry.tables[name] for name in names]
-    await _store(registry, [one for one in tables if one.taught])
+    await _store(registry, [table for table in tables if table.taught])
     for table in tables:
         del registry.tables[table.source]
 
@@ -180,12 +180,7 @@ async def forget(db: Database, spider: str, feed: str | None = None) -> None:
     await db.boilerplate.delete_many({"_id": f"{spider} {feed}" if feed is not None else of_all})
 
 
-async def tables_of(registry: Registry, sources: Iterable[str]) -> dict[str, Table]:
-    """Return what is known of these sources."""
-    return await _read(registry, set(sources))
-
-
-async def _read(registry: Registry, sources: Collection[str]) -> dict[str, Table]:
+async def tables_of(registry: Registry, sources: Collection[str]) -> dict[str, Table]:
     """The tables of sources as they are stored, with what this process has learned since."""
     assert registry.boilerplate is not None
     kept = {source: registry.tables[source] for source in sources if source in registry.tables}
@@ -207,15 +202,18 @@ async def _read(registry: Registry, sources: Collection[str]) -> dict[str, Table
 
 async def _read_stored(registry: Registry, sources: Sequence[str]) -> list[Table]:
     assert registry.boilerplate is not None
-    found = registry.boilerplate.find({"_id": {"$in": list(sources)}})
-    return [_table_of(row) async for row in found]
-
-
-def _table_of(row: Document) -> Table:
-    posts = {one["post"]: np.frombuffer(one["marks"], "<u4") for one in row["posts"]}
-    pending = {one["post"]: one["version"] for one in row["pending"]}
-    common = np.frombuffer(row["common"], "<u4")
-    return Table(row["_id"], row["version"], posts, common, pending, row["at"], row["revision"])
+    return [
+        Table(
+            row["_id"],
+            row["version"],
+            {post["post"]: np.frombuffer(post["marks"], "<u4") for post in row["posts"]},
+            np.frombuffer(row["common"], "<u4"),
+            {post["post"]: post["version"] for post in row["pending"]},
+            row["at"],
+            row["revision"],
+        )
+        async for row in registry.boilerplate.find({"_id": {"$in": list(sources)}})
+    ]
 
 
 async def _store(registry: Registry, tables: Sequence[Table]) -> dict[str, Table]:
@@ -227,7 +225,7 @@ async def _store(registry: Registry, tables: Sequence[Table]) -> dict[str, Table
         if not lost:
             return changed
         waiting = []
-        for table in await _read_stored(registry, [one.source for one in lost]):
+        for table in await _read_stored(registry, [table.source for table in lost]):
             table.take_over(registry.tables[table.source])
             table.at = registry.tables[table.source].at
             registry.tables[table.source] = changed[table.source] = table
@@ -245,7 +243,7 @@ async def _write(registry: Registry, tables: Sequence[Table]) -> list[Table]:
         failed = set[int]()
         try:
             done = await registry.boilerplate.bulk_write(
-                [_update_of(one) for one in some], ordered=False
+                [_update_of(table) for table in some], ordered=False
             )
         except BulkWriteError as error:
             problems = error.details["writeErrors"]
@@ -254,7 +252,7 @@ async def _write(registry: Registry, tables: Sequence[Table]) -> list[Table]:
             failed = {problem["index"] for problem in problems}
         else:
             if done.upserted_count:
-                await _bound(registry)
+                await _drop_oldest(registry)
         for index, table in enumerate(some):
             if index in failed:
                 lost.append(table)
@@ -281,7 +279,7 @@ def _update_of(table: Table) -> UpdateOne:
     return UpdateOne({"_id": table.source, "revision": table.revision}, update, upsert=True)
 
 
-async def _bound(registry: Registry) -> None:
+async def _drop_oldest(registry: Registry) -> None:
     """Forget the sources that nothing was learned of for the longest time."""
     assert registry.boilerplate is not None
     more = await registry.boilerplate.estimated_document_count() - MAX_SOURCES

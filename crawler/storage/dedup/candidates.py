@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from crawler.dedup import post_text as compared
+from crawler.dedup import post_text
 from crawler.dedup.boilerplate import Sourced
 from crawler.dedup.model import Candidate, created_at, id_of
 from crawler.dedup.scheme import Scheme
@@ -23,13 +23,13 @@ FIELDS = (
 def compared_text(post: Document) -> str:
     """What says whether a post is the same as another."""
     title, fields = _content(post)
-    return compared.text_of(title, post.get("text"), fields, post.get("compare"))
+    return post_text.text_of(title, post.get("text"), fields, post.get("compare"))
 
 
 def sketch_of(post: Document, scheme: Scheme) -> Sketch | None:
     """The sketch of a post; None where it has no text."""
     title, fields = _content(post)
-    return compared.sketch_of(scheme, title, post.get("text"), fields, post.get("compare"))
+    return post_text.sketch_of(scheme, title, post.get("text"), fields, post.get("compare"))
 
 
 def candidate_of(post: Document, scheme: Scheme) -> Candidate | None:
@@ -39,7 +39,7 @@ def candidate_of(post: Document, scheme: Scheme) -> Candidate | None:
         return None
     item = id_of(post["item"]) if post.get("item") else None
     text = sourced_of(post) if scheme.weighs else None
-    origin = compared.source_of(
+    origin = post_text.source_of(
         post["spider"], post.get("feed") or post.get("url") or "", is_feed="feed" in post
     )
     return Candidate(
@@ -51,7 +51,7 @@ def candidate_of(post: Document, scheme: Scheme) -> Candidate | None:
 def sourced_of(post: Document) -> Sourced | None:
     """The text of a post with its source; None where no boilerplate is looked for in it."""
     title, fields = _content(post)
-    return compared.sourced_text(
+    return post_text.sourced_text(
         source_of(post), title, post.get("text"), fields, post.get("compare")
     )
 
@@ -60,23 +60,27 @@ def source_of(post: Document) -> str:
     """The source of a post's text: the feed, or the host of the page, that it was read from."""
     page = post.get("page")
     if page and page["at"] >= post.get("changed_at", page["at"]):
-        return compared.source_of(post["spider"], page.get("url") or "", is_feed=False)
+        return post_text.source_of(post["spider"], page.get("url") or "", is_feed=False)
     url = post.get("feed") or post.get("url") or ""
-    return compared.source_of(post["spider"], url, is_feed="feed" in post)
+    return post_text.source_of(post["spider"], url, is_feed="feed" in post)
 
 
 async def candidates_of(db: Database, scheme: Scheme, keys: Sequence[str]) -> list[Candidate]:
-    """Those of these posts that are stored and have a text, as they are compared."""
-    found = db.posts.find({"_id": {"$in": list(keys)}}, FIELDS)
-    made = [candidate_of(post, scheme) async for post in found]
-    return [one for one in made if one is not None]
+    """Those of these posts that are stored and have a text, as they are post_text."""
+    cursor = db.posts.find({"_id": {"$in": list(keys)}}, FIELDS)
+    candidates = [candidate_of(post, scheme) async for post in cursor]
+    return [candidate for candidate in candidates if candidate is not None]
 
 
 def created_of(post: Document) -> datetime:
     """When a post was written, by its own word as far as that can be."""
     seen = post["first_seen"]
-    dates = [post.get("published"), *(_date(fields) for fields in _all_fields(post))]
-    return min(created_at(date, seen) for date in dates)
+    created = created_at(post.get("published"), seen)
+    for holder in (post, post.get("page") or {}):
+        date = (holder.get("fields") or {}).get("published")
+        if isinstance(date, datetime):
+            created = min(created, created_at(date, seen))
+    return created
 
 
 def _content(post: Document) -> tuple[str | None, Mapping[str, Any]]:
@@ -86,12 +90,3 @@ def _content(post: Document) -> tuple[str | None, Mapping[str, Any]]:
         fields = as_texts(page.get("fields") or {}, page.get("markup") or ())
         return fields.get("title"), fields
     return post.get("title"), as_texts(post.get("fields") or {}, post.get("markup") or ())
-
-
-def _all_fields(post: Document) -> list[Mapping[str, Any]]:
-    return [post.get("fields") or {}, (post.get("page") or {}).get("fields") or {}]
-
-
-def _date(fields: Mapping[str, Any]) -> datetime | None:
-    date = fields.get("published")
-    return date if isinstance(date, datetime) else None

@@ -19,7 +19,7 @@ from typing import Any
 from bson import ObjectId
 from pymongo import UpdateOne
 
-from crawler.dedup.model import ALONE, Candidate, Owner, Verdict, id_of
+from crawler.dedup.model import ALONE, Owner, Verdict, id_of
 from crawler.storage.client import Document
 from crawler.storage.dedup import signatures
 from crawler.storage.dedup.registry import Member, Registry
@@ -28,6 +28,9 @@ from crawler.storage.dedup.registry import Member, Registry
 LEAD, ORDER = ("rank", "created", "seen", "post"), ("created", "seen", "post")
 KEPT_CHANGES = 100
 ELECTIONS = 20
+# In an update: always, and where the cluster has no original yet.
+_ALWAYS: Document = {"$literal": True}
+_NONE: Document = {"$eq": [{"$type": "$original"}, "missing"]}
 
 
 async def standing(
@@ -36,9 +39,9 @@ async def standing(
     """What posts are that are stored with a cluster: alone where that has no document."""
     if not members:
         return {}
-    found = await there(registry, {cluster for _, cluster in members})
-    alone = dict.fromkeys((one.key for one, cluster in members if cluster not in found), ALONE)
-    return alone | await verdicts(registry, [one for one in members if one[1] in found], now)
+    existing = await there(registry, {cluster for _, cluster in members})
+    alone = dict.fromkeys((post.key for post, to in members if to not in existing), ALONE)
+    return alone | await verdicts(registry, [pair for pair in members if pair[1] in existing], now)
 
 
 async def verdicts(
@@ -48,24 +51,40 @@ async def verdicts(
     if not members:
         return {}
     joining = [
-        Owner(one.id, one.key, one.created, one.sketch, to, None, one.seen, one.source)
-        for one, to in members
+        Owner(post.id, post.key, post.created, post.sketch, to, None, post.seen, post.source)
+        for post, to in members
     ]
-    await _enter(registry, joining, now)
-    found = await _with_originals(registry, {cluster for _, cluster in members}, now)
-    return {one.key: _verdict(one, found.get(cluster), cluster) for one, cluster in members}
-
-
-async def _enter(registry: Registry, joining: Sequence[Owner], now: datetime) -> None:
-    """Propose posts, after those that have been in their clusters without a document."""
-    clusters, ids = {one.cluster for one in joining}, [one.id for one in joining]
-    new = clusters - await there(registry, clusters)
-    before = await _firsts(registry, {"cluster": {"$in": list(new)}, "_id": {"$nin": ids}})
+    ids = {cluster for _, cluster in members}
+    # Proposed after those that have been in their clusters without a document.
+    new = ids - await there(registry, ids)
+    own = [owner.id for owner in joining]
+    before = await _firsts(registry, {"cluster": {"$in": list(new)}, "_id": {"$nin": own}})
     made = await _propose(registry, before, now) | await _propose(registry, joining, now)
     # Who was stored between these questions has not seen the cluster yet.
-    known = {one.id for one in before}.union(ids)
+    proposed = {owner.id for owner in before}.union(own)
     late = await _firsts(registry, {"cluster": {"$in": list(made)}})
-    await _propose(registry, [one for one in late if one.id not in known], now)
+    await _propose(registry, [owner for owner in late if owner.id not in proposed], now)
+    originals = {}
+    rows = await current(registry, ids, now)
+    stored = await signatures.by_id(registry, set().union(*map(_needed, rows)))
+    for row in rows:
+        if all(stored.get(id_, {}).get("cluster") == row["_id"] for id_ in _needed(row)):
+            originals[row["_id"]] = signatures.owner_of(stored[row["original"]])
+    for cluster in ids - originals.keys():
+        # It, or what its source led by, has gone.
+        if (elected := await elect(registry, cluster, now)) is not None:
+            originals[cluster] = elected
+    result = {}
+    for post, cluster in members:
+        original = originals.get(cluster)
+        if original is None:
+            result[post.key] = ALONE
+        elif original.id == post.id or is_source(post.item, original.item):
+            result[post.key] = Verdict(cluster=cluster)
+        else:
+            alike = post.sketch.similarity(original.sketch)
+            result[post.key] = Verdict(original.post, alike, cluster)
+    return result
 
 
 async def there(registry: Registry, clusters: Collection[ObjectId]) -> set[ObjectId]:
@@ -95,8 +114,8 @@ async def _firsts(registry: Registry, query: Document) -> list[Owner]:
         {"$sort": {"leads": 1}},
         {"$group": {"_id": "$_id.cluster", "first": {"$first": "$$ROOT"}}},
     ]  # fmt: skip
-    found = await registry.signatures.aggregate(stages, allowDiskUse=True)
-    firsts = [row["first"] async for row in found]
+    cursor = await registry.signatures.aggregate(stages, allowDiskUse=True)
+    firsts = [row["first"] async for row in cursor]
     earliest = {row["earliest"]["_id"]: row["earliest"] for row in firsts}
     leading = {id_of(row["leads"]["post"]) for row in firsts} - earliest.keys()
     others = (await signatures.by_id(registry, leading)).values() if leading else ()
@@ -109,14 +128,6 @@ def is_source(item: int | None, original: int | None) -> bool:
     return item is not None and item == original
 
 
-def _verdict(candidate: Candidate, original: Owner | None, cluster: ObjectId) -> Verdict:
-    if original is None:
-        return ALONE
-    if original.id == candidate.id or is_source(candidate.item, original.item):
-        return Verdict(cluster=cluster)
-    return Verdict(original.post, candidate.sketch.similarity(original.sketch), cluster)
-
-
 async def _propose(registry: Registry, members: Iterable[Owner], now: datetime) -> set[ObjectId]:
     """Each member becomes the original of its cluster if that is its place, or there is none.
 
@@ -126,41 +137,38 @@ async def _propose(registry: Registry, members: Iterable[Owner], now: datetime) 
     Where another source takes the lead, its posts that came before have no part in that: the
     document says so, until the earliest of them was proposed too.
     """
+    # Of each cluster and source only the post by which it leads, and the earliest.
+    leading: dict[tuple[ObjectId, int], Owner] = {}
+    earliest: dict[tuple[ObjectId, int], Owner] = {}
+    for member in members:
+        for firsts, at in ((leading, 0), (earliest, 1)):
+            held = firsts.setdefault((member.cluster, member.source), member)
+            if _keys(registry, member)[at] < _keys(registry, held)[at]:
+                firsts[member.cluster, member.source] = member
+    proposed = {owner.id: owner for owner in (*leading.values(), *earliest.values())}
     updates = []
-    for one in _worth_proposing(registry, members):
-        lead, order = ({"$literal": key} for key in _keys(registry, one))
-        same, leads = {"$eq": ["$source", one.source]}, {"$gt": ["$lead", lead]}
+    for owner in proposed.values():
+        lead, order = ({"$literal": key} for key in _keys(registry, owner))
+        same, leads = {"$eq": ["$source", owner.source]}, {"$gt": ["$lead", lead]}
         takes = {"$cond": [same, {"$gt": ["$order", order]}, leads]}
-        change = _change(registry, one, now, "an earlier one came late", {"$or": [_NONE, takes]})
+        change = _change(registry, owner, now, "an earlier one came late", {"$or": [_NONE, takes]})
         ahead = {"$or": [_NONE, leads]}
         overtakes = {"$and": [{"$not": [_NONE]}, {"$not": [same]}, leads]}
         change |= {
             "lead": {"$cond": [ahead, lead, "$lead"]},
-            "source": {"$cond": [ahead, one.source, "$source"]},
+            "source": {"$cond": [ahead, owner.source, "$source"]},
             "overtaken": {"$cond": [overtakes, True, "$overtaken"]},
         }
-        updates.append(UpdateOne({"_id": one.cluster}, [{"$set": change}], upsert=True))
+        updates.append(UpdateOne({"_id": owner.cluster}, [{"$set": change}], upsert=True))
     if not updates:
         return set()
     done = await registry.clusters.bulk_write(updates, ordered=False)
     return set((done.upserted_ids or {}).values())
 
 
-def _worth_proposing(registry: Registry, members: Iterable[Owner]) -> list[Owner]:
-    """Of each cluster and source the post by which it leads, and the earliest."""
-    leading: dict[tuple[ObjectId, int], Owner] = {}
-    earliest: dict[tuple[ObjectId, int], Owner] = {}
-    for one in members:
-        for found, at in ((leading, 0), (earliest, 1)):
-            held = found.setdefault((one.cluster, one.source), one)
-            if _keys(registry, one)[at] < _keys(registry, held)[at]:
-                found[one.cluster, one.source] = one
-    return list({one.id: one for one in (*leading.values(), *earliest.values())}.values())
-
-
-def _keys(registry: Registry, one: Owner) -> tuple[list[Any], list[Any]]:
+def _keys(registry: Registry, owner: Owner) -> tuple[list[Any], list[Any]]:
     """By what a post makes its source lead, and by what it is ordered within that."""
-    values = {**signatures.times_of(registry, one), "post": one.post}
+    values = {**signatures.times_of(registry, owner), "post": owner.post}
     return [values[name] for name in LEAD], [values[name] for name in ORDER]
 
 
@@ -177,42 +185,22 @@ async def current(registry: Registry, ids: Collection[ObjectId], now: datetime) 
     return await registry.clusters.find(query).to_list(None) if overtaken else rows
 
 
-_ALWAYS: Document = {"$literal": True}
-_NONE: Document = {"$eq": [{"$type": "$original"}, "missing"]}
-
-
 def _change(
-    registry: Registry, one: Owner, now: datetime, why: str, condition: Document
+    registry: Registry, owner: Owner, now: datetime, why: str, condition: Document
 ) -> Document:
     """Values that make a post the original under a condition, and note it if it was not."""
-    change = {"at": now, "was": "$post", "post": {"$literal": one.post}, "why": why}
+    change = {"at": now, "was": "$post", "post": {"$literal": owner.post}, "why": why}
     noted = {"$concatArrays": [{"$ifNull": ["$changes", []]}, [change]]}
-    same = {"$or": [_NONE, {"$eq": ["$original", one.id]}]}
+    same = {"$or": [_NONE, {"$eq": ["$original", owner.id]}]}
     fields = {
         "changes": {"$cond": [same, "$changes", {"$slice": [noted, -KEPT_CHANGES]}]},
-        "original": one.id,
-        "post": {"$literal": one.post},
-        "created": one.created,
-        "order": {"$literal": _keys(registry, one)[1]},
+        "original": owner.id,
+        "post": {"$literal": owner.post},
+        "created": owner.created,
+        "order": {"$literal": _keys(registry, owner)[1]},
         "unsettled": True,
     }
     return {name: {"$cond": [condition, value, f"${name}"]} for name, value in fields.items()}
-
-
-async def _with_originals(
-    registry: Registry, clusters: Iterable[ObjectId], now: datetime
-) -> dict[ObjectId, Owner]:
-    """The original of each cluster, another where it, or what its source led by, has gone."""
-    wanted, found = set(clusters), {}
-    rows = await current(registry, wanted, now)
-    stored = await signatures.by_id(registry, set().union(*map(_needed, rows)))
-    for row in rows:
-        if all(stored.get(id_, {}).get("cluster") == row["_id"] for id_ in _needed(row)):
-            found[row["_id"]] = signatures.owner_of(stored[row["original"]])
-    for cluster in wanted - found.keys():
-        if (elected := await elect(registry, cluster, now)) is not None:
-            found[cluster] = elected
-    return found
 
 
 def _needed(row: Document) -> set[int]:
@@ -237,8 +225,8 @@ async def elect(registry: Registry, cluster: ObjectId, now: datetime) -> Owner |
             await registry.clusters.delete_one(of_then)
             return None
         if row is not None:
-            leading = min(heirs, key=lambda one: _keys(registry, one)[0])
-            earliest = min(heirs, key=lambda one: _keys(registry, one)[1])
+            leading = min(heirs, key=lambda heir: _keys(registry, heir)[0])
+            earliest = min(heirs, key=lambda heir: _keys(registry, heir)[1])
             is_there = row["original"] in stored
             why = "the first of its source has gone" if is_there else "the original has gone"
             change = _change(registry, earliest, now, why, _ALWAYS) | {
@@ -292,11 +280,11 @@ async def settled(registry: Registry, shown: Mapping[ObjectId, Document]) -> set
     if not shown:
         return set()
     unset = {"$unset": {"unsettled": ""}}
-    said = [
+    updates = [
         UpdateOne({"_id": id_, "original": row["original"]}, unset) for id_, row in shown.items()
     ]
-    done = await registry.clusters.bulk_write(said, ordered=False)
-    if done.matched_count == len(said):
+    done = await registry.clusters.bulk_write(updates, ordered=False)
+    if done.matched_count == len(updates):
         return set()
     query = {"_id": {"$in": list(shown)}, "unsettled": {"$exists": True}}
     return set(await registry.clusters.distinct("_id", query))

@@ -1,9 +1,11 @@
-"""Posts that leave: their bands are free again, and where one was the original the next is."""
+"""Posts that leave the index, or are edited.
+
+The bands of a post that leaves are free again, and where it was the original the next one is.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 
 from bson import Binary, ObjectId
@@ -68,18 +70,18 @@ async def release(
     for some in in_batches(keys, BATCH):
         waiting: Collection[int] = [id_of(key) for key in some]
         for _ in range(ROUNDS):
-            found = await signatures.by_id(registry, waiting)
-            rows = [row for id_, row in found.items() if not _is_newer(row, numbers.get(id_, {}))]
+            stored = await signatures.by_id(registry, waiting)
+            rows = [
+                row
+                for id_, row in stored.items()
+                if not any(row.get(name, 0) > n for name, n in numbers.get(id_, {}).items())
+            ]
             if not rows:
                 break
             gone = await forget(registry, rows, now)
             touched |= {row["cluster"] for row in rows if "cluster" in row}
             waiting = {row["_id"] for row in rows} - {row["_id"] for row in gone}
     return await clusters.there(registry, touched)
-
-
-def _is_newer(row: Document, fences: Mapping[str, int]) -> bool:
-    return any(row.get(name, 0) > number for name, number in fences.items())
 
 
 async def forget(registry: Registry, rows: Sequence[Document], now: datetime) -> list[Document]:
@@ -110,26 +112,20 @@ async def forget(registry: Registry, rows: Sequence[Document], now: datetime) ->
     return gone
 
 
-@dataclass(frozen=True, slots=True)
-class Edited:
-    """What an edit comes to. strays: signatures of copies that the post resembles no more."""
+async def judge(
+    registry: Registry, candidate: Candidate, stored: Document
+) -> tuple[bool, list[Document]]:
+    """Whether an edited post stays in its cluster, and the copies that it resembles no more.
 
-    stays: bool
-    strays: list[Document] = field(default_factory=list)
-
-
-async def judge(registry: Registry, candidate: Candidate, stored: Document) -> Edited:
-    """Whether a post belongs to its cluster still.
-
-    A copy does if it resembles the original; the original if a copy resembles it.
+    A copy belongs there if it resembles the original; the original if a copy resembles it.
     """
     cluster = stored.get("cluster")
     if cluster is None:
-        return Edited(stays=False)
+        return False, []
     row = await registry.clusters.find_one({"_id": cluster})
     if row is None or row["original"] != candidate.id:
         original = (await signatures.by_id(registry, [row["original"]])) if row else {}
-        return Edited(any(_alike(registry, candidate, one) for one in original.values()))
+        return any(_alike(registry, candidate, row) for row in original.values()), []
     strays, stay = [], False
     query = {"cluster": cluster, "_id": {"$ne": candidate.id}}
     async for member in registry.signatures.find(query, signatures.OF_OWNER):
@@ -137,7 +133,7 @@ async def judge(registry: Registry, candidate: Candidate, stored: Document) -> E
             stay = True
         else:
             strays.append(member)
-    return Edited(stay, strays if stay else [])
+    return stay, strays if stay else []
 
 
 def _alike(registry: Registry, candidate: Candidate, stored: Document) -> bool:
@@ -158,10 +154,10 @@ async def let_go(registry: Registry, strays: Sequence[Document], now: datetime) 
         stored = await signatures.by_id(registry, [row["_id"] for row in strays])
         # Those that were seen as they are have another fence, and nothing else.
         strays = [
-            found
+            now_stored
             for row in strays
-            if (found := stored.get(row["_id"])) is not None
-            and all(found.get(name) == row.get(name) for name in ("cluster", "sketch"))
+            if (now_stored := stored.get(row["_id"])) is not None
+            and all(now_stored.get(name) == row.get(name) for name in ("cluster", "sketch"))
         ]
     return [signatures.owner_of(row).claimed_again() for row in gone]
 

@@ -58,13 +58,15 @@ async def confirm(
 
     written: posts that show their verdict; others had theirs changed by an edit of these
     """
-    await show(db, {key: one for key, one in verdicts.items() if key not in written})
+    await show(db, {key: verdict for key, verdict in verdicts.items() if key not in written})
     members, unsettled = await _to_compare(registry, verdicts)
     now = await _clusters(registry, set(members.values()))
     doubtful = {
         key: cluster
         for key, cluster in members.items()
-        if cluster in now and not _holds(key, verdicts[key], now[cluster])
+        if cluster in now
+        and (verdicts[key].cluster, verdicts[key].duplicate_of or key)
+        != (cluster, now[cluster]["post"])
     }
     sources = await _sources(registry, verdicts, doubtful, now) if doubtful else set()
     stale = {cluster for key, cluster in doubtful.items() if key not in sources}
@@ -102,16 +104,16 @@ async def _to_compare(
         {"$project": {"post": 1, "cluster": 1}},
         {"$unionWith": unsettled},
     ])  # fmt: skip
-    found = await cursor.to_list(None)
-    members = {row["post"]: row["cluster"] for row in found if "post" in row}
-    return members, {row["_id"] for row in found if "post" not in row}
+    rows = await cursor.to_list(None)
+    members = {row["post"]: row["cluster"] for row in rows if "post" in row}
+    return members, {row["_id"] for row in rows if "post" not in row}
 
 
 async def _clusters(registry: Registry, ids: Collection[ObjectId]) -> dict[ObjectId, Document]:
     if not ids:
         return {}
-    found = registry.clusters.find({"_id": {"$in": list(ids)}}, {"post": 1, "original": 1})
-    return {row["_id"]: row async for row in found}
+    cursor = registry.clusters.find({"_id": {"$in": list(ids)}}, {"post": 1, "original": 1})
+    return {row["_id"]: row async for row in cursor}
 
 
 async def _sources(
@@ -121,25 +123,19 @@ async def _sources(
     now: Mapping[ObjectId, Document],
 ) -> set[str]:
     """Those of these members that rightly say that they are originals, as sources of one item."""
-    said = {
-        key: cluster
+    ids = {
+        key: (id_of(key), now[cluster]["original"])
         for key, cluster in members.items()
         if verdicts[key].is_original and verdicts[key].cluster == cluster
     }
-    ids = {key: (id_of(key), now[cluster]["original"]) for key, cluster in said.items()}
     query = {"_id": {"$in": [id_ for pair in ids.values() for id_ in pair]}}
-    found = registry.signatures.find(query, {"item": 1})
-    items = {row["_id"]: row.get("item") async for row in found}
+    cursor = registry.signatures.find(query, {"item": 1})
+    items = {row["_id"]: row.get("item") async for row in cursor}
     return {
         key
         for key, (own, original) in ids.items()
         if clusters.is_source(items.get(own), items.get(original))
     }
-
-
-def _holds(key: str, verdict: Verdict, cluster: Document) -> bool:
-    said = (verdict.cluster, verdict.duplicate_of or key)
-    return said == (cluster["_id"], cluster["post"])
 
 
 async def settle_all(db: Database, registry: Registry) -> None:
@@ -154,47 +150,43 @@ async def settle(db: Database, registry: Registry, wanted: Collection[ObjectId])
     for _ in range(TRIES):
         if not wanted:
             return
-        found = await clusters.current(registry, wanted, datetime.now(UTC))
-        originals = await signatures.by_id(registry, [row["original"] for row in found])
+        stored = await clusters.current(registry, wanted, datetime.now(UTC))
+        originals = await signatures.by_id(registry, [row["original"] for row in stored])
         rows = {
             row["_id"]: row
-            for row in found
+            for row in stored
             if originals.get(row["original"], {}).get("cluster") == row["_id"]
         }
         # Else whoever released the original elects the next, unless that was interrupted.
-        for row in found:
+        for row in stored:
             if row["_id"] not in rows:
                 await clusters.elect(registry, row["_id"], datetime.now(UTC))
         owners = {id_: signatures.owner_of(originals[row["original"]]) for id_, row in rows.items()}
-        await _settle_members(db, registry, rows, owners)
-        others = {row["_id"] for row in found} - rows.keys()
+        cursor = registry.signatures.find({"cluster": {"$in": list(rows)}}, signatures.OF_OWNER)
+        while members := await cursor.to_list(BATCH):
+            await show(
+                db,
+                {
+                    member["post"]: _verdict(
+                        member, rows[member["cluster"]], owners[member["cluster"]]
+                    )
+                    for member in members
+                },
+            )
+        others = {row["_id"] for row in stored} - rows.keys()
         others |= await _settle_others(db, registry, wanted)
         wanted = others | await clusters.settled(registry, rows)
-
-
-async def _settle_members(
-    db: Database,
-    registry: Registry,
-    rows: Mapping[ObjectId, Document],
-    originals: Mapping[ObjectId, Owner],
-) -> None:
-    def verdict(member: Document) -> Verdict:
-        cluster = member["cluster"]
-        return _verdict(member, rows[cluster], originals[cluster])
-
-    cursor = registry.signatures.find({"cluster": {"$in": list(rows)}}, signatures.OF_OWNER)
-    while members := await cursor.to_list(BATCH):
-        await show(db, {one["post"]: verdict(one) for one in members})
 
 
 async def _settle_others(
     db: Database, registry: Registry, wanted: Collection[ObjectId]
 ) -> set[ObjectId]:
-    """Bring posts into line that show these clusters but are in none of them; theirs, if any.
+    """Bring posts into line that show these clusters but are in none of them.
 
-    Whoever took them out may have been interrupted before they showed it.
+    Whoever took them out may have been interrupted before they showed it. Returns the clusters
+    that they are in, if any.
     """
-    theirs: set[ObjectId] = set()
+    now_in: set[ObjectId] = set()
     cursor = db.posts.find({"cluster": {"$in": list(wanted)}}, {"cluster": 1}).batch_size(BATCH)
     while rows := await cursor.to_list(BATCH):
         stored = await signatures.by_id(registry, [id_of(row["_id"]) for row in rows])
@@ -204,8 +196,8 @@ async def _settle_others(
             for key, cluster in shown.items()
             if stored.get(id_of(key), {}).get("cluster") != cluster
         ]
-        theirs |= await _show_alone(db, registry, left)
-    return theirs
+        now_in |= await _show_alone(db, registry, left)
+    return now_in
 
 
 def _verdict(member: Document, row: Document, original: Owner) -> Verdict:

@@ -79,16 +79,10 @@ async def temporary(db: Database, scheme: Scheme, now: datetime) -> AsyncIterato
 
 async def sweep(db: Database, now: datetime) -> None:
     """Remove the indexes of runs whose processes have gone."""
-    async for found in db.meta.find({"_id": {"$regex": f"^{OF_A_RUN}"}}):
-        if _has_gone(found, now):
-            await _drop(db, found["_id"])
-
-
-def _has_gone(found: Document, now: datetime) -> bool:
-    is_old = bool(found["at"] < now - ABANDONED)
-    return has_ended(found["place"], found["pid"], found["began"]) or (
-        is_old and found["host"] != socket.gethostname()
-    )
+    async for run in db.meta.find({"_id": {"$regex": f"^{OF_A_RUN}"}}):
+        is_old_elsewhere = run["at"] < now - ABANDONED and run["host"] != socket.gethostname()
+        if is_old_elsewhere or has_ended(run["place"], run["pid"], run["began"]):
+            await _drop(db, run["_id"])
 
 
 def check_name(name: str) -> None:
@@ -107,31 +101,27 @@ async def opened(db: Database, name: str, scheme: Scheme, now: datetime) -> Inde
     await db.meta.update_one({"_id": key}, {"$setOnInsert": new}, upsert=True)
     meta = await db.meta.find_one({"_id": key}) or new
     if meta["scheme"] != scheme.name:
-        raise _other_scheme(name, meta["scheme"], scheme.name)
+        usual = meta["scheme"].partition("-")[0]
+        same = f"--scheme {usual}, " if usual != scheme.name.partition("-")[0] else ""
+        raise StorageError(
+            f"{name} has been compared by {meta['scheme']}, this run asks for {scheme.name}: "
+            f"{same}another name, or scrapy duplicates kept --forget {name}"
+        )
     index = Index(db, key, _registry(db, key, scheme, None), meta["last"])
     await index.registry.create_indexes()
     return index
 
 
-def _other_scheme(name: str, kept: str, asked: str) -> StorageError:
-    usual = kept.partition("-")[0]
-    same = f"--scheme {usual}, " if usual != asked.partition("-")[0] else ""
-    return StorageError(
-        f"{name} has been compared by {kept}, this run asks for {asked}: "
-        f"{same}another name, or scrapy duplicates kept --forget {name}"
-    )
-
-
 async def names(db: Database) -> list[Document]:
     """What is kept: name, scheme, how many texts and clusters, and since when."""
     rows = []
-    async for found in db.meta.find({"_id": {"$regex": f"^{KEPT}"}}).sort("_id"):
-        texts, clusters, _ = (db[name] for name in _collections(found["_id"]))
+    async for meta in db.meta.find({"_id": {"$regex": f"^{KEPT}"}}).sort("_id"):
+        texts, clusters, _ = (db[name] for name in _collections(meta["_id"]))
         rows.append(
-            {"name": found["_id"].removeprefix(KEPT), "scheme": found["scheme"]}
+            {"name": meta["_id"].removeprefix(KEPT), "scheme": meta["scheme"]}
             | {"texts": await texts.count_documents({})}
             | {"clusters": await clusters.count_documents({})}
-            | {"made": found["made"], "used": found["at"]}
+            | {"made": meta["made"], "used": meta["at"]}
         )
     return rows
 

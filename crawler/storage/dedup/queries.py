@@ -14,8 +14,7 @@ from crawler.dedup.scheme import Scheme, scheme_of
 from crawler.dedup.sketch import Sketch
 from crawler.storage import targets
 from crawler.storage.client import Database, Document
-from crawler.storage.dedup import candidates as comparing
-from crawler.storage.dedup import signatures
+from crawler.storage.dedup import candidates, signatures
 from crawler.storage.dedup.index import META, REBUILDING
 from crawler.storage.retry import in_batches
 from crawler.utils.urls import item_key
@@ -42,24 +41,21 @@ async def overview(db: Database, spider: str | None = None, limit: int | None = 
     spider: only posts of it are counted, and clusters that it has posts in
     """
     meta = await db.meta.find_one(META) or {}
-    found = Overview(await _compared(db, spider), rebuilding=bool(meta.get(REBUILDING)))
+    of_spider = {} if spider is None else {"post": {"$regex": f"^{re.escape(spider)} "}}
+    posts = await db.signatures.count_documents(of_spider)
+    result = Overview(posts, rebuilding=bool(meta.get(REBUILDING)))
     rows: list[Document] = []
-    async for row in await db.signatures.aggregate(_sizes(spider), allowDiskUse=True):
-        found.clusters += 1
-        found.copies += row["copies"]
+    async for row in await db.signatures.aggregate(_cluster_sizes(spider), allowDiskUse=True):
+        result.clusters += 1
+        result.copies += row["copies"]
         if limit is None or len(rows) < limit:
             rows.append(row)
     for some in in_batches(rows, BATCH):
-        found.shown += await _described(db, some)
-    return found
+        result.shown += await _described(db, some)
+    return result
 
 
-async def _compared(db: Database, spider: str | None) -> int:
-    query = {} if spider is None else {"post": {"$regex": f"^{re.escape(spider)} "}}
-    return await db.signatures.count_documents(query)
-
-
-def _sizes(spider: str | None) -> list[Document]:
+def _cluster_sizes(spider: str | None) -> list[Document]:
     """Clusters with the number of their copies, if there are any; the largest first.
 
     Sources of the original's item are no copies of it.
@@ -77,7 +73,7 @@ def _sizes(spider: str | None) -> list[Document]:
     item = {"item": "$_id.item", "posts": "$posts"}
     counted["several"] = {"$push": {"$cond": [several, item, "$$REMOVE"]}}
     # The item of an original is asked only where two posts of its cluster have one.
-    asked = {"$cond": [{"$eq": ["$several", []]}, None, "$_id"]}
+    needed = {"$cond": [{"$eq": ["$several", []]}, None, "$_id"]}
     same = {"$in": ["$$one.item", "$original.item"]}
     of_original = {"$filter": {"input": "$several", "as": "one", "cond": same}}
     sources = {"$max": [1, {"$sum": "$of_original.posts"}]}
@@ -86,8 +82,8 @@ def _sizes(spider: str | None) -> list[Document]:
         {"$group": of_item},
         {"$group": counted},
         {"$match": wanted},
-        {"$set": {"asked": asked}},
-        _looked_up("clusters", "asked", "row"),
+        {"$set": {"needed": needed}},
+        _looked_up("clusters", "needed", "row"),
         _looked_up("signatures", "row.original", "original"),
         {"$set": {"of_original": of_original}},
         {"$project": {"copies": {"$subtract": ["$posts", sources]}}},
@@ -103,29 +99,29 @@ def _looked_up(collection: str, field: str, name: str) -> Document:
 async def _described(db: Database, rows: Sequence[Document]) -> list[Document]:
     """Clusters as they are shown: their originals, and how many copies they have."""
     query = {"_id": {"$in": [row["_id"] for row in rows]}}
-    clusters = {one["_id"]: one async for one in db.clusters.find(query)}
-    known = await _posts(db, [one["post"] for one in clusters.values()])
+    clusters = {cluster["_id"]: cluster async for cluster in db.clusters.find(query)}
+    posts = await _posts(db, [cluster["post"] for cluster in clusters.values()])
     return [
         {
             "cluster": row["_id"],
             "copies": row["copies"],
-            "original": _post(clusters[row["_id"]], known),
+            "original": _post(clusters[row["_id"]], posts),
         }
         for row in rows
         if row["_id"] in clusters
     ]
 
 
-def _post(of: Document, known: dict[str, Document]) -> Document:
-    """What is shown of a post; of: a cluster or a signature that names it."""
-    post = known.get(of["post"], {})
-    told = {name: post.get(name) for name in ("spider", "url", "title")}
-    return {"id": of["post"], "created": of["created"]} | told
+def _post(row: Document, posts: dict[str, Document]) -> Document:
+    """What is shown of a post; row: a cluster or a signature that names it."""
+    post = posts.get(row["post"], {})
+    fields = {name: post.get(name) for name in ("spider", "url", "title")}
+    return {"id": row["post"], "created": row["created"]} | fields
 
 
 async def _posts(db: Database, keys: Iterable[str]) -> dict[str, Document]:
-    found = db.posts.find({"_id": {"$in": list(keys)}}, SHOWN)
-    return {post["_id"]: post async for post in found}
+    cursor = db.posts.find({"_id": {"$in": list(keys)}}, SHOWN)
+    return {post["_id"]: post async for post in cursor}
 
 
 async def cluster_of(db: Database, id_: ObjectId, limit: int | None = None) -> Document | None:
@@ -141,12 +137,12 @@ async def cluster_of(db: Database, id_: ObjectId, limit: int | None = None) -> D
     item = own.get("item") if own else None
     query = others if item is None else others | {"item": {"$ne": item}}
     cursor = db.signatures.find(query, signatures.OF_OWNER).sort([("created", 1), ("_id", 1)])
-    found = await cursor.allow_disk_use(True).limit(limit or 0).to_list(None)
+    copies = await cursor.allow_disk_use(True).limit(limit or 0).to_list(None)
     sources = db.signatures.find(others | {"item": item}).sort("_id") if item is not None else None
     described = await _described(db, [{"_id": id_, "copies": 0}])
     return described[0] | {
         "copies": await db.signatures.count_documents(query),
-        "members": await _copies(db, found, own),
+        "members": await _copies(db, copies, own),
         "sources": await _copies(db, await sources.to_list(None), own) if sources else [],
         "changes": row.get("changes", []),
     }
@@ -158,10 +154,10 @@ async def _copies(
     sketch = Sketch.decode(original["sketch"]) if original else None
     copies = []
     for some in in_batches(rows, BATCH):
-        known = await _posts(db, [row["post"] for row in some])
+        posts = await _posts(db, [row["post"] for row in some])
         for row in some:
             alike = Sketch.decode(row["sketch"]).similarity(sketch) if sketch else None
-            copies.append(_post(row, known) | {"similarity": alike})
+            copies.append(_post(row, posts) | {"similarity": alike})
     return copies
 
 
@@ -182,14 +178,14 @@ async def posts_named(
     query: Document = {"$or": [{name: {"$in": values}} for name, values in named.items()]}
     if spider is not None:
         query["spider"] = spider
-    fields = {*comparing.FIELDS, *SHOWN, "url"}
+    fields = {*candidates.FIELDS, *SHOWN, "url"}
     return await db.posts.find(query, fields).sort("_id").to_list(None)
 
 
 async def originals_of(db: Database, clusters: Iterable[ObjectId]) -> dict[ObjectId | None, str]:
     """The originals of these clusters."""
-    found = db.clusters.find({"_id": {"$in": list(clusters)}}, {"post": 1})
-    return {row["_id"]: row["post"] async for row in found}
+    cursor = db.clusters.find({"_id": {"$in": list(clusters)}}, {"post": 1})
+    return {row["_id"]: row["post"] async for row in cursor}
 
 
 async def stored_scheme(db: Database, config: Config) -> Scheme:

@@ -16,7 +16,6 @@ from redis.asyncio import Redis
 from redis.commands.core import AsyncScript
 from redis.exceptions import NoScriptError
 
-from crawler.dedup.arrays import Keys
 from crawler.dedup.model import Claim
 from crawler.dedup.sketch import (
     CONTAINED_LEAST,
@@ -110,9 +109,9 @@ class RedisBands:
 
     async def _clusters_of(self, batch: Sequence[Claim], parts: list[list[Any]]) -> list[bytes]:
         """What the scripts of a round say."""
-        clusters = [one.cluster for one in batch]
-        for first, found in enumerate(await self._run(self._claim, parts)):
-            for position, cluster in zip(found[::2], found[1::2], strict=True):
+        clusters = [claim.cluster for claim in batch]
+        for first, reply in enumerate(await self._run(self._claim, parts)):
+            for position, cluster in zip(reply[::2], reply[1::2], strict=True):
                 clusters[first * POSTS_A_SCRIPT + position] = cluster
         return clusters
 
@@ -126,15 +125,15 @@ class RedisBands:
         with user_errors(self._client):
             stored: Any = await self._client.hmget(self._state, ["scheme", "layout"])
         scheme, layout = stored
-        known = scheme is not None and layout == str(LAYOUT).encode()
-        self._scheme = scheme.decode() if known else ""
+        is_current = scheme is not None and layout == str(LAYOUT).encode()
+        self._scheme = scheme.decode() if is_current else ""
         return self._scheme or None
 
     async def begin(self, scheme: str) -> None:
         """Say what the bands are of; nothing else of an index that is there changes."""
         with user_errors(self._client):
-            told: list[str | int] = ["scheme", scheme, "layout", LAYOUT]
-            await self._client.hset(self._state, items=told)
+            fields: list[str | int] = ["scheme", scheme, "layout", LAYOUT]
+            await self._client.hset(self._state, items=fields)
         self._scheme = scheme
 
     async def change(self, seen: str | None, scheme: str, *, anew: bool = False) -> bool:
@@ -225,17 +224,15 @@ class RedisBands:
 
     def _arguments(self, batch: Sequence[Claim]) -> Iterator[bytes]:
         """Id, cluster, sketch and bands of each post, as the scripts take them."""
-        packed = self._packed(np.concatenate([one.sketch.bands for one in batch]))
+        bands = np.concatenate([claim.sketch.bands for claim in batch])
+        # Eight bytes a band: the head that is stored, and the last bits, which tell its bucket.
+        halves = np.stack([(bands >> self._bucket_bits) & LAST, bands & LAST], axis=1)
+        packed = halves.astype(">u4").tobytes()
         at = 0
-        for one in batch:
-            end = at + one.sketch.bands.size * BAND_BYTES
-            yield one.id.to_bytes(ID_BYTES, signed=True)
-            yield one.cluster
-            yield one.sketch.encode()
+        for claim in batch:
+            end = at + claim.sketch.bands.size * BAND_BYTES
+            yield claim.id.to_bytes(ID_BYTES, signed=True)
+            yield claim.cluster
+            yield claim.sketch.encode()
             yield packed[at:end]
             at = end
-
-    def _packed(self, bands: Keys) -> bytes:
-        """Eight bytes a band: the head that is stored, and the last bits, which tell its bucket."""
-        halves = np.stack([(bands >> self._bucket_bits) & LAST, bands & LAST], axis=1)
-        return halves.astype(">u4").tobytes()

@@ -1,4 +1,4 @@
-"""Where claims are kept: two collections, a scheme, and Redis where it is set."""
+"""The index of sketches: its collections, its scheme, and Redis where that claims bands."""
 
 from __future__ import annotations
 
@@ -12,41 +12,15 @@ from bson import ObjectId
 from pymongo import ASCENDING, IndexModel
 from pymongo.asynchronous.collection import AsyncCollection
 
-from crawler.dedup.model import Candidate
+from crawler.dedup.model import Candidate, Claim
 from crawler.storage.client import UNHURRIED, Database, Document
 
 if TYPE_CHECKING:
     from crawler.dedup.boilerplate import Table
-    from crawler.dedup.model import Candidate, Claim
     from crawler.dedup.scheme import Scheme
 
-MOST = 100_000
-
-
-class HotBands:
-    """The latest of them; memory is bounded."""
-
-    def __init__(self) -> None:
-        self._bands: OrderedDict[int, None] = OrderedDict()
-
-    def add(self, bands: Iterable[int]) -> None:
-        """Bands that have owners."""
-        for band in bands:
-            self._bands[band] = None
-            self._bands.move_to_end(band)
-        while len(self._bands) > MOST:
-            self._bands.popitem(last=False)
-
-    def discard(self, bands: Iterable[int]) -> None:
-        """Bands that have none."""
-        for band in bands:
-            self._bands.pop(band, None)
-
-    def any(self, bands: frozenset[int]) -> bool:
-        """Whether one of these was refused."""
-        return not self._bands.keys().isdisjoint(bands)
-
-
+DATE_DAYS = 2.0
+MAX_HOT_BANDS = 100_000
 # A missing field would be indexed as null in a unique index that is not sparse, and an empty
 # array as undefined: a post without bands has no such field.
 BANDS = IndexModel([("bands", ASCENDING)], unique=True, sparse=True)
@@ -58,8 +32,31 @@ LEARNED_AT = IndexModel([("at", ASCENDING)])
 SIGNATURE_INDEXES, CLUSTER_INDEXES = [BANDS, CLUSTER], [UNSETTLED]
 BOILERPLATE_INDEXES = [LEARNED_AT]
 
+Member = tuple[Candidate, ObjectId]
 
-DATE_DAYS = 2.0
+
+class HotBands:
+    """The latest bands that a unique index refused; memory is bounded."""
+
+    def __init__(self) -> None:
+        self._bands: OrderedDict[int, None] = OrderedDict()
+
+    def add(self, bands: Iterable[int]) -> None:
+        """Bands that have owners."""
+        for band in bands:
+            self._bands[band] = None
+            self._bands.move_to_end(band)
+        while len(self._bands) > MAX_HOT_BANDS:
+            self._bands.popitem(last=False)
+
+    def discard(self, bands: Iterable[int]) -> None:
+        """Bands that have none."""
+        for band in bands:
+            self._bands.pop(band, None)
+
+    def any(self, bands: frozenset[int]) -> bool:
+        """Whether one of these was refused."""
+        return not self._bands.keys().isdisjoint(bands)
 
 
 class Bands(Protocol):
@@ -111,13 +108,13 @@ class Registry:
             db.get_collection(name, write_concern=UNHURRIED) for name in ("signatures", "clusters")
         )
         # Commands that only count targets start faster without numpy.
-        from crawler.storage.dedup import candidates as comparing
+        from crawler.storage.dedup.candidates import candidates_of
 
         if not scheme.weighs:
             return cls(claims, clusters, scheme, shared, date_days)
-        known = db.get_collection("boilerplate", write_concern=UNHURRIED)
-        again = partial(comparing.candidates_of, db, scheme)
-        return cls(claims, clusters, scheme, shared, date_days, known, again)
+        boilerplate = db.get_collection("boilerplate", write_concern=UNHURRIED)
+        again = partial(candidates_of, db, scheme)
+        return cls(claims, clusters, scheme, shared, date_days, boilerplate, again)
 
     async def create_indexes(self) -> None:
         """The indexes of an index that is not the posts'; theirs come with the schema."""
@@ -125,24 +122,3 @@ class Registry:
         await self.clusters.create_indexes(CLUSTER_INDEXES)
         if self.boilerplate is not None:
             await self.boilerplate.create_indexes(BOILERPLATE_INDEXES)
-
-
-Member = tuple[Candidate, ObjectId]
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """The posts of a batch. All are stored but the lost.
-
-    alone:    originals without a cluster
-    founders: originals whose cluster has a document only if a copy came meanwhile
-    members:  copies, with their clusters
-    known:    posts that were stored before, with their documents
-    lost:     posts whose owner, or whose own document, went away meanwhile
-    """
-
-    alone: list[Candidate] = field(default_factory=list)
-    founders: list[Member] = field(default_factory=list)
-    members: list[Member] = field(default_factory=list)
-    known: list[tuple[Candidate, Document]] = field(default_factory=list)
-    lost: list[Candidate] = field(default_factory=list)

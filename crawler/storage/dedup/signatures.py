@@ -64,7 +64,9 @@ def fences_of(stored: Document) -> dict[str, int]:
 
 async def raise_fences(registry: Registry, candidates: Iterable[Candidate]) -> None:
     """Note that these visits have seen their posts as they are stored."""
-    raised = [UpdateOne({"_id": one.id}, {"$max": one.fences}) for one in candidates if one.fences]
+    raised = [
+        UpdateOne({"_id": post.id}, {"$max": post.fences}) for post in candidates if post.fences
+    ]
     if raised:
         await registry.signatures.bulk_write(raised, ordered=False)
 
@@ -90,19 +92,18 @@ def text_of(registry: Registry, candidate: Candidate) -> Document:
 async def candidates_of(registry: Registry, keys: Sequence[str]) -> list[Candidate]:
     """Those of these texts that are kept, as they are compared."""
     query = {"_id": {"$in": [id_of(key) for key in keys]}, "text": {"$exists": True}}
-    found = []
+    candidates = []
     async for row in registry.signatures.find(
         query, {"post": 1, "created": 1, "seen": 1, "source": 1, "text_source": 1, "text": 1}
     ):
         text = zlib.decompress(row["text"]).decode("utf-8", "surrogatepass")
         if (sketch := registry.scheme.sketch(text)) is not None:
-            known = sourced(row["text_source"], text)
-            one = Candidate(
-                row["post"], row["created"], sketch, text=known,
+            candidate = Candidate(
+                row["post"], row["created"], sketch, text=sourced(row["text_source"], text),
                 seen=row["seen"], source=row["source"],
             )  # fmt: skip
-            found.append(one)
-    return found
+            candidates.append(candidate)
+    return candidates
 
 
 def bands_of(registry: Registry, bands: Iterable[int]) -> Document:
@@ -111,13 +112,11 @@ def bands_of(registry: Registry, bands: Iterable[int]) -> Document:
     return {"bands": owned} if owned and registry.shared is None else {}
 
 
-def owner_of(found: Document) -> Owner:
+def owner_of(row: Document) -> Owner:
     """A stored signature as the holder of bands."""
-    sketch = Sketch.decode(found["sketch"])
-    cluster, item = found.get("cluster"), found.get("item")
     return Owner(
-        found["_id"], found["post"], found["created"], sketch, cluster, item,
-        found["seen"], found["source"], fences_of(found),
+        row["_id"], row["post"], row["created"], Sketch.decode(row["sketch"]),
+        row.get("cluster"), row.get("item"), row["seen"], row["source"], fences_of(row),
     )  # fmt: skip
 
 
@@ -150,8 +149,8 @@ async def _insert(registry: Registry, rows: Sequence[Document]) -> set[int]:
 async def by_id(registry: Registry, ids: Iterable[int]) -> dict[int, Document]:
     """Those of these signatures that are stored."""
     query = {"_id": {"$in": list(ids)}}
-    found = await registry.signatures.find(query, OF_OWNER).to_list(None)
-    return {row["_id"]: row for row in found}
+    rows = await registry.signatures.find(query, OF_OWNER).to_list(None)
+    return {row["_id"]: row for row in rows}
 
 
 async def holders(
@@ -164,11 +163,10 @@ async def holders(
     owners: dict[int, Owner] = {}
     own: dict[int, Document] = {}
     wanted = frozenset(ids)
-    async for found in registry.signatures.find(query, OF_OWNER | {"bands": 1}):
-        if found["_id"] in wanted:
-            own[found["_id"]] = found
-        owner = owner_of(found)
-        owners |= dict.fromkeys(found.get("bands", ()), owner)
+    async for row in registry.signatures.find(query, OF_OWNER | {"bands": 1}):
+        if row["_id"] in wanted:
+            own[row["_id"]] = row
+        owners |= dict.fromkeys(row.get("bands", ()), owner_of(row))
     return owners, own
 
 

@@ -1,0 +1,332 @@
+"""Claims: which posts of a batch are originals, and which are copies of what.
+
+In MongoDB the insert is the claim: an original is stored in one round trip, together with the rest
+of its batch, and of two that come at the same moment the unique index lets one in. Owners of bands
+are read only where it refuses. In Redis a script looks bands up and takes them, and MongoDB stores
+the clusters that it returns.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+from bson import ObjectId
+from pymongo import UpdateOne
+
+from crawler.dedup.model import ALONE, Candidate, Claim, Owner, Verdicts, most_similar
+from crawler.storage.client import Document
+from crawler.storage.dedup import boilerplate, clusters, edits, signatures
+from crawler.storage.dedup.registry import Member, Registry
+
+logger = logging.getLogger(__name__)
+# Others may take bands, or change posts, between a look and the write, so often.
+ROUNDS = 10
+
+# Candidates with the bands that they are still to own.
+Wanted = dict[Candidate, frozenset[int]]
+# A duplicate of an owner, with those of its bands that had no owner.
+Copy = tuple[Candidate, Owner, frozenset[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The posts of a batch. All are stored but the lost.
+
+    alone:    originals without a cluster
+    founders: originals whose cluster has a document only if a copy came meanwhile
+    members:  copies, with their clusters
+    stored:   posts that were stored before, with their documents
+    lost:     posts whose owner, or whose own document, went away meanwhile
+    """
+
+    alone: list[Candidate] = field(default_factory=list)
+    founders: list[Member] = field(default_factory=list)
+    members: list[Member] = field(default_factory=list)
+    stored: list[tuple[Candidate, Document]] = field(default_factory=list)
+    lost: list[Candidate] = field(default_factory=list)
+
+
+async def claim(registry: Registry, candidates: Iterable[Candidate], now: datetime) -> Verdicts:
+    """The verdict on each post, by its key, with its claim stored.
+
+    Of one key the last candidate counts; of posts that come together the earliest is original.
+    An edit may let go of copies: they are claimed again, and their verdicts come along. So are
+    posts that have something which these show to be boilerplate of their source.
+    """
+    verdicts = Verdicts()
+    given = list({candidate.id: candidate for candidate in candidates}.values())
+    weighed = await boilerplate.weigh(registry, given, now)
+    await _claim_weighed(registry, weighed, verdicts, now)
+    copies = [
+        (candidate, original)
+        for candidate in weighed.candidates
+        if (original := verdicts.get(candidate.key, ALONE).duplicate_of)
+    ]
+    if registry.boilerplate is not None and copies:
+        again = await boilerplate.weigh_copies(registry, copies)
+        await _claim_weighed(registry, again, verdicts, now)
+    return verdicts
+
+
+async def _claim_weighed(
+    registry: Registry, weighing: boilerplate.Weighing, verdicts: Verdicts, now: datetime
+) -> None:
+    claim_new = claim_in_mongodb if registry.shared is None else claim_in_redis
+    waiting = weighing.candidates
+    for _ in range(ROUNDS):
+        if not waiting:
+            break
+        waiting.sort(key=lambda candidate: (candidate.created, candidate.key))
+        edited = [candidate.id for candidate in waiting if candidate.edited]
+        rows = await signatures.by_id(registry, edited) if edited else {}
+        new = [candidate for candidate in waiting if candidate.id not in rows]
+        claimed = await claim_new(registry, new, now)
+        verdicts |= dict.fromkeys((candidate.key for candidate in claimed.alone), ALONE)
+        verdicts |= await clusters.verdicts(registry, claimed.members, now)
+        verdicts |= await clusters.standing(registry, claimed.founders, now)
+        stored = [(candidate, rows[candidate.id]) for candidate in waiting if candidate.id in rows]
+        stored += claimed.stored
+        waiting = claimed.lost
+        if stored:
+            waiting = waiting + await _judge_stored(registry, stored, verdicts, now)
+    for candidate in waiting:
+        logger.warning("%s: its duplicates come and go; taken for an original", candidate.key)
+        verdicts[candidate.key] = ALONE
+    await boilerplate.note(registry, weighing.again)
+
+
+async def claim_in_mongodb(
+    registry: Registry, candidates: Sequence[Candidate], now: datetime
+) -> Claimed:
+    """Store originals under their free bands, and copies in the clusters of their owners."""
+    claimed, copies = Claimed(), list[Copy]()
+    wanted = {candidate: candidate.bands for candidate in candidates}
+    for _ in range(ROUNDS):
+        wanted = await _insert_originals(registry, wanted, claimed, copies, now)
+        if not wanted:
+            break
+    else:
+        # Others take what is free faster than we can look: then it goes without bands.
+        logger.warning("%d posts are stored without bands of their own", len(wanted))
+        bare = dict.fromkeys(wanted, frozenset[int]())
+        claimed.lost.extend(await _insert_originals(registry, bare, claimed, copies, now))
+    if copies:
+        await _insert_copies(registry, copies, claimed, now)
+    return claimed
+
+
+async def _insert_originals(
+    registry: Registry, wanted: Wanted, claimed: Claimed, copies: list[Copy], now: datetime
+) -> Wanted:
+    """Insert posts and sort the refused into copies and stored ones.
+
+    Returns those that have to be tried again, with the bands that are left.
+    """
+    rows, seen = [], set[int]()
+    for candidate, bands in wanted.items():
+        # Not those that would be refused, as far as can be told without asking.
+        if seen.isdisjoint(bands) and not registry.hot.any(bands):
+            rows.append(signatures.row_of(registry, candidate, bands, now))
+        seen |= bands
+    inserted = {row["_id"] for row in rows} - await signatures.insert(registry, rows)
+    claimed.alone.extend(candidate for candidate in wanted if candidate.id in inserted)
+    refused = [candidate for candidate in wanted if candidate.id not in inserted]
+    again: Wanted = {}
+    if not refused:
+        return again
+    asked_bands = frozenset[int]().union(*(candidate.bands for candidate in refused))
+    ids = [candidate.id for candidate in refused]
+    owners, own = await signatures.holders(registry, asked_bands, ids)
+    registry.hot.add(owners)
+    registry.hot.discard(asked_bands - owners.keys())
+    for candidate in refused:
+        held = {band: owners[band] for band in candidate.bands if band in owners}
+        free = candidate.bands - held.keys()
+        distinct = {owner.id: owner for owner in held.values()}.values()
+        owner = most_similar(candidate.sketch, distinct, registry.scheme.threshold)
+        if candidate.id in own:
+            claimed.stored.append((candidate, own[candidate.id]))
+        elif owner is not None:
+            copies.append((candidate, owner, free))
+        else:
+            again[candidate] = free
+    return again
+
+
+async def _insert_copies(
+    registry: Registry, copies: Sequence[Copy], claimed: Claimed, now: datetime
+) -> None:
+    """Store copies in the clusters of their owners, and sort them into what is claimed."""
+    query: Document = {"_id": {"$in": list({owner.id for _, owner, _ in copies})}}
+    rows = await registry.signatures.find(query, {"cluster": 1}).to_list(None)
+    if alone := [row["_id"] for row in rows if "cluster" not in row]:
+        lacking = {"cluster": {"$exists": False}}
+        await registry.signatures.bulk_write(
+            [UpdateOne({"_id": id_} | lacking, {"$set": {"cluster": ObjectId()}}) for id_ in alone],
+            ordered=False,
+        )
+        # Read again: another process may have founded it first.
+        rows = await registry.signatures.find(query, {"cluster": 1}).to_list(None)
+    cluster_of = {row["_id"]: row["cluster"] for row in rows if "cluster" in row}
+    # Owners that are gone have none.
+    claimed.lost.extend(copy for copy, owner, _ in copies if owner.id not in cluster_of)
+    members = [
+        (copy, cluster_of[owner.id], free) for copy, owner, free in copies if owner.id in cluster_of
+    ]
+    stored = await _insert_with_free_bands(
+        registry,
+        [
+            (signatures.row_of(registry, copy, (), now) | {"cluster": cluster}, free)
+            for copy, cluster, free in members
+        ],
+    )
+    for copy, cluster, _ in members:
+        if copy.id in stored:
+            claimed.stored.append((copy, stored[copy.id]))
+        else:
+            claimed.members.append((copy, cluster))
+
+
+async def _insert_with_free_bands(
+    registry: Registry, rows: list[tuple[Document, frozenset[int]]]
+) -> dict[int, Document]:
+    """Store copies with those of their free bands that nobody has taken meanwhile.
+
+    rows: documents without bands, and the bands they want
+    Returns the documents of those that another process stored first.
+    """
+    stored: dict[int, Document] = {}
+    for _ in range(ROUNDS):
+        documents = [row | signatures.bands_of(registry, bands) for row, bands in rows]
+        refused = await signatures.insert(registry, documents)
+        if not refused:
+            return stored
+        rows = [(row, bands) for row, bands in rows if row["_id"] in refused]
+        wanted = frozenset[int]().union(*(bands for _, bands in rows))
+        owners, own = await signatures.holders(registry, wanted, list(refused))
+        stored |= own
+        rows = [(row, bands - owners.keys()) for row, bands in rows if row["_id"] not in own]
+    refused = await signatures.insert(registry, [row for row, _ in rows])
+    return stored | await signatures.by_id(registry, refused)
+
+
+async def claim_in_redis(
+    registry: Registry, candidates: Sequence[Candidate], now: datetime
+) -> Claimed:
+    """Store originals and copies in the clusters that the script says."""
+    assert registry.shared is not None
+    claims = [Claim(post.id, ObjectId().binary, post.sketch) for post in candidates]
+    cluster_ids = await registry.shared.claim(claims, registry.scheme.threshold)
+    rows = [
+        signatures.row_of(registry, candidate, (), now) | {"cluster": ObjectId(cluster)}
+        for candidate, cluster in zip(candidates, cluster_ids, strict=True)
+    ]
+    refused = await signatures.insert(registry, rows)
+    stored = await signatures.by_id(registry, refused) if refused else {}
+    claimed = Claimed()
+    for candidate, own, row in zip(candidates, claims, rows, strict=True):
+        if candidate.id in stored:
+            claimed.stored.append((candidate, stored[candidate.id]))
+        elif candidate.id in refused:
+            claimed.lost.append(candidate)
+        elif row["cluster"].binary == own.cluster:
+            claimed.founders.append((candidate, row["cluster"]))
+        else:
+            claimed.members.append((candidate, row["cluster"]))
+    return claimed
+
+
+async def _judge_stored(
+    registry: Registry,
+    stored: Sequence[tuple[Candidate, Document]],
+    verdicts: Verdicts,
+    now: datetime,
+) -> list[Candidate]:
+    """Posts that are stored stand where they were, or are claimed anew with whom they let go."""
+    if late := [(post, row) for post, row in stored if signatures.is_late(post, row)]:
+        await _keep_newer(registry, late, verdicts, now)
+        stored = [(post, row) for post, row in stored if not signatures.is_late(post, row)]
+    # Posts that share no cluster leave together: a source that was learned has many of them.
+    shared = await clusters.there(
+        registry, {row["cluster"] for _, row in stored if "cluster" in row}
+    )
+    again = [
+        replace(post, edited=False, **_merged_with(row, post))
+        for post, row in stored
+        if row.get("cluster") not in shared and row["sketch"] != post.sketch.encode()
+    ]
+    left = {post.id for post in again}
+    await edits.release(
+        registry, [post.key for post in again], now, {post.key: post.fences for post in again}
+    )
+    standing: dict[int, Candidate] = {}
+    for candidate, row in stored:
+        if candidate.id in left:
+            continue
+        post = replace(candidate, **_merged_with(row, candidate))
+        stands, freed = await _stands(registry, post, row, now)
+        again += freed
+        if stands:
+            standing[post.id] = post
+    await signatures.raise_fences(registry, standing.values())
+    verdicts |= dict.fromkeys((post.key for post in standing.values()), ALONE)
+    # Read again: they may have got their first copies since, or have been released.
+    rows = await signatures.by_id(registry, standing)
+    members = [(standing[id_], row["cluster"]) for id_, row in rows.items() if "cluster" in row]
+    verdicts |= await clusters.standing(registry, members, now)
+    return again + [post for id_, post in standing.items() if id_ not in rows]
+
+
+async def _keep_newer(
+    registry: Registry,
+    late: Sequence[tuple[Candidate, Document]],
+    verdicts: Verdicts,
+    now: datetime,
+) -> None:
+    """Leave what newer visits have claimed; Redis took these claims before that was read."""
+    owners = [signatures.owner_of(row) for _, row in late]
+    if registry.shared is not None:
+        await registry.shared.release(
+            [
+                Claim(post.id, owner.cluster.binary, post.sketch)
+                for (post, _), owner in zip(late, owners, strict=True)
+            ]
+        )
+        await registry.shared.put(signatures.claims_of(owners))
+    verdicts |= dict.fromkeys((post.key for post, _ in late), ALONE)
+    members = [(owner.claimed_again(), owner.cluster) for owner in owners if owner.cluster]
+    verdicts |= await clusters.standing(registry, members, now)
+
+
+async def _stands(
+    registry: Registry, candidate: Candidate, stored: Document, now: datetime
+) -> tuple[bool, list[Candidate]]:
+    """Whether a stored post stays what it is, and the posts that have to be claimed anew."""
+    if stored.get("item") != candidate.item:
+        await signatures.set_items(registry, {candidate.id: candidate.item})
+    if stored["sketch"] == candidate.sketch.encode():
+        if signatures.is_earlier(candidate, stored):
+            await signatures.predate(registry, candidate)
+        return True, []
+    stays, strays = await edits.judge(registry, candidate, stored)
+    if not stays:
+        await edits.release(registry, [candidate.key], now, {candidate.key: candidate.fences})
+        return False, [replace(candidate, edited=False)]
+    freed = await edits.let_go(registry, strays, now)
+    if not await edits.renew(registry, candidate, stored):
+        return False, [candidate, *freed]
+    return True, freed
+
+
+def _merged_with(stored: Document, candidate: Candidate) -> dict[str, Any]:
+    """Fields of a post that is stored already: it is as old as the older of both says."""
+    return {
+        "created": min(candidate.created, stored["created"]),
+        "seen": min(candidate.seen or candidate.created, stored["seen"]),
+        "source": stored["source"],
+        "fences": signatures.fences_of(stored) | candidate.fences,
+    }

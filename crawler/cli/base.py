@@ -1,27 +1,30 @@
-"""The base of commands with actions, such as `scrapy feeds import`: each reads its own options."""
+"""Base classes of Freshet's commands: usage, errors, JSON, and commands with actions."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import sys
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from importlib import import_module
-from typing import Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 from scrapy.commands import ScrapyCommand, ScrapyHelpFormatter
 from scrapy.exceptions import UsageError
 
 from crawler.config import Config
-from crawler.errors import FreshetError
-from crawler.utils import time as units
+from crawler.errors import ConfigError, FreshetError
 from crawler.utils.garbage import collect_again
 from crawler.utils.terminal import as_json, complain, guard_logs, print_line
 
-MAX_PATTERN = 1000
+if TYPE_CHECKING:
+    from crawler.storage.client import Database
+
+T = TypeVar("T")
+# Stands for the help of all actions until somebody reads it, as it needs their modules.
+OF_ALL_ACTIONS = "actions:"
 
 
 class Help(ScrapyHelpFormatter):
@@ -38,51 +41,6 @@ class Help(ScrapyHelpFormatter):
 
 class HelpWithLines(argparse.RawDescriptionHelpFormatter, Help):
     """The same, with the lines of examples as they are."""
-
-
-def number(given: str) -> int:
-    """A number of at least 1; for argparse."""
-    try:
-        found = int(given)
-    except ValueError:
-        found = 0
-    if found < 1:
-        raise argparse.ArgumentTypeError(f"{given!r} is not a number such as 100")
-    return found
-
-
-def when(given: str) -> datetime | timedelta:
-    """A time, or how long ago; for argparse."""
-    try:
-        return timedelta(hours=units.hours(given))
-    except (ValueError, OverflowError):
-        pass
-    try:
-        moment = datetime.fromisoformat(given.strip())
-        return moment.replace(tzinfo=moment.tzinfo or UTC).astimezone(UTC)
-    except (ValueError, OverflowError):
-        said = f"{given!r} is no time such as 2026-01-31, 2026-01-31T08:00Z or 7d"
-        raise argparse.ArgumentTypeError(said) from None
-
-
-def moment(given: datetime | timedelta, now: datetime) -> datetime:
-    """The time that `when` was given."""
-    if isinstance(given, datetime):
-        return given
-    try:
-        return now - given
-    except OverflowError:
-        return datetime.min.replace(tzinfo=UTC)
-
-
-def part(given: str) -> str:
-    """A part of a URL, with `*` for any characters; for argparse."""
-    if not given.strip("*") or len(given) > MAX_PATTERN:
-        raise argparse.ArgumentTypeError(
-            f"{given[:50]!r} is not a part of a URL such as /news/*-2026"
-        )
-    # What a terminal sent in another encoding is no text for MongoDB.
-    return given.encode("utf-8", "replace").decode()
 
 
 class FreshetCommand(ScrapyCommand):
@@ -119,12 +77,12 @@ class FreshetCommand(ScrapyCommand):
 
     @property
     def config(self) -> Config:
-        """The knobs, `-s` included."""
+        """The settings, `-s` included."""
         assert self.settings is not None
         return Config.of(self.settings)
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Check the usage, then do it; the user's mistakes become one line and exit code 1."""
+        """Check the usage, then execute; the user's mistakes become one line and exit code 1."""
         refuse_left_over(args, self.arguments)
         guard_logs()
         collect_again()
@@ -146,6 +104,98 @@ class FreshetCommand(ScrapyCommand):
         """Do the command's work; raises FreshetError."""
 
 
+@dataclass(frozen=True, slots=True)
+class Action:
+    """An action in the help: a line about it, and an example."""
+
+    what: str
+    example: str
+
+
+# What adds an action's options, and what does its work and returns the exit code, None for 0.
+Functions = tuple[
+    Callable[[argparse.ArgumentParser], None], Callable[[Config, argparse.Namespace], int | None]
+]
+
+
+class ActionsCommand(FreshetCommand):
+    """A command with actions, such as `scrapy feeds import`; each has its own options.
+
+    actions: by name
+    usual:   the action that is meant where none is named; None: one has to be
+
+    argparse's subparsers are of no use here: Scrapy's options may stand before and behind an
+    action, and subparsers of all actions would import the modules of all of them.
+    """
+
+    # The arguments of an action are read into `opts`.
+    arguments = ("ACTION",)
+    actions: ClassVar[Mapping[str, Action]]
+    usual: ClassVar[str | None] = None
+
+    @abstractmethod
+    def functions(self, action: str) -> Functions:
+        """Import the functions of an action."""
+
+    def syntax(self) -> str:
+        """The usage line behind the command's name."""
+        names = "|".join(self.actions)
+        return f"[options] {names if self.usual is None else f'[{names}]'} [ARG…]"
+
+    def add_options(self, parser: argparse.ArgumentParser) -> None:
+        """Add the options of all commands. Those of the actions are in the help only."""
+        super().add_options(parser)
+        help_of_all = self._help_of_all
+        parser.epilog = OF_ALL_ACTIONS
+
+        class Help(argparse.RawDescriptionHelpFormatter):
+            """Imports the modules of all actions, so only for somebody who reads the help."""
+
+            def add_text(self, text: str | None) -> None:
+                super().add_text(help_of_all() if text == OF_ALL_ACTIONS else text)
+
+        parser.formatter_class = Help
+
+    def run(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Read the action's words as its own parser does, so that no option goes unnoticed."""
+        if self.usual is not None and (not args or args[0].startswith("-")):
+            args = [self.usual, *args]
+        if not args or args[0] not in self.actions:
+            problem = f"{args[0]!r} is none of" if args else "an action is missing:"
+            raise UsageError(f"{problem} {', '.join(self.actions)}", print_help=False)
+        self._parser(args[0]).parse_intermixed_args(args[1:], opts)
+        super().run(args[:1], opts)
+
+    def execute(self, args: list[str], opts: argparse.Namespace) -> None:
+        """Carry the action out."""
+        opts.settings = self.settings
+        _, work = self.functions(args[0])
+        self.exitcode = work(self.config, opts) or 0
+
+    def _parser(self, name: str) -> _Parser:
+        shown = f"[{name}]" if name == self.usual else name
+        parser = _Parser(prog=f"scrapy {self.name} {shown}", add_help=False, allow_abbrev=False)
+        add_options, _ = self.functions(name)
+        add_options(parser)
+        return parser
+
+    def _help_of_all(self) -> str:
+        parts = []
+        for name, action in self.actions.items():
+            usage, _, options = self._parser(name).format_help().partition("\n\n")
+            usage = " ".join(usage.removeprefix("usage: ").split())
+            lines = [line for line in options.splitlines() if line.startswith("  ")]
+            parts += [f"{usage}\n  {action.what}", *lines, f"  Example: {action.example}\n"]
+        return "\n".join(parts)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reads the words behind an action, and complains as Scrapy does."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, print_help=False)
+
+
 def refuse_left_over(args: list[str], arguments: tuple[str, ...]) -> None:
     """Raise UsageError for unknown options, missing or left-over arguments."""
     for arg in args:
@@ -164,95 +214,34 @@ def print_json(value: Any) -> None:
     print_line(as_json(value, indent=1))
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
-    """What one action is. A module with `options(parser)` and `function(config, opts)`.
+def with_database(config: Config, work: Callable[[Database], Awaitable[T]]) -> T:
+    """Open the database and return what `work` makes of it."""
+    # The driver is slow to import: not for --help.
+    from crawler.storage.store import opened
 
-    The function returns the exit code, None for 0.
+    async def run() -> T:
+        async with opened(config) as db:
+            return await work(db)
+
+    return asyncio.run(run())
+
+
+def confirm(removed: str, opts: argparse.Namespace, of: str = "") -> None:
+    """Ask before something is removed; ConfigError without `--yes` where nobody can answer.
+
+    removed: what goes, such as `3 feeds`
+    of:      what it belongs to, for the question
     """
-
-    what: str
-    example: str
-    module: str
-    function: str = "run"
-    options: str = "add_options"
-
-
-class ActionsCommand(FreshetCommand):
-    """One action of a table.
-
-    actions: the table
-    usual:   the action that is meant where none is named; None: one has to be
-    """
-
-    # What an action is given stands in `opts`.
-    arguments = ("ACTION",)
-    actions: ClassVar[Mapping[str, Action]]
-    usual: ClassVar[str | None] = None
-
-    def syntax(self) -> str:
-        """The usage line behind the command's name."""
-        names = "|".join(self.actions)
-        return f"[options] {names if self.usual is None else f'[{names}]'} [ARG…]"
-
-    def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """The options of all actions are told, not taken: each action reads its own."""
-        super().add_options(parser)
-        told = self._told
-        parser.epilog = _OF_ALL_ACTIONS
-
-        class Help(argparse.RawDescriptionHelpFormatter):
-            """Tells what the actions are and take, for which their modules are imported."""
-
-            def add_text(self, text: str | None) -> None:
-                super().add_text(told() if text == _OF_ALL_ACTIONS else text)
-
-        parser.formatter_class = Help
-
-    def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Read the action's words as its own parser does, so that no option goes unnoticed."""
-        name, words = self._named(args)
-        self._parser(name).parse_intermixed_args(words, opts)
-        super().run([name], opts)
-
-    def execute(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Do what was asked for."""
-        action = self.actions[args[0]]
-        opts.settings = self.settings
-        function: Any = getattr(import_module(action.module), action.function)
-        self.exitcode = function(self.config, opts) or 0
-
-    def _named(self, args: list[str]) -> tuple[str, list[str]]:
-        """The action, and the words behind it."""
-        if self.usual is not None and (not args or args[0].startswith("-")):
-            return self.usual, args
-        if not args or args[0] not in self.actions:
-            said = f"{args[0]!r} is none of" if args else "an action is missing:"
-            raise UsageError(f"{said} {', '.join(self.actions)}", print_help=False)
-        return args[0], args[1:]
-
-    def _parser(self, name: str) -> _Parser:
-        shown = f"[{name}]" if name == self.usual else name
-        parser = _Parser(prog=f"scrapy {self.name} {shown}", add_help=False, allow_abbrev=False)
-        action = self.actions[name]
-        getattr(import_module(action.module), action.options)(parser)
-        return parser
-
-    def _told(self) -> str:
-        parts = []
-        for name, action in self.actions.items():
-            usage, _, options = self._parser(name).format_help().partition("\n\n")
-            usage = " ".join(usage.removeprefix("usage: ").split())
-            lines = [line for line in options.splitlines() if line.startswith("  ")]
-            parts += [f"{usage}\n  {action.what}", *lines, f"  Example: {action.example}\n"]
-        return "\n".join(parts)
+    if opts.yes:
+        return
+    if not sys.stdin.isatty():
+        raise ConfigError(f"would remove {removed}: say --yes to mean it")
+    question = f"Remove {removed} of {of}?" if of else f"Remove {removed}?"
+    if input(f"{question} [y/N] ").strip().lower() != "y":
+        raise ConfigError("nothing was removed")
 
 
-_OF_ALL_ACTIONS = "actions:"
-
-
-class _Parser(argparse.ArgumentParser):
-    """Reads the words behind an action; mistakes are told as Scrapy tells them."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message, print_help=False)
+def no_targets(spider: str, stored: list[str]) -> ConfigError:
+    """The error of a spider without targets. stored: the spiders with targets."""
+    names = ", ".join(stored) or "none; run scrapy crawl first"
+    return ConfigError(f"no targets of {spider!r}; spiders with targets: {names}")

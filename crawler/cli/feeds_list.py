@@ -1,4 +1,4 @@
-"""`scrapy feeds list`: how each feed is doing."""
+"""`scrapy feeds list`: the state of each feed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from crawler.cli.base import number
-from crawler.cli.feeds import category, owned, spider_option
+from crawler.cli.feeds import owned, spider_option
+from crawler.cli.types import category, number
 from crawler.config import Config
 from crawler.feeds.subscriptions import TITLE_CHARACTERS, tidy
 from crawler.storage import feeds as subscriptions
-from crawler.storage.client import Database, Document
+from crawler.storage.client import Document
 from crawler.storage.store import opened
 from crawler.utils.terminal import as_json, print_line, shortened, stdout
 from crawler.utils.text import amount, count, is_known, span
@@ -26,7 +26,11 @@ from crawler.utils.time import Clock
 WEEK = timedelta(weeks=1)
 # Of fewer, the rate is known only to a factor of more than ten.
 ENOUGH_POSTS = 3
-OF_PUSH = ("hub", "topic", "state", "lease_until", "asked_at", "delivered_at", "deliveries")
+DEFAULT_LIMIT = 1000
+# On a terminal of so many columns the URL has a column of its own.
+WIDE = 110
+STATE_CHARACTERS = 80
+PUSH_FIELDS = ("hub", "topic", "state", "lease_until", "asked_at", "delivered_at", "deliveries")
 
 
 def row_of(target: Document, monitor: Document) -> Document:
@@ -56,7 +60,7 @@ def row_of(target: Document, monitor: Document) -> Document:
         "error": _error(target, monitor),
         "problems": monitor.get("problems", []),
         "consecutive_errors": target.get("consecutive_errors", 0),
-        "push": {name: push.get(name) for name in OF_PUSH} if push else None,
+        "push": {name: push.get(name) for name in PUSH_FIELDS} if push else None,
         "plan": target.get("plan"),
         "gone": bool(target.get("gone")),
         "alias_of": target.get("alias_of"),
@@ -86,8 +90,7 @@ def _error(target: Document, monitor: Document) -> str | None:
     if not (target.get("consecutive_errors") or target.get("consecutive_gone")):
         return None
     last = target.get("last_visit") or {}
-    said = monitor.get("error") or last.get("reason") or target.get("outcome")
-    return str(said or "error")
+    return str(monitor.get("error") or last.get("reason") or target.get("outcome") or "error")
 
 
 def _rate(target: Document) -> float | None:
@@ -101,124 +104,96 @@ def _rate(target: Document) -> float | None:
     return round(posts / weeks, 3)
 
 
-USUAL_LIMIT = 1000
-# From so many columns on, the URL stands beside the title.
-WIDE = 110
-STATE_CHARACTERS = 80
-
-
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Which feeds, and how many."""
+    """Add which feeds, and how many."""
     parser.add_argument("urls", metavar="URL", nargs="*", help="only these")
     parser.add_argument("--errors", action="store_true", help="only those with trouble")
     parser.add_argument(
         "--category", metavar="NAME", type=category, help="only those in it or below it"
     )
     parser.add_argument(
-        "--limit", metavar="N", type=number, default=USUAL_LIMIT,
+        "--limit", metavar="N", type=number, default=DEFAULT_LIMIT,
         help="rows of the table at most (default: 1000); --json shows all",
     )  # fmt: skip
     spider_option(parser)
 
 
-def run(config: Config, opts: argparse.Namespace) -> int:
-    """Print a table, or all there is as JSON."""
+def run(config: Config, opts: argparse.Namespace) -> None:
+    """Print a table, or all feeds as JSON."""
     asyncio.run(_list(config, opts))
-    return 0
 
 
 async def _list(config: Config, opts: argparse.Namespace) -> None:
     async with opened(config) as db:
         now = Clock(config.clock_offset_hours).now()
-        rows = _rows(db, await _query(db, config, opts), now, errors=opts.errors)
-        if opts.json:
-            await _print_json(rows)
+        if opts.urls:
+            urls = await owned(db, config, opts.spider, opts.urls)
+            query = subscriptions.of_urls(opts.spider, urls)
         else:
+            query = subscriptions.all_of(opts.spider)
+        if opts.category:
+            query |= subscriptions.within(opts.category)
+        rows = (
+            row
+            async for target, monitor in subscriptions.listed(db, query)
+            if (row := row_of(target, monitor))["trouble"] or not opts.errors
+        )
+        if not opts.json:
             await _print_table(rows, opts, now)
-
-
-async def _query(db: Database, config: Config, opts: argparse.Namespace) -> Document:
-    if opts.urls:
-        urls = await owned(db, config, opts.spider, opts.urls)
-        query = subscriptions.of_urls(opts.spider, urls)
-    else:
-        query = subscriptions.all_of(opts.spider)
-    return query | (subscriptions.within(opts.category) if opts.category else {})
-
-
-async def _rows(
-    db: Database, query: Document, now: datetime, *, errors: bool
-) -> AsyncIterator[Document]:
-    async for target, monitor in subscriptions.listed(db, query):
-        row = row_of(target, monitor)
-        if row["trouble"] or not errors:
-            yield row
-
-
-async def _print_json(rows: AsyncIterator[Document]) -> None:
-    """A list, row by row: it may be a long one."""
-    print("[", end="")
-    before = "\n"
-    async for row in rows:
-        print(before + as_json(row), end="")
-        before = ",\n"
-    print_line("\n]")
+            return
+        # Row by row, as there may be very many.
+        print("[", end="")
+        before = "\n"
+        async for row in rows:
+            print(before + as_json(row), end="")
+            before = ",\n"
+        print_line("\n]")
 
 
 async def _print_table(
     rows: AsyncIterator[Document], opts: argparse.Namespace, now: datetime
 ) -> None:
     console = stdout()
-    table = _empty(wide := console.width >= WIDE)
-    async for row in rows:
-        if table.row_count == opts.limit:
-            break
-        table.add_row(*_cells(row, now, wide=wide))
-        more = False
-    else:
-        more = True
-    if not table.row_count:
-        console.print(_nothing(opts), soft_wrap=True)
-        return
-    console.print(table)
-    shown = count(table.row_count, "feed")
-    console.print(shown if more else f"the first {shown}; --limit N shows more, --json all")
-
-
-def _nothing(opts: argparse.Namespace) -> str:
-    if opts.errors or opts.category:
-        return "no such feeds"
-    return "no feeds; scrapy feeds import FILE or scrapy feeds add URL brings some"
-
-
-def _empty(wide: bool) -> Table:
+    is_wide = console.width >= WIDE
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("feed")
-    if wide:
-        table.add_column("URL")
+    for name in ("feed", "URL") if is_wide else ("feed",):
+        table.add_column(name)
     for name in ("a week", "S", "fetched", "next", "missed"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("state")
-    return table
+    is_cut = False
+    async for row in rows:
+        if is_cut := table.row_count == opts.limit:
+            break
+        table.add_row(*_cells(row, now, is_wide=is_wide))
+    shown = count(table.row_count, "feed")
+    if table.row_count:
+        console.print(table)
+        console.print(f"the first {shown}; --limit N shows more, --json all" if is_cut else shown)
+    elif opts.errors or opts.category:
+        console.print("no such feeds", soft_wrap=True)
+    else:
+        console.print(
+            "no feeds; scrapy feeds import FILE or scrapy feeds add URL brings some",
+            soft_wrap=True,
+        )
 
 
-def _cells(row: Document, now: datetime, *, wide: bool) -> list[str | Text]:
+def _cells(row: Document, now: datetime, *, is_wide: bool) -> list[str | Text]:
     rate, window, missed = row["rate_per_week"], row["window"], row["missed"]
     title = tidy(row["title"] or "", TITLE_CHARACTERS)
+    fetched = following = ""
+    if row["last_visit"]:
+        fetched = f"{span(max(now - row['last_visit'], timedelta()).total_seconds())} ago"
+    if row["next_visit"]:
+        ahead = row["next_visit"] - now
+        following = f"in {span(ahead.total_seconds())}" if ahead > timedelta() else "due"
     return [
-        *map(shortened, [title, row["url"]] if wide else [title or row["url"]]),
+        *map(shortened, [title, row["url"]] if is_wide else [title or row["url"]]),
         amount(rate) if rate is not None else "not known" if row["last_visit"] else "",
         "" if window is None else f"{window}{'' if row['window_full'] else '+'}",
-        _ago(now - row["last_visit"]) if row["last_visit"] else "",
-        _ahead(row["next_visit"] - now) if row["next_visit"] else "",
+        fetched,
+        following,
         amount(round(missed)) if missed else "",
         shortened(shorten(row["state"], width=STATE_CHARACTERS, placeholder="…")),
     ]
-
-
-def _ago(past: timedelta) -> str:
-    return f"{span(max(past, timedelta()).total_seconds())} ago"
-
-
-def _ahead(rest: timedelta) -> str:
-    return f"in {span(rest.total_seconds())}" if rest > timedelta() else "due"

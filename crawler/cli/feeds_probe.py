@@ -1,4 +1,4 @@
-"""Looks for feeds on the web: what `scrapy feeds add` is given may be a feed or a page of one.
+"""Finds feeds on the web: the URLs of `scrapy feeds add` may be feeds, or pages that name some.
 
 Scrapy fetches, so that robots.txt, redirects, time and size limits and the user agent are those
 of a crawl.
@@ -26,25 +26,28 @@ from crawler.utils.sandbox import LARGE_BYTES, TooLong, time_limit
 from crawler.utils.text import count
 from crawler.utils.urls import host_of
 
-MOST_TRIED = 10
-PERMANENT = frozenset({301, 308})
-AT_ONCE = 8
+# Links of one page that are tried as feeds.
+MAX_TRIED = 10
+PERMANENT_REDIRECTS = frozenset({301, 308})
+CONCURRENT_URLS = 8
+# Characters of an error.
+MAX_REASON = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A feed. url: where it is by its own account."""
+class Feed:
+    """A feed on the web. url: after permanent redirects."""
 
     url: str
     document: FeedDocument
 
 
 @dataclass(slots=True)
-class Looked:
-    """What came of a URL: feeds, or the reason why there are none."""
+class Probe:
+    """A URL and its feeds, or the reason why it has none."""
 
-    asked: str
-    feeds: list[Found] = field(default_factory=list)
+    url: str
+    feeds: list[Feed] = field(default_factory=list)
     reason: str = ""
 
 
@@ -52,48 +55,48 @@ class NotFound(Exception):
     """There is no feed at a URL; `str()` says why."""
 
 
-def look(
+def discover(
     settings: Settings, urls: Sequence[str], now: datetime, read_seconds: float, *, every: bool
-) -> list[Looked]:
-    """Fetch the URLs and what they name, and say what feeds there are, in the order of the URLs.
+) -> list[Probe]:
+    """Fetch the URLs and what they name; their feeds, in the order of the URLs.
 
     read_seconds: of processor time for reading one document
-    every:        all that a page names; else the first that is a feed
+    every:        all feeds that a page names; else the first
     """
-    looked = [Looked(url) for url in urls]
+    probes = [Probe(url) for url in urls]
     process = AsyncCrawlerProcess(settings)
-    process.crawl(Looking, looked=looked, now=now, read_seconds=read_seconds, every=every)
+    process.crawl(FeedProbe, probes=probes, now=now, read_seconds=read_seconds, every=every)
     process.start()
-    for one in looked:
-        one.reason = one.reason or ("" if one.feeds else "not fetched: interrupted")
-    return looked
+    for probe in probes:
+        probe.reason = probe.reason or ("" if probe.feeds else "not fetched: interrupted")
+    return probes
 
 
-class Looking(Spider):
-    """Fetches what it is given and fills in what it found."""
+class FeedProbe(Spider):
+    """Fetches the URLs of probes and fills in their feeds."""
 
     name = "feeds-add"
-    # Somebody waits for the answer, and a host gets one request at a time.
+    # Somebody waits for the result, and a host gets one request at a time.
     custom_settings = {  # noqa: RUF012 - as Scrapy declares it
         "RETRY_ENABLED": False,
         "AUTOTHROTTLE_ENABLED": False,
     }
 
     def __init__(
-        self, looked: list[Looked], now: datetime, read_seconds: float, *, every: bool
+        self, probes: list[Probe], now: datetime, read_seconds: float, *, every: bool
     ) -> None:
         super().__init__()
-        self.looked, self.now, self.every = looked, now, every
+        self.probes, self.now, self.every = probes, now, every
         self.read_seconds = read_seconds
-        # What the user names may be anywhere; what a page names may not.
-        self.start_urls = [one.asked for one in looked]
-        # Scrapy 2.19 lets the third and later of those pass that wait for one robots.txt.
-        self.of_host: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self.room = asyncio.Semaphore(AT_ONCE)
+        # The guard of private networks lets start URLs pass, and not the links of their pages.
+        self.start_urls = [probe.url for probe in probes]
+        # Of requests that wait for one robots.txt, Scrapy 2.19 lets the third and later ones pass.
+        self.host_locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self.slots = asyncio.Semaphore(CONCURRENT_URLS)
 
     async def start(self) -> AsyncIterator[Request]:
-        """All the work; no request goes another way."""
-        await asyncio.gather(*map(self._look, self.looked))
+        """Do all the work; Scrapy itself gets no request."""
+        await asyncio.gather(*map(self._probe, self.probes))
         # Scrapy would notice only at its next look, five seconds apart, that nothing is left.
         engine = self.crawler.engine
         assert engine is not None
@@ -102,21 +105,21 @@ class Looking(Spider):
         for request in requests:
             yield request
 
-    async def _look(self, one: Looked) -> None:
-        async with self.of_host[host_of(one.asked)], self.room:
+    async def _probe(self, probe: Probe) -> None:
+        async with self.host_locks[host_of(probe.url)], self.slots:
             try:
-                one.feeds = await self._feeds(one.asked)
+                probe.feeds = await self._feeds(probe.url)
             except NotFound as error:
-                one.reason = str(error)
+                probe.reason = str(error)
 
-    async def _feeds(self, url: str) -> list[Found]:
+    async def _feeds(self, url: str) -> list[Feed]:
         response = await self._fetched(url)
         try:
             return [self._read(url, response)]
         except NoFeed as error:
-            said = str(error)
+            problem = str(error)
         if not isinstance(response, HtmlResponse):
-            raise NotFound(said)
+            raise NotFound(problem)
         # Feeds are named at its head, and a large page may take hours to read.
         head = response.replace(body=response.body[:LARGE_BYTES])
         try:
@@ -125,39 +128,43 @@ class Looking(Spider):
         except TooLong as error:
             raise NotFound(str(error)) from None
         for urls in (named.declared, named.guessed):
-            if found := await self._of(urls):
-                return found
+            if feeds := await self._feeds_among(urls):
+                return feeds
         if tried := len(named.declared) + len(named.guessed):
             raise NotFound(
-                f"{said}; {count(tried, 'link')} may be a feed's, none can be read as one"
+                f"{problem}; {count(tried, 'link')} may be a feed's, none can be read as one"
             )
-        raise NotFound(f"{said}, and links to no feed")
+        raise NotFound(f"{problem}, and links to no feed")
 
-    async def _of(self, urls: Sequence[str]) -> list[Found]:
+    async def _feeds_among(self, urls: Sequence[str]) -> list[Feed]:
         """The first of these that is a feed, or all that are."""
-        found: list[Found] = []
-        for url in urls if self.every else urls[:MOST_TRIED]:
+        feeds: list[Feed] = []
+        for url in urls if self.every else urls[:MAX_TRIED]:
             try:
-                found.append(self._read(url, await self._fetched(url)))
+                feeds.append(self._read(url, await self._fetched(url)))
             except (NotFound, NoFeed):
                 continue
             if not self.every:
                 break
-        return found
+        return feeds
 
     async def _fetched(self, url: str) -> Response:
         engine = self.crawler.engine
         assert engine is not None
         try:
             response = await engine.download_async(Request(url, dont_filter=True))
-        except Exception as error:  # noqa: BLE001 - whatever a server does, it is said of its URL
-            raise NotFound(_in_words(error)) from None
+        except Exception as error:  # noqa: BLE001 - whatever a server does is the URL's problem
+            if isinstance(error, IgnoreRequest) and "robots.txt" in str(error):
+                reason = "robots.txt forbids to fetch it (--no-fetch adds it as it is)"
+            else:
+                reason = " ".join(str(error).split()) or type(error).__name__
+            raise NotFound(reason[:MAX_REASON].rstrip(".")) from None
         if not 200 <= response.status < 300:
             raise NotFound(f"status {response.status}")
         return response
 
-    def _read(self, url: str, response: Response) -> Found:
-        """The feed of a response; its new address where that is for good."""
+    def _read(self, url: str, response: Response) -> Feed:
+        """The feed of a response; by its new URL where every redirect was permanent."""
         kind = (response.headers.get("Content-Type") or b"").decode("latin-1") or None
         try:
             with time_limit(self.read_seconds):
@@ -165,10 +172,4 @@ class Looking(Spider):
         except TooLong as error:
             raise NotFound(str(error)) from None
         reasons = response.meta.get("redirect_reasons", [])
-        return Found(response.url if PERMANENT.issuperset(reasons) else url, document)
-
-
-def _in_words(error: Exception) -> str:
-    if isinstance(error, IgnoreRequest) and "robots.txt" in str(error):
-        return "robots.txt forbids to fetch it (--no-fetch adds it as it is)"
-    return (" ".join(str(error).split()) or type(error).__name__)[:300].rstrip(".")
+        return Feed(response.url if PERMANENT_REDIRECTS.issuperset(reasons) else url, document)

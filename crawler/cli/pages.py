@@ -1,15 +1,12 @@
-"""`scrapy pages build`: pages of cells, as files."""
+"""The actions of `scrapy pages`: pages of cells as files, or served on this machine."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 
-from crawler.cli.base import print_json
+from crawler.cli.base import print_json, with_database
 from crawler.config import Config
 from crawler.storage import cells
-from crawler.storage.client import Document
-from crawler.storage.store import opened
 from crawler.utils.terminal import complain, print_line
 from crawler.utils.text import count
 from crawler.utils.time import Clock
@@ -19,8 +16,14 @@ COMMAND = "pages"
 
 
 def build_options(parser: argparse.ArgumentParser) -> None:
-    """Where from and where to."""
+    """Add templates and the folder of the pages."""
     add_places(parser)
+
+
+def serve_options(parser: argparse.ArgumentParser) -> None:
+    """Add the same, and the address."""
+    add_places(parser)
+    add_listening(parser)
 
 
 def run_build(config: Config, opts: argparse.Namespace) -> int:
@@ -30,41 +33,30 @@ def run_build(config: Config, opts: argparse.Namespace) -> int:
     from crawler.web.pages.build import build
     from crawler.web.pages.render import Cells
 
-    order = places(config, opts)
-    found = sources.find(order.templates)
-    documents = asyncio.run(_read(config))
+    folders = places(config, opts)
+    templates = sources.find(folders.templates)
+    rows = with_database(config, cells.read)
     now = Clock(config.clock_offset_hours).now()
-    done = build(Cells(documents, now), found, order.out)
+    done = build(Cells(rows, now), templates, folders.out)
     for problem in done.problems.values():
         complain(COMMAND, problem)
     if opts.json:
-        print_json({"pages": done.pages, "out": str(order.out)})
+        print_json({"pages": done.pages, "out": str(folders.out)})
     else:
-        print_line(f"{done} -> {order.out}")
+        print_line(f"{done} -> {folders.out}")
     return 1 if done.problems else 0
-
-
-async def _read(config: Config) -> list[Document]:
-    async with opened(config) as db:
-        return await cells.read(db)
-
-
-def serve_options(parser: argparse.ArgumentParser) -> None:
-    """Where from, where to, and the address."""
-    add_places(parser)
-    add_listening(parser)
 
 
 def run_serve(config: Config, opts: argparse.Namespace) -> None:
     """Serve until SIGTERM, SIGINT or the end of `--for`; raises FreshetError.
 
-    The address and what goes wrong are told on stderr; a summary goes to stdout at the end.
+    Address and problems go to stderr, a summary to stdout at the end.
     """
-    order, address = places(config, opts), listening(opts)
+    folders, address = places(config, opts), listening(opts)
     # Twisted's web parts and Jinja are slow to import: not for --help.
     from crawler.web.pages.serve import serve
 
-    done = serve(config, order, address)
+    done = serve(config, folders, address)
     if opts.json:
         print_json(done)
     else:

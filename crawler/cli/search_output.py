@@ -14,18 +14,19 @@ from crawler.utils.terminal import printable
 
 PASSAGE_LINES = 2
 INDENT = 2
+# Columns of a line that stay empty before a long word.
 SPARE = 5
-LEAST_WIDTH = 20
+MIN_WIDTH = 20
 MARKED = "bold red"
 
 
 def room(console: Console) -> int:
-    """Columns for a passage, all its lines together; each may end before a long word."""
+    """Columns for a passage, all its lines together."""
     return PASSAGE_LINES * (_width(console) - SPARE)
 
 
 def _width(console: Console) -> int:
-    return max(LEAST_WIDTH, console.width) - INDENT
+    return max(MIN_WIDTH, console.width) - INDENT
 
 
 def show_posts(console: Console, rows: Iterable[Document], terms: Sequence[Term]) -> None:
@@ -33,46 +34,34 @@ def show_posts(console: Console, rows: Iterable[Document], terms: Sequence[Term]
     for row in rows:
         title = marked(row["title"], terms)
         console.print(_styled(title, "bold") if title.text else "(no title)", soft_wrap=True)
-        console.print(_whereabouts(row), style="cyan", soft_wrap=True)
+        n = row["copies"]
+        copies = f"+{n:,} {'copy' if n == 1 else 'copies'}" if n else ""
+        place = "  ".join(filter(None, (_day(row["date"]), copies, _url(row))))
+        console.print(place, style="cyan", soft_wrap=True)
         if len(row["sources"]) > 1:
-            console.print(_sources(row["sources"]), style="dim", soft_wrap=True)
+            sources = ", ".join(
+                source["spider"] + (f" ({source['feed']})" if source.get("feed") else "")
+                for source in row["sources"]
+            )
+            console.print(printable(f"sources: {sources}"), style="dim", soft_wrap=True)
         if row["passage"].text:
-            _show_passage(console, row["passage"])
+            for line in _styled(row["passage"]).wrap(console, _width(console)):
+                line.rstrip()
+                line.pad_left(INDENT)
+                console.print(line, soft_wrap=True)
         for copy in row.get("hidden", ()):
-            console.print(_copy(copy), style="dim", soft_wrap=True)
+            similarity = copy.get("similarity")
+            alike = "" if similarity is None else f"{similarity:.0%} alike"
+            parts = (" " * INDENT + "copy", alike, _day(copy["date"]), _url(copy))
+            console.print("  ".join(filter(None, parts)), style="dim", soft_wrap=True)
         console.print()
 
 
-def _show_passage(console: Console, found: Passage) -> None:
-    for line in _styled(found).wrap(console, _width(console)):
-        line.rstrip()
-        line.pad_left(INDENT)
-        console.print(line, soft_wrap=True)
-
-
-def _styled(shown: Passage, style: str = "") -> Text:
-    text = Text(shown.text, style=style)
-    for start, stop in shown.marks:
+def _styled(passage: Passage, style: str = "") -> Text:
+    text = Text(passage.text, style=style)
+    for start, stop in passage.marks:
         text.stylize(MARKED, start, stop)
     return text
-
-
-def _whereabouts(row: Document) -> str:
-    n = row["copies"]
-    copies = f"+{n:,} {'copy' if n == 1 else 'copies'}" if n else ""
-    return "  ".join(filter(None, (_day(row["date"]), copies, _url(row))))
-
-
-def _sources(sources: Iterable[Document]) -> str:
-    """Which spiders and feeds have an item."""
-    named = (one["spider"] + (f" ({one['feed']})" if one.get("feed") else "") for one in sources)
-    return printable("sources: " + ", ".join(named))
-
-
-def _copy(post: Document) -> str:
-    similarity = post.get("similarity")
-    alike = "" if similarity is None else f"{similarity:.0%} alike"
-    return "  ".join(filter(None, (" " * INDENT + "copy", alike, _day(post["date"]), _url(post))))
 
 
 def _url(post: Document) -> str:
@@ -85,7 +74,7 @@ def _day(moment: datetime) -> str:
 
 
 def nothing(query: Query) -> str:
-    """Why there may be no post to print."""
+    """Why a query may have no posts."""
     if not query.terms:
         return "nothing to look for: no letters and no digits"
     if query.is_one_character:
@@ -97,15 +86,15 @@ def nothing(query: Query) -> str:
 
 def plain(row: Document) -> Document:
     """A post as JSON has it."""
-    told = _named({name: value for name, value in row.items() if name != "passage"})
-    told["sources"] = [
-        {"id": one["_id"]} | {name: one.get(name) for name in ("spider", "url", "feed")}
-        for one in row["sources"]
+    post = _with_id({name: value for name, value in row.items() if name != "passage"})
+    post["sources"] = [
+        {"id": source["_id"]} | {name: source.get(name) for name in ("spider", "url", "feed")}
+        for source in row["sources"]
     ]
     if "hidden" in row:
-        told["hidden"] = [_named(post) for post in row["hidden"]]
-    return told | {"snippet": row["passage"].text}
+        post["hidden"] = [_with_id(copy) for copy in row["hidden"]]
+    return post | {"snippet": row["passage"].text}
 
 
-def _named(post: Document) -> Document:
+def _with_id(post: Document) -> Document:
     return {"id" if name == "_id" else name: value for name, value in post.items()}

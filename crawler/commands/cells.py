@@ -1,17 +1,14 @@
-"""`scrapy cells`: the cell base: what each cell is, how old, and how often it was refreshed."""
+"""`scrapy cells`: period, age, refresh ratio and errors of each cell, and the means by group."""
 
 from __future__ import annotations
 
 import argparse
-import asyncio
-from collections.abc import Iterator
 from datetime import datetime
 from statistics import fmean
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from crawler.cli.base import FreshetCommand, print_json
-from crawler.config import Config
+from crawler.cli.base import FreshetCommand, print_json, with_database
 from crawler.utils.terminal import shortened, stdout
 from crawler.utils.text import HOUR, count, period, span
 from crawler.utils.time import Clock
@@ -19,9 +16,9 @@ from crawler.utils.time import Clock
 if TYPE_CHECKING:
     from crawler.storage.client import Document
 
-NAMES = ("name", "spider", "group", "period_seconds", "execution_seconds", "requested",
-         "refreshed", "refreshed_at", "changed_at", "error")  # fmt: skip
-SHOWN_CHARACTERS = 60
+STORED_FIELDS = ("name", "spider", "group", "period_seconds", "execution_seconds", "requested",
+                 "refreshed", "refreshed_at", "changed_at", "error")  # fmt: skip
+ERROR_CHARACTERS = 60
 DAY_SECONDS = 86_400.0
 
 
@@ -36,29 +33,55 @@ class Command(FreshetCommand):
         return "List cells: period, age, refresh ratio, trouble; ratios by group"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Which cells."""
+        """Add which cells."""
         super().add_options(parser)
         parser.add_argument("--errors", action="store_true", help="only those with trouble")
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Print them."""
-        found = asyncio.run(_found(self.config, args[0] if args else None))
+        """Print the cells."""
+        from crawler.storage import cells
+
+        config = self.config
+        rows = with_database(config, cells.read)
+        if args:
+            rows = [row for row in rows if row["spider"] == args[0]]
+        summary = summed_up(rows, Clock(config.clock_offset_hours).now())
         if opts.errors:
-            found["cells"] = [one for one in found["cells"] if one["error"]]
+            summary["cells"] = [cell for cell in summary["cells"] if cell["error"]]
         if opts.json:
-            print_json(found)
+            print_json(summary)
         else:
-            _show(found)
+            self._show(summary)
 
+    def _show(self, summary: Document) -> None:
+        from rich.box import SIMPLE_HEAD
+        from rich.table import Table
 
-async def _found(config: Config, spider: str | None) -> Document:
-    from crawler.storage import cells
-    from crawler.storage.store import opened
-
-    async with opened(config) as db:
-        rows = [one for one in await cells.read(db) if spider in (None, one["spider"])]
-    now = Clock(config.clock_offset_hours).now()
-    return summed_up(rows, now)
+        console = stdout()
+        if not summary["cells"]:
+            console.print("no cells (scrapy crawl cells -a file=cells.toml)")
+            return
+        columns = ("cell", "group", "every", "takes", "age", "ratio", "trouble")
+        table = Table(*columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+        for column in table.columns[1:-1]:
+            column.no_wrap = True
+        for cell in summary["cells"]:
+            takes, age = cell["execution_seconds"], cell["age_seconds"]
+            table.add_row(
+                shortened(f"{cell['spider']}/{cell['name']}"),
+                cell["group"] or "planned",
+                _text(cell["period_seconds"] and period(cell["period_seconds"] / HOUR)),
+                "" if takes is None else f"{takes:.3f} s",
+                "" if age is None else span(age),
+                _text(cell["ratio"]),
+                shortened(shorten(cell["error"] or "", ERROR_CHARACTERS)),
+            )
+        console.print(table)
+        groups = Table("group", "cells", "ratio", "expected", "errors", box=SIMPLE_HEAD)
+        for name, figures in summary["groups"].items():
+            groups.add_row(name, *map(_text, figures.values()))
+        console.print(groups)
+        console.print(f"{count(len(summary['cells']), 'cell')}, load {summary['load']:.3g}")
 
 
 def summed_up(rows: list[Document], now: datetime) -> Document:
@@ -71,85 +94,41 @@ def summed_up(rows: list[Document], now: datetime) -> Document:
 
     from schedules.dispatch.dispatch import expected_ratio, load_of
 
-    shown = [{name: one.get(name) for name in NAMES} | _derived(one, now) for one in rows]
-    timed = [one for one in shown if one["period_seconds"] and one["execution_seconds"]]
-    period = np.array([one["period_seconds"] for one in timed], np.float64)
-    cost = np.array([one["execution_seconds"] for one in timed], np.float64)
-    if timed:
-        expected = expected_ratio(period, cost, DAY_SECONDS)
-        for one, share in zip(timed, expected.tolist(), strict=True):
-            one["expected"] = round(share, 4)
-    return {
-        "load": round(load_of(period, cost), 4) if timed else 0.0,
-        "groups": dict(_groups(shown)),
-        "cells": shown,
-    }
-
-
-def _derived(one: Document, now: datetime) -> Document:
-    at, asked = one["refreshed_at"], one["requested"]
-    return {
-        "age_seconds": None if at is None else round((now - at).total_seconds(), 1),
-        "ratio": round(one["refreshed"] / asked, 4) if asked else None,
-        "expected": None,
-        "content": one["content"],
-    }
-
-
-def _groups(rows: list[Document]) -> Iterator[tuple[str, Document]]:
-    """Of each group: how many, and mean ratios."""
-    for name in dict.fromkeys(one["group"] for one in rows):
-        some = [one for one in rows if one["group"] == name]
-        yield (
-            name or "planned",
-            {
-                "cells": len(some),
-                "ratio": _mean([one["ratio"] for one in some]),
-                "expected": _mean([one["expected"] for one in some]),
-                "errors": sum(one["error"] is not None for one in some),
-            },
+    cells: list[Document] = []
+    for row in rows:
+        at, requested = row["refreshed_at"], row["requested"]
+        cells.append(
+            {name: row.get(name) for name in STORED_FIELDS}
+            | {
+                "age_seconds": None if at is None else round((now - at).total_seconds(), 1),
+                "ratio": round(row["refreshed"] / requested, 4) if requested else None,
+                "expected": None,
+                "content": row["content"],
+            }
         )
+    timed = [cell for cell in cells if cell["period_seconds"] and cell["execution_seconds"]]
+    periods = np.array([cell["period_seconds"] for cell in timed], np.float64)
+    costs = np.array([cell["execution_seconds"] for cell in timed], np.float64)
+    if timed:
+        expected = expected_ratio(periods, costs, DAY_SECONDS)
+        for cell, ratio in zip(timed, expected.tolist(), strict=True):
+            cell["expected"] = round(ratio, 4)
+    groups = {}
+    for name in dict.fromkeys(cell["group"] for cell in cells):
+        members = [cell for cell in cells if cell["group"] == name]
+        groups[name or "planned"] = {
+            "cells": len(members),
+            "ratio": _mean([cell["ratio"] for cell in members]),
+            "expected": _mean([cell["expected"] for cell in members]),
+            "errors": sum(cell["error"] is not None for cell in members),
+        }
+    load = round(load_of(periods, costs), 4) if timed else 0.0
+    return {"load": load, "groups": groups, "cells": cells}
 
 
 def _mean(values: list[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return round(fmean(known), 4) if known else None
-
-
-def _show(found: Document) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    console = stdout()
-    if not found["cells"]:
-        console.print("no cells (scrapy crawl cells -a file=cells.toml)")
-        return
-    columns = ("cell", "group", "every", "takes", "age", "ratio", "trouble")
-    table = Table(*columns, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for column in table.columns[1:-1]:
-        column.no_wrap = True
-    for one in found["cells"]:
-        name, *figures, trouble = map(_text, _row(one))
-        table.add_row(shortened(name), *figures, shortened(trouble))
-    console.print(table)
-    groups = Table("group", "cells", "ratio", "expected", "errors", box=SIMPLE_HEAD)
-    for name, one in found["groups"].items():
-        groups.add_row(name, *map(_text, one.values()))
-    console.print(groups)
-    console.print(f"{count(len(found['cells']), 'cell')}, load {found['load']:.3g}")
-
-
-def _row(one: Document) -> tuple[Any, ...]:
-    takes = one["execution_seconds"]
-    return (
-        f"{one['spider']}/{one['name']}",
-        one["group"] or "planned",
-        one["period_seconds"] and period(one["period_seconds"] / HOUR),
-        None if takes is None else f"{takes:.3f} s",
-        None if one["age_seconds"] is None else span(one["age_seconds"]),
-        one["ratio"],
-        shorten(one["error"] or "", SHOWN_CHARACTERS),
-    )
+    numbers = [value for value in values if value is not None]
+    return round(fmean(numbers), 4) if numbers else None
 
 
 def _text(value: Any) -> str:

@@ -7,8 +7,8 @@ import asyncio
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
-from crawler.cli.base import FreshetCommand, moment, number, part, print_json, when
-from crawler.config import Config
+from crawler.cli.base import FreshetCommand, print_json
+from crawler.cli.types import moment, number, url_part, when
 from crawler.errors import ConfigError
 from crawler.utils.terminal import printable, stdout
 from crawler.utils.text import count, listed
@@ -17,7 +17,8 @@ from crawler.utils.time import Clock
 if TYPE_CHECKING:
     from crawler.storage.client import Database, Document
 
-USUAL_LIMIT = 50
+DEFAULT_LIMIT = 50
+# Characters of a summary.
 MAX_SUMMARY = 160
 # Longer values are not shown in a summary.
 MAX_VALUE = 40
@@ -37,7 +38,7 @@ class Command(FreshetCommand):
         return "List what changed, what is new and what is gone, newest first"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """What to list."""
+        """Add what to list."""
         super().add_options(parser)
         parser.add_argument(
             "--since", metavar="T", type=when,
@@ -47,61 +48,83 @@ class Command(FreshetCommand):
             "--until", metavar="T", type=when, help="before then: a day or time (UTC), or a span"
         )
         parser.add_argument(
-            "--match", metavar="PART", type=part,
+            "--match", metavar="PART", type=url_part,
             help="only URLs with this part; * stands for any characters",
         )  # fmt: skip
         parser.add_argument(
-            "--limit", metavar="N", type=number, default=USUAL_LIMIT,
-            help=f"list at most N changes (default: {USUAL_LIMIT})",
+            "--limit", metavar="N", type=number, default=DEFAULT_LIMIT,
+            help=f"list at most N changes (default: {DEFAULT_LIMIT})",
         )  # fmt: skip
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Print the changes, and how many more there are."""
-        found = asyncio.run(_changes(self.config, args[0] if args else None, opts))
+        spiders, rows, total, is_cut = asyncio.run(self._read(args[0] if args else None, opts))
         if opts.json:
-            print_json(found["changes"])
+            print_json(rows)
             return
-        _show(found)
+        from crawler.storage.visits import MAX_EVENTS
+
+        console = stdout(soft_wrap=True)
+        for row in rows:
+            url = printable(row["url"])
+            console.print(f"{row['at']:%Y-%m-%d %H:%M}  {row['outcome']:<7}  {url}")
+            if row["summary"]:
+                console.print(f"    {row['summary']}", style="dim")
+        where = listed(spiders)
+        if not rows:
+            console.print(
+                f"{NOTHING} in {where}; an earlier --since or scrapy crawl NAME may find some"
+            )
+            return
+        also = ""
+        if more := total - len(rows):
+            last = f"{rows[-1]['at']:%Y-%m-%dT%H:%M}"
+            also = f"; {more:,} more: --limit N, or --until {last}"
+        console.print(f"{count(len(rows), 'change')} in {where}, times in UTC{also}")
+        if is_cut:
+            console.print(
+                f"only the newest {MAX_EVENTS:,} were searched: --until goes further back"
+            )
+
+    async def _read(
+        self, spider: str | None, opts: argparse.Namespace
+    ) -> tuple[list[str], list[Document], int, bool]:
+        """Spiders, changes, how many there are in all, and whether older ones were not searched."""
+        from crawler.storage import targets, visits
+        from crawler.storage.store import opened
+
+        config = self.config
+        async with opened(config) as db:
+            now = Clock(config.clock_offset_hours).now()
+            span = moment(opts.since, now), moment(opts.until, now)
+            spiders = await targets.spiders(db)
+            if not spiders:
+                raise ConfigError("no site has targets yet. Run scrapy crawl NAME first")
+            if spider is not None:
+                if spider not in spiders:
+                    raise ConfigError(
+                        f"site not found: {spider!r}. Sites with targets: {', '.join(spiders)}"
+                    )
+                spiders = [spider]
+            rows, total, is_cut = await visits.latest(db, spiders, span, opts.match, opts.limit)
+            return spiders, [await _change(db, row) for row in rows], total, is_cut
 
 
-async def _changes(config: Config, spider: str | None, opts: argparse.Namespace) -> Document:
-    from crawler.storage import targets
-    from crawler.storage import visits as changes
-    from crawler.storage.store import opened
-
-    async with opened(config) as db:
-        now = Clock(config.clock_offset_hours).now()
-        asked = (opts.since, opts.until)
-        since, until = (None if one is None else moment(one, now) for one in asked)
-        known = await targets.spiders(db)
-        if not known:
-            raise ConfigError("no site has targets yet. Run scrapy crawl NAME first")
-        if spider is not None and spider not in known:
-            raise ConfigError(f"site not found: {spider!r}. Sites with targets: {', '.join(known)}")
-        names = known if spider is None else [spider]
-        rows, total, is_cut = await changes.latest(
-            db, names, (since, until), opts.match, opts.limit
-        )
-        return {
-            "spiders": names,
-            "changes": [await _told(db, row) for row in rows],
-            "total": total,
-            "is_cut": is_cut,
-        }
-
-
-async def _told(db: Database, row: Document) -> Document:
-    """A change as it is printed."""
+async def _change(db: Database, row: Document) -> Document:
+    """A change as JSON has it."""
     from crawler.items import Outcome
-    from crawler.storage import visits as changes
+    from crawler.storage import visits
 
     outcome = row["outcome"]
     if outcome == Outcome.GONE:
         summary = row.get("reason") or f"status {row['status']}"
     elif "posts_new" in row:
-        summary = _of_posts(row, await changes.titles(db, row))
+        nouns = (("posts_new", "new post"), ("posts_edited", "edited post"))
+        parts = ", ".join(count(row[key], noun) for key, noun in nouns if row.get(key))
+        titles = "; ".join(await visits.titles(db, row))
+        summary = _short(": ".join(filter(None, (parts, titles))))
     elif outcome in (Outcome.NEW, Outcome.CHANGED):
-        summary = summary_of(*await changes.contents(db, row), row["diff_size"])
+        summary = summary_of(*await visits.contents(db, row), row["diff_size"])
     else:
         outcome, summary = BACK, "the page was gone before"
     return {
@@ -114,16 +137,6 @@ async def _told(db: Database, row: Document) -> Document:
     }
 
 
-def _of_posts(row: Document, titles: list[str]) -> str:
-    parts = [
-        f"{count(row[key], noun)}"
-        for key, noun in (("posts_new", "new post"), ("posts_edited", "edited post"))
-        if row.get(key)
-    ]
-    told = ": ".join(filter(None, (", ".join(parts), "; ".join(titles))))
-    return _short(told)
-
-
 def summary_of(before: Document | None, after: Document | None, diff_size: int = 0) -> str:
     """Return what changed between two contents, or what a new page holds, in one line.
 
@@ -132,18 +145,19 @@ def summary_of(before: Document | None, after: Document | None, diff_size: int =
     if after is None:
         return f"{count(diff_size, 'character')} differ" if diff_size else ""
     if before is None:
-        return _short(next((one for one in map(_text, after.values()) if one), ""))
+        return _short(next(filter(None, map(_text, after.values())), ""))
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     parts = [_field(name, before.get(name), after.get(name)) for name in names[:MAX_FIELDS]]
-    told = "; ".join(parts)
-    if more := len(names) - MAX_FIELDS:
-        told += f"; and {count(more, 'more field')}" if more > 0 else ""
+    summary = "; ".join(parts)
+    if (more := len(names) - MAX_FIELDS) > 0:
+        summary += f"; and {count(more, 'more field')}"
     if diff_size and any(part.endswith(" edited") for part in parts):
-        told += f" ({count(diff_size, 'character')} differ)"
-    return _short(told)
+        summary += f" ({count(diff_size, 'character')} differ)"
+    return _short(summary)
 
 
 def _field(name: str, before: Any, after: Any) -> str:
+    """How one field changed."""
     if isinstance(before, list) and isinstance(after, list):
         were, are = set(map(str, before)), set(map(str, after))
         added, removed = len(are - were), len(were - are)
@@ -164,31 +178,9 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return count(len(value), "value") if value else ""
     if isinstance(value, dict):
-        return " ".join(text for one in value.values() if (text := _text(one)))
+        return " ".join(filter(None, map(_text, value.values())))
     return " ".join(str(value).split())
 
 
 def _short(text: str) -> str:
     return shorten(printable(text), MAX_SUMMARY, placeholder=" …")
-
-
-def _show(found: Document) -> None:
-    from crawler.storage.visits import MAX_EVENTS
-
-    console = stdout(soft_wrap=True)
-    rows = found["changes"]
-    for row in rows:
-        console.print(f"{row['at']:%Y-%m-%d %H:%M}  {row['outcome']:<7}  {printable(row['url'])}")
-        if row["summary"]:
-            console.print(f"    {row['summary']}", style="dim")
-    where = listed(found["spiders"])
-    if not rows:
-        console.print(
-            f"{NOTHING} in {where}; an earlier --since or scrapy crawl NAME may find some"
-        )
-        return
-    more = found["total"] - len(rows)
-    also = f"; {more:,} more: --limit N, or --until {rows[-1]['at']:%Y-%m-%dT%H:%M}" if more else ""
-    console.print(f"{count(len(rows), 'change')} in {where}, times in UTC{also}")
-    if found["is_cut"]:
-        console.print(f"only the newest {MAX_EVENTS:,} were searched: --until goes further back")

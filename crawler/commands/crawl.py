@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
-from typing import TYPE_CHECKING
 
 from scrapy import Spider
 from scrapy.commands import crawl
 from scrapy.crawler import Crawler
 from scrapy.spiderloader import get_spider_loader
 
-from crawler.cli.base import refuse_left_over
+from crawler.cli.base import refuse_left_over, with_database
 from crawler.config import Config
 from crawler.errors import Busy, ConfigError, FreshetError
 from crawler.utils.terminal import complain, print_line
-
-if TYPE_CHECKING:
-    from spiders.wrapper import WrapperSpider
 
 DEFAULT_LOG_LEVEL = "INFO"
 
@@ -26,7 +21,7 @@ DEFAULT_LOG_LEVEL = "INFO"
 class Command(crawl.Command):
     """One run over what is due."""
 
-    _found: type[Spider] | None = None
+    _loaded: type[Spider] | None = None
 
     name = "crawl"
 
@@ -76,22 +71,25 @@ class Command(crawl.Command):
             print_line(f"scrapy {self.name}: {running}", error=True)
 
     def _check(self, spider: type[Spider], opts: argparse.Namespace) -> None:
+        """Check arguments and name, reach the database; raises Busy while the site is crawled."""
         from spiders.wrapper import WrapperSpider
 
         assert self.settings is not None
         config = Config.of(self.settings)
-        if issubclass(spider, WrapperSpider):
-            name = _check_arguments(spider, opts.spargs)
-            self._check_name(name, spider)
-            asyncio.run(_check_storage(config, name))
-
-    def _check_name(self, name: str, spider: type[Spider]) -> None:
-        """Raise ConfigError where a site would share its name with a spider class."""
-        assert self.settings is not None
+        if not issubclass(spider, WrapperSpider):
+            return
+        name = spider.read_wrapper(spider.read_arguments(opts.spargs)).name
         if name != spider.name and name in get_spider_loader(self.settings).list():
             raise ConfigError(
                 f"the name {name!r} is taken by a spider class. Give this site another name"
             )
+        # The slow imports come only now, as most mistakes are found before.
+        from crawler.storage import leases
+
+        lease, busy = f"{leases.CRAWL}{name}", f"{name} is already being crawled"
+        # With Redis this is one more worker of a shared run.
+        shares = config.redis_url is not None
+        with_database(config, lambda db: leases.refuse_second(db, lease, busy, shares=shares))
 
     def _spider(self, name: str) -> type[Spider]:
         """The spider class of this name, or one for the site whose definition is stored."""
@@ -99,35 +97,19 @@ class Command(crawl.Command):
         from spiders.site import Loader, stored_definitions
 
         assert self.settings is not None
-        if self._found is not None and self._found.name == name:
-            return self._found
+        if self._loaded is not None and self._loaded.name == name:
+            return self._loaded
         loader = get_spider_loader(self.settings)
         try:
-            found = loader.load(name)
+            spider = loader.load(name)
         except KeyError:
             stored = stored_definitions(Config.of(self.settings))
-            known = ", ".join(sorted({*loader.list(), *stored}))
-            raise ConfigError(f"spider not found: {name!r}. Available: {known}") from None
-        if isinstance(loader, Loader) and lacks_file(found):
-            found = loader.load_stored(name) or found
-        self._found = found
-        return found
-
-
-def _check_arguments(spider: type[WrapperSpider], spargs: dict[str, str]) -> str:
-    """The name that the spider has in the database; raises ConfigError or WrapperError."""
-    return spider.read_wrapper(spider.read_arguments(spargs)).name
-
-
-async def _check_storage(config: Config, spider: str) -> None:
-    """Reach and prepare the database; raises Busy while others run the spider."""
-    from crawler.storage import leases
-    from crawler.storage.store import opened
-
-    async with opened(config) as db:
-        name, busy = f"{leases.CRAWL}{spider}", f"{spider} is already being crawled"
-        # With Redis it is one more worker of a run that is shared.
-        await leases.refuse_second(db, name, busy, shares=config.redis_url is not None)
+            names = ", ".join(sorted({*loader.list(), *stored}))
+            raise ConfigError(f"spider not found: {name!r}. Available: {names}") from None
+        if isinstance(loader, Loader) and lacks_file(spider):
+            spider = loader.load_stored(name) or spider
+        self._loaded = spider
+        return spider
 
 
 def _failed(crawler: Crawler) -> bool:

@@ -1,4 +1,4 @@
-"""`scrapy cron`: the lines of a crontab, or the unit of systemd, that keep this project at work."""
+"""`scrapy cron`: the lines of a crontab, or the unit of systemd, that run this project."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from crawler.ops.jobs import Known, Spiders
 
 CRAWL_MINUTES = 10
+# Of the replan and of the prune.
 NIGHT_HOURS = 2, 3
 LOG = "cron.log"
 QUIET = ("-L", "WARNING")
@@ -37,7 +38,7 @@ class Command(FreshetCommand):
         return "Print the lines of a crontab: crawl, replan, prune"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Cron's lines, or a unit of systemd."""
+        """Add systemd's units."""
         super().add_options(parser)
         parser.add_argument(
             "--systemd", action="store_true", help="instead: a unit that runs `scrapy refresh run`"
@@ -49,99 +50,106 @@ class Command(FreshetCommand):
         )
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Print them."""
+        """Print the lines, or the unit."""
         from crawler.ops.jobs import Known, known_sites, needs_database, spiders_of, with_files
         from crawler.ops.systemd import SERVICE, WORKER, unit
 
         assert self.settings is not None
+        config = self.config
         if opts.worker:
-            _check_worker(self.config, opts)
+            if not opts.systemd:
+                raise UsageError("--worker goes with --systemd", print_help=False)
+            if config.redis_url is None:
+                env = PROJECT / ".env"
+                raise ConfigError(
+                    f"--worker: workers share a pass through Redis: set REDIS_URL in {env}"
+                )
         spiders = spiders_of(self.settings)
         names = [*with_files(args)]
-        # Without names a service finds out by itself what there is.
+        # Without names the service finds the sites on its own.
         is_usual = not names and not opts.systemd
-        asks = is_usual or needs_database(names, spiders)
-        known = known_sites(self.config) if asks else Known()
+        is_stored = is_usual or needs_database(names, spiders)
+        stored = known_sites(config) if is_stored else Known()
         remarks: list[str] = []
         if is_usual:
-            names, remarks = _usual(spiders, known)
-        lines = _lines(names, spiders, known, self.config)
+            names, remarks = _usual(spiders, stored)
+        lines = _lines(names, spiders, stored, config)
         if opts.systemd:
-            print_line(unit(self.config, args, WORKER if opts.worker else SERVICE).rstrip("\n"))
+            print_line(unit(config, args, WORKER if opts.worker else SERVICE).rstrip("\n"))
             return
-        _make_folder(self.config)
+        self._print(lines, remarks, opts)
+
+    def _print(
+        self, lines: list[tuple[str, str]], remarks: list[str], opts: argparse.Namespace
+    ) -> None:
+        folder = self.config.data_dir
+        try:
+            # A shell runs nothing whose log it cannot open.
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ServerError(f"data folder {folder}: {error.strerror or error}") from None
         if opts.json:
             print_json([{"schedule": when, "command": command} for when, command in lines])
             return
-        for remark in [*remarks, *_remarks()]:
+        own = sorted(name for name in os.environ if name in UNPREFIXED or name.startswith(PREFIX))
+        if own:
+            env = PROJECT / ".env"
+            remarks.append(f"cron does not see {', '.join(own)} of this shell: put them into {env}")
+        for remark in remarks:
             print_line(f"# {remark}")
         for when, command in lines:
             print_line(f"{when:<15} {command}")
 
 
-def _usual(spiders: Spiders, known: Known) -> tuple[list[str], list[str]]:
+def _usual(spiders: Spiders, stored: Known) -> tuple[list[str], list[str]]:
     """The sites to schedule where none are named, and remarks; raises ConfigError if none."""
     from crawler.ops.jobs import undefined_words, usual
 
-    found = usual(spiders, known)
-    remarks = [f"not scheduled: {name}: {undefined_words(name)}" for name in found.undefined]
-    others = ", ".join(found.unwatched)
-    if others:
-        remarks.append(f"not scheduled, as they have never run: {others} (scrapy cron NAME ...)")
-    if not found.jobs:
-        ready = f" ({others})" if others else ""
+    sites = usual(spiders, stored)
+    remarks = [f"not scheduled: {name}: {undefined_words(name)}" for name in sites.undefined]
+    never_run = ", ".join(sites.unwatched)
+    if never_run:
+        remarks.append(f"not scheduled, as they have never run: {never_run} (scrapy cron NAME ...)")
+    if not sites.jobs:
+        ready = f" ({never_run})" if never_run else ""
         raise ConfigError(
             f"no site has targets yet. Run scrapy crawl NAME{ready} or scrapy feeds import FILE "
             "first, or name sites: scrapy cron NAME|FILE.toml"
         )
-    return [job.word for job in found.jobs], remarks
-
-
-def _check_worker(config: Config, opts: argparse.Namespace) -> None:
-    if not opts.systemd:
-        raise UsageError("--worker goes with --systemd", print_help=False)
-    if config.redis_url is None:
-        raise ConfigError(
-            f"--worker: workers share a pass through Redis: set REDIS_URL in {PROJECT / '.env'}"
-        )
+    return [job.word for job in sites.jobs], remarks
 
 
 def _lines(
-    names: list[str], spiders: Spiders, known: Known, config: Config
+    names: list[str], spiders: Spiders, stored: Known, config: Config
 ) -> list[tuple[str, str]]:
-    """Times and commands, crawls first."""
-    from crawler.ops.jobs import prune_words
+    """Times and commands, crawls first: spider classes, stored sites or files."""
+    from crawler.extract.list_wrappers import load_any
+    from crawler.ops.jobs import ANY_SITE, check_name, prune_words
 
+    # Several projects on one machine begin at different minutes.
     minute = int(sha256(str(PROJECT).encode()).hexdigest(), 16)
-    every = [
-        (_every(minute + number), _command(config, "crawl", *_what(name, spiders, known), *QUIET))
-        for number, name in enumerate(names)
-    ]
+    lines = []
+    for number, name in enumerate(names):
+        if name.endswith(".toml"):
+            path = Path(name).resolve()
+            load_any(path)
+            words = [ANY_SITE, "-a", f"wrapper={path}"]
+        else:
+            check_name(name, spiders, stored)
+            words = [name]
+        lines.append((_every(minute + number), _command(config, "crawl", *words, *QUIET)))
     replan, prune = (f"{(minute + 7 * k) % 60} {hour} * * *" for k, hour in enumerate(NIGHT_HOURS))
     return [
-        *every,
+        *lines,
         (replan, _command(config, "replan")),
         (prune, _command(config, *prune_words(config))),
     ]
 
 
 def _every(minute: int) -> str:
-    """Each ten minutes; not all spiders in the same one."""
+    """Every ten minutes, from a minute on, as not all sites should begin in the same one."""
     first = minute % CRAWL_MINUTES
     return f"{first}-59/{CRAWL_MINUTES} * * * *" if first else f"*/{CRAWL_MINUTES} * * * *"
-
-
-def _what(name: str, spiders: Spiders, known: Known) -> list[str]:
-    """What follows `scrapy crawl` for a spider class, a stored site or a file."""
-    from crawler.extract.list_wrappers import load_any
-    from crawler.ops.jobs import ANY_SITE, check_name
-
-    if name.endswith(".toml"):
-        path = Path(name).resolve()
-        load_any(path)
-        return [ANY_SITE, "-a", f"wrapper={path}"]
-    check_name(name, spiders, known)
-    return [name]
 
 
 def _command(config: Config, *words: str) -> str:
@@ -153,19 +161,3 @@ def _command(config: Config, *words: str) -> str:
     run = shlex.join([sys.executable, "-m", "scrapy", *words])
     line = f"cd {shlex.quote(str(PROJECT))} && {run} >>{shlex.quote(str(log))} 2>&1"
     return line.replace("%", r"\%")
-
-
-def _make_folder(config: Config) -> None:
-    """A shell runs nothing whose log it cannot open, so the folder has to be there."""
-    try:
-        config.data_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ServerError(f"data folder {config.data_dir}: {error.strerror or error}") from None
-
-
-def _remarks() -> list[str]:
-    """What a crontab does not know by itself."""
-    names = sorted(name for name in os.environ if name in UNPREFIXED or name.startswith(PREFIX))
-    if not names:
-        return []
-    return [f"cron does not see {', '.join(names)} of this shell: put them into {PROJECT / '.env'}"]

@@ -17,7 +17,6 @@ from crawler.utils.terminal import print_line
 from crawler.utils.text import count
 
 if TYPE_CHECKING:
-    from crawler.storage.client import Database
     from crawler.storage.copy import Say
 
 COPY = "copy"
@@ -35,22 +34,58 @@ class Command(FreshetCommand):
         return "Start, stop or find the embedded MongoDB server; copy the database to another"
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Do what was asked for and say it."""
-        if args[0] not in ACTIONS:
-            raise UsageError(f"{args[0]!r} is none of {', '.join(ACTIONS)}", print_help=False)
-        refuse_left_over(args, (args[0], "TO_URI") if args[0] == COPY else (args[0],))
-        if args[0] == COPY:
+        """Carry the action out and print its result."""
+        action = args[0]
+        if action not in ACTIONS:
+            raise UsageError(f"{action!r} is none of {', '.join(ACTIONS)}", print_help=False)
+        refuse_left_over(args, (action, "TO_URI") if action == COPY else (action,))
+        if action == COPY:
             self._copy(args[1], opts)
             return
-        result = _act(args[0], self.config)
+        result = self._act(action)
         if opts.json:
             print_json(result)
-        elif args[0] == "uri":
+        elif action == "uri":
             print_line(result["uri"])
+        elif result["running"]:
+            print_line(
+                f"running: process {result['pid']}, {result['uri']}, data in {result['folder']}"
+            )
+        elif result["not_responding"]:
+            print_line(str(result["not_responding"]))
         else:
-            print_line(_in_words(result))
-        if args[0] == "status" and not result["running"]:
+            stopped = "stopped" if result["stopped"] else f"not running; data in {result['folder']}"
+            print_line(stopped)
+        if action == "status" and not result["running"]:
             self.exitcode = 1
+
+    def _act(self, action: str) -> dict[str, Any]:
+        from crawler.storage.client import server_uri, without_password
+        from crawler.storage.embedded import EmbeddedServer
+
+        config = self.config
+        if action == "uri":
+            return {"uri": server_uri(config)}
+        if config.mongo_uri is not None:
+            raise ConfigError(
+                f"MONGO_URI is set ({without_password(config.mongo_uri)}): no embedded server is "
+                "used"
+            )
+        server = EmbeddedServer.of(config)
+        if action == "start":
+            server.start()
+        stopped = action == "stop" and server.stop()
+        answers, pid = server.answers(), server.pid()
+        is_silent = pid is not None and not answers
+        return {
+            "running": answers,
+            "not_responding": server.unresponsive() if is_silent else None,
+            "stopped": stopped,
+            "pid": pid,
+            "uri": server.uri,
+            "folder": str(server.folder),
+            "log": str(server.log),
+        }
 
     def _copy(self, uri: str, opts: argparse.Namespace) -> None:
         from crawler.storage.client import without_password
@@ -66,7 +101,8 @@ class Command(FreshetCommand):
 
 
 async def _copied(config: Config, uri: str, say: Say) -> dict[str, int]:
-    """Copy while nobody writes; how many documents, by collection."""
+    """Copy while nobody writes; returns the number of documents by collection."""
+    from crawler.storage import leases, runs, targets
     from crawler.storage.client import server_uri
     from crawler.storage.copy import copy, target_of
     from crawler.storage.store import opened
@@ -76,54 +112,14 @@ async def _copied(config: Config, uri: str, say: Say) -> dict[str, int]:
         target_of(uri, config) as target,
         AsyncExitStack() as stack,
     ):
+        spiders = sorted({*await runs.spiders(source), *await targets.spiders(source)})
+        writers = {f"{leases.CRAWL}{name}": f"{name} is being crawled" for name in spiders}
+        for name in (leases.REPLAN, leases.REBUILD, leases.PUSH):
+            writers[name] = f"{name} is running"
         try:
-            await _keep_others_out(source, config, stack)
+            # Held to the end, so that no writer begins on whichever machine.
+            for lease, message in writers.items():
+                await stack.enter_async_context(leases.held(source, config, lease, message))
         except Busy as busy:
             raise ServerError(f"{busy}: let it end, or stop it first") from None
         return await copy(source, target, server_uri(config), say)
-
-
-async def _keep_others_out(db: Database, config: Config, stack: AsyncExitStack) -> None:
-    """Hold the leases of all who write; raises Busy while one is at work, on whichever machine."""
-    from crawler.storage import leases, runs, targets
-
-    spiders = sorted({*await runs.spiders(db), *await targets.spiders(db)})
-    writers = {f"{leases.CRAWL}{name}": f"{name} is being crawled" for name in spiders}
-    writers |= {name: f"{name} is running" for name in (leases.REPLAN, leases.REBUILD, leases.PUSH)}
-    for name, busy in writers.items():
-        await stack.enter_async_context(leases.held(db, config, name, busy))
-
-
-def _act(action: str, config: Config) -> dict[str, Any]:
-    from crawler.storage.client import server_uri, without_password
-    from crawler.storage.embedded import EmbeddedServer
-
-    if action == "uri":
-        return {"uri": server_uri(config)}
-    if config.mongo_uri is not None:
-        raise ConfigError(
-            f"MONGO_URI is set ({without_password(config.mongo_uri)}): no embedded server is used"
-        )
-    server = EmbeddedServer.of(config)
-    if action == "start":
-        server.start()
-    stopped = action == "stop" and server.stop()
-    answers, pid = server.answers(), server.pid()
-    is_silent = pid is not None and not answers
-    return {
-        "running": answers,
-        "not_responding": server.unresponsive() if is_silent else None,
-        "stopped": stopped,
-        "pid": pid,
-        "uri": server.uri,
-        "folder": str(server.folder),
-        "log": str(server.log),
-    }
-
-
-def _in_words(result: dict[str, Any]) -> str:
-    if result["running"]:
-        return f"running: process {result['pid']}, {result['uri']}, data in {result['folder']}"
-    if result["not_responding"]:
-        return str(result["not_responding"])
-    return "stopped" if result["stopped"] else f"not running; data in {result['folder']}"

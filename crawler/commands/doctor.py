@@ -7,7 +7,7 @@ import argparse
 from crawler.cli.base import FreshetCommand, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.ops.findings import Finding, Status, as_json, lines
+from crawler.ops.findings import Status, as_json, lines
 from crawler.ops.progress import working
 from crawler.utils.terminal import stdout
 
@@ -15,7 +15,7 @@ STYLES = {Status.WARNING: "yellow", Status.FAILED: "red"}
 
 
 class Command(FreshetCommand):
-    """Look at everything that Freshet needs."""
+    """Examine everything that Freshet needs."""
 
     example = "scrapy doctor --spider books --spider shop.toml"
 
@@ -24,7 +24,7 @@ class Command(FreshetCommand):
         return "Look at everything that Freshet needs, and say what to do"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """What to look at."""
+        """Add what to examine."""
         super().add_options(parser)
         parser.add_argument(
             "--spider", action="append", default=[], metavar="NAME|FILE.toml",
@@ -43,35 +43,28 @@ class Command(FreshetCommand):
         )  # fmt: skip
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Look, tell, and exit with 1 if something keeps Freshet from working."""
+        """Examine and print; exit code 1 if something keeps Freshet from working."""
         # Slow to import: not for --help.
         from crawler.ops.doctor import Asked, Examination
 
         assert self.settings is not None
         if opts.repair and not opts.deep:
             raise ConfigError("--repair is ignored without --deep: scrapy doctor --deep --repair")
-        asked = Asked(opts.spider, quick=opts.quick, deep=opts.deep, repair=opts.repair)
-        with working(_shown(self), "looking at this machine") as say:
-            found = Examination(self.settings, asked, say).run()
-        if any(one.status is Status.FAILED for one in found):
+        try:
+            config = self.config
+        except ConfigError:
+            # One of the findings is about bad settings; until then only progress needs some.
+            config = Config.model_construct()
+        options = Asked(opts.spider, quick=opts.quick, deep=opts.deep, repair=opts.repair)
+        with working(config, "looking at this machine") as say:
+            findings = Examination(self.settings, options, say).run()
+        if any(finding.status is Status.FAILED for finding in findings):
             self.exitcode = 1
         if opts.json:
-            print_json(as_json(found))
-        else:
-            _show(found)
-
-
-def _shown(command: FreshetCommand) -> Config:
-    """The settings that say whether progress is shown; bad ones are told with all the rest."""
-    try:
-        return command.config
-    except ConfigError:
-        return Config.model_construct()
-
-
-def _show(found: list[Finding]) -> None:
-    console = stdout()
-    *rows, total = lines(found, console.width)
-    for one, row in zip(found, rows, strict=True):
-        console.print(row, style=STYLES.get(one.status), soft_wrap=True)
-    console.print(total)
+            print_json(as_json(findings))
+            return
+        console = stdout()
+        *rows, total = lines(findings, console.width)
+        for finding, row in zip(findings, rows, strict=True):
+            console.print(row, style=STYLES.get(finding.status), soft_wrap=True)
+        console.print(total)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 
-from crawler.cli.base import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, confirm, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.utils.terminal import print_line
@@ -15,7 +14,7 @@ from crawler.utils.urls import is_http
 
 
 class Command(FreshetCommand):
-    """Targets, visits, versions and items go; there is no way back."""
+    """Remove targets, visits, versions and items; there is no way back."""
 
     arguments = ("URL|NAME",)
     example = "scrapy forget oldshop --yes"
@@ -25,7 +24,7 @@ class Command(FreshetCommand):
         return "Remove a URL, or everything of a spider, from the database"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Whether it is meant."""
+        """Add whether to ask, and whether to remove."""
         super().add_options(parser)
         parser.add_argument("--yes", action="store_true", help="do not ask")
         parser.add_argument("--dry-run", action="store_true", help="only count what would go")
@@ -34,21 +33,13 @@ class Command(FreshetCommand):
         """Count, ask, remove."""
         counts = asyncio.run(_forget(self.config, args[0], really=False))
         if not opts.dry_run:
-            self._ask(args[0], counts, opts)
+            confirm(_in_words(counts), opts, of=args[0])
             asyncio.run(_forget(self.config, args[0], really=True))
         if opts.json:
             print_json({"dry_run": opts.dry_run} | counts)
         else:
             verb = "would forget" if opts.dry_run else "forgot"
             print_line(f"{verb} {_in_words(counts)}")
-
-    def _ask(self, what: str, counts: dict[str, int], opts: argparse.Namespace) -> None:
-        if opts.yes:
-            return
-        if not sys.stdin.isatty():
-            raise ConfigError(f"would remove {_in_words(counts)}: say --yes to mean it")
-        if input(f"Remove {_in_words(counts)} of {what}? [y/N] ").strip().lower() != "y":
-            raise ConfigError("nothing was removed")
 
 
 async def _forget(config: Config, what: str, *, really: bool) -> dict[str, int]:
@@ -74,8 +65,8 @@ async def _forget(config: Config, what: str, *, really: bool) -> dict[str, int]:
             return counts
         if is_http(what):
             raise await unknown(db, what, ("targets", "posts"))
-        known = ", ".join(await targets.spiders(db)) or "none"
-        raise ConfigError(f"nothing is stored of {what!r}. Sites with targets: {known}")
+        spiders = ", ".join(await targets.spiders(db)) or "none"
+        raise ConfigError(f"nothing is stored of {what!r}. Sites with targets: {spiders}")
 
 
 def _in_words(counts: dict[str, int]) -> str:

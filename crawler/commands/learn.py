@@ -6,12 +6,12 @@ import argparse
 import asyncio
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from crawler.cli.base import FreshetCommand, HelpWithLines, print_json
-from crawler.config import Config
+from crawler.cli.base import FreshetCommand, HelpWithLines, no_targets, print_json
+from crawler.cli.types import option
 from crawler.errors import ConfigError
 from crawler.utils import time as units
 from crawler.utils.terminal import stdout
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from crawler.planning.learning import Asked
     from crawler.storage.client import Database, Document
 
-T = TypeVar("T")
 EXAMPLE = """\
 Example: scrapy learn shop --weeks 3 --every 20m --budget 720/day
 
@@ -36,7 +35,7 @@ before its first plan anyway lost the planner almost nothing, .001 of freshness 
 
 
 class Command(FreshetCommand):
-    """Begin a learning phase, see how far it is, or end it."""
+    """Begin a sampling phase, see its progress, or end it."""
 
     arguments = ("NAME",)
     example = "scrapy learn shop --weeks 3 --every 20m --budget 720/day"
@@ -46,7 +45,7 @@ class Command(FreshetCommand):
         return "Poll a sample of pages at short intervals, for the planner to learn from"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """What to learn from, and for how long."""
+        """Add what to learn from, and for how long."""
         super().add_options(parser)
         parser.epilog = EXAMPLE
         parser.formatter_class = HelpWithLines
@@ -61,40 +60,41 @@ class Command(FreshetCommand):
         parser.add_argument("--stop", action="store_true", help="end it now")
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Begin, show or end it."""
-        asked = _asked(opts)
-        name, config = args[0], self.config
-        done = asyncio.run(_learn(config, name, asked, stop=opts.stop))
+        """Begin, show or end the phase."""
+        # Slow to import: not for --help.
+        from crawler.planning.learning import Asked
+
+        options = Asked(
+            weeks=option(_weeks, opts.weeks, "--weeks"),
+            every_hours=option(units.hours, opts.every, "--every"),
+            sample=option(_pages, opts.sample, "--sample"),
+            requests_per_day=option(units.per_day, opts.budget, "--budget"),
+        )
+        options.check()
+        if opts.stop and options != Asked():
+            raise ConfigError("--stop ends the phase; it takes no other options")
+        done = asyncio.run(self._learn(args[0], options, stop=opts.stop))
         if opts.json:
             print_json(done)
         else:
             _show(done)
 
+    async def _learn(self, spider: str, options: Asked, *, stop: bool) -> Document:
+        from crawler.storage import leases, targets
+        from crawler.storage.store import opened
 
-def _asked(opts: argparse.Namespace) -> Asked:
-    # Slow to import: not for --help.
-    from crawler.planning.learning import Asked
-
-    asked = Asked(
-        weeks=_read(_number, opts.weeks, "--weeks"),
-        every_hours=_read(units.hours, opts.every, "--every"),
-        sample=_read(_count, opts.sample, "--sample"),
-        requests_per_day=_read(units.per_day, opts.budget, "--budget"),
-    )
-    asked.check()
-    if opts.stop and asked != Asked():
-        raise ConfigError("--stop ends the phase; it takes no other options")
-    return asked
+        config = self.config
+        async with opened(config) as db:
+            spiders = await targets.spiders(db)
+            if spider not in spiders:
+                raise no_targets(spider, spiders)
+            now = Clock(config.clock_offset_hours).now()
+            busy = f"another scrapy learn {spider} is running"
+            async with leases.held(db, config, f"learn {spider}", busy):
+                return await _carried_out(db, spider, options, now, stop=stop)
 
 
-def _read(unit: Callable[[str], T], text: str | None, option: str) -> T | None:
-    try:
-        return None if text is None else unit(text)
-    except ValueError as error:
-        raise ConfigError(f"{option}: {error}") from None
-
-
-def _number(text: str) -> float:
+def _weeks(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
@@ -104,57 +104,37 @@ def _number(text: str) -> float:
     return value
 
 
-def _count(text: str) -> int:
+def _pages(text: str) -> int:
     try:
         return int(text)
     except ValueError:
         raise ValueError(f"{text!r} is no number of pages") from None
 
 
-async def _learn(config: Config, spider: str, asked: Asked, *, stop: bool) -> Document:
-    from crawler.storage import leases
-    from crawler.storage.store import opened
-
-    busy = f"another scrapy learn {spider} is running"
-    async with opened(config) as db:
-        await _check(db, spider)
-        now = Clock(config.clock_offset_hours).now()
-        async with leases.held(db, config, f"learn {spider}", busy):
-            return await _learned(db, spider, asked, now, stop=stop)
-
-
-async def _learned(
-    db: Database, spider: str, asked: Asked, now: datetime, *, stop: bool
+async def _carried_out(
+    db: Database, spider: str, options: Asked, now: datetime, *, stop: bool
 ) -> Document:
+    """Begin, change or end the phase of a spider as the options say; its progress or outcome."""
     from crawler.planning.learning import Asked, choose, outcome, progress
-    from crawler.storage import sampling_phases
+    from crawler.storage import sampling_phases as phases
 
-    phase = await sampling_phases.follow(db, spider, now)
+    phase = await phases.follow(db, spider, now)
     if phase is None and stop:
         raise ConfigError(f"{spider} is not learning")
-    if phase is None and asked == Asked() and (last := await sampling_phases.latest(db, spider)):
+    if phase is None and options == Asked() and (last := await phases.latest(db, spider)):
         return outcome(last)
-    if phase is None or asked.differs_from(phase):
-        choice = await choose(db, spider, asked.over(phase) if phase else asked, now)
+    if phase is None or options.differs_from(phase):
+        choice = await choose(db, spider, options.over(phase) if phase else options, now)
         if phase is not None:
-            await sampling_phases.end(db, phase, now)
-        await sampling_phases.begin(db, choice.phase, choice.places)
-        phase = await sampling_phases.follow(db, spider, now) or choice.phase
+            await phases.end(db, phase, now)
+        await phases.begin(db, choice.phase, choice.places)
+        phase = await phases.follow(db, spider, now) or choice.phase
         return await progress(db, phase, now) | {"begun": True, "notes": choice.notes}
     done = await progress(db, phase, now)
     if stop:
-        await sampling_phases.end(db, phase, now)
+        await phases.end(db, phase, now)
         done |= {"learning": False, "ended": now}
     return done
-
-
-async def _check(db: Database, spider: str) -> None:
-    from crawler.storage import targets
-
-    known = await targets.spiders(db)
-    if spider not in known:
-        names = ", ".join(known) or "none; run scrapy crawl first"
-        raise ConfigError(f"no targets of {spider!r}; spiders with targets: {names}")
 
 
 def _show(done: Document) -> None:
@@ -182,8 +162,13 @@ def _lines(done: Document) -> Iterator[str]:
         yield f"{name} is learning until {_time(done['until'])}, {left}"
     else:
         yield f"{name} learned until {_time(done['ended'])}; its pages go their former way"
+    turns = ""
+    if done["turns"] != 1:
+        turns = f", {-(-done['pages'] // done['turns']):,} at a time"
+        if done["learning"]:
+            turns += f": turn {done['turn'] + 1} of {done['turns']}"
     yield (
-        f"{done['pages']:,} pages{_turn(done)}, each every {done['every']}, "
+        f"{done['pages']:,} pages{turns}, each every {done['every']}, "
         f"at most {done['budget_per_day']:,g} requests a day"
     )
     if not done["begun"]:
@@ -191,15 +176,8 @@ def _lines(done: Document) -> Iterator[str]:
         yield f"{done['polls']:,} polls{due}, {done['changes']:,} changes seen"
 
 
-def _turn(done: Document) -> str:
-    if done["turns"] == 1:
-        return ""
-    at_once = f", {-(-done['pages'] // done['turns']):,} at a time"
-    return at_once + (f": turn {done['turn'] + 1} of {done['turns']}" if done["learning"] else "")
-
-
 def _table(rows: list[Document], *, seen: bool) -> Table:
-    """Pages by kind and category, and what was seen of them."""
+    """Pages by kind and category. seen: with polls and changes."""
     from rich.table import Table
 
     parts: dict[tuple[str, str], list[Document]] = defaultdict(list)
@@ -209,9 +187,9 @@ def _table(rows: list[Document], *, seen: bool) -> Table:
     table = Table("kind", "category", *columns)
     for column in table.columns[2:]:
         column.justify = "right"
-    for part, own in sorted(parts.items()):
-        sums = (sum(row[name] for row in own) for name in columns[1:])
-        table.add_row(*part, *(f"{n:,}" for n in (len(own), *sums)))
+    for part, pages in sorted(parts.items()):
+        sums = (sum(row[name] for row in pages) for name in columns[1:])
+        table.add_row(*part, *(f"{n:,}" for n in (len(pages), *sums)))
     return table
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from scrapy.exceptions import UsageError
 
 from crawler.cli.base import FreshetCommand, print_json
-from crawler.config import Config
+from crawler.cli.types import option
 from crawler.errors import ConfigError
 from crawler.utils import time as units
 from crawler.utils.files import atomic_replace
@@ -27,7 +29,7 @@ CACHE = "60s"
 
 
 class Command(FreshetCommand):
-    """Once, or by HTTP until it is stopped."""
+    """Metrics: once, or by HTTP until it is stopped."""
 
     arguments = (f"[{SERVE}]",)
     example = "scrapy metrics serve --port 9464"
@@ -37,7 +39,7 @@ class Command(FreshetCommand):
         return "Tell Prometheus how targets, plans, passes and posts are"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """Where to."""
+        """Add where the metrics go."""
         super().add_options(parser)
         parser.add_argument(
             "--out", metavar="FILE", type=Path, help="write this file at once as a whole"
@@ -59,56 +61,61 @@ class Command(FreshetCommand):
         if args and args[0] != SERVE:
             raise UsageError(f"{args[0]!r} is not {SERVE}", print_help=False)
         if args:
-            _serve(self.config, opts)
+            self._serve(opts)
+            return
+        # Prometheus's library is slow to import: not for --help.
+        from crawler.ops.metrics_database import text_of
+
+        metrics = asyncio.run(self._read())
+        if opts.out is not None:
+            try:
+                with atomic_replace(opts.out) as draft:
+                    draft.write_bytes(text_of(metrics))
+            except OSError as error:
+                raise ConfigError(f"--out {opts.out}: {error.strerror or error}") from None
+        elif opts.json:
+            samples = (sample for metric in metrics for sample in metric.samples)
+            print_json([{"name": s.name, "labels": s.labels, "value": s.value} for s in samples])
         else:
-            _show(asyncio.run(_read(self.config)), opts)
+            sys.stdout.write(text_of(metrics).decode())
 
+    async def _read(self) -> list[Metric]:
+        from crawler.ops.metrics_database import read
+        from crawler.storage.store import Store
 
-def _serve(config: Config, opts: argparse.Namespace) -> None:
-    # Twisted's web parts are slow to import.
-    from crawler.cli.metrics import Order, serve
+        store = await Store.open(self.config)
+        try:
+            return await read(store)
+        finally:
+            await store.close()
 
-    limit = None if opts.for_time is None else _seconds(opts.for_time, "--for")
-    order = Order(address_of(opts.port, "--port"), _seconds(opts.cache, "--cache"), limit)
-    serve(config, order, lambda url: complain("metrics", url))
+    def _serve(self, opts: argparse.Namespace) -> None:
+        """Serve until SIGTERM, SIGINT or the end of `--for`."""
+        # Twisted's web parts are slow to import.
+        from crawler.ops.metrics_database import Latest
+        from crawler.storage.store import Store
+        from crawler.web.server import Told, run_in_reactor, served
 
+        config = self.config
+        limit = option(units.seconds, opts.for_time, "--for")
+        address = address_of(opts.port, "--port")
+        cache_seconds = option(units.seconds, opts.cache, "--cache")
 
-async def _read(config: Config) -> list[Metric]:
-    from crawler.ops.metrics_database import read
-    from crawler.storage.store import Store
+        async def work() -> None:
+            loop, stop = asyncio.get_running_loop(), asyncio.Event()
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, stop.set)
+            store = await Store.open(config)
+            latest = Latest(store, cache_seconds)
+            handler = Told(latest.exposition, latest.trouble)
+            try:
+                async with served(handler, address, "--port", config.metrics_hosts) as url:
+                    complain("metrics", f"{url}metrics")
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(limit):
+                            await stop.wait()
+            finally:
+                await latest.close()
+                await store.close()
 
-    store = await Store.open(config)
-    try:
-        return await read(store)
-    finally:
-        await store.close()
-
-
-def _show(metrics: list[Metric], opts: argparse.Namespace) -> None:
-    from crawler.ops.metrics_database import text_of
-
-    if opts.out is not None:
-        _write(opts.out, text_of(metrics))
-    elif opts.json:
-        print_json([_sample(one) for metric in metrics for one in metric.samples])
-    else:
-        sys.stdout.write(text_of(metrics).decode())
-
-
-def _sample(one: Any) -> dict[str, Any]:
-    return {"name": one.name, "labels": one.labels, "value": one.value}
-
-
-def _write(path: Path, text: bytes) -> None:
-    try:
-        with atomic_replace(path) as draft:
-            draft.write_bytes(text)
-    except OSError as error:
-        raise ConfigError(f"--out {path}: {error.strerror or error}") from None
-
-
-def _seconds(text: str, option: str) -> float:
-    try:
-        return units.seconds(text)
-    except ValueError as error:
-        raise ConfigError(f"{option}: {error}") from None
+        run_in_reactor(work())

@@ -5,26 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from crawler.cli.base import Action, ActionsCommand
+from crawler.cli.base import Action, ActionsCommand, Functions
 
 
 class Command(ActionsCommand):
-    """One action of the table, with options of its own."""
+    """Pages of cells: build them, or serve them while they are built."""
 
     actions: ClassVar[Mapping[str, Action]] = {
         "build": Action(
             "write the pages whose cells or templates changed",
             "scrapy pages build templates --out /srv/www/cells",
-            "crawler.cli.pages",
-            "run_build",
-            "build_options",
         ),
         "serve": Action(
             "show pages on this machine, and build them again as cells change",
             "scrapy pages serve templates --port 8000",
-            "crawler.cli.pages",
-            "run_serve",
-            "serve_options",
         ),
     }
     example = "scrapy pages build templates --out /srv/www/cells"
@@ -32,3 +26,11 @@ class Command(ActionsCommand):
     def short_desc(self) -> str:
         """One line for `scrapy -h`."""
         return "Build or serve pages composed of cells"
+
+    def functions(self, action: str) -> Functions:
+        """Import the functions of an action."""
+        from crawler.cli import pages
+
+        if action == "build":
+            return pages.build_options, pages.run_build
+        return pages.serve_options, pages.run_serve

@@ -1,4 +1,4 @@
-"""`scrapy plan`: what the plan in effect says: groups, timetable, load, freshness; and changes."""
+"""`scrapy plan`: the plan in effect by groups and hours, its load and freshness; and changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from crawler.cli.base import FreshetCommand, print_json
+from crawler.cli.base import FreshetCommand, no_targets, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.ops.progress import working
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from crawler.storage.client import Database, Document
 
 Say = Callable[[str], None]
-MOST_URLS = 20
+DEFAULT_URLS = 20
+# More names than these do not fit into a title.
 SHOWN_NAMES = 3
 NO_PLAN = "no plan yet (scrapy replan makes one)"
 
@@ -36,7 +37,7 @@ class Command(FreshetCommand):
         return "Show groups, timetable, load and expected freshness of the plan in effect"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """What else to show."""
+        """Add what else to show."""
         super().add_options(parser)
         parser.add_argument(
             "--changes", action="store_true",
@@ -46,8 +47,8 @@ class Command(FreshetCommand):
             "--weeks", type=float, metavar="N", help="changes of the last N weeks (default: all)"
         )
         parser.add_argument(
-            "--urls", type=int, metavar="N", default=MOST_URLS,
-            help=f"changes of the N URLs that changed most (default: {MOST_URLS})",
+            "--urls", type=int, metavar="N", default=DEFAULT_URLS,
+            help=f"changes of the N URLs that changed most (default: {DEFAULT_URLS})",
         )  # fmt: skip
         parser.add_argument(
             "--calendar", type=Path, metavar="FILE",
@@ -55,110 +56,103 @@ class Command(FreshetCommand):
         )  # fmt: skip
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Print what was asked for."""
-        name = args[0] if args else None
+        """Print the plan, or the changes."""
+        spider = args[0] if args else None
         if opts.urls < 1 or (opts.weeks is not None and opts.weeks <= 0):
             raise ConfigError("--urls and --weeks have to be more than 0")
         if opts.calendar is not None:
-            from crawler.planning import plots as pictures
+            from crawler.planning import plots
 
-            pictures.check(opts.calendar)
+            plots.check(opts.calendar)
         with working(self.config, "opening the database") as say:
             if opts.changes:
-                found = asyncio.run(_changes(self.config, name, opts.weeks, opts.urls))
+                report = asyncio.run(self._changes(spider, opts.weeks, opts.urls))
             else:
-                found = asyncio.run(_plan(self.config, name, opts.calendar, say))
+                report = asyncio.run(self._plan(spider, opts.calendar, say))
         if opts.json:
-            print_json(found)
-        else:
-            _show(found)
+            print_json(report)
+            return
+        from crawler.cli.plan_output import show_changes, show_plan
+
+        console = stdout()
+        for changes in report.get("changes", ()):
+            show_changes(console, changes)
+        if "plans" in report:
+            show_plan(console, report)
+        if "calendar" in report:
+            console.print(f"drawn: {report['calendar']}")
+
+    async def _plan(self, spider: str | None, calendar: Path | None, say: Say) -> Document:
+        from crawler.planning.report import of_plans
+        from crawler.storage import plans
+        from crawler.storage.store import opened
+
+        config = self.config
+        async with opened(config) as db:
+            spiders = await _spiders(db, spider)
+            now = Clock(config.clock_offset_hours).now()
+            latest = [await plans.latest(db, name, now) for name in spiders]
+            documents = {str(plan["_id"]): plan for plan in latest if plan is not None}
+            if not documents:
+                raise ConfigError(NO_PLAN)
+            say("summing up the plan")
+            report = await of_plans(db, spiders, list(documents.values()))
+            if calendar is not None:
+                say("estimating when pages change")
+                await _draw(db, config, report, calendar)
+            return report
+
+    async def _changes(self, spider: str | None, weeks: float | None, n_urls: int) -> Document:
+        from crawler.planning.report import of_changes
+        from crawler.storage import sites
+        from crawler.storage.store import opened
+
+        config = self.config
+        async with opened(config) as db:
+            now = Clock(config.clock_offset_hours).now()
+            since = None if weeks is None else now - timedelta(weeks=weeks)
+            rows = await sites.of_spiders(db, await _spiders(db, spider))
+            changes = [await of_changes(db, site, since, n_urls) for site in rows]
+            return {"since": since, "changes": changes}
 
 
-async def _names(db: Database, name: str | None) -> list[str]:
+async def _spiders(db: Database, spider: str | None) -> list[str]:
+    """The spiders that are meant; raises ConfigError where one has no targets."""
     from crawler.storage import targets
 
-    known = await targets.spiders(db)
-    if not known:
+    spiders = await targets.spiders(db)
+    if not spiders:
         raise ConfigError("no targets yet (scrapy crawl finds them)")
-    if name is not None and name not in known:
-        raise ConfigError(f"no targets of {name!r}; spiders with targets: {', '.join(known)}")
-    return known if name is None else [name]
+    if spider is None:
+        return spiders
+    if spider not in spiders:
+        raise no_targets(spider, spiders)
+    return [spider]
 
 
-async def _plan(config: Config, name: str | None, picture: Path | None, say: Say) -> Document:
-    from crawler.planning.report import of_plans
-    from crawler.storage import plans
-    from crawler.storage.store import opened
-
-    async with opened(config) as db:
-        names = await _names(db, name)
-        now = Clock(config.clock_offset_hours).now()
-        latest = [await plans.latest(db, each, now) for each in names]
-        documents = {str(one["_id"]): one for one in latest if one is not None}
-        if not documents:
-            raise ConfigError(NO_PLAN)
-        say("summing up the plan")
-        found = await of_plans(db, names, list(documents.values()))
-        if picture is not None:
-            say("estimating when pages change")
-            await _draw(db, config, found, picture)
-        return found
-
-
-async def _draw(db: Database, config: Config, found: Document, picture: Path) -> None:
+async def _draw(db: Database, config: Config, report: Document, path: Path) -> None:
+    """Draw a report's requests and changes by hour of the week."""
     import numpy as np
 
-    from crawler.planning import plots as pictures
+    from crawler.planning import plots
     from crawler.planning.replan import changes_by_hour, gathered_of
     from schedules.estimation.estimate import estimate
     from schedules.windows import DAYS
 
+    spiders, totals = report["spiders"], report["totals"]
     now = Clock(config.clock_offset_hours).now()
-    gathered = await gathered_of(db, config, now, found["spiders"])
+    gathered = await gathered_of(db, config, now, spiders)
     expected = changes_by_hour(estimate(gathered.population, gathered.histories))
-    requests = np.array([found["timetable"][day] for day in DAYS]).ravel()
-    zones = [one.timezone for one in gathered.sites]
-    known = bool(found["totals"]["known"])
-    pictures.draw(pictures.Calendar(*_titles(found, zones), requests, expected, known), picture)
-    found["calendar"] = str(picture)
-
-
-def _titles(found: Document, zones: list[str]) -> tuple[str, str]:
-    """Title and subtitle of a picture."""
-    names, distinct = found["spiders"], sorted(set(zones))
-    who = ", ".join(names) if len(names) <= SHOWN_NAMES else f"{len(names)} spiders"
-    where = distinct[0] if len(distinct) == 1 else f"{len(distinct)} time zones"
-    policies = ", ".join(dict.fromkeys(str(one["policy"]) for one in found["plans"]))
-    per_day = found["totals"]["requests_per_day"]
-    return (
-        f"{who}: when pages are visited, and when they change",
-        f"as planned: {found['targets']:,} targets, policy {policies}, {per_day:,.4g} requests "
-        f"a day; clock of {where}",
+    requests = np.array([report["timetable"][day] for day in DAYS]).ravel()
+    names = ", ".join(spiders) if len(spiders) <= SHOWN_NAMES else f"{len(spiders)} spiders"
+    zones = sorted({site.timezone for site in gathered.sites})
+    clock = zones[0] if len(zones) == 1 else f"{len(zones)} time zones"
+    policies = ", ".join(dict.fromkeys(str(plan["policy"]) for plan in report["plans"]))
+    title = f"{names}: when pages are visited, and when they change"
+    subtitle = (
+        f"as planned: {report['targets']:,} targets, policy {policies}, "
+        f"{totals['requests_per_day']:,.4g} requests a day; clock of {clock}"
     )
-
-
-async def _changes(config: Config, name: str | None, last: float | None, most: int) -> Document:
-    from crawler.planning.report import of_changes
-    from crawler.storage import sites
-    from crawler.storage.store import opened
-
-    async with opened(config) as db:
-        now = Clock(config.clock_offset_hours).now()
-        since = None if last is None else now - timedelta(weeks=last)
-        known = await sites.of_spiders(db, await _names(db, name))
-        return {
-            "since": since,
-            "changes": [await of_changes(db, one, since, most) for one in known],
-        }
-
-
-def _show(found: Document) -> None:
-    from crawler.cli.output import show_changes, show_plan
-
-    console = stdout()
-    for one in found.get("changes", ()):
-        show_changes(console, one)
-    if "plans" in found:
-        show_plan(console, found)
-    if "calendar" in found:
-        console.print(f"drawn: {found['calendar']}")
+    calendar = plots.Calendar(title, subtitle, requests, expected, bool(totals["known"]))
+    plots.draw(calendar, path)
+    report["calendar"] = str(path)

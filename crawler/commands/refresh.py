@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
 from typing import ClassVar
 
-from crawler.cli.base import Action, ActionsCommand
+from crawler.cli.base import Action, ActionsCommand, Functions, print_json
+from crawler.config import Config
+from crawler.utils.terminal import print_line
 
 
 class Command(ActionsCommand):
-    """One action, with options of its own."""
+    """Keep all sites fresh by their plans."""
 
     actions: ClassVar[Mapping[str, Action]] = {
         "run": Action(
             "stay at work: visit what is due of all spiders, replan and prune at their times",
             "scrapy refresh run --replan 12h",
-            "crawler.cli.service",
         ),
     }
     example = "scrapy refresh run"
@@ -23,3 +25,33 @@ class Command(ActionsCommand):
     def short_desc(self) -> str:
         """One line for `scrapy -h`."""
         return "Keep all spiders fresh by their plans, as a service instead of cron"
+
+    def functions(self, action: str) -> Functions:
+        """Import the functions of the action."""
+        from crawler.ops.options import add_options
+
+        return add_options, self.serve
+
+    def serve(self, config: Config, opts: argparse.Namespace) -> None:
+        """Refresh until SIGTERM, SIGINT or the end of `--for`; raises FreshetError.
+
+        A line for each run is logged on stderr; a summary goes to stdout at the end.
+        """
+        from crawler.ops import jobs
+        from crawler.ops.options import order_of
+        from crawler.ops.report import lines_at_the_end
+
+        order = order_of(config, opts)
+        spiders = jobs.spiders_of(opts.settings)
+        names = list(jobs.with_files(order.names))
+        needs_database = jobs.needs_database(names, spiders)
+        stored = jobs.known_sites(config) if needs_database else jobs.Known()
+        chosen = jobs.jobs_of(names, spiders, stored) if names else jobs.to_serve(spiders)
+        # Slow to import: not before the options are right.
+        from crawler.ops.process import serve
+
+        done = serve(config, opts.settings, chosen, order)
+        if opts.json:
+            print_json(done)
+        else:
+            print_line("\n".join(lines_at_the_end(done)))

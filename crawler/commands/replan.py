@@ -6,21 +6,19 @@ import argparse
 import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from crawler.cli.base import FreshetCommand, print_json
-from crawler.config import Config
-from crawler.errors import Busy, ConfigError
+from crawler.cli.types import option
+from crawler.errors import Busy
 from crawler.ops.progress import working
 from crawler.utils import time as units
 from crawler.utils.terminal import print_line
 
 if TYPE_CHECKING:
-    from crawler.planning.request import Order, Wish
+    from crawler.planning.request import Order
     from crawler.storage.client import Document
 
-T = TypeVar("T")
-Say = Callable[[str], None]
 BUSY = "another replan is running"
 
 
@@ -34,7 +32,7 @@ class Command(FreshetCommand):
         return "Plan when to visit each target, from what is known of its changes"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """What is asked of the plan; what is not asked stays as it is."""
+        """Add the options of the plan; those that are not given stay as they are."""
         super().add_options(parser)
         parser.add_argument(
             "--spider", action="append", metavar="NAME", help="only this one (may be repeated)"
@@ -66,67 +64,44 @@ class Command(FreshetCommand):
         parser.add_argument("--dry-run", action="store_true", help="plan, and write nothing")
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Plan, carry it out, and say what it is."""
-        from crawler.cli.output import show
+        """Plan, carry it out, and print the plans."""
+        # Slow to import: not for --help.
+        from crawler.cli.plan_output import show_replan
+        from crawler.planning.request import Order, Wish
 
-        order = _order(_wish(opts), opts, self.config)
+        wish = Wish(
+            policy=opts.policy,
+            objective=opts.objective,
+            budget=option(units.per_day, opts.budget, "--budget"),
+            freshness=option(units.share, opts.freshness, "--freshness"),
+            max_age_hours=option(units.hours, opts.max_age, "--max-age"),
+            daily_cap=option(units.per_day, opts.daily_cap, "--daily-cap"),
+            hourly_cap=option(units.per_hour, opts.hourly_cap, "--hourly-cap"),
+        )
+        wish.check()
+        shared = opts.shared_budget or self.config.shared_budget
+        order = Order(wish, opts.spider, opts.kind, shared, opts.dry_run)
         try:
             with working(self.config, "opening the database") as say:
-                done = asyncio.run(_replan(self.config, order, say))
+                plans = asyncio.run(self._replan(order, say))
         except Busy as busy:
             print_line(f"scrapy replan: {busy}", error=True)
             return
         if opts.json:
-            print_json(_in_one(done))
+            # Where pages and feeds were planned, the feeds' plan is a field of the pages' plan.
+            first, *further = plans
+            print_json(first | {plan["kind"]: plan for plan in further})
         else:
-            show(done)
+            show_replan(plans)
 
+    async def _replan(self, order: Order, say: Callable[[str], None]) -> list[Document]:
+        # Slow to import: not before there is something to plan.
+        from crawler.planning.replan import replan_parts
+        from crawler.storage import leases
+        from crawler.storage.store import opened
 
-def _in_one(done: list[Document]) -> Document:
-    """One document; where pages and feeds were planned, the feeds' stands in that of the pages."""
-    first, *rest = done
-    return first | {one["kind"]: one for one in rest}
-
-
-def _wish(opts: argparse.Namespace) -> Wish:
-    """What the options ask for."""
-    from crawler.planning.request import Wish
-
-    wish = Wish(
-        policy=opts.policy,
-        objective=opts.objective,
-        budget=_read(units.per_day, opts.budget, "--budget"),
-        freshness=_read(units.share, opts.freshness, "--freshness"),
-        max_age_hours=_read(units.hours, opts.max_age, "--max-age"),
-        daily_cap=_read(units.per_day, opts.daily_cap, "--daily-cap"),
-        hourly_cap=_read(units.per_hour, opts.hourly_cap, "--hourly-cap"),
-    )
-    wish.check()
-    return wish
-
-
-def _order(wish: Wish, opts: argparse.Namespace, config: Config) -> Order:
-    """All that is asked for."""
-    from crawler.planning.request import Order
-
-    shared = opts.shared_budget or config.shared_budget
-    return Order(wish, opts.spider, opts.kind, shared, opts.dry_run)
-
-
-def _read(unit: Callable[[str], T], text: str | None, option: str) -> T | None:
-    try:
-        return None if text is None else unit(text)
-    except ValueError as error:
-        raise ConfigError(f"{option}: {error}") from None
-
-
-async def _replan(config: Config, order: Order, say: Say) -> list[Document]:
-    # Slow to import: not before there is something to plan.
-    from crawler.planning.replan import replan_parts
-    from crawler.storage import leases
-    from crawler.storage.store import opened
-
-    async with opened(config) as db, AsyncExitStack() as stack:
-        if not order.dry_run:
-            await stack.enter_async_context(leases.held(db, config, leases.REPLAN, BUSY))
-        return await replan_parts(db, config, order, say)
+        config = self.config
+        async with opened(config) as db, AsyncExitStack() as stack:
+            if not order.dry_run:
+                await stack.enter_async_context(leases.held(db, config, leases.REPLAN, BUSY))
+            return await replan_parts(db, config, order, say)

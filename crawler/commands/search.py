@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from scrapy.exceptions import UsageError
 
-from crawler.cli.base import FreshetCommand, moment, number, print_json, when
-from crawler.config import Config
+from crawler.cli.base import FreshetCommand, print_json
+from crawler.cli.types import category, moment, number, storable, when
 from crawler.errors import ConfigError
 from crawler.utils.terminal import SafeConsole, complain
 from crawler.utils.text import count
@@ -18,11 +18,11 @@ from crawler.utils.time import Clock
 
 if TYPE_CHECKING:
     from crawler.search import Query
-    from crawler.storage.client import Database, Document
+    from crawler.storage.client import Document
 
-USUAL_LIMIT = 20
+DEFAULT_LIMIT = 20
 BATCH = 1000
-LONGEST_TITLE = 300
+MAX_TITLE = 300
 COLUMNS_IN_JSON = 200
 NO_POSTS = "no posts since then: an earlier --since, or scrapy crawl NAME, may find some"
 
@@ -38,9 +38,7 @@ class Command(FreshetCommand):
         return "Find posts by words, or the newest ones (--since), without near-duplicates"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
-        """What else a post has to be, and how many are shown."""
-        from crawler.cli.feeds import category
-
+        """Add what else a post has to be, and how many are shown."""
         super().add_options(parser)
         parser.add_argument(
             "--any", action="store_true", help="one of the words is enough (default: all occur)"
@@ -52,7 +50,7 @@ class Command(FreshetCommand):
         parser.add_argument(
             "--spider",
             metavar="NAME",
-            type=_text,
+            type=storable,
             help="only posts that this spider has, as a source or as a near-duplicate",
         )
         parser.add_argument(
@@ -66,22 +64,22 @@ class Command(FreshetCommand):
             help="only posts from then on: a day or time (UTC), or a span such as 7d",
         )  # fmt: skip
         parser.add_argument(
-            "--limit", metavar="N", type=number, default=USUAL_LIMIT,
-            help=f"posts at most (default: {USUAL_LIMIT})",
+            "--limit", metavar="N", type=number, default=DEFAULT_LIMIT,
+            help=f"posts at most (default: {DEFAULT_LIMIT})",
         )  # fmt: skip
         parser.add_argument(
             "--all", action="store_true", help="show the near-duplicates of each post too"
         )
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
-        """As ever, but who leaves words out as elsewhere is told how it is done here."""
+        """Explain how words are left out to anybody who types `-word`."""
         if unknown := next((word for word in args if word.startswith("-")), None):
-            said = f"unknown option {unknown} (--without WORD leaves posts out)"
-            raise UsageError(said, print_help=False)
+            message = f"unknown option {unknown} (--without WORD leaves posts out)"
+            raise UsageError(message, print_help=False)
         super().run(args, opts)
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
-        """Print what is found; as of grep, the exit code is 1 if that is nothing."""
+        """Print the posts; as with grep, the exit code is 1 without any."""
         from crawler.cli.search_output import nothing, plain, room, show_posts
         from crawler.search import Query
 
@@ -92,7 +90,7 @@ class Command(FreshetCommand):
         query = Query.of(args, opts.without, every=not opts.any)
         console = SafeConsole()
         columns = COLUMNS_IN_JSON if opts.json else room(console)
-        rows, more = asyncio.run(_search(self.config, query, bool(args), opts, columns))
+        rows, more = asyncio.run(self._search(query, opts, columns, newest=not args))
         if opts.json:
             print_json([plain(row) for row in rows])
         else:
@@ -103,72 +101,59 @@ class Command(FreshetCommand):
         elif more and not opts.json:
             console.print(f"the first {count(len(rows), 'post')}; --limit N shows more")
 
+    async def _search(
+        self, query: Query, opts: argparse.Namespace, columns: int, *, newest: bool
+    ) -> tuple[list[Document], bool]:
+        """The posts, and whether there are more of them.
 
-def _text(given: str) -> str:
-    """What a terminal sent in another encoding is no text for MongoDB."""
-    return given.encode("utf-8", "replace").decode()
+        newest: no words were given; words without a letter find nothing
+        """
+        from crawler.storage import feeds, search
+        from crawler.storage.retry import in_batches
+        from crawler.storage.store import opened
 
-
-def _whose(opts: argparse.Namespace) -> Document:
-    from crawler.storage import feeds as subscriptions
-
-    found: Document = {}
-    if opts.spider is not None:
-        found["spider"] = opts.spider
-    if opts.category:
-        found |= subscriptions.within(opts.category)
-    return found
-
-
-async def _search(
-    config: Config, query: Query, words: bool, opts: argparse.Namespace, columns: int
-) -> tuple[list[Document], bool]:
-    """What is found, and whether there is more than was asked for."""
-    from crawler.storage import search
-    from crawler.storage.retry import in_batches
-    from crawler.storage.store import opened
-
-    rows: list[Document] = []
-    more = False
-    async with opened(config) as db:
-        now = Clock(config.clock_offset_hours).now()
-        since = None if opts.since is None else moment(opts.since, now)
-        # Words without a letter find nothing; no words at all ask for the newest.
-        items = (
-            search.hits(db, query, _whose(opts), since)
-            if words or since is None
-            else search.newest(db, query, _whose(opts), since)
-        )
-        async with aclosing(items) as found:
-            async for post in found:
-                if more := len(rows) == opts.limit:
-                    break
-                rows.append(_row(post, query, columns))
-        if opts.spider is not None and not rows:
-            await _check_spider(db, opts.spider)
-        for some in in_batches(rows, BATCH):
-            await _add_copies(db, some, shown=opts.all)
-    return rows, more
-
-
-async def _check_spider(db: Database, spider: str) -> None:
-    from crawler.storage import search
-
-    known = await search.spiders(db)
-    if spider not in known:
-        named = ", ".join(known) or "none; run scrapy crawl first"
-        raise ConfigError(f"no posts of {spider!r}; spiders with posts: {named}")
+        config = self.config
+        source: Document = {} if opts.spider is None else {"spider": opts.spider}
+        if opts.category:
+            source |= feeds.within(opts.category)
+        rows: list[Document] = []
+        more = False
+        async with opened(config) as db:
+            since = moment(opts.since, Clock(config.clock_offset_hours).now())
+            items = (
+                search.newest(db, query, source, since)
+                if newest and since is not None
+                else search.hits(db, query, source, since)
+            )
+            async with aclosing(items) as posts:
+                async for post in posts:
+                    if more := len(rows) == opts.limit:
+                        break
+                    rows.append(_row(post, query, columns))
+            if opts.spider is not None and not rows:
+                spiders = await search.spiders(db)
+                if opts.spider not in spiders:
+                    names = ", ".join(spiders) or "none; run scrapy crawl first"
+                    raise ConfigError(f"no posts of {opts.spider!r}; spiders with posts: {names}")
+            for batch in in_batches(rows, BATCH):
+                if opts.all:
+                    for row, copies in zip(batch, await search.hidden(db, batch), strict=True):
+                        row["hidden"], row["copies"] = copies, len(copies)
+                else:
+                    for row, n in zip(batch, await search.counted(db, batch), strict=True):
+                        row["copies"] = n
+        return rows, more
 
 
 def _row(post: Document, query: Query, columns: int) -> Document:
-    """A post as it is shown. Its texts go: there may be many posts."""
+    """A post as it is shown, without its texts: there may be many posts."""
     from crawler.search import passage
     from crawler.storage import search
 
     title = post.get("title")
     texts = [text for text in search.texts_of(post) if text != title] or [""]
     return {name: post.get(name) for name in ("_id", "spider", "url", "feed", "categories")} | {
-        "title": "" if title is None else str(title)[:LONGEST_TITLE],
+        "title": "" if title is None else str(title)[:MAX_TITLE],
         "date": post["date"],
         "published": post.get("published"),
         "first_seen": post["first_seen"],
@@ -179,15 +164,3 @@ def _row(post: Document, query: Query, columns: int) -> Document:
         "passage": passage(texts, query.terms, columns),
         "copies": 0,
     }
-
-
-async def _add_copies(db: Database, rows: list[Document], *, shown: bool) -> None:
-    from crawler.storage import search
-
-    if shown:
-        for row, hidden in zip(rows, await search.hidden(db, rows), strict=True):
-            row["hidden"] = hidden
-            row["copies"] = len(hidden)
-    else:
-        for row, copies in zip(rows, await search.counted(db, rows), strict=True):
-            row["copies"] = copies

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from scrapy.crawler import AsyncCrawlerProcess
 from scrapy.exceptions import UsageError
@@ -59,6 +59,8 @@ class Command(FreshetCommand):
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Load the definition, fetch the URLs, print what it makes of them."""
+        from crawler.frontier.run_warnings import never_found
+
         if args[0] != "check":
             raise UsageError(f"{args[0]!r} is not an action: check", print_help=False)
         for url in args[2:]:
@@ -68,8 +70,13 @@ class Command(FreshetCommand):
         wrapper = spider.read_wrapper(spider.read_arguments(arguments))
         pages = self._fetch(spider, arguments, args[2:]) if args[2:] else []
         problems = [f"{page['url']}: {page['problem']}" for page in pages if page["problem"]]
-        problems += _never_found(wrapper, pages)
-        found = _Unmatched.of(pages)
+        # Fields that none of the item pages has.
+        empty = [set(page["empty_fields"]) for page in pages if page["empty_fields"] is not None]
+        never = set.intersection(*empty) if empty else set()
+        problems += [never_found(wrapper, f, len(empty)) for f in wrapper.field_names if f in never]
+        # Links that matched no pattern, each once.
+        links = dict.fromkeys(url for page in pages for url in page["unmatched"])
+        unmatched = shapes(links)
         if problems:
             self.exitcode = 1
         if opts.json:
@@ -79,12 +86,12 @@ class Command(FreshetCommand):
                     "wrapper": wrapper.name,
                     "fields": list(wrapper.fields),
                     "pages": shown,
-                    "unmatched": [asdict(shape) for shape in found.shapes[:SHOWN_SHAPES]],
+                    "unmatched": [asdict(shape) for shape in unmatched[:SHOWN_SHAPES]],
                     "problems": problems,
                 }
             )
         else:
-            _show(wrapper, pages, found, problems)
+            _show(wrapper, pages, unmatched, len(links), problems)
 
     def _load(self, name: str, given: dict[str, str]) -> tuple[type[WrapperSpider], dict[str, str]]:
         """The spider class that reads for this definition, and its arguments. given: by `-a`."""
@@ -98,8 +105,8 @@ class Command(FreshetCommand):
         try:
             spider = loader.load(name)
         except KeyError:
-            known = ", ".join(sorted(loader.list()))
-            raise ConfigError(f"{name}: neither a file nor a spider; there are: {known}") from None
+            names = ", ".join(sorted(loader.list()))
+            raise ConfigError(f"{name}: neither a file nor a spider; there are: {names}") from None
         if not issubclass(spider, WrapperSpider):
             raise ConfigError(f"{name} is a spider, but not a wrapper")
         return spider, given
@@ -117,57 +124,31 @@ class Command(FreshetCommand):
         return sorted(pages, key=lambda page: urls.index(page["url"]))
 
 
-def _parts(wrapper: Wrapper) -> str:
-    """What is read, by name."""
-    fields = ", ".join(wrapper.fields) or "none (main text)"
-    cells = f"cells: {', '.join(wrapper.cells)}" if wrapper.cells else ""
-    if cells and not wrapper.item_pages:
-        return cells
-    return "; ".join(filter(None, [f"fields: {fields}", cells]))
-
-
-@dataclass(frozen=True, slots=True)
-class _Unmatched:
-    """Links that matched no pattern: their shapes, the most frequent first, and how many more."""
-
-    shapes: list[Shape]
-    links: int
-    left_out: int
-
-    @classmethod
-    def of(cls, pages: list[Page]) -> Self:
-        """Those of all pages that were read for links, each once."""
-        links = dict.fromkeys(url for page in pages for url in page["unmatched"])
-        more = sum(
-            max(0, page["counts"].get("unmatched", 0) - len(page["unmatched"])) for page in pages
-        )
-        return cls(shapes(links), len(links), more)
-
-
-def _never_found(wrapper: Wrapper, pages: list[Page]) -> list[str]:
-    """Fields that none of the item pages has."""
-    from crawler.frontier.run_warnings import never_found
-
-    empty = [set(page["empty_fields"]) for page in pages if page["empty_fields"] is not None]
-    names = set.intersection(*empty) if empty else set()
-    return [never_found(wrapper, name, len(empty)) for name in wrapper.field_names if name in names]
-
-
-def _show(wrapper: Wrapper, pages: list[Page], found: _Unmatched, problems: list[str]) -> None:
+def _show(
+    wrapper: Wrapper, pages: list[Page], unmatched: list[Shape], n_links: int, problems: list[str]
+) -> None:
+    """Print what a definition makes of pages. n_links: those that matched no pattern."""
     console = stdout(soft_wrap=True)
-    console.print(f"{wrapper.name}: definition is valid; {_parts(wrapper)}")
+    fields = f"fields: {', '.join(wrapper.fields) or 'none (main text)'}"
+    parts = [f"cells: {', '.join(wrapper.cells)}"] if wrapper.cells else []
+    if not parts or wrapper.item_pages:
+        parts.insert(0, fields)
+    console.print(f"{wrapper.name}: definition is valid; {'; '.join(parts)}")
     for page in pages:
         _show_page(console, wrapper, page)
-    if found.links:
-        left_out = f", {found.left_out:,} more not looked at" if found.left_out else ""
-        console.print(f"{count(found.links, 'link')} matched no pattern{left_out}:", style="bold")
-        width = max(len(shape.text) for shape in found.shapes[:SHOWN_SHAPES])
-        for shape in found.shapes[:SHOWN_SHAPES]:
+    if n_links:
+        left_out = sum(
+            max(0, page["counts"].get("unmatched", 0) - len(page["unmatched"])) for page in pages
+        )
+        also = f", {left_out:,} more not looked at" if left_out else ""
+        console.print(f"{count(n_links, 'link')} matched no pattern{also}:", style="bold")
+        width = max(len(shape.text) for shape in unmatched[:SHOWN_SHAPES])
+        for shape in unmatched[:SHOWN_SHAPES]:
             console.print(
                 f"  {shape.text:<{min(width, SHOWN_CHARACTERS)}}  {TIMES}{shape.count:,}  "
                 f"for example {shape.example}"
             )
-        if more := found.shapes[SHOWN_SHAPES:]:
+        if more := unmatched[SHOWN_SHAPES:]:
             links = count(sum(shape.count for shape in more), "link")
             console.print(f"  and {links} of {count(len(more), 'other shape')}")
     for problem in problems:

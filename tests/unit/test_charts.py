@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from crawler.cli import output as charts
+from crawler.cli.plan_output import bars, week_chart
 
 
 def test_bars_grow_with_their_values() -> None:
-    assert charts.bars([0, 1, 4, 8]) == " ▁▄█"
-    assert charts.bars([0.0, 1e-9, 1.0]) == " ▁█", "what is not zero is seen"
-    assert charts.bars([0, 0]) == "  "
-    assert charts.bars([]) == ""
+    assert bars([0, 1, 4, 8]) == " ▁▄█"
+    assert bars([0.0, 1e-9, 1.0]) == " ▁█", "what is not zero is seen"
+    assert bars([0, 0]) == "  "
+    assert bars([]) == ""
 
 
 def test_a_week_is_a_line_a_day_with_marks() -> None:
     values = [0.0] * 168
     values[9], values[24 + 10] = 4, 1
-    head, monday, tuesday, *rest = charts.week(values, [0, 167])
+    head, monday, tuesday, *rest = week_chart(values, [0, 167])
     assert head.index("6") - head.index("0") == 6
     assert monday == "Mon ●        █" + " " * 14
     assert tuesday == "Tue " + " " * 10 + "░" + " " * 13

@@ -327,6 +327,6 @@ def test_wrong_options_are_one_line(words: list[str], complaint: str) -> None:
 def test_help_installs_no_reactor() -> None:
     import subprocess
 
-    code = "import sys, crawler.cli.websub; print('twisted.web.server' in sys.modules)"
+    code = "import sys, crawler.cli.feeds; print('twisted.web.server' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

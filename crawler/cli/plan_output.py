@@ -1,0 +1,282 @@
+"""What `scrapy replan`, `plan` and `explain` print: plans in words, tables and charts of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from urllib.parse import urlsplit, urlunsplit
+
+import numpy as np
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from crawler.planning import report
+from crawler.storage.client import Document
+from crawler.utils.terminal import shortened, stdout
+from crawler.utils.text import DAY, HOUR, NOT_KNOWN, listed, span
+from schedules.history import DAY_HOURS, Floats
+from schedules.windows import DAYS
+
+BUDGET_SOURCES = {
+    "goal": "what the goal needs",
+    "intervals": "what the fixed intervals spend",
+    "plans": "what the present plans spend",
+}
+CAPS = (("daily_cap", "on one day"), ("hourly_cap", "in an hour"))
+# The same in the shorter head of a plan.
+SHORT_CAPS = (("daily_cap", "a day"), ("hourly_cap", "an hour"))
+FIGURES = {
+    "pages": ("freshness", "age"),
+    "feeds": ("posts missed a week", "delay"),
+}
+URL_SUMS = {"changes": "all", "update_size": "bytes", "diff_size": "chars"}
+SIZES = {
+    "changes": "Changes",
+    "update_size": "Sizes of changes in bytes: how much longer or shorter pages became",
+    "diff_size": "Sizes of changes in characters inserted and deleted",
+}
+BARS = " ▁▂▃▄▅▆▇█"
+SHADES = " ░▒▓█"
+HOURS = "0     6     12    18     "
+
+
+def show_replan(plans: Sequence[Document]) -> None:
+    """Print the plans of a replan."""
+    console = stdout()
+    for number, plan in enumerate(plans):
+        if number:
+            console.print()
+        table = Table.grid(padding=(0, 2))
+        for name, text in _lines(plan).items():
+            table.add_row(name, text)
+        console.print(table)
+        for warning in plan["warnings"]:
+            console.print(f"note: {warning}")
+        if plan["dry_run"]:
+            console.print("dry run: nothing was written")
+
+
+def _lines(plan: Document) -> dict[str, str]:
+    """The texts about a plan, by their heads."""
+    totals, is_feeds = plan["totals"], plan["kind"] == "feeds"
+    new = f", {plan['unplanned']:,} without a plan so far" if plan["unplanned"] else ""
+    with_objective = not is_feeds and plan["policy"] == "optimal"
+    objective = f", objective {plan['objective']}" if with_objective else ""
+    lines = {
+        "feeds"
+        if is_feeds
+        else "targets": f"{plan['targets']:,} of {listed(plan['spiders'])}{new}",
+        "policy": f"{plan['policy']}{objective}",
+        "requests": f"{totals['requests_per_day']:,.1f} a day{_budget(plan)}",
+    }
+    if is_feeds:
+        lines["posts"] = _posts(totals) if totals["known"] else NOT_KNOWN
+        saves = "a fetch is made where it saves {:.3g} posts or more"
+    else:
+        daily = totals["daily"]
+        would_give = f" would give {_freshness(daily)}" if totals["known"] else ""
+        lines["freshness"] = _freshness(totals, " expected") if totals["known"] else NOT_KNOWN
+        lines["daily crawl"] = (
+            f"{daily['requests_per_day']:,} a day{would_give}; "
+            f"this is {totals['load']:.1%} of its requests"
+        )
+        saves = "a visit is made where it saves {:.3g} hours of staleness or more"
+    if plan["price"] is not None:
+        lines["price"] = saves.format(plan["price"])
+    if not is_feeds and plan["dated"]:
+        lines["dates"] = f"believed: {listed(plan['dated'])}"
+    share = plan["moved"] / plan["targets"]
+    return lines | {"moved": f"{plan['moved']:,} of {plan['targets']:,} ({share:.1%})"}
+
+
+def _budget(plan: Document) -> str:
+    caps = [f"at most {plan[name]:,} {time}" for name, time in CAPS if plan[name]]
+    if plan["budget_per_day"] is None:
+        budget = "what the policy spends; it takes no budget"
+    else:
+        budget = f"of {plan['budget_per_day']:,.6g}"
+        why = "as so far" if plan["budget_kept"] else BUDGET_SOURCES.get(plan["budget_from"])
+        if plan["budget_kept"] and plan["budget_added"]:
+            why = f"as so far, and {plan['budget_added']:,.4g} for new targets"
+        if why:
+            budget += f" ({why})"
+    return ", ".join(["", budget, *caps])
+
+
+def _freshness(totals: Document, expected: str = "") -> str:
+    value, days = totals["freshness"], totals["age_days"]
+    freshness = "unknown" if value is None else f"{value:.3f}"
+    return f"{freshness}{expected}, age {'unknown' if days is None else span(days * DAY)}"
+
+
+def _posts(totals: Document) -> str:
+    missed, delay = totals["missed_share"], totals["delay_hours"]
+    return (
+        f"{totals['posts_per_day']:,.1f} a day expected, "
+        f"{'an unknown share' if missed is None else f'{missed:.1%}'} of "
+        "them missed; the others are collected after "
+        f"{'an unknown time' if delay is None else span(delay * HOUR)}"
+    )
+
+
+def show_plan(console: Console, plan: Document) -> None:
+    """Print what `report.of_plans` returns."""
+    for part in plan["plans"]:
+        budget = part["budget_per_day"]
+        parts = [
+            f"policy {part['policy']}",
+            f"budget {budget:,.6g} a day" if budget else "no budget",
+            *(f"at most {part[name]:,} {time}" for name, time in SHORT_CAPS if part[name]),
+        ]
+        at, names = f"{part['at']:%Y-%m-%d %H:%M} UTC", listed(part["spiders"])
+        console.print(f"plan of {at} for {names}: {', '.join(parts)}")
+    totals, kind = plan["totals"], plan["kind"]
+    table = Table("expected", "requests a day", *FIGURES[kind])
+    table.add_row("this plan", f"{totals['requests_per_day']:,.1f}", *_figures(totals, kind))
+    if kind == "pages":
+        daily = totals["daily"] | {"known": totals["known"]}
+        requests = f"{daily['requests_per_day']:,}"
+        table.add_row("daily crawling", requests, *_figures(daily, kind))
+    _align_right(table)
+    console.print(table)
+    counts = [f"{plan['targets']:,} targets"]
+    if totals["load"] is not None:
+        counts.append(f"{totals['load']:.1%} of the requests of daily crawling")
+    if plan["unplanned"]:
+        counts.append(f"{plan['unplanned']:,} wait for the next replan")
+    if plan["learning"]:
+        counts.append(f"{plan['learning']:,} in a learning phase")
+    console.print("; ".join(counts))
+    console.print()
+    groups = Table("group", "targets", "requests a day", *FIGURES[kind])
+    for row in plan["groups"]:
+        per_day = f"{row['requests_per_day']:,.1f}"
+        groups.add_row(row["group"], f"{row['targets']:,}", per_day, *_figures(row, kind))
+    _align_right(groups)
+    console.print(groups)
+    _show_times(console, plan)
+
+
+def _figures(row: Document, kind: str) -> tuple[str, str]:
+    if not row["known"]:
+        return NOT_KNOWN, ""
+    if kind == "feeds":
+        missed, delay = row["missed_per_week"], row["delay_hours"]
+        return f"{missed:.3g}", "" if delay is None else span(delay * HOUR)
+    fresh, age = row["freshness"], row["age_days"]
+    return (
+        "" if fresh is None else f"{fresh:.3f}",
+        "" if age is None else span(age * DAY),
+    )
+
+
+def _show_times(console: Console, plan: Document) -> None:
+    """Print when visits are: the pages of a few, requests by hour of many."""
+    even = plan["even"]
+    if pages := plan.get("pages"):
+        console.print("\nTimetable, on the site's clock")
+        by_times: dict[tuple[str, str], list[str]] = {}
+        for page in sorted(pages, key=lambda page: -page.get("visits_per_week", 0)):
+            key = "\n".join(page.get("windows") or ["?"]), page.get("group") or "?"
+            by_times.setdefault(key, []).append(page["url"])
+        table = Table("visited at", "group", "URLs")
+        for column in table.columns[:2]:
+            column.no_wrap = True
+        for (times, group), urls in by_times.items():
+            table.add_row(times, group, shortened("\n".join(urls)))
+        console.print(table)
+    elif even["targets"] < plan["targets"] - plan["unplanned"]:
+        week = np.array([plan["timetable"][day] for day in DAYS]).ravel()
+        console.print("\nRequests by weekday and time, on the site's clock")
+        console.print(_week_table(week - even["per_week"] / len(week)))
+    if even["targets"]:
+        per_day = even["per_week"] / len(DAYS)
+        console.print(
+            f"{even['targets']:,} targets at even intervals: {per_day:,.1f} requests a day, "
+            "at any hour"
+        )
+
+
+def show_changes(console: Console, changes: Document) -> None:
+    """Print what `report.of_changes` returns."""
+    total, rows = changes["total"], changes["urls"]
+    console.print(
+        f"{changes['spider']}: {total['changes']:,} changes found, each at the hour of the visit "
+        f"that found it, on the clock of {changes['timezone']}"
+    )
+    if total["changes"]:
+        names = _short_urls([row["url"] for row in rows])
+        days = Table("URL", *DAYS, *URL_SUMS.values(), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        hours = Table("URL", HOURS, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        _align_right(days)
+        for column in (*days.columns[1:], hours.columns[1]):
+            column.no_wrap = True
+        for name, row in zip(names, rows, strict=True):
+            numbers = [str(n) if n else "·" for n in row["weekdays"].values()]
+            days.add_row(shortened(name), *numbers, *(f"{row[key]:,}" for key in URL_SUMS))
+            hours.add_row(shortened(name), bars(row["hours"]))
+        console.print(days)
+        console.print(hours)
+    for name, title in SIZES.items():
+        if total[name]:
+            console.print(f"\n{title}")
+            console.print(_week_table(np.array([changes[name][day] for day in DAYS]).ravel()))
+
+
+def _short_urls(urls: list[str]) -> list[str]:
+    """URLs without scheme and host where these are the same for all."""
+    origins = {urlsplit(url)[:2] for url in urls}
+    if len(origins) > 1:
+        return urls
+    return [urlunsplit(("", "", *urlsplit(url)[2:])) or "/" for url in urls]
+
+
+def _week_table(week: Floats) -> Table:
+    times, sums = report.columns(week)
+    table = Table("", *times, "all")
+    for day, row in zip(DAYS, sums.tolist(), strict=True):
+        table.add_row(day, *map(_amount, row), _amount(sum(row)))
+    table.add_section()
+    table.add_row("all", *map(_amount, sums.sum(0).tolist()), _amount(float(sums.sum())))
+    _align_right(table)
+    return table
+
+
+def _amount(value: float) -> str:
+    if abs(value) < 0.005:
+        return "·"
+    return f"{value:,.0f}" if value >= 99.5 or abs(value - round(value)) < 0.005 else f"{value:.1f}"
+
+
+def _align_right(table: Table) -> None:
+    for column in table.columns[1:]:
+        column.justify = "right"
+
+
+def bars(values: Iterable[float]) -> str:
+    """A bar for each value >= 0, in a line; the highest is full, any that is not 0 is visible."""
+    return _drawn(values, BARS)
+
+
+def week_chart(values: Sequence[float], marked: Iterable[int] = (), mark: str = "●") -> list[str]:
+    """The 168 hours of a local week, a line a day, darker where values are higher.
+
+    marked: hours of the week that get a mark instead
+    """
+    shades = list(_drawn(values, SHADES))
+    for hour in marked:
+        shades[hour] = mark
+    rows = [
+        f"{name} {''.join(shades[day * DAY_HOURS : (day + 1) * DAY_HOURS])}"
+        for day, name in enumerate(DAYS)
+    ]
+    return [f"    {HOURS}".rstrip(), *rows]
+
+
+def _drawn(values: Iterable[float], levels: str) -> str:
+    values = list(values)
+    highest = max(values, default=0.0)
+    if highest <= 0:
+        return levels[0] * len(values)
+    steps = len(levels) - 1
+    return "".join(levels[-int(-value / highest * steps // 1)] for value in values)

@@ -141,9 +141,9 @@ def _complain_of(refused: Sequence[Refused]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A feed to add. asked: what the user gave; title, form: as its document says."""
+    """A feed to add. given: by the user; title, form: of its document."""
 
-    asked: str
+    given: str
     url: str
     title: str | None = None
     form: str | None = None
@@ -220,7 +220,7 @@ def _discovered(
                 refused.append(Refused("", without_secrets(feed.url), str(error)))
             else:
                 document = feed.document
-                feeds.setdefault(url, Named(page.asked, url, document.title, document.format))
+                feeds.setdefault(url, Named(page.given, url, document.title, document.format))
     return list(feeds.values()), refused
 
 
@@ -236,7 +236,7 @@ async def _store(config: Config, opts: argparse.Namespace, feeds: list[Named]) -
             done = await subscriptions.add(db, opts.spider, [subscription], now, singly=True)
             rows.append(
                 {"url": feed.url, "title": title or feed.title, "format": feed.form}
-                | {"asked": feed.asked, "added": bool(done.added)}
+                | {"asked": feed.given, "added": bool(done.added)}
             )
     return rows
 

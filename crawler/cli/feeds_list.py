@@ -10,7 +10,6 @@ from textwrap import shorten
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
-from rich.text import Text
 
 from crawler.cli.feeds import owned, spider_option
 from crawler.cli.types import category, number
@@ -42,13 +41,21 @@ def row_of(target: Document, monitor: Document) -> Document:
     """
     state, trouble = _state(target, monitor)
     push = monitor.get("push") or {}
+    plan, past = target.get("plan") or {}, target.get("history") or {}
+    rate: float | None = None
+    if (planned := plan.get("rate_per_week")) is not None:
+        if is_known(plan.get("rate_low"), plan.get("rate_high")):
+            rate = float(planned)
+    elif "since" in past and target["changes"] >= ENOUGH_POSTS:
+        weeks = max(past["until"] - past["since"], WEEK) / WEEK
+        rate = round(target["changes"] / weeks, 3)
     return {
         "url": target["url"],
         "title": target.get("title") or monitor.get("title"),
         "site": monitor.get("site"),
         "format": monitor.get("format"),
         "categories": target.get("categories", []),
-        "rate_per_week": _rate(target),
+        "rate_per_week": rate,
         "window": monitor.get("window"),
         "window_full": bool(monitor.get("full")),
         "posts": monitor.get("posts", 0),
@@ -91,17 +98,6 @@ def _error(target: Document, monitor: Document) -> str | None:
         return None
     last = target.get("last_visit") or {}
     return str(monitor.get("error") or last.get("reason") or target.get("outcome") or "error")
-
-
-def _rate(target: Document) -> float | None:
-    plan, past = target.get("plan") or {}, target.get("history") or {}
-    if (rate := plan.get("rate_per_week")) is not None:
-        return float(rate) if is_known(plan.get("rate_low"), plan.get("rate_high")) else None
-    if "since" not in past or target["changes"] < ENOUGH_POSTS:
-        return None
-    weeks: float = max(past["until"] - past["since"], WEEK) / WEEK
-    posts: int = target["changes"]
-    return round(posts / weeks, 3)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -165,7 +161,23 @@ async def _print_table(
     async for row in rows:
         if is_cut := table.row_count == opts.limit:
             break
-        table.add_row(*_cells(row, now, is_wide=is_wide))
+        rate, window, missed = row["rate_per_week"], row["window"], row["missed"]
+        title = tidy(row["title"] or "", TITLE_CHARACTERS)
+        fetched = following = ""
+        if row["last_visit"]:
+            fetched = f"{span(max(now - row['last_visit'], timedelta()).total_seconds())} ago"
+        if row["next_visit"]:
+            ahead = row["next_visit"] - now
+            following = f"in {span(ahead.total_seconds())}" if ahead > timedelta() else "due"
+        table.add_row(
+            *map(shortened, [title, row["url"]] if is_wide else [title or row["url"]]),
+            amount(rate) if rate is not None else "not known" if row["last_visit"] else "",
+            "" if window is None else f"{window}{'' if row['window_full'] else '+'}",
+            fetched,
+            following,
+            amount(round(missed)) if missed else "",
+            shortened(shorten(row["state"], width=STATE_CHARACTERS, placeholder="…")),
+        )
     shown = count(table.row_count, "feed")
     if table.row_count:
         console.print(table)
@@ -177,23 +189,3 @@ async def _print_table(
             "no feeds; scrapy feeds import FILE or scrapy feeds add URL brings some",
             soft_wrap=True,
         )
-
-
-def _cells(row: Document, now: datetime, *, is_wide: bool) -> list[str | Text]:
-    rate, window, missed = row["rate_per_week"], row["window"], row["missed"]
-    title = tidy(row["title"] or "", TITLE_CHARACTERS)
-    fetched = following = ""
-    if row["last_visit"]:
-        fetched = f"{span(max(now - row['last_visit'], timedelta()).total_seconds())} ago"
-    if row["next_visit"]:
-        ahead = row["next_visit"] - now
-        following = f"in {span(ahead.total_seconds())}" if ahead > timedelta() else "due"
-    return [
-        *map(shortened, [title, row["url"]] if is_wide else [title or row["url"]]),
-        amount(rate) if rate is not None else "not known" if row["last_visit"] else "",
-        "" if window is None else f"{window}{'' if row['window_full'] else '+'}",
-        fetched,
-        following,
-        amount(round(missed)) if missed else "",
-        shortened(shorten(row["state"], width=STATE_CHARACTERS, placeholder="…")),
-    ]

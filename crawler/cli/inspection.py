@@ -26,7 +26,7 @@ from crawler.utils.terminal import complain
 if TYPE_CHECKING:
     from twisted.python.failure import Failure
 
-ANSWERS = SequenceExclude(range(300, 400))
+ALL_BUT_REDIRECTS = SequenceExclude(range(300, 400))
 
 
 class Inspection(ScrapyCommand):
@@ -89,9 +89,9 @@ class Inspection(ScrapyCommand):
         return spidercls_for_request(get_spider_loader(self.settings), request, DefaultSpider)
 
     def typed_request(self, spider: Spider, url: str, *, redirect: bool = True) -> Request:
-        """The request for a URL that the user typed, with a wrapper's headers and cookies.
+        """The request for a URL that the user typed, with a site definition's headers and cookies.
 
-        Every status but a redirect is an answer; with `redirect` off, a redirect too.
+        No status is an error; with `redirect` off, redirects are not followed.
         """
         from crawler.fetch.guard import TYPED
         from crawler.items import Kind, Target
@@ -103,7 +103,7 @@ class Inspection(ScrapyCommand):
         else:
             request = Request(url, dont_filter=True)
         request.meta[TYPED] = url
-        request.meta["handle_httpstatus_list"] = ANSWERS
+        request.meta["handle_httpstatus_list"] = ALL_BUT_REDIRECTS
         request.meta["handle_httpstatus_all"] = not redirect
         request.errback = self.failed
         return request
@@ -118,11 +118,11 @@ class Inspection(ScrapyCommand):
 
 
 def spider_named(settings: BaseSettings, name: str) -> type[Spider]:
-    """The spider class of this name; raises ConfigError, which lists the names there are."""
+    """The spider class of this name; raises ConfigError, which lists the names."""
     loader: Any = get_spider_loader(settings)
     try:
         kind: type[Spider] = loader.load(name)
     except KeyError:
-        known = ", ".join(sorted(loader.list()))
-        raise ConfigError(f"spider not found: {name!r}. Available: {known}") from None
+        names = ", ".join(sorted(loader.list()))
+        raise ConfigError(f"spider not found: {name!r}. Available: {names}") from None
     return kind

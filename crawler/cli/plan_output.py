@@ -205,7 +205,9 @@ def show_changes(console: Console, changes: Document) -> None:
         f"that found it, on the clock of {changes['timezone']}"
     )
     if total["changes"]:
-        names = _short_urls([row["url"] for row in rows])
+        names = [row["url"] for row in rows]
+        if len({urlsplit(url)[:2] for url in names}) == 1:
+            names = [urlunsplit(("", "", *urlsplit(url)[2:])) or "/" for url in names]
         days = Table("URL", *DAYS, *URL_SUMS.values(), box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
         hours = Table("URL", HOURS, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
         _align_right(days)
@@ -221,14 +223,6 @@ def show_changes(console: Console, changes: Document) -> None:
         if total[name]:
             console.print(f"\n{title}")
             console.print(_week_table(np.array([changes[name][day] for day in DAYS]).ravel()))
-
-
-def _short_urls(urls: list[str]) -> list[str]:
-    """URLs without scheme and host where these are the same for all."""
-    origins = {urlsplit(url)[:2] for url in urls}
-    if len(origins) > 1:
-        return urls
-    return [urlunsplit(("", "", *urlsplit(url)[2:])) or "/" for url in urls]
 
 
 def _week_table(week: Floats) -> Table:

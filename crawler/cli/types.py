@@ -6,6 +6,7 @@ the user's wishes rather than wrong usage stay text; `option` reads them, for ex
 
 from __future__ import annotations
 
+import math
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -39,6 +40,25 @@ def number(text: str) -> int:
     if value < 1:
         raise ArgumentTypeError(f"{text!r} is not a number such as 100")
     return value
+
+
+def weeks(text: str) -> float:
+    """A finite number of weeks; ValueError, for `option`."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(f"{text!r} is no number of weeks, such as 3")
+    return value
+
+
+def pages(text: str) -> int:
+    """A number of pages; ValueError, for `option`."""
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no number of pages") from None
 
 
 def when(text: str) -> datetime | timedelta:

@@ -1,4 +1,4 @@
-"""`scrapy bench`: Scrapy's own, of how fast Scrapy is on this machine."""
+"""`scrapy bench`: Scrapy's own, which measures how fast Scrapy is on this machine."""
 
 from __future__ import annotations
 

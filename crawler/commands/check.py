@@ -1,4 +1,4 @@
-"""`scrapy check`: Scrapy's own, without crawl runs; says so where there is nothing to check."""
+"""`scrapy check`: Scrapy's own, without crawl runs; prints where there is nothing to check."""
 
 from __future__ import annotations
 
@@ -49,7 +49,5 @@ class Command(check.Command):
         kinds = self.settings.get_component_priority_dict_with_base("SPIDER_CONTRACTS")
         manager = ContractsManager(map(load_object, build_component_list(kinds)))
         loader = get_spider_loader(self.settings)
-        found = [
-            manager.tested_methods_from_spidercls(loader.load(n)) for n in names or loader.list()
-        ]
-        return sum(map(len, found))
+        spiders = map(loader.load, names or loader.list())
+        return sum(len(manager.tested_methods_from_spidercls(spider)) for spider in spiders)

@@ -7,7 +7,6 @@ import sys
 
 from scrapy import Spider
 from scrapy.commands import crawl
-from scrapy.crawler import Crawler
 from scrapy.spiderloader import get_spider_loader
 
 from crawler.cli.base import refuse_left_over, with_database
@@ -19,7 +18,7 @@ DEFAULT_LOG_LEVEL = "INFO"
 
 
 class Command(crawl.Command):
-    """One run over what is due."""
+    """Crawl the pages that are due."""
 
     _loaded: type[Spider] | None = None
 
@@ -40,8 +39,8 @@ class Command(crawl.Command):
 
     def process_options(self, args: list[str], opts: argparse.Namespace) -> None:
         """Check before Scrapy starts: the user's mistakes are one line and exit code 1."""
-        # As this module is imported, Scrapy looks three times through the source of the whole stack
-        # and through all modules: 0.1 s from inside of its engine, little while few are loaded.
+        # The import of this module reads the source of every caller and every module three times.
+        # From inside of Scrapy's engine that takes 0.1 s; here few modules are loaded.
         import scrapy.core.downloader.contextfactory  # noqa: F401
 
         super().process_options(args, opts)
@@ -64,11 +63,17 @@ class Command(crawl.Command):
         crawler = self._create_crawler(self._spider(args[0]))
         self.crawler_process.crawl(crawler, **opts.spargs)
         self.crawler_process.start()
-        try:
-            if self.crawler_process.bootstrap_failed or _failed(crawler):
+        from crawler.frontier.session import Session
+
+        session = getattr(crawler.spider, "session", None)
+        if self.crawler_process.bootstrap_failed:
+            self.exitcode = 1
+        elif isinstance(session, Session):
+            if isinstance(session.error, Busy):
+                # Another run of the site began after the check.
+                print_line(f"scrapy {self.name}: {session.error}", error=True)
+            elif session.failure is not None or session.warnings.found_nothing:
                 self.exitcode = 1
-        except Busy as running:
-            print_line(f"scrapy {self.name}: {running}", error=True)
 
     def _check(self, spider: type[Spider], opts: argparse.Namespace) -> None:
         """Check arguments and name, reach the database; raises Busy while the site is crawled."""
@@ -110,15 +115,3 @@ class Command(crawl.Command):
             spider = loader.load_stored(name) or spider
         self._loaded = spider
         return spider
-
-
-def _failed(crawler: Crawler) -> bool:
-    """Whether the run failed; raises Busy where another began before it."""
-    from crawler.frontier.session import Session
-
-    session = getattr(crawler.spider, "session", None)
-    if not isinstance(session, Session):
-        return False
-    if isinstance(session.error, Busy):
-        raise session.error
-    return session.failure is not None or session.warnings.found_nothing

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from scrapy.exceptions import UsageError
 
 from crawler.cli.base import FreshetCommand, print_json, refuse_left_over
-from crawler.config import Config
 from crawler.errors import Busy, ConfigError, ServerError
 from crawler.ops.progress import working
 from crawler.utils.terminal import print_line
@@ -91,7 +90,7 @@ class Command(FreshetCommand):
         from crawler.storage.client import without_password
 
         with working(self.config, "opening the databases") as say:
-            counts = asyncio.run(_copied(self.config, uri, say))
+            counts = asyncio.run(self._copied(uri, say))
         to = without_password(uri)
         if opts.json:
             print_json({"to": to, "documents": sum(counts.values()), "collections": counts})
@@ -99,27 +98,27 @@ class Command(FreshetCommand):
         copied = f"{count(sum(counts.values()), 'document')} in {count(len(counts), 'collection')}"
         print_line(f"copied to {to}: {copied}; set MONGO_URI to it, the data here stay as they are")
 
+    async def _copied(self, uri: str, say: Say) -> dict[str, int]:
+        """Copy while nobody writes; returns the number of documents by collection."""
+        from crawler.storage import leases, runs, targets
+        from crawler.storage.client import server_uri
+        from crawler.storage.copy import copy, target_of
+        from crawler.storage.store import opened
 
-async def _copied(config: Config, uri: str, say: Say) -> dict[str, int]:
-    """Copy while nobody writes; returns the number of documents by collection."""
-    from crawler.storage import leases, runs, targets
-    from crawler.storage.client import server_uri
-    from crawler.storage.copy import copy, target_of
-    from crawler.storage.store import opened
-
-    async with (
-        opened(config) as source,
-        target_of(uri, config) as target,
-        AsyncExitStack() as stack,
-    ):
-        spiders = sorted({*await runs.spiders(source), *await targets.spiders(source)})
-        writers = {f"{leases.CRAWL}{name}": f"{name} is being crawled" for name in spiders}
-        for name in (leases.REPLAN, leases.REBUILD, leases.PUSH):
-            writers[name] = f"{name} is running"
-        try:
-            # Held to the end, so that no writer begins on whichever machine.
-            for lease, message in writers.items():
-                await stack.enter_async_context(leases.held(source, config, lease, message))
-        except Busy as busy:
-            raise ServerError(f"{busy}: let it end, or stop it first") from None
-        return await copy(source, target, server_uri(config), say)
+        config = self.config
+        async with (
+            opened(config) as source,
+            target_of(uri, config) as target,
+            AsyncExitStack() as stack,
+        ):
+            spiders = sorted({*await runs.spiders(source), *await targets.spiders(source)})
+            writers = {f"{leases.CRAWL}{name}": f"{name} is being crawled" for name in spiders}
+            for name in (leases.REPLAN, leases.REBUILD, leases.PUSH):
+                writers[name] = f"{name} is running"
+            try:
+                # Held to the end, so that no writer begins on whichever machine.
+                for lease, message in writers.items():
+                    await stack.enter_async_context(leases.held(source, config, lease, message))
+            except Busy as busy:
+                raise ServerError(f"{busy}: let it end, or stop it first") from None
+            return await copy(source, target, server_uri(config), say)

@@ -1,4 +1,4 @@
-"""`scrapy doctor`: whether Freshet can work here, and what to do where it cannot."""
+"""`scrapy doctor`: find what keeps Freshet from working, and what to do about it."""
 
 from __future__ import annotations
 

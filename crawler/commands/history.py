@@ -51,11 +51,11 @@ class Command(FreshetCommand):
         """Print the history."""
         history = asyncio.run(self._read(args[0], opts))
         if opts.diff is not None:
-            _show_diff(history, _pair(opts.diff, len(history["versions"])), as_json=opts.json)
+            self._show_diff(history, _pair(opts.diff, len(history["versions"])), as_json=opts.json)
         elif opts.json:
             print_json(history)
         else:
-            _show(history)
+            self._show(history)
 
     async def _read(self, url: str, opts: argparse.Namespace) -> Document:
         from crawler.storage import posts as versions
@@ -102,6 +102,59 @@ class Command(FreshetCommand):
                 "sources": _sources(posts),
             }
 
+    def _show(self, history: Document) -> None:
+        from rich.table import Table
+
+        console = stdout()
+        console.print(history["url"], style="bold", soft_wrap=True)
+        if post := history.get("post"):
+            seen = _time(post["first_seen"])
+            console.print(f"{history['spider']}, post of {post['feed']}, first seen {seen}")
+        else:
+            target = history["target"]
+            console.print(
+                f"{history['spider']}, {target['kind']}, first seen {_time(target['first_seen'])}, "
+                f"next visit {_time(target['next_visit'])}"
+            )
+            console.print(_visits_table(history["visits"]))
+        versions = Table("", "since (UTC)", "bytes", "hash", title="versions", title_justify="left")
+        for number, row in enumerate(history["versions"], 1):
+            digest = row["content_hash"][:SHOWN_HASH]
+            versions.add_row(str(number), _time(row["at"]), str(row["size"]), digest)
+        console.print(versions)
+        for source in history["sources"]:
+            console.print(
+                f"also a post of {source['feed']} (--source {source['feed']})", soft_wrap=True
+            )
+
+    def _show_diff(self, history: Document, pair: tuple[int, int], *, as_json: bool) -> None:
+        from crawler.storage import posts as versions
+        from crawler.utils.diff import unified
+
+        before, after = (history["versions"][position] for position in pair)
+        names = tuple(
+            f"version {i + 1}, {history['versions'][i]['at']:%Y-%m-%d %H:%M}" for i in pair
+        )
+        lines = unified(
+            versions.as_lines(before["content"]),
+            versions.as_lines(after["content"]),
+            (names[0], names[1]),
+        )
+        if as_json:
+            print_json({"url": history["url"], "before": before, "after": after, "diff": lines})
+            return
+        from rich.text import Text
+
+        console = stdout(soft_wrap=True)
+        if not lines:
+            console.print(f"no difference between {names[0]} and {names[1]}")
+        for line in lines:
+            text = Text(line, style=STYLES.get(line[:1], ""))
+            if line.startswith("~"):
+                for mark, style in MARKS.items():
+                    text.highlight_regex(mark, style)
+            console.print(text)
+
 
 def _chosen(posts: Sequence[Document], url: str, source: str | None) -> Document:
     """The post of a feed, or the first one where none is asked for."""
@@ -136,59 +189,6 @@ def _pair(given: list[str], n: int) -> tuple[int, int]:
         positions.append(value - 1 if value > 0 else n + value)
     before, after = positions
     return before, after
-
-
-def _show_diff(history: Document, pair: tuple[int, int], *, as_json: bool) -> None:
-    from crawler.storage import posts as versions
-    from crawler.utils.diff import unified
-
-    before, after = (history["versions"][position] for position in pair)
-    names = tuple(f"version {i + 1}, {history['versions'][i]['at']:%Y-%m-%d %H:%M}" for i in pair)
-    lines = unified(
-        versions.as_lines(before["content"]),
-        versions.as_lines(after["content"]),
-        (names[0], names[1]),
-    )
-    if as_json:
-        print_json({"url": history["url"], "before": before, "after": after, "diff": lines})
-        return
-    from rich.text import Text
-
-    console = stdout(soft_wrap=True)
-    if not lines:
-        console.print(f"no difference between {names[0]} and {names[1]}")
-    for line in lines:
-        text = Text(line, style=STYLES.get(line[:1], ""))
-        if line.startswith("~"):
-            for mark, style in MARKS.items():
-                text.highlight_regex(mark, style)
-        console.print(text)
-
-
-def _show(history: Document) -> None:
-    from rich.table import Table
-
-    console = stdout()
-    console.print(history["url"], style="bold", soft_wrap=True)
-    if post := history.get("post"):
-        seen = _time(post["first_seen"])
-        console.print(f"{history['spider']}, post of {post['feed']}, first seen {seen}")
-    else:
-        target = history["target"]
-        console.print(
-            f"{history['spider']}, {target['kind']}, first seen {_time(target['first_seen'])}, "
-            f"next visit {_time(target['next_visit'])}"
-        )
-        console.print(_visits_table(history["visits"]))
-    versions = Table("", "since (UTC)", "bytes", "hash", title="versions", title_justify="left")
-    for number, row in enumerate(history["versions"], 1):
-        digest = row["content_hash"][:SHOWN_HASH]
-        versions.add_row(str(number), _time(row["at"]), str(row["size"]), digest)
-    console.print(versions)
-    for source in history["sources"]:
-        console.print(
-            f"also a post of {source['feed']} (--source {source['feed']})", soft_wrap=True
-        )
 
 
 def _visits_table(rows: list[Document]) -> Table:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import math
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from crawler.cli.base import FreshetCommand, HelpWithLines, no_targets, print_json
-from crawler.cli.types import option
+from crawler.cli.types import option, pages, weeks
 from crawler.errors import ConfigError
 from crawler.utils import time as units
 from crawler.utils.terminal import stdout
@@ -65,9 +64,9 @@ class Command(FreshetCommand):
         from crawler.planning.learning import Asked
 
         options = Asked(
-            weeks=option(_weeks, opts.weeks, "--weeks"),
+            weeks=option(weeks, opts.weeks, "--weeks"),
             every_hours=option(units.hours, opts.every, "--every"),
-            sample=option(_pages, opts.sample, "--sample"),
+            sample=option(pages, opts.sample, "--sample"),
             requests_per_day=option(units.per_day, opts.budget, "--budget"),
         )
         options.check()
@@ -77,7 +76,7 @@ class Command(FreshetCommand):
         if opts.json:
             print_json(done)
         else:
-            _show(done)
+            self._show(done)
 
     async def _learn(self, spider: str, options: Asked, *, stop: bool) -> Document:
         from crawler.storage import leases, targets
@@ -91,66 +90,51 @@ class Command(FreshetCommand):
             now = Clock(config.clock_offset_hours).now()
             busy = f"another scrapy learn {spider} is running"
             async with leases.held(db, config, f"learn {spider}", busy):
-                return await _carried_out(db, spider, options, now, stop=stop)
+                return await self._carry_out(db, spider, options, now, stop=stop)
 
+    def _show(self, done: Document) -> None:
+        console = stdout()
+        for line in _lines(done):
+            console.print(line, soft_wrap=True)
+        if "urls" in done:
+            console.print(_table(done["urls"], seen=not done["begun"]))
+        for note in done["notes"]:
+            console.print(f"note: {note}", soft_wrap=True)
+        if done["begun"]:
+            console.print(
+                f"Cron has to run scrapy crawl every {done['every']} at least. "
+                f"scrapy learn {done['spider']} shows how far it is, --stop ends it.",
+                soft_wrap=True,
+            )
 
-def _weeks(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise ValueError(f"{text!r} is no number of weeks, such as 3")
-    return value
+    async def _carry_out(
+        self, db: Database, spider: str, options: Asked, now: datetime, *, stop: bool
+    ) -> Document:
+        """Begin, change or end the phase of a spider; returns its progress or outcome."""
+        from crawler.planning.learning import Asked, choose, outcome, progress
+        from crawler.storage import sampling_phases
 
-
-def _pages(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is no number of pages") from None
-
-
-async def _carried_out(
-    db: Database, spider: str, options: Asked, now: datetime, *, stop: bool
-) -> Document:
-    """Begin, change or end the phase of a spider as the options say; its progress or outcome."""
-    from crawler.planning.learning import Asked, choose, outcome, progress
-    from crawler.storage import sampling_phases as phases
-
-    phase = await phases.follow(db, spider, now)
-    if phase is None and stop:
-        raise ConfigError(f"{spider} is not learning")
-    if phase is None and options == Asked() and (last := await phases.latest(db, spider)):
-        return outcome(last)
-    if phase is None or options.differs_from(phase):
-        choice = await choose(db, spider, options.over(phase) if phase else options, now)
-        if phase is not None:
-            await phases.end(db, phase, now)
-        await phases.begin(db, choice.phase, choice.places)
-        phase = await phases.follow(db, spider, now) or choice.phase
-        return await progress(db, phase, now) | {"begun": True, "notes": choice.notes}
-    done = await progress(db, phase, now)
-    if stop:
-        await phases.end(db, phase, now)
-        done |= {"learning": False, "ended": now}
-    return done
-
-
-def _show(done: Document) -> None:
-    console = stdout()
-    for line in _lines(done):
-        console.print(line, soft_wrap=True)
-    if "urls" in done:
-        console.print(_table(done["urls"], seen=not done["begun"]))
-    for note in done["notes"]:
-        console.print(f"note: {note}", soft_wrap=True)
-    if done["begun"]:
-        console.print(
-            f"Cron has to run scrapy crawl every {done['every']} at least. "
-            f"scrapy learn {done['spider']} shows how far it is, --stop ends it.",
-            soft_wrap=True,
-        )
+        phase = await sampling_phases.follow(db, spider, now)
+        if phase is None and stop:
+            raise ConfigError(f"{spider} is not learning")
+        if (
+            phase is None
+            and options == Asked()
+            and (last := await sampling_phases.latest(db, spider))
+        ):
+            return outcome(last)
+        if phase is None or options.differs_from(phase):
+            choice = await choose(db, spider, options.over(phase) if phase else options, now)
+            if phase is not None:
+                await sampling_phases.end(db, phase, now)
+            await sampling_phases.begin(db, choice.phase, choice.places)
+            phase = await sampling_phases.follow(db, spider, now) or choice.phase
+            return await progress(db, phase, now) | {"begun": True, "notes": choice.notes}
+        done = await progress(db, phase, now)
+        if stop:
+            await sampling_phases.end(db, phase, now)
+            done |= {"learning": False, "ended": now}
+        return done
 
 
 def _lines(done: Document) -> Iterator[str]:
@@ -187,9 +171,9 @@ def _table(rows: list[Document], *, seen: bool) -> Table:
     table = Table("kind", "category", *columns)
     for column in table.columns[2:]:
         column.justify = "right"
-    for part, pages in sorted(parts.items()):
-        sums = (sum(row[name] for row in pages) for name in columns[1:])
-        table.add_row(*part, *(f"{n:,}" for n in (len(pages), *sums)))
+    for part, members in sorted(parts.items()):
+        sums = (sum(row[name] for row in members) for name in columns[1:])
+        table.add_row(*part, *(f"{n:,}" for n in (len(members), *sums)))
     return table
 
 

@@ -38,9 +38,9 @@ class Command(crawl.Command):
         if not path.is_file():
             raise ConfigError(f"file not found: {name!r}")
         try:
-            found = list(iter_spider_classes(runspider._import_file(path)))
+            spiders = list(iter_spider_classes(runspider._import_file(path)))
         except (ImportError, SyntaxError, ValueError) as error:
             raise ConfigError(f"{name}: cannot be loaded: {error}") from None
-        if not found:
+        if not spiders:
             raise ConfigError(f"{name}: no spider in this file. Define a class with a name")
-        return found[-1]
+        return spiders[-1]

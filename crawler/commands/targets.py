@@ -62,13 +62,13 @@ class Command(FreshetCommand):
         spider = args[0] if args else None
         if opts.urls or opts.state or opts.match:
             rows, total = asyncio.run(self._list(spider, opts))
-            _show_list(rows, total, opts)
+            self._show_list(rows, total, opts)
             return
         counts = asyncio.run(self._count(spider))
         if opts.json:
             print_json(counts)
         else:
-            _show_counts(counts)
+            self._show_counts(counts)
 
     async def _count(self, spider: str | None) -> dict[str, Any]:
         from crawler.storage import target_queries, targets
@@ -100,30 +100,48 @@ class Command(FreshetCommand):
             rows = await target_queries.listed(db, query, order, opts.skip, opts.limit)
             return rows, await target_queries.count(db, query)
 
+    def _show_list(self, rows: list[Document], total: int, opts: argparse.Namespace) -> None:
+        """A line for each target; the summary goes to stderr where stdout is JSON."""
+        for row in rows:
+            if opts.json:
+                last = row.pop("last_visit", None) or {}
+                target = {name: value for name, value in row.items() if name != "_id"}
+                visit = {"reason": last.get("reason"), "status": last.get("status")}
+                print_line(as_json(target | visit))
+                continue
+            # `URL  item of shop, error 3 times in a row: status 500, next visit 2026-01-31 10:00`
+            parts = [f"{row['kind']} of {row['spider']}", _state(row)]
+            if "dead" not in row and not row.get("alias_of"):
+                parts.append(f"next visit {row['next_visit']:%Y-%m-%d %H:%M}")
+            print_line(f"{printable(row['url'])}  {printable(', '.join(parts))}")
+        if rows:
+            summary = f"{len(rows):,} of {count(total, 'target')}, times in UTC"
+            if (more := total - opts.skip - len(rows)) > 0:
+                summary += f"; {more:,} more: --limit N, or --skip {opts.skip + len(rows)}"
+        else:
+            summary = f"no targets {STATES_LISTED[opts.state]}" if opts.state else "no such targets"
+            summary += " with that part in their URLs" if opts.match else ""
+            summary += f" behind the first {opts.skip:,}" if opts.skip and total else ""
+        print_line(summary, error=opts.json)
 
-def _show_list(rows: list[Document], total: int, opts: argparse.Namespace) -> None:
-    """A line for each target; the summary goes to stderr where stdout is JSON."""
-    for row in rows:
-        if opts.json:
-            last = row.pop("last_visit", None) or {}
-            target = {name: value for name, value in row.items() if name != "_id"}
-            visit = {"reason": last.get("reason"), "status": last.get("status")}
-            print_line(as_json(target | visit))
-            continue
-        # `URL  item of shop, error 3 times in a row: status 500, next visit 2026-01-31 10:00`
-        parts = [f"{row['kind']} of {row['spider']}", _state(row)]
-        if "dead" not in row and not row.get("alias_of"):
-            parts.append(f"next visit {row['next_visit']:%Y-%m-%d %H:%M}")
-        print_line(f"{printable(row['url'])}  {printable(', '.join(parts))}")
-    if rows:
-        summary = f"{len(rows):,} of {count(total, 'target')}, times in UTC"
-        if (more := total - opts.skip - len(rows)) > 0:
-            summary += f"; {more:,} more: --limit N, or --skip {opts.skip + len(rows)}"
-    else:
-        summary = f"no targets {STATES_LISTED[opts.state]}" if opts.state else "no such targets"
-        summary += " with that part in their URLs" if opts.match else ""
-        summary += f" behind the first {opts.skip:,}" if opts.skip and total else ""
-    print_line(summary, error=opts.json)
+    def _show_counts(self, counts: dict[str, Any]) -> None:
+        from rich.columns import Columns
+        from rich.table import Table
+
+        states = [f"{counts[name]:,} {name.replace('_', ' ')}" for name in STATES if counts[name]]
+        console = stdout()
+        states += [f"{megabytes(counts['kept_bytes'])} of versions"] if states else []
+        console.print(", ".join(states) or "no targets")
+        tables = []
+        for title in ("kinds", "outcomes", "categories", "spiders"):
+            if not counts[title]:
+                continue
+            table = Table(title, "targets")
+            table.columns[1].justify = "right"
+            for name, n in counts[title].items():
+                table.add_row(name, f"{n:,}")
+            tables.append(table)
+        console.print(Columns(tables))
 
 
 def _state(row: Document) -> str:
@@ -141,23 +159,3 @@ def _state(row: Document) -> str:
     if reason:
         outcome += f": {reason}"
     return f"{outcome} at {row['visited_at']:%Y-%m-%d %H:%M}"
-
-
-def _show_counts(counts: dict[str, Any]) -> None:
-    from rich.columns import Columns
-    from rich.table import Table
-
-    states = [f"{counts[name]:,} {name.replace('_', ' ')}" for name in STATES if counts[name]]
-    console = stdout()
-    states += [f"{megabytes(counts['kept_bytes'])} of versions"] if states else []
-    console.print(", ".join(states) or "no targets")
-    tables = []
-    for title in ("kinds", "outcomes", "categories", "spiders"):
-        if not counts[title]:
-            continue
-        table = Table(title, "targets")
-        table.columns[1].justify = "right"
-        for name, n in counts[title].items():
-            table.add_row(name, f"{n:,}")
-        tables.append(table)
-    console.print(Columns(tables))

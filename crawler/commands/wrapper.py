@@ -91,7 +91,7 @@ class Command(FreshetCommand):
                 }
             )
         else:
-            _show(wrapper, pages, unmatched, len(links), problems)
+            self._show(wrapper, pages, unmatched, len(links), problems)
 
     def _load(self, name: str, given: dict[str, str]) -> tuple[type[WrapperSpider], dict[str, str]]:
         """The spider class that reads for this definition, and its arguments. given: by `-a`."""
@@ -123,38 +123,43 @@ class Command(FreshetCommand):
         process.start()
         return sorted(pages, key=lambda page: urls.index(page["url"]))
 
-
-def _show(
-    wrapper: Wrapper, pages: list[Page], unmatched: list[Shape], n_links: int, problems: list[str]
-) -> None:
-    """Print what a definition makes of pages. n_links: those that matched no pattern."""
-    console = stdout(soft_wrap=True)
-    fields = f"fields: {', '.join(wrapper.fields) or 'none (main text)'}"
-    parts = [f"cells: {', '.join(wrapper.cells)}"] if wrapper.cells else []
-    if not parts or wrapper.item_pages:
-        parts.insert(0, fields)
-    console.print(f"{wrapper.name}: definition is valid; {'; '.join(parts)}")
-    for page in pages:
-        _show_page(console, wrapper, page)
-    if n_links:
-        left_out = sum(
-            max(0, page["counts"].get("unmatched", 0) - len(page["unmatched"])) for page in pages
-        )
-        also = f", {left_out:,} more not looked at" if left_out else ""
-        console.print(f"{count(n_links, 'link')} matched no pattern{also}:", style="bold")
-        width = max(len(shape.text) for shape in unmatched[:SHOWN_SHAPES])
-        for shape in unmatched[:SHOWN_SHAPES]:
-            console.print(
-                f"  {shape.text:<{min(width, SHOWN_CHARACTERS)}}  {TIMES}{shape.count:,}  "
-                f"for example {shape.example}"
+    def _show(
+        self,
+        wrapper: Wrapper,
+        pages: list[Page],
+        unmatched: list[Shape],
+        n_links: int,
+        problems: list[str],
+    ) -> None:
+        """Print what a definition makes of pages. n_links: those that matched no pattern."""
+        console = stdout(soft_wrap=True)
+        fields = f"fields: {', '.join(wrapper.fields) or 'none (main text)'}"
+        parts = [f"cells: {', '.join(wrapper.cells)}"] if wrapper.cells else []
+        if not parts or wrapper.item_pages:
+            parts.insert(0, fields)
+        console.print(f"{wrapper.name}: definition is valid; {'; '.join(parts)}")
+        for page in pages:
+            _show_page(console, wrapper, page)
+        if n_links:
+            left_out = sum(
+                max(0, page["counts"].get("unmatched", 0) - len(page["unmatched"]))
+                for page in pages
             )
-        if more := unmatched[SHOWN_SHAPES:]:
-            links = count(sum(shape.count for shape in more), "link")
-            console.print(f"  and {links} of {count(len(more), 'other shape')}")
-    for problem in problems:
-        console.print(f"problem: {problem}", style="red")
-    if pages and not problems:
-        console.print("no problems found")
+            also = f", {left_out:,} more not looked at" if left_out else ""
+            console.print(f"{count(n_links, 'link')} matched no pattern{also}:", style="bold")
+            width = max(len(shape.text) for shape in unmatched[:SHOWN_SHAPES])
+            for shape in unmatched[:SHOWN_SHAPES]:
+                console.print(
+                    f"  {shape.text:<{min(width, SHOWN_CHARACTERS)}}  {TIMES}{shape.count:,}  "
+                    f"for example {shape.example}"
+                )
+            if more := unmatched[SHOWN_SHAPES:]:
+                links = count(sum(shape.count for shape in more), "link")
+                console.print(f"  and {links} of {count(len(more), 'other shape')}")
+        for problem in problems:
+            console.print(f"problem: {problem}", style="red")
+        if pages and not problems:
+            console.print("no problems found")
 
 
 def _show_page(console: Console, wrapper: Wrapper, page: Page) -> None:
@@ -169,7 +174,9 @@ def _show_page(console: Console, wrapper: Wrapper, page: Page) -> None:
             selector = f" (selector {field.selector})" if field else ""
             console.print(f"  {name}: nothing found{selector}", style="yellow")
         else:
-            console.print(f"  {name} = {_short(value)}")
+            shown = value.isoformat() if isinstance(value, datetime) else repr(value)
+            is_cut = len(shown) > SHOWN_CHARACTERS
+            console.print(f"  {name} = {shown[:SHOWN_CHARACTERS]}{'…' if is_cut else ''}")
     for kind, links in (page["links"] or {}).items():
         if links or kind in ("list", "item"):
             first = f", first {links[0]}" if links else ""
@@ -185,8 +192,3 @@ def _show_page(console: Console, wrapper: Wrapper, page: Page) -> None:
             "(a list page if list_pages matches it)",
             style="yellow",
         )
-
-
-def _short(value: Any) -> str:
-    shown = value.isoformat() if isinstance(value, datetime) else repr(value)
-    return shown if len(shown) <= SHOWN_CHARACTERS else shown[:SHOWN_CHARACTERS] + "…"

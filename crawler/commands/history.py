@@ -13,8 +13,6 @@ from crawler.utils.terminal import printable, shortened, stdout
 from crawler.utils.text import listed
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from crawler.storage.client import Document
 
 SHOWN_HASH = 8
@@ -58,8 +56,7 @@ class Command(FreshetCommand):
             self._show(history)
 
     async def _read(self, url: str, opts: argparse.Namespace) -> Document:
-        from crawler.storage import posts as versions
-        from crawler.storage import sources, targets, visits
+        from crawler.storage import posts, sources, targets, visits
         from crawler.storage.store import opened
         from crawler.storage.target_queries import names_of, target_of
 
@@ -67,14 +64,14 @@ class Command(FreshetCommand):
         async with opened(config) as db:
             names = names_of(url, config)
             items = await sources.of_urls(db, [url, *names], opts.spider)
-            posts = [item for item in items if "feed" in item]
+            feed_posts = [item for item in items if "feed" in item]
             # A link may name its page another way, such as by http in place of https.
             named = [*names, *(item["url"] for item in items if "feed" not in item)]
             watched = await targets.of_url(db, named, opts.spider)
             # The page of a feed's post is fetched for that post.
             pages = [target for target in watched if "post" not in target] or watched
-            if opts.source is not None or (posts and not pages):
-                post = _chosen(posts, url, opts.source)
+            if opts.source is not None or (feed_posts and not pages):
+                post = _chosen(feed_posts, url, opts.source)
                 key, spider = post["_id"], post["spider"]
                 return {
                     "url": post["url"],
@@ -82,10 +79,8 @@ class Command(FreshetCommand):
                     "post": post,
                     # Visits are those of its feed.
                     "visits": [],
-                    "versions": await versions.of_target(
-                        db, spider, key.removeprefix(f"{spider} ")
-                    ),
-                    "sources": _sources(other for other in posts if other["_id"] != key),
+                    "versions": await posts.of_target(db, spider, key.removeprefix(f"{spider} ")),
+                    "sources": _sources(other for other in feed_posts if other["_id"] != key),
                 }
             target = (
                 pages[0]
@@ -98,8 +93,8 @@ class Command(FreshetCommand):
                 "spider": spider,
                 "target": {key: value for key, value in target.items() if key != "last_visit"},
                 "visits": await visits.of_target(db, spider, stored_url, max(0, opts.last)),
-                "versions": await versions.of_target(db, spider, stored_url),
-                "sources": _sources(posts),
+                "versions": await posts.of_target(db, spider, stored_url),
+                "sources": _sources(feed_posts),
             }
 
     def _show(self, history: Document) -> None:
@@ -116,7 +111,19 @@ class Command(FreshetCommand):
                 f"{history['spider']}, {target['kind']}, first seen {_time(target['first_seen'])}, "
                 f"next visit {_time(target['next_visit'])}"
             )
-            console.print(_visits_table(history["visits"]))
+            visits = Table(
+                "at (UTC)", "outcome", "status", "get", "update", "diff", "reason",
+                title="visits, sizes in bytes, diff in characters", title_justify="left",
+            )  # fmt: skip
+            # Too narrow a terminal shortens the reason.
+            for column in visits.columns[:-1]:
+                column.no_wrap = True
+            for row in history["visits"]:
+                sizes = (str(row[name]) for name in ("get_size", "update_size", "diff_size"))
+                reason = shortened(printable(row.get("reason") or ""))
+                status = str(row["status"] or "")
+                visits.add_row(_time(row["at"]), row["outcome"], status, *sizes, reason)
+            console.print(visits)
         versions = Table("", "since (UTC)", "bytes", "hash", title="versions", title_justify="left")
         for number, row in enumerate(history["versions"], 1):
             digest = row["content_hash"][:SHOWN_HASH]
@@ -128,7 +135,7 @@ class Command(FreshetCommand):
             )
 
     def _show_diff(self, history: Document, pair: tuple[int, int], *, as_json: bool) -> None:
-        from crawler.storage import posts as versions
+        from crawler.storage import posts
         from crawler.utils.diff import unified
 
         before, after = (history["versions"][position] for position in pair)
@@ -136,8 +143,8 @@ class Command(FreshetCommand):
             f"version {i + 1}, {history['versions'][i]['at']:%Y-%m-%d %H:%M}" for i in pair
         )
         lines = unified(
-            versions.as_lines(before["content"]),
-            versions.as_lines(after["content"]),
+            posts.as_lines(before["content"]),
+            posts.as_lines(after["content"]),
             (names[0], names[1]),
         )
         if as_json:
@@ -189,29 +196,6 @@ def _pair(given: list[str], n: int) -> tuple[int, int]:
         positions.append(value - 1 if value > 0 else n + value)
     before, after = positions
     return before, after
-
-
-def _visits_table(rows: list[Document]) -> Table:
-    from rich.table import Table
-
-    columns = ("at (UTC)", "outcome", "status", "get", "update", "diff", "reason")
-    table = Table(
-        *columns, title="visits, sizes in bytes, diff in characters", title_justify="left"
-    )
-    # Too narrow a terminal shortens the reason.
-    for column in table.columns[:-1]:
-        column.no_wrap = True
-    for row in rows:
-        sizes = (str(row[name]) for name in ("get_size", "update_size", "diff_size"))
-        status = str(row["status"] or "")
-        table.add_row(
-            _time(row["at"]),
-            row["outcome"],
-            status,
-            *sizes,
-            shortened(printable(row.get("reason") or "")),
-        )
-    return table
 
 
 def _time(value: Any) -> str:

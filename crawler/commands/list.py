@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from scrapy.commands import list as scrapys
+from scrapy.commands import list as scrapy_list
 from scrapy.spiderloader import get_spider_loader
 
 from crawler.config import Config
@@ -12,7 +12,7 @@ from crawler.errors import FreshetError
 from crawler.utils.terminal import complain, print_line
 
 
-class Command(scrapys.Command):
+class Command(scrapy_list.Command):
     """Names for `scrapy crawl`."""
 
     def short_desc(self) -> str:

@@ -59,13 +59,12 @@ def show_replan(plans: Sequence[Document]) -> None:
 def _lines(plan: Document) -> dict[str, str]:
     """The texts about a plan, by their heads."""
     totals, is_feeds = plan["totals"], plan["kind"] == "feeds"
+    heading = "feeds" if is_feeds else "targets"
     new = f", {plan['unplanned']:,} without a plan so far" if plan["unplanned"] else ""
     with_objective = not is_feeds and plan["policy"] == "optimal"
     objective = f", objective {plan['objective']}" if with_objective else ""
     lines = {
-        "feeds"
-        if is_feeds
-        else "targets": f"{plan['targets']:,} of {listed(plan['spiders'])}{new}",
+        heading: f"{plan['targets']:,} of {listed(plan['spiders'])}{new}",
         "policy": f"{plan['policy']}{objective}",
         "requests": f"{totals['requests_per_day']:,.1f} a day{_budget(plan)}",
     }

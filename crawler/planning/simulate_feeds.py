@@ -15,14 +15,14 @@ from rich.table import Table
 
 from crawler.config import Config
 from crawler.errors import ConfigError
+from crawler.items import Kind
 from crawler.planning.plots import draw_line, scale_by_factors, side_by_side
-from crawler.planning.population import Gathered, keys_of_texts
+from crawler.planning.population import Gathered, are, keys_of_texts
 from crawler.planning.request import FEEDS
 from crawler.planning.simulation import (
     Outcome,
     Scenario,
     TraceSimulation,
-    are_feeds,
     chosen_policies,
     table,
     text,
@@ -102,8 +102,8 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
         A post appeared when it says so, if that lies between the two visits, else when it was
         found.
         """
-        watched, are = gathered.watched, are_feeds(gathered.watched)
-        rows = np.flatnonzero(are & (watched.window > 0))
+        watched, feeds = gathered.watched, are(gathered.watched, Kind.FEED)
+        rows = np.flatnonzero(feeds & (watched.window > 0))
         if not len(rows):
             raise ConfigError("no feed has been read yet (scrapy crawl reads them)")
         past = watched.histories.of(rows)
@@ -120,7 +120,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
                 keys_of_texts(names), watched.window[rows], gathered.population.weight[rows]
             ),
             posts=Times(posts.first, posts.by[np.lexsort((posts.by, feed))]),
-            windowless=int(np.count_nonzero(are)) - len(rows),
+            windowless=int(np.count_nonzero(feeds)) - len(rows),
         )
 
     def span_of(self, known: Sequence[Floats]) -> Span:

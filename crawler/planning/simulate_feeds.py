@@ -83,7 +83,14 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
 
     def __init__(self, config: Config, opts: argparse.Namespace) -> None:
         self.policies = chosen_policies(opts.policy, FEED_POLICIES, " for feeds")
-        self.visits = [_visits(text) for text in opts.visits or ()]
+        self.visits = []
+        for each in opts.visits or ():
+            parts = AMOUNT.fullmatch(each.strip())
+            if not parts:
+                raise ConfigError(f"--visits {each}: give {EXAMPLES}")
+            if not int(parts[1]):
+                raise ConfigError(f"--visits {each}: a policy without visits collects nothing")
+            self.visits.append((int(parts[1]), bool(parts[2])))
         super().__init__(config, opts)
         self.posts, self.feeds = opts.posts, opts.feeds
 
@@ -268,16 +275,6 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
             draw_line(axes, policy, [point for point in points if math.isfinite(point[1])])
         scale_by_factors(axes, "fetches of all feeds together")
         axes.set_ylim(bottom=0)
-
-
-def _visits(text: str) -> tuple[int, bool]:
-    """A number of visits, and whether it is that of each feed."""
-    parts = AMOUNT.fullmatch(text.strip())
-    if not parts:
-        raise ConfigError(f"--visits {text}: give {EXAMPLES}")
-    if not int(parts[1]):
-        raise ConfigError(f"--visits {text}: a policy without visits collects nothing")
-    return int(parts[1]), bool(parts[2])
 
 
 def check(policy: str, most: int, visits: Times, span: Span) -> None:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 import numpy as np
 from bson import ObjectId
@@ -32,6 +31,7 @@ SHORTEST_HOURS, LONGEST_HOURS = 1 / 60, 24.0
 USUAL_WEEKS, USUAL_HOURS = 3.0, 1 / 3
 # Of the time between two polls; the rest is for everything else that is due.
 SHARE_OF_TIME = 0.5
+BUDGET = "the budget"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +58,8 @@ class Asked:
 
     def differs_from(self, phase: Phase) -> bool:
         """Whether something is asked that a phase does not do."""
-        said = ((name, getattr(self, name)) for name in Asked.__dataclass_fields__)
-        return any(value is not None and value != getattr(phase, name) for name, value in said)
+        options = ((name, getattr(self, name)) for name in Asked.__dataclass_fields__)
+        return any(value is not None and value != getattr(phase, name) for name, value in options)
 
     def over(self, phase: Phase) -> Asked:
         """What is asked, and of a phase what is not said."""
@@ -70,13 +70,6 @@ class Asked:
             sample=self.sample or phase.sample,
             requests_per_day=self.requests_per_day or phase.requests_per_day,
         )
-
-
-class Limit(NamedTuple):
-    """How many pages can be polled at a time, and what does not let it be more."""
-
-    pages: int
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,21 +90,8 @@ async def choose(db: Database, spider: str, asked: Asked, now: datetime) -> Choi
     site = (await sites.of_spiders(db, [spider]))[0]
     pace = await sampling_phases.seconds_per_visit(db, spider)
     every, weeks = asked.every_hours or USUAL_HOURS, asked.weeks or USUAL_WEEKS
-    per_day = _budget(asked, every)
-    limit = _limit(per_day, every, site, pace)
-    n = min(asked.sample or limit.pages, len(rows))
-    turns = _turns(n, limit.pages, weeks)
-    until = now + timedelta(weeks=weeks)
-    phase = Phase(
-        ObjectId(), spider, now, until, weeks, every, per_day, asked.sample, n, turns
-    )  # fmt: skip
-    places, missed = _places(watched, rows, phase, limit.pages)
-    notes = [*_of_limit(limit, n, len(rows)), *_of_sample(phase, missed), *_of_site(site)]
-    return Choice(phase, places, notes)
-
-
-def _budget(asked: Asked, every: float) -> float:
-    polls, per_day = sampling.polls_per_day(every), asked.requests_per_day
+    per_day = asked.requests_per_day
+    polls = sampling.polls_per_day(every)
     if per_day is None:
         raise ConfigError(
             f"say --budget R/day: polls every {period(every)} are {polls} requests a day and page"
@@ -122,70 +102,50 @@ def _budget(asked: Asked, every: float) -> float:
             f"budget {per_day:g}/day is below one page's polls: every {period(every)} takes "
             f"{polls}/day (--budget {polls}/day or more{longer})"
         )
-    return per_day
-
-
-def _limit(per_day: float, every: float, site: Site, pace: float | None) -> Limit:
-    """What allows the fewest pages; ConfigError where that is none."""
-    limits = [Limit(sampling.pages_at_once(per_day, every), "the budget")]
-    if site.requests_per_day:
-        pages = sampling.pages_at_once(site.requests_per_day, every)
-        limits.append(Limit(pages, f"the wrapper's requests_per_day {site.requests_per_day}"))
-    if site.requests_per_hour:
-        pages = int(site.requests_per_hour * every + sampling.ALMOST)
-        limits.append(Limit(pages, f"the wrapper's requests_per_hour {site.requests_per_hour}"))
-    if pace:
-        pages = int(SHARE_OF_TIME * every * HOUR_SECONDS / pace)
-        limits.append(Limit(pages, f"politeness (passes took {pace:.2g} s a page)"))
-    least = min(limits)
-    if not least.pages:
-        raise ConfigError(f"{least.why} leaves no room for a poll every {period(every)}")
-    return least
-
-
-def _turns(n: int, at_once: int, weeks: float) -> int:
+    at_once, limit = _most_at_once(per_day, every, site, pace)
+    n = min(asked.sample or at_once, len(rows))
     turns, days = -(-n // at_once), int(weeks * WEEK_DAYS)
     if turns > max(days, 1):
         raise ConfigError(
             f"--sample {n}: each page's turn would be shorter than a day; {weeks:g} weeks with "
             f"{at_once} pages at a time have room for {at_once * max(days, 1)}"
         )
-    return turns
-
-
-def _places(
-    watched: Watched, rows: Ints, phase: Phase, at_once: int
-) -> tuple[list[tuple[str, int, float]], int]:
-    """`_id`, turn and hours in the grid of each page; how many strata have none."""
+    until = now + timedelta(weeks=weeks)
+    phase = Phase(
+        ObjectId(), spider, now, until, weeks, every, per_day, asked.sample, n, turns
+    )  # fmt: skip
     keys, stratum = keys_of(watched.ids)[rows], strata(watched)[rows]
-    chosen = sampling.joining_order(keys, stratum)[: phase.pages]
+    chosen = sampling.joining_order(keys, stratum)[:n]
     missed = len(np.unique(stratum)) - len(np.unique(stratum[chosen]))
     turn = sampling.turns_of(keys[chosen], stratum[chosen], at_once)
-    at = sampling.phases(keys[chosen], turn, phase.every_hours)
+    at = sampling.phases(keys[chosen], turn, every)
     ids = [watched.ids[row] for row in rows[chosen].tolist()]
-    return list(zip(ids, turn.tolist(), at.tolist(), strict=True)), missed
+    notes = [*_notes(phase, missed, site)]
+    if limit != BUDGET and n < len(rows):
+        notes.insert(0, f"{limit} allows {at_once:,} pages at a time, fewer than the budget")
+    return Choice(phase, list(zip(ids, turn.tolist(), at.tolist(), strict=True)), notes)
 
 
-def strata(watched: Watched) -> Ints:
-    """(n,) a number for each kind and category, by their names."""
-    kinds, categories = _ranks(watched.kinds), _ranks(watched.categories)
-    place = kinds[watched.kind + 1] * len(categories) + categories[watched.category + 1]
-    numbers: Ints = np.unique(place, return_inverse=True)[1]
-    return numbers
+def _most_at_once(per_day: float, every: float, site: Site, pace: float | None) -> tuple[int, str]:
+    """How many pages can be polled at a time, and what sets that limit; ConfigError if none."""
+    limits = [(sampling.pages_at_once(per_day, every), BUDGET)]
+    if site.requests_per_day:
+        pages = sampling.pages_at_once(site.requests_per_day, every)
+        limits.append((pages, f"the wrapper's requests_per_day {site.requests_per_day}"))
+    if site.requests_per_hour:
+        pages = int(site.requests_per_hour * every + sampling.ALMOST)
+        limits.append((pages, f"the wrapper's requests_per_hour {site.requests_per_hour}"))
+    if pace:
+        pages = int(SHARE_OF_TIME * every * HOUR_SECONDS / pace)
+        limits.append((pages, f"politeness (passes took {pace:.2g} s a page)"))
+    pages, limit = min(limits)
+    if not pages:
+        raise ConfigError(f"{limit} leaves no room for a poll every {period(every)}")
+    return pages, limit
 
 
-def _ranks(names: tuple[str, ...]) -> Ints:
-    """(m + 1,) the alphabetical place of no name, and of each name."""
-    result: Ints = np.argsort(np.argsort(np.array(["", *names])))
-    return result
-
-
-def _of_limit(limit: Limit, n: int, there: int) -> Iterator[str]:
-    if limit.why != "the budget" and n < there:
-        yield f"{limit.why} allows {limit.pages:,} pages at a time, fewer than the budget"
-
-
-def _of_sample(phase: Phase, missed: int) -> Iterator[str]:
+def _notes(phase: Phase, missed: int, site: Site) -> Iterator[str]:
+    """What the sample does not reach. missed: strata without a page."""
     if missed:
         yield (
             f"{missed} of the kinds and categories have no page in the sample; "
@@ -195,45 +155,49 @@ def _of_sample(phase: Phase, missed: int) -> Iterator[str]:
     if hours < WEEK_HOURS:
         polled = span(hours * HOUR_SECONDS)
         yield f"each page is polled for {polled}: less than a week, so not at all its hours"
-
-
-def _of_site(site: Site) -> Iterator[str]:
     closed = WEEK_HOURS - int(site.open_hours.sum())
     if closed:
         yield f"the wrapper's windows and blackout close {closed} hours a week: no polls then"
 
 
+def strata(watched: Watched) -> Ints:
+    """(n,) a number for each kind and category, by their names."""
+    # The alphabetical place of no name, and of each name.
+    kinds, categories = (
+        np.argsort(np.argsort(np.array(["", *names])))
+        for names in (watched.kinds, watched.categories)
+    )
+    place = kinds[watched.kind + 1] * len(categories) + categories[watched.category + 1]
+    numbers: Ints = np.unique(place, return_inverse=True)[1]
+    return numbers
+
+
 async def progress(db: Database, phase: Phase, now: datetime) -> Document:
     """How far a phase is."""
     rows = [row async for row in sampling_phases.polls(db, phase, now)]
-    return _described(phase.document()) | {
-        "learning": True,
-        "days_left": round((phase.until - now) / DAY, 2),
-        "turn": phase.turn_at(now),
-        "polls": sum(row["polls"] for row in rows),
-        "polls_due": _due(phase, rows, now),
-        "changes": sum(row["changes"] for row in rows),
-        "urls": rows,
-    }
-
-
-def outcome(found: Document) -> Document:
-    """What came of a phase that has ended, by its document."""
-    totals: Document = found["totals"]
-    return _described(found) | totals | {"learning": False, "ended": found["ended"]}
-
-
-def _described(found: Document) -> Document:
-    names = ("at", "until", "weeks", "every_hours", "budget_per_day", "sample", "pages", "turns")
-    shown = {"spider": found["learns"], "every": period(found["every_hours"])}
-    return shown | {name: found[name] for name in names} | {"begun": False, "notes": []}
-
-
-def _due(phase: Phase, rows: list[Document], now: datetime) -> int:
-    """Polls that the grid has asked for so far."""
     due = 0.0
     for turn in range(phase.turns):
         since, until = phase.turn_begins(turn), min(now, phase.turn_begins(turn + 1))
         pages = sum(row["turn"] == turn for row in rows)
         due += pages * max(0.0, (until - since) / HOUR) / phase.every_hours
-    return int(due)
+    return _described(phase.document()) | {
+        "learning": True,
+        "days_left": round((phase.until - now) / DAY, 2),
+        "turn": phase.turn_at(now),
+        "polls": sum(row["polls"] for row in rows),
+        "polls_due": int(due),
+        "changes": sum(row["changes"] for row in rows),
+        "urls": rows,
+    }
+
+
+def outcome(document: Document) -> Document:
+    """What came of a phase that has ended, by its document."""
+    totals: Document = document["totals"]
+    return _described(document) | totals | {"learning": False, "ended": document["ended"]}
+
+
+def _described(document: Document) -> Document:
+    names = ("at", "until", "weeks", "every_hours", "budget_per_day", "sample", "pages", "turns")
+    shown = {"spider": document["learns"], "every": period(document["every_hours"])}
+    return shown | {name: document[name] for name in names} | {"begun": False, "notes": []}

@@ -18,7 +18,7 @@ from crawler.storage import sites
 from crawler.storage.client import Database
 from crawler.storage.histories import Texts, Watched
 from crawler.storage.sites import Site
-from crawler.utils.regex import Pattern, compiled
+from crawler.utils.regex import compiled
 from schedules.estimation.rates import reliable, timed
 from schedules.history import Flags, Floats, Histories, Ints
 from schedules.population import Population, walls_of
@@ -53,24 +53,57 @@ class Gathered:
 
 async def gather(db: Database, watched: Watched, config: Config, now_hours: float) -> Gathered:
     """What is to be planned; ConfigError where a site's terms contradict each other."""
-    found = await sites.of_spiders(db, watched.spiders)
+    stored = await sites.of_spiders(db, watched.spiders)
     keys, site = keys_of(watched.ids), watched.spider.astype(np.int64)
 
     async def in_category(spider: str, category: str) -> Keys:
         return keys_of_texts(await sites.keys_in_category(db, spider, category))
 
-    weight = await _weights(watched, found, keys, in_category)
-    believed = reliable(watched.histories, watched.stated, watched.lies, site, len(found))
-    is_feed = watched.window > 0
-    believed_of = believed[site] | is_feed
-    histories = timed(watched.histories, watched.stated, believed_of, is_feed)
-    population = population_of(watched, found, keys, weight, config, now_hours)
-    return Gathered(watched, found, population, histories, believed, _fixed(watched, found, config))
+    weight = await weights_of(watched, stored, keys, in_category)
+    believed = reliable(watched.histories, watched.stated, watched.lies, site, len(stored))
+    with_window = watched.window > 0
+    believed_of = believed[site] | with_window
+    histories = timed(watched.histories, watched.stated, believed_of, with_window)
+    population = population_of(watched, stored, keys, weight, config, now_hours)
+    fixed = _fixed_visits(watched, stored, config)
+    return Gathered(watched, stored, population, histories, believed, fixed)
+
+
+async def weights_of(
+    watched: Watched,
+    stored: tuple[Site, ...],
+    keys: Keys,
+    in_category: Callable[[str, str], Awaitable[Keys]],
+) -> Floats:
+    """(n,) importance: the first of its site's `weights` that fits a target."""
+    weight = np.array([each.weight for each in stored])[watched.spider]
+    for number, each in enumerate(stored):
+        rows = np.flatnonzero(watched.spider == number) if each.weights else np.empty(0, np.int64)
+        # The first that fits counts, so it is written last.
+        for pattern, value in reversed(each.weights):
+            if pattern.startswith(OF_CATEGORY):
+                category = pattern.removeprefix(OF_CATEGORY)
+                fits = np.isin(keys[rows], await in_category(each.name, category))
+            else:
+                fits = _matches(each, pattern, watched.ids, rows)
+            weight[rows[fits]] = value
+    return weight
+
+
+def _matches(site: Site, pattern: str, ids: Texts, rows: Ints) -> Flags:
+    """(m,) whether a pattern of `weights` is found in the URLs of some targets."""
+    try:
+        search = compiled(pattern).search
+    except ValueError as error:
+        raise ConfigError(f"{site.name}: weights: {error}") from None
+    bounds = zip(ids.first[rows].tolist(), ids.first[rows + 1].tolist(), strict=True)
+    urls = (ids.data[a:b].partition(b" ")[2] for a, b in bounds)
+    return np.fromiter((search(url) is not None for url in urls), np.bool_, len(rows))
 
 
 def population_of(
     watched: Watched,
-    found: tuple[Site, ...],
+    stored: tuple[Site, ...],
     keys: Keys,
     weight: Floats,
     config: Config,
@@ -78,14 +111,17 @@ def population_of(
 ) -> Population:
     """The targets as the planner takes them; keys and weight: (n,)."""
     site = watched.spider.astype(np.int64)
-    group, parent = _groups(watched)
-    is_feed = _is_feed(watched)
+    # Of a group are the targets of a spider, a category and a kind.
+    categories, kinds = len(watched.categories) + 1, len(watched.kinds) + 1
+    place = (site * categories + watched.category + 1) * kinds + watched.kind + 1
+    groups, group = np.unique(place, return_inverse=True)
     of_pages, of_feeds = (
-        np.array([_interval(one, config, feeds=feeds) for one in found]).reshape(-1, 2)
+        np.array([_interval(each, config, feeds=feeds) for each in stored]).reshape(-1, 2)
         for feeds in (False, True)
     )
-    least, most = np.where(is_feed[:, None], of_feeds[site], of_pages[site]).T
-    zones = tuple(one.zone for one in found)
+    are_feeds = are(watched, Kind.FEED)
+    least, most = np.where(are_feeds[:, None], of_feeds[site], of_pages[site]).T
+    zones = tuple(each.zone for each in stored)
     since = min(
         now_hours,
         np.nanmin(watched.histories.since, initial=now_hours),
@@ -95,26 +131,17 @@ def population_of(
         key=keys,
         site=site,
         group=group,
-        parent=parent,
+        parent=groups // (categories * kinds),
         zones=zones,
-        open_hours=np.array([one.open_hours for one in found]).reshape(-1, WEEK_HOURS),
+        open_hours=np.array([each.open_hours for each in stored]).reshape(-1, WEEK_HOURS),
         weight=weight,
-        cost=np.array([one.cost for one in found])[site],
+        cost=np.array([each.cost for each in stored])[site],
         min_hours=np.clip(watched.asks, least, most),
         max_hours=most,
-        site_day=np.array([one.requests_per_day or np.inf for one in found]),
-        site_hour=np.array([one.requests_per_hour or np.inf for one in found]),
+        site_day=np.array([each.requests_per_day or np.inf for each in stored]),
+        site_hour=np.array([each.requests_per_hour or np.inf for each in stored]),
         walls=walls_of(tuple(dict.fromkeys(zones)), since, now_hours),
     )
-
-
-def _groups(watched: Watched) -> tuple[Ints, Ints]:
-    """(n,) number of each target's group: spider, category and kind; (p,) spider of each group."""
-    categories, kinds = len(watched.categories) + 1, len(watched.kinds) + 1
-    place = watched.spider.astype(np.int64) * categories + watched.category + 1
-    place = place * kinds + watched.kind + 1
-    groups, group = np.unique(place, return_inverse=True)
-    return group, groups // (categories * kinds)
 
 
 def longest_interval(config: Config, *, feeds: bool) -> float:
@@ -141,64 +168,25 @@ def _interval(site: Site, config: Config, *, feeds: bool) -> tuple[float, float]
     return least, most
 
 
-def _fixed(watched: Watched, found: tuple[Site, ...], config: Config) -> Floats:
+def _fixed_visits(watched: Watched, stored: tuple[Site, ...], config: Config) -> Floats:
     """(n,) visits a day at the fixed intervals."""
-    lists = np.array([one.list_interval_hours or config.list_interval_hours for one in found])
-    items = np.array([one.item_interval_hours or config.item_interval_hours for one in found])
-    is_list = watched.kind == _number(watched.kinds, str(Kind.LIST))
-    hours = np.where(is_list, lists[watched.spider], items[watched.spider])
-    is_cell = watched.kind == _number(watched.kinds, str(Kind.CELL))
-    is_feed = _is_feed(watched)
-    hours = np.where(is_feed, config.feed_interval_hours, hours)
-    hours = np.where(is_cell, config.cell_interval_hours, hours)
-    longest = np.where(is_feed, config.longest_hours(feeds=True), config.longest_hours(feeds=False))
+    lists = np.array([site.list_interval_hours or config.list_interval_hours for site in stored])
+    items = np.array([site.item_interval_hours or config.item_interval_hours for site in stored])
+    feeds, cells = are(watched, Kind.FEED), are(watched, Kind.CELL)
+    hours = np.where(are(watched, Kind.LIST), lists[watched.spider], items[watched.spider])
+    hours = np.where(feeds, config.feed_interval_hours, hours)
+    hours = np.where(cells, config.cell_interval_hours, hours)
+    longest = np.where(feeds, config.longest_hours(feeds=True), config.longest_hours(feeds=False))
     result: Floats = DAY_HOURS / np.minimum(hours, longest)
     return result
 
 
-def _is_feed(watched: Watched) -> Flags:
-    """(n,) which targets are feeds."""
-    result: Flags = watched.kind == _number(watched.kinds, str(Kind.FEED))
+def are(watched: Watched, kind: Kind) -> Flags:
+    """(n,) which of the targets are of a kind."""
+    if kind not in watched.kinds:
+        return np.zeros(len(watched), np.bool_)
+    result: Flags = watched.kind == watched.kinds.index(kind)
     return result
-
-
-def _number(names: tuple[str, ...], name: str) -> int:
-    return names.index(name) if name in names else -2
-
-
-async def _weights(
-    watched: Watched,
-    found: tuple[Site, ...],
-    keys: Keys,
-    in_category: Callable[[str, str], Awaitable[Keys]],
-) -> Floats:
-    """(n,) importance: the first of its site's `weights` that fits a target."""
-    weight = np.array([one.weight for one in found])[watched.spider]
-    for number, one in enumerate(found):
-        rows = np.flatnonzero(watched.spider == number) if one.weights else np.empty(0, np.int64)
-        # The first that fits counts, so it is written last.
-        for pattern, value in reversed(one.weights):
-            if pattern.startswith(OF_CATEGORY):
-                category = pattern.removeprefix(OF_CATEGORY)
-                fits = np.isin(keys[rows], await in_category(one.name, category))
-            else:
-                fits = _found(_pattern(one, pattern), watched.ids, rows)
-            weight[rows[fits]] = value
-    return weight
-
-
-def _pattern(site: Site, pattern: str) -> Pattern:
-    try:
-        return compiled(pattern)
-    except ValueError as error:
-        raise ConfigError(f"{site.name}: weights: {error}") from None
-
-
-def _found(pattern: Pattern, ids: Texts, rows: Ints) -> Flags:
-    """(m,) whether the pattern is found in the URLs of some targets."""
-    bounds = zip(ids.first[rows].tolist(), ids.first[rows + 1].tolist(), strict=True)
-    urls = (ids.data[a:b].partition(b" ")[2] for a, b in bounds)
-    return np.fromiter((pattern.search(url) is not None for url in urls), np.bool_, len(rows))
 
 
 def keys_of(texts: Texts) -> Keys:

@@ -15,14 +15,14 @@ from rich.table import Table
 
 from crawler.config import Config
 from crawler.errors import ConfigError
+from crawler.items import Kind
 from crawler.planning.plots import draw_line, scale_by_factors, side_by_side
-from crawler.planning.population import Gathered, keys_of_texts
+from crawler.planning.population import Gathered, are, keys_of_texts
 from crawler.planning.request import FEEDS
 from crawler.planning.simulation import (
     Outcome,
     Scenario,
     TraceSimulation,
-    are_feeds,
     chosen_policies,
     table,
     text,
@@ -83,7 +83,14 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
 
     def __init__(self, config: Config, opts: argparse.Namespace) -> None:
         self.policies = chosen_policies(opts.policy, FEED_POLICIES, " for feeds")
-        self.visits = [_visits(text) for text in opts.visits or ()]
+        self.visits = []
+        for each in opts.visits or ():
+            parts = AMOUNT.fullmatch(each.strip())
+            if not parts:
+                raise ConfigError(f"--visits {each}: give {EXAMPLES}")
+            if not int(parts[1]):
+                raise ConfigError(f"--visits {each}: a policy without visits collects nothing")
+            self.visits.append((int(parts[1]), bool(parts[2])))
         super().__init__(config, opts)
         self.posts, self.feeds = opts.posts, opts.feeds
 
@@ -102,8 +109,8 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
         A post appeared when it says so, if that lies between the two visits, else when it was
         found.
         """
-        watched, are = gathered.watched, are_feeds(gathered.watched)
-        rows = np.flatnonzero(are & (watched.window > 0))
+        watched, feeds = gathered.watched, are(gathered.watched, Kind.FEED)
+        rows = np.flatnonzero(feeds & (watched.window > 0))
         if not len(rows):
             raise ConfigError("no feed has been read yet (scrapy crawl reads them)")
         past = watched.histories.of(rows)
@@ -120,7 +127,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
                 keys_of_texts(names), watched.window[rows], gathered.population.weight[rows]
             ),
             posts=Times(posts.first, posts.by[np.lexsort((posts.by, feed))]),
-            windowless=int(np.count_nonzero(are)) - len(rows),
+            windowless=int(np.count_nonzero(feeds)) - len(rows),
         )
 
     def span_of(self, known: Sequence[Floats]) -> Span:
@@ -268,16 +275,6 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
             draw_line(axes, policy, [point for point in points if math.isfinite(point[1])])
         scale_by_factors(axes, "fetches of all feeds together")
         axes.set_ylim(bottom=0)
-
-
-def _visits(text: str) -> tuple[int, bool]:
-    """A number of visits, and whether it is that of each feed."""
-    parts = AMOUNT.fullmatch(text.strip())
-    if not parts:
-        raise ConfigError(f"--visits {text}: give {EXAMPLES}")
-    if not int(parts[1]):
-        raise ConfigError(f"--visits {text}: a policy without visits collects nothing")
-    return int(parts[1]), bool(parts[2])
 
 
 def check(policy: str, most: int, visits: Times, span: Span) -> None:

@@ -9,23 +9,22 @@ from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from zoneinfo import ZoneInfo
 
 import numpy as np
 from rich.table import Table
 
 from crawler.config import Config
 from crawler.errors import ConfigError
+from crawler.items import Kind
 from crawler.planning.budget import too_small
 from crawler.planning.plots import GREY, draw_line, scale_by_factors, side_by_side
-from crawler.planning.population import LONGEST_HOURS, SHORTEST_HOURS, Gathered, keys_of_texts
+from crawler.planning.population import LONGEST_HOURS, SHORTEST_HOURS, Gathered, are, keys_of_texts
 from crawler.planning.request import PAGES
 from crawler.planning.simulation import (
     Outcome,
     Say,
     Scenario,
     TraceSimulation,
-    are_feeds,
     chosen_policies,
     table,
     text,
@@ -36,9 +35,9 @@ from crawler.utils.text import amount
 from schedules.allocation.plan import BudgetTooSmall, Terms, least_per_day
 from schedules.evaluation.pages import daily, simulate
 from schedules.evaluation.score import Figures, Totals, score
-from schedules.evaluation.world import World
+from schedules.evaluation.world import World, even_population
 from schedules.history import Ints, Times
-from schedules.population import Population, walls_of
+from schedules.population import walls_of
 from schedules.schedule import WEEK_HOURS
 from schedules.terms import POLICIES, UNBOUNDED
 
@@ -87,22 +86,10 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
         """The pages of a trace; all clocks are UTC's."""
         trace = read_trace(Path(self.changes), Path(self.pages) if self.pages else None)
         span = self.span_of((trace.changes.at, trace.began, trace.ends))
-        n, sites, zone = len(trace), len(trace.sources), ZoneInfo("UTC")
-        population = Population(
-            key=keys_of_texts(list(trace.ids)),
-            site=trace.source,
-            group=trace.source,
-            parent=np.arange(sites),
-            zones=(zone,) * sites,
-            open_hours=np.ones((sites, WEEK_HOURS), np.bool_),
-            weight=np.ones(n),
-            cost=np.ones(n),
-            min_hours=np.full(n, SHORTEST_HOURS),
-            max_hours=np.full(n, float(LONGEST_HOURS)),
-            site_day=np.full(sites, np.inf),
-            site_hour=np.full(sites, np.inf),
-            walls=walls_of((zone,), span.start, span.stop),
-        )
+        population = even_population(
+            keys_of_texts(list(trace.ids)), trace.source, np.ones(len(trace)),
+            (SHORTEST_HOURS, float(LONGEST_HOURS)), span.start, span.stop,
+        )  # fmt: skip
         world = World(population, trace.changes, trace.began, trace.ends)
         return PageScenario(trace.ids, span, world, trace.source)
 
@@ -112,7 +99,7 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
         A page is there from its first look on. After its last look it counts as unchanged.
         """
         seen = ~np.isnan(gathered.histories.since)
-        rows = np.flatnonzero(seen & ~are_feeds(gathered.watched))
+        rows = np.flatnonzero(seen & ~are(gathered.watched, Kind.FEED))
         population, past = gathered.population.of(rows), gathered.histories.of(rows)
         span = self.span_of((past.since, past.until))
         zones = tuple(dict.fromkeys(population.zones))

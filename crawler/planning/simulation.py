@@ -25,7 +25,6 @@ from rich.table import Table
 
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.items import Kind
 from crawler.planning import plots
 from crawler.planning.budget import budget_of
 from crawler.planning.population import Gathered, gather
@@ -33,11 +32,10 @@ from crawler.planning.replan import effect_of, hours_of
 from crawler.planning.request import FEEDS, Wish
 from crawler.planning.traces import HOUR_SECONDS, iso, write_visits
 from crawler.storage import histories, targets
-from crawler.storage.histories import Watched
 from crawler.storage.store import opened
 from crawler.utils.time import Clock
 from schedules.evaluation.world import Span
-from schedules.history import DAY_HOURS, Flags, Floats, Times
+from schedules.history import DAY_HOURS, Floats, Times
 
 DATE_LENGTH = len("2024-01-31")
 LONGEST_PERIOD_DAYS = 365.0
@@ -260,14 +258,6 @@ class TraceSimulation(Simulation[TracedT, FiguresT]):
                 file = self.visits_out / f"{outcome.policy}_{outcome.amount:.12g}.csv.gz"
                 write_visits(file, self.scenario.names, outcome.visits)
         super().write()
-
-
-def are_feeds(watched: Watched) -> Flags:
-    """(n,) which of the targets are feeds."""
-    if Kind.FEED not in watched.kinds:
-        return np.zeros(len(watched), np.bool_)
-    are: Flags = watched.kind == watched.kinds.index(Kind.FEED)
-    return are
 
 
 def _moment(option: str, text: str | None) -> float | None:

@@ -1,8 +1,10 @@
-"""The trace of pages: when they truly changed.
+"""Traces as CSV files, plain or gzip: what truly happened to pages and feeds, and visits to them.
 
 changes: page_id, commit_time_utc, content_sha1_12 (optional): a page's rows in the order of time;
          its first row is its first record and no change
 pages:   page_id, source_id, until_utc (optional; empty: the page's trace goes on)
+posts:   feed_id, posted_at_utc
+feeds:   feed_id, window_size_S (empty: not known, the feed is left out), weight (optional)
 """
 
 from __future__ import annotations
@@ -32,6 +34,9 @@ from schedules.history import Floats, Ints, Times
 HOUR_SECONDS = 3600
 GZIP = b"\x1f\x8b"
 LONGEST_SHOWN = 80
+# Larger numbers are no windows, and would not fit.
+LARGEST_WINDOW = 2**31
+LARGEST_WEIGHT = 1e6
 
 
 def rows(
@@ -159,7 +164,9 @@ def read_trace(changes: Path, pages: Path | None = None) -> Trace:
     """
     if not changes.exists():
         raise TraceError(f"{changes}: {os.strerror(errno.ENOENT)}")
-    listed = _read_pages(pages or changes.with_name("pages.csv"))
+    listed = _Pages(pages or changes.with_name("pages.csv"))
+    for line, row in rows(listed.path, ("page_id", "source_id"), ("until_utc",)):
+        listed.add(line, *row)
     page, at = _read_changes(changes, listed)
     order = np.argsort(page, kind="stable")
     page, at = page[order], at[order]
@@ -211,13 +218,6 @@ class _Pages:
         return wrong(self.path, self.lines[i], f"page {short(list(self.index)[i])} {cause}")
 
 
-def _read_pages(path: Path) -> _Pages:
-    listed = _Pages(path)
-    for line, (page, source, until) in rows(path, ("page_id", "source_id"), ("until_utc",)):
-        listed.add(line, page, source, until)
-    return listed
-
-
 def _read_changes(path: Path, listed: _Pages) -> tuple[Ints, Floats]:
     """Page and time of all rows, as they stand in the file."""
     pages, times = [], []
@@ -243,11 +243,6 @@ def _read_changes(path: Path, listed: _Pages) -> tuple[Ints, Floats]:
         pages.append(page)
         times.append(at)
     return np.array(pages, np.int64), np.array(times, np.float64)
-
-
-# Larger numbers are no windows, and would not fit.
-LARGEST_WINDOW = 2**31
-LARGEST_WEIGHT = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +275,11 @@ def read_feed_trace(posts: Path, feeds: Path | None = None) -> FeedTrace:
     """
     if not posts.exists():
         raise TraceError(f"{posts}: {os.strerror(errno.ENOENT)}")
-    listed = _read_feeds(feeds or posts.with_name("feeds.csv"))
+    listed = _Feeds(feeds or posts.with_name("feeds.csv"))
+    for line, row in rows(listed.path, ("feed_id", "window_size_S"), ("weight",)):
+        listed.add(line, *row)
+    if not listed.index:
+        raise TraceError(f"{listed.path}: no feed has a window (fill in window_size_S)")
     feed, at, unlisted = _read_posts(posts, listed)
     order = np.lexsort((at, feed))
     counts = np.bincount(feed, minlength=len(listed.index))
@@ -340,15 +339,6 @@ def _number(text: str) -> float:
         return math.nan
 
 
-def _read_feeds(path: Path) -> _Feeds:
-    listed = _Feeds(path)
-    for line, row in rows(path, ("feed_id", "window_size_S"), ("weight",)):
-        listed.add(line, *row)
-    if not listed.index:
-        raise TraceError(f"{path}: no feed has a window (fill in window_size_S)")
-    return listed
-
-
 def _read_posts(path: Path, listed: _Feeds) -> tuple[Ints, Floats, int]:
     """Feed and time of the rows of feeds with a window, as they stand; how many are of none."""
     # A number takes 8 bytes here, in a list 32.
@@ -382,21 +372,17 @@ def write_visits(path: Path, ids: Sequence[str], visits: Times) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_replace(path) as draft:
-            _write(draft, ids, visits)
+        # Without a time in it, equal visits make equal files.
+        with (
+            atomic_replace(path) as draft,
+            draft.open("wb") as raw,
+            gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed,
+            io.TextIOWrapper(packed, "utf-8", newline="") as text,
+        ):
+            table = csv.writer(text, lineterminator="\n")
+            table.writerow(("target", "at"))
+            for i, name in enumerate(ids):
+                at = visits.at[visits.first[i] : visits.first[i + 1]]
+                table.writerows((name, moment) for moment in isos(at))
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror or error}") from None
-
-
-def _write(path: Path, ids: Sequence[str], visits: Times) -> None:
-    # Without a time in it, equal visits make equal files.
-    with (
-        path.open("wb") as raw,
-        gzip.GzipFile("", "wb", 6, raw, mtime=0) as packed,
-        io.TextIOWrapper(packed, "utf-8", newline="") as text,
-    ):
-        rows = csv.writer(text, lineterminator="\n")
-        rows.writerow(("target", "at"))
-        for i, name in enumerate(ids):
-            at = visits.at[visits.first[i] : visits.first[i + 1]]
-            rows.writerows((name, moment) for moment in isos(at))

@@ -1,31 +1,33 @@
-"""Feeds in simulation as `crawl` and `replan` treat them: standing plans, from what is known.
+"""Fetches of feeds in simulation: as the paper plans them once, or by the plans of replans.
 
-Each plan is made by the code of a replan and holds until the next. Before the first plan either
-all posts since some moment are known, or, in a closed loop, one document of each feed, whose dates
-are a past. After it a plan knows what its own fetches saw. A full document that has none of the
-posts before shows that some were lost: as many as the feed's mean rate gives for that time.
+In `standing`, each plan is made by the code of a replan and holds until the next. Before the first
+plan either all posts since some moment are known, or, in a closed loop, one document of each feed,
+whose dates are a past. After it a plan knows what its own fetches saw. A full document that has
+none of the posts before shows that some were lost: as many as the feed's mean rate gives for that
+time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from zoneinfo import ZoneInfo
 
 import numpy as np
 from numpy.typing import NDArray
 
-from schedules.evaluation.world import Span, joined, visits_of
+from schedules.evaluation.world import Span, even_population, joined, visits_of
 from schedules.feeds import plan as aggregation
 from schedules.feeds.plan import plan_feeds
 from schedules.first_look import FIRST_HOURS, USUAL_WINDOW
 from schedules.history import DAY_HOURS, Floats, Histories, Ints, Times
-from schedules.population import Population, walls_of
 from schedules.schedule import LONGEST_FEED_WEEKS, WEEK_HOURS, Schedules
 from schedules.terms import Terms, least_per_day
 
 PAPER_POLICIES = ("uniform", "min-delay", "min-missing")
 FEED_POLICIES = ("optimal", *PAPER_POLICIES)
+MINUTE = 1 / 60
+# Moments as sums of hours are not exact.
+TOUCH = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +60,15 @@ def paper_visits(policy: str, feeds: Feeds, past: Times, visits: int, span: Span
         raise ValueError(f"{policy!r} is none of {', '.join(PAPER_POLICIES)}")
     if not since < split < stop:
         raise ValueError(f"{since}, {split} and {stop} are not one after the other")
+    # Posts that are expected in the period.
     rate = counts(past, since, split) * ((stop - split) / (split - since))
-    return evenly(_shares(policy, feeds, rate, visits), split, stop)
-
-
-def _shares(policy: str, feeds: Feeds, rate: Floats, visits: int) -> Ints:
-    """(n,) fetches of each feed. rate: (n,) posts expected in the period."""
     if policy == "uniform":
-        return aggregation.uniform(rate, visits)
-    if policy == "min-delay":
-        return aggregation.min_delay(rate, feeds.weight, visits)
-    return aggregation.min_missing(rate, feeds.window.astype(np.float64), visits)
+        fetches = aggregation.uniform(rate, visits)
+    elif policy == "min-delay":
+        fetches = aggregation.min_delay(rate, feeds.weight, visits)
+    else:
+        fetches = aggregation.min_missing(rate, feeds.window.astype(np.float64), visits)
+    return evenly(fetches, split, stop)
 
 
 def counts(posts: Times, since: float, until: float) -> Floats:
@@ -85,23 +85,61 @@ def evenly(fetches: Ints, start: float, stop: float) -> Times:
     return Times(first, start + number * ((stop - start) / np.repeat(fetches, fetches)))
 
 
-MINUTE = 1 / 60
-TOUCH = 1e-6
-UTC = ZoneInfo("UTC")
-
-
 @dataclass(slots=True)
 class Watched:
     """What is known of one feed. after, by: of each post, hours since 1970 (UTC).
 
+    posts, size: what truly happens, ascending, and how many of them a document holds
     window: posts that may come between two visits without a loss, as far as was seen
     """
 
+    posts: Floats
+    size: int
     since: float
     until: float
     after: list[float]
     by: list[float]
     window: int
+
+    @classmethod
+    def all_seen(cls, posts: Floats, size: int, since: float, until: float) -> Watched:
+        """A feed of which no post between two moments was missed."""
+        after = posts[slice(*np.searchsorted(posts, [since, until], "right"))].tolist()
+        return cls(posts, size, since, until, after, [at + MINUTE for at in after], size)
+
+    @classmethod
+    def first_look(cls, posts: Floats, size: int, at: float) -> Watched:
+        """A feed with one document.
+
+        Its dates are a past, all after the oldest one; one date for all posts is none.
+        """
+        shown = posts[: np.searchsorted(posts, at, "right")][-size:]
+        window = max(USUAL_WINDOW, len(shown))
+        if len(shown) < 2 or shown[-1] - shown[0] < MINUTE:
+            return cls(posts, size, at, at, [], [], window)
+        since = max(float(shown[0]), at - FIRST_HOURS)
+        dated = shown[shown > since].tolist()
+        return cls(posts, size, since, at, dated, [moment + MINUTE for moment in dated], window)
+
+    def look(self, at: float) -> None:
+        """What a fetch adds to what is known."""
+        before, count = np.searchsorted(self.posts, [self.until, at], "right")
+        new = self.posts[before:count]
+        shown = new[-self.size :].tolist()
+        if len(new) and count > self.size:
+            # Once posts have been seen to leave, the document is as long as it gets.
+            self.window = self.size
+        else:
+            self.window = max(self.window, min(self.size, int(count)))
+        if len(new) > self.size:
+            gap, later = shown[0] - self.until, at - shown[0]
+            span = self.until - self.since + later
+            lost = round((len(self.by) + len(shown)) / span * gap) if span > 0 else 0
+            self.after += [self.until] * lost
+            self.by += [shown[0]] * lost
+        self.after += shown
+        self.by += [moment + MINUTE for moment in shown]
+        self.until = at
 
 
 def standing(
@@ -122,107 +160,46 @@ def standing(
     else the posts of each from the start of the span to the split, as if none had been missed
     """
     start, split, stop = span
-    population = _population(feeds, min(start, split - FIRST_HOURS), stop)
-    mine = [(_of(posts, i), int(feeds.window[i])) for i in range(len(feeds))]
+    population = even_population(
+        feeds.key, np.zeros(len(feeds), np.int64), feeds.weight,
+        (1.0, float(LONGEST_FEED_WEEKS * WEEK_HOURS)), min(start, split - FIRST_HOURS), stop,
+    )  # fmt: skip
+    bounds = pairwise(posts.first.tolist())
+    own = zip((posts.at[a:b] for a, b in bounds), feeds.window.tolist(), strict=True)
     if closed_loop:
-        known = [_first_look(some, window, split) for some, window in mine]
+        watched = [Watched.first_look(each, size, split) for each, size in own]
     else:
-        known = [_all_seen(some, window, start, split) for some, window in mine]
+        watched = [Watched.all_seen(each, size, start, split) for each, size in own]
     per_day = visits * DAY_HOURS / (stop - split)
     terms = Terms(policy, max(per_day, least_per_day(population)))
     present, went, now = Schedules.none(len(feeds)), list[Times](), split
     while now < stop:
         until = min(now + every_hours, stop)
-        window = np.array([one.window for one in known])
-        made = plan_feeds(population, _histories(known), window, terms, now, present)
+        window = np.array([feed.window for feed in watched])
+        made = plan_feeds(population, _histories(watched), window, terms, now, present)
         present = made.schedules
         # Each feed was just looked at: what is due at the first moment is done.
         due = visits_of(present, population, now + TOUCH, until + TOUCH)
         went.append(due)
-        _learn(known, feeds, posts, due)
+        for feed, (begin, end) in zip(watched, pairwise(due.first.tolist()), strict=True):
+            for at in due.at[begin:end].tolist():
+                feed.look(at)
         now = until
-    return _no_more(joined(len(feeds), went), visits)
+    return _first_visits(joined(len(feeds), went), visits)
 
 
-def _population(feeds: Feeds, start: float, stop: float) -> Population:
-    n = len(feeds)
-    zeros = np.zeros(n, np.int64)
-    return Population(
-        key=feeds.key,
-        site=zeros,
-        group=zeros,
-        parent=np.zeros(1, np.int64),
-        zones=(UTC,),
-        open_hours=np.ones((1, WEEK_HOURS), np.bool_),
-        weight=feeds.weight,
-        cost=np.ones(n),
-        min_hours=np.ones(n),
-        max_hours=np.full(n, float(LONGEST_FEED_WEEKS * WEEK_HOURS)),
-        site_day=np.full(1, np.inf),
-        site_hour=np.full(1, np.inf),
-        walls=walls_of((UTC,), start, stop),
-    )
-
-
-def _of(posts: Times, i: int) -> Floats:
-    return posts.at[posts.first[i] : posts.first[i + 1]]
-
-
-def _all_seen(posts: Floats, window: int, since: float, until: float) -> Watched:
-    """Return what is known of a feed if no post between two moments was missed."""
-    seen = posts[np.searchsorted(posts, since, "right") : np.searchsorted(posts, until, "right")]
-    after = seen.tolist()
-    return Watched(since, until, after, [moment + MINUTE for moment in after], window)
-
-
-def _first_look(posts: Floats, window: int, at: float) -> Watched:
-    """The dates of a first document are a past, all after its oldest one; one for all is none."""
-    shown = posts[: np.searchsorted(posts, at, "right")][-window:]
-    seen = max(USUAL_WINDOW, len(shown))
-    if len(shown) < 2 or shown[-1] - shown[0] < MINUTE:
-        return Watched(at, at, [], [], seen)
-    since = max(float(shown[0]), at - FIRST_HOURS)
-    dated = shown[shown > since].tolist()
-    return Watched(since, at, dated, [moment + MINUTE for moment in dated], seen)
-
-
-def _histories(known: list[Watched]) -> Histories:
-    counts = [len(one.by) for one in known]
+def _histories(watched: list[Watched]) -> Histories:
+    counts = [len(feed.by) for feed in watched]
     return Histories(
-        np.array([one.since for one in known]),
-        np.array([one.until for one in known]),
+        np.array([feed.since for feed in watched]),
+        np.array([feed.until for feed in watched]),
         np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]),
-        np.array([moment for one in known for moment in one.after]),
-        np.array([moment for one in known for moment in one.by]),
+        np.array([moment for feed in watched for moment in feed.after]),
+        np.array([moment for feed in watched for moment in feed.by]),
     )
 
 
-def _learn(known: list[Watched], feeds: Feeds, posts: Times, due: Times) -> None:
-    """What fetches add to what is known."""
-    for i, (begin, end) in enumerate(pairwise(due.first.tolist())):
-        mine, window = _of(posts, i), int(feeds.window[i])
-        for at in due.at[begin:end].tolist():
-            _see(known[i], mine, window, at)
-
-
-def _see(one: Watched, posts: Floats, window: int, at: float) -> None:
-    before, count = np.searchsorted(posts, [one.until, at], "right")
-    new = posts[before:count]
-    shown = new[-window:].tolist()
-    # Once posts have been seen to leave, the document is as long as it gets.
-    one.window = window if len(new) and count > window else max(one.window, min(window, int(count)))
-    if len(new) > window:
-        gap, rest = shown[0] - one.until, at - shown[0]
-        span = one.until - one.since + rest
-        lost = round((len(one.by) + len(shown)) / span * gap) if span > 0 else 0
-        one.after += [one.until] * lost
-        one.by += [shown[0]] * lost
-    one.after += shown
-    one.by += [moment + MINUTE for moment in shown]
-    one.until = at
-
-
-def _no_more(visits: Times, most: int) -> Times:
+def _first_visits(visits: Times, most: int) -> Times:
     """The first `most` visits of all feeds together."""
     if len(visits.at) <= most:
         return visits

@@ -115,9 +115,13 @@ def play(cells: Cells, course: Course, policy: str) -> Played:
     """All refreshes of a policy, one after the other. policy: one of `dispatch.POLICIES`."""
     went = _Server(cells, course).until(course.seconds, policy)
     hours = int(np.ceil(course.seconds / HOUR_SECONDS))
-    asked_of, asked_at = _requests(cells, course)
-    served_of = np.array([one.cell for one in went], np.int64)
-    number = np.array([one.number for one in went])
+    # Cell and second of each request before the end.
+    count = course.requested(cells, np.nextafter(course.seconds, 0)).astype(np.int64)
+    asked_of = np.repeat(np.arange(len(cells)), count)
+    order = np.arange(len(asked_of)) - np.repeat(np.cumsum(count) - count, count)
+    asked_at = course.first[asked_of] + order * cells.period[asked_of]
+    served_of = np.array([refresh.cell for refresh in went], np.int64)
+    number = np.array([refresh.number for refresh in went])
     served_at = course.first[served_of] + (number - 1) * cells.period[served_of]
     return Played(
         _by_hour(asked_of, asked_at, len(cells), hours),
@@ -171,14 +175,6 @@ class _Server:
         return Refresh(cell, int(number), now, now + float(self.cells.cost[cell]))
 
 
-def _requests(cells: Cells, course: Course) -> tuple[Ints, Floats]:
-    """Cell and second of each request before the end."""
-    count = course.requested(cells, np.nextafter(course.seconds, 0)).astype(np.int64)
-    owner = np.repeat(np.arange(len(cells)), count)
-    number = np.arange(len(owner)) - np.repeat(np.cumsum(count) - count, count)
-    return owner, course.first[owner] + number * cells.period[owner]
-
-
 def _by_hour(cell: Ints, at: Floats, n: int, hours: int) -> Floats:
     place = cell * hours + np.minimum(at // HOUR_SECONDS, hours - 1).astype(np.int64)
     return np.bincount(place, minlength=n * hours).reshape(n, hours).astype(np.float64)
@@ -188,12 +184,12 @@ def _fresh(went: list[Refresh], course: Course, n: int) -> Floats:
     """(n,) share of time in which what was read last had not changed since."""
     fresh = np.empty(n)
     own: list[list[Refresh]] = [[] for _ in range(n)]
-    for one in went:
-        if one.end < course.seconds:
-            own[one.cell].append(one)
+    for refresh in went:
+        if refresh.end < course.seconds:
+            own[refresh.cell].append(refresh)
     for cell, refreshes in enumerate(own):
-        read = np.array([0.0, *(one.begin for one in refreshes)])
-        shown = np.array([0.0, *(one.end for one in refreshes), course.seconds])
+        read = np.array([0.0, *(refresh.begin for refresh in refreshes)])
+        shown = np.array([0.0, *(refresh.end for refresh in refreshes), course.seconds])
         begin, end = course.changes.first[cell], course.changes.first[cell + 1]
         changes = np.append(course.changes.at[begin:end], np.inf)
         stale = changes[np.searchsorted(changes, read, side="right")]

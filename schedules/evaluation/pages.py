@@ -1,4 +1,7 @@
-"""Who carries plans out in a simulation: the crawl, and the desk that lets its requests go."""
+"""A simulated crawl of pages: it follows plans or adapts, under a daily cap.
+
+`simulate` gives the visits of a policy, `daily` those to compare them with.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,11 @@ from schedules.terms import GROUPED
 # Slots follow the wall clock.
 CLOCK_CHANGE_HOURS = 1.0
 LONGEST_HOURS = LONGEST_WEEKS * WEEK_HOURS
+POLL_HOURS = 1 / 3
+# The golden section of a day.
+GOLDEN = (5**0.5 - 1) / 2
+# Moments as sums of hours are not exact; this is less than the second that files tell.
+TOUCH = 1e-6
 
 
 class Desk:
@@ -43,25 +51,22 @@ class Desk:
         return self._cap > 0
 
     def let_go(self, hour: int, value: Floats, waited: Floats, every: Floats) -> Ints:
-        """Which of the due ones go in this hour since 1970; arguments as in `planned.Waiting`."""
+        """Which of the due ones go in this hour since 1970; arguments as in `Waiting`."""
         if hour // DAY_HOURS != self._day:
             self._day, self._used = hour // DAY_HOURS, 0
         left = room(self._cap, self._used)
         chosen = np.arange(len(value))
         if left is not None and len(value) > left:
-            due = _waiting(value, waited, every).due(LONGEST_HOURS)
-            chosen = dispatch("value", due, Capacity(left))
+            n = len(value)
+            none, overdue = np.zeros(n), np.maximum(np.nan_to_num(waited - every), 0)
+            # Nothing is known of visits that were missed before.
+            waiting = Waiting(
+                value, every, waited, overdue, np.ones(n), none, np.full(n, np.nan),
+                none.astype(np.int64),
+            )  # fmt: skip
+            chosen = dispatch("value", waiting.due(LONGEST_HOURS), Capacity(left))
         self._used += len(chosen)
         return chosen
-
-
-def _waiting(worth: Floats, waited: Floats, every: Floats) -> Waiting:
-    """Nothing is known of visits that were missed before."""
-    n = len(worth)
-    none, overdue = np.zeros(n), np.maximum(np.nan_to_num(waited - every), 0)
-    return Waiting(
-        worth, every, waited, overdue, np.ones(n), none, np.full(n, np.nan), none.astype(np.int64)
-    )
 
 
 class Planned:
@@ -186,25 +191,18 @@ class Adaptive:
 
     def _follow(self, row: int, at: float) -> None:
         """What a visit sees decides when the next one is."""
-        known, self._known[row] = self._known[row], self._behind(row, at)
+        before, self._known[row] = self._known[row], self._behind(row, at)
         population = self._world.population
         bounds = population.min_hours[row], population.max_hours[row]
         every = self._every[row]
-        if known >= 0:
-            every = next_interval(every, *bounds, changed=bool(known < self._known[row]))
+        if before >= 0:
+            every = next_interval(every, *bounds, changed=bool(before < self._known[row]))
         self._every[row], self._next[row] = every, at + every
 
     def _behind(self, row: int, at: float) -> int:
         changes = self._world.changes
         mine = changes.at[changes.first[row] : changes.first[row + 1]]
         return int(np.searchsorted(mine, at, "right"))
-
-
-POLL_HOURS = 1 / 3
-# The golden section of a day.
-GOLDEN = (5**0.5 - 1) / 2
-# Moments as sums of hours are not exact; this is less than the second that files tell.
-TOUCH = 1e-6
 
 
 class _Crawl(Protocol):
@@ -234,7 +232,13 @@ def simulate(
     """
     crawl: _Crawl = Adaptive(world, terms) if terms.policy == "adaptive" else Planned(world, terms)
     learns = closed_loop or terms.policy not in GROUPED
-    past, went, now = _beginning(world, terms, span, closed_loop=closed_loop)
+    past, went, now = never(len(world)), list[Times](), span.start
+    if not closed_loop:
+        past, now = polled(world, span.start, span.split), span.split
+    elif terms.policy != "adaptive":
+        now = min(span.start + WEEK_HOURS, span.stop)
+        went.append(first_week(world, span.start, now))
+        past = seen(past, went[0], world.changes)
     taught = past
     while now < span.stop:
         until = min(now + replan_hours, span.stop)
@@ -245,19 +249,6 @@ def simulate(
         went.append(visits)
         now = until
     return joined(len(world), went)
-
-
-def _beginning(
-    world: World, terms: Terms, span: Span, *, closed_loop: bool
-) -> tuple[Histories, list[Times], float]:
-    """What is known before the first plan, the visits that saw it, and when the first plan is."""
-    if not closed_loop:
-        return polled(world, span.start, span.split), [], span.split
-    if terms.policy == "adaptive":
-        return never(len(world)), [], span.start
-    until = min(span.start + WEEK_HOURS, span.stop)
-    went = first_week(world, span.start, until)
-    return seen(never(len(world)), went, world.changes), [went], until
 
 
 def daily(world: World, start: float, stop: float) -> Times:
@@ -284,10 +275,12 @@ def first_week(world: World, start: float, stop: float) -> Times:
 def polled(world: World, start: float, stop: float) -> Histories:
     """What looks at all targets every 20 minutes see, both ends included.
 
-    The same as `looks.seen` of `looks.polls`, from the changes alone.
+    The same as `world.seen` of `world.polls`, from the changes alone.
     """
     n, changes = len(world), world.changes
-    since, until = _polls_of(world, start, stop)
+    # The first and the last poll of each target; the last is less if none is.
+    since = np.ceil((np.fmax(world.began, start) - start) / POLL_HOURS - TOUCH)
+    until = np.floor((np.minimum(world.ends, stop) - start) / POLL_HOURS + TOUCH)
     owner = np.repeat(np.arange(n), np.diff(changes.first))
     poll = np.ceil((changes.at - start) / POLL_HOURS - TOUCH)
     watched = (poll > since[owner]) & (poll <= until[owner])
@@ -301,11 +294,3 @@ def polled(world: World, start: float, stop: float) -> Histories:
         np.where(known, start + until * POLL_HOURS, np.nan),
         first, start + (poll - 1) * POLL_HOURS, start + poll * POLL_HOURS,
     )  # fmt: skip
-
-
-def _polls_of(world: World, start: float, stop: float) -> tuple[Floats, Floats]:
-    """(n,) number of the first and the last poll of each target; the last is less if none is."""
-    began = np.fmax(world.began, start)
-    ends = np.minimum(world.ends, stop)
-    since = np.ceil((began - start) / POLL_HOURS - TOUCH)
-    return since, np.floor((ends - start) / POLL_HOURS + TOUCH)

@@ -9,7 +9,7 @@ window ends, or the page's trace where that is earlier.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -173,29 +173,24 @@ def score(
     looked = _on_axis(visits, watched, began, stretch)
     happened = _on_axis(changes, watched, began, stretch)
     happened = happened[happened % stretch > 0]
+    at = looked % stretch + began
+    busiest_hour, busiest_day = (
+        int(np.unique(at // (length * TICKS), return_counts=True)[1].max(initial=0))
+        for length in (1, DAY_HOURS)
+    )
+    mean = len(looked) / (stop - start)
+    peak = busiest_hour / mean if mean else np.nan
     return Score(
         source=source,
         watched_h=watched / TICKS,
         visits=np.bincount(looked // stretch, minlength=len(watched)),
-        load=_load(looked % stretch + began, stop - start),
+        load=Load(mean * DAY_HOURS, busiest_hour, busiest_day, peak),
         **_fates(happened, looked, watched, stretch),
     )
 
 
-class _Fates(TypedDict):
-    """What became of the changes, by page; see Score."""
-
-    changes: Ints
-    captured: Ints
-    lost: Ints
-    stale_h: Floats
-    age_h2: Floats
-    delay_h: Floats
-    delay_all_h: Floats
-
-
-def _fates(happened: Ints, looked: Ints, watched: Ints, stretch: int) -> _Fates:
-    """What became of the changes, from moments on the axis of all pages."""
+def _fates(happened: Ints, looked: Ints, watched: Ints, stretch: int) -> dict[str, Any]:
+    """What became of the changes, by page; moments are those on the axis of all pages."""
     page = happened // stretch
     end = page * stretch + watched[page]
     visit = np.append(looked, NEVER)[np.searchsorted(looked, happened)]
@@ -216,17 +211,6 @@ def _fates(happened: Ints, looked: Ints, watched: Ints, stretch: int) -> _Fates:
         "delay_h": _sums(page, np.where(captured, hours, 0), n),
         "delay_all_h": _sums(page, hours, n),
     }
-
-
-def _load(looked: Ints, hours: float) -> Load:
-    """The load of visits at these ticks since 1970, in a window of so many hours."""
-    busiest_hour, busiest_day = (
-        int(np.unique(looked // (length * TICKS), return_counts=True)[1].max(initial=0))
-        for length in (1, DAY_HOURS)
-    )
-    mean = len(looked) / hours
-    peak = busiest_hour / mean if mean else np.nan
-    return Load(mean * DAY_HOURS, busiest_hour, busiest_day, peak)
 
 
 def _ticks(hours: Floats | float) -> Ints:
@@ -329,13 +313,12 @@ def collected(posts: Times, visits: Times, window: Ints, start: float, stop: flo
     """
     if not start < stop:
         raise ValueError(f"a window from {start} to {stop} holds no time")
-    n, began = len(window), int(_ticks_collected(start))
-    length = int(_ticks_collected(stop)) - began
+    n, began = len(window), int(_ticks(start))
+    length = int(_ticks(stop)) - began
     # One axis for all feeds: each has a stretch of its own.
     stretch = length + 1
-    posted, fetched = (
-        _on_axis_collected(times, began, length, stretch) for times in (posts, visits)
-    )
+    whole = np.full(n, length)
+    posted, fetched = (_on_axis(times, whole, began, stretch) for times in (posts, visits))
     posted = posted[posted % stretch > 0]
     feed = posted // stretch
     fetch = np.append(fetched, NEVER)[np.searchsorted(fetched, posted)]
@@ -353,18 +336,6 @@ def collected(posts: Times, visits: Times, window: Ints, start: float, stop: flo
         got=_counts(feed[got], n),
         delay_h=np.bincount(feed[got], (fetch - posted)[got] / TICKS, n).astype(np.float64),
     )
-
-
-def _ticks_collected(hours: Floats | float) -> Ints:
-    return np.rint(np.multiply(hours, TICKS)).astype(np.int64)
-
-
-def _on_axis_collected(times: Times, began: int, length: int, stretch: int) -> Ints:
-    """Where the moments within the window stand, ascending: feed * stretch + ticks."""
-    feed = np.repeat(np.arange(len(times.first) - 1), np.diff(times.first))
-    after = _ticks_collected(times.at) - began
-    inside = (after >= 0) & (after <= length)
-    return np.sort((feed * stretch + after)[inside], kind="stable")
 
 
 def _counts(feed: NDArray[Any], n: int) -> Ints:

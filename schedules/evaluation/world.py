@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple
+from zoneinfo import ZoneInfo
 
 import numpy as np
+from numpy.typing import NDArray
 
 from schedules.calendar import visits_between
 from schedules.history import Floats, Histories, Ints, Times
-from schedules.population import Population
-from schedules.schedule import Schedules
+from schedules.population import Population, walls_of
+from schedules.schedule import WEEK_HOURS, Schedules
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,36 @@ class World:
         return np.flatnonzero(~(self.began > at) & (self.ends > at))
 
 
+def even_population(
+    key: NDArray[np.uint64],
+    site: Ints,
+    weight: Floats,
+    hours: tuple[float, float],
+    start: float,
+    stop: float,
+) -> Population:
+    """Targets of sites that never close and have no caps, by UTC.
+
+    site: (n,) number of each target's site, all of them from 0 on   hours: between two visits
+    """
+    n, sites, zone = len(key), int(site.max(initial=0)) + 1, ZoneInfo("UTC")
+    return Population(
+        key=key,
+        site=site,
+        group=site,
+        parent=np.arange(sites),
+        zones=(zone,) * sites,
+        open_hours=np.ones((sites, WEEK_HOURS), np.bool_),
+        weight=weight,
+        cost=np.ones(n),
+        min_hours=np.full(n, hours[0]),
+        max_hours=np.full(n, hours[1]),
+        site_day=np.full(sites, np.inf),
+        site_hour=np.full(sites, np.inf),
+        walls=walls_of((zone,), start, stop),
+    )
+
+
 class Span(NamedTuple):
     """When it starts, from when on it counts, when it stops; hours since 1970 (UTC)."""
 
@@ -52,8 +84,8 @@ def while_there(world: World, visits: Times) -> Times:
 def visits_of(schedules: Schedules, population: Population, start: float, stop: float) -> Times:
     """The visits of all targets by the clocks of their sites."""
     zone, went = population.zone[population.site], list[tuple[Ints, Floats]]()
-    for one in np.unique(zone):
-        rows = np.flatnonzero(zone == one)
+    for number in np.unique(zone):
+        rows = np.flatnonzero(zone == number)
         site = population.site[rows[0]]
         times = visits_between(schedules.of(rows), population.zones[site], start, stop)
         went.append((np.repeat(rows, np.diff(times[0])), times[1]))
@@ -118,7 +150,17 @@ def seen(past: Histories, visits: Times, changes: Times) -> Histories:
     before[begins] = past.until[owner[begins]]
     old, new = _changes_until(changes, owner, before), _changes_until(changes, owner, visits.at)
     changed = (new > old) & ~np.isnan(before)
-    return _with(past, visits, owner[changed], before[changed], visits.at[changed])
+    since, until = past.since.copy(), past.until.copy()
+    visited = np.diff(visits.first) > 0
+    first_seen = visited & np.isnan(since)
+    since[first_seen] = visits.at[visits.first[:-1][first_seen]]
+    until[visited] = visits.at[visits.first[1:][visited] - 1]
+    of = np.concatenate([np.repeat(np.arange(n), np.diff(past.first)), owner[changed]])
+    order = np.argsort(of, kind="stable")
+    first = np.concatenate([[0], np.cumsum(np.bincount(of, minlength=n))])
+    after = np.concatenate([past.after, before[changed]])[order]
+    by = np.concatenate([past.by, visits.at[changed]])[order]
+    return Histories(since, until, first, after, by)
 
 
 def _changes_until(changes: Times, owner: Ints, at: Floats) -> Ints:
@@ -134,16 +176,3 @@ def _changes_until(changes: Times, owner: Ints, at: Floats) -> Ints:
     place = owner * length + np.rint((np.nan_to_num(at, nan=low) - low) * 3.6e6).astype(np.int64)
     behind: Ints = np.searchsorted(line, place, "right") - changes.first[owner]
     return behind
-
-
-def _with(past: Histories, visits: Times, owner: Ints, after: Floats, by: Floats) -> Histories:
-    n = len(past)
-    some = np.diff(visits.first) > 0
-    since, until = past.since.copy(), past.until.copy()
-    since[some & np.isnan(since)] = visits.at[visits.first[:-1][some & np.isnan(since)]]
-    until[some] = visits.at[visits.first[1:][some] - 1]
-    of = np.concatenate([np.repeat(np.arange(n), np.diff(past.first)), owner])
-    order = np.argsort(of, kind="stable")
-    first = np.concatenate([[0], np.cumsum(np.bincount(of, minlength=n))])
-    later = np.concatenate([past.after, after])[order], np.concatenate([past.by, by])[order]
-    return Histories(since, until, first, *later)

@@ -61,7 +61,7 @@ def weights_of(seen: Pages, *rules: tuple[str, float], **categories: list[str]) 
 
     one, sites = watched(seen), (Site("shop", weight=0.5, weights=rules),)
     keys = keys_of(one.ids)
-    return asyncio.run(population._weights(one, sites, keys, in_category)).tolist()
+    return asyncio.run(population.weights_of(one, sites, keys, in_category)).tolist()
 
 
 def test_the_first_weight_that_fits_counts() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import signal
-import sys
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -18,7 +17,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from crawler.cli.base import print_json
+from crawler.cli.base import confirm, print_json
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.ops.progress import working
@@ -182,11 +181,7 @@ def run_kept(config: Config, opts: argparse.Namespace) -> int:
         available = listed([row["name"] for row in rows]) or "nothing"
         raise ConfigError(f"nothing is kept under {opts.forget!r}; there is: {available}")
     index = f"{row['name']}, {count(row['texts'], 'text')}"
-    if not opts.yes:
-        if not sys.stdin.isatty():
-            raise ConfigError(f"would remove {index}: say --yes to mean it")
-        if input(f"Remove {index}? [y/N] ").strip().lower() != "y":
-            raise ConfigError("nothing was removed")
+    confirm(index, opts)
     asyncio.run(_forget(config, row["name"]))
     print_json(row) if opts.json else print_line(f"removed {index}")
     return 0

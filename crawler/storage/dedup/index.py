@@ -64,16 +64,7 @@ async def opened(db: Database, config: Config) -> AsyncIterator[Registry | None]
         meta = await _agree(db, wanted)
         await refill(registry, bands, meta[INDEX])
         if meta["keeper"] != REDIS:
-            # Nobody claims in MongoDB any more, unless somebody has just begun to.
-            moving = META | {"keeper": MONGODB, INDEX: meta[INDEX]}
-            if await db.meta.find_one(moving) is not None and not await runs.at_work(db, AT_WORK):
-                await db.meta.update_one(moving, {"$set": wanted})
-            if await db.meta.find_one(moving | {"keeper": REDIS}) is None:
-                raise StorageError(
-                    "a crawl without REDIS_URL began while claims were moved to Redis: "
-                    "start again when it has ended"
-                )
-            logger.info("Near-duplicates are claimed in Redis from now on")
+            await _note_move(db, wanted, meta[INDEX])
         # No more than what a process left that was ended as it moved claims.
         await db.signatures.update_many({"bands": {"$exists": True}}, {"$unset": {"bands": ""}})
         async with boilerplate.stored_at_end(registry):
@@ -182,6 +173,19 @@ async def refusal(db: Database, wanted: Document, meta: Document) -> str | None:
 
 async def _is_empty(db: Database) -> bool:
     return await db.signatures.find_one({}, {"_id": 1}) is None
+
+
+async def _note_move(db: Database, wanted: Document, index: ObjectId) -> None:
+    """Nobody claims in MongoDB any more; raises StorageError where somebody began to."""
+    moving = META | {"keeper": MONGODB, INDEX: index}
+    if await db.meta.find_one(moving) is not None and not await runs.at_work(db, AT_WORK):
+        await db.meta.update_one(moving, {"$set": wanted})
+    if await db.meta.find_one(moving | {"keeper": REDIS}) is None:
+        raise StorageError(
+            "a crawl without REDIS_URL began while claims were moved to Redis: "
+            "start again when it has ended"
+        )
+    logger.info("Near-duplicates are claimed in Redis from now on")
 
 
 async def refill(registry: Registry, bands: RedisBands, index: ObjectId) -> None:

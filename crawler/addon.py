@@ -32,7 +32,7 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
         "crawler.fetch.middlewares.ConditionalGetMiddleware": 650,
         # Before Scrapy's own proxy middleware (750), which takes the password out of the URL.
         "crawler.fetch.middlewares.WrapperProxyMiddleware": 740,
-        "crawler.fetch.middlewares.MannersMiddleware": 950,
+        "crawler.fetch.middlewares.PolitenessMiddleware": 950,
     },
     "EXTENSIONS": {
         "scrapy.extensions.throttle.AutoThrottle": None,

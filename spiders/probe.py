@@ -147,7 +147,7 @@ def asking(
         """All at once, each for so many seconds at most, and once."""
 
         def begin(self, crawler: Crawler) -> None:
-            """Open no pass."""
+            """Open no run."""
 
         async def start(self) -> AsyncIterator[Request]:
             """One request for each; no delay parts them, as each has a slot of its own."""

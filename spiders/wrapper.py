@@ -136,7 +136,7 @@ class WrapperSpider(Spider):
         self.apart = Apart(self.config.read_seconds, self.config.read_mb)
 
     def begin(self, crawler: Crawler) -> None:
-        """Open a pass."""
+        """Open a run."""
         self.session = Session(crawler, self.wrapper, self.config, self.clock)
 
     @classmethod

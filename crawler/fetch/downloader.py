@@ -1,4 +1,4 @@
-"""Scrapy's downloader, with two mends for Scrapy 2.19, and with the turns of shared passes."""
+"""Scrapy's downloader, with two mends for Scrapy 2.19, and with the turns of shared runs."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class Waiting(deque[Any]):
 
 
 class Downloader(downloader.Downloader):
-    """Keeps to a slot's concurrency, and ends a pass without asking for what still waits.
+    """Keeps to a slot's concurrency, and ends a run without asking for what still waits.
 
     Where there is no delay, Scrapy sends all that waits in a slot at once when one request ends:
-    it counts what is under way by tasks that have not begun yet. And at the end of a pass it asks
+    it counts what is under way by tasks that have not begun yet. And at the end of a run it asks
     for whatever waits in slots, up to sixteen times a site's delay.
     """
 
@@ -106,7 +106,7 @@ class Downloader(downloader.Downloader):
 
     @property
     def is_closing(self) -> bool:
-        """Whether the pass is ending: nothing more is begun."""
+        """Whether the run is ending: nothing more is begun."""
         state = self.crawler.engine._slot if self.crawler.engine is not None else None
         return state is not None and state.closing is not None
 

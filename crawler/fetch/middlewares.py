@@ -1,4 +1,4 @@
-"""Manners towards each host: its cap, its Retry-After, its refusals."""
+"""Downloader middlewares: politeness towards each host, conditional requests, the proxy."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class Ended(NotAsked):
     """The request was not sent: this process ends."""
 
 
-class MannersMiddleware:
-    """Waits where a host asks for it, and gives up for this pass where it asks for long."""
+class PolitenessMiddleware:
+    """Waits where a host asks for it, and gives up for this run where it asks for long."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -118,8 +118,8 @@ class ConditionalGetMiddleware:
         target = request.meta.get("target")
         if not isinstance(target, Target):
             return
-        known = not request.meta.get("redirect_urls") or target.final_url == request.url
-        if not known or not self._have_the_same([target, *request.meta.get("along", ())]):
+        is_same = not request.meta.get("redirect_urls") or target.final_url == request.url
+        if not is_same or not self._have_the_same([target, *request.meta.get("along", ())]):
             request.headers.pop("If-None-Match", None)
             request.headers.pop("If-Modified-Since", None)
             return

@@ -1,4 +1,4 @@
-"""What a pass may ask for at this moment: the plan's caps, and the hours the wrapper keeps."""
+"""What a run may ask for at this moment: the plan's caps, and the hours the wrapper keeps."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Allowance:
 
 @dataclass(slots=True)
 class HostLimits:
-    """Per-host state of one pass; bounded by the number of hosts of the spider.
+    """Per-host state of one run; bounded by the number of hosts of the spider.
 
     cap:     requests to one host; 0: no cap
     strikes: blocked responses in a row until a host is left alone
@@ -164,7 +164,7 @@ class HostLimits:
         return self._blocked[host] == self.strikes
 
     def closed(self, now: datetime, patience: timedelta) -> list[str]:
-        """Hosts that get no more requests in this pass: capped, on long hold, given up."""
+        """Hosts that get no more requests in this run: capped, on long hold, given up."""
         capped = [host for host, n in self.asked.items() if self.cap and n >= self.cap]
         held = [host for host, until in self.holds.items() if until > now + patience]
         return sorted({*capped, *held, *self.given_up})

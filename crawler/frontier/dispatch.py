@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from crawler.extract.list_wrappers import FeedsWrapper, of_databases
-from crawler.storage import due as waiting
-from crawler.storage import targets
+from crawler.storage import due, targets
 from crawler.storage.due import DueTargets, Served
 from crawler.storage.retry import in_batches
 from schedules.dispatch.dispatch import Capacity, dispatch, equal_ratio
@@ -76,9 +75,9 @@ async def chosen(session: Session, size: int) -> AsyncIterator[list[str]]:
     is_short = any(cap is not None and session.due_at_start > cap for cap in caps)
     if not is_short and not session.may_end_early:
         return
-    candidates = await session.patience.read(partial(waiting.read, db, spider, session.started))
+    candidates = await session.patience.read(partial(due.read, db, spider, session.started))
     longest = session.config.longest_hours(feeds=isinstance(session.wrapper, FeedsWrapper))
-    due = candidates.waiting.due(longest, by_time=session.is_timed)
+    waiting = candidates.waiting.due(longest, by_time=session.is_timed)
     # (h,) requests that each host may still get.
     of_host = None
     if limits.cap:
@@ -86,11 +85,11 @@ async def chosen(session: Session, size: int) -> AsyncIterator[list[str]]:
         of_host = np.maximum(limits.cap - spent, 0)
     served = await session.patience.read(partial(_served, session, candidates))
     capacity = Capacity(requests=room, of_host=of_host)
-    best = dispatch(session.config.dispatch, due, capacity, served)
-    if len(best) < len(due):
+    best = dispatch(session.config.dispatch, waiting, capacity, served)
+    if len(best) < len(waiting):
         logger.info(
             "%s: %d due, %d may be asked for: chosen by %s",
-            spider, len(due), len(best), session.config.dispatch,
+            spider, len(waiting), len(best), session.config.dispatch,
         )  # fmt: skip
     for part in in_batches(best.tolist(), size):
         yield [candidates.ids[i] for i in part]
@@ -103,8 +102,8 @@ async def _served(session: Session, candidates: DueTargets) -> float | Floats:
     itself; of a database it is known what its cells ask for and what it can do.
     """
     if not session.is_timed:
-        return await waiting.served(session.db, session.spider)
-    of_host = await waiting.served_of_hosts(session.db, session.spider)
+        return await due.served(session.db, session.spider)
+    of_host = await due.served_of_hosts(session.db, session.spider)
     at_a_time = of_databases(session.wrapper)
     equal = np.ones(len(candidates.hosts))
     for number, host in enumerate(candidates.hosts):

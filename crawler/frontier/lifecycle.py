@@ -123,7 +123,7 @@ def recounted(
     by_outcome: Iterable[Mapping[str, Any]],
     by_kind: Iterable[Mapping[str, Any]],
 ) -> Counts:
-    """Counts of a pass by what is stored, where workers that died may have told it twice or never.
+    """Counts of a run by what is stored, where workers that died may have told it twice or never.
 
     by_outcome, by_kind: as `storage.visits` has them. What is not stored (missed visits, pages left
     for dead, links, fields that were not found) stays as it was counted.
@@ -155,7 +155,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """A pass that ends. Both of what it does may be repeated."""
+    """A run that ends. Both of what it does may be repeated."""
 
     db: Database
     registry: Registry | None
@@ -164,7 +164,7 @@ class Ending:
     now: datetime
 
     async def counted_anew(self, counts: Counts) -> Counts:
-        """Make whole what workers that died have left, and count the pass by its log."""
+        """Make whole what workers that died have left, and count the run by its log."""
         db, spider = self.db, self.spider
         await self.make_whole()
         since = await runs.unfinished_since(db, spider) or self.started

@@ -1,4 +1,4 @@
-"""The queue of a shared pass: entries wait, are leased to workers, and are done or come back.
+"""The queue of a shared run: entries wait, are leased to workers, and are done or come back.
 
 An entry is a target, by its key, or a request that a spider made, as JSON. Each step is one script,
 and each may be asked twice.
@@ -6,7 +6,7 @@ and each may be asked twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from inspect import signature
 from itertools import count
@@ -21,6 +21,7 @@ from scrapy_redis.queue import Base
 
 from crawler.errors import PassLost
 from crawler.frontier import serializer
+from crawler.frontier.base import Counts
 from crawler.storage.redis import Steady, user_errors
 
 FOLDER = Path(__file__).parent / "lua"
@@ -31,7 +32,6 @@ CLASSES = tuple(
 )
 REDIS_ID = "freshet:id"
 EXPIRY_MS = 24 * 3600 * 1000
-Counts = Mapping[str, float]
 Words = list[Any] | Callable[[], list[Any]]
 
 
@@ -50,7 +50,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """How a worker found the pass.
+    """How a worker found the run.
 
     todo: "prepare" it, "join" it, or "wait" until it is prepared or over
     run:  its `_id` in MongoDB; started: in milliseconds since 1970; both empty where not yet known
@@ -63,8 +63,8 @@ class Joined:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How the pass stands.
+class QueueStatus:
+    """How the run stands.
 
     feeds:   whether it is this worker that finds out what is due
     waiting, leased, workers: how many
@@ -83,7 +83,7 @@ class Standing:
 
 
 class LeasedQueue(Base):  # type: ignore[misc]
-    """A worker's end of the queue; what is asked before `join` has succeeded concerns no pass."""
+    """A worker's end of the queue; what is asked before `join` has succeeded concerns no run."""
 
     def __init__(
         self, steady: Steady, spider: Spider, key: str, worker: str, lease_ms: int
@@ -97,32 +97,32 @@ class LeasedQueue(Base):  # type: ignore[misc]
         self._scripts = {name: self._script(name) for name in names}
 
     async def join(self, new_id: str) -> Joined:
-        """Take part in the spider's pass, or begin one of this id."""
+        """Take part in the spider's run, or begin one of this id."""
         reply = await self._ask("join", [], new_id)
         joined = Joined(*(part.decode() for part in reply))
         self.id = joined.id
         return joined
 
     async def redis_id(self) -> str:
-        """Return the id of what this Redis keeps: workers with the same id share their passes."""
+        """Return the id of what this Redis keeps: workers with the same id share their runs."""
         with user_errors(self.server):
             await self._steady.ask(lambda: self.server.set(REDIS_ID, token_hex(8), nx=True))
             redis_id = await self._steady.ask(lambda: self.server.get(REDIS_ID))
         return (redis_id or b"").decode()
 
     async def open(self, run: str, started_ms: int) -> bool:
-        """The pass is prepared: work may begin. False if another worker has taken that over."""
+        """The run is prepared: work may begin. False if another worker has taken that over."""
         return bool(await self._ask("open", [run, started_ms]))
 
     async def feed(
         self, most: int, entries: Iterable[tuple[str, str]]
-    ) -> tuple[Standing, int, int]:
+    ) -> tuple[QueueStatus, int, int]:
         """Let `most` of these entries (name, body) wait, in this order, that do not yet.
 
-        Returns how the pass stands, how many that were, and how many were let wait so far.
+        Returns how the run stands, how many that were, and how many were let wait so far.
         """
         reply = await self._ask("feed", [most, *(part for entry in entries for part in entry)])
-        return _standing(reply), *reply[5]
+        return _status(reply), *reply[5]
 
     async def push(self, entry: str, fingerprint: str, priority: int, body: str) -> bool:
         """Let a request wait; False where one of this fingerprint did before."""
@@ -130,7 +130,7 @@ class LeasedQueue(Base):  # type: ignore[misc]
 
     async def work(
         self, done: Sequence[tuple[str, Counts]], want: int, most_leases: int
-    ) -> tuple[Standing, list[Lease]]:
+    ) -> tuple[QueueStatus, list[Lease]]:
         """Say what is done, with what is to be counted of it, and lease up to `want` entries."""
         words: list[str | int] = []
         for entry, counts in done:
@@ -143,11 +143,11 @@ class LeasedQueue(Base):  # type: ignore[misc]
         reply = await self._ask("work", now)
         parts = iter(reply[5])
         leases = zip(parts, parts, parts, strict=True)
-        return _standing(reply), [Lease(_text(n), _text(b), int(c)) for n, b, c in leases]
+        return _status(reply), [Lease(_text(n), _text(b), int(c)) for n, b, c in leases]
 
     async def renew(
         self, held: Iterable[str], shares: Counts, *, sure: Callable[[], bool], back: bool
-    ) -> tuple[Standing, set[str]]:
+    ) -> tuple[QueueStatus, set[str]]:
         """Keep what is held; which leases are lost to others.
 
         shares: this worker's own sums so far
@@ -156,17 +156,17 @@ class LeasedQueue(Base):  # type: ignore[misc]
         """
         words = [int(back), len(shares), *_flat(shares), *held]
         reply = await self._ask("renew", lambda: [int(sure()), *words])
-        return _standing(reply), {_text(entry) for entry in reply[5]}
+        return _status(reply), {_text(entry) for entry in reply[5]}
 
     async def close(self) -> bool:
-        """Let the pass end if nothing is left; whether it does."""
+        """Let the run end if nothing is left; whether it does."""
         return bool(await self._ask("close", []))
 
     async def leave(self, shares: Counts) -> tuple[bool, int, int]:
         """Give back what is held, and go.
 
-        Returns whether this worker is to sum up the pass, how many others are still at work (it is
-        to ask again until there are none), and the visits of the pass so far.
+        Returns whether this worker is to sum up the run, how many others are still at work (it is
+        to ask again until there are none), and the visits of the run so far.
         """
         closes, others, visits = await self._ask("leave", _flat(shares))
         return bool(closes), others, int(float(visits))
@@ -185,23 +185,23 @@ class LeasedQueue(Base):  # type: ignore[misc]
         return of_entries, of_workers, workers, bool(int(expired or 0))
 
     async def finish(self) -> None:
-        """The pass is over and summed up: nothing of it stays."""
+        """The run is over and summed up: nothing of it stays."""
         await self._ask("finish", [])
 
     async def spend(self, host: str) -> int:
-        """Count a request to a host; how many it has had in this pass, of all workers."""
+        """Count a request to a host; how many it has had in this run, of all workers."""
         key = self._key("asked")
         with user_errors(self.server):
             return int(await self._steady.ask(lambda: self.server.hincrby(key, host, 1)))
 
     async def shut(self, hosts: Iterable[str]) -> None:
-        """These hosts get no more requests in this pass."""
+        """These hosts get no more requests in this run."""
         key, names = self._key("closed"), list(hosts)
         with user_errors(self.server):
             await self._steady.ask(lambda: self.server.sadd(key, *names))
 
     async def shut_hosts(self) -> set[str]:
-        """Hosts that get no more requests in this pass."""
+        """Hosts that get no more requests in this run."""
         key = self._key("closed")
         with user_errors(self.server):
             hosts = await self._steady.ask(lambda: self.server.smembers(key))
@@ -281,9 +281,9 @@ def _text(raw: bytes) -> str:
     return raw.decode(errors="surrogateescape")
 
 
-def _standing(reply: list[Any]) -> Standing:
+def _status(reply: list[Any]) -> QueueStatus:
     state, feeds, waiting, leased, workers = reply[:5]
-    return Standing(state.decode(), bool(feeds), waiting, leased, workers)
+    return QueueStatus(state.decode(), bool(feeds), waiting, leased, workers)
 
 
 def _flat(counts: Counts) -> list[str]:

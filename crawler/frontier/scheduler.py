@@ -1,4 +1,4 @@
-"""Scrapy's scheduler where several workers share a pass.
+"""Scrapy's scheduler where several workers share a run.
 
 What this worker has leased, and whatever follows from that (redirects, retries), stays with it, in
 Scrapy's own queues in memory: were the worker to die, all of it comes back as one. Requests that a

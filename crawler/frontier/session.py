@@ -140,13 +140,13 @@ class Session:
 
     @property
     def may_end_early(self) -> bool:
-        """Whether Scrapy is to end the pass after a time, or after so many pages or items."""
+        """Whether Scrapy is to end the run after a time, or after so many pages or items."""
         counts = ("CLOSESPIDER_PAGECOUNT", "CLOSESPIDER_ITEMCOUNT")
         return self.is_timed or any(map(self.crawler.settings.getint, counts))
 
     @property
     def is_timed(self) -> bool:
-        """Whether Scrapy is to end the pass after a time."""
+        """Whether Scrapy is to end the run after a time."""
         return self.crawler.settings.getfloat("CLOSESPIDER_TIMEOUT") > 0
 
     @property
@@ -218,7 +218,7 @@ class Session:
         return self.limits.closed(self.clock.now(), patience)
 
     async def leave_alone(self, host: str, until: datetime) -> None:
-        """Hold a host, in later passes too."""
+        """Hold a host, in later runs too."""
         self.limits.hold(host, until)
         await self.frontier.hold(host, (until - self.clock.now()).total_seconds())
         await self.patience.read(lambda: runs.hold_host(self.db, host, until))
@@ -263,7 +263,7 @@ class Session:
         return FreshetError(f"{self.spider}: the run failed: {message}")
 
     def _item_failed(self, item: Any, failure: Failure) -> None:
-        """What a pipeline could not carry through ends the pass: its target would be waited for."""
+        """What a pipeline could not carry through ends the run: its target would be waited for."""
         fetched = item.fetched if isinstance(item, Visit) else item
         if isinstance(fetched, Fetched | Skipped):
             self._give_up(fetched.target, failure.value)
@@ -346,7 +346,7 @@ class Session:
         await self.frontier.begin(self.run, self.started)
 
     async def _know(self) -> None:
-        """Learn what every process of a pass has to know."""
+        """Learn what every process of a run has to know."""
         self.is_full = self.run is not None and await runs.is_full(self.db, self.run)
         if plan := await plans.latest(self.db, self.spider, self.started):
             besides = await sampling_phases.requests_per_day(self.db, plan["spiders"], self.started)

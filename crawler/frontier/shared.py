@@ -25,7 +25,7 @@ from crawler.storage.runs import DeadLetter
 from crawler.utils.time import from_milliseconds, milliseconds
 
 if TYPE_CHECKING:
-    from crawler.frontier.redis_queue import Lease, Standing
+    from crawler.frontier.redis_queue import Lease, QueueStatus
     from crawler.frontier.session import Session
 
 logger = logging.getLogger(__name__)
@@ -329,28 +329,28 @@ class Feeder:
         session = self._session
         db, spider, started = session.db, session.spider, session.started
         while True:
-            standing = await self._room()
+            status = await self._room()
             # What waits already, or is worked on, is among what is due.
-            most = self._size + standing.waiting + standing.leased
+            most = self._size + status.waiting + status.leased
             closed = sorted({*session.closed_hosts(), *await self._queue.shut_hosts()})
             due = partial(targets.due_keys, db, spider, started, most, closed)
-            new = await self._let_wait(standing, await session.patience.read(due))
-            if new is None or (not new and standing.is_empty):
+            new = await self._let_wait(status, await session.patience.read(due))
+            if new is None or (not new and status.is_empty):
                 return
             if not new:
                 await asyncio.sleep(LOOK_SECONDS)
 
-    async def _room(self) -> Standing:
+    async def _room(self) -> QueueStatus:
         """How the run stands once few enough entries wait."""
         while True:
-            standing, _, self._admission.handed_out = await self._queue.feed(0, [])
-            if standing.waiting < self._size * max(1, standing.workers):
-                return standing
+            status, _, self._admission.handed_out = await self._queue.feed(0, [])
+            if status.waiting < self._size * max(1, status.workers):
+                return status
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _let_wait(self, standing: Standing, keys: list[str]) -> int | None:
+    async def _let_wait(self, status: QueueStatus, keys: list[str]) -> int | None:
         """How many of these were new and now wait; None if no more may, now or ever."""
-        most, under_way = self._size if keys else 0, standing.waiting + standing.leased
+        most, under_way = self._size if keys else 0, status.waiting + status.leased
         allowed = await self._admission.admit(most, under_way)
         if allowed is None:
             return None

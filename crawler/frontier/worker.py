@@ -1,4 +1,4 @@
-"""The part of one process in a pass that several share: what it holds, what it has done.
+"""One worker's part in a shared run: the leases it holds, and what became of them.
 
 Three things go on at once: talking to the queue (what is done, what is wanted), renewing what is
 held, and, in one of the workers at a time, finding out what is due.
@@ -12,22 +12,37 @@ import os
 import secrets
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from bson import ObjectId
 
+from crawler.frontier.base import Counts
 from crawler.utils import tasks
 
 if TYPE_CHECKING:
-    from crawler.frontier.redis_queue import Joined, Lease, LeasedQueue, Standing
+    from crawler.frontier.redis_queue import Joined, Lease, LeasedQueue, QueueStatus
     from crawler.storage.redis import Steady
 
-Counts = Mapping[str, float]
+
+logger = logging.getLogger(__name__)
+# Between two looks where nothing waits: ever longer, up to the second.
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.02, 0.5
+JOIN_SECONDS = 0.2
+TICK_SECONDS = 1.0
+OVER = "ending"
+Feed = Callable[[], Awaitable[None]]
+# Entry, fingerprint, priority and text of a request.
+Pushed = tuple[str, str, int, str]
 
 
-class Holdings:
+def own_name() -> str:
+    """A name that no other worker has."""
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}".replace(" ", "-")
+
+
+class LeaseBook:
     """The leases of one worker.
 
     held:  targets that are not stored yet, by entry; none: it is not known yet, or a request
@@ -96,22 +111,6 @@ class Holdings:
         return [*self.held, *(entry for entry, _ in self.done)]
 
 
-logger = logging.getLogger(__name__)
-# Between two looks where nothing waits: ever longer, up to the second.
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.02, 0.5
-JOIN_SECONDS = 0.2
-TICK_SECONDS = 1.0
-OVER = "ending"
-Feed = Callable[[], Awaitable[None]]
-# Entry, fingerprint, priority and text of a request.
-Pushed = tuple[str, str, int, str]
-
-
-def own_name() -> str:
-    """A name that no other worker has."""
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}".replace(" ", "-")
-
-
 class Worker:
     """Holds leases and says what became of them.
 
@@ -132,12 +131,12 @@ class Worker:
         failed: Callable[[BaseException], None],
     ) -> None:
         self.queue = queue
-        self.standing: Standing | None = None
+        self.status: QueueStatus | None = None
         self.tries = tries
         self._steady = steady
         self._lease_seconds = lease_seconds
         self._hold = hold
-        self._holdings = Holdings()
+        self._book = LeaseBook()
         self._leases: list[Lease] = []
         self._feed: Feed | None = None
         self._shares, self._failed = shares, failed
@@ -155,7 +154,7 @@ class Worker:
         self._now = asyncio.get_running_loop().time
 
     async def join(self) -> Joined:
-        """Take part in the pass, once it is clear what this worker is to do there."""
+        """Take part in the run, once it is clear what this worker is to do there."""
         while True:
             joined = await self.queue.join(str(ObjectId()))
             if joined.todo != "wait":
@@ -170,7 +169,7 @@ class Worker:
         self._tasks.append(self._start(self._talk()))
 
     async def next(self) -> list[Lease]:
-        """Leases, as there is room for them; none when the pass is over, or this worker is."""
+        """Leases, as there is room for them; none when the run is over, or this worker is."""
         while not self._leases and not self._is_over:
             self._is_wanted = True
             self._wake.set()
@@ -182,24 +181,24 @@ class Worker:
 
     @property
     def _is_over(self) -> bool:
-        return self._is_stopped or (self.standing is not None and self.standing.state == OVER)
+        return self._is_stopped or (self.status is not None and self.status.state == OVER)
 
     def holds(self, lease: Lease, keys: Iterable[str]) -> None:
         """The targets that an entry stands for: it is done when all of them are."""
-        self._holdings.stand(lease.entry, keys)
+        self._book.stand(lease.entry, keys)
 
     def holds_with(self, key: str, others: Iterable[str]) -> None:
         """Further targets that the entry of a target stands for."""
-        self._holdings.stand_with(key, others)
+        self._book.stand_with(key, others)
 
     def done(self, key: str, counts: Counts) -> None:
         """A target is stored; what is to be counted of it."""
-        self._holdings.store(key, counts)
+        self._book.store(key, counts)
         self._wake.set()
 
     def drop(self, entry: str, counts: Counts | None = None) -> None:
         """An entry is done with, whatever it stood for."""
-        self._holdings.drop(entry, counts or {})
+        self._book.drop(entry, counts or {})
         self._wake.set()
 
     @property
@@ -213,14 +212,14 @@ class Worker:
             if self._is_stopped:
                 return False
             await self._renew()
-        return not self._holdings.is_lost(key)
+        return not self._book.is_lost(key)
 
     def hurry(self) -> None:
         """Wait no longer for a Redis that is away."""
         self._steady.hurry()
 
     def shut(self, host: str) -> None:
-        """A host gets no more requests in this pass, from nobody."""
+        """A host gets no more requests in this run, from nobody."""
         if host not in self._told:
             self._told.add(host)
             self._shut.add(host)
@@ -239,14 +238,14 @@ class Worker:
     async def leave(self, *, patient: bool) -> tuple[bool, int, int]:
         """Say what is done, give back the rest, and go; at once or never if not `patient`.
 
-        Returns whether this worker is to sum up the pass (all others have left then), how many
-        others are at work, and the visits of the pass so far.
+        Returns whether this worker is to sum up the run (all others have left then), how many
+        others are at work, and the visits of the run so far.
         """
         self.stop()
         if not patient:
             self._steady.hurry()
         await tasks.end(*self._tasks, *([self._feeding] if self._feeding else []))
-        if self._holdings.done or self._pushed:
+        if self._book.done or self._pushed:
             await self._say(0)
         while True:
             closes, others, visits = await self.queue.leave(self._sums())
@@ -255,13 +254,13 @@ class Worker:
             await asyncio.sleep(JOIN_SECONDS)
 
     def _sums(self) -> Counts:
-        return {**self._holdings.loose, **self._shares()}
+        return {**self._book.loose, **self._shares()}
 
     async def look(self) -> None:
-        """See how the pass stands; who finds out what is due keeps that role so."""
+        """See how the run stands; who finds out what is due keeps that role so."""
         async with self._lock:
-            standing, _ = await self.queue.work([], 0, 0)
-        self._note(standing)
+            status, _ = await self.queue.work([], 0, 0)
+        self._note(status)
 
     def _start(self, work: Awaitable[None]) -> asyncio.Task[None]:
         return asyncio.ensure_future(self._guarded(work))
@@ -278,14 +277,14 @@ class Worker:
         while not self._is_over:
             self._wake.clear()
             # A suspect is leased on top of what was wanted.
-            room = max(0, self._hold - len(self._holdings.held))
+            room = max(0, self._hold - len(self._book.held))
             want = room if self._is_wanted else 0
-            if not want and not self._holdings.done and not self._pushed:
+            if not want and not self._book.done and not self._pushed:
                 await self._wake.wait()
                 continue
-            found = await self._say(want)
-            pause_seconds = FIRST_PAUSE_SECONDS if found else pause_seconds * 2
-            if found:
+            has_leased = await self._say(want)
+            pause_seconds = FIRST_PAUSE_SECONDS if has_leased else pause_seconds * 2
+            if has_leased:
                 self._arrived.set()
             elif want:
                 pause_seconds = min(pause_seconds, LONGEST_PAUSE_SECONDS)
@@ -294,7 +293,7 @@ class Worker:
         self._arrived.set()
 
     async def _say(self, want: int) -> bool:
-        # Before what they came from is done: else the pass could end between the two.
+        # Before what they came from is done: else the run could end between the two.
         while self._pushed:
             await self.queue.push(*self._pushed[0])
             del self._pushed[0]
@@ -302,12 +301,12 @@ class Worker:
             await self.queue.shut(self._shut)
             self._shut = set()
         async with self._lock:
-            done = list(self._holdings.done)
-            standing, leases = await self.queue.work(done, want, self.tries)
-            del self._holdings.done[: len(done)]
-            self._holdings.take(leases)
+            done = list(self._book.done)
+            status, leases = await self.queue.work(done, want, self.tries)
+            del self._book.done[: len(done)]
+            self._book.take(leases)
             self._leases += leases
-        self._note(standing)
+        self._note(status)
         return bool(leases)
 
     async def _renew_in_time(self) -> None:
@@ -323,22 +322,22 @@ class Worker:
     async def _renew(self) -> None:
         async with self._lock:
             began, outages = self._now(), self._steady.outages
-            standing, lost = await self.queue.renew(
-                self._holdings.entries(), self._sums(),
+            status, lost = await self.queue.renew(
+                self._book.entries(), self._sums(),
                 sure=lambda: self.is_sure, back=outages != self._outages,
             )  # fmt: skip
             self._sure_until = began + self._lease_seconds
             self._outages = outages
-            self._holdings.lose(lost)
-            self._leases = [held for held in self._leases if held.entry in self._holdings.held]
-        self._note(standing)
+            self._book.lose(lost)
+            self._leases = [held for held in self._leases if held.entry in self._book.held]
+        self._note(status)
 
-    def _note(self, standing: Standing) -> None:
-        self.standing = standing
+    def _note(self, status: QueueStatus) -> None:
+        self.status = status
         feed = None if self._is_stopped else self._feed
-        if standing.feeds and self._feeding is None and feed is not None:
+        if status.feeds and self._feeding is None and feed is not None:
             self._feeding = self._start(feed())
-        elif not standing.feeds and self._feeding is not None:
+        elif not status.feeds and self._feeding is not None:
             self._feeding.cancel()
             self._feeding = None
         if self._is_over:

@@ -14,7 +14,7 @@ from scrapy.utils.test import get_crawler
 from twisted.internet import error as network
 from twisted.python.failure import Failure
 
-from crawler.fetch.middlewares import ConditionalGetMiddleware, MannersMiddleware, NotAsked
+from crawler.fetch.middlewares import ConditionalGetMiddleware, NotAsked, PolitenessMiddleware
 from crawler.items import Fetched, Kind, Outcome, Skipped, Target, Validators
 from spiders.wrapper import Arguments, WrapperSpider
 
@@ -225,7 +225,7 @@ def test_validators_of_one_url_do_not_go_to_another(final: str | None, sent: boo
 
 def test_a_request_beyond_the_cap_of_its_host_is_not_sent() -> None:
     crawling = spider(FRESHET_HOST_REQUESTS=1)
-    manners = MannersMiddleware(crawling.session)
+    manners = PolitenessMiddleware(crawling.session)
     asyncio.run(manners.process_request(Request(ITEM)))
     with pytest.raises(NotAsked, match=r"shop\.example: the cap of 1 requests"):
         asyncio.run(manners.process_request(Request(LIST)))

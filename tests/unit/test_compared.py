@@ -10,7 +10,7 @@ from crawler.dedup.model import created_at
 from crawler.dedup.post_text import is_record, text_of
 from crawler.errors import WrapperError
 from crawler.extract.wrapper import Wrapper
-from crawler.storage.dedup.registry import MOST, HotBands
+from crawler.storage.dedup.registry import MAX_HOT_BANDS, HotBands
 
 SEEN = datetime(2026, 3, 2, tzinfo=UTC)
 BOOK = {"title": "It", "price": {"amount": 9.5, "currency": "GBP"}, "image": "https://x.test/a.png"}
@@ -59,7 +59,7 @@ def test_hot_bands_are_the_latest_ones() -> None:
     assert hot.any(frozenset({2, 3}))
     hot.discard([2])
     assert not hot.any(frozenset({2, 3}))
-    hot.add(range(10, 10 + MOST))
+    hot.add(range(10, 10 + MAX_HOT_BANDS))
     assert not hot.any(frozenset({1}))
 
 

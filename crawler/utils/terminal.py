@@ -2,7 +2,7 @@
 
 All text that commands print and all log lines go through `visible`: titles, URLs, reasons and
 headers come from other people's servers. Other modules only print files of data
-(tests/unit/test_terminal.py).
+(tests/unit/utils/test_terminal.py).
 """
 
 from __future__ import annotations

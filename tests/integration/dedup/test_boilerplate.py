@@ -1,0 +1,225 @@
+"""Boilerplate of sources: learned by crawls and checks, kept in MongoDB, not compared."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from crawler.dedup.boilerplate import EAGER_POSTS, MIN_POSTS, sourced
+from crawler.dedup.model import Candidate
+from crawler.storage.client import Database
+from crawler.storage.dedup import boilerplate, claims
+from crawler.storage.dedup.registry import Registry
+from tests.integration.claiming import NOW, SCHEME, Posts, edited, index, text
+from tests.integration.dedup.test_duplicates_crawl import flags
+from tests.integration.feeds.test_feed_crawl import crawl, post, rss, subscribe
+from tests.integration.harness import Db, Freshet, Pages
+from tests.integration.inside import in_json, run
+
+DUPLICATES = "characters"
+pytestmark = pytest.mark.mongo
+MENU, FOOTER = text(1, 60), text(2, 40)
+
+
+def framed(seed: int, words: int = 14) -> str:
+    return f"{MENU} {text(1000 + seed, words)} {FOOTER}"
+
+
+def candidate(number: int, words: str, source: str = "feed") -> Candidate:
+    sketch = SCHEME.sketch(words)
+    assert sketch is not None
+    created = NOW + timedelta(seconds=number)
+    return Candidate(f"x {number}", created, sketch, text=sourced(source, words))
+
+
+def test_a_feed_whose_texts_come_with_their_frame(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    subscribe(db, uri, f"{pages.url}/one.xml", f"{pages.url}/two.xml")
+    pages.file("two.xml", rss(post("copy", edited(framed(0), 2), ago_hours=1)))
+    entries = [post(f"p{n}", framed(n), ago_hours=50 - n) for n in range(8)]
+    # One post at each run: the first ones are taken for copies until the frame is known.
+    for count in range(1, MIN_POSTS):
+        pages.file("one.xml", rss(*entries[:count]))
+        crawl(freshet, hours=12 * count)
+    assert flags(db)[f"p{MIN_POSTS - 2}"] == "p0"
+    for count in (MIN_POSTS, 8):
+        pages.file("one.xml", rss(*entries[:count]))
+        crawl(freshet, hours=12 * count)
+    assert flags(db) == {"copy": "p0"} | {f"p{n}": None for n in range(8)}
+    assert db.boilerplate.find_one({"_id": {"$regex": "one.xml$"}})["pending"] == []
+
+    one, other = (db.posts.find_one({"title": name})["_id"] for name in ("p0", "p1"))
+    explained = in_json(freshet, "duplicates", "explain", one, other)
+    assert explained["a"]["boilerplate"] > 0.7
+    assert explained["similarity"] < 0.4
+    assert explained["duplicates"] is False
+    assert "boilerplate of its source" in run(freshet, "duplicates", "explain", one, other).out
+
+    before = flags(db)
+    assert run(freshet, "duplicates", "rebuild").code == 0
+    assert flags(db) == before
+
+
+def test_a_check_names_the_source_of_each_text(freshet: Freshet, tmp_path: Path) -> None:
+    rows = [{"id": n, "text": framed(n), "source": "blog"} for n in range(40)]
+    rows.append({"id": "copy", "text": edited(framed(7), 2), "source": "blog"})
+    rows.append({"id": "elsewhere", "text": edited(framed(9), 2), "source": "other"})
+    path = tmp_path / "posts.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = run(freshet, "duplicates", "check", path)
+    found = {row["id"]: row["duplicate_of"] for row in map(json.loads, done.out.splitlines())}
+    assert found == dict.fromkeys(range(40)) | {"copy": 7, "elsewhere": 9}
+
+    # Without a source the same texts are one post.
+    bare = tmp_path / "bare.jsonl"
+    bare.write_text("".join(json.dumps({k: row[k] for k in ("id", "text")}) + "\n" for row in rows))
+    plain = run(freshet, "duplicates", "check", bare)
+    assert json.loads(plain.out.splitlines()[5])["duplicate_of"] == 0
+
+
+def test_what_a_kept_check_has_learned_holds_for_later_runs(
+    freshet: Freshet, tmp_path: Path
+) -> None:
+    path = tmp_path / "posts.jsonl"
+    found = []
+    for n in range(6):
+        path.write_text(json.dumps({"id": n, "text": framed(n), "source": "blog"}) + "\n")
+        done = run(freshet, "duplicates", "check", path, "--keep", "daily")
+        found.append(json.loads(done.out)["duplicate_of"])
+    assert found == [None, *[0] * (MIN_POSTS - 2), *[None] * (7 - MIN_POSTS)]
+    # The first one was compared again when the frame became known.
+    path.write_text(json.dumps({"id": "c", "text": edited(framed(0), 2), "source": "blog"}) + "\n")
+    done = run(freshet, "duplicates", "check", path, "--keep", "daily")
+    assert json.loads(done.out)["duplicate_of"] == 0
+    assert run(freshet, "duplicates", "kept", "--forget", "daily", "--yes").code == 0
+
+
+def test_a_source_says_nothing_about_another_one(stored: tuple[Db, str]) -> None:
+    """Whatever somebody publishes with our text inside, ours is found by it still."""
+    _, uri = stored
+    article = text(77, 150)
+
+    async def story() -> tuple[object, object]:
+        async with index(uri, None) as (_, registry):
+            spam = [candidate(n, f"{text(300 + n, 120)} {article}", "spam") for n in range(6)]
+            await claims.claim(registry, spam, NOW)
+            await claims.claim(registry, [candidate(100, article, "ours")], NOW)
+            copy = candidate(101, edited(article, 3), "theirs")
+            found = await claims.claim(registry, [copy], NOW)
+            return found["x 101"].duplicate_of, (await boilerplate.tables_of(registry, ["ours"]))
+
+    duplicate_of, tables = asyncio.run(story())
+    assert duplicate_of == "x 100"
+    assert tables["ours"].common.size == 0
+
+
+def test_many_workers_learn_one_source(stored: tuple[Db, str]) -> None:
+    _, uri = stored
+
+    async def worker(number: int) -> None:
+        async with index(uri, None) as (_, registry):
+            for post_ in range(6):
+                one = candidate(number * 100 + post_, framed(number * 100 + post_))
+                await claims.claim(registry, [one], NOW)
+
+    async def all_of_them() -> None:
+        await asyncio.gather(*map(worker, range(4)))
+
+    asyncio.run(all_of_them())
+
+    async def left(db: Database, registry: Registry) -> tuple[int, int]:
+        tables = await boilerplate.tables_of(replace(registry, tables={}), ["feed"])
+        return len(tables["feed"].posts), tables["feed"].common.size
+
+    posts, common = Posts(uri).on(left)
+    # All of the first ones, whoever got them.
+    assert posts >= EAGER_POSTS
+    assert common > 50
+
+
+def test_what_a_run_has_learned_is_there_for_the_next(stored: tuple[Db, str]) -> None:
+    """A post at each run, as feeds bring them, and none of them is a copy."""
+    db, uri = stored
+
+    async def story() -> None:
+        for n in range(4):
+            async with index(uri, None) as (_, registry):
+                words = f"{text(500 + n, 60)} {FOOTER}"
+                await claims.claim(registry, [candidate(n, words)], NOW)
+
+    asyncio.run(story())
+    found = db.boilerplate.find_one({"_id": "feed"})
+    assert len(found["posts"]) == 4
+    assert len(found["common"]) > 0
+
+
+def test_a_change_of_frame_is_learned_from_the_posts_that_it_makes_copies(
+    stored: tuple[Db, str],
+) -> None:
+    """In a source that knows enough posts to learn from a sample only."""
+    _, uri = stored
+    texts = [framed(n) for n in range(20)]
+    texts += [f"{text(3, 60)} {text(2000 + n, 14)} {text(4, 40)}" for n in range(12)]
+    known = {f"x {n}": candidate(n, words) for n, words in enumerate(texts)}
+
+    async def read_again(keys: Sequence[str]) -> list[Candidate]:
+        return [known[key] for key in keys if key in known]
+
+    async def story() -> dict[str, object]:
+        async with index(uri, None) as (_, opened):
+            registry, shown = replace(opened, read_again=read_again), dict[str, object]()
+            taken = 0
+            for n, one in enumerate(known.values()):
+                found = await claims.claim(registry, [one], NOW)
+                shown |= {key: verdict.duplicate_of for key, verdict in found.items()}
+                taken += n >= 20 and shown[one.key] is not None
+            assert taken > 0
+            return shown
+
+    shown = asyncio.run(story())
+    copies = [key for key, original in shown.items() if original is not None]
+    # One that came as the frame became known may be taken for a copy by chance.
+    assert len(copies) <= 1
+    assert all(int(key.removeprefix("x ")) <= 20 + MIN_POSTS for key in copies)
+
+
+def test_what_is_forgotten_is_not_known_any_more(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    urls = [f"{pages.url}/{name}.xml" for name in ("one", "two")]
+    subscribe(db, uri, *urls)
+    for name in ("one", "two"):
+        entries = [post(f"{name}{n}", text(n + len(name)), ago_hours=9 - n) for n in range(3)]
+        pages.file(f"{name}.xml", rss(*entries))
+    crawl(freshet, hours=12)
+    known = {row["_id"] for row in db.boilerplate.find()}
+    assert known == {f"feeds {url}" for url in urls}
+    assert run(freshet, "forget", urls[0], "--yes").code == 0
+    assert {row["_id"] for row in db.boilerplate.find()} == {f"feeds {urls[1]}"}
+    assert run(freshet, "forget", "feeds", "--yes").code == 0
+    assert db.boilerplate.count_documents({}) == 0
+
+
+def test_sources_that_learned_long_ago_are_forgotten(
+    stored: tuple[Db, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db, uri = stored
+    monkeypatch.setattr(boilerplate, "MAX_SOURCES", 5)
+
+    async def story() -> None:
+        async with index(uri, None) as (_, registry):
+            for n in range(12):
+                one = candidate(n, text(n), f"s{n}")
+                await claims.claim(registry, [one], NOW + timedelta(hours=n))
+
+    asyncio.run(story())
+    assert {row["_id"] for row in db.boilerplate.find()} == {f"s{n}" for n in range(7, 12)}

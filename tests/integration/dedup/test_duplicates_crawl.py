@@ -1,0 +1,241 @@
+"""Near-duplicates in a crawl: flagged as they are stored, kept, and out of the search index."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.claiming import edited, text
+from tests.integration.feeds.test_feed_crawl import crawl, post, rss, subscribe
+from tests.integration.harness import Db, Freshet, Pages
+
+DUPLICATES = "characters"
+
+pytestmark = pytest.mark.mongo
+FIRST, OTHER = text(1), text(2)
+FRAME = "<nav>Home Shop About Contact Imprint</nav>{}<footer>All rights reserved</footer>"
+
+
+def article(pages: Pages, name: str, words: str) -> None:
+    """Write an item page with a title and a main text in the site's frame."""
+    body = FRAME.format(f"<article><h1>{name}</h1><p>{words}</p></article>")
+    pages.file(f"item-{name}.html", f"<html><body>{body}</body></html>")
+
+
+def site(
+    freshet: Freshet, pages: Pages, *names: str, spider: str = "copies", **keys: object
+) -> Path:
+    """The wrapper of a site that lists these items."""
+    pages.list("list.html", [f"item-{name}.html" for name in names])
+    given: dict[str, object] = {
+        "start_urls": [f"{pages.url}/list.html"],
+        "item_pages": r"/item-\w+\.html$",
+    }
+    return freshet.wrapper(spider, **given | keys)
+
+
+def flags(db: Db) -> dict[str, str | None]:
+    """Whose duplicate each post is; what a search finds are the others."""
+    names = {row["_id"]: row["title"] for row in db.posts.find()}
+    found = {row["title"]: names.get(row.get("duplicate_of")) for row in db.posts.find()}
+    shown = {row["title"] for row in db.posts.find({"original": True})}
+    assert shown == {name for name, of in found.items() if of is None}
+    return found
+
+
+def test_a_copy_is_stored_with_its_flags_and_exported_with_them(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    article(pages, "a", FIRST)
+    wrapper = site(freshet, pages, "a")
+    freshet.crawl(wrapper)
+    article(pages, "b", edited(FIRST, 3))
+    article(pages, "c", OTHER)
+    site(freshet, pages, "a", "b", "c")
+    export = freshet.folder / "items.jsonl"
+
+    freshet.crawl(wrapper, "-O", export, hours=7)
+
+    assert flags(database) == {"a": None, "b": "a", "c": None}
+    exported = {row["title"]: row for row in map(json.loads, export.read_text().splitlines())}
+    key = f"copies {pages.url}/item-a.html"
+    assert (exported["b"]["duplicate_of"], "duplicate_of" in exported["c"]) == (key, False)
+    assert exported["b"]["similarity"] == pytest.approx(0.9, abs=0.09)
+
+
+def test_an_edited_copy_is_compared_again(freshet: Freshet, database: Db, pages: Pages) -> None:
+    article(pages, "a", FIRST)
+    article(pages, "b", edited(FIRST, 3))
+    wrapper = site(freshet, pages, "a", "b")
+    freshet.crawl(wrapper)
+    assert sorted(filter(None, flags(database).values())) in (["a"], ["b"])
+
+    article(pages, "b", OTHER)
+    freshet.crawl(wrapper, "-a", "full=1", hours=1)
+    assert flags(database) == {"a": None, "b": None}
+
+    article(pages, "b", edited(FIRST, 1))
+    freshet.crawl(wrapper, "-a", "full=1", hours=2)
+    assert list(flags(database).values()).count(None) == 1
+
+
+def test_forgetting_an_original_elects_its_copy(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    article(pages, "a", FIRST)
+    wrapper = site(freshet, pages, "a")
+    freshet.crawl(wrapper)
+    article(pages, "b", edited(FIRST, 3))
+    site(freshet, pages, "a", "b")
+    freshet.crawl(wrapper, hours=7)
+    assert flags(database) == {"a": None, "b": "a"}
+    assert freshet("forget", f"{pages.url}/item-a.html", "--yes").code == 0
+    assert flags(database) == {"b": None}
+
+
+def test_different_posts_in_one_frame_are_no_duplicates(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    for number in range(12):
+        article(pages, f"p{number}", text(number, words=20 + 10 * number))
+    wrapper = site(freshet, pages, *(f"p{number}" for number in range(12)))
+    freshet.crawl(wrapper)
+    assert set(flags(database).values()) == {None}
+
+
+def test_posts_of_feeds_are_compared_by_date_and_across_spiders(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    subscribe(db, uri, f"{pages.url}/one.xml", f"{pages.url}/two.xml")
+    pages.file("one.xml", rss(post("late", FIRST, ago_hours=2)))
+    pages.file("two.xml", rss(post("early", edited(FIRST, 2), ago_hours=5), post("own", OTHER)))
+    crawl(freshet)
+    assert flags(db) == {"late": "early", "early": None, "own": None}
+
+    article(pages, "page", edited(FIRST, 4))
+    freshet.crawl(site(freshet, pages, "page"))
+    assert flags(db)["page"] == "early"
+
+    assert freshet("feeds", "remove", f"{pages.url}/two.xml", "--yes").code == 0
+    assert flags(db) == {"late": None, "page": "late"}
+
+
+def test_headlines_without_text_are_told_apart_by_their_titles(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    subscribe(db, uri, f"{pages.url}/links.xml")
+    titles = ("Rust without allocations", "The history of tea", "Comments considered harmful")
+    pages.file("links.xml", rss(*(post(title, "Comments") for title in titles)))
+    crawl(freshet)
+    assert flags(db) == dict.fromkeys(titles)
+
+
+def test_records_of_few_words_are_duplicates_where_they_are_the_same(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    names = {"a": "It", "b": "Us", "c": "It"}
+    for name, title in names.items():
+        pages.file(f"item-{name}.html", f"<h1>{title}</h1><p>In stock (22 available)</p>")
+    fields = {"title": "h1", "stock": "p"}
+    freshet.crawl(site(freshet, pages, *names, fields=fields))
+    assert database.posts.count_documents({"original": True}) == 2
+    assert database.posts.count_documents({"title": "Us", "original": True}) == 1
+
+
+WIDGET = """<div class="card card-body shadow-sm" data-widget="product-description-panel-v2"
+  data-tracking="view:item click:add-to-basket scroll:reviews" style="margin:0;padding:0 12px">
+  <header class="card-header d-flex justify-content-between align-items-center"></header>{}
+  <script>window.dataLayer.push({{event: "item view", currency: "EUR", list: "search results"}})
+  </script></div>"""
+
+
+def test_html_fields_are_compared_and_searched_by_their_text(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    texts = {"a": text(1, words=30), "b": text(2, words=30), "c": text(1, words=30)}
+    for name, words in texts.items():
+        body = WIDGET.format(f"<p>{words}</p>")
+        if name == "c":
+            body = f'<div class="other">{words.replace(" ", "</b> <b>", 5)}</div>'
+        pages.file(f"item-{name}.html", f"<h1><i>{name}</i></h1>{body}")
+    html = {
+        "title": {"css": "h1", "type": "html"},
+        "body": {"css": "div", "type": "html"},
+    }
+    freshet.crawl(site(freshet, pages, *texts, fields=html, duplicates=["body"]))
+    assert database.posts.count_documents({"original": True}) == 2
+    assert database.posts.count_documents({"title": "b", "original": True}) == 1
+    post = database.posts.find_one({"title": "b"})
+    assert post is not None
+    assert post["markup"] == ["title", "body"]
+    assert post["fields"]["body"].startswith("<div class=")
+
+    word = texts["b"].split()[0]
+    (found,) = json.loads(freshet("search", word, "--spider", "copies", "--json").out)
+    assert found["url"].endswith("item-b.html")
+    assert "<" not in found["snippet"]
+    for unseen in ("tracking", "card", "dataLayer"):
+        assert freshet("search", unseen, "--json").out.strip() == "[]"
+
+    assert freshet("duplicates", "rebuild", FRESHET_DUPLICATES=DUPLICATES).code == 0
+    assert database.posts.count_documents({"original": True}) == 2
+
+
+def test_a_wrapper_says_what_is_compared_or_that_nothing_is(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    for name in ("a", "b"):
+        pages.file(f"item-{name}.html", f"<h1>{name}</h1><p>{FIRST}</p><i>{text(ord(name))}</i>")
+    fields = {"title": "h1", "body": "p", "note": "i"}
+    freshet.crawl(site(freshet, pages, "a", "b", fields=fields, duplicates=["note"]))
+    assert set(flags(database).values()) == {None}
+    assert database.posts.find_one()["compare"] == ["note"]
+
+    freshet.crawl(site(freshet, pages, "a", "b", fields=fields, duplicates=["body"], spider="x"))
+    assert database.posts.count_documents({"spider": "x", "original": True}) == 1
+
+    freshet.crawl(site(freshet, pages, "a", "b", fields=fields, duplicates=False, spider="y"))
+    assert database.posts.count_documents({"spider": "y", "original": True}) == 2
+
+
+def test_another_scheme_than_the_stored_one_is_refused(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    article(pages, "a", FIRST)
+    wrapper = site(freshet, pages, "a")
+    freshet.crawl(wrapper)
+    words = ("crawl", "site", "-a", f"wrapper={wrapper}")
+    result = freshet(*words, hours=7, FRESHET_DUPLICATES="words")
+    assert result.code == 1
+    (line,) = [line for line in result.err.splitlines() if "] ERROR:" in line]
+    assert "characters-1" in line
+    assert "words-1" in line
+    assert "scrapy duplicates rebuild" in line
+    assert freshet(*words, hours=7, FRESHET_DUPLICATES="off").code == 0
+
+
+def test_claims_in_redis_are_taken_from_mongodb_where_redis_lost_them(
+    freshet: Freshet, database: Db, pages: Pages, redis: str
+) -> None:
+    article(pages, "a", FIRST)
+    wrapper = site(freshet, pages, "a")
+    freshet.crawl(wrapper, REDIS_URL=redis)
+    assert "bands" not in database.signatures.find_one()
+    database.client.admin.command("ping")
+    _lose(redis)
+    article(pages, "b", edited(FIRST, 2))
+    site(freshet, pages, "a", "b")
+    freshet.crawl(wrapper, hours=7, REDIS_URL=redis)
+    assert flags(database) == {"a": None, "b": "a"}
+
+
+def _lose(url: str) -> None:
+    import redis
+
+    with redis.Redis.from_url(url) as client:
+        for key in client.scan_iter("{freshet:*"):
+            client.delete(key)

@@ -1,0 +1,382 @@
+"""A page and the posts that feeds have of its URL are one item with several sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.claiming import edited, text
+from tests.integration.dedup.test_duplicates_crawl import article, site
+from tests.integration.feeds.test_feed_crawl import crawl, post, rss, subscribe
+from tests.integration.harness import Db, Freshet, Pages, Row
+from tests.integration.inside import in_json, run
+
+DUPLICATES = "characters"
+
+pytestmark = pytest.mark.mongo
+NAMES = ("a", "b", "c")
+WORDS = {name: f"{name}word {text(number)}" for number, name in enumerate(NAMES)}
+FULL = WORDS
+EXCERPT = {name: " ".join(words.split()[:12]) for name, words in WORDS.items()}
+OTHER = {name: f"{name}word {text(100 + number, 40)}" for number, name in enumerate(NAMES)}
+Texts = dict[str, str]
+
+
+def shown(pages: Pages, name: str) -> str:
+    return f"{pages.url}/item-{name}.html"
+
+
+def feed(pages: Pages, texts: Texts, name: str = "feed.xml") -> str:
+    """Write a feed with the posts of these items; its URL."""
+    items = (post(item, words, shown(pages, item)) for item, words in texts.items())
+    pages.file(name, rss(*items))
+    return f"{pages.url}/{name}"
+
+
+def blog(freshet: Freshet, pages: Pages) -> Path:
+    """Write the pages of a blog; its wrapper."""
+    for name, words in WORDS.items():
+        article(pages, name, words)
+    return site(freshet, pages, *NAMES, spider="blog")
+
+
+def hits(freshet: Freshet, *args: object) -> list[Row]:
+    found = run(freshet, "search", *args, "--json")
+    rows: list[Row] = [] if found.code else list[Any](in_json(freshet, "search", *args))
+    return rows
+
+
+def sources(row: Row) -> list[str]:
+    return sorted(one["spider"] for one in row["sources"])
+
+
+def items(db: Db) -> dict[str, list[str]]:
+    """Which spiders' posts are sources of each item; no post is a copy of another."""
+    assert db.posts.count_documents({"duplicate_of": {"$exists": True}}) == 0
+    assert db.posts.count_documents({"original": {"$ne": True}}) == 0
+    found: dict[str, list[str]] = {}
+    for row in db.posts.find({}).sort("spider"):
+        found.setdefault(row["item"].rpartition("/")[2], []).append(row["spider"])
+    return found
+
+
+def flags(db: Db) -> dict[str, tuple[Any, ...]]:
+    """What stands on each post; clusters, which get new ids, by the posts that are in them."""
+    rows = list(db.posts.find())
+    members: dict[Any, list[str]] = {}
+    for row in rows:
+        members.setdefault(row.get("cluster"), []).append(row["_id"])
+    return {
+        row["_id"]: (
+            row["original"],
+            row.get("duplicate_of"),
+            row.get("item"),
+            sorted(members[row["cluster"]]) if "cluster" in row else None,
+        )
+        for row in rows
+    }
+
+
+Crawls = Callable[[str], None]
+
+
+@pytest.mark.parametrize("first", ["page", "feed"])
+@pytest.mark.parametrize("texts", [FULL, EXCERPT, OTHER], ids=["full", "excerpt", "other"])
+def test_a_page_and_its_own_feeds_post_are_one_item(
+    first: str, texts: Texts, freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    wrapper, url = blog(freshet, pages), feed(pages, texts)
+    subscribe(db, uri, url)
+    order = ("page", "feed") if first == "page" else ("feed", "page")
+    for step in order:
+        crawl(freshet) if step == "feed" else freshet.crawl(wrapper)
+
+    assert items(db) == {f"item-{name}.html": ["blog", "feeds"] for name in NAMES}
+    for name in NAMES:
+        (found,) = hits(freshet, f"{name}word")
+        assert (sources(found), found["copies"]) == (["blog", "feeds"], 0)
+        assert found["id"] == f"blog {shown(pages, name)}"
+    for spider in ("blog", "feeds"):
+        assert (
+            len(hits(freshet, *(f"{name}word" for name in NAMES), "--any", "--spider", spider)) == 3
+        )
+    assert (
+        in_json(freshet, "duplicates")["clusters"],
+        in_json(freshet, "duplicates")["copies"],
+    ) == (0, 0)
+
+    page = in_json(freshet, "history", shown(pages, "a"))
+    assert (page["spider"], len(page["visits"])) == ("blog", 1)
+    assert [one["feed"] for one in page["sources"]] == [url]
+    https = shown(pages, "a").replace("http:", "https:")
+    assert in_json(freshet, "history", https)["visits"] == page["visits"]
+    of_feed = in_json(freshet, "history", shown(pages, "a"), "--source", url)
+    assert of_feed["post"]["guid"] == "a"
+    wrong = run(freshet, "history", shown(pages, "a"), "--source", "https://x.example/feed")
+    assert (wrong.code, url in wrong.complaint) == (1, True)
+
+    before = flags(db)
+    assert run(freshet, "duplicates", "rebuild").code == 0
+    assert flags(db) == before
+
+
+def test_the_source_with_most_text_is_shown_and_all_are_named(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    article(pages, "a", "aword in short")
+    freshet.crawl(site(freshet, pages, "a", spider="blog"))
+    url = feed(pages, {"a": FULL["a"]})
+    subscribe(db, uri, url)
+    crawl(freshet)
+    (found,) = hits(freshet, "aword")
+    assert (found["spider"], sources(found)) == ("feeds", ["blog", "feeds"])
+    assert found["date"] == found["published"] is not None
+    printed = run(freshet, "search", "aword").out
+    assert f"sources: blog, feeds ({url})" in printed
+    (found,) = hits(freshet, "short")
+    assert found["spider"] == "blog"
+
+
+def test_copies_of_an_item_are_copies_of_all_its_sources(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    wrapper, url = blog(freshet, pages), feed(pages, FULL)
+    subscribe(db, uri, url)
+    crawl(freshet)
+    freshet.crawl(wrapper)
+    article(pages, "copy", edited(FULL["a"], 3))
+    freshet.crawl(site(freshet, pages, "copy", spider="copies"))
+
+    (copied,) = db.posts.find({"duplicate_of": {"$exists": True}})
+    assert copied["spider"] == "copies"
+    (found,) = hits(freshet, "aword")
+    assert (sources(found), found["copies"]) == (["blog", "feeds"], 1)
+    (found,) = hits(freshet, "aword", "--spider", "copies", "--all")
+    assert [one["spider"] for one in found["hidden"]] == ["copies"]
+    listed = in_json(freshet, "duplicates")
+    assert (listed["clusters"], listed["copies"]) == (1, 1)
+    (cluster,) = listed["shown"]
+    told = in_json(freshet, "duplicates", "--cluster", cluster["cluster"])
+    assert [one["spider"] for one in told["members"]] == ["copies"]
+    assert len(told["sources"]) == 1
+    both = in_json(freshet, "duplicates", "explain", shown(pages, "a"), copied["url"])
+    assert (both["duplicates"], both["a"]["id"]) == (True, f"blog {shown(pages, 'a')}")
+    same = in_json(freshet, "duplicates", "explain", both["a"]["id"], f"feeds {url} a")
+    assert (same["duplicates"], same["same_item"]) == (False, True)
+
+    before = flags(db)
+    assert run(freshet, "duplicates", "rebuild").code == 0
+    assert flags(db) == before
+    # What was compared with a source that goes is compared with the one that is left.
+    assert freshet("feeds", "remove", url, "--yes").code == 0
+    assert {row["spider"] for row in db.posts.find({"original": True})} == {"blog"}
+    assert db.posts.find_one({"spider": "copies"})["duplicate_of"] == f"blog {shown(pages, 'a')}"
+
+
+def test_several_feeds_with_one_link_are_one_item(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    feeds = [feed(pages, FULL), feed(pages, {"a": EXCERPT["a"]}, "planet.xml")]
+    tagged = f"{shown(pages, 'a')}?utm_source=rss".replace("http://", "https://")
+    pages.file("tagged.xml", rss(post("t", FULL["a"], tagged)))
+    subscribe(db, uri, *feeds, f"{pages.url}/tagged.xml")
+    crawl(freshet)
+    (found,) = hits(freshet, "aword")
+    assert (len(found["sources"]), found["copies"]) == (3, 0)
+    assert items(db)["item-a.html"] == ["feeds"] * 3
+
+
+def test_posts_of_one_feed_with_one_link_are_items_of_their_own(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    article(pages, "changes", f"same {text(50)}")
+    freshet.crawl(site(freshet, pages, "changes", spider="blog"))
+    link = shown(pages, "changes")
+    subscribe(db, uri, f"{pages.url}/all.xml", f"{pages.url}/one.xml")
+    pages.file(
+        "all.xml", rss(*(post(f"v{n}", f"same {text(n)}", f"{link}#v{n}") for n in range(3)))
+    )
+    known = post("known", text(30))
+
+    def only(name: str, words: str) -> None:
+        """The feed's only post with the link; another one shows that it is the same feed."""
+        pages.file("one.xml", rss(known, post(name, f"same {words}", link)))
+
+    only("w0", text(10))
+    crawl(freshet)
+    # Until another one comes, the only post of a feed with this link is taken for it.
+    of_link = {"item": {"$regex": "item-changes"}}
+    assert sorted(row["spider"] for row in db.posts.find(of_link)) == ["blog", "feeds"]
+    for n in range(1, 4):
+        only(f"w{n}", text(10 + n))
+        crawl(freshet, hours=24 * n)
+        assert [row["spider"] for row in db.posts.find(of_link)] == ["blog"]
+    assert len(hits(freshet, "same")) == 8
+    only("w3", f"{text(13)} edited")
+    crawl(freshet, hours=24 * 5)
+    assert [row["spider"] for row in db.posts.find(of_link)] == ["blog"]
+    # However many share it, a few are kept to tell.
+    witnesses = {"url": link, "feed": f"{pages.url}/one.xml", "link": {"$exists": True}}
+    assert db.posts.count_documents(witnesses) == 2
+
+
+def test_a_shared_link_lets_go_of_a_post_in_its_cluster(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    article(pages, "a", FULL["a"])
+    freshet.crawl(site(freshet, pages, "a", spider="blog"))
+    subscribe(db, uri, feed(pages, {"a": FULL["a"]}))
+    crawl(freshet)
+    assert items(db) == {"item-a.html": ["blog", "feeds"]}
+    again = (post(name, FULL[words], shown(pages, "a")) for name, words in (("n", "b"), ("a", "a")))
+    pages.file("feed.xml", rss(*again))
+    crawl(freshet, hours=24)
+    (copied,) = db.posts.find({"duplicate_of": {"$exists": True}})
+    assert {copied["_id"], copied["duplicate_of"]} == {
+        f"blog {shown(pages, 'a')}", f"feeds {pages.url}/feed.xml a",
+    }  # fmt: skip
+    before = flags(db)
+    assert run(freshet, "duplicates", "rebuild").code == 0
+    assert flags(db) == before
+
+
+def test_links_to_lists_feeds_and_home_pages_are_no_items(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    freshet.crawl(blog(freshet, pages))
+    links = (
+        f"{pages.url}/list.html",
+        f"{pages.url}/other.xml",
+        f"{pages.url}/",
+        f"{pages.url}/home",
+    )
+    for n, link in enumerate(links):
+        home = f"<link>{pages.url}/home</link>"
+        pages.file(f"feed{n}.xml", rss(post(f"p{n}", text(n), link), channel=home))
+    subscribe(
+        db, uri, *(f"{pages.url}/feed{n}.xml" for n in range(len(links))), f"{pages.url}/other.xml"
+    )
+    pages.file("other.xml", rss())
+    crawl(freshet)
+    assert db.posts.count_documents({"spider": "feeds"}) == len(links)
+    assert db.posts.count_documents({"spider": "feeds", "item": {"$exists": True}}) == 0
+    told = in_json(freshet, "duplicates", "explain", links[2], links[3])
+    assert (told["a"]["url"], told["b"]["url"]) == (links[2], links[3])
+
+
+@pytest.mark.parametrize("first", ["page", "feed"])
+@pytest.mark.parametrize("slash", ["", "/"])
+@pytest.mark.parametrize("listed", [["/item/a"], ["/item/a/", "/item/a"]], ids=["one", "alias"])
+def test_a_link_that_redirects_is_the_item_that_it_leads_to(
+    first: str,
+    listed: list[str],
+    slash: str,
+    freshet: Freshet,
+    stored: tuple[Db, str],
+    pages: Pages,
+) -> None:
+    db, uri = stored
+    pages.list("list.html", listed)
+    pages.file("item/a/index.html", f"<h1>aword</h1><p>{FULL['a']}</p>")
+    wrapper = freshet.wrapper(
+        "blog", start_urls=[f"{pages.url}/list.html"], item_pages=r"/item/\w+/?$",
+        fields={"title": "h1"},
+    )  # fmt: skip
+    pages.file("feed.xml", rss(post("a", FULL["a"], f"{pages.url}/item/a{slash}")))
+    subscribe(db, uri, f"{pages.url}/feed.xml")
+    for step in ("page", "feed") if first == "page" else ("feed", "page"):
+        crawl(freshet) if step == "feed" else freshet.crawl(wrapper)
+    (found,) = hits(freshet, "aword")
+    assert sources(found) == ["blog", "feeds"]
+    numbers = {row["post"]: row.get("item") for row in db.signatures.find()}
+    assert len(set(numbers.values())) == 1
+
+
+@pytest.mark.parametrize("first", ["page", "feed"])
+def test_a_followed_post_is_an_item_with_the_page_of_another_spider(
+    first: str, freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    wrapper, url = blog(freshet, pages), feed(pages, EXCERPT)
+    subscribe(db, uri, url)
+    for step in ("page", "feed") if first == "page" else ("feed", "page"):
+        crawl(freshet, "-a", "follow=1") if step == "feed" else freshet.crawl(wrapper)
+    assert db.posts.count_documents({"page": {"$exists": True}}) == 3
+    assert items(db) == {f"item-{name}.html": ["blog", "feeds"] for name in NAMES}
+    (found,) = hits(freshet, "aword")
+    assert found["copies"] == 0
+    assert in_json(freshet, "history", shown(pages, "a"))["spider"] == "blog"
+
+
+def test_pages_that_all_redirect_to_one_are_as_many_items(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    """A page that asks for consent must not make one item of a feed's posts."""
+    db, uri = stored
+    pages.file("consent/index.html", f"<p>{text(70)}</p>")
+    for name in NAMES:
+        (pages.home / name).symlink_to(pages.home / "consent")
+    links = {name: f"{pages.url}/{name}" for name in NAMES}
+    pages.file("feed.xml", rss(*(post(name, FULL[name], link) for name, link in links.items())))
+    subscribe(db, uri, f"{pages.url}/feed.xml")
+    crawl(freshet, "-a", "follow=1")
+    assert len(db.posts.distinct("item")) == 3
+
+
+def test_a_source_stands_on_its_own_when_the_other_goes(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    wrapper, url = blog(freshet, pages), feed(pages, FULL)
+    subscribe(db, uri, url)
+    freshet.crawl(wrapper)
+    crawl(freshet)
+    assert run(freshet, "forget", "blog", "--yes").code == 0
+    assert items(db) == {f"item-{name}.html": ["feeds"] for name in NAMES}
+    (found,) = hits(freshet, "aword")
+    assert sources(found) == ["feeds"]
+    assert in_json(freshet, "history", shown(pages, "a"))["post"]["feed"] == url
+
+    freshet.crawl(wrapper, hours=1)
+    assert items(db)["item-a.html"] == ["blog", "feeds"]
+    assert run(freshet, "feeds", "remove", url, "--yes").code == 0
+    assert items(db) == {f"item-{name}.html": ["blog"] for name in NAMES}
+    assert sources(hits(freshet, "aword")[0]) == ["blog"]
+
+
+def test_forgetting_a_url_forgets_all_sources_of_it(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    freshet.crawl(blog(freshet, pages))
+    tagged = f"{shown(pages, 'a')}?utm_source=rss"
+    pages.file("feed.xml", rss(post("a", FULL["a"], tagged), post("b", FULL["b"])))
+    subscribe(db, uri, f"{pages.url}/feed.xml")
+    crawl(freshet)
+    assert in_json(freshet, "forget", shown(pages, "a"), "--yes")["posts"] == 2
+    assert hits(freshet, "aword") == []
+    assert len(hits(freshet, "bword")) == 1
+    assert db.versions.count_documents({"target": {"$regex": " a$|item-a"}}) == 0
+    assert db.signatures.count_documents({"post": {"$regex": " a$|item-a"}}) == 0
+
+
+def test_sources_are_one_item_without_comparing_texts_too(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    off = {"FRESHET_DUPLICATES": "off"}
+    subscribe(db, uri, feed(pages, FULL))
+    freshet.crawl(blog(freshet, pages), **off)
+    crawl(freshet, **off)
+    (found,) = hits(freshet, "aword")
+    assert sources(found) == ["blog", "feeds"]

@@ -1,0 +1,236 @@
+"""A site's headers and cookies reach its own hosts and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.certificates import certificate
+from tests.integration.feeds.test_feed_crawl import post, rss, subscribe
+from tests.integration.harness import Db, Freshet, target
+from tests.integration.recording import Recorder
+
+pytestmark = pytest.mark.mongo
+SECRETS = {
+    "headers": {"X-Api-Key": "${KEY}", "Authorization": "Bearer ${KEY}", "User-Agent": "own/1"},
+    "cookies": {"session": "${KEY}"},
+}
+ENV = {"KEY": "s3cret-k3y", "FRESHET_PRIVATE_ADDRESSES": 1}
+PAGE = "<h1>A page</h1>"
+
+
+@pytest.fixture
+def own() -> Iterator[Recorder]:
+    with Recorder() as server:
+        yield server
+
+
+@pytest.fixture
+def other() -> Iterator[Recorder]:
+    with Recorder() as server:
+        yield server
+
+
+def site(freshet: Freshet, server: Recorder, **more: Any) -> Path:
+    keys: dict[str, Any] = {
+        "start_urls": [f"{server.url}/list"],
+        "list_pages": r"/list|sitemap",
+        "item_pages": r"/item",
+        "fields": {"title": "h1"},
+    }
+    return freshet.wrapper("shop", **keys | SECRETS | more)
+
+
+def carries(headers: dict[str, str]) -> bool:
+    """Whether a request has all of the site's headers and cookies; False: it has none of them."""
+    whole = (
+        headers.get("x-api-key") == ENV["KEY"],
+        headers.get("authorization") == f"Bearer {ENV['KEY']}",
+        headers.get("cookie") == f"session={ENV['KEY']}",
+        headers.get("user-agent") == "own/1",
+    )
+    if not all(whole):
+        assert not any(whole), headers
+        assert str(ENV["KEY"]) not in str(headers)
+        assert headers["user-agent"].startswith("Freshet/")
+    return all(whole)
+
+
+def assert_ignorant(server: Recorder) -> None:
+    """No request that came, for robots.txt either, has a secret or a foreign Referer."""
+    assert server.asked
+    for _, headers in server.asked:
+        assert not carries(headers)
+        assert headers.get("referer", server.url).startswith(server.url)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_to_another_host_carries_none(
+    freshet: Freshet, own: Recorder, other: Recorder, status: int
+) -> None:
+    own.answers["/list?key=in-the-query"] = (status, f"{other.url}/item")
+    other.answers["/item"] = PAGE
+    start = [f"{own.url}/list?key=in-the-query"]
+    freshet.crawl(site(freshet, own, start_urls=start), code=1, **ENV)
+    assert carries(own.headers("/list?key=in-the-query"))
+    assert other.headers("/item")
+    assert_ignorant(other)
+
+
+def test_a_chain_of_redirects_that_comes_back_carries_them_at_home_only(
+    freshet: Freshet, own: Recorder, other: Recorder
+) -> None:
+    own.answers |= {"/list": (302, "/list/2"), "/list/2": (307, f"{other.url}/a"), "/list/3": PAGE}
+    other.answers |= {"/a": (301, "/b"), "/b": (302, f"{own.url}/list/3")}
+    other.extra["/a"] = {"Set-Cookie": "theirs=1"}
+    freshet.crawl(site(freshet, own), code=1, **ENV)
+    assert all(carries(own.headers(path)) for path in ("/list", "/list/2", "/list/3"))
+    assert other.headers("/b")["cookie"] == "theirs=1"
+    assert_ignorant(other)
+
+
+def test_a_refresh_to_another_host_carries_none(
+    freshet: Freshet, own: Recorder, other: Recorder
+) -> None:
+    own.answers["/list"] = f'<meta http-equiv="refresh" content="0; url={other.url}/item">'
+    other.answers["/item"] = PAGE
+    freshet.crawl(site(freshet, own), code=1, **ENV)
+    assert_ignorant(other)
+
+
+def test_links_and_sitemaps_carry_none_to_another_port(
+    freshet: Freshet, own: Recorder, other: Recorder
+) -> None:
+    head = "<?xml version='1.0'?><urlset xmlns='http://www.sitemaps.org/schemas/sitemap/0.9'>"
+    own.answers["/list"] = f'<a href="{other.url}/item-a">a</a> <a href="/sitemap.xml">s</a>'
+    own.answers["/sitemap.xml"] = f"{head}<url><loc>{other.url}/item-b</loc></url></urlset>"
+    other.answers |= {"/item-a": PAGE, "/item-b": PAGE}
+    freshet.crawl(site(freshet, own), **ENV)
+    assert carries(own.headers("/list"))
+    assert carries(own.headers("/sitemap.xml"))
+    assert other.headers("/item-a")
+    assert other.headers("/item-b")
+    assert_ignorant(other)
+
+
+def test_robots_txt_carries_no_headers_and_none_of_them_where_it_redirects(
+    freshet: Freshet, own: Recorder, other: Recorder
+) -> None:
+    own.answers |= {"/list": PAGE, "/robots.txt": (302, f"{other.url}/robots.txt")}
+    freshet.crawl(site(freshet, own), code=1, **ENV)
+    assert "x-api-key" not in own.headers("/robots.txt")
+    assert_ignorant(other)
+
+
+def test_cells_on_other_hosts_carry_none(freshet: Freshet, own: Recorder, other: Recorder) -> None:
+    own.answers |= {"/list": PAGE, "/rate": PAGE}
+    other.answers["/rate"] = PAGE
+    cells = {
+        "near": {"url": f"{own.url}/rate", "css": "h1"},
+        "far": {"url": f"{other.url}/rate", "css": "h1"},
+    }
+    freshet.crawl(site(freshet, own, cells=cells), code=1, **ENV)
+    assert carries(own.headers("/rate"))
+    assert_ignorant(other)
+
+
+def test_cells_alone_carry_them_to_the_hosts_of_the_cells(
+    freshet: Freshet, own: Recorder, other: Recorder
+) -> None:
+    own.answers["/rate"] = (302, f"{other.url}/rate")
+    other.answers["/rate"] = PAGE
+    keys = {"cells": {"near": {"url": f"{own.url}/rate", "css": "h1"}}}
+    path = freshet.wrapper("rates", **keys | SECRETS)
+    result = freshet("crawl", "cells", "-a", f"file={path}", **ENV)
+    assert result.code == 0, result.err
+    assert carries(own.headers("/rate"))
+    assert_ignorant(other)
+
+
+def test_from_https_to_http_goes_none(freshet: Freshet, tmp_path: Path) -> None:
+    with Recorder(certificate(tmp_path)) as secure, Recorder() as plain:
+        # The same name at the same port differs in its scheme only; behind a proxy both lead here.
+        secure.answers["/list"] = (302, plain.url + "/item")
+        plain.answers["/item"] = PAGE
+        freshet.crawl(site(freshet, secure, verify_tls=False), code=1, **ENV)
+        assert carries(secure.headers("/list"))
+        assert_ignorant(plain)
+
+
+def test_a_subdomain_and_a_proxy_get_none_of_a_site_s_secrets(
+    freshet: Freshet, own: Recorder
+) -> None:
+    proxy = own.url.replace("://", "://me:${KEY}@")
+    at_home, below = "http://shop.test/list", "http://evil.shop.test/item"
+    own.answers |= {at_home: (302, below), below: (302, "http://www.shop.test/list"),
+                    "http://www.shop.test/list": PAGE}  # fmt: skip
+    freshet.crawl(site(freshet, own, start_urls=[at_home], proxy=proxy), code=1, **ENV)
+    assert carries(own.headers(at_home))
+    assert carries(own.headers("http://www.shop.test/list"))
+    assert not carries(own.headers(below))
+    assert all(headers["proxy-authorization"] for _, headers in own.asked)
+
+
+def test_allowed_domains_are_own(freshet: Freshet, own: Recorder) -> None:
+    at_home, below = "http://shop.test/list", "http://items.shop.test/item"
+    own.answers |= {at_home: f'<a href="{below}">a</a>', below: PAGE}
+    more = {"start_urls": [at_home], "allowed_domains": ["shop.test"], "proxy": own.url}
+    freshet.crawl(site(freshet, own, **more), **ENV)
+    assert carries(own.headers(below))
+
+
+def test_posts_pages_carry_them_on_the_feed_s_host_only(
+    freshet: Freshet, stored: tuple[Db, str], own: Recorder, other: Recorder
+) -> None:
+    db, uri = stored
+    links = post("a", link=f"{own.url}/a"), post("b", link=f"{other.url}/b")
+    own.answers |= {"/feed": rss(*links), "/a": PAGE}
+    other.answers["/b"] = PAGE
+    subscribe(db, uri, f"{own.url}/feed")
+    wrapper = freshet.wrapper("feeds", **SECRETS)
+    words = ("crawl", "feeds", "-a", f"wrapper={wrapper}", "-a", "follow=1")
+    for _ in range(2):
+        result = freshet(*words, **ENV)
+        assert result.code == 0, result.err
+    assert carries(own.headers("/feed"))
+    assert carries(own.headers("/a"))
+    assert other.headers("/b")
+    assert_ignorant(other)
+
+
+def test_a_feed_that_moves_to_another_host_takes_none_with_it(
+    freshet: Freshet, stored: tuple[Db, str], own: Recorder, other: Recorder
+) -> None:
+    db, uri = stored
+    own.answers["/feed"] = (301, f"{other.url}/feed")
+    other.answers["/feed"] = rss(post("a"))
+    subscribe(db, uri, f"{own.url}/feed")
+    wrapper = freshet.wrapper("feeds", **SECRETS)
+    for visit in range(6):
+        result = freshet("crawl", "feeds", "-a", f"wrapper={wrapper}", hours=visit * 700, **ENV)
+        assert result.code == 0, result.err
+    assert len([path for path, _ in other.asked if path == "/feed"]) == 6
+    assert target(db, f"{own.url}/feed")["kind"] == "feed"
+    assert_ignorant(other)
+
+
+def test_a_password_in_a_start_url_is_refused_and_not_shown(freshet: Freshet) -> None:
+    wrapper = freshet.wrapper("x", start_urls=["http://me:pa55@a.test/"], item_pages="/item")
+    result = freshet.crawl(wrapper, code=1)
+    assert "a URL must not hold a user name or a password" in result.complaint
+    assert "pa55" not in result.err
+
+
+def test_a_typed_url_on_another_host_carries_none(
+    freshet: Freshet, own: Recorder, other: Recorder
+) -> None:
+    own.answers["/item"] = other.answers["/item"] = PAGE
+    wrapper = site(freshet, own)
+    words = ("--spider", "site", "-a", f"wrapper={wrapper}")
+    for server in (own, other):
+        assert freshet("fetch", f"{server.url}/item", *words, **ENV).code == 0
+    assert carries(own.headers("/item"))
+    assert_ignorant(other)

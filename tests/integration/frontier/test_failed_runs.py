@@ -1,0 +1,278 @@
+"""A run that failed says so: exit code 1, one line in the log, `failed` in `runs`."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.integration.harness import Db, Freshet, Pages, Result, outcomes
+from tests.integration.storage.test_refused_writes import refuse
+
+DUPLICATES = "characters"
+pytestmark = pytest.mark.mongo
+ITEMS = 12
+HEAD = """
+from scrapy import Request, signals
+from spiders.wrapper import WrapperSpider
+from crawler.frontier.session import Session
+
+class Shop(WrapperSpider):
+    name = "shop"
+    start_urls = ["{url}/list.html"]
+    item_pages = r"/item-\\d+\\.html$"
+    throttle = False
+    concurrency = 16
+"""
+# By what fails: the code, what is said of it, and whether the work of the run is done all the same.
+SPIDERS: dict[str, tuple[str, str, bool]] = {
+    "start": (
+        """
+    async def start(self):
+        raise LookupError("no start")
+        yield
+""",
+        "Error while reading start items and requests: LookupError: no start",
+        False,
+    ),
+    "start, later": (
+        """
+    async def start(self):
+        async for request in super().start():
+            yield request
+        raise LookupError("late in start")
+""",
+        "Error while reading start items and requests: LookupError: late in start",
+        True,
+    ),
+    "request": (
+        """
+    def request(self, target):
+        if "item-7" in target.url:
+            raise LookupError("no request")
+        return super().request(target)
+""",
+        "the run failed: LookupError: no request",
+        False,
+    ),
+    "callback of a page": (
+        """
+    def parse_target(self, response):
+        if "item-7" in response.url:
+            raise LookupError("no item")
+        return super().parse_target(response)
+""",
+        "item-7.html: LookupError: no item",
+        False,
+    ),
+    "callback of the spider's own": (
+        """
+    async def start(self):
+        yield Request("{url}/item-3.html", self.own, dont_filter=True)
+        async for request in super().start():
+            yield request
+
+    def own(self, response):
+        raise LookupError("own")
+""",
+        "the run failed: the spider raised LookupError",
+        True,
+    ),
+    "pipeline": (
+        """
+    custom_settings = {"ITEM_PIPELINES": {"MODULE.Pipeline": 50}}
+
+class Pipeline:
+    def process_item(self, item):
+        if "item-7" in item.target.url:
+            raise LookupError("no pipeline")
+        return item
+""",
+        "item-7.html: LookupError: no pipeline",
+        False,
+    ),
+    "pipeline's opening": (
+        """
+    custom_settings = {"ITEM_PIPELINES": {"MODULE.Pipeline": 50}}
+
+class Pipeline:
+    def open_spider(self):
+        raise LookupError("no opening")
+
+    def process_item(self, item):
+        return item
+""",
+        "",
+        False,
+    ),
+    "pipeline's closing": (
+        """
+    custom_settings = {"ITEM_PIPELINES": {"MODULE.Pipeline": 50}}
+
+class Pipeline:
+    def close_spider(self):
+        raise LookupError("no closing")
+
+    def process_item(self, item):
+        return item
+""",
+        "the run failed: Scraper close failure: LookupError: no closing",
+        True,
+    ),
+    "writer": (
+        """
+    custom_settings = {"EXTENSIONS": {"MODULE.Extension": 60}}
+
+def no_writer(batch, seconds):
+    raise LookupError("no writer")
+
+class Extension:
+    @classmethod
+    def from_crawler(cls, crawler):
+        self = cls()
+        self.crawler = crawler
+        crawler.signals.connect(self.begin, signals.engine_started)
+        return self
+
+    def begin(self):
+        Session.of(self.crawler).writer.on_stored = no_writer
+""",
+        "LookupError: no writer",
+        False,
+    ),
+    "an extension": (
+        """
+    custom_settings = {"EXTENSIONS": {"MODULE.Extension": 60}}
+
+class Extension:
+    @classmethod
+    def from_crawler(cls, crawler):
+        self = cls()
+        crawler.signals.connect(self.begin, signals.spider_opened)
+        return self
+
+    def begin(self, spider):
+        raise LookupError("no extension")
+""",
+        "LookupError: no extension",
+        True,
+    ),
+}
+
+
+@pytest.fixture
+def site(pages: Pages) -> Pages:
+    pages.list("list.html", [f"item-{i}.html" for i in range(ITEMS)])
+    for i in range(ITEMS):
+        pages.item(f"item-{i}.html", f"Item {i}")
+    return pages
+
+
+def crawl(
+    freshet: Freshet, site: Pages, more: str, *args: object, hours: float = 0, **env: object
+) -> Result:
+    """A run of a spider with a fault."""
+    module = "shops" if not more else f"shops{abs(hash(more))}"
+    code = (HEAD + more).replace("{url}", site.url).replace("MODULE", module)
+    (freshet.folder / f"{module}.py").write_text(code, encoding="utf-8")
+    words = ("crawl", "shop", "-s", f"SPIDER_MODULES={module}", *args)
+    return freshet(*words, hours=hours, PYTHONPATH=str(freshet.folder), **env)
+
+
+def has_failed(result: Result, db: Db, said: str) -> None:
+    assert result.code == 1, result.err
+    lines = [line for line in result.err.splitlines() if "[crawler.frontier.session] ERROR" in line]
+    assert len(lines) == 1, result.err
+    assert said in lines[0], result.err
+    run = db.runs.find_one(sort=[("started", -1)])
+    assert run is not None
+    assert run["reason"] == "failed"
+    assert said in run["error"]
+
+
+def is_mended(freshet: Freshet, site: Pages, db: Db, **env: object) -> None:
+    """The next run does what is left, and is well."""
+    good = crawl(freshet, site, "", "-a", "full=1", hours=1, **env)
+    assert good.code == 0, good.err
+    run = db.runs.find_one(sort=[("started", -1)])
+    assert run is not None
+    assert (run["reason"], "error" in run) == ("finished", False)
+    assert db.runs.count_documents({"finished": None}) == 0
+    assert db.runs.count_documents({"reason": "failed"}) == 1
+    assert db.posts.count_documents({}) == ITEMS
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.redis)])
+@pytest.mark.parametrize("fault", SPIDERS)
+def test_what_a_spider_raises_fails_the_run(
+    fault: str, workers: int, freshet: Freshet, database: Db, site: Pages,
+    request: pytest.FixtureRequest,
+) -> None:  # fmt: skip
+    code, said, is_done = SPIDERS[fault]
+    env = {"REDIS_URL": request.getfixturevalue("redis")} if workers > 1 else {}
+    result = crawl(freshet, site, code, **env)
+    if not said:
+        # Scrapy itself tells of it, before anything begins.
+        assert result.code == 1
+        assert "no opening" in result.err
+        return
+    has_failed(result, database, said)
+    if is_done:
+        assert outcomes(database)["new"] == ITEMS + 1
+    is_mended(freshet, site, database, **env)
+
+
+@pytest.mark.parametrize("collection", ["runs", "sites", "meta"])
+def test_a_database_that_refuses_fails_the_run(
+    collection: str, freshet: Freshet, database: Db, site: Pages
+) -> None:
+    """Nothing of these is a page's own."""
+    assert crawl(freshet, site, "").code == 0
+    site.item("item-0.html", "Item 0 changed")
+    if collection == "meta":
+        # A document that is not what it was written as.
+        database.meta.update_one({"_id": "duplicates"}, {"$unset": {"scheme": "", "keeper": ""}})
+    elif collection == "sites":
+        database.sites.delete_many({})
+        refuse(database, "sites", never=True)
+    else:
+        # The run can begin, and cannot end.
+        refuse(database, "runs", finished=None)
+    failed = crawl(freshet, site, "", "-a", "full=1", hours=1)
+    assert failed.code == 1, failed.err
+    assert sum("[crawler.frontier.session] ERROR" in line for line in failed.err.splitlines()) == 1
+
+
+def test_an_export_that_cannot_be_written_fails_the_run(
+    freshet: Freshet, database: Db, site: Pages
+) -> None:
+    (freshet.folder / "file").touch()
+    result = crawl(freshet, site, "", "-O", freshet.folder / "file" / "items.jsonl")
+    has_failed(result, database, "NotADirectoryError")
+
+
+@pytest.mark.redis
+def test_a_lease_loop_that_breaks_fails_the_run(
+    freshet: Freshet, database: Db, site: Pages, redis: str
+) -> None:
+    broken = """
+    def parse_target(self, response):
+        import redis
+        with redis.Redis.from_url("REDIS") as client:
+            for key in client.keys("{freshet:%s:shop}:*" % "DATABASE"):
+                client.set(key, "what stood here is gone")
+        return super().parse_target(response)
+""".replace("REDIS", redis).replace("DATABASE", database.name)
+    result = crawl(freshet, site, broken, REDIS_URL=redis)
+    assert result.code == 1, result.err
+    lines = [line for line in result.err.splitlines() if "[crawler.frontier.session] ERROR" in line]
+    assert len(lines) == 1, result.err
+    assert re.search("WRONGTYPE|Redis", lines[0])
+
+
+def test_the_traceback_is_in_the_log_for_who_asks(freshet: Freshet, site: Pages) -> None:
+    code = SPIDERS["request"][0]
+    quiet = crawl(freshet, site, code)
+    assert "Traceback" not in quiet.err
+    told = crawl(freshet, site, code, "--loglevel", "DEBUG", hours=1)
+    assert "Traceback" in told.err

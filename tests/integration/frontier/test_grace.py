@@ -1,0 +1,45 @@
+"""SIGTERM: what is under way gets its time, and no more; what is not answered by then stays due."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.frontier.test_workers import until
+from tests.integration.harness import Db, Freshet, Pages
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """URL of a server that accepts and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/"
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_page_that_is_not_answered_in_time_stays_due(
+    freshet: Freshet, database: Db, pages: Pages, silent: str, redis: str, shared: bool
+) -> None:
+    pages.list("/index", [])
+    starts = [f"{pages.url}/index", silent]
+    wrapper = freshet.wrapper("shop", start_urls=starts, item_pages="/item/", robots=False)
+    env = {"REDIS_URL": redis} if shared else {}
+    words = ("crawl", "site", "-a", f"wrapper={wrapper}")
+    crawl = freshet.start(*words, FRESHET_GRACE_SECONDS=1, **env)
+    until(lambda: database.visits.count_documents({}) == 1)
+    began = time.monotonic()
+    os.kill(crawl.pid, signal.SIGTERM)
+    said = crawl.communicate(timeout=60)[1]
+    assert crawl.returncode == 0, said
+    assert 0.8 < time.monotonic() - began < 20
+    assert "what is under way is given up" in said
+    assert database.visits.count_documents({}) == 1
+    (left,) = database.targets.find({"visited_at": None})
+    assert left["url"] == silent
+    (run,) = database.runs.find()
+    assert (run["reason"], run["counts"]["due"]) == ("shutdown", 1)

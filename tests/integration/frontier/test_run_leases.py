@@ -1,0 +1,166 @@
+"""One run of a spider at a time, wherever it runs: a lease in MongoDB."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.integration.forked import Process
+from tests.integration.frontier.test_workers import shop, until
+from tests.integration.harness import Db, Freshet, Pages, asked, visits
+from tests.integration.holding import holding
+
+FETCHED = 67
+SLOW = {"concurrency": 1, "delay_seconds": 0.02}
+
+
+def start(freshet: Freshet, wrapper: Path, machine: str, **env: object) -> Process:
+    """Start a crawl with a data folder of its own, as another machine has."""
+    words = ("crawl", "site", "-a", f"wrapper={wrapper}")
+    return freshet.start(*words, FRESHET_DATA_DIR=freshet.folder / machine, **env)
+
+
+def ended(process: Process, code: int = 0) -> str:
+    """The log of a crawl that ended with this code."""
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    return err
+
+
+def check_once(database: Db) -> None:
+    """Each page was visited, and logged once; nobody holds the lease any more."""
+    logged = Counter(row["target"] for row in visits(database))
+    assert (len(logged), set(logged.values())) == (FETCHED, {1})
+    assert database.targets.count_documents({"requested": 1}) == FETCHED
+    (lease,) = database.leases.find()
+    assert (lease["_id"], lease["holders"]) == ("crawl shop", [])
+
+
+@contextmanager
+def at_work(freshet: Freshet, database: Db, wrapper: Path, **env: object) -> Iterator[Process]:
+    """A crawl that has stored some pages, and has more to visit."""
+    process = start(freshet, wrapper, "first", **env)
+    until(lambda: database.visits.count_documents({}) > 20)
+    yield process
+
+
+def test_of_crawls_that_begin_together_one_runs(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    wrapper = shop(freshet, pages, 60, **SLOW)
+    crawls = [start(freshet, wrapper, f"machine-{n}") for n in range(4)]
+    said = [ended(crawl) for crawl in crawls]
+    busy = [log for log in said if "shop is already being crawled on " in log]
+    assert len(busy) == 3
+    assert set(asked(pages).values()) == {1}
+    assert database.runs.count_documents({}) == 1
+    check_once(database)
+
+
+def test_after_a_kill_the_next_run_of_this_machine_begins_immediately(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    wrapper = shop(freshet, pages, 60, **SLOW)
+    env = {"FRESHET_LEASE_SECONDS": 3600}
+    with at_work(freshet, database, wrapper, **env) as killed:
+        killed.kill()
+        # Its parent has not been told yet, as it is where cron starts the next one.
+        ended(start(freshet, wrapper, "second", **env))
+        killed.communicate()
+    check_once(database)
+
+
+def test_a_run_of_another_machine_is_taken_over_once_its_lease_has_ended(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    wrapper = shop(freshet, pages, 60)
+    with holding(freshet.env["MONGO_URI"], "crawl shop", elsewhere=True, seconds=4):
+        refused = ended(start(freshet, wrapper, "second"))
+        assert refused.startswith(
+            "scrapy crawl: shop is already being crawled on far (process 7) since "
+        )
+        assert not asked(pages)
+        time.sleep(4)
+        ended(start(freshet, wrapper, "second"))
+        check_once(database)
+
+
+def test_a_run_that_lost_its_lease_writes_nothing_more_and_fails_in_one_line(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    wrapper = shop(freshet, pages, 60, **SLOW)
+    env = {"FRESHET_LEASE_SECONDS": 1}
+    with at_work(freshet, database, wrapper, **env) as slept:
+        os.kill(slept.pid, signal.SIGSTOP)
+        time.sleep(1.2)
+        ended(start(freshet, wrapper, "second", **env))
+        os.kill(slept.pid, signal.SIGCONT)
+        log = ended(slept, code=1)
+    errors = [line for line in log.splitlines() if " ERROR: " in line]
+    assert len(errors) == 1, log
+    (said,) = errors
+    assert "crawl shop: this process was not heard of for 1 s, and another has taken over" in said
+    assert "Traceback" not in log
+    check_once(database)
+    assert sum(asked(pages).values()) < FETCHED + 20, "only what was under way is fetched again"
+
+
+def test_a_late_run_that_nobody_took_over_goes_on(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    wrapper = shop(freshet, pages, 60, **SLOW)
+    with at_work(freshet, database, wrapper, FRESHET_LEASE_SECONDS=1) as slept:
+        os.kill(slept.pid, signal.SIGSTOP)
+        time.sleep(2)
+        os.kill(slept.pid, signal.SIGCONT)
+        ended(slept)
+    check_once(database)
+    assert set(asked(pages).values()) == {1}
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("first_shares", [True, False])
+def test_runs_with_and_without_redis_exclude_each_other(
+    freshet: Freshet, database: Db, pages: Pages, redis: str, first_shares: bool
+) -> None:
+    wrapper = shop(freshet, pages, 60, **SLOW)
+    env = [{}, {"REDIS_URL": redis}]
+    with at_work(freshet, database, wrapper, **env[first_shares]) as first:
+        said = ended(start(freshet, wrapper, "second", **env[not first_shares]))
+        way = "nothing to do" if first_shares else "not shared, as it has no REDIS_URL"
+        assert said.startswith("scrapy crawl: shop is already being crawled on ")
+        assert said.endswith(f"{way}\n")
+        ended(first)
+    check_once(database)
+    assert set(asked(pages).values()) == {1}
+
+
+@pytest.mark.redis
+def test_workers_of_two_redis_servers_do_not_share_a_run(
+    freshet: Freshet, database: Db, pages: Pages, redis: str
+) -> None:
+    wrapper = shop(freshet, pages, 60)
+    with holding(freshet.env["MONGO_URI"], "crawl shop", elsewhere=True, shared="another"):
+        said = ended(start(freshet, wrapper, "second", REDIS_URL=redis))
+    assert said.splitlines()[-1].endswith("; that run is shared through another Redis")
+    assert not asked(pages)
+    assert database.runs.count_documents({}) == 0
+    ended(start(freshet, wrapper, "second", REDIS_URL=redis))
+    check_once(database)
+
+
+def test_the_doctor_names_the_holder(freshet: Freshet, database: Db, pages: Pages) -> None:
+    wrapper = shop(freshet, pages, 10)
+    ended(start(freshet, wrapper, "first"))
+    words = ("doctor", "--quick", "--spider", wrapper)
+    assert "last run shop" in freshet(*words).out
+    assert " running on far" not in freshet(*words).out
+    with holding(freshet.env["MONGO_URI"], "crawl shop", elsewhere=True):
+        assert "running on far (process 7) since " in freshet(*words, COLUMNS=300).out

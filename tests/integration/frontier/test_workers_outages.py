@@ -1,0 +1,77 @@
+"""Redis goes away in the middle of a shared pass: the pass waits, nothing is lost or repeated."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+
+import pytest
+
+from tests.integration.frontier.test_workers import ended, keys_in, shop, start, until
+from tests.integration.harness import Db, Freshet, Pages, asked, visits
+from tests.integration.redis_server import private_server, url_of
+
+ENV = {"FRESHET_LEASE_SECONDS": 1}
+FETCHED = 67
+
+
+def check(database: Db, pages: Pages, url: str, again: int) -> None:
+    """Each page is stored once; `again` may have been fetched twice."""
+    (run,) = database.runs.find()
+    assert (run["reason"], run["counts"]["visits"]) == ("finished", FETCHED)
+    assert set(Counter(row["target"] for row in visits(database)).values()) == {1}
+    assert len(asked(pages)) == database.visits.count_documents({}) == FETCHED
+    assert sum(asked(pages).values()) <= FETCHED + again
+    assert keys_in(url, database) == []
+
+
+@pytest.mark.soak
+def test_redis_is_killed_and_comes_back_with_its_append_only_file(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    wrapper = shop(freshet, pages, 60, concurrency=1, delay_seconds=0.05)
+    with private_server(appendonly="yes", appendfsync="everysec") as server:
+        workers = start(freshet, wrapper, url_of(server), 2, **ENV)
+        until(lambda: database.visits.count_documents({}) > 20)
+        server.terminate()
+        time.sleep(2)
+        server.start(60)
+        said = ended(workers)
+        assert all("unavailable, retrying" in log and "available again" in log for log in said)
+        check(database, pages, url_of(server), 0)
+
+
+@pytest.mark.soak
+def test_redis_says_nothing_for_longer_than_a_lease(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    wrapper = shop(freshet, pages, 60, concurrency=1, delay_seconds=0.05)
+    with private_server() as server:
+        workers = start(freshet, wrapper, url_of(server), 2, **ENV)
+        until(lambda: database.visits.count_documents({}) > 20)
+        assert server._process is not None
+        os.kill(server._process.pid, signal.SIGSTOP)
+        time.sleep(3)
+        os.kill(server._process.pid, signal.SIGCONT)
+        ended(workers)
+        check(database, pages, url_of(server), 0)
+
+
+@pytest.mark.soak
+def test_a_redis_that_forgot_the_pass_ends_it_and_the_next_one_goes_on(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    wrapper = shop(freshet, pages, 60, concurrency=1, delay_seconds=0.05)
+    with private_server(save="") as server:
+        (worker,) = start(freshet, wrapper, url_of(server), 1, **ENV)
+        until(lambda: database.visits.count_documents({}) > 20)
+        server.terminate()
+        server.start(60)
+        said = worker.communicate(timeout=60)[1]
+        assert worker.returncode == 1
+        assert "Redis lost it" in said
+        ended(start(freshet, wrapper, url_of(server), 1, **ENV))
+    assert database.visits.count_documents({}) == FETCHED
+    assert set(Counter(row["target"] for row in visits(database)).values()) == {1}

@@ -1,0 +1,170 @@
+"""Requests that a spider makes itself, feeds and cells in a shared pass."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import redis as driver
+
+from crawler.frontier.shared import MAX_LOGGED
+from tests.integration.frontier.test_workers import ended, keys_in, shop, start, until
+from tests.integration.harness import Db, Freshet, Pages, asked
+
+# Each item page names another with its details; `read_details` logs what it got.
+SPIDER = """
+from scrapy import Request
+from spiders.wrapper import WrapperSpider
+
+
+class Shop(WrapperSpider):
+    name = "shop"
+    start_urls = ["{url}/index"]
+    item_pages = "/item/"
+    fields = {{"title": "h1"}}
+    concurrency = 4
+    throttle = False
+
+    def parse_target(self, response):
+        yield from super().parse_target(response)
+        if "/item/" in response.url:
+            yield Request(
+                response.url.replace("item", "details"), self.read_details,
+                headers={{"Accept-Language": "it"}}, cb_kwargs={{"of": response.url}}, meta={meta},
+            )
+            yield Request("{url}/shared", self.read_details, cb_kwargs={{"of": "all"}})
+
+    def read_details(self, response, of):
+        assert response.request.headers.get("Accept-Language") == b"it" or of == "all"
+        self.logger.info("details of %s: %s", of, response.css("h1::text").get())
+"""
+# By what is in the meta of a request: those that were offered to all workers.
+SHARED = {"detailed": 40, "objects": 20, "steering": 20}
+
+
+@pytest.fixture
+def words(pages: Pages, tmp_path: Path) -> tuple[str, ...]:
+    """A spider that makes requests of its own."""
+    pages.list("/index", [f"/item/{n}" for n in range(20)])
+    pages.item("/shared", "Shared")
+    for n in range(20):
+        pages.item(f"/item/{n}", f"Item {n}")
+        pages.item(f"/details/{n}", f"Details {n}")
+    pages.item("/good", "Good")
+    metas = {"detailed": "{'dont_redirect': True}", "objects": "{'n': object()}"}
+    for module, meta in (metas | {"steering": "{'proxy': ''}"}).items():
+        spider = SPIDER.format(url=pages.url, meta=meta)
+        (tmp_path / f"{module}.py").write_text(spider, encoding="utf-8")
+    return ("crawl", "shop", "-s")
+
+
+@pytest.mark.parametrize("module", SHARED)
+def test_requests_of_a_spider_are_made_once_by_whoever_has_room(
+    freshet: Freshet, database: Db, pages: Pages, redis: str, words: tuple[str, ...],
+    tmp_path: Path, module: str,
+) -> None:  # fmt: skip
+    env = {"PYTHONPATH": tmp_path, "REDIS_URL": redis}
+    workers = [freshet.start(*words, f"SPIDER_MODULES={module}", **env) for _ in range(2)]
+    said = "".join(ended(workers))
+    found = asked(pages)
+    # What cannot leave a process, for an object or a proxy in its meta, stays with its worker.
+    assert sum(map(int, re.findall(r"'scheduler/enqueued/redis': (\d+)", said))) == SHARED[module]
+    assert found.pop("/shared") == 1
+    assert set(found.values()) == {1}
+    assert len(found) == 41
+    assert said.count("details of") == 21
+    assert database.visits.count_documents({}) == 21
+    assert keys_in(redis, database) == []
+
+
+def test_what_a_stranger_writes_into_the_queue_is_thrown_out(
+    freshet: Freshet, database: Db, pages: Pages, redis: str, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    evil = tmp_path / "evil"
+    good = {"url": f"{pages.url}/good", "callback": "read_details", "cb_kwargs": {"of": "all"}}
+    parts: list[dict[str, object]] = [
+        {"_class": "subprocess.Popen", "args": ["touch", str(evil)]},
+        {"url": f"file://{tmp_path}/detailed.py"},
+        {"url": "http://other.example/"},
+        {"callback": "no_such"},
+        {"callback": None},
+        {"callback": "begin", "cb_kwargs": {}},
+        {"callback": "parse_target", "cb_kwargs": {}},
+        {"errback": "begin"},
+        {"cb_kwargs": {}},
+        {"meta": {"proxy": "http://evil.example:8080"}},
+        {"meta": {"dont_obey_robotstxt": True}},
+        {"meta": {"max_retry_times": 10**9}},
+        {"headers": {"$pairs": [[{"$bytes": "Host"}, [{"$bytes": "evil"}]]]}},
+        {"headers": {"$pairs": [[{"$bytes": "Accept"}, [{"$bytes": "a\r\nX: b"}]]]}},
+        {"cookies": {"session": "evil"}},
+        {"method": "DELETE"},
+    ]
+    strange = [json.dumps(good | part).encode() for part in parts]
+    strange += [
+        b'{"url":' + b"[" * 100_000,
+        b'{"cb_kwargs":' + b'{"of":' * 100 + b"1" + b"}" * 101,
+        b'{"url": "' + b"x" * 1_000_000,
+        b'{"url": "\xff"}',
+    ]
+    env = {"PYTHONPATH": tmp_path, "REDIS_URL": redis}
+    more = ("SPIDER_MODULES=detailed", "-s", "DOWNLOAD_DELAY=0.1")
+    worker = freshet.start(*words, *more, **env)
+    with driver.Redis.from_url(redis) as client:
+        until(lambda: database.visits.count_documents({}) > 0)
+        base = f"{{freshet:{database.name}:shop}}:"
+        run = str(client.hget(f"{base}pass", "id"), "ascii")
+        for n, one in enumerate(strange):
+            name = b"evil \xff %d" % n
+            client.hset(f"{base}{run}:bodies", name, one)
+            client.zadd(f"{base}{run}:pending", {name: 0})
+        client.hset(f"{base}{run}:bodies", "good", json.dumps(good))
+        client.zadd(f"{base}{run}:pending", {"good": 0})
+        client.zadd(f"{base}{run}:pending", {"other http://127.0.0.1/": 0})
+    (said,) = ended([worker])
+    assert said.count("Redis holds what is no request of shop") == len(strange) == MAX_LOGGED
+    assert "more are not logged" in said
+    assert not evil.exists()
+    assert asked(pages)["/good"] == 1
+    assert database.visits.count_documents({}) == 21
+    assert database.runs.find_one({}, sort=[("started", -1)])["counts"].get("error", 0) == 0
+    assert keys_in(redis, database) == []
+
+
+def test_all_cells_of_a_page_are_read_by_one_worker_in_one_request(
+    freshet: Freshet, database: Db, pages: Pages, redis: str, tmp_path: Path
+) -> None:
+    for n in range(4):
+        pages.file(f"/page/{n}", "".join(f"<p id=c{k}>{k}</p>" for k in range(5)))
+    lines = ['name = "parts"', "throttle = false"]
+    for n in range(4):
+        for k in range(5):
+            lines += [f"[cells.c{n}{k}]", f'url = "{pages.url}/page/{n}"', f'css = "#c{k}"']
+    wrapper = tmp_path / "parts.toml"
+    wrapper.write_text("\n".join(lines), encoding="utf-8")
+    ended(start(freshet, wrapper, redis, 2))
+    assert set(asked(pages).values()) == {1}
+    assert database.visits.count_documents({}) == 20
+    assert database.visits.count_documents({"along": True}) == 16
+    (run,) = database.runs.find()
+    assert run["counts"]["visits"] == 20
+    assert keys_in(redis, database) == []
+
+
+def test_services_on_several_machines_share_passes_and_their_reports_add_up(
+    freshet: Freshet, database: Db, pages: Pages, redis: str, tmp_path: Path
+) -> None:
+    wrapper = shop(freshet, pages, 60, concurrency=2)
+    words = ("refresh", "run", wrapper, "--for", "6s", "--json")
+    services = [
+        freshet.start(*words, REDIS_URL=redis, FRESHET_DATA_DIR=tmp_path / f"machine{n}")
+        for n in range(2)
+    ]
+    done = [json.loads(service.communicate(timeout=60)[0]) for service in services]
+    assert set(asked(pages).values()) == {1}
+    assert sum(row["visits"] for one in done for row in one["spiders"]) == 67
+    assert sum(row["failed"] for one in done for row in one["spiders"]) == 0
+    assert sum(run["counts"]["visits"] for run in database.runs.find()) == 67
+    assert keys_in(redis, database) == []

@@ -1,0 +1,321 @@
+"""`scrapy doctor --deep`: whether the collections of a database agree, and what repairs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pymongo
+import pytest
+from bson import ObjectId
+
+from crawler.dedup.model import id_of
+from crawler.storage.invariants import Invariant
+from tests.conftest import Databases
+from tests.integration.claiming import edited, text
+from tests.integration.dedup.test_duplicates_crawl import article, site
+from tests.integration.feeds.test_feed_crawl import crawl, post, rss, subscribe
+from tests.integration.harness import Db, Freshet, Pages, Result, Row
+from tests.integration.inside import run
+from tests.integration.ops.test_doctor import findings
+
+DUPLICATES = "characters"
+MINUTE = timedelta(minutes=1)
+
+
+def deep(freshet: Freshet, *args: object, **env: object) -> dict[str, Row]:
+    """What is said of each invariant."""
+    words = ("doctor", "--quick", "--deep", "--json", *args)
+    done = run(freshet, *words, FRESHET_CONTACT="mailto:me@example.org", **env)
+    laws = {str(law) for law in Invariant}
+    return {one["check"]: one for one in findings(done) if one["check"] in laws}
+
+
+def broken(freshet: Freshet, *args: object, **env: object) -> dict[str, int]:
+    """How often which invariants do not hold."""
+    found = deep(freshet, *args, **env)
+    assert found.keys() == {str(law) for law in Invariant}
+    return {name: one["broken"] for name, one in found.items() if one["status"] != "ok"}
+
+
+def crawled(freshet: Freshet, pages: Pages, db: Db, uri: str, **env: object) -> Path:
+    """A site and a feed after two runs with changes: copies, an error, a page that is gone."""
+    for name, words in (("a", text(1)), ("b", edited(text(1), 3)), ("c", text(2)), ("d", text(3))):
+        article(pages, name, words)
+    wrapper = site(freshet, pages, "a", "b", "c", "d", "e")
+    pages.file("feed.xml", rss(post("x", text(5)), post("y", edited(text(5), 2))))
+    subscribe(db, uri, f"{pages.url}/feed.xml")
+    freshet.crawl(wrapper, **env)
+    crawl(freshet, **env)
+    article(pages, "c", edited(text(3), 2))
+    article(pages, "d", text(6))
+    pages.file("feed.xml", rss(post("x", text(7)), post("z", text(8))))
+    freshet.crawl(wrapper, hours=200, **env)
+    crawl(freshet, hours=200, **env)
+    return wrapper
+
+
+@pytest.mark.parametrize("home", ["mongodb", "redis"])
+def test_after_crawls_all_collections_agree(
+    request: pytest.FixtureRequest,
+    freshet: Freshet,
+    stored: tuple[Db, str],
+    pages: Pages,
+    home: str,
+) -> None:
+    env = {"REDIS_URL": request.getfixturevalue("redis")} if home == "redis" else {}
+    db, uri = stored
+    crawled(freshet, pages, db, uri, **env)
+    assert db.clusters.count_documents({}) >= 2
+    assert db.visits.count_documents({"outcome": "changed"}) >= 3
+    assert broken(freshet, **env) == {}
+    assert broken(freshet, "--repair", **env) == {}
+
+
+def test_nothing_is_said_of_visits_that_are_sums_of_days(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    crawled(freshet, pages, db, uri)
+    assert run(freshet, "prune", "--keep-days", 2, hours=220).code == 0
+    assert db.days.count_documents({}) > 0
+    assert broken(freshet) == {}
+    assert broken(freshet, "--repair") == {}
+
+
+@pytest.fixture(scope="module")
+def whole(databases: Databases, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A crawled database; nobody changes it."""
+    folder = tmp_path_factory.mktemp("whole")
+    with databases() as (db, uri), Pages() as pages:
+        env = {"MONGO_URI": uri, "FRESHET_DATA_DIR": folder / "d", "FRESHET_DUPLICATES": DUPLICATES}
+        with Freshet(folder, **env) as freshet:
+            crawled(freshet, pages, db, uri)
+            yield db
+
+
+def copy(source: Db, target: Db) -> None:
+    for name in source.list_collection_names():
+        if rows := list(source[name].find()):
+            target[name].insert_many(rows)
+
+
+def item(db: Db, name: str) -> Row:
+    """The target of a page."""
+    found: Row | None = db.targets.find_one({"url": {"$regex": f"item-{name}.html$"}})
+    assert found is not None
+    return found
+
+
+def unlog(db: Db) -> None:
+    db.visits.delete_one({"_id": item(db, "a")["last_visit"]["_id"]})
+
+
+def log_later(db: Db) -> None:
+    row = db.visits.find_one({"_id": item(db, "a")["last_visit"]["_id"]})
+    assert row is not None
+    later = {"_id": ObjectId(), "at": row["at"] + MINUTE, "fence": row["fence"] + 1000}
+    db.visits.insert_one(row | later)
+
+
+def hold_another(db: Db) -> None:
+    db.targets.update_one({"_id": item(db, "a")["_id"]}, {"$set": {"content_hash": "other"}})
+
+
+def count_another(db: Db) -> None:
+    db.targets.update_one({"_id": item(db, "a")["_id"]}, {"$inc": {"requested": 1}})
+
+
+def leave_a_version(db: Db) -> None:
+    row = db.versions.find_one({"target": item(db, "a")["url"]})
+    assert row is not None
+    other = {"_id": f"{row['_id']}x", "content_hash": "x", "visit": ObjectId()}
+    db.versions.insert_one(row | other)
+
+
+def move_a_version(db: Db) -> None:
+    db.versions.update_one({"target": item(db, "a")["url"]}, {"$set": {"at": datetime.now(UTC)}})
+
+
+def lose_a_version(db: Db) -> None:
+    one = item(db, "a")
+    db.versions.delete_one({"_id": f"{one['_id']} {one['content_hash']}"})
+
+
+def show_another(db: Db) -> None:
+    db.posts.update_one({"_id": item(db, "a")["_id"]}, {"$set": {"content_hash": "other"}})
+
+
+def show_an_unlogged(db: Db) -> None:
+    db.posts.update_one({"_id": item(db, "a")["_id"]}, {"$set": {"visit": ObjectId()}})
+
+
+def lose_a_target(db: Db) -> None:
+    db.targets.delete_one({"_id": item(db, "d")["_id"]})
+
+
+def lose_a_post(db: Db) -> None:
+    db.posts.delete_one({"_id": item(db, "d")["_id"]})
+
+
+def claim_another(db: Db) -> None:
+    query = {"_id": id_of(item(db, "d")["_id"])}
+    db.signatures.update_one(query, {"$inc": {"fence": -1}})
+
+
+def lose_a_signature(db: Db) -> None:
+    db.signatures.delete_one({"_id": id_of(item(db, "b")["_id"])})
+
+
+def copies(db: Db) -> Row:
+    found: Row | None = db.posts.find_one({"_id": item(db, "b")["_id"]})
+    assert found is not None
+    return found
+
+
+def lose_a_cluster(db: Db) -> None:
+    db.clusters.delete_one({"_id": copies(db)["cluster"]})
+
+
+def lose_an_original(db: Db) -> None:
+    db.clusters.update_one({"_id": copies(db)["cluster"]}, {"$set": {"original": 1, "post": "no"}})
+
+
+def leave_a_cluster(db: Db) -> None:
+    query = {"_id": copies(db)["_id"]}
+    db.posts.update_one(query, {"$unset": {"cluster": "", "duplicate_of": ""}})
+
+
+def name_another(db: Db) -> None:
+    db.posts.update_one({"_id": copies(db)["_id"]}, {"$set": {"duplicate_of": "another"}})
+
+
+def flag_both(db: Db) -> None:
+    query = {"_id": copies(db)["_id"]}
+    db.posts.update_one(query, {"$set": {"original": True}, "$unset": {"duplicate_of": ""}})
+
+
+BREAKS: list[tuple[Callable[[Db], None], set[Invariant]]] = [
+    (unlog, {Invariant.LAST_LOGGED, Invariant.REQUESTED}),
+    (log_later, {Invariant.NEWEST, Invariant.REQUESTED}),
+    (hold_another, {Invariant.NEWEST, Invariant.HAS_VERSION, Invariant.POST_TARGET}),
+    (count_another, {Invariant.REQUESTED}),
+    (leave_a_version, {Invariant.VERSION_LOGGED}),
+    (move_a_version, {Invariant.VERSION_LOGGED}),
+    (lose_a_version, {Invariant.HAS_VERSION}),
+    (show_another, {Invariant.POST_TARGET}),
+    (show_an_unlogged, {Invariant.POST_LOGGED}),
+    (lose_a_target, {Invariant.POST_TARGET}),
+    (lose_a_post, {Invariant.SIGNATURE_POST}),
+    (claim_another, {Invariant.SIGNATURE_CURRENT}),
+    (lose_a_signature, {Invariant.POST_SIGNATURE, Invariant.CLUSTER_MEMBERS}),
+    (lose_a_cluster, {Invariant.CLUSTER_ORIGINAL}),
+    (lose_an_original, {Invariant.CLUSTER_ORIGINAL}),
+    (leave_a_cluster, {Invariant.CLUSTER_MEMBERS}),
+    (name_another, {Invariant.CLUSTER_MEMBERS}),
+    (flag_both, {Invariant.ONE_ORIGINAL}),
+]
+
+
+def test_each_invariant_is_broken_by_one_of_these() -> None:
+    assert set(Invariant) == set[Invariant]().union(*(laws for _, laws in BREAKS))
+
+
+@pytest.mark.parametrize(("by", "laws"), BREAKS, ids=[one.__name__ for one, _ in BREAKS])
+def test_what_is_broken_by_hand_is_found(
+    freshet: Freshet, database: Db, whole: Db, by: Callable[[Db], None], laws: set[Invariant]
+) -> None:
+    copy(whole, database)
+    by(database)
+    found = {name: one for name, one in deep(freshet).items() if one["status"] == "failed"}
+    assert found.keys() == {str(law) for law in laws}
+    for one in found.values():
+        assert one["broken"] >= 1
+        assert one["examples"]
+        assert "scrapy" in one["todo"]
+
+
+def test_a_repair_and_a_run_make_all_of_it_agree(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    wrapper = crawled(freshet, pages, db, uri)
+    for by in (leave_a_version, move_a_version, show_another, unlog):
+        by(db)
+    assert broken(freshet).keys() >= {str(Invariant.LAST_LOGGED), str(Invariant.POST_TARGET)}
+    assert broken(freshet, "--repair").keys() == {
+        str(Invariant.POST_TARGET),
+        str(Invariant.VERSION_LOGGED),
+    }
+    freshet.crawl(wrapper, hours=201)
+    assert broken(freshet).keys() <= {str(Invariant.VERSION_LOGGED)}
+
+
+def test_a_repair_waits_for_the_run_in_progress(freshet: Freshet, stored: tuple[Db, str]) -> None:
+    db, uri = stored
+    subscribe(db, uri)
+    db.runs.insert_one({"spider": "site", "started": datetime.now(UTC), "finished": None})
+    done = run(freshet, "doctor", "--quick", "--deep", "--repair", "--json")
+    (found,) = (one for one in findings(done) if one["status"] == "failed")
+    assert "in progress" in found["found"]
+
+
+def test_a_repair_needs_the_deep_check(freshet: Freshet) -> None:
+    done: Result = run(freshet, "doctor", "--repair")
+    assert done.code == 1
+    assert "--deep --repair" in done.err
+
+
+def test_the_check_is_quick_to_end_on_a_server_that_is_away(freshet: Freshet) -> None:
+    away = "mongodb://%2Fnowhere%2Fmongod.sock/freshet"
+    done = run(
+        freshet, "doctor", "--quick", "--deep", "--json", MONGO_URI=away,
+        FRESHET_MONGO_TIMEOUT_SECONDS=1,
+    )  # fmt: skip
+    assert done.code == 1
+
+
+@pytest.mark.soak
+def test_memory_does_not_grow_with_the_database(stored: tuple[Db, str]) -> None:
+    import asyncio
+    import tracemalloc
+
+    from pymongo import AsyncMongoClient
+
+    from crawler.storage.invariants import check
+
+    db, uri = stored
+    now = datetime(2026, 3, 2, tzinfo=UTC)
+    peaks = []
+    for n in (2000, 20_000):
+        first = db.targets.count_documents({})
+        ids = [ObjectId() for _ in range(first, n)]
+        names = [f"http://x.example/{i:06}" for i in range(first, n)]
+        known = {"spider": "s", "outcome": "new", "content_hash": "h", "fence": 0}
+        both = list(zip(ids, names, strict=True))
+        db.visits.insert_many([known | {"_id": i, "target": u, "at": now} for i, u in both])
+        rows = {"kind": "item", "requested": 1, "visited_at": now}
+        db.targets.insert_many([
+            known | rows | {"_id": f"s {u}", "url": u, "last_visit": {"_id": i, "at": now}}
+            for i, u in both
+        ])  # fmt: skip
+        db.versions.insert_many([
+            {"_id": f"s {u} h", "spider": "s", "target": u, "content_hash": "h", "at": now}
+            | {"visit": i}
+            for i, u in both
+        ])  # fmt: skip
+        for name, key in (("targets", "url"), ("visits", "target")):
+            db[name].create_index([(key, pymongo.ASCENDING), ("at", pymongo.ASCENDING)])
+
+        async def checked() -> int:
+            client: AsyncMongoClient[Row]
+            async with AsyncMongoClient(uri, tz_aware=True) as client:
+                return (await check(client.get_default_database())).violations
+
+        tracemalloc.start()
+        assert asyncio.run(checked()) == 0
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] * 2, peaks

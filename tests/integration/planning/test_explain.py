@@ -1,0 +1,170 @@
+"""`scrapy explain`: what is known of a page, and why it is visited when it is."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.integration.harness import Db, Freshet, Result, Row
+from tests.integration.inside import in_json, run
+from tests.integration.known_pages import (
+    BEGIN,
+    DAY,
+    HOUR,
+    MINUTE,
+    NOW,
+    clock,
+    never_seen,
+    of_the_paper,
+    page,
+    put,
+)
+from tests.integration.planning.test_plan_command import site
+
+pytestmark = pytest.mark.usefixtures("warm")
+SHOP = "https://shop.example"
+Stored = tuple[Db, str]
+
+
+def scrapy(freshet: Freshet, *args: object, **env: object) -> Result:
+    """A command at NOW that ends well."""
+    done = run(freshet, *args, hours=clock(), COLUMNS=200, **env)
+    assert (done.code, done.err) == (0, ""), done.err
+    return done
+
+
+def explained(freshet: Freshet, page: str, *args: object) -> Row:
+    return in_json(freshet, "explain", f"{SHOP}/{page}", *args, hours=clock())
+
+
+def test_a_page_at_the_price(stored: Stored, freshet: Freshet) -> None:
+    db, uri = stored
+    put(db, uri, of_the_paper())
+    db.sites.insert_one(site("Europe/Berlin"))
+    scrapy(freshet, "replan", "--budget", "8")
+    price = db.plans.find_one()["price"]
+
+    found = explained(freshet, "u1")
+    assert found["history"]["changes"] == 14
+    assert found["history"]["looks"] == 1512
+    last = BEGIN + 13 * 21 // 14 * DAY + 12 * HOUR
+    assert found["history"]["last_change"] == {
+        "after": (last - 20 * MINUTE).isoformat(), "by": last.isoformat(),
+    }  # fmt: skip
+    assert found["rate"]["low"] <= found["rate"]["per_week"] <= found["rate"]["high"]
+    assert 3 < found["rate"]["per_week"] < 6
+    expected = found["changes_by_hour"]
+    total = sum(map(sum, expected.values()))
+    assert total == pytest.approx(found["rate"]["per_week"], abs=0.01)
+    at_noon = sum(sum(day[11:14]) for day in expected.values())
+    assert at_noon > 0.4 * total, "it changed at 12:00 UTC, and that is 13:00 there"
+    assert found["worth"]["price"] == price
+    assert found["worth"]["more"] < 1.5 * price
+    assert found["plan"]["slots"]
+    assert found["freshness"] > 0.5
+    assert all(NOW.isoformat() < at for at in found["ahead"])
+    assert any("the price of a request" in sentence for sentence in found["reasons"])
+
+    shown = scrapy(freshet, "explain", f"{SHOP}/u1").out
+    for part in (
+        "14 changes, the last between", "a week, ", "freshness 0.", "with 90 % probability",
+        "policy optimal",
+        "Europe/Berlin, ", " UTC", "darker is more often, ● a visit", "\nMon ", "\nSun ",
+        "the price of a request",
+    ):  # fmt: skip
+        assert part in shown, part
+    assert shown.count("●") == 1 + len(found["plan"]["slots"])
+
+
+def test_no_figure_is_shown_before_it_is_known(stored: Stored, freshet: Freshet) -> None:
+    db, uri = stored
+    put(db, uri, [never_seen(f"{SHOP}/1")])
+    db.sites.insert_one(site("UTC"))
+    for command in (("replan", "--budget", "3"), ("plan",), ("explain", f"{SHOP}/1")):
+        shown = scrapy(freshet, *command).out
+        assert "not known yet" in shown, command
+        assert "with 90 % probability" not in shown
+        assert "freshness 0." not in shown
+    found = explained(freshet, "1")
+    assert found["rate"]["known"] is False
+    assert found["rate"]["high"] > 10 * found["rate"]["low"]
+    assert in_json(freshet, "plan", hours=clock())["totals"]["known"] is False
+
+    every = {"plan.every_hours": 1 / 12, "plan.visits_per_week": 2016, "plan.slots": [],
+             "plan.windows": ["every 5 minutes"]}  # fmt: skip
+    db.targets.update_one({}, {"$set": every})
+    shown = scrapy(freshet, "explain", f"{SHOP}/1").out
+    assert ": every 5 minutes, policy" in shown
+    assert "2016" not in shown
+
+
+def test_what_comes_before_a_plan_is_said(stored: Stored, freshet: Freshet) -> None:
+    db, uri = stored
+    said: dict[str, tuple[dict[str, Any], str]] = {
+        "floor": ({"$set": {"plan.bound": "floor"}}, "a visit every 28 days (floor)"),
+        "hint": ({"$set": {"hinted": True}}, "A sitemap said that it changed"),
+        "alias": ({"$set": {"alias_of": f"{SHOP}/u1"}}, f"It redirects to {SHOP}/u1"),
+        "planless": ({"$unset": {"plan": ""}}, "No plan knows it so far"),
+    }
+    put(db, uri, [page(f"{SHOP}/{name}") for name in said])
+    db.sites.insert_one(site("UTC") | {"windows": ["Mon-Fri"]})
+    scrapy(freshet, "replan", "--budget", "3")
+    run = {"spider": "shop", "started": NOW, "finished": NOW}
+    db.runs.insert_one(run | {"counts": {"over_cap": 7}})
+    for name, (change, _) in said.items():
+        db.targets.update_one({"url": f"{SHOP}/{name}"}, change)
+    db.targets.insert_one(never_seen(f"{SHOP}/new"))
+    for name, words in {name: words for name, (_, words) in said.items()}.items():
+        sentences = " ".join(explained(freshet, name)["reasons"])
+        assert words in sentences, name
+        assert "of the week only (window): Mon-Fri." in sentences
+        assert "7 targets waiting, as a cap was reached (cap)" in sentences
+    fresh = explained(freshet, "new")
+    assert "It was never visited so far" in fresh["reasons"][0]
+    assert fresh["history"] == {"looks": 0, "changes": 0, "dates_believed": False}
+    assert scrapy(freshet, "explain", f"{SHOP}/new").out.count("never") == 2
+
+
+def test_a_page_that_two_spiders_watch(stored: Stored, freshet: Freshet) -> None:
+    put(*stored, [page(f"{SHOP}/1"), page(f"{SHOP}/1", spider="blog")])
+    done = freshet("explain", f"{SHOP}/1", hours=clock())
+    assert (done.code, done.complaint) == (
+        1, f"scrapy explain: several spiders watch {SHOP}/1: blog, shop (--spider NAME)",
+    )  # fmt: skip
+    assert explained(freshet, "1", "--spider", "blog")["spider"] == "blog"
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        (
+            f"{SHOP}/nosuch",
+            f"URL not found: {SHOP}/nosuch. scrapy targets --urls --match shop.example lists "
+            "known URLs",
+        ),
+        ("http://[", "http://[: Invalid IPv6 URL"),
+    ],
+)
+def test_unknown_pages_are_one_line(
+    url: str, complaint: str, stored: Stored, freshet: Freshet
+) -> None:
+    put(*stored, [page(f"{SHOP}/1")])
+    done = run(freshet, "explain", url)
+    assert (done.code, done.out, done.complaint) == (1, "", f"scrapy explain: {complaint}")
+
+
+def test_next_visits_are_shown_for_two_days(stored: Stored, freshet: Freshet) -> None:
+    db, uri = stored
+    put(db, uri, [page(f"{SHOP}/1")])
+    plan = {"plan": "p", "policy": "optimal", "weeks": 1, "slots": [1, 30, 160], "group": "G3",
+            "visits_per_week": 3.0, "windows": ["Mon 01:00"], "bound": "price"}  # fmt: skip
+    first = NOW.replace(minute=0) + HOUR
+    db.targets.update_one({}, {"$set": {"plan": plan, "next_visit": first}})
+    found = explained(freshet, "1")
+    assert found["ahead"] == [first.isoformat(), (first + 29 * HOUR).isoformat()]
+    shown = scrapy(freshet, "explain", f"{SHOP}/1").out
+    assert "next visit  Mon 2026-03-02 01:00 UTC" in shown
+    assert "and then    Tue 2026-03-03 06:00 UTC" in shown
+    assert timedelta(0) < first - NOW

@@ -1,0 +1,167 @@
+"""Versions have a bound of bytes: for each target and for each site, and the oldest go first."""
+
+from __future__ import annotations
+
+import json
+import random
+import string
+from pathlib import Path
+
+import bson
+import pytest
+
+from tests.integration.feeds.test_feed_crawl import crawl, post, rss, subscribe
+from tests.integration.harness import Db, Freshet, Pages, Row, target, visits
+
+pytestmark = pytest.mark.mongo
+MEGABYTE = 1024**2
+CHARACTERS = 300_000
+
+
+def text(seed: int, characters: int = CHARACTERS) -> str:
+    return "".join(random.Random(seed).choices(string.ascii_letters, k=characters))
+
+
+def shop(freshet: Freshet, pages: Pages, items: int) -> Path:
+    pages.list("/list.html", [f"/item-{i}.html" for i in range(items)])
+    return freshet.wrapper(
+        "shop",
+        start_urls=[f"{pages.url}/list.html"],
+        item_pages=r"/item-\d+\.html$",
+        fields={"title": "h1"},
+        robots=False,
+    )
+
+
+def sizes(db: Db, **query: object) -> dict[str, int]:
+    """Bytes of versions, by their `_id`, oldest first."""
+    rows: list[Row] = list(db.versions.find(query).sort("at"))
+    return {row["_id"]: len(bson.encode(row["content"])) for row in rows}
+
+
+def change(pages: Pages, items: int, seed: int) -> None:
+    for i in range(items):
+        pages.item(f"/item-{i}.html", text(1000 * seed + i))
+
+
+def check_current_contents_are_there(db: Db) -> None:
+    there = set(sizes(db))
+    for one in db.targets.find({"content_hash": {"$ne": None}, "kind": {"$ne": "feed"}}):
+        assert f"{one['_id']} {one['content_hash']}" in there
+    for one in db.posts.find():
+        assert f"{one['_id']} {one['content_hash']}" in there
+
+
+def test_a_large_page_that_changes_all_the_time_is_bounded(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    wrapper, url = shop(freshet, pages, 1), f"{pages.url}/item-0.html"
+    hashes: list[str] = []
+    for run in range(8):
+        change(pages, 1, run)
+        freshet.crawl(wrapper, "-a", "full=1", hours=run, FRESHET_MAX_TARGET_MB=1)
+        kept, found = sizes(database, target=url), target(database, url)
+        assert sum(kept.values()) <= MEGABYTE
+        assert found["kept_bytes"] == sum(kept.values())
+        hashes.append(found["content_hash"])
+        newest = [f"shop {url} {one}" for one in hashes[-len(kept) :]]
+        assert list(kept) == newest, "the oldest go first"
+        check_current_contents_are_there(database)
+    assert len(kept) > 1
+    assert len(visits(database, target=url)) == 8, "the log has every visit"
+    result = freshet("history", url, "--diff", hours=9)
+    assert result.code == 0, result.err
+    counts = json.loads(freshet("targets", "--json").out)
+    assert counts["kept_bytes"] == sum(sizes(database).values())
+    assert f"{counts['kept_bytes'] / MEGABYTE:.1f} MB of versions" in freshet("targets").out
+
+
+def test_a_content_that_comes_back_stays_while_it_is_the_current_one(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    wrapper, url = shop(freshet, pages, 1), f"{pages.url}/item-0.html"
+    for run, seed in enumerate((1, 2, 3, 1, 4, 1, 5, 1)):
+        change(pages, 1, seed)
+        freshet.crawl(wrapper, "-a", "full=1", hours=run, FRESHET_MAX_TARGET_MB=1)
+        assert sum(sizes(database, target=url).values()) <= MEGABYTE
+        check_current_contents_are_there(database)
+
+
+def test_the_posts_of_a_feed_are_bounded_together(
+    freshet: Freshet, stored: tuple[Db, str], pages: Pages
+) -> None:
+    db, uri = stored
+    url = f"{pages.url}/feed.xml"
+    for run in range(8):
+        pages.file("/feed.xml", rss(post("same"), post("edited", text(run))))
+        if not run:
+            subscribe(db, uri, url)
+        crawl(freshet, "-a", "full=1", hours=run * 30, FRESHET_MAX_TARGET_MB=1)
+        kept = sum(sizes(db).values())
+        assert kept <= target(db, url)["kept_bytes"] <= MEGABYTE
+        check_current_contents_are_there(db)
+    assert db.versions.count_documents({}) > 2
+    assert len(visits(db)) == 8
+
+
+def test_a_site_is_bounded_by_its_oldest_versions(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    wrapper = shop(freshet, pages, 3)
+    for run in range(5):
+        change(pages, 3, run)
+        freshet.crawl(wrapper, "-a", "full=1", hours=run, FRESHET_MAX_SITE_MB=2)
+        kept = sizes(database)
+        assert sum(kept.values()) <= 2 * MEGABYTE
+        check_current_contents_are_there(database)
+        (site,) = database.sites.find()
+        assert site["kept_bytes"] >= sum(kept.values())
+        for one in database.targets.find():
+            assert one["kept_bytes"] >= sum(sizes(database, target=one["url"]).values())
+    assert len(kept) > 4
+    assert len(visits(database)) == 5 * 4
+    findings = json.loads(freshet("doctor", "--json", FRESHET_MAX_SITE_MB=2).out)["findings"]
+    (said,) = [row["found"] for row in findings if row["check"] == "versions"]
+    assert said == f"{site['kept_bytes'] / MEGABYTE:.1f} MB kept, at most 2.0 MB"
+
+
+def test_what_is_current_stays_even_if_it_is_more_than_the_bound(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    wrapper = shop(freshet, pages, 5)
+    for run in range(2):
+        change(pages, 5, run)
+        words = ("-a", "full=1")
+        limits = {"FRESHET_MAX_SITE_MB": 1, "FRESHET_COMMIT_SIZE": 1}
+        result = freshet.crawl(wrapper, *words, hours=run, **limits)
+        check_current_contents_are_there(database)
+        assert database.posts.count_documents({}) == 5
+    assert "its current contents have 1 MB, more than FRESHET_MAX_SITE_MB (1)" in result.err
+    assert result.err.count("its current contents have") <= 3, "it is not said for each batch"
+
+
+def test_prune_keeps_to_the_bounds_and_counts_again(
+    freshet: Freshet, database: Db, pages: Pages
+) -> None:
+    wrapper = shop(freshet, pages, 2)
+    for run in range(6):
+        change(pages, 2, run)
+        freshet.crawl(wrapper, "-a", "full=1", hours=run)
+    before = sizes(database)
+    limits = {"FRESHET_MAX_TARGET_MB": 1, "FRESHET_MAX_SITE_MB": 1.5}
+    database.sites.update_one({}, {"$set": {"kept_bytes": 5}})
+    words = ("prune", "--keep-versions", 100)
+    dry = freshet(*words, "--dry-run", "--json", **limits)
+    assert sizes(database) == before
+    assert json.loads(dry.out)["spiders"]["shop"]["versions"] > 0
+
+    freshet(*words, **limits)
+    kept = sizes(database)
+    assert sum(kept.values()) <= 1.5 * MEGABYTE
+    assert [row["kept_bytes"] for row in database.sites.find()] == [sum(kept.values())]
+    check_current_contents_are_there(database)
+
+    freshet("prune", "--keep-versions", 1)
+    check_current_contents_are_there(database)
+    for one in database.targets.find():
+        assert one["kept_bytes"] == sum(sizes(database, target=one["url"]).values())

@@ -1,0 +1,243 @@
+"""What the Dockerfile, compose.yaml and the units of systemd say is there and can be run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from crawler.config import PREFIX, UNPREFIXED, Config
+from crawler.errors import ConfigError
+from crawler.ops import options
+from crawler.ops.doctor_sites import SETTINGS
+from crawler.ops.jobs import with_files
+from crawler.ops.schedule import chores
+from crawler.ops.service import REST_SECONDS
+from crawler.ops.systemd import SERVICE, WORKER, unit
+from crawler.storage.client import with_database
+
+ROOT = Path(__file__).resolve().parents[3]
+Part = dict[str, Any]
+LONGEST_END_SECONDS = Config.load(mongo_uri=None).grace_seconds + REST_SECONDS
+SECONDS = {"s": 1, "m": 60}
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Of the Dockerfile: names and what follows them, without comments."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    whole = "\n".join(lines).replace("\\\n", " ")
+    return [
+        (name, " ".join(rest.split()))
+        for name, _, rest in (line.partition(" ") for line in whole.splitlines() if line)
+    ]
+
+
+def final_stage() -> list[tuple[str, str]]:
+    said = instructions()
+    last = max(i for i, (name, _) in enumerate(said) if name == "FROM")
+    return said[last:]
+
+
+@pytest.fixture(scope="module")
+def compose() -> Part:
+    loaded: Part = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))
+    return loaded
+
+
+def seconds(text: str) -> int:
+    return int(text[:-1]) * SECONDS[text[-1]]
+
+
+def words_of(command: str | list[str]) -> list[str]:
+    """A command's words as compose gives them, where no variable is set."""
+    if isinstance(command, list):
+        return command
+    return shlex.split(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", command))
+
+
+def order(words: list[str]) -> options.Order:
+    """What `scrapy refresh run` makes of the words of a command."""
+    assert words[:2] == ["refresh", "run"]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("-L")  # Scrapy's
+    options.add_options(parser)
+    return options.order_of(Config.load(), parser.parse_intermixed_args(words[2:]))
+
+
+def test_what_is_copied_into_the_image_is_there_and_not_ignored() -> None:
+    wanted = [
+        source.rstrip("/")
+        for name, rest in instructions()
+        if name == "COPY" and not rest.startswith("--from")
+        for source in rest.split()[:-1]
+    ]
+    assert {"crawler", "spiders", "pipelines", "schedules"} < set(wanted)
+    let_in = (ROOT / ".dockerignore").read_text(encoding="utf-8").split("\n")
+    assert let_in.index("*") < min(let_in.index(f"!{source}") for source in wanted)
+    assert all((ROOT / source).exists() for source in wanted)
+    assert {line[1:] for line in let_in if line.startswith("!")} == set(wanted)
+
+
+def test_both_stages_have_one_python_and_one_place() -> None:
+    bases = [rest.removesuffix(" AS build") for name, rest in instructions() if name == "FROM"]
+    assert len(set(bases)) == 1, "an environment finds its Python where it was made"
+    for name, rest in final_stage():
+        if rest.startswith("--from=build"):
+            assert name == "COPY"
+            _, source, target = rest.split()
+            assert source == target
+
+
+def test_the_image_is_run_by_nobody_in_particular_and_compiles_nothing() -> None:
+    users = [rest for name, rest in final_stage() if name == "USER"]
+    assert users == ["freshet"]
+    runs = " ".join(rest for name, rest in instructions() if name == "RUN")
+    assert "--require-hashes" in runs
+    assert "--only-binary=:all:" in runs
+    assert not re.search(r"apt-get|gcc|build-essential", runs)
+    assert "pip" not in " ".join(rest for name, rest in final_stage())
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    for package in re.findall(r"uninstall --yes (\S+)", runs):
+        assert f"\n{package}==" in lock, "what is taken out was put in"
+
+
+def test_the_settings_of_the_image_exist() -> None:
+    (env,) = (rest for name, rest in final_stage() if name == "ENV")
+    ours = [word.split("=")[0] for word in env.split() if word.startswith(PREFIX)]
+    assert ours == ["FRESHET_DATA_DIR"]
+    assert set(ours) <= SETTINGS
+
+
+def test_the_image_is_scrapy() -> None:
+    said = dict(final_stage())
+    assert said["ENTRYPOINT"] == '["python", "-m", "scrapy"]'
+    assert said["CMD"] == '["refresh", "run"]'
+    assert said["HEALTHCHECK"].endswith('CMD ["python", "-m", "scrapy", "doctor", "--quick"]')
+
+
+def test_one_service_plans_and_any_number_works(compose: Part) -> None:
+    planner, worker = (
+        order(words_of(compose["services"][name]["command"])) for name in ("planner", "worker")
+    )
+    assert (planner.replan_hours, planner.prunes) == (24, True)
+    assert (worker.replan_hours, worker.prunes) == (0, False)
+    assert planner.names == worker.names == ["wrappers/"]
+    assert planner.seconds is worker.seconds is None
+
+
+@pytest.mark.parametrize("name", ["planner", "worker"])
+def test_services_are_told_of_the_servers(compose: Part, name: str) -> None:
+    service = compose["services"][name]
+    env = service["environment"]
+    assert set(env) <= SETTINGS | set(UNPREFIXED)
+    servers = {part: env[key].split("//")[1].split(":")[0] for key, part in
+               (("MONGO_URI", "mongo"), ("REDIS_URL", "valkey"))}  # fmt: skip
+    assert servers == {"mongo": "mongo", "valkey": "valkey"}
+    assert with_database(env["MONGO_URI"], "other", "").endswith("/freshet")
+    assert service["depends_on"] == {server: {"condition": "service_healthy"} for server in servers}
+    for server in servers:
+        assert "healthcheck" in compose["services"][server]
+        assert set(compose["services"][server]["networks"]) <= set(service["networks"])
+    assert seconds(service["stop_grace_period"]) > LONGEST_END_SECONDS
+    assert service["init"] is True
+    written = [place.split(":")[0] for place in service["tmpfs"]]
+    written += [volume.split(":")[1] for volume in service["volumes"] if not volume.endswith(":ro")]
+    assert env["FRESHET_DATA_DIR"] in written, "all else is read-only"
+
+
+def test_every_service_is_bounded_and_published_to_nobody(compose: Part) -> None:
+    for service in compose["services"].values():
+        assert service["mem_limit"]
+        assert service["restart"] == "unless-stopped"
+        assert seconds(service["stop_grace_period"]) >= 30
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
+        named = {volume.split(":")[0] for volume in service["volumes"]}
+        assert {name for name in named if not name.startswith(".")} <= compose["volumes"].keys()
+        assert set(service["networks"]) <= compose["networks"].keys()
+    assert compose["networks"]["store"]["internal"] is True
+
+
+def test_valkey_keeps_what_it_is_given(compose: Part) -> None:
+    words = compose["services"]["valkey"]["command"]
+    given = dict(zip(words[1::2], words[2::2], strict=True))
+    assert given == {
+        "--appendonly": "yes", "--maxmemory": "512mb", "--maxmemory-policy": "noeviction",
+    }  # fmt: skip
+
+
+def test_names_of_folders_stand_for_their_wrappers(tmp_path: Path) -> None:
+    folder = f"{tmp_path}/"
+    with pytest.raises(ConfigError, match=r"no \.toml file there"):
+        list(with_files([folder]))
+    for name in ("b.toml", "a.toml", "notes.txt"):
+        (tmp_path / name).write_text("")
+    files = [f"{tmp_path}/a.toml", f"{tmp_path}/b.toml"]
+    assert list(with_files(["books", folder, "x.toml"])) == ["books", *files, "x.toml"]
+
+
+def test_chores_are_left_to_others() -> None:
+    config = Config.load()
+    assert [one.name for one in chores(config, 60, 0, 0)] == ["replan", "prune"]
+    assert [one.name for one in chores(config, 60, 0, 0, prunes=False)] == ["replan"]
+    assert chores(config, 0, 0, 0, prunes=False) == []
+
+
+@pytest.mark.parametrize("template", [SERVICE, WORKER])
+def test_units(template: str, tmp_path: Path) -> None:
+    config = Config.load(
+        mongo_uri="mongodb://db/freshet", redis_url="redis://r",
+        data_dir=tmp_path / "of data", metrics_dir=tmp_path / "metrics",
+    )  # fmt: skip
+    text = unit(config, ["books", "wrappers/"], template)
+    said = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    assert "@" not in text.replace("SystemCallFilter=@system-service", "")
+    strict = {
+        "ProtectSystem": "strict", "ProtectHome": "read-only", "NoNewPrivileges": "true",
+        "PrivateTmp": "true", "SystemCallFilter": "@system-service", "RestrictNamespaces": "true",
+    }  # fmt: skip
+    assert strict.items() <= said.items()
+    assert said["MemoryMax"] == ("4G" if template == SERVICE else "1G")
+    assert set(said["RestrictAddressFamilies"].split()) >= {"AF_INET", "AF_INET6", "AF_UNIX"}
+    places = [f"-{ROOT}", f"-{tmp_path}/of data", f"-{tmp_path}/metrics", "-%C/freshet"]
+    assert shlex.split(said["ReadWritePaths"]) == places
+    # The manager of a user's services may not drop capabilities, and would not start these.
+    for name in ("CapabilityBoundingSet", "ProtectKernelModules", "PrivateDevices"):
+        assert name not in said
+    (run,) = (line for line in text.splitlines() if line.startswith("ExecStart="))
+    made = order(shlex.split(run.partition(" -m scrapy ")[2]))
+    assert made.names == ["books", f"{Path('wrappers').resolve()}/"]
+    assert made.prunes == (template == SERVICE)
+    assert (made.replan_hours == 0) == (template == WORKER)
+    (stop,) = re.findall(r"TimeoutStopSec=(\d+)", text)
+    assert int(stop) > LONGEST_END_SECONDS
+    path = tmp_path / template
+    path.write_text(text, encoding="utf-8")
+    if verifier := shutil.which("systemd-analyze"):
+        checked = subprocess.run(
+            [verifier, "verify", path], check=False, capture_output=True, text=True, timeout=60
+        )
+        assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_an_installation_that_fails_prints_why(tmp_path: Path) -> None:
+    lock = tmp_path / "some.lock"
+    lock.write_text(f"no-such-package==1.0 --hash=sha256:{'0' * 64}\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, ROOT / "deploy" / "install.py", lock],
+        env={"PATH": os.defpath, "PIP_NO_INDEX": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "No matching distribution found for no-such-package==1.0" in done.stderr

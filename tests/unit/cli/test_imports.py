@@ -1,0 +1,89 @@
+"""Imports point down: the contracts in pyproject.toml hold, and every module has its layer."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+RUN = "from importlinter.cli import lint_imports_command as run; run()"
+LAYERED = ("crawler", "spiders", "pipelines", "schedules")
+MAX_LINES, MAX_LOOSE, MAX_PACKAGES = 700, 8, 12
+
+
+def lint(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Check the contracts of the project in `folder`, in a process and without a cache."""
+    command = [sys.executable, "-c", RUN, "--no-cache"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def layers() -> list[str]:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    found = next(contract["layers"] for contract in contracts if contract["id"] == "layers")
+    return [name for layer in found for name in layer.replace("|", " ").replace(":", " ").split()]
+
+
+def modules() -> list[str]:
+    """Names of what must have a layer: the packages, for crawler each of its parts."""
+    parts = [
+        f"crawler.{path.stem}"
+        for path in (ROOT / "crawler").iterdir()
+        if (path.suffix == ".py" and path.stem != "__init__") or (path / "__init__.py").exists()
+    ]
+    return [*parts, *LAYERED[1:]]
+
+
+def test_the_contracts_hold() -> None:
+    checked = lint(ROOT)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_every_module_has_one_layer() -> None:
+    placed = layers()
+    assert len(placed) == len(set(placed))
+    unplaced = sorted(set(modules()) - set(placed))
+    assert not unplaced, f"give them a layer in pyproject.toml: {', '.join(unplaced)}"
+
+
+def test_the_house_stays_small() -> None:
+    """No module grows past what can be read at a time, and `crawler/` has few loose modules."""
+    sources = [path for package in LAYERED for path in (ROOT / package).rglob("*.py")]
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in sources}
+    assert [path for path, lines in lengths.items() if lines > MAX_LINES] == []
+    loose = [path for path in (ROOT / "crawler").glob("*.py") if path.stem != "__init__"]
+    packages = list((ROOT / "crawler").glob("*/__init__.py"))
+    assert (len(loose) <= MAX_LOOSE, len(packages) <= MAX_PACKAGES) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "contract"),
+    [
+        ("schedules/bad.py", "import scrapy", "The planner is pure"),
+        ("schedules/bad.py", "import crawler.items", "The planner is pure"),
+        ("pipelines/bad.py", "import pymongo", "Only crawler.storage talks to MongoDB"),
+        ("crawler/storage/bad.py", "import crawler.frontier.session", "Imports point down"),
+        ("spiders/bad.py", "import pipelines.content", "Imports point down"),
+    ],
+)
+def test_a_violation_is_found(tmp_path: Path, module: str, line: str, contract: str) -> None:
+    (tmp_path / "pyproject.toml").symlink_to(ROOT / "pyproject.toml")
+    for package in LAYERED:
+        copy_of(ROOT / package, tmp_path / package)
+    (tmp_path / module).write_text(line + "\n", encoding="utf-8")
+    checked = lint(tmp_path)
+    assert checked.returncode == 1, checked.stdout + checked.stderr
+    broken = [row for row in checked.stdout.splitlines() if "BROKEN" in row]
+    assert any(row.startswith(contract) for row in broken), checked.stdout
+
+
+def copy_of(source: Path, target: Path) -> None:
+    """Copy the Python files of a package."""
+    for path in source.rglob("*.py"):
+        copied = target / path.relative_to(source)
+        copied.parent.mkdir(parents=True, exist_ok=True)
+        copied.write_bytes(path.read_bytes())

@@ -1,0 +1,195 @@
+"""Each place that reads text from outside ends soon, whatever the text is.
+
+docs/hostile.md lists the places. A place runs in a process of its own, as code in C that never
+ends could not be interrupted in this one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scrapy.http import HtmlResponse
+
+from crawler.config import Config
+from crawler.dedup.boilerplate import sourced
+from crawler.dedup.scheme import scheme_of
+from crawler.errors import ConfigError
+from crawler.extract import plain_text as plaintext
+from crawler.extract.fields import FieldType, squeeze, typed
+from crawler.extract.links import sitemap_links, sitemap_of, wanted_links
+from crawler.extract.main_text import load, main_text
+from crawler.feeds.discovery import candidates
+from crawler.feeds.opml import read_list
+from crawler.feeds.parser import read
+from crawler.items import LinkCounts, NoFeed
+from crawler.search import Query, passage, search_words
+from crawler.utils import diff as differences
+from crawler.utils import text as normalization
+from crawler.utils.regex import compiled
+from crawler.utils.sandbox import Apart, TooMuch, is_heavy
+from pipelines.content import digest, normal
+from tests.unit.feeding import item, rss
+from tests.unit.pages import NOON, SITE, wrapper
+
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "hostile.md"
+# Of the processor; the worst but heavy pages take 3 s, and what is quadratic takes minutes.
+MAX_SECONDS, MAX_MB = 15, 2048
+SIZE = 300_000
+HALF = SIZE // 2
+WORST = {
+    "marks": f"a{chr(0x301) * HALF}{chr(0x316) * HALF}",
+    "marks by turns": "\u0301\u0316" * HALF,
+    "marks and joiners": "\u0301\u200b\u0316\u200b" * (HALF // 2),
+    "marks by number": "a" + "&#769;" * (HALF // 6) + "&#790;" * (HALF // 6),
+    "marks in tags": "a" + "\u0301<b></b>" * (HALF // 8) + "\u0316<b></b>" * (HALF // 8),
+    "marks of kana": "\uff9e\u0301" * HALF,
+    "ligatures": "\ufdfa" * SIZE,
+    "one line": "word " * (SIZE // 5),
+    "one word": "x" * SIZE,
+    "lines": "".join(f"{n}\n" for n in range(100_000)),
+    "digits": "1" * SIZE,
+    "groups of digits": "111." * (SIZE // 4),
+    "surrogates": "\ud800" * SIZE,
+    "NUL": "\0" * SIZE,
+    "deep tags": "<div>" * (SIZE // 5),
+    "open tags": "<a " * (SIZE // 3),
+    "open quotes": "<a b='" * (SIZE // 6),
+    "open comments": "<!--" * (SIZE // 4),
+    "open sections": "<![CDATA[" * (SIZE // 9),
+    "deep JSON": "[" * SIZE,
+    "ampersands": "&" * SIZE,
+    "a long number": f"&#0; &#{'0' * (SIZE // 3)}",
+    "a long hexadecimal number": f"&#0; &#x{'0' * (SIZE // 3)}",
+    "a long name": f"&#0; &{'a' * (SIZE // 3)}",
+}
+
+
+def response(text: str) -> HtmlResponse:
+    """A page as small as those that are read in the crawl's own process."""
+    body = text.encode("utf-8", "surrogatepass")[: SIZE - 100]
+    return HtmlResponse(SITE, body=b"<body><p>" + body, encoding="utf-8")
+
+
+def of_a_page(text: str) -> None:
+    page = response(text)
+    main_text(page)
+    wanted_links(page, wrapper(), None, 2000, LinkCounts())
+
+
+def of_content(text: str) -> None:
+    digest(normal({"text": text, text[:1000]: [text]}))
+
+
+def of_sketches(text: str) -> None:
+    for name in ("characters", "words", "supershingles"):
+        scheme_of(name, 0.8).sketch(text)
+    sourced("shop", text)
+
+
+def of_searches(text: str) -> None:
+    search_words(text[:1000], text, {"field": text})
+    passage([text], Query.of(["word"]).terms, 80)
+
+
+def of_fields(text: str) -> None:
+    for kind in (FieldType.NUMBER, FieldType.PRICE, FieldType.DATE):
+        typed(squeeze(text), kind, wrapper().zone)
+
+
+def of_markup(text: str) -> None:
+    plaintext.plain(text)
+    plaintext.lines(text)
+
+
+def of_feeds(text: str) -> None:
+    inside = f"<title>{text}</title><description>{text}</description>"
+    for body in (rss(item(inside)), f"<rss>{text}", text, f'{{"items": [{text}'):
+        try:
+            read(body.encode("utf-8", "surrogatepass"), SITE, None, NOON)
+        except NoFeed:
+            continue
+
+
+def of_lists(text: str) -> None:
+    for body in (text, f"<opml><body><outline text='{text}'/>{text}"):
+        try:
+            read_list(io.BytesIO(body.encode("utf-8", "surrogatepass")), "x.opml", Config.load())
+        except ConfigError:
+            continue
+
+
+def of_sitemaps(text: str) -> None:
+    body = f"<urlset><url><loc>{SITE}item/1</loc>{text}".encode("utf-8", "surrogatepass")
+    if found := sitemap_of(body, 1 << 24):
+        sitemap_links(found, SITE, wrapper(), 200, LinkCounts())
+
+
+def of_differences(text: str) -> None:
+    other = text[::-1]
+    if differences.is_quick(text, other):
+        differences.diff_size(text, other)
+    differences.estimated_diff_size(text, other)
+    differences.unified(text.splitlines(), other.splitlines(), ("old", "new"))
+
+
+def of_patterns(text: str) -> None:
+    for pattern in (r"(\w+/?)+/none$", r".*-.*-.*-.*-.*\.html$", "((a{0,7}){0,7}){0,7}x$"):
+        compiled(pattern).search(text.encode(errors="surrogatepass"))
+
+
+PLACES: dict[str, Callable[[str], Any]] = {
+    "crawler/utils/text.py": lambda text: normalization.normalized("NFKC", text),
+    "pipelines/content.py": of_content,
+    "crawler/dedup": of_sketches,
+    "crawler/searching": of_searches,
+    "crawler/extract/main_text.py": of_a_page,
+    "crawler/extract/fields.py": of_fields,
+    "crawler/extract/plain_text.py": of_markup,
+    "crawler/feeds/parser.py": of_feeds,
+    "crawler/feeds/discovery.py": lambda text: candidates(response(text)),
+    "crawler/feeds/opml.py": of_lists,
+    "crawler/utils/regex.py": of_patterns,
+    "crawler/extract/links.py": of_sitemaps,
+    "crawler/utils/diff.py": of_differences,
+}
+OF_PAGES = {"crawler/extract/main_text.py", "crawler/feeds/discovery.py"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """What each process would load for itself."""
+    load()
+    of_fields("May 1, 2024")
+    of_sketches("word")
+
+
+def test_the_security_page_lists_the_places() -> None:
+    told = DOCS.read_text(encoding="utf-8")
+    section = told.partition("### Where text from outside is read")[2].partition("\n### ")[0]
+    assert {row.split("`")[1] for row in section.splitlines() if row.startswith("| `")} == set(
+        PLACES
+    )
+
+
+@pytest.mark.parametrize("kind", WORST)
+@pytest.mark.parametrize("place", PLACES)
+def test_the_worst_texts_end_soon(place: str, kind: str) -> None:
+    text = WORST[kind]
+
+    def work() -> bool:
+        PLACES[place](text)
+        return True
+
+    try:
+        assert asyncio.run(Apart(MAX_SECONDS, MAX_MB).do(work))
+    except RecursionError:
+        assert kind == "deep JSON"
+    except TooMuch:
+        # A crawl reads it in a process of its own, which is ended as this one was.
+        assert place in OF_PAGES
+        assert is_heavy(response(text))

@@ -1,0 +1,371 @@
+"""Metrics: files that go on where others ended, addresses, answers, and what the docs say."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from scrapy.settings import Settings
+
+from crawler.config import Config
+from crawler.errors import ConfigError
+from crawler.ops import metrics_database
+from crawler.ops.metrics import (
+    KEPT_SECONDS,
+    Carried,
+    ProcessMetrics,
+    ServiceCollector,
+    TextFile,
+    class_of,
+    past_of,
+    result_of,
+)
+from crawler.ops.metrics_database import Fixed, estimated, text_of
+from crawler.ops.service import Report
+from crawler.storage.freshness import NUMBERS, Sample
+from crawler.storage.redis import QueueState
+from crawler.storage.stats import Stats
+from crawler.web.address import Address, address_of
+from crawler.web.metrics import MetricsSource, answer
+
+ROOT = Path(__file__).resolve().parents[3]
+NAME = re.compile(r"\bfreshet_\w+")
+# Prometheus has base units, see its naming conventions.
+OTHER_UNITS = {"milliseconds", "minutes", "hours", "days", "kilobytes", "megabytes", "percent"}
+
+
+def parsed(text: bytes) -> dict[str, Metric]:
+    """Families by name as Prometheus's own parser reads them."""
+    families = list(text_string_to_metric_families(text.decode()))
+    assert len({family.name for family in families}) == len(families)
+    return {family.name: family for family in families}
+
+
+def values(family: Metric, suffix: str = "") -> dict[tuple[tuple[str, str], ...], float]:
+    """The value of each series; suffix: of those of a histogram or a counter."""
+    wanted = [one for one in family.samples if one.name == family.name + suffix]
+    found = {tuple(sorted(one.labels.items())): one.value for one in wanted}
+    assert len(found) == len(wanted), "no series stands twice"
+    return found
+
+
+class Process:
+    """A process that measures and writes its file, as a crawl does."""
+
+    def __init__(self, folder: Path, name: str = "shop") -> None:
+        registry = ProcessMetrics().registry
+        buckets = (1.0, 5.0)
+        self.seconds = Histogram("own_seconds", "x", ["spider"], buckets=buckets, registry=registry)
+        self.file = TextFile(folder, name, registry)
+
+    def read(self) -> dict[str, Metric]:
+        return parsed(self.file.path.read_bytes())
+
+
+def test_counters_go_on_where_the_last_process_ended(tmp_path: Path) -> None:
+    for number in range(1, 4):
+        process = Process(tmp_path)
+        process.seconds.labels("shop").observe(3.0)
+        process.file.write()
+        found = process.read()["own_seconds"]
+        of_shop = (("process", "shop"), ("spider", "shop"))
+        assert values(found, "_count") == {of_shop: number}
+        assert values(found, "_sum") == {of_shop: 3.0 * number}
+        buckets = values(found, "_bucket")
+        assert buckets[("le", "1.0"), *of_shop] == 0
+        assert buckets[("le", "5.0"), *of_shop] == buckets[("le", "+Inf"), *of_shop] == number
+        process.file.close()
+
+
+def test_what_a_new_process_has_not_begun_is_kept(tmp_path: Path) -> None:
+    first = Process(tmp_path)
+    first.seconds.labels("shop").observe(3.0)
+    first.file.close()
+    second = Process(tmp_path)
+    second.file.write()
+    assert values(second.read()["own_seconds"], "_sum")
+    second.file.close()
+
+
+def test_two_processes_of_a_name_do_not_share_a_file(tmp_path: Path) -> None:
+    one, other = Process(tmp_path), Process(tmp_path)
+    for process in (one, other):
+        process.file.write()
+    assert [process.file.path.name for process in (one, other)] == [
+        "freshet-shop.prom",
+        "freshet-shop-2.prom",
+    ]
+    both = [one for p in (one, other) for family in p.read().values() for one in family.samples]
+    assert {sample.labels["process"] for sample in both} == {"shop", "shop-2"}
+    one.file.close()
+    third = Process(tmp_path)
+    assert third.file.path == one.file.path
+    for process in (other, third):
+        process.file.close()
+
+
+def test_a_process_that_is_over_leaves_no_memory_and_no_open_files(tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    process.file.write()
+    assert values(process.read()["freshet_process_resident_memory_bytes"])
+    process.file.close()
+    left = process.read()
+    assert "freshet_process_resident_memory_bytes" not in left
+    assert "freshet_process_open_fds" not in left
+    assert values(left["freshet_process_cpu_seconds"], "_total")
+    assert values(left["freshet_metrics_timestamp_seconds"])
+
+
+def test_another_version_begins_anew() -> None:
+    (build,) = text_string_to_metric_families('freshet_build_info{version="0.0.1"} 1\n')
+    assert past_of([build], "0.0.1") == {}
+    counter = Metric("freshet_x", "x", "counter")
+    counter.add_sample("freshet_x_total", {}, 1.0)
+    assert list(past_of([build, counter], "0.0.1")) == ["freshet_x"]
+    assert past_of([build, counter], "0.0.2") == {}
+    assert past_of([counter], "0.0.1") == {}
+
+
+@pytest.mark.parametrize("left", [b"", b"\xff\xfe", b"freshet_x{ 1\n", b"# a file of others\n"])
+def test_a_broken_file_is_replaced(tmp_path: Path, left: bytes) -> None:
+    (tmp_path / "freshet-shop.prom").write_bytes(left)
+    process = Process(tmp_path)
+    process.seconds.labels("shop").observe(1.0)
+    process.file.close()
+    assert values(process.read()["own_seconds"], "_sum")
+
+
+def test_files_that_nobody_writes_are_removed_but_those_in_use_are_not(tmp_path: Path) -> None:
+    long_ago = time.time() - KEPT_SECONDS - 60
+    used = Process(tmp_path, "slow")
+    used.file.write()
+    for name in ("freshet-gone.prom", "freshet-slow.prom", "others.prom"):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (long_ago, long_ago))
+    (tmp_path / "freshet-late.prom").touch()
+    Process(tmp_path).file.close()
+    assert {path.name for path in tmp_path.glob("[!.]*")} == {
+        "freshet-shop.prom", "freshet-slow.prom", "freshet-late.prom", "others.prom",
+    }  # fmt: skip
+    used.file.close()
+
+
+def test_a_folder_that_cannot_be_had_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"^FRESHET_METRICS_DIR .*/file/x: Not a directory$"):
+        Process(tmp_path / "file" / "x")
+
+
+def test_a_folder_that_goes_away_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    process = Process(tmp_path / "x")
+    process.file.write()
+    (tmp_path / "x").rename(tmp_path / "y")
+    process.file.write()
+    process.file.write()
+    (said,) = caplog.messages
+    assert said.endswith("No such file or directory; it is tried again")
+    (tmp_path / "y").rename(tmp_path / "x")
+    process.file.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("9463", "127.0.0.1", 9463),
+        ("localhost:0", "127.0.0.1", 0),
+        (" 0.0.0.0:80 ", "0.0.0.0", 80),
+        ("[::1]:9463", "::1", 9463),
+    ],
+)
+def test_addresses(text: str, host: str, port: int) -> None:
+    assert address_of(text, "--metrics") == Address(host, port)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "-1", "65536", ":80", "::1:80", "[]:80", "80 80", "\u0661"]
+)
+def test_what_is_no_address_is_one_line(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"^--metrics: .* is no \[HOST:\]PORT such as 9464 or "):
+        address_of(text, "--metrics")
+
+
+def test_a_port_may_be_a_number_in_settings() -> None:
+    config = Config.of(Settings({"FRESHET_METRICS_PORT": 9463}))
+    assert config.metrics_port == "9463"
+
+
+def test_names_of_other_machines_are_no_addresses_of_this_one() -> None:
+    with pytest.raises(ConfigError, match=r"^--port: 'public.example' is no IP address"):
+        address_of("public.example:80", "--port")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "trouble", "status"),
+    [
+        ("GET", "/metrics", None, 200),
+        ("HEAD", "/metrics", "away", 200),
+        ("GET", "/-/healthy", "away", 200),
+        ("GET", "/-/ready", None, 200),
+        ("GET", "/-/ready", "away", 503),
+        ("GET", "/", None, 200),
+        ("GET", "/nosuch", None, 404),
+        ("POST", "/metrics", None, 405),
+    ],
+)
+def test_answers(method: str, path: str, trouble: str | None, status: int) -> None:
+    async def metrics() -> bytes:
+        return b"freshet_x 1\n"
+
+    async def said() -> str | None:
+        return trouble
+
+    assert asyncio.run(answer(MetricsSource(metrics, said), method, path)).status == status
+
+
+def test_before_the_first_reading_there_is_nothing_to_tell() -> None:
+    async def nothing() -> None:
+        return None
+
+    assert asyncio.run(answer(MetricsSource(nothing, nothing), "GET", "/metrics")).status == 503
+
+
+def test_labels_are_bounded_whatever_servers_and_spiders_say() -> None:
+    assert [class_of(status) for status in ("200", "304", "404", "503", "999", "100", "")] == [
+        "2xx", "3xx", "4xx", "5xx", "other", "other", "other",
+    ]  # fmt: skip
+    reasons = ("finished", "shutdown", "closespider_timeout", "mine 7")
+    assert [result_of(why) for why in reasons] == [
+        "finished", "stopped", "limited", "other",
+    ]  # fmt: skip
+
+
+def test_queues_are_told_where_they_are_known() -> None:
+    families = [
+        *metrics_database.queue_families([QueueState("shop", 5, 4, 3)]),
+        metrics_database.dead_letters({"shop": 2}),
+    ]
+    found = parsed(text_of(families))
+    shop = (("spider", "shop"),)
+    assert {name: values(family) for name, family in found.items()} == {
+        "freshet_queue_pending": {shop: 5},
+        "freshet_queue_leased": {shop: 4},
+        "freshet_queue_workers": {shop: 3},
+        "freshet_dead_letters": {shop: 2},
+    }
+
+
+def sample(**columns: Iterable[float]) -> Sample:
+    """A sample of one spider; what is not given is not known."""
+    size = len(list(next(iter(columns.values()))))
+    unknown = {name: np.full(size, np.nan) for name in (*NUMBERS, "hours") if name != "seen"}
+    given = {name: np.array(list(column)) for name, column in columns.items()}
+    names = ("shop",) if size else ()
+    return Sample(names, np.zeros(size, np.int64), **unknown | given)
+
+
+def test_a_sample_stands_for_all() -> None:
+    some = sample(
+        visits=[7, np.nan, 14], freshness=[0.5, np.nan, 1.0], age_days=[1, np.nan, 3],
+        rate=[0, 1, 0], hours=[10, 10, 10],
+    )  # fmt: skip
+    ((name, found),) = estimated(some, Counter(shop=300))
+    assert (name, found.planned, found.requests_per_day) == ("shop", 200, 300)
+    assert (found.expected_freshness, found.expected_age_seconds) == (0.75, 2 * 86_400)
+    assert found.present_freshness == 1, "what plans know nothing of is left out"
+    assert found.present_age_seconds == pytest.approx(0, abs=1e-3)
+    assert np.isnan([found.missed_per_week, found.delay_seconds]).all()
+
+
+def empty_families() -> list[Metric]:
+    """All there is, without any value."""
+    figures = Stats({}, Counter(), sample(rate=[]), {}, {})
+    registry = ProcessMetrics().registry
+    registry.register(ServiceCollector(Report([])))
+    of_reading = ("database_up", "database_read_seconds", "database_read_timestamp_seconds")
+    others = ("metrics_timestamp_seconds", *of_reading)
+    known = [
+        *registry.collect(),
+        *metrics_database.families(figures),
+        *metrics_database.queue_families([]),
+        metrics_database.dead_letters({}),
+    ]
+    return [*known, *(Metric(f"freshet_{name}", "Told elsewhere.", "gauge") for name in others)]
+
+
+def told() -> dict[str, str]:
+    """Names as Prometheus has them, and their types."""
+    text = text_of(empty_families()).decode()
+    return dict(line.split()[2:4] for line in text.splitlines() if line.startswith("# TYPE"))
+
+
+def test_names_follow_the_conventions_of_prometheus() -> None:
+    text = text_of(empty_families()).decode()
+    names = told()
+    assert len(names) == text.count("# TYPE")
+    for name, kind in names.items():
+        assert re.fullmatch(r"freshet_[a-z_]+", name)
+        assert (kind == "counter") == name.endswith("_total"), name
+        assert kind in ("counter", "gauge", "histogram"), name
+        assert not OTHER_UNITS & set(name.split("_")), name
+        assert not name.endswith(("_count", "_sum", "_bucket")), name
+    helps = [line.split(" ", 3) for line in text.splitlines() if line.startswith("# HELP")]
+    assert all(len(words) == 4 and words[3].endswith(".") for words in helps)
+
+
+def test_the_docs_name_every_metric_and_no_other() -> None:
+    page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `freshet_")]
+    listed = [name for row in rows for name in NAME.findall(row)]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == set(told())
+
+
+@pytest.mark.parametrize("file", ["docs/metrics.md", "deploy/prometheus-rules.yaml"])
+def test_queries_and_alerts_name_what_there_is(file: str) -> None:
+    named = set(NAME.findall((ROOT / file).read_text(encoding="utf-8")))
+    there = told()
+    parts = {f"{name}_bucket" for name, kind in there.items() if kind == "histogram"}
+    assert named <= set(there) | parts
+
+
+def test_the_docs_name_every_alert() -> None:
+    rules = (ROOT / "deploy/prometheus-rules.yaml").read_text(encoding="utf-8")
+    page = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
+    alerts = re.findall(r"- alert: (\w+)", rules)
+    assert len(alerts) >= 5
+    assert re.findall(r"^\| `(Freshet\w+)` \|", page, re.M) == alerts
+
+
+def test_the_past_is_added_to_no_gauge_but_the_last_success() -> None:
+    last = Metric("freshet_pass_last_success_timestamp_seconds", "x", "gauge")
+    for spider, at in (("shop", 5.0), ("news", 6.0)):
+        last.add_sample(last.name, {"process": "p", "spider": spider}, at)
+    (build,) = text_string_to_metric_families('freshet_build_info{version="1"} 1\n')
+    past = past_of([last, build], "1")
+    now = Metric(last.name, "x", "gauge")
+    now.add_sample(now.name, {"spider": "shop"}, 9.0)
+    registry = CollectorRegistry()
+    registry.register(Fixed([now]))
+    found = parsed(generate_latest(Carried(registry, past, "p")))
+    by_spider = {dict(series)["spider"]: at for series, at in values(found[last.name]).items()}
+    assert by_spider == {"shop": 9.0, "news": 6.0}
+
+
+def test_who_does_not_measure_does_not_load_the_library() -> None:
+    modules = "crawler.ops.extensions, crawler.ops.service, crawler.commands.metrics"
+    code = f"import {modules}, sys; sys.exit('prometheus_client' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

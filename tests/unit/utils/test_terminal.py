@@ -1,0 +1,144 @@
+"""One way out for all text: the console, plain lines, JSON and log records."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import logging
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.table import Table
+from rich.text import Text
+
+from crawler.utils.terminal import (
+    UNSAFE,
+    SafeConsole,
+    SafeRecord,
+    as_json,
+    print_line,
+    visible,
+    without_secrets,
+)
+
+ROOT = Path(__file__).resolve().parents[3]
+NASTY = (
+    "a\x1b[31mb\x9b2Jc\x07d\re\u202ef\u2066g\u2028h\u2029i\x85j\x7fk\x08l\u200fm\ud800"
+    "[/nope] [bold] :smile:"
+)
+# Where data go out that are no lines for people, and what runs before there is a command.
+PRINTING = {
+    "crawler/utils/terminal.py",
+    "crawler/ops/kernels.py",
+    "crawler/cli/duplicates_check.py",
+    "crawler/cli/feeds_list.py",
+    "crawler/cli/feeds.py",
+    "crawler/commands/metrics.py",
+}
+
+
+def test_escapes_stand_for_what_a_terminal_acts_on() -> None:
+    shown = visible(NASTY)
+    assert UNSAFE.search(shown) is None
+    assert shown.startswith(r"a\x1b[31mb\x9b2Jc\x07d\re\u202ef")
+    assert visible("tab\tline\nGrüße 👨\u200d👩 न\u200dम") == "tab\tline\nGrüße 👨\u200d👩 न\u200dम"
+    assert visible("a\u00a0b\tc\n", blanks=True) == "a\\xa0b\\tc\n"
+
+
+def test_a_console_takes_no_markup_and_no_escapes() -> None:
+    file = io.StringIO()
+    console = SafeConsole(file=file, width=400)
+    table = Table(NASTY, "n", title=NASTY)
+    table.add_row(NASTY, Text(NASTY, style="red"))
+    for one in (NASTY, Text(NASTY), table, (NASTY, [NASTY])):
+        console.print(one)
+    assert UNSAFE.search(file.getvalue()) is None
+    assert file.getvalue().count("[/nope] [bold] :smile:") >= 7
+
+
+def test_styles_stay_on_a_terminal() -> None:
+    file = io.StringIO()
+    console = SafeConsole(file=file, force_terminal=True, color_system="standard")
+    console.print(Text("x\x9by"), style="red")
+    assert file.getvalue() == "\x1b[31mx\\x9by\x1b[0m\n"
+
+
+def test_json_is_the_same_and_escaped() -> None:
+    text = as_json({NASTY: [NASTY]})
+    assert UNSAFE.search(text) is None
+    assert json.loads(text) == {NASTY: [NASTY]}
+
+
+def test_plain_lines_are_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    print_line(NASTY)
+    print_line(NASTY, error=True)
+    shown = capsys.readouterr()
+    assert shown.out == shown.err == visible(NASTY) + "\n"
+
+
+def test_log_records_are_escaped_in_any_format() -> None:
+    def record(message: str, *given: object, error: bool = False) -> logging.LogRecord:
+        raised = sys.exc_info() if error else None
+        return SafeRecord("x", logging.INFO, __file__, 1, message, given, raised)
+
+    form = logging.Formatter("%(levelname)s %(message)s")
+    assert UNSAFE.search(form.format(record("%s %r", NASTY, ValueError(NASTY)))) is None
+    assert form.format(record("%d of %s", 3, "a\nb")) == "INFO 3 of a\n  b"
+    assert form.format(record("all:\n {1}")) == "INFO all:\n {1}"
+    try:
+        raise ValueError(NASTY)
+    except ValueError:
+        text = form.format(record("failed", error=True))
+    assert UNSAFE.search(text) is None
+    assert "\nTraceback (most recent call last):\n  File" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://me:pass@a.test/x is", "http://***@a.test/x is"),
+        ("https://token@a.test", "https://***@a.test"),
+        ("invalid hostname: me:pass@10.0.0.1", "invalid hostname: ***@10.0.0.1"),
+        ("http://a.test/me@b.test http://b.test", "http://a.test/me@b.test http://b.test"),
+        (
+            "mongodb://u:p@h/?tls=true&tlsCertificateKeyFilePassword=s3cret&appName=x",
+            "mongodb://***@h/?tls=true&tlsCertificateKeyFilePassword=***&appName=x",
+        ),
+        ("mongodb://h/?TLSCertificateKeyFilePassword=s3cret", "TLSCertificateKeyFilePassword=***"),
+    ],
+)
+def test_secrets_are_not_logged(text: str, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    record = SafeRecord("x", logging.INFO, __file__, 1, "said %s", (text,), None)
+    assert record.getMessage().endswith(shown)
+    print_line(text, error=True)
+    assert capsys.readouterr().err.endswith(f"{shown}\n")
+    try:
+        raise ValueError(text)
+    except ValueError:
+        failed = SafeRecord("x", logging.INFO, __file__, 1, "failed", (), sys.exc_info())
+    assert shown in logging.Formatter().format(failed)
+
+
+def test_secrets_are_left_out_in_linear_time() -> None:
+    began = time.perf_counter()
+    for text in ("://" * 300_000, "a" * 1_000_000, "a:" * 500_000, "a:b" * 300_000 + " "):
+        without_secrets(text)
+    assert time.perf_counter() - began < 2
+
+
+def test_nothing_else_prints() -> None:
+    """Neither print(), a stream nor a console of rich, but for the modules named."""
+    found = set()
+    for path in (ROOT / "crawler").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func)
+            if called in ("print", "Console", "rich.print", "json.dump") or called.startswith(
+                ("sys.stdout.write", "sys.stderr.write")
+            ):
+                found.add(str(path.relative_to(ROOT)))
+    assert found <= PRINTING

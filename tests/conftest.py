@@ -38,8 +38,8 @@ def pytest_unconfigure() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Half as many again as there are processors: tests wait for servers and clocks as a rule."""
-    return (os.cpu_count() or 2) * 3 // 2
+    """Twice as many as there are processors: tests wait for servers and clocks as a rule."""
+    return (os.cpu_count() or 2) * 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

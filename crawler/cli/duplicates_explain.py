@@ -185,12 +185,16 @@ def show(console: Console, comparison: Document) -> None:
         ]
         console.print(Padding("; ".join(filter(None, facts)), (0, 0, 0, INDENT)))
     console.print()
-    exact = [f"{value:.3f} ({name})" for name, value in comparison["exact"].items()]
+    exact, estimated = (
+        [f"{value:.3f} ({name})" for name, value in comparison[by].items()]
+        for by in ("exact", "datasketch")
+    )
     for line in (
         f"shared bands  {comparison['shared_bands']} of {comparison['of_bands']}",
         f"similarity    {comparison['similarity']:.3f} estimated by {comparison['scheme']}, "
         f"duplicates from {comparison['threshold']:.3g} on",
         f"exactly       {', '.join(exact) or 'nothing to compare by'}",
+        f"datasketch    {', '.join(estimated) or 'no shingles'}",
     ):
         console.print(line, soft_wrap=True)
     console.print(printable(comparison["verdict"]), style="bold", soft_wrap=True)
@@ -259,6 +263,7 @@ async def _compare(config: Config, opts: argparse.Namespace) -> Document:
         "of_bands": measured.of_bands,
         "similarity": measured.similarity,
         "exact": measured.exact,
+        "datasketch": measured.datasketch,
         "scheme": scheme.name,
         "threshold": scheme.threshold,
         "same_item": compare.is_same_item(a, b),

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import numpy as np
 
 from crawler.dedup.scheme import Scheme
-from crawler.dedup.signature import jaccard
+from crawler.dedup.signature import jaccard, library_estimate
 from crawler.dedup.sketch import EXACT, SUPERSHINGLES, Shape, Sketch
 
 REBUILD = "scrapy duplicates rebuild compares all anew"
@@ -51,12 +51,14 @@ class Measured:
 
     shared_bands, of_bands: keys under which both are found, among those that could be the same
     exact:                  Jaccard by kind of shingles
+    datasketch:             the same, as datasketch estimates it from full MinHash values
     """
 
     shared_bands: int
     of_bands: int
     similarity: float
     exact: dict[str, float]
+    datasketch: dict[str, float] = field(default_factory=dict)
 
 
 def measure(a: Side, b: Side) -> Measured:
@@ -78,6 +80,11 @@ def measure(a: Side, b: Side) -> Measured:
         of_bands,
         a.sketch.similarity(b.sketch),
         {shape_name(shape): jaccard(a.text, b.text, shape) for shape in shapes},
+        {
+            shape_name(shape): library_estimate(a.text, b.text, shape)
+            for shape in shapes
+            if shape != EXACT
+        },
     )
 
 

@@ -167,6 +167,8 @@ def test_a_copy_is_explained(freshet: Freshet, shop: Shop) -> None:
     assert found["verdict"].startswith("duplicates: B is a copy of A since ")
     assert 0.7 < found["similarity"] < 1
     assert found["exact"]["5 characters"] == pytest.approx(found["similarity"], abs=0.1)
+    # Both are of the same 128 values; a stored byte of each agrees by chance in one of 256.
+    assert found["datasketch"]["5 characters"] == pytest.approx(found["similarity"], abs=0.03)
     assert (found["scheme"], found["threshold"], found["of_bands"]) == ("characters-1", 0.7, 16)
     assert 0 < found["shared_bands"] < 16
     assert found["a"] | {"compared_at": ""} == {
@@ -199,6 +201,7 @@ def test_an_explanation_for_people(freshet: Freshet, shop: Shop) -> None:
         "shared bands  4 of 25",
         "similarity    0.678 estimated by characters-1, duplicates from 0.7 on",
         "exactly       0.631 (5 characters)",
+        "datasketch    0.680 (5 characters)",
         "no duplicates: similarity 0.68 is below 0.70",
         "",
         "One                               <",

@@ -18,7 +18,7 @@ from crawler.errors import StorageError
 from crawler.extract.list_wrappers import definitions
 from crawler.frontier.session import Session
 from crawler.items import OF_CAPS, SEEN, Fetched, Kind, Outcome, Planned, Target, Visit
-from crawler.storage import posts as versions
+from crawler.storage import posts
 from crawler.utils.sandbox import Apart, TooMuch
 from crawler.utils.time import NEVER
 from schedules import calendar
@@ -120,12 +120,12 @@ class ChangesPipeline(OfSession):
         from crawler.utils.diff import diff_size, estimated_diff_size, is_quick
 
         session, target = self.session, fetched.target
-        old = await session.patience.read(lambda: versions.content(session.db, target))
+        old = await session.patience.read(lambda: posts.content(session.db, target))
         if old is None:
             return 0
-        before = "\n".join(versions.as_lines(old))
+        before = "\n".join(posts.as_lines(old))
         del old  # it may have megabytes
-        after = "\n".join(versions.as_lines(versions.content_of(fetched)))
+        after = "\n".join(posts.as_lines(posts.content_of(fetched)))
         if is_quick(before, after):
             return diff_size(before, after)
         try:

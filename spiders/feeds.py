@@ -24,8 +24,7 @@ from crawler.feeds.discovery import hubs_of_headers
 from crawler.fetch.credentials import OwnPlaces
 from crawler.frontier.session import Session
 from crawler.items import FeedDocument, Fetched, Kind, NoFeed, Outcome, Target
-from crawler.storage import targets
-from crawler.storage import websub as pushes
+from crawler.storage import targets, websub
 from crawler.storage.websub import Push
 from crawler.utils.sandbox import TooLong, TooMuch, time_limit
 from spiders.probe import reader_of, readers
@@ -42,7 +41,7 @@ async def pushed_documents(session: Session) -> AsyncIterator[tuple[Target, Push
     A delivery is done with when its visit is stored; the next one of the same feed waits for that.
     """
     while session.error is None:
-        batch = await session.patience.read(lambda: pushes.take(session.db, session.spider, BATCH))
+        batch = await session.patience.read(lambda: websub.take(session.db, session.spider, BATCH))
         if not batch:
             return
         for push in batch:
@@ -53,7 +52,7 @@ async def pushed_documents(session: Session) -> AsyncIterator[tuple[Target, Push
             if session.error is not None:
                 return
             if target is None:
-                await pushes.done(session.db, [push.id])
+                await websub.done(session.db, [push.id])
                 continue
             session.take(target)
             yield target, push

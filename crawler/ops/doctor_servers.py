@@ -16,7 +16,7 @@ from crawler.ops.doctor_sites import Site
 from crawler.ops.findings import Check, Finding, Say, Status, failed, ok, warning
 from crawler.storage import health, indexes, invariants, leases, recovery, runs, sites, targets
 from crawler.storage.client import Database
-from crawler.storage.dedup import index as dedup_index
+from crawler.storage.dedup import index
 from crawler.storage.due import MAX_COUNTED, LastRun, last_run
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.health import Server
@@ -136,11 +136,11 @@ async def check_mongodb(db: Database, config: Config) -> list[Finding]:
         return findings
     findings += judge_indexes(await indexes.lacking(db))
     # Whether crawls with these settings can compare posts with those that are stored.
-    wanted = dedup_index.wanted_meta(config)
-    stored = await db.meta.find_one(dedup_index.META)
+    wanted = index.wanted_meta(config)
+    stored = await db.meta.find_one(index.META)
     if wanted is None or stored is None:
         return findings
-    if refused := await dedup_index.refusal(db, wanted, stored):
+    if refused := await index.refusal(db, wanted, stored):
         message, _, todo = refused.rpartition(": ")
         return [*findings, failed(Check.NEAR_DUPLICATES, message, todo)]
     message = f"compared by {stored['scheme']}, claims are in {stored['keeper']}"
@@ -311,7 +311,7 @@ async def repair(db: Database, config: Config, now: datetime, say: Say) -> list[
     if await runs.at_work(db, LONGEST_RUN):
         message = "a run is in progress or was interrupted"
         return [failed(Check.NO_RUN, message, "repeat it after that")]
-    async with dedup_index.as_stored(db, config) as registry:
+    async with index.as_stored(db, config) as registry:
         for spider in await targets.spiders(db):
             say(f"repairing the log of {spider}")
             since = await recovery.logged_since(db, spider)

@@ -12,7 +12,7 @@ from crawler.planning.population import Gathered, keys_of_texts
 from crawler.planning.reasons import Facts, Worth, reasons
 from crawler.planning.report import matrix
 from crawler.planning.request import BALANCED, OBJECTIVES
-from crawler.storage import targets as parts
+from crawler.storage import targets
 from crawler.storage.client import Document
 from crawler.storage.sites import Site
 from crawler.utils.text import is_known
@@ -55,7 +55,7 @@ def explained(
     waiting:  targets that the last pass left over a cap
     feed:     what is known of a feed as such, None for pages
     """
-    planned = parts.planned_of(target.get("plan"))
+    planned = targets.planned_of(target.get("plan"))
     schedule = planned.schedule if planned else Schedule()
     document: Document = {name: target.get(name) for name in IDENTITY}
     document |= {"timezone": site.timezone, "history": _history(target)}
@@ -94,7 +94,9 @@ def _history(target: Document) -> Document:
     if target.get("kind") == str(Kind.FEED) and last["said"].any():
         last["after"] = last["by"] = last["said"]
     moments = {
-        name: parts.EPOCH + int(at) * parts.MINUTE for name in ("after", "by") for at in last[name]
+        name: targets.EPOCH + int(at) * targets.MINUTE
+        for name in ("after", "by")
+        for at in last[name]
     }
     return {
         "since": stored["since"],

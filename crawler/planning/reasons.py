@@ -17,7 +17,7 @@ from crawler.storage.client import Document
 from crawler.storage.sites import Site
 from crawler.storage.targets import ADAPTIVE, PERIOD
 from crawler.utils.text import amount, count, period
-from schedules.allocation import policies as groups
+from schedules.allocation import policies
 from schedules.calendar import AFTER_CHANGE, AFTER_NONE
 from schedules.history import DAY_HOURS
 from schedules.schedule import WEEK_HOURS, Schedule, Schedules
@@ -294,4 +294,4 @@ def _rare_words(weeks: int, slot: int) -> str:
 def _words(schedule: Schedule) -> list[str]:
     if schedule.every_hours:
         return [f"every {period(schedule.every_hours)}"]
-    return [" ".join(time) for time in groups.times_of(schedule)]
+    return [" ".join(time) for time in policies.times_of(schedule)]

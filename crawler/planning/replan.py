@@ -36,8 +36,7 @@ from crawler.storage.targets import ADAPTIVE, EPOCH
 from crawler.utils.text import amount, rounded_up
 from crawler.utils.time import Clock
 from schedules import calendar
-from schedules.allocation import optimal as market
-from schedules.allocation import policies as groups
+from schedules.allocation import optimal, policies
 from schedules.allocation.plan import BOUNDS, BudgetTooSmall, Plan, plan
 from schedules.compiled import parts
 from schedules.estimation.estimate import Estimate, estimate
@@ -94,10 +93,10 @@ class Replan:
         made, ids, population = self.plan, self.gathered.watched.ids, self.gathered.population
         schedules = made.schedules.of(rows)
         slots = schedules.slots.tolist()
-        codes = groups.nearest_group(schedules.visits_per_week).tolist()
+        codes = policies.nearest_group(schedules.visits_per_week).tolist()
         columns = {
             "policy": [self.policy] * len(rows),
-            "group": [groups.NAMES[code] for code in codes],
+            "group": [policies.NAMES[code] for code in codes],
             "windows": in_words(schedules),
             "visits_per_week": _numbers(schedules.visits_per_week),
             "weeks": schedules.weeks.tolist(),
@@ -345,14 +344,14 @@ def parted(
 
 
 def _page_price(pages: Gathered, wish: Wish, now_hours: float) -> Price:
-    sample, share = market.sampled(estimate(pages.population, pages.histories))
+    sample, share = optimal.sampled(estimate(pages.population, pages.histories))
     terms = Terms(aim=OBJECTIVES[wish.objective or BALANCED])
     none = Schedules.none(len(sample.population))
     least = least_per_day(sample.population)
 
     def price(per_day: float) -> float:
         spending = replace(terms, budget_per_day=max(per_day * share, least))
-        return market.draft(sample, spending, now_hours, none).price
+        return optimal.draft(sample, spending, now_hours, none).price
 
     return price
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from schedules.evaluation.world import Span, even_population, joined, visits_of
-from schedules.feeds import plan as aggregation
+from schedules.feeds import plan
 from schedules.feeds.plan import plan_feeds
 from schedules.first_look import FIRST_HOURS, USUAL_WINDOW
 from schedules.history import DAY_HOURS, Floats, Histories, Ints, Times
@@ -63,11 +63,11 @@ def paper_visits(policy: str, feeds: Feeds, past: Times, visits: int, span: Span
     # Posts that are expected in the period.
     rate = counts(past, since, split) * ((stop - split) / (split - since))
     if policy == "uniform":
-        fetches = aggregation.uniform(rate, visits)
+        fetches = plan.uniform(rate, visits)
     elif policy == "min-delay":
-        fetches = aggregation.min_delay(rate, feeds.weight, visits)
+        fetches = plan.min_delay(rate, feeds.weight, visits)
     else:
-        fetches = aggregation.min_missing(rate, feeds.window.astype(np.float64), visits)
+        fetches = plan.min_missing(rate, feeds.window.astype(np.float64), visits)
     return evenly(fetches, split, stop)
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from crawler.storage import visits as changes
+from crawler.storage import visits
 from crawler.storage.client import Database
 from crawler.storage.schema import prepare
 from tests.integration.harness import Db, Freshet, Pages, Row
@@ -141,7 +141,7 @@ def test_it_reads_no_more_than_an_index_of_the_events(stored: tuple[Db, str]) ->
     )  # fmt: skip
 
     async def latest(there: Database) -> tuple[list[Row], int, bool]:
-        return await changes.latest(there, names, (NOW, None), None, 10)
+        return await visits.latest(there, names, (NOW, None), None, 10)
 
     db.command("profile", 2)
     rows, total, is_cut = on(uri, latest)

@@ -11,7 +11,7 @@ import redis as driver
 
 from crawler.config import Config
 from crawler.dedup.boilerplate import MIN_POSTS
-from crawler.storage.dedup import index as opening
+from crawler.storage.dedup import index
 from crawler.storage.store import opened
 from tests.integration.claiming import edited, text
 from tests.integration.dedup.test_boilerplate import framed
@@ -164,19 +164,19 @@ def test_a_move_that_was_cut_off_is_repeated_or_undone(
         from crawler.storage.redis import open_redis
 
         async with opened(config) as db:
-            asked: Any = opening.wanted_meta(config)
-            noted = await opening._agree(db, asked)
+            asked: Any = index.wanted_meta(config)
+            noted = await index._agree(db, asked)
             if steps == "named":
                 return
             client = await open_redis(redis)
             bands = RedisBands(client, f"freshet:{db.name}:duplicates")
-            registry = Registry.of(db, opening.scheme_of("characters", 0.7), bands)
+            registry = Registry.of(db, index.scheme_of("characters", 0.7), bands)
             if steps == "filling":
-                await bands.begin(f"{opening.FILLING} {noted['index']}")
+                await bands.begin(f"{index.FILLING} {noted['index']}")
             else:
-                await opening.refill(registry, bands, noted["index"])
+                await index.refill(registry, bands, noted["index"])
             if steps == "noted":
-                await opening._note_move(db, asked, noted["index"])
+                await index._note_move(db, asked, noted["index"])
             await client.aclose()
 
     expected = world.posts()

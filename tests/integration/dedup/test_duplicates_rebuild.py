@@ -15,7 +15,7 @@ import redis
 from crawler.config import Config
 from crawler.errors import StorageError
 from crawler.storage.client import Database
-from crawler.storage.dedup import index as opening
+from crawler.storage.dedup import index
 from crawler.storage.dedup import rebuild as rebuilding
 from crawler.storage.store import opened
 from tests.integration.claiming import HOUR, NOW, edited, text
@@ -157,7 +157,7 @@ def test_a_post_that_is_deleted_meanwhile_is_in_no_cluster(posts: Db, freshet: F
 
     async def compared() -> None:
         config = Config.load(mongo_uri=freshet.env["MONGO_URI"])
-        async with opened(config) as db, opening.as_stored(db, config) as registry:
+        async with opened(config) as db, index.as_stored(db, config) as registry:
             assert await rebuilding.compare(db, registry, [gone, stays], NOW) == 2
             await rebuilding.settle(db, registry)
 
@@ -172,7 +172,7 @@ async def open_as_a_crawl(freshet: Freshet, **more: Any) -> str:
     """What a crawl is told that opens the index; nothing if it may."""
 
     async def there(db: Database, config: Config) -> None:
-        async with opening.opened(db, config):
+        async with index.opened(db, config):
             pass
 
     config = Config.load(mongo_uri=freshet.env["MONGO_URI"], **more)

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from crawler.dedup.model import rank_of
 from crawler.storage.client import Database
-from crawler.storage.dedup import candidates as comparing
-from crawler.storage.dedup import claims, flags
+from crawler.storage.dedup import candidates, claims, flags
 from crawler.storage.dedup.registry import Registry
 from tests.conftest import Databases
 from tests.integration.claiming import HOUR, NOW, Posts, candidate, edited, text
@@ -233,7 +232,7 @@ def test_a_rebuild_finds_the_same_originals(freshet: Freshet, stored: tuple[Db, 
     async def claimed(database: Database, registry: Registry) -> None:
         await database.posts.insert_many(rows)
         for row in random.sample(rows, len(rows)):
-            one = comparing.candidate_of(row, registry.scheme)
+            one = candidates.candidate_of(row, registry.scheme)
             assert one is not None
             verdicts = await claims.claim(registry, [one], NOW)
             await flags.show(database, verdicts)

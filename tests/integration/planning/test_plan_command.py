@@ -149,7 +149,7 @@ def test_a_zone_that_the_server_does_not_know_is_told_by_its_distance(
 ) -> None:
     from zoneinfo import ZoneInfo
 
-    from crawler.storage import visits as changes
+    from crawler.storage import visits
 
     class Unheard(ZoneInfo):
         """A zone whose name is too new for the server."""
@@ -161,7 +161,7 @@ def test_a_zone_that_the_server_does_not_know_is_told_by_its_distance(
     put(db, uri, [page(f"{SHOP}/a")])
     db.visits.insert_one(visit("a", datetime(2025, 3, 28, 23, 45, tzinfo=UTC)))
     zone = Unheard.no_cache("Asia/Kolkata")
-    (row,) = on(uri, lambda adb: changes.by_hour(adb, "shop", zone))
+    (row,) = on(uri, lambda adb: visits.by_hour(adb, "shop", zone))
     assert row == {"day": 5, "hour": 5, "changes": 1, "update_size": 10, "diff_size": 3}
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from crawler.items import Target, Visit
-from crawler.storage import recovery as interrupted
+from crawler.storage import recovery
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.invariants import Report, check
 from tests.integration.claiming import edited, text
@@ -96,7 +96,7 @@ def test_a_cut_at_any_write_of_a_batch_leaves_one_history(
 
 
 async def _cut_and_interrupted(uri: str, cutter: Cutter) -> bool:
-    from tests.integration.writing import interrupted as left
+    from tests.integration.writing import recovery as left
 
     async with process(uri, BEGIN + 2 * HOUR) as one:
         await left(one.db, BEGIN + 2 * HOUR)
@@ -143,7 +143,7 @@ async def overtaken(uri: str, redis: str | None, holder: Holder, contents: tuple
         held = asyncio.ensure_future(asyncio.to_thread(holder.held.wait))
         await asyncio.wait({storing, held}, return_when=asyncio.FIRST_COMPLETED)
         holder.held.set()
-        await interrupted.take_over(other.db, [one.fetched.target.key for one in found])
+        await recovery.take_over(other.db, [one.fetched.target.key for one in found])
         newer = visits(await other.due(*NAMES), contents, at + 5 * MINUTE)
         assert not any(refused(await other.store(newer)))
         holder.go_on()
@@ -177,8 +177,8 @@ async def _slept(uri: str, holder: Holder) -> None:
         assert await asyncio.to_thread(holder.held.wait, 30)
         await asyncio.sleep(LEASE_SECONDS)
         async with process(uri, at, lease_seconds=60) as other:
-            await interrupted.take_over(other.db, [one.fetched.target.key for one in found])
-            await interrupted.undo(other.db, None, "site", BEGIN + HOUR, at)
+            await recovery.take_over(other.db, [one.fetched.target.key for one in found])
+            await recovery.undo(other.db, None, "site", BEGIN + HOUR, at)
             newer = visits(await other.due(*NAMES), THIRD, at + 5 * MINUTE)
             assert not any(refused(await other.store(newer)))
             holder.go_on()

@@ -12,8 +12,7 @@ import pytest
 from bson import ObjectId
 from pymongo import AsyncMongoClient
 
-from crawler.storage import schema as migrations
-from crawler.storage import search
+from crawler.storage import schema, search
 from tests.integration.harness import Db, Freshet, Pages, Result, Row
 from tests.integration.inside import in_json, run
 
@@ -479,7 +478,7 @@ def migrate(uri: str) -> None:
     async def there() -> None:
         client: AsyncMongoClient[Row]
         async with AsyncMongoClient(uri, tz_aware=True) as client:
-            await migrations.index_posts(client.get_default_database())
+            await schema.index_posts(client.get_default_database())
 
     asyncio.run(there())
 
@@ -499,7 +498,7 @@ def test_posts_of_an_older_database_are_searched(
     db.posts.update_many({}, {"$unset": {"original": "", "words": ""}})
     # A crash left it half done; and a verdict that is there stays.
     db.posts.update_one({"text": "The moon"}, {"$set": {"original": False}})
-    monkeypatch.setattr(migrations, "BATCH", 3)
+    monkeypatch.setattr(schema, "BATCH", 3)
     with caplog.at_level(logging.INFO):
         migrate(uri)
         migrate(uri)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from crawler.items import Kind
-from crawler.storage import target_queries as lookup
+from crawler.storage import target_queries
 from crawler.storage.client import Database
 from crawler.storage.schema import prepare
 from crawler.storage.target_queries import State
@@ -120,10 +120,10 @@ def test_lists_go_by_indexes(
             own: Row = {"gone": True} if k % 80 == 1 else {}
             own |= {"consecutive_errors": 1} if k % 80 == 2 else {}
             put(db, f"{SHOP}/{k}", spider=name, hours=-1, **own)
-    query, order = lookup.chosen(spider, state, match, NOW, ["news", "shop"])
+    query, order = target_queries.chosen(spider, state, match, NOW, ["news", "shop"])
 
     async def listed(there: Database) -> list[Row]:
-        return await lookup.listed(there, query, order, 0, 20)
+        return await target_queries.listed(there, query, order, 0, 20)
 
     db.command("profile", 2)
     rows = on(uri, listed)

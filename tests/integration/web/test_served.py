@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from crawler.config import Config
-from crawler.storage import due as waiting
+from crawler.storage import due
 from crawler.storage.store import opened
 from tests.integration.harness import Db
 
@@ -34,15 +34,15 @@ TARGETS = [
 ]
 
 
-async def fared(uri: str) -> tuple[float, dict[str | None, waiting.Served]]:
+async def fared(uri: str) -> tuple[float, dict[str | None, due.Served]]:
     async with opened(Config.load(mongo_uri=uri)) as db:
         await db.targets.insert_many(TARGETS)
-        return await waiting.served(db, "s"), await waiting.served_of_hosts(db, "s")
+        return await due.served(db, "s"), await due.served_of_hosts(db, "s")
 
 
 def test_the_share_of_a_host_and_the_load_of_its_cells(stored: tuple[Db, str]) -> None:
     of_all, of_hosts = asyncio.run(fared(stored[1]))
     assert of_all == pytest.approx(19 / 26)
-    assert of_hosts["pg"] == waiting.Served(12 / 16, pytest.approx(1.5))
-    assert of_hosts["lite"] == waiting.Served(1.0, pytest.approx(0.01))
-    assert of_hosts["site.example"] == waiting.Served(0.25, 0.0)
+    assert of_hosts["pg"] == due.Served(12 / 16, pytest.approx(1.5))
+    assert of_hosts["lite"] == due.Served(1.0, pytest.approx(0.01))
+    assert of_hosts["site.example"] == due.Served(0.25, 0.0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from datasketch import LeanMinHash, MinHash, MinHashLSH
 
-from crawler.dedup import signature as minhash
+from crawler.dedup import signature
 from crawler.dedup.post_text import code_points, normal_text
 from crawler.dedup.signature import (
     as_datasketch,
@@ -30,7 +30,7 @@ TEXTS = [
 ]
 
 
-def values(text: str, width: int = 5) -> minhash.Values:
+def values(text: str, width: int = 5) -> signature.Values:
     shape = OF_CHARACTERS if width == OF_CHARACTERS.width else OF_CJK
     hashes = hashes_of(code_points(normal_text(text)), shape)
     assert hashes is not None
@@ -61,8 +61,8 @@ def test_our_values_are_those_of_datasketch(text: str, width: int) -> None:
 
 @pytest.mark.parametrize("count", [1, SUPERSHINGLES.values * 14, VALUES])
 def test_permutations_are_those_that_datasketch_draws(count: int) -> None:
-    drawn = MinHash(num_perm=count, seed=minhash.SEED, scheme=minhash.SCHEME).permutations
-    for ours, its in zip(minhash.permutations(count), drawn, strict=True):
+    drawn = MinHash(num_perm=count, seed=signature.SEED, scheme=signature.SCHEME).permutations
+    for ours, its in zip(signature.permutations(count), drawn, strict=True):
         assert ours.dtype == its.dtype
         assert ours.tolist() == its.tolist()
 
@@ -111,7 +111,7 @@ def test_it_is_found_in_an_index_of_datasketch() -> None:
     ]
 
 
-def pairs(jaccard: float, size: int = 500, count: int = 400) -> list[tuple[minhash.Values, ...]]:
+def pairs(jaccard: float, size: int = 500, count: int = 400) -> list[tuple[signature.Values, ...]]:
     """Values of pairs of random sets; together `size` hashes, of which this share is in both."""
     random = np.random.default_rng(7)
     shared = round(size * jaccard)

@@ -10,8 +10,7 @@ import pytest
 
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.feeds import opml
-from crawler.feeds import subscriptions as lists
+from crawler.feeds import opml, subscriptions
 from crawler.feeds.opml import encoding_of, read_list
 from crawler.feeds.subscriptions import FeedList, Refused, Subscription, category_of, feed_url, tidy
 
@@ -255,7 +254,7 @@ def test_entities_do_no_harm(body: str) -> None:
     (feed,) = read('<?xml version="1.0"?>' + body).feeds
     assert feed.url == "http://a.b/"
     assert "root:" not in (feed.title or "")
-    assert len(feed.title or "") <= lists.TITLE_CHARACTERS
+    assert len(feed.title or "") <= subscriptions.TITLE_CHARACTERS
     assert time.process_time() - begun < 1
 
 
@@ -275,8 +274,8 @@ def test_time_and_memory_do_not_grow_with_the_square_of_a_hostile_list(body: str
     begun = time.process_time()
     found = read(body)
     assert urls(found) == ["http://a.b/"]
-    assert len(found.feeds[0].categories) <= lists.MOST_CATEGORIES
-    assert all(len(name) <= lists.CATEGORY_CHARACTERS for name in found.feeds[0].categories)
+    assert len(found.feeds[0].categories) <= subscriptions.MOST_CATEGORIES
+    assert all(len(name) <= subscriptions.CATEGORY_CHARACTERS for name in found.feeds[0].categories)
     assert time.process_time() - begun < 5
 
 

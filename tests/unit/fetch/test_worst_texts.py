@@ -19,7 +19,7 @@ from crawler.config import Config
 from crawler.dedup.boilerplate import sourced
 from crawler.dedup.scheme import scheme_of
 from crawler.errors import ConfigError
-from crawler.extract import plain_text as plaintext
+from crawler.extract import plain_text
 from crawler.extract.fields import FieldType, squeeze, typed
 from crawler.extract.links import sitemap_links, sitemap_of, wanted_links
 from crawler.extract.main_text import load, main_text
@@ -28,7 +28,7 @@ from crawler.feeds.opml import read_list
 from crawler.feeds.parser import read
 from crawler.items import LinkCounts, NoFeed
 from crawler.search import Query, passage, search_words
-from crawler.utils import diff as differences
+from crawler.utils import diff
 from crawler.utils import text as normalization
 from crawler.utils.regex import compiled
 from crawler.utils.sandbox import Apart, TooMuch, is_heavy
@@ -102,8 +102,8 @@ def of_fields(text: str) -> None:
 
 
 def of_markup(text: str) -> None:
-    plaintext.plain(text)
-    plaintext.lines(text)
+    plain_text.plain(text)
+    plain_text.lines(text)
 
 
 def of_feeds(text: str) -> None:
@@ -131,10 +131,10 @@ def of_sitemaps(text: str) -> None:
 
 def of_differences(text: str) -> None:
     other = text[::-1]
-    if differences.is_quick(text, other):
-        differences.diff_size(text, other)
-    differences.estimated_diff_size(text, other)
-    differences.unified(text.splitlines(), other.splitlines(), ("old", "new"))
+    if diff.is_quick(text, other):
+        diff.diff_size(text, other)
+    diff.estimated_diff_size(text, other)
+    diff.unified(text.splitlines(), other.splitlines(), ("old", "new"))
 
 
 def of_patterns(text: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from crawler.items import Fetched, Outcome, Planned, Target, Validators, Visit
 from crawler.storage.targets import in_minutes, planned_of
-from pipelines import changes as following
+from pipelines import changes
 from pipelines.changes import Rules, decide
 from schedules.calendar import Intervals
 from schedules.history import History
@@ -92,7 +92,7 @@ def test_what_the_page_says_of_its_change(
     before: str | None, now: str | None, hours: float | None
 ) -> None:
     expected = 0 if hours is None else AT + hours * 60
-    assert following.said(look(before, now)) == expected
+    assert changes.said(look(before, now)) == expected
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_a_plan_decides_about_the_next_visit(
 
 def test_the_plan_of_a_feed_may_wait_longer_than_errors_do() -> None:
     long = replace(INTERVALS, planned_hours=9 * 168)
-    found, _ = following.next_visit(
+    found, _ = changes.next_visit(
         fetched(known(plan=Planned("p", Schedule(8, (7 * 168 + 60,))))), Outcome.UNCHANGED,
         ZoneInfo("UTC"), long,
     )  # fmt: skip

@@ -38,7 +38,7 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
         "scrapy.extensions.throttle.AutoThrottle": None,
         "crawler.ops.extensions.AutoThrottle": 0,
         "crawler.ops.extensions.Garbage": 10,
-        "crawler.ops.extensions.Summary": 20,
+        "crawler.ops.summary.Summary": 20,
         "crawler.ops.extensions.Progress": 30,
         "crawler.ops.extensions.Grace": 40,
         "crawler.ops.extensions.Metrics": 50,

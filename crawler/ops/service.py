@@ -26,7 +26,6 @@ from crawler.config import Config
 from crawler.errors import Busy, ConfigError, FreshetError, StorageError
 from crawler.frontier.session import Session
 from crawler.items import Outcome
-from crawler.ops.extensions import figures
 from crawler.ops.jobs import (
     Job,
     read_stored_sites,
@@ -47,6 +46,7 @@ from crawler.ops.schedule import (
     decide,
     run_chores,
 )
+from crawler.ops.summary import figures
 from crawler.storage import due
 from crawler.storage.retry import Patience
 from crawler.storage.store import Store
@@ -66,7 +66,7 @@ REST_SECONDS = 10.0
 CLOCKS_SECONDS = 2.0
 MAX_MESSAGE_CHARACTERS = 300
 # The service prints what a run did; and frozen garbage of a run would stay forever.
-LEFT_OUT = {"crawler.ops.extensions.Summary": None, "crawler.ops.extensions.Garbage": None}
+LEFT_OUT = {"crawler.ops.summary.Summary": None, "crawler.ops.extensions.Garbage": None}
 LIMIT = "CLOSESPIDER_TIMEOUT"
 # What the service sums up, by its name in a session's counts.
 OWN = {"fetched": "visits", "missed_visits": "missed visits", "posts": "posts"} | {
@@ -178,7 +178,7 @@ async def _work(
 class Run:
     """A crawl in progress.
 
-    task: returns the counts of `crawler.ops.extensions.figures`, and the visits of all processes
+    task: returns the counts of `crawler.ops.summary.figures`, and the visits of all processes
           that shared the run. Raises Busy, FreshetError, or whatever a spider raises when it is
           made.
     """

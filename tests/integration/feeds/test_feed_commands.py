@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import os
 import sys
 from datetime import UTC, datetime, timedelta
@@ -191,7 +192,9 @@ def test_an_export_is_imported_as_it_was(freshet: Freshet, database: Db, tmp_pat
     path = tmp_path / "out.opml"
     done = feeds(freshet, "export", path)
     assert (done.code, done.out) == (0, f"2 feeds in {path}\n")
-    assert path.read_text() == feeds(freshet, "export").out
+    # The second export may be of the next second.
+    dated = re.compile(r"<dateCreated>[^<]+</dateCreated>")
+    assert dated.sub("", path.read_text()) == dated.sub("", feeds(freshet, "export").out)
     again = in_json(freshet, "feeds", "import", path, "--spider", "other")
     assert (again["added"], again["refused"]) == (2, [])
 

@@ -96,7 +96,7 @@ def test_a_cut_at_any_write_of_a_batch_leaves_one_history(
 
 
 async def _cut_and_interrupted(uri: str, cutter: Cutter) -> bool:
-    from tests.integration.writing import recovery as left
+    from tests.integration.writing import interrupted as left
 
     async with process(uri, BEGIN + 2 * HOUR) as one:
         await left(one.db, BEGIN + 2 * HOUR)

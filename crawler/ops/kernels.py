@@ -12,15 +12,15 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from itertools import pairwise
 from multiprocessing import get_context
-from zoneinfo import ZoneInfo
 
 import numpy as np
 
 from crawler.dedup.signature import by_characters
 from schedules.allocation.plan import plan
+from schedules.evaluation.world import even_population
 from schedules.feeds.plan import plan_feeds
 from schedules.history import Histories
-from schedules.population import Population, walls_of
+from schedules.population import Population
 from schedules.progress import on_compiling
 from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS, Schedules
 from schedules.terms import Terms
@@ -85,23 +85,10 @@ PARTS: dict[str, Callable[[], None]] = {"pages": pages, "feeds": feeds, "texts":
 
 
 def _population(n: int) -> Population:
-    """Return n targets of one site, every tenth without a limit below a week."""
-    zone, zeros = ZoneInfo("UTC"), np.zeros(n, np.int64)
-    return Population(
-        key=np.random.default_rng(1).integers(0, 2**63, n).astype(np.uint64),
-        site=zeros,
-        group=zeros,
-        parent=np.zeros(1, np.int64),
-        zones=(zone,),
-        open_hours=np.ones((1, WEEK_HOURS), np.bool_),
-        weight=np.ones(n),
-        cost=np.ones(n),
-        min_hours=np.ones(n),
-        max_hours=np.full(n, float(LONGEST_WEEKS * WEEK_HOURS)),
-        site_day=np.full(1, np.inf),
-        site_hour=np.full(1, np.inf),
-        walls=walls_of((zone,), BEGIN, END),
-    )
+    """Return n targets of one site."""
+    key = np.random.default_rng(1).integers(0, 2**63, n).astype(np.uint64)
+    hours = (1.0, float(LONGEST_WEEKS * WEEK_HOURS))
+    return even_population(key, np.zeros(n, np.int64), np.ones(n), hours, BEGIN, END)
 
 
 def _histories(n: int) -> Histories:

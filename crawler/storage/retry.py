@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 import re
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -108,7 +109,7 @@ class Outage:
         return True
 
 
-class Retrying:
+class Retrying(ABC):
     """Calls a server, and again with growing pauses while the server is unavailable.
 
     seconds: after this long without success the call fails
@@ -146,9 +147,9 @@ class Retrying:
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(pause_seconds * 2, self.longest_pause_seconds)
 
+    @abstractmethod
     async def _failed(self, error: Exception, began: float) -> None:
         """Note that an attempt failed of a call that began then; raises where it is the last."""
-        raise NotImplementedError
 
 
 class Patience(Retrying):

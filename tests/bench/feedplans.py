@@ -13,15 +13,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from schedules.evaluation.world import even_population
 from schedules.feeds.plan import min_missing, plan_feeds
 from schedules.history import Histories
-from schedules.population import Population, walls_of
+from schedules.population import Population
 from schedules.schedule import LONGEST_FEED_WEEKS, WEEK_HOURS, Schedules
 from schedules.terms import Terms
 
@@ -80,22 +80,9 @@ def histories_of(rng: np.random.Generator, rate: np.ndarray) -> Histories:
 
 def population_of(n: int) -> Population:
     """Feeds that may be fetched at any time."""
-    zone, zeros = ZoneInfo("UTC"), np.zeros(n, np.int64)
-    return Population(
-        key=np.random.default_rng(1).integers(0, 2**63, n).astype(np.uint64),
-        site=zeros,
-        group=zeros,
-        parent=np.zeros(1, np.int64),
-        zones=(zone,),
-        open_hours=np.ones((1, WEEK_HOURS), np.bool_),
-        weight=np.ones(n),
-        cost=np.ones(n),
-        min_hours=np.ones(n),
-        max_hours=np.full(n, float(LONGEST_FEED_WEEKS * WEEK_HOURS)),
-        site_day=np.full(1, np.inf),
-        site_hour=np.full(1, np.inf),
-        walls=walls_of((zone,), BEGIN, END),
-    )
+    key = np.random.default_rng(1).integers(0, 2**63, n).astype(np.uint64)
+    hours = (1.0, float(LONGEST_FEED_WEEKS * WEEK_HOURS))
+    return even_population(key, np.zeros(n, np.int64), np.ones(n), hours, BEGIN, END)
 
 
 if __name__ == "__main__":

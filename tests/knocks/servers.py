@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +29,7 @@ CACHE_GB = 0.5
 DURABLE = {"appendonly": "yes", "appendfsync": "everysec"}
 
 
-class Server:
+class Server(ABC):
     """A server by its process id. cpu_seconds: of all its processes so far."""
 
     name: str
@@ -48,17 +49,17 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    @abstractmethod
     def start(self) -> None:
         """Start it, with what it has stored; returns when it answers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stop(self) -> None:
         """End it well."""
-        raise NotImplementedError
 
+    @abstractmethod
     def pid(self) -> int:
         """Its process id."""
-        raise NotImplementedError
 
     @property
     def cpu_seconds(self) -> float:

@@ -195,7 +195,7 @@ def test_pages_change_while_they_are_served(serving: Serve, cells: Db, templates
     wait_for(lambda: "up" in serving.get("rates.html")[1])
     put(cells, "rate", {"value": "up"}, error="status 500")
     wait_for(lambda: "last look failed: status 500" in serving.get("rates.html")[1])
-    assert json.loads(serving.get("cells.json")[1])["market cell:rate"]["stale"] is True
+    wait_for(lambda: json.loads(serving.get("cells.json")[1])["market cell:rate"]["stale"] is True)
     later = NOW + timedelta(seconds=5)
     put(cells, "teaser", {"html": "<b>new</b><script>x</script>"}, "news", refreshed_at=later)
     wait_for(lambda: later.isoformat()[:19] in serving.get("cells.json")[1])

@@ -11,6 +11,8 @@ PIP_COMPILE := $(PY) -m piptools compile --quiet --generate-hashes --strip-extra
 	--no-header --no-emit-options --no-emit-index-url --no-emit-trusted-host --no-emit-find-links
 TYPED := crawler spiders pipelines schedules tests/site
 ARGS :=
+# With it set, as in many containers, each of a thousand processes would compile the same modules again.
+unexport PYTHONDONTWRITEBYTECODE
 # The demo prints how long it took, installation included.
 BEGAN := $(shell date +%s)
 

@@ -289,7 +289,29 @@ class Config(BaseSettings):
         }
         if unknown:
             raise ConfigError(f"{min(unknown)}: no such setting")
-        return cls.load(**given)
+        key = repr(sorted(given.items())), _environment()
+        if key not in _LATEST:
+            _LATEST.clear()
+            _LATEST[key] = cls.load(**given)
+        return _LATEST[key]
+
+
+# A run asks for its configuration a dozen times, and to read it takes longer than to fetch a page.
+_LATEST: dict[tuple[str, object], Config] = {}
+
+
+def _environment() -> object:
+    """Return what a configuration depends on besides its settings."""
+    variables = tuple(
+        (name, text)
+        for name, text in sorted(os.environ.items())
+        if name.upper().startswith(PREFIX) or name.upper() in UNPREFIXED
+    )
+    try:
+        file = (PROJECT / ".env").stat()
+    except OSError:
+        return variables
+    return variables, file.st_mtime_ns, file.st_size
 
 
 def _host_and_port(text: str) -> str:

@@ -129,6 +129,7 @@ def test_a_server_that_does_not_answer_is_said_within_ten_seconds(
     assert "hush" not in result.err
 
 
+@pytest.mark.soak
 def test_a_server_that_does_not_answer_is_said_within_ten_seconds_by_default(
     freshet: Freshet,
 ) -> None:

@@ -13,6 +13,8 @@ import pytest
 
 from tests.integration.harness import HIDDEN, PROXIES, ROOT, Db, Freshet, Pages, outcomes
 
+pytestmark = pytest.mark.soak
+
 # As scrapyd-deploy writes it where there is none.
 SETUP = """from setuptools import setup, find_packages
 setup(
@@ -68,6 +70,7 @@ def test_what_is_no_module_is_in_the_egg_and_the_tests_are_not(egg: Path) -> Non
     assert b"settings = crawler.settings" in ZipFile(egg).read("EGG-INFO/entry_points.txt")
 
 
+@pytest.mark.soak
 def test_scripts_and_kernels_are_read_from_it(egg: Path, tmp_path: Path) -> None:
     code = """
 from redis.asyncio import Redis
@@ -82,6 +85,7 @@ print(_stamp_of("schedules.allocation.optimal") != _stamp_of("crawler.dedup.kern
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
+@pytest.mark.soak
 def test_it_crawls_as_scrapyd_has_it(
     egg: Path, freshet: Freshet, database: Db, pages: Pages, tmp_path: Path
 ) -> None:

@@ -124,6 +124,7 @@ def test_no_thread_outlives_a_command_on_the_embedded_server(
     assert (done.code, done.threads) == (0, []), done.err
 
 
+@pytest.mark.soak
 def test_a_crawl_of_what_is_not_due_needs_no_redis_and_no_extension_that_is_off(
     run: Run, freshet: Freshet, pages: Pages, database: Db
 ) -> None:

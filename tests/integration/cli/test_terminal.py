@@ -84,6 +84,7 @@ def test_without_a_terminal_a_reason_is_whole(freshet: Freshet, failed: str, pip
     assert REASON in freshet("history", failed).out
 
 
+@pytest.mark.soak
 def test_log_lines_stand_above_the_progress_bar(freshet: Freshet, pages: Pages) -> None:
     """Each begins where its line does, and the bar is not left between them."""
     items = [f"/item/{n}.html" for n in range(40)]

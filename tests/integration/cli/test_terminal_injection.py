@@ -10,6 +10,8 @@ import pytest
 from crawler.utils.terminal import UNSAFE
 from tests.integration.harness import Db, Freshet, Pages
 
+pytestmark = pytest.mark.soak
+
 # ESC, CSI of C1, BEL, CR, bidi overrides and isolates, separators, NEL, DEL, BS, and markup.
 OF_MARKUP = "[/nope] [bold] :smile:"
 NASTY = "a\x1b[31mb\x9b2Jc\x07d\re\u202ef\u2066g\u2028h\u2029i\x85j\x7fk\x08l\u200fm" + OF_MARKUP

@@ -220,6 +220,7 @@ def test_a_copy_that_is_none_any_more_when_its_post_is_written_is_shown_as_it_is
 
 
 # The driver forgets sockets that nobody accepted.
+@pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_an_edit_that_is_cut_at_any_write_and_repeated_leaves_clusters_whole(

@@ -161,6 +161,7 @@ def test_copies_that_an_edited_original_resembles_no_more_are_let_go(posts: Post
     assert "duplicate_of" not in posts.post("far")
 
 
+@pytest.mark.soak
 def test_ten_thousand_identical_posts_have_one_original_and_few_bands(posts: Posts) -> None:
     same = [candidate(f"p{n:05}", LONG) for n in range(10_000)]
     for start in range(0, len(same), 500):

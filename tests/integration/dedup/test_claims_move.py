@@ -21,7 +21,7 @@ from tests.integration.harness import Db, Freshet, Pages, Row
 from tests.integration.inside import in_json, run
 
 DUPLICATES = "characters"
-pytestmark = [pytest.mark.mongo, pytest.mark.redis]
+pytestmark = [pytest.mark.mongo, pytest.mark.redis, pytest.mark.soak]
 A, ALONE, LEFT, SOURCED = (text(n) for n in range(4))
 SHOP = ["a", "b", "alone", "left", "heir"]
 META = {"_id": "duplicates"}
@@ -93,7 +93,6 @@ def meta(db: Db) -> Row:
     return db.meta.find_one(META) or {}
 
 
-@pytest.mark.soak
 def test_posts_stay_what_they_are_both_ways(world: World, redis: str) -> None:
     expected = world.posts()
     found = {name: of for name, of in expected.items() if of is not None}

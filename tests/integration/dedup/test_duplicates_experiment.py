@@ -189,6 +189,7 @@ def test_scratch_is_gone_whatever_happens(stored: tuple[Db, str]) -> None:
     assert database.list_collection_names() == []
 
 
+@pytest.mark.soak
 def test_a_write_that_is_interrupted_does_not_bring_the_collection_back(
     stored: tuple[Db, str],
 ) -> None:
@@ -330,6 +331,7 @@ def test_what_is_no_file_of_posts_is_one_line(bench: Bench, tmp_path: Path) -> N
     assert 'no posts (a line of it is {"id": "1", "text": "…"})' in done.complaint
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_leaves_nothing(stored: tuple[Db, str], kind: signal.Signals) -> None:
     database, uri = stored

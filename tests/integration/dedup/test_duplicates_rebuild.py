@@ -227,6 +227,7 @@ def wait_for(db: Db, what: str, query: Row) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.soak
 def test_crawls_are_refused_after_a_crash_until_it_is_done_again(
     freshet: Freshet, posts: Db
 ) -> None:

@@ -375,6 +375,7 @@ def claims_of_a_worker(url: str, prefix: str, worker: int) -> list[tuple[int, bo
     return asyncio.run(there())
 
 
+@pytest.mark.soak
 def test_four_processes_at_once_make_one_original_in_every_group(server: ValkeyServer) -> None:
     prefix, url = f"t{uuid.uuid4().hex}", url_of(server)
 

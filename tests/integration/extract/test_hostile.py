@@ -139,6 +139,7 @@ def test_every_misbehaviour_is_expected_here() -> None:
     assert {*REASONS, *FINE, *OFF_LIMITS} == set(MISBEHAVIOURS)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", REASONS)
 def test_a_misbehaviour_costs_its_page_and_the_log_says_why(hostiles: Hostiles, name: str) -> None:
     visit = hostiles.visit(f"/item/{name}")

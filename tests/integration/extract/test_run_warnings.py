@@ -11,6 +11,8 @@ import pytest
 from tests.integration.harness import Db, Freshet, Pages, Result, outcomes, target
 from tests.integration.inside import run
 
+pytestmark = pytest.mark.soak
+
 ITEMS = [f"/artikel/haus-{n}.html" for n in range(12)]
 TAGS = [f"/tag/{word}/" for word in ("a", "bb", "cc", "dd")]
 SITEMAP = '<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{0}</urlset>'

@@ -13,6 +13,8 @@ import pytest
 from tests.integration.harness import Db, Freshet, asked
 from tests.site.running import RunningSite
 
+pytestmark = pytest.mark.soak
+
 PAGES = 31  # 30 items and their list
 
 

@@ -66,6 +66,7 @@ def test_a_second_crawl_of_a_spider_leaves_it_to_the_first(
     assert asked(site).total() == 21
 
 
+@pytest.mark.soak
 def test_crawls_of_one_spider_into_two_databases_do_not_hinder_each_other(
     freshet: Freshet, databases: Databases, site: RunningSite
 ) -> None:
@@ -88,6 +89,7 @@ def alone(mongo: EmbeddedServer, tmp_path: Path) -> Iterator[Freshet]:
     shutil.rmtree(data)
 
 
+@pytest.mark.soak
 def test_two_spiders_at_once_share_the_server_that_the_first_started(
     alone: Freshet, site: RunningSite
 ) -> None:

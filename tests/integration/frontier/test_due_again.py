@@ -17,7 +17,7 @@ import pytest
 from tests.integration.databases import base, read_cells
 from tests.integration.harness import Db, Freshet, Row, outcomes, target
 
-pytestmark = pytest.mark.mongo
+pytestmark = [pytest.mark.mongo, pytest.mark.soak]
 ITEMS = 12
 RSS = (
     b"<?xml version='1.0'?><rss version='2.0'><channel><title>A blog</title>"

@@ -10,7 +10,7 @@ from tests.integration.harness import Db, Freshet, Pages, Result, outcomes
 from tests.integration.storage.test_refused_writes import refuse
 
 DUPLICATES = "characters"
-pytestmark = pytest.mark.mongo
+pytestmark = [pytest.mark.mongo, pytest.mark.soak]
 ITEMS = 12
 HEAD = """
 from scrapy import Request, signals

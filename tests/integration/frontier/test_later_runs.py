@@ -13,6 +13,8 @@ from tests.site import big
 from tests.site.running import RunningSite
 from tests.site.world import START, World
 
+pytestmark = pytest.mark.soak
+
 BIG = {"list_pages": r"/big/\d+/list/", "item_pages": r"/big/\d+/item/", "fields": {
     "title": "h1", "price": "p.price", "stock": {"css": "p.stock", "type": "number"},
 }}  # fmt: skip

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import count
 from typing import Any, TypeVar
 
+import pytest
 import redis as driver
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -189,6 +190,7 @@ class Workers(RuleBasedStateMachine):
         self.one.close()
 
 
+@pytest.mark.soak
 def test_each_entry_is_done_and_counted_once(redis: str) -> None:
     run_state_machine_as_test(
         partial(Workers, redis),

@@ -17,6 +17,8 @@ from tests.integration.frontier.test_workers import shop, until
 from tests.integration.harness import Db, Freshet, Pages, asked, visits
 from tests.integration.holding import holding
 
+pytestmark = pytest.mark.soak
+
 FETCHED = 67
 SLOW = {"concurrency": 1, "delay_seconds": 0.02}
 

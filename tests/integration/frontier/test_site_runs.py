@@ -7,10 +7,14 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from tests.integration.demo import shop_wrapper
 from tests.integration.harness import ROOT, Db, Freshet
 from tests.site.running import RunningSite
 from tests.site.world import START
+
+pytestmark = pytest.mark.soak
 
 DAY = timedelta(days=1)
 

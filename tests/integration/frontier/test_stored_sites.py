@@ -10,6 +10,8 @@ import pytest
 from tests.integration.harness import Db, Freshet, Pages, Result, asked, visits
 from tests.integration.inside import in_json, run
 
+pytestmark = pytest.mark.soak
+
 ITEMS = ("/item/a.html", "/item/b.html")
 
 

@@ -9,9 +9,13 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import pytest
+
 from crawler.items import Kind
 from crawler.storage.targets import new_document
 from tests.integration.harness import Db, Freshet, Pages, outcomes, target, urls, visits
+
+pytestmark = pytest.mark.soak
 
 Links = Callable[[str], list[str]]
 NAMESPACE = "http://www.sitemaps.org/schemas/sitemap/0.9"

@@ -5,10 +5,14 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+import pytest
+
 from tests.integration.demo import FIELDS, ITEMS, POSTS
 from tests.integration.harness import Db, Freshet, Pages, asked, outcomes, target, urls, visits
 from tests.site.running import RunningSite
 from tests.site.world import START, World
+
+pytestmark = pytest.mark.soak
 
 ENTRY = "<url><loc>{0}</loc></url>"
 SITEMAP = '<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">{0}</urlset>'

@@ -16,6 +16,8 @@ import redis as driver
 from tests.integration.forked import Process
 from tests.integration.harness import Db, Freshet, Pages, asked, outcomes, visits
 
+pytestmark = pytest.mark.soak
+
 ITEMS = 60
 PATIENCE_SECONDS = 60
 
@@ -254,7 +256,6 @@ class Shop(WrapperSpider):
 """
 
 
-@pytest.mark.soak
 def test_a_page_that_kills_three_workers_is_left_for_dead(
     freshet: Freshet, database: Db, pages: Pages, redis: str, tmp_path: Path
 ) -> None:

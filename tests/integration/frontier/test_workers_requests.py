@@ -12,6 +12,9 @@ import redis as driver
 from crawler.frontier.shared import MAX_LOGGED
 from tests.integration.frontier.test_workers import ended, keys_in, shop, start, until
 from tests.integration.harness import Db, Freshet, Pages, asked
+from tests.integration.pushing import wait_for
+
+pytestmark = pytest.mark.soak
 
 # Each item page names another with its details; `read_details` logs what it got.
 SPIDER = """
@@ -157,11 +160,14 @@ def test_services_on_several_machines_share_passes_and_their_reports_add_up(
     freshet: Freshet, database: Db, pages: Pages, redis: str, tmp_path: Path
 ) -> None:
     wrapper = shop(freshet, pages, 60, concurrency=2)
-    words = ("refresh", "run", wrapper, "--for", "6s", "--json")
+    words = ("refresh", "run", wrapper, "--json")
     services = [
         freshet.start(*words, REDIS_URL=redis, FRESHET_DATA_DIR=tmp_path / f"machine{n}")
         for n in range(2)
     ]
+    wait_for(lambda: database.visits.count_documents({}) == 67)
+    for service in services:
+        service.terminate()
     done = [json.loads(service.communicate(timeout=60)[0]) for service in services]
     assert set(asked(pages).values()) == {1}
     assert sum(row["visits"] for one in done for row in one["spiders"]) == 67

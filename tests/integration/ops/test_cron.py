@@ -15,6 +15,8 @@ from crawler.commands.cron import _command, _every
 from crawler.config import Config
 from tests.integration.harness import ROOT, Freshet
 
+pytestmark = pytest.mark.soak
+
 SPIDERS = {"books", "feeds", "quotes"}
 AVAILABLE = "Available: books, feeds, quotes; or name a .toml file"
 

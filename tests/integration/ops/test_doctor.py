@@ -199,6 +199,7 @@ def test_the_last_pass_of_a_spider(freshet: Freshet, prepared: Db) -> None:
     assert found["found"] == "interrupted 30 h ago; 1 target due, the first since 30 h"
 
 
+@pytest.mark.soak
 def test_a_site_of_a_file_whose_only_page_fails(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:
@@ -246,6 +247,7 @@ def alone(tmp_path: Path) -> Iterator[Freshet]:
     shutil.rmtree(data)
 
 
+@pytest.mark.soak
 @pytest.mark.mongo
 def test_the_embedded_server_is_started_unless_it_has_to_be_quick(
     alone: Freshet, pages: Pages

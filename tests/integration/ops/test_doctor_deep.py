@@ -57,6 +57,7 @@ def crawled(freshet: Freshet, pages: Pages, db: Db, uri: str, **env: object) -> 
     return wrapper
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("home", ["mongodb", "redis"])
 def test_after_crawls_all_collections_agree(
     request: pytest.FixtureRequest,
@@ -237,6 +238,7 @@ def test_what_is_broken_by_hand_is_found(
         assert "scrapy" in one["todo"]
 
 
+@pytest.mark.soak
 def test_a_repair_and_a_run_make_all_of_it_agree(
     freshet: Freshet, stored: tuple[Db, str], pages: Pages
 ) -> None:

@@ -452,6 +452,7 @@ def test_metrics_elsewhere_are_told_to_names_of_this_network_only(freshet: Fresh
             assert get(f"{url}/metrics", host)[0] == status, host
 
 
+@pytest.mark.soak
 def test_a_database_that_goes_away_is_told(server: EmbeddedServer, tmp_path: Path) -> None:
     freshet = Freshet(tmp_path, MONGO_URI=server.uri, FRESHET_MONGO_TIMEOUT_SECONDS=0.5)
     words = ("metrics", "serve", "--port", "0", "--cache", "1s")

@@ -33,6 +33,8 @@ from tests.integration.harness import (
     target,
 )
 
+pytestmark = pytest.mark.soak
+
 SHORT = {"FRESHET_LIST_INTERVAL_HOURS": 0.0002, "FRESHET_ITEM_INTERVAL_HOURS": 0.0002}
 ITEMS = 60
 SLOW = {"delay_seconds": 0.04, "concurrency": 2}

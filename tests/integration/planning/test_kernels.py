@@ -19,6 +19,8 @@ from schedules.history import History
 from tests.integration.harness import HIDDEN, ROOT, Db, Freshet, Pages, Row
 from tests.integration.known_pages import BEGIN, NOW, clock, of_the_paper, put
 
+pytestmark = pytest.mark.soak
+
 COMMANDS = """
 import sys
 from scrapy.cmdline import execute

@@ -217,6 +217,7 @@ def kill_while_adopting(db: Db, uri: str) -> None:
     assert set(in_effect(db)) == {("new", SOON), ("old", LATER)}
 
 
+@pytest.mark.soak
 def test_the_next_crawl_makes_a_plan_whole_that_a_kill_cut_off(
     stored: tuple[Db, str], freshet: Freshet, pages: Pages
 ) -> None:
@@ -234,6 +235,7 @@ def test_the_next_crawl_makes_a_plan_whole_that_a_kill_cut_off(
     assert db.plans.find_one({"_id": "new"})["state"] == "adopted"
 
 
+@pytest.mark.soak
 def test_two_may_finish_a_plan_at_once(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_targets(db, uri, MANY)
@@ -260,6 +262,7 @@ def test_what_a_crash_left_beside_a_plan_is_swept_up(stored: tuple[Db, str]) -> 
     assert in_effect(db) == {("new", SOON): 3}
 
 
+@pytest.mark.soak
 def test_a_replan_finishes_the_one_before_it(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put_targets(db, uri, MANY)
@@ -340,6 +343,7 @@ def test_an_adaptive_visit_does_not_touch_the_plan_of_a_replan_meanwhile(
     assert (second["plan"]["every_hours"], second["plan"]["visits_per_week"]) == (4, 42)
 
 
+@pytest.mark.soak
 def test_visits_made_while_a_plan_is_adopted_stand(stored: tuple[Db, str]) -> None:
     db, uri = stored
     due = READ_AT - MINUTE

@@ -27,6 +27,7 @@ def blog(freshet: Freshet, pages: Pages) -> Path:
     )
 
 
+@pytest.mark.soak
 def test_a_page_in_too_many_lists_keeps_its_newest_categories(
     freshet: Freshet, database: Db, pages: Pages
 ) -> None:

@@ -16,7 +16,10 @@ from tests.integration.frontier.test_workers import ended, shop, until
 from tests.integration.harness import Db, Freshet, Pages, asked, visits
 from tests.knocks.clocks import STEP_SECONDS, WrongClock, can_move, step
 
-pytestmark = pytest.mark.skipif(not can_move(), reason="no C compiler, or not on Linux")
+pytestmark = [
+    pytest.mark.skipif(not can_move(), reason="no C compiler, or not on Linux"),
+    pytest.mark.soak,
+]
 ITEMS = 60
 FETCHED = 1 + ITEMS // 10 + ITEMS
 ROUNDS = 3
@@ -59,7 +62,6 @@ def edited(pages: Pages, edit: int) -> None:
         pages.item(f"/item/{n}", f"Item {n}, edit {edit}")
 
 
-@pytest.mark.soak
 def test_runs_whose_clocks_differ_log_every_change_in_order(
     freshet: Freshet, database: Db, pages: Pages, clock: WrongClock
 ) -> None:
@@ -76,7 +78,6 @@ def test_runs_whose_clocks_differ_log_every_change_in_order(
     check_log(database, began, {f"/item/{n}": ROUNDS for n in range(0, ITEMS, 2)})
 
 
-@pytest.mark.soak
 @pytest.mark.redis
 def test_workers_whose_clocks_differ_visit_each_page_once(
     freshet: Freshet, database: Db, pages: Pages, redis: str, tmp_path: Path

@@ -9,7 +9,7 @@ import pytest
 from tests.integration.databases import base, read_cells
 from tests.integration.harness import Db, Freshet, Pages, asked
 
-pytestmark = pytest.mark.mongo
+pytestmark = [pytest.mark.mongo, pytest.mark.soak]
 FRONT = "<h1>Today</h1><ul><li>rain<li>wind</ul><p class=temp>21.5 C</p><div>a <b>b</b></div>"
 
 

@@ -225,7 +225,7 @@ def test_only_this_machine_is_answered(serving: Serve) -> None:
 def test_it_ends_after_its_time_and_at_ctrl_c(freshet: Freshet, cells: Db) -> None:
     done = freshet("pages", "serve", "--port", 0, "--for", "0.02m")
     assert (done.code, done.complaint.endswith("/data/pages")) == (0, True)
-    assert done.out.startswith("1 page written in 1 second -> ")
+    assert re.match(r"1 page written in \d+ seconds? -> ", done.out)
     with Serve(freshet) as serve:
         serve.process.send_signal(signal.SIGINT)
         assert serve.process.wait(PATIENCE_SECONDS) == 0
@@ -242,6 +242,7 @@ def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedSer
     server.stop()
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("mongo")
 def test_a_database_that_is_away_is_told_once(freshet: Freshet, own_server: EmbeddedServer) -> None:
     env = {"MONGO_URI": own_server.uri, "FRESHET_MONGO_TIMEOUT_SECONDS": 0.5}

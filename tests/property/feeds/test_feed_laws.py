@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -93,6 +94,7 @@ def check(found: FeedDocument | str) -> None:
     assert all(problem and "\n" not in problem for problem in found.problems)
 
 
+@pytest.mark.soak
 @settings(max_examples=1500)
 @given(broken(), TYPES)
 @example(b"\xff\xfe", None)
@@ -141,6 +143,7 @@ DATED_TWICE = [
 ]
 
 
+@pytest.mark.soak
 @given(
     st.lists(posts(), max_size=8).flatmap(
         lambda items: st.tuples(st.just(items), st.permutations(items))

@@ -222,6 +222,7 @@ def test_a_plan_for_one(policy: str) -> None:
     assert made.schedules.visits_per_week[0] > 0
 
 
+@pytest.mark.soak
 @given(SEEDS, st.sampled_from(["optimal", "freshness", "age", "harmonic", "sqrt"]))
 @few
 def test_the_heavier_of_two_alike_is_never_visited_less(seed: int, policy: str) -> None:
@@ -238,6 +239,7 @@ def test_the_heavier_of_two_alike_is_never_visited_less(seed: int, policy: str) 
     assert np.all(visits[n:] <= visits[:n] * (1 + 1e-9))
 
 
+@pytest.mark.soak
 @given(SEEDS)
 @few
 def test_weights_and_costs_are_relative(seed: int) -> None:
@@ -302,6 +304,7 @@ def test_days_are_brought_to_their_cap(cap: float) -> None:
     assert loads_by_day(made, some).max() <= cap * budget * 1.025
 
 
+@pytest.mark.soak
 def test_days_of_one_site_are_brought_to_their_cap() -> None:
     n = 400
     some = population(n, ZONES[:2])

@@ -24,10 +24,9 @@ from crawler.errors import ConfigError, StorageError
 from crawler.items import Kind, Outcome
 from crawler.ops.metrics import by_spider, gauge
 from crawler.storage import runs, stats
-from crawler.storage.freshness import Sample, State
 from crawler.storage.redis import QueueState, open_redis, queue_states
 from crawler.storage.retry import Patience
-from crawler.storage.stats import SpiderStats, Stats
+from crawler.storage.stats import Sample, SpiderStats, State, Stats
 from crawler.storage.store import Store
 from crawler.utils import tasks
 from crawler.utils.time import Clock

@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
-from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import BulkWriteError, OperationFailure, PyMongoError
 
 from crawler.config import Config
@@ -24,9 +23,8 @@ from crawler.storage.client import (
     with_database,
     without_password,
 )
-from crawler.storage.health import TEST
-from crawler.storage.indexes import definitions
-from crawler.storage.retry import in_short
+from crawler.storage.health import TEST, index_definitions
+from crawler.storage.retry import in_batches_by_size, in_short
 from crawler.storage.schema import (
     COPYING,
     META,
@@ -129,7 +127,11 @@ async def _copy_collections(source: Database, target: Database, say: Say) -> dic
     for name in sorted(row["name"] for row in collections if row["name"] != LEASES):
         total, counts[name] = await source[name].estimated_document_count(), 0
         into = target[name].with_options(codec_options=RAW)
-        async for batch in _batches(source[name].with_options(codec_options=RAW)):
+        raw = source[name].with_options(codec_options=RAW)
+        documents = raw.find(_to_copy(name), batch_size=BATCH)
+        async for batch in in_batches_by_size(
+            documents, lambda document: len(document.raw), BATCH, BATCH_BYTES
+        ):
             say(f"copying {name}: {counts[name]:,} of {total:,}")
             await into.insert_many(batch, ordered=False)
             counts[name] += len(batch)
@@ -137,10 +139,10 @@ async def _copy_collections(source: Database, target: Database, say: Say) -> dic
     await create_indexes(target)
     for name in counts:
         # Those that the schema does not have: of named checks, and the user's own.
-        existing = await definitions(target, name)
+        existing = await index_definitions(target, name)
         missing = [
             {key: value for key, value in index.items() if key not in ("v", "ns")}
-            for index_name, index in (await definitions(source, name)).items()
+            for index_name, index in (await index_definitions(source, name)).items()
             if index_name not in existing
         ]
         if missing:
@@ -151,18 +153,3 @@ async def _copy_collections(source: Database, target: Database, say: Say) -> dic
 def _to_copy(collection: str) -> Document:
     """A query for the documents to copy; the source's version is not among them."""
     return {"_id": {"$ne": META["_id"]}} if collection == "meta" else {}
-
-
-async def _batches(
-    collection: AsyncCollection[RawBSONDocument],
-) -> AsyncIterator[list[RawBSONDocument]]:
-    batch: list[RawBSONDocument] = []
-    size = 0
-    async for document in collection.find(_to_copy(collection.name), batch_size=BATCH):
-        batch.append(document)
-        size += len(document.raw)
-        if len(batch) == BATCH or size >= BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch

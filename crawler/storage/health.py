@@ -1,17 +1,19 @@
-"""Health of a MongoDB server and of Freshet's database; nothing is created, fixed or migrated."""
+"""Health of a MongoDB server, a database and its indexes; nothing is created, fixed or migrated."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import platform
 import shutil
 import statistics
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from pymongo import WriteConcern
 from pymongo.errors import OperationFailure, PyMongoError
@@ -29,13 +31,22 @@ from crawler.storage.client import (
 )
 from crawler.storage.embedded import EmbeddedServer, lack_of_room
 from crawler.storage.retry import in_short
-from crawler.storage.schema import META, refuse_half_a_copy
+from crawler.storage.schema import INDEXES, META, refuse_half_a_copy
 
 PINGS = 5
 # The documents of interrupted tests are deleted after this time.
 LEFT_OVER = timedelta(hours=1)
 # Begins the `_id` of the documents that tests write to `meta`.
 TEST = "doctor"
+# Options that decide how an index works; the server adds others.
+INDEX_OPTIONS = (
+    "unique", "sparse", "partialFilterExpression", "expireAfterSeconds", "default_language",
+    "language_override",
+)  # fmt: skip
+TEXT = "text"
+# The server's replacement for the fields of a text index.
+TEXT_FIELDS = ("_fts", "_ftsx")
+NAMESPACE_NOT_FOUND = 26
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +66,21 @@ class Server:
     round_trip_ms: float
     free_bytes: int | None
     total_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class IndexProblem:
+    """An index that is missing or differs from the schema.
+
+    differs: another index has its name
+    command: for mongosh, to create it
+    """
+
+    collection: str
+    name: str
+    differs: bool
+    unique: bool
+    command: str
 
 
 @asynccontextmanager
@@ -147,3 +173,47 @@ async def data_version(db: Database) -> int | None:
     meta = await db.meta.find_one(META)
     refuse_half_a_copy(db, meta)
     return int(meta["version"]) if meta else None
+
+
+async def index_problems(db: Database) -> list[IndexProblem]:
+    """The schema's indexes that are missing, or differ from the schema."""
+    problems: list[IndexProblem] = []
+    for collection, models in INDEXES.items():
+        existing = await index_definitions(db, collection)
+        for index in (model.document for model in models):
+            name, same_name = index["name"], existing.get(index["name"])
+            if same_name is not None and _effect_of(same_name) == _effect_of(index):
+                continue
+            keys = json.dumps(dict(index["key"]))
+            options = json.dumps({key: value for key, value in index.items() if key != "key"})
+            command = f"db.{collection}.createIndex({keys}, {options})"
+            if same_name is not None:
+                command = f'db.{collection}.dropIndex("{name}"); {command}'
+            is_unique = bool(index.get("unique"))
+            problems.append(
+                IndexProblem(collection, name, same_name is not None, is_unique, command)
+            )
+    return problems
+
+
+async def index_definitions(db: Database, collection: str) -> dict[str, Document]:
+    """The indexes of a collection by name, without that of `_id`; empty without a collection."""
+    try:
+        rows = await (await db[collection].list_indexes()).to_list(None)
+    except OperationFailure as error:
+        if error.code != NAMESPACE_NOT_FOUND:
+            raise
+        rows = []
+    return {row["name"]: dict(row) for row in rows if row["name"] != "_id_"}
+
+
+def _effect_of(index: Mapping[str, Any]) -> Document:
+    """The properties that two indexes with the same effect have in common."""
+    options = {name: index[name] for name in INDEX_OPTIONS if index.get(name)}
+    # The server moves the fields of a text index to its weights.
+    fields = [(name, kind) for name, kind in index["key"].items() if name not in TEXT_FIELDS]
+    texts = {name: 1 for name, kind in fields if kind == TEXT}
+    return options | {
+        "key": [(name, kind) for name, kind in fields if kind != TEXT],
+        "weights": texts | dict(index.get("weights", {})),
+    }

@@ -7,7 +7,7 @@ rows becomes columns immediately, so that no target keeps an object of its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar, cast
@@ -203,14 +203,6 @@ class Watched:
 
 async def read(db: Database, now: datetime, spiders: Sequence[str] | None = None) -> Watched:
     """All watched targets of these spiders, of all if None; what lies after `now` is cut."""
-    columns = _Columns()
-    async for rows in _batches(db, spiders):
-        columns.add(rows)
-    return columns.taken(now.timestamp() / HOUR_SECONDS)
-
-
-async def _batches(db: Database, spiders: Sequence[str] | None) -> AsyncIterator[list[Document]]:
-    """Rows in batches; the server prepares the next batch while one is read."""
     query, options = to_plan(spiders), dict[str, Any](batchSize=BATCH)
     if spiders is not None:
         total = await db.targets.estimated_document_count()
@@ -219,13 +211,16 @@ async def _batches(db: Database, spiders: Sequence[str] | None) -> AsyncIterator
             options["hint"] = {"$natural": 1}
     pipeline: list[Document] = [{"$match": query}, {"$project": ROW}]
     cursor = await db.targets.aggregate_raw_batches(pipeline, **options)
+    columns = _Columns()
     async with cursor:
+        # The server prepares the next batch while one is read.
         coming = asyncio.ensure_future(anext(cursor, None))
         while (batch := await coming) is not None:
             coming = asyncio.ensure_future(anext(cursor, None))
             # Lets the request out before decoding blocks the loop.
             await asyncio.sleep(0)
-            yield bson.decode_all(cast(bytes, batch))
+            columns.add(bson.decode_all(cast(bytes, batch)))
+    return columns.taken(now.timestamp() / HOUR_SECONDS)
 
 
 class _Columns:

@@ -209,7 +209,7 @@ class Lease:
 @asynccontextmanager
 async def held(db: Database, config: Config, name: str, busy: str) -> AsyncIterator[None]:
     """Hold a lease for the length of a block; raises Busy, and LeaseLost where it was lost."""
-    lease = Lease(db, name, config.lease_seconds, Patience(0, _do_not_revive))
+    lease = Lease(db, name, config.lease_seconds, Patience(0))
     task, lost = asyncio.current_task(), list[LeaseLost]()
     assert task is not None
 
@@ -315,7 +315,3 @@ def _refusal(busy: str, holders: Sequence[Holder], theirs: str, ours: str) -> st
 def _holders(lease: Document) -> list[Holder]:
     names = Holder.__slots__
     return [Holder(**{name: row[name] for name in names}) for row in lease.get("holders", ())]
-
-
-async def _do_not_revive() -> None:
-    """Leave restarts of the server to the code inside the block of `held`."""

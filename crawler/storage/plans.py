@@ -57,7 +57,22 @@ async def adopt(
     await recover(db, plan["at"], plan["spiders"])
     await db.plans.insert_one(plan)
     try:
-        count = await _stage(db, plan, moved, plan["at"] + longest)
+        staged, until, count = _staged(db, plan), plan["at"] + longest, 0
+        async with _ConcurrentWrites() as writes:
+            for batch in moved:
+                rows = [
+                    {
+                        "_id": key,
+                        "set": {
+                            "plan": {"plan": plan["_id"], **part},
+                            "next_visit": min(when, until),
+                        },
+                    }
+                    for key, part, when in batch
+                ]
+                if rows:
+                    await writes.begin(staged.insert_many(rows, ordered=False))
+                count += len(rows)
     except BaseException:
         await _undo(db, plan)
         raise
@@ -103,26 +118,6 @@ async def latest(db: Database, spider: str, now: datetime) -> Document | None:
     """
     query: Document = {"spiders": spider, "state": IN_EFFECT, "at": {"$lte": now}}
     return await db.plans.find_one(query, sort=[("at", DESCENDING)])
-
-
-async def _stage(
-    db: Database, plan: Document, moved: Iterable[Sequence[Moved]], until: datetime
-) -> int:
-    """Write down the plan of each target where nothing reads it; how many there are."""
-    staged, count = _staged(db, plan), 0
-    async with _ConcurrentWrites() as writes:
-        for batch in moved:
-            rows = [
-                {
-                    "_id": key,
-                    "set": {"plan": {"plan": plan["_id"], **part}, "next_visit": min(when, until)},
-                }
-                for key, part, when in batch
-            ]
-            if rows:
-                await writes.begin(staged.insert_many(rows, ordered=False))
-            count += len(rows)
-    return count
 
 
 async def _undo(db: Database, plan: Document) -> None:

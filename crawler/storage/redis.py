@@ -212,28 +212,26 @@ async def redis_server(url: str, timeout_seconds: float) -> RedisServer:
     client = await open_redis(url, timeout_seconds, retry_seconds=0)
     try:
         with user_errors(client):
-            return await _server_of(client)
+            info: dict[str, Any] = {}
+            try:
+                for section in ("server", "memory", "persistence"):
+                    info |= await client.info(section)
+            except NoPermissionError:
+                info = {}
+            times = []
+            for _ in range(PINGS):
+                before, began = datetime.now(UTC), time.perf_counter()
+                seconds, micros = await client.time()
+                times.append(time.perf_counter() - began)
+            middle = before + timedelta(seconds=times[-1] / 2)
+            reported = datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=micros)
+            # A full server, or one that may not run scripts, raises an error of the driver.
+            value = uuid.uuid4().hex
+            reply: Any = await client.eval(
+                SCRIPT, 1, f"freshet:doctor:{value}", value, SCRIPT_KEY_MS
+            )
     finally:
         await client.aclose()
-
-
-async def _server_of(client: Redis) -> RedisServer:
-    info: dict[str, Any] = {}
-    try:
-        for section in ("server", "memory", "persistence"):
-            info |= await client.info(section)
-    except NoPermissionError:
-        info = {}
-    times = []
-    for _ in range(PINGS):
-        before, began = datetime.now(UTC), time.perf_counter()
-        seconds, micros = await client.time()
-        times.append(time.perf_counter() - began)
-    middle = before + timedelta(seconds=times[-1] / 2)
-    reported = datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=micros)
-    # A full server, or one that may not run scripts, raises an error of the driver.
-    value = uuid.uuid4().hex
-    reply: Any = await client.eval(SCRIPT, 1, f"freshet:doctor:{value}", value, SCRIPT_KEY_MS)
     text = info.get("valkey_version") or info.get("redis_version")
     writes = ("aof_last_write_status", "rdb_last_bgsave_status")
     return RedisServer(

@@ -346,8 +346,37 @@ async def roll_up_visits(db: Database, spider: str, before: datetime, *, really:
     if not really:
         return await db.visits.count_documents(query)
     removed = 0
+    sums: Document = {name: {"$sum": f"${name}"} for name in SUMMED}
     while first := await db.visits.find_one(query, sort=[("at", 1)]):
-        removed += await _roll_up_day(db, spider, first["at"])
+        day = first["at"].replace(hour=0, minute=0, second=0, microsecond=0)
+        in_day: Document = {"spider": spider, "at": {"$gte": day, "$lt": day + timedelta(days=1)}}
+        pipeline: list[Document] = [
+            {"$match": in_day},
+            {
+                "$group": {"_id": {"target": "$target", "outcome": "$outcome"}, "n": {"$sum": 1}}
+                | sums
+            },
+            {
+                "$group": {
+                    "_id": "$_id.target",
+                    "visits": {"$sum": "$n"},
+                    "outcomes": {"$push": {"k": "$_id.outcome", "v": "$n"}},
+                }
+                | sums
+            },
+            {
+                "$set": {
+                    "_id": {"$concat": [spider, " ", "$_id", f" {day:%Y-%m-%d}"]},
+                    "spider": {"$literal": spider},
+                    "target": "$_id",
+                    "day": {"$literal": day},
+                    "outcomes": {"$arrayToObject": "$outcomes"},
+                }
+            },
+            {"$merge": {"into": "days", "on": "_id", "whenMatched": "keepExisting"}},
+        ]
+        await (await db.visits.aggregate(pipeline)).to_list(None)
+        removed += (await db.visits.delete_many(in_day)).deleted_count
     return removed
 
 
@@ -360,33 +389,3 @@ async def drop_runs(db: Database, spider: str, before: datetime, *, really: bool
     if not really:
         return await db.runs.count_documents(query)
     return (await db.runs.delete_many(query)).deleted_count
-
-
-async def _roll_up_day(db: Database, spider: str, moment: datetime) -> int:
-    day = moment.replace(hour=0, minute=0, second=0, microsecond=0)
-    in_day: Document = {"spider": spider, "at": {"$gte": day, "$lt": day + timedelta(days=1)}}
-    sums: Document = {name: {"$sum": f"${name}"} for name in SUMMED}
-    pipeline: list[Document] = [
-        {"$match": in_day},
-        {"$group": {"_id": {"target": "$target", "outcome": "$outcome"}, "n": {"$sum": 1}} | sums},
-        {
-            "$group": {
-                "_id": "$_id.target",
-                "visits": {"$sum": "$n"},
-                "outcomes": {"$push": {"k": "$_id.outcome", "v": "$n"}},
-            }
-            | sums
-        },
-        {
-            "$set": {
-                "_id": {"$concat": [spider, " ", "$_id", f" {day:%Y-%m-%d}"]},
-                "spider": {"$literal": spider},
-                "target": "$_id",
-                "day": {"$literal": day},
-                "outcomes": {"$arrayToObject": "$outcomes"},
-            }
-        },
-        {"$merge": {"into": "days", "on": "_id", "whenMatched": "keepExisting"}},
-    ]
-    await (await db.visits.aggregate(pipeline)).to_list(None)
-    return (await db.visits.delete_many(in_day)).deleted_count

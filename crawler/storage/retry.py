@@ -12,7 +12,15 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
@@ -52,6 +60,7 @@ DUPLICATE_KEY = 11000
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
+Item = TypeVar("Item")
 
 
 @dataclass(slots=True)
@@ -155,14 +164,14 @@ class Retrying(ABC):
 class Patience(Retrying):
     """How long to bear with MongoDB, and how to bring it back.
 
-    revive: starts the embedded server again; does nothing for a server by URI
+    revive: starts the embedded server again; does nothing for a server by URI; None: not needed
     counts: `retries` so far
     """
 
     errors = (PyMongoError, Unreachable)
     longest_pause_seconds = 5.0
 
-    def __init__(self, seconds: float, revive: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, seconds: float, revive: Callable[[], Awaitable[None]] | None = None) -> None:
         super().__init__(seconds, Outage(logger, MONGODB))
         self._revive = revive
         self.counts: Counter[str] = Counter()
@@ -173,7 +182,7 @@ class Patience(Retrying):
             raise error
         self.outage.name = REDIS if isinstance(error, Unreachable) else MONGODB
         # Nobody waits for a server that would be started after the call has failed.
-        if self.seconds:
+        if self.seconds and self._revive is not None:
             try:
                 await self._revive()
             except StorageError as problem:
@@ -228,6 +237,22 @@ def in_batches(values: Sequence[Result], size: int) -> Iterator[list[Result]]:
     """`values` in lists of `size` at most: a query of 50,000 URLs would be too large."""
     for start in range(0, len(values), size):
         yield list(values[start : start + size])
+
+
+async def in_batches_by_size(
+    documents: AsyncIterable[Item], size_of: Callable[[Item], int], count: int, size: int
+) -> AsyncIterator[list[Item]]:
+    """`documents` in lists of `count` at most, shorter where their sizes add up to `size`."""
+    batch: list[Item] = []
+    total = 0
+    async for document in documents:
+        batch.append(document)
+        total += size_of(document)
+        if len(batch) == count or total >= size:
+            yield batch
+            batch, total = [], 0
+    if batch:
+        yield batch
 
 
 def keep_newest(

@@ -7,8 +7,7 @@ with a lower one is brought up by the functions in MIGRATIONS, in order, each sa
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 from pymongo import ASCENDING, IndexModel, UpdateMany, UpdateOne
 from pymongo.errors import CollectionInvalid, OperationFailure
@@ -18,10 +17,8 @@ from crawler.items import SEEN, Kind, Outcome
 from crawler.storage import runs, search, visits
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup.registry import BOILERPLATE_INDEXES, CLUSTER_INDEXES, SIGNATURE_INDEXES
+from crawler.storage.retry import in_batches_by_size
 from crawler.storage.targets import history_document
-
-if TYPE_CHECKING:
-    from schedules.history import History
 
 logger = logging.getLogger(__name__)
 VERSION = 7
@@ -61,27 +58,13 @@ async def build_histories(db: Database) -> None:
     begins with the first one left. A history that is there already stays, as a crawl may have
     extended it.
     """
+    from schedules.history import History
+
     # Visits that a crash kept out of the log belong to the past too.
     for spider in await db.runs.distinct("spider", {"finished": None}):
         if since := await runs.unfinished_since(db, spider):
             await visits.recover(db, spider, since)
     writes: list[UpdateOne] = []
-    async for key, history in _pasts(db):
-        lacking: Document = {
-            "_id": key, "history": {"$exists": False}, "alias_of": {"$exists": False},
-        }  # fmt: skip
-        writes.append(UpdateOne(lacking, {"$set": {"history": history_document(history)}}))
-        if len(writes) == BATCH:
-            await db.targets.bulk_write(writes, ordered=False)
-            writes = []
-    if writes:
-        await db.targets.bulk_write(writes, ordered=False)
-
-
-async def _pasts(db: Database) -> AsyncIterator[tuple[str, History]]:
-    """Each target's `_id` and past, as far as the log has it."""
-    from schedules.history import History
-
     # In the order in which it was written: an index would read the log at random.
     hint = {"$natural": 1}
     async for row in await db.visits.aggregate(OBSERVATIONS, allowDiskUse=True, hint=hint):
@@ -89,7 +72,15 @@ async def _pasts(db: Database) -> AsyncIterator[tuple[str, History]]:
         history = History.begin(observed[0][0] // MINUTE_MS)
         for at, changed in observed[1:]:
             history = history.seen(at // MINUTE_MS, changed=changed)
-        yield row["_id"], history
+        lacking: Document = {
+            "_id": row["_id"], "history": {"$exists": False}, "alias_of": {"$exists": False},
+        }  # fmt: skip
+        writes.append(UpdateOne(lacking, {"$set": {"history": history_document(history)}}))
+        if len(writes) == BATCH:
+            await db.targets.bulk_write(writes, ordered=False)
+            writes = []
+    if writes:
+        await db.targets.bulk_write(writes, ordered=False)
 
 
 async def index_posts(db: Database) -> None:
@@ -100,7 +91,10 @@ async def index_posts(db: Database) -> None:
     """
     fields = ("title", "text", "fields", "page.fields")
     n = 0
-    async for posts in _batches(db.posts.find({"original": {"$exists": False}}, fields)):
+    lacking = db.posts.find({"original": {"$exists": False}}, fields)
+    async for posts in in_batches_by_size(
+        lacking, lambda post: len(post.get("text") or ""), BATCH, BATCH_CHARACTERS
+    ):
         shown: Document = {"original": True}
         writes: list[UpdateOne | UpdateMany] = []
         plain: list[str] = []
@@ -117,20 +111,6 @@ async def index_posts(db: Database) -> None:
     if n:
         message = "%d posts collected before are searched; scrapy duplicates rebuild compares them"
         logger.info(message, n)
-
-
-async def _batches(posts: AsyncIterable[Document]) -> AsyncIterator[list[Document]]:
-    """Lists of posts, shorter where texts are long."""
-    batch: list[Document] = []
-    characters = 0
-    async for post in posts:
-        batch.append(post)
-        characters += len(post.get("text") or "")
-        if len(batch) == BATCH or characters >= BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
 
 
 MIGRATIONS: dict[int, Callable[[Database], Awaitable[None]]] = {

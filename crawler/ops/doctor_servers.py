@@ -240,7 +240,7 @@ def judge_indexes(lacks: Sequence[IndexProblem]) -> list[Finding]:
 
 async def check_runs(db: Database, sites: Sequence[Site], now: datetime) -> list[Finding]:
     """Return one finding for each spider."""
-    running = await leases.at_work(db, leases.CRAWL)
+    running = await leases.active(db, leases.CRAWL)
     names = [site.wrapper.name for site in sites]
     return [
         judge_run(
@@ -307,7 +307,7 @@ def judge_versions(name: str, size: int, max_size: float) -> Finding:
 
 async def repair(db: Database, config: Config, now: datetime, say: Say) -> list[Finding]:
     """Repair what needs no fetch, make the rest due; return the invariants' findings after that."""
-    if await runs.at_work(db, LONGEST_RUN):
+    if await runs.is_any_running(db, LONGEST_RUN):
         message = "a run is in progress or was interrupted"
         return [failed(Check.NO_RUN, message, "repeat it after that")]
     async with index.as_stored(db, config) as registry:
@@ -322,7 +322,7 @@ async def repair(db: Database, config: Config, now: datetime, say: Say) -> list[
 async def check_invariants(db: Database, say: Say) -> list[Finding]:
     """Return one finding for each invariant."""
     findings = []
-    if await runs.at_work(db, LONGEST_RUN):
+    if await runs.is_any_running(db, LONGEST_RUN):
         message = "a run is in progress or was interrupted: its writes are incomplete"
         findings.append(warning(Check.NO_RUN, message, "repeat the check when it has ended"))
     report = await invariants.check(db, say)

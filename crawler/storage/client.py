@@ -106,7 +106,7 @@ class Reading:
         seconds = abs(self.ahead_seconds)
         if seconds > config.max_clock_skew_seconds:
             raise ClockError(
-                f"this machine's clock is {in_words(self.ahead_seconds)} MongoDB's. Set the clock "
+                f"this machine's clock is {skew_text(self.ahead_seconds)} MongoDB's. Set the clock "
                 "(timedatectl set-ntp true), or raise FRESHET_MAX_CLOCK_SKEW_SECONDS"
             )
 
@@ -126,7 +126,7 @@ async def read_clock(client: AsyncMongoClient[Document], samples: int = CLOCK_SA
     return Reading(hello, ahead, moved, [sample[0] for sample in taken])
 
 
-def in_words(ahead_seconds: float) -> str:
+def skew_text(ahead_seconds: float) -> str:
     """Return such as "3.2 h ahead of"; ahead_seconds: negative for "behind"."""
     seconds = abs(ahead_seconds)
     return f"{span(seconds)} {'ahead of' if ahead_seconds > 0 else 'behind'}"

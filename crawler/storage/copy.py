@@ -43,7 +43,7 @@ LEASES = "leases"
 # Documents of `meta` in a database that is in use: each database that a command has opened has its
 # version there, and one that was tested may have documents of the test.
 META_IN_USE: Document = {"_id": {"$nin": [META["_id"]], "$not": {"$regex": f"^{TEST} "}}}
-AGAIN = "what is there is not whole: run the same command again, it begins anew"
+RETRY_HINT = "what is there is not whole: run the same command again, it begins anew"
 
 
 @asynccontextmanager
@@ -79,7 +79,7 @@ async def copy(source: Database, target: Database, origin: str, say: Say) -> dic
             if not copied == there == now:
                 raise StorageError(
                     f"{name}: {copied:,} documents were copied, {there:,} are there, {now:,} are "
-                    f"in the source now: end what writes to it; {AGAIN}"
+                    f"in the source now: end what writes to it; {RETRY_HINT}"
                 )
         await target.meta.replace_one(META, {"version": VERSION}, upsert=True)
         return counts
@@ -92,7 +92,7 @@ async def copy(source: Database, target: Database, origin: str, say: Say) -> dic
             message = f"MongoDB: {(error.details or {}).get('errmsg') or reason}"
         else:
             message = f"MongoDB: {reason}"
-        raise StorageError(f"{message}; {AGAIN}") from None
+        raise StorageError(f"{message}; {RETRY_HINT}") from None
 
 
 async def _prepare(target: Database, origin: str) -> None:

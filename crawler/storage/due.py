@@ -15,7 +15,7 @@ from pymongo.errors import DuplicateKeyError
 
 from crawler.items import Outcome
 from crawler.storage.client import Database, Document
-from crawler.storage.histories import Grown, GrownTexts, Names, Texts
+from crawler.storage.histories import NameColumn, NumberColumn, TextColumn, Texts
 from crawler.storage.plans import IN_EFFECT
 from crawler.storage.runs import held_hosts
 from crawler.storage.targets import watched
@@ -54,7 +54,11 @@ class DueTargets:
 
 async def read(db: Database, spider: str, now: datetime) -> DueTargets:
     """All due targets of a spider."""
-    ids, hosts, columns = GrownTexts(), Names(), {name: Grown(np.float64) for name in NUMBERS}
+    ids, hosts, columns = (
+        TextColumn(),
+        NameColumn(),
+        {name: NumberColumn(np.float64) for name in NUMBERS},
+    )
     query: Document = {"spider": spider, "next_visit": {"$lte": now}}
     pipeline: list[Document] = [{"$match": query}, {"$project": ROW}]
     cursor = await db.targets.aggregate(pipeline, batchSize=BATCH)
@@ -63,8 +67,8 @@ async def read(db: Database, spider: str, now: datetime) -> DueTargets:
         hosts.add([row.get("host", "") for row in rows])
         for name, column in columns.items():
             column.add([row.get(name) for row in rows])
-    names, host = hosts.taken()
-    numbers = {name: column.taken() for name, column in columns.items()}
+    names, host = hosts.finish()
+    numbers = {name: column.finish() for name, column in columns.items()}
     at, visits = now.timestamp() * 1000, numbers["per_week"]
     waiting = Waiting(
         worth=numbers["worth"],
@@ -76,11 +80,11 @@ async def read(db: Database, spider: str, now: datetime) -> DueTargets:
         seconds=numbers["elapsed_ms"] / 1000,
         host=host.astype(np.int64),
     )
-    return DueTargets(ids.taken(), names, waiting)
+    return DueTargets(ids.finish(), names, waiting)
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class VisitShare:
     """The visits that some targets got.
 
     share: made visits among the planned ones; 1 without any
@@ -93,15 +97,15 @@ class Served:
 
 async def served(db: Database, spider: str) -> float:
     """The share of planned visits that all targets of a spider got."""
-    return (await _served(db, spider, None)).get(None, Served()).share
+    return (await _served(db, spider, None)).get(None, VisitShare()).share
 
 
-async def served_of_hosts(db: Database, spider: str) -> dict[str | None, Served]:
+async def served_of_hosts(db: Database, spider: str) -> dict[str | None, VisitShare]:
     """The visits that the targets of each host got."""
     return await _served(db, spider, "$host")
 
 
-async def _served(db: Database, spider: str, of: str | None) -> dict[str | None, Served]:
+async def _served(db: Database, spider: str, of: str | None) -> dict[str | None, VisitShare]:
     work: Document = {"$multiply": ["$execution_ms", "$plan.visits_per_week"]}
     sums: Document = {
         "_id": of,
@@ -109,11 +113,11 @@ async def _served(db: Database, spider: str, of: str | None) -> dict[str | None,
         "missed": {"$sum": "$missed"},
         "work": {"$sum": work},
     }
-    result: dict[str | None, Served] = {}
+    result: dict[str | None, VisitShare] = {}
     async for row in await db.targets.aggregate([{"$match": watched([spider])}, {"$group": sums}]):
         planned = row["made"] + row["missed"]
         share = row["made"] / planned if planned else 1.0
-        result[row["_id"]] = Served(share, row["work"] / (WEEK_HOURS * HOUR_MILLISECONDS))
+        result[row["_id"]] = VisitShare(share, row["work"] / (WEEK_HOURS * HOUR_MILLISECONDS))
     return result
 
 
@@ -225,14 +229,14 @@ async def planned_at(db: Database) -> datetime | None:
     return plan["at"] if plan else None
 
 
-async def at_work_since(db: Database, spiders: Sequence[str]) -> datetime | None:
+async def first_run_started(db: Database, spiders: Sequence[str]) -> datetime | None:
     """When the first run of these spiders began."""
     query = {"spider": {"$in": list(spiders)}}
     run = await db.runs.find_one(query, {"started": 1}, sort=[("started", ASCENDING)])
     return run["started"] if run else None
 
 
-async def taken(db: Database, work: str, now: datetime, apart: timedelta) -> bool:
+async def claim_job(db: Database, work: str, now: datetime, apart: timedelta) -> bool:
     """Whether this machine may begin a periodic job: no machine has begun it for `apart`."""
     query: Document = {"_id": f"turn {work}", "at": {"$lte": now - apart}}
     try:

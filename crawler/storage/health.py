@@ -31,11 +31,11 @@ from crawler.storage.client import (
 )
 from crawler.storage.embedded import EmbeddedServer, lack_of_room
 from crawler.storage.retry import in_short
-from crawler.storage.schema import INDEXES, META, refuse_half_a_copy
+from crawler.storage.schema import INDEXES, META, refuse_partial_copy
 
 PINGS = 5
 # The documents of interrupted tests are deleted after this time.
-LEFT_OVER = timedelta(hours=1)
+TEST_LIFETIME = timedelta(hours=1)
 # Begins the `_id` of the documents that tests write to `meta`.
 TEST = "doctor"
 # Options that decide how an index works; the server adds others.
@@ -154,7 +154,7 @@ async def write(db: Database, now: datetime, timeout_seconds: float) -> float:
     concern = WriteConcern("majority", int(timeout_seconds * 1000), j=True)
     meta = db.meta.with_options(write_concern=concern)
     key = f"{TEST} {platform.node()} {os.getpid()}"
-    old: Document = {"_id": {"$regex": f"^{TEST} "}, "at": {"$lt": now - LEFT_OVER}}
+    old: Document = {"_id": {"$regex": f"^{TEST} "}, "at": {"$lt": now - TEST_LIFETIME}}
     began = time.perf_counter()
     try:
         await meta.replace_one({"_id": key}, {"at": now}, upsert=True)
@@ -171,7 +171,7 @@ async def write(db: Database, now: datetime, timeout_seconds: float) -> float:
 async def data_version(db: Database) -> int | None:
     """The version of the data; None where there are none yet. Raises StorageError in a copy."""
     meta = await db.meta.find_one(META)
-    refuse_half_a_copy(db, meta)
+    refuse_partial_copy(db, meta)
     return int(meta["version"]) if meta else None
 
 

@@ -80,7 +80,7 @@ class Texts:
         return (self[i] for i in range(len(self)))
 
 
-class Grown(Generic[Number]):
+class NumberColumn(Generic[Number]):
     """A column of numbers."""
 
     def __init__(self, dtype: type[Number] | np.dtype[Number]) -> None:
@@ -91,18 +91,18 @@ class Grown(Generic[Number]):
         """Append values."""
         self._parts.append(np.asarray(values, self._dtype))
 
-    def taken(self) -> NDArray[Number]:
+    def finish(self) -> NDArray[Number]:
         """The whole column; this object is empty afterwards."""
         parts, self._parts = self._parts, []
         return np.concatenate(parts) if parts else np.empty(0, self._dtype)
 
 
-class GrownTexts:
+class TextColumn:
     """A column of texts."""
 
     def __init__(self) -> None:
         self._data: list[bytes] = []
-        self._lengths = Grown(np.int64)
+        self._lengths = NumberColumn(np.int64)
 
     def add(self, texts: Iterable[str]) -> None:
         """Append texts."""
@@ -110,18 +110,18 @@ class GrownTexts:
         self._data.append(b"".join(encoded))
         self._lengths.add([len(text) for text in encoded])
 
-    def taken(self) -> Texts:
+    def finish(self) -> Texts:
         """The whole column; this object is empty afterwards."""
         data, self._data = b"".join(self._data), []
-        return Texts(data, offsets(self._lengths.taken()))
+        return Texts(data, offsets(self._lengths.finish()))
 
 
-class Names:
+class NameColumn:
     """A column of few distinct names: a number for each row, and the names."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
-        self._rows = Grown(np.int32)
+        self._rows = NumberColumn(np.int32)
 
     def add(self, names: Iterable[str | None]) -> None:
         """Append names; None becomes -1."""
@@ -130,18 +130,18 @@ class Names:
             [-1 if name is None else numbers.setdefault(name, len(numbers)) for name in names]
         )
 
-    def taken(self) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+    def finish(self) -> tuple[tuple[str, ...], NDArray[np.int32]]:
         """The names, and for each row the number of its own, -1 for none."""
-        return tuple(self._numbers), self._rows.taken()
+        return tuple(self._numbers), self._rows.finish()
 
-    def taken_apart(
+    def finish_split(
         self, between: str, count: int
     ) -> list[tuple[tuple[str, ...], NDArray[np.int32]]]:
-        """As `taken`, of each of the `count` names that every name is made of; -1 for empty ones.
+        """As `finish`, of each of the `count` names that every name is made of; -1 for empty ones.
 
         Without any name there is nothing to split, and each has none.
         """
-        texts, row = self.taken()
+        texts, row = self.finish()
         parts = zip(*(text.split(between, count - 1) for text in texts), strict=True)
         columns = []
         for part in list(parts) or [()] * count:
@@ -220,23 +220,25 @@ async def read(db: Database, now: datetime, spiders: Sequence[str] | None = None
             # Lets the request out before decoding blocks the loop.
             await asyncio.sleep(0)
             columns.add(bson.decode_all(cast(bytes, batch)))
-    return columns.taken(now.timestamp() / HOUR_SECONDS)
+    return columns.finish(now.timestamp() / HOUR_SECONDS)
 
 
 class _Columns:
     """The columns of `Watched`, while they grow."""
 
     def __init__(self) -> None:
-        self.ids = GrownTexts()
-        self.names = Names()
-        self.times = {key: Grown(np.float64) for key in ("next", "visited", "since", "until")}
-        self.counts = {key: Grown(np.int64) for key in ("refreshed", "window", "lies")}
-        self.changes = Grown(CHANGE)
-        self.changes_of = Grown(np.int64)
-        self.weeks = Grown(np.uint8)
-        self.slots = Grown(np.uint16)
-        self.slots_of = Grown(np.int64)
-        self.even = {key: Grown(np.float64) for key in ("every", "phase", "asks")}
+        self.ids = TextColumn()
+        self.names = NameColumn()
+        self.times = {
+            key: NumberColumn(np.float64) for key in ("next", "visited", "since", "until")
+        }
+        self.counts = {key: NumberColumn(np.int64) for key in ("refreshed", "window", "lies")}
+        self.changes = NumberColumn(CHANGE)
+        self.changes_of = NumberColumn(np.int64)
+        self.weeks = NumberColumn(np.uint8)
+        self.slots = NumberColumn(np.uint16)
+        self.slots_of = NumberColumn(np.int64)
+        self.even = {key: NumberColumn(np.float64) for key in ("every", "phase", "asks")}
 
     def add(self, rows: list[Document]) -> None:
         """Append a batch of rows as ROW makes them."""
@@ -256,25 +258,25 @@ class _Columns:
         for key, even in self.even.items():
             even.add([row.get(key) or 0.0 for row in rows])
 
-    def taken(self, now: float) -> Watched:
+    def finish(self, now: float) -> Watched:
         """The arrays; now: hours since 1970, what lies after it is cut off."""
-        spiders, kinds, plans, categories = self.names.taken_apart(BETWEEN, len(NAMES))
-        changes, first = self.changes.taken(), offsets(self.changes_of.taken())
+        spiders, kinds, plans, categories = self.names.finish_split(BETWEEN, len(NAMES))
+        changes, first = self.changes.finish(), offsets(self.changes_of.finish())
         histories = Histories(
-            self.times["since"].taken(), self.times["until"].taken(), first,
+            self.times["since"].finish(), self.times["until"].finish(), first,
             changes["after"] / MINUTES, changes["by"] / MINUTES,
         )  # fmt: skip
         stated = np.where(changes["said"] > 0, changes["said"] / MINUTES, np.nan)
         histories, stated, ahead = until_now(histories, stated, now)
         schedules = Schedules(
-            self.weeks.taken(), offsets(self.slots_of.taken()), self.slots.taken(),
-            self.even["every"].taken(), self.even["phase"].taken(),
+            self.weeks.finish(), offsets(self.slots_of.finish()), self.slots.finish(),
+            self.even["every"].finish(), self.even["phase"].finish(),
         )  # fmt: skip
         return Watched(
-            self.ids.taken(), *spiders, *kinds, *categories, *plans,
-            self.times["next"].taken(), self.times["visited"].taken(),
-            self.counts["refreshed"].taken(), self.counts["window"].taken(),
-            self.even["asks"].taken(), self.counts["lies"].taken(),
+            self.ids.finish(), *spiders, *kinds, *categories, *plans,
+            self.times["next"].finish(), self.times["visited"].finish(),
+            self.counts["refreshed"].finish(), self.counts["window"].finish(),
+            self.even["asks"].finish(), self.counts["lies"].finish(),
             histories, stated, schedules, ahead,
         )  # fmt: skip
 

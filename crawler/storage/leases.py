@@ -29,7 +29,7 @@ from pymongo.errors import DuplicateKeyError, PyMongoError
 from crawler.config import Config
 from crawler.errors import Busy, LeaseLost
 from crawler.storage.client import Database, Document
-from crawler.storage.retry import Patience
+from crawler.storage.retry import MongoRetry
 from crawler.utils import tasks
 from crawler.utils.time import steady_seconds
 
@@ -83,7 +83,7 @@ class Lease:
     number:   of this owner, 0 until it is taken; it only ever grows
     """
 
-    def __init__(self, db: Database, name: str, seconds: float, patience: Patience) -> None:
+    def __init__(self, db: Database, name: str, seconds: float, patience: MongoRetry) -> None:
         self.name, self.number = name, 0
         self._leases, self._seconds, self._patience = db.leases, seconds, patience
         self._id = secrets.token_hex(8)
@@ -209,7 +209,7 @@ class Lease:
 @asynccontextmanager
 async def held(db: Database, config: Config, name: str, busy: str) -> AsyncIterator[None]:
     """Hold a lease for the length of a block; raises Busy, and LeaseLost where it was lost."""
-    lease = Lease(db, name, config.lease_seconds, Patience(0))
+    lease = Lease(db, name, config.lease_seconds, MongoRetry(0))
     task, lost = asyncio.current_task(), list[LeaseLost]()
     assert task is not None
 
@@ -229,7 +229,7 @@ async def held(db: Database, config: Config, name: str, busy: str) -> AsyncItera
         await lease.release()
 
 
-async def at_work(db: Database, names: str) -> dict[str, list[Holder]]:
+async def active(db: Database, names: str) -> dict[str, list[Holder]]:
     """The current holders of leases by the name of the work; a shared run has several.
 
     names: prefix of the names
@@ -254,7 +254,7 @@ async def refuse_second(db: Database, name: str, busy: str, *, shares: bool) -> 
     lease = await db.leases.find_one({"_id": name}) or {}
     if shares and lease.get("shared"):
         return
-    if holders := (await at_work(db, name)).get(name):
+    if holders := (await active(db, name)).get(name):
         raise Busy(_refusal(busy, holders, lease["shared"], "shares" if shares else ""))
 
 

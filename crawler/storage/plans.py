@@ -28,7 +28,7 @@ from crawler.storage.targets import to_plan
 
 WRITING, ADOPTING, ADOPTED, UNDONE = "writing", "adopting", "adopted", "undone"
 IN_EFFECT = {"$in": [ADOPTING, ADOPTED]}
-Moved = tuple[str, Document, datetime]
+TargetPlan = tuple[str, Document, datetime]
 STAGED = "staged_"
 BATCH = 2000
 # Writes of batches at a time.
@@ -42,7 +42,7 @@ RAW: CodecOptions[Any] = CodecOptions(document_class=RawBSONDocument, tz_aware=T
 
 
 async def adopt(
-    db: Database, plan: Document, moved: Iterable[Sequence[Moved]], longest: timedelta
+    db: Database, plan: Document, moved: Iterable[Sequence[TargetPlan]], longest: timedelta
 ) -> int:
     """Put a new plan into effect, all of it or nothing; the number of targets that it moves.
 
@@ -318,7 +318,7 @@ async def planned(
     return [{**target.pop("plan"), **target} async for target in cursor]
 
 
-async def left_over(db: Database, spider: str) -> int:
+async def count_over_cap(db: Database, spider: str) -> int:
     """How many targets the last run of a spider left waiting, as a cap was reached."""
     last = await runs.last_ended(db, spider) or {}
     return int((last.get("counts") or {}).get("over_cap", 0))

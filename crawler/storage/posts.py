@@ -26,7 +26,7 @@ MAIN_TEXT = "main_text"
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class FieldCoverage:
     """Posts for which a field was read, and how many of them have it."""
 
     read: int = 0
@@ -195,7 +195,9 @@ def _update_of(visit: Visit, categories: list[str], verdicts: Verdicts) -> Updat
     return UpdateOne(query, update, upsert=True)
 
 
-async def filled(db: Database, spider: str, scheme: str, names: Sequence[str]) -> dict[str, Filled]:
+async def field_coverage(
+    db: Database, spider: str, scheme: str, names: Sequence[str]
+) -> dict[str, FieldCoverage]:
     """How many of a spider's newest posts have each of some fields.
 
     scheme: digest of the site definition; posts that another one has read are left out
@@ -211,5 +213,7 @@ async def filled(db: Database, spider: str, scheme: str, names: Sequence[str]) -
         held = [row if name == MAIN_TEXT else row.get("fields") or {} for row in current]
         key = "text" if name == MAIN_TEXT else name
         values = [fields[key] for fields in held if key in fields]
-        counts[name] = Filled(len(values), sum(value not in (None, [], "") for value in values))
+        counts[name] = FieldCoverage(
+            len(values), sum(value not in (None, [], "") for value in values)
+        )
     return counts

@@ -39,15 +39,21 @@ from crawler.storage.retry import Outage, Retrying
 
 logger = logging.getLogger(__name__)
 # Between two attempts: ever longer pauses, from the driver's first up to this one.
-DRIVER_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 2.0
+DRIVER_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 2.0
 # Until all others have noticed that the server is back, and said what they hold.
-GRACE_SECONDS = LONGEST_PAUSE_SECONDS + 1.0
+GRACE_SECONDS = MAX_PAUSE_SECONDS + 1.0
 EXAMPLE = "such as redis://localhost:6379/0 or unix:///run/redis/redis.sock"
 LOST = "LOST"
 # What a server answers to every write while its memory is full, or it cannot save to its disk; what
 # a script met, or a command of several, is part of a longer text.
 TAKES_NO_WRITES = re.compile(r"OOM command not allowed|MISCONF |No space left on device")
-AWAY = (ConnectionFailure, NoAnswer, BusyLoadingError, ReadOnlyError, OutOfMemoryError)
+UNAVAILABLE_ERRORS = (
+    ConnectionFailure,
+    NoAnswer,
+    BusyLoadingError,
+    ReadOnlyError,
+    OutOfMemoryError,
+)
 PINGS = 5
 # Written and read within a script, as claims and leases are; it goes by itself.
 SCRIPT = "redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) return redis.call('GET', KEYS[1])"
@@ -86,8 +92,8 @@ async def open_redis(url: str, timeout_seconds: float = 5.0, retry_seconds: floa
     except BaseException:
         await client.aclose()
         raise
-    retries = int(retry_seconds / LONGEST_PAUSE_SECONDS)
-    pauses = ExponentialBackoff(LONGEST_PAUSE_SECONDS, DRIVER_PAUSE_SECONDS)
+    retries = int(retry_seconds / MAX_PAUSE_SECONDS)
+    pauses = ExponentialBackoff(MAX_PAUSE_SECONDS, DRIVER_PAUSE_SECONDS)
     client.set_retry(Retry(pauses, retries))
     return client
 
@@ -116,7 +122,7 @@ def user_errors(client: Redis) -> Iterator[None]:
 
 def is_unavailable(error: RedisError) -> bool:
     """Whether the server cannot do now what it could do later, such as while its memory is full."""
-    return isinstance(error, AWAY) or (
+    return isinstance(error, UNAVAILABLE_ERRORS) or (
         isinstance(error, ResponseError) and TAKES_NO_WRITES.search(str(error)) is not None
     )
 
@@ -247,11 +253,11 @@ async def redis_server(url: str, timeout_seconds: float) -> RedisServer:
     )
 
 
-class Steady(Retrying):
+class RedisRetry(Retrying):
     """Calls to Redis that are safe to repeat."""
 
     errors = (RedisError,)
-    longest_pause_seconds = LONGEST_PAUSE_SECONDS
+    max_pause_seconds = MAX_PAUSE_SECONDS
 
     def __init__(self, client: Redis, seconds: float) -> None:
         super().__init__(seconds, Outage(logger, f"Redis at {address(client)}"))

@@ -21,7 +21,7 @@ from crawler.storage.dedup import boilerplate
 from crawler.storage.dedup.edits import release_posts
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.posts import content_of
-from crawler.storage.retry import Patience, in_batches
+from crawler.storage.retry import MongoRetry, in_batches
 from crawler.utils.text import count
 from crawler.utils.urls import item_key
 
@@ -48,7 +48,7 @@ SUMMED = ("changed", "get_size", "update_size", "diff_size")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SiteSize:
     """What one look at a site's versions found: bytes that are kept, and versions that went."""
 
     bytes: int
@@ -90,7 +90,7 @@ class SizeLimits:
         self._site_kept: int | None = None
         self._unwritten = 0
 
-    async def stored(self, batch: Sequence[Visit], patience: Patience) -> None:
+    async def stored(self, batch: Sequence[Visit], patience: MongoRetry) -> None:
         """Bound what is kept, once a batch is stored; asks nothing while all is within bounds."""
         self._unwritten += sum(visit.version_bytes for visit in batch)
         for visit in batch:
@@ -136,10 +136,10 @@ class SizeLimits:
             stages = [{"$match": query}, {"$project": FIELDS | {"at": 1}}]
             rows += await (await self._db.versions.aggregate(stages)).to_list(None)
         kept = sum(row["bytes"] for row in rows)
-        most = self._target_bytes * LEFT_OF_TARGET if kept > self._target_bytes else math.inf
+        limit_bytes = self._target_bytes * LEFT_OF_TARGET if kept > self._target_bytes else math.inf
         gone: list[str] = []
         for row in sorted(rows, key=lambda row: row["at"]):
-            if kept <= most:
+            if kept <= limit_bytes:
                 break
             if row["_id"] != current[f"{row['spider']} {row['target']}"]:
                 gone.append(row["_id"])
@@ -160,10 +160,10 @@ class SizeLimits:
         posts = self._db.posts.find(of_feed, fields)
         return {post["_id"]: f"{post['_id']} {post['content_hash']}" async for post in posts}
 
-    async def bound_site(self, *, really: bool = True) -> Kept:
+    async def bound_site(self, *, really: bool = True) -> SiteSize:
         """Count the site's versions, and remove the oldest where they have too many bytes."""
         kept = await _sum_bytes(self._db, {"spider": self._spider})
-        result = Kept(kept, 0)
+        result = SiteSize(kept, 0)
         if kept > self._site_bytes:
             result = await self._remove_oldest(kept, really=really)
         if really:
@@ -173,8 +173,8 @@ class SizeLimits:
             self._log(result)
         return result
 
-    async def _remove_oldest(self, kept: int, *, really: bool) -> Kept:
-        most, removed = self._site_bytes * LEFT_OF_SITE, 0
+    async def _remove_oldest(self, kept: int, *, really: bool) -> SiteSize:
+        limit_bytes, removed = self._site_bytes * LEFT_OF_SITE, 0
         stages: list[Document] = [
             {"$match": {"spider": self._spider}},
             {"$sort": {"at": 1}},
@@ -184,19 +184,19 @@ class SizeLimits:
         async for row in await self._db.versions.aggregate(stages, batchSize=BATCH):
             batch.append(row)
             if len(batch) == BATCH:
-                kept, removed = await self._remove(batch, kept, removed, most, really=really)
+                kept, removed = await self._remove(batch, kept, removed, limit_bytes, really=really)
                 batch = []
-            if kept <= most:
+            if kept <= limit_bytes:
                 break
-        return Kept(*await self._remove(batch, kept, removed, most, really=really))
+        return SiteSize(*await self._remove(batch, kept, removed, limit_bytes, really=really))
 
     async def _remove(
-        self, rows: list[Document], kept: int, removed: int, most: float, *, really: bool
+        self, rows: list[Document], kept: int, removed: int, limit_bytes: float, *, really: bool
     ) -> tuple[int, int]:
-        """Remove some of these versions, in order, until `most` bytes are kept."""
+        """Remove some of these versions, in order, until `limit_bytes` bytes are kept."""
         current, gone = await self._current(rows), []
         for row in rows:
-            if kept > most and row["_id"] not in current:
+            if kept > limit_bytes and row["_id"] not in current:
                 gone.append(row)
                 kept -= row["bytes"]
         if really and gone:
@@ -221,7 +221,7 @@ class SizeLimits:
             if row.get("content_hash")
         }
 
-    def _log(self, result: Kept) -> None:
+    def _log(self, result: SiteSize) -> None:
         if result.removed:
             logger.info(
                 "%s: removed %s: the site had more than FRESHET_MAX_SITE_MB (%.0f)",

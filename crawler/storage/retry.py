@@ -37,7 +37,7 @@ MONGODB, REDIS = "MongoDB", "Redis"
 # Before the second attempt of a call; the pause doubles with each further one.
 FIRST_PAUSE_SECONDS = 0.1
 # Between two lines about an outage that goes on.
-SAY_SECONDS = 60.0
+LOG_INTERVAL_SECONDS = 60.0
 # Longer than between two attempts of a call: without a failure for so long, no call retries.
 QUIET_SECONDS = 15.0
 # InterruptedAtShutdown, InterruptedDueToReplStateChange, ShutdownInProgress, PrimarySteppedDown,
@@ -78,8 +78,8 @@ class Outage:
     count: int = 0
     ended_at: float = -math.inf
     _began: float | None = None
-    _said: float = 0.0
-    _failed: float = 0.0
+    _logged_at: float = 0.0
+    _failed_at: float = 0.0
 
     @property
     def is_on(self) -> bool:
@@ -91,15 +91,15 @@ class Outage:
 
         reason: in one line; max_seconds: how long attempts go on
         """
-        self._failed = now
+        self._failed_at = now
         if self._began is None:
             self.count += 1
-            self._began = self._said = now
+            self._began = self._logged_at = now
             self.logger.warning(
                 "%s unavailable, retrying for up to %.0f s: %s", self.name, max_seconds, reason
             )
-        elif now >= self._said + SAY_SECONDS:
-            self._said = now
+        elif now >= self._logged_at + LOG_INTERVAL_SECONDS:
+            self._logged_at = now
             self.logger.warning(
                 "%s still unavailable after %.0f s, retrying: %s",
                 self.name, now - self._began, reason,
@@ -111,7 +111,7 @@ class Outage:
         has_failed: whether an attempt of this call failed before. The success of another call
         proves little: a server without room for writes can be read.
         """
-        if self._began is None or not (has_failed or now > self._failed + QUIET_SECONDS):
+        if self._began is None or not (has_failed or now > self._failed_at + QUIET_SECONDS):
             return False
         self.logger.warning("%s available again after %.0f s", self.name, now - self._began)
         self._began, self.ended_at = None, now
@@ -126,7 +126,7 @@ class Retrying(ABC):
     """
 
     errors: ClassVar[tuple[type[Exception], ...]]
-    longest_pause_seconds: ClassVar[float]
+    max_pause_seconds: ClassVar[float]
 
     def __init__(self, seconds: float, outage: Outage) -> None:
         self.seconds = seconds
@@ -154,14 +154,14 @@ class Retrying(ABC):
                 self.outage.succeeds(now(), has_failed=has_failed)
                 return result
             await asyncio.sleep(pause_seconds)
-            pause_seconds = min(pause_seconds * 2, self.longest_pause_seconds)
+            pause_seconds = min(pause_seconds * 2, self.max_pause_seconds)
 
     @abstractmethod
     async def _failed(self, error: Exception, began: float) -> None:
         """Note that an attempt failed of a call that began then; raises where it is the last."""
 
 
-class Patience(Retrying):
+class MongoRetry(Retrying):
     """How long to bear with MongoDB, and how to bring it back.
 
     revive: starts the embedded server again; does nothing for a server by URI; None: not needed
@@ -169,7 +169,7 @@ class Patience(Retrying):
     """
 
     errors = (PyMongoError, Unreachable)
-    longest_pause_seconds = 5.0
+    max_pause_seconds = 5.0
 
     def __init__(self, seconds: float, revive: Callable[[], Awaitable[None]] | None = None) -> None:
         super().__init__(seconds, Outage(logger, MONGODB))

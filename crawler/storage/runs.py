@@ -107,7 +107,7 @@ async def unfinished_since(db: Database, spider: str) -> datetime | None:
     return oldest["started"] if oldest else None
 
 
-async def at_work(db: Database, longest: timedelta) -> bool:
+async def is_any_running(db: Database, longest: timedelta) -> bool:
     """Whether a run is going on that began less than `longest` ago, by the server's clock."""
     recent: Document = {"$gt": ["$started", {"$subtract": ["$$NOW", longest // MILLISECOND]}]}
     query: Document = {"finished": None, "reason": {"$exists": False}, "$expr": recent}

@@ -340,7 +340,7 @@ VALIDATORS: dict[str, Document] = {
 }
 
 
-_THERE: Document = {"$exists": True}
+_EXISTS: Document = {"$exists": True}
 
 
 def _index(*keys: str, **options: object) -> IndexModel:
@@ -375,21 +375,21 @@ INDEXES: dict[str, list[IndexModel]] = {
     "posts": [
         _index("url"),
         _index("spider", "changed_at"),
-        _index("spider", "feed", "guid", partialFilterExpression={"guid": _THERE}),
+        _index("spider", "feed", "guid", partialFilterExpression={"guid": _EXISTS}),
         search.index_model(),
         _index("published", "first_seen", partialFilterExpression={"original": True}),
-        _index("item", partialFilterExpression={"item": _THERE}),
-        _index("link", partialFilterExpression={"link": _THERE}),
-        _index("cluster", partialFilterExpression={"cluster": _THERE}),
-        _index("duplicate_of", partialFilterExpression={"duplicate_of": _THERE}),
+        _index("item", partialFilterExpression={"item": _EXISTS}),
+        _index("link", partialFilterExpression={"link": _EXISTS}),
+        _index("cluster", partialFilterExpression={"cluster": _EXISTS}),
+        _index("duplicate_of", partialFilterExpression={"duplicate_of": _EXISTS}),
     ],
     "signatures": SIGNATURE_INDEXES,
     "clusters": CLUSTER_INDEXES,
     "boilerplate": BOILERPLATE_INDEXES,
     "feeds": [
-        _index("push.token", unique=True, partialFilterExpression={"push.token": _THERE}),
-        _index("push.next_ask", partialFilterExpression={"hubs.0": _THERE}),
-        _index("push.leaving", partialFilterExpression={"push.leaving": _THERE}),
+        _index("push.token", unique=True, partialFilterExpression={"push.token": _EXISTS}),
+        _index("push.next_ask", partialFilterExpression={"hubs.0": _EXISTS}),
+        _index("push.leaving", partialFilterExpression={"push.leaving": _EXISTS}),
     ],
     "pushes": [_index("spider", "at"), _index("spider", "url", "at")],
     "listings": [_index("spider", "list"), _index("spider", "item"), _index("spider", "shown")],
@@ -404,7 +404,7 @@ async def prepare(db: Database) -> None:
     """Bring the database to this version: refuse, migrate, create; cheap when nothing is to do."""
     try:
         meta = await db.meta.find_one(META)
-        refuse_half_a_copy(db, meta)
+        refuse_partial_copy(db, meta)
         current = int(meta["version"]) if meta else 0
         if current > VERSION:
             raise NewerDatabase(
@@ -425,7 +425,7 @@ async def prepare(db: Database) -> None:
         raise StorageError(f"database {db.name!r} cannot be used: {reason}") from None
 
 
-def refuse_half_a_copy(db: Database, meta: Document | None) -> None:
+def refuse_partial_copy(db: Database, meta: Document | None) -> None:
     """Raise StorageError for a database that a copy is being made in. meta: its META."""
     if meta and COPYING in meta:
         raise StorageError(

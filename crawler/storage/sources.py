@@ -29,12 +29,12 @@ from crawler.utils.urls import canonical, item_key
 
 BATCH = 1000
 # That many posts of a feed with one link prove that it is shared; others need not keep it.
-WITNESSES = 2
+MIN_WITNESSES = 2
 SCHEMES = ("https://", "http://")
 OF_TARGET: Document = {"spider": 1, "url": 1, "kind": 1, "final_url": 1, "alias_of": 1, "post": 1}
 
 
-class Row(NamedTuple):
+class FeedPost(NamedTuple):
     """A post that a visit of a feed brought. link: key of its link."""
 
     visit: Visit
@@ -48,7 +48,7 @@ class Row(NamedTuple):
         return target.spider, target.url
 
 
-class Claimant(NamedTuple):
+class StoredLink(NamedTuple):
     """A stored post of a feed as `_stored` has it."""
 
     key: str
@@ -185,9 +185,9 @@ async def _rename(db: Database, registry: Registry | None, items: Mapping[str, s
         await flags.settle(db, registry, touched)
 
 
-def _rows(batch: Iterable[Visit]) -> list[Row]:
+def _rows(batch: Iterable[Visit]) -> list[FeedPost]:
     return [
-        Row(visit, key, link)
+        FeedPost(visit, key, link)
         for visit in batch
         if visit.collected is not None
         for key, post in visit.collected.posts
@@ -216,9 +216,9 @@ def _name(visit: Visit, key: str, item: str | None) -> None:
 
 
 def _identify_posts(
-    rows: Sequence[Row],
+    rows: Sequence[FeedPost],
     resolved: Mapping[str, str | None],
-    stored: Mapping[tuple[str, str], Sequence[Claimant]],
+    stored: Mapping[tuple[str, str], Sequence[StoredLink]],
 ) -> None:
     """Which items the posts of a feed's visit are sources of: none where their link is shared."""
     visit = rows[0].visit
@@ -229,11 +229,11 @@ def _identify_posts(
     links = (item_key(post.url) for post in visit.fetched.posts)
     shown = Counter(link for link in links if link is not None)
     used = Counter(resolved.get(link) or link for link in shown)
-    claimants = stored.get(rows[0].feed, ())
+    stored_links = stored.get(rows[0].feed, ())
     for row in rows:
-        rivals = [claimant for claimant in claimants if claimant.key != row.key]
+        rivals = [link for link in stored_links if link.key != row.key]
         witnesses = sum(rival.link == row.link for rival in rivals)
-        if witnesses < WITNESSES:
+        if witnesses < MIN_WITNESSES:
             visit.links[row.key] = row.link
         item = resolved.get(row.link, row.link)
         if witnesses or shown[row.link] > 1 or item is None or row.link in own:
@@ -267,7 +267,7 @@ async def _identify_followed(db: Database, batch: Iterable[Visit]) -> None:
         _name(pages[key], key, final)
 
 
-async def _resolved(db: Database, rows: Sequence[Row]) -> dict[str, str | None]:
+async def _resolved(db: Database, rows: Sequence[FeedPost]) -> dict[str, str | None]:
     """The items of those links that are watched, by their keys; None: the link is no item's."""
     links = list({row.link for row in rows})
     watched: dict[str, list[Document]] = defaultdict(list)
@@ -297,10 +297,10 @@ async def _resolved(db: Database, rows: Sequence[Row]) -> dict[str, str | None]:
 
 
 async def _stored(
-    db: Database, rows: Sequence[Row], resolved: Mapping[str, str | None]
-) -> dict[tuple[str, str], list[Claimant]]:
+    db: Database, rows: Sequence[FeedPost], resolved: Mapping[str, str | None]
+) -> dict[tuple[str, str], list[StoredLink]]:
     """What feeds have stored with the links of these posts, or as sources of their items."""
-    stored: dict[tuple[str, str], list[Claimant]] = defaultdict(list)
+    stored: dict[tuple[str, str], list[StoredLink]] = defaultdict(list)
     for part in in_batches(rows, BATCH):
         links = {row.link for row in part}
         ends = {end for link in links if (end := resolved.get(link)) and end != link}
@@ -310,5 +310,5 @@ async def _stored(
         fields = {"spider": 1, "feed": 1, "link": 1, "item": 1}
         async for post in db.posts.find({"$or": wanted}, fields):
             if (feed := (post["spider"], post.get("feed"))) in feeds:
-                stored[feed].append(Claimant(post["_id"], post.get("link"), post.get("item")))
+                stored[feed].append(StoredLink(post["_id"], post.get("link"), post.get("item")))
     return stored

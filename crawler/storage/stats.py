@@ -18,7 +18,7 @@ from pymongo import ASCENDING
 from crawler.storage import plans, runs, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.due import BY_TIME
-from crawler.storage.histories import Grown, Names
+from crawler.storage.histories import NameColumn, NumberColumn
 from crawler.storage.schema import VALIDATORS
 from crawler.storage.targets import watched
 from schedules.history import Floats, Ints
@@ -194,12 +194,12 @@ async def _draw_sample(db: Database, of_spiders: Counter[str], now: datetime) ->
     query: Document = {"$or": [{"spider": {"$in": small}}, sampled]} if small else sampled
     pipeline: list[Document] = [{"$match": query}, {"$match": watched()}, {"$project": ROW}]
     cursor = await db.targets.aggregate(pipeline, batchSize=BATCH)
-    spiders, columns = Names(), {name: Grown(np.float64) for name in NUMBERS}
+    spiders, columns = NameColumn(), {name: NumberColumn(np.float64) for name in NUMBERS}
     while rows := await cursor.to_list(BATCH):
         spiders.add([row["spider"] for row in rows])
         for name, column in columns.items():
             column.add([row.get(name) for row in rows])
-    names, spider = spiders.taken()
-    numbers = {name: column.taken() for name, column in columns.items()}
+    names, spider = spiders.finish()
+    numbers = {name: column.finish() for name, column in columns.items()}
     hours = np.maximum(now.timestamp() * 1000 - numbers.pop("seen"), 0) / HOUR_MILLISECONDS
     return Sample(names, spider.astype(np.int64), hours=hours, **numbers)

@@ -19,10 +19,10 @@ from crawler.storage.client import (
     Document,
     Reading,
     check_reachable,
-    in_words,
     open_client,
     read_clock,
     server_uri,
+    skew_text,
 )
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.retry import in_short, why_unavailable
@@ -79,7 +79,7 @@ class Store:
         if self.config.mongo_uri is None:
             await asyncio.to_thread(EmbeddedServer.of(self.config).revive)
 
-    async def trouble(self, seconds: float) -> str | None:
+    async def problem(self, seconds: float) -> str | None:
         """Why the database cannot be used now, in one line; None if it answers in that time."""
         try:
             with pymongo.timeout(seconds):
@@ -104,7 +104,7 @@ async def _follow_clock(client: AsyncMongoClient[Document]) -> None:
             logger.debug("MongoDB's clock was not read: %s", in_short(error))
             continue
         if abs(moved) > SKEW_SECONDS:
-            logger.warning("MongoDB's clock is now %s the time of this run", in_words(moved))
+            logger.warning("MongoDB's clock is now %s the time of this run", skew_text(moved))
 
 
 @asynccontextmanager

@@ -28,7 +28,7 @@ MAX_NEIGHBORS = 200
 # URLs that an error proposes.
 MAX_NEAR = 3
 # Two URLs that are less alike are two pages.
-LEAST_ALIKE = 0.8
+MIN_SIMILARITY = 0.8
 FIELDS = (
     "spider", "url", "kind", "categories", "outcome", "visited_at", "next_visit", "changed_at",
     "consecutive_errors", "gone", "alias_of", "dead", "start", "last_visit.reason",
@@ -171,7 +171,7 @@ def closest(url: str, candidates: Iterable[str]) -> list[str]:
         for candidate, (its_host, _, its_path) in places.items()
         if its_host == host
     }
-    good = [candidate for candidate, share in alike.items() if share >= LEAST_ALIKE]
+    good = [candidate for candidate, share in alike.items() if share >= MIN_SIMILARITY]
     return sorted(good, key=lambda candidate: (-alike[candidate], candidate))[:MAX_NEAR]
 
 

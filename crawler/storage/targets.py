@@ -107,7 +107,7 @@ def planned_of(plan: Document | None) -> Planned | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class RemainingTargets:
     """What a run leaves of a spider's targets.
 
     targets:  under watch
@@ -454,7 +454,9 @@ def to_plan(spiders: Sequence[str] | None = None) -> Document:
     return watched(spiders) | {"plan.policy": {"$ne": PERIOD}}
 
 
-async def outlook(db: Database, spider: str, started: datetime, now: datetime) -> Outlook:
+async def remaining(
+    db: Database, spider: str, started: datetime, now: datetime
+) -> RemainingTargets:
     """What a run that began at `started` leaves, as of `now`; computed by the server."""
     waits: Document = {
         "$and": [
@@ -478,7 +480,11 @@ async def outlook(db: Database, spider: str, started: datetime, now: datetime) -
         sums[name] = {"$min": {"$cond": [condition, "$next_visit", None]}}
     cursor = await db.targets.aggregate([{"$match": watched([spider])}, {"$group": sums}])
     rows = await cursor.to_list(1)
-    return Outlook(**{name: rows[0][name] for name in Outlook.__slots__}) if rows else Outlook()
+    return (
+        RemainingTargets(**{name: rows[0][name] for name in RemainingTargets.__slots__})
+        if rows
+        else RemainingTargets()
+    )
 
 
 async def held(db: Database, spider: str, started: datetime, now: datetime) -> dict[str, datetime]:

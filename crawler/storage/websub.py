@@ -29,9 +29,9 @@ BATCH = 200
 KEY_BYTES = 32
 FIELDS = {"spider": 1, "url": 1, "hubs": 1, "topic": 1, "push": 1}
 # Deliveries of one feed that wait; for more, older ones go.
-MAX_KEPT = 20
+MAX_DELIVERIES = 20
 # Bodies that one look into the queue reads, nearly.
-TAKEN_BYTES = 32_000_000
+MAX_READ_BYTES = 32_000_000
 NO_SUCH_COLLECTION = 26
 
 
@@ -60,7 +60,7 @@ class Feed:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class HubRequest:
     """A request to a hub, as it is noted before it is sent."""
 
     hub: str
@@ -70,7 +70,7 @@ class Ask:
     secret: str
 
 
-class Kept(StrEnum):
+class DeliveryResult(StrEnum):
     """What became of a delivery."""
 
     STORED = "stored"
@@ -79,7 +79,7 @@ class Kept(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Push:
+class Delivery:
     """A delivered document.
 
     url:  of the feed's target     at: when it came
@@ -93,7 +93,7 @@ class Push:
     body: bytes
 
 
-async def key(db: Database) -> bytes:
+async def token_key(db: Database) -> bytes:
     """The key that makes this database's tokens; made at the first call."""
     made = {"key": secrets.token_bytes(KEY_BYTES)}
     with contextlib.suppress(DuplicateKeyError):
@@ -103,7 +103,7 @@ async def key(db: Database) -> bytes:
     return bytes(stored["key"])
 
 
-async def due(db: Database, callback: str, now: datetime) -> AsyncIterator[Feed]:
+async def feeds_to_request(db: Database, callback: str, now: datetime) -> AsyncIterator[Feed]:
     """Feeds whose hub is to be asked: new ones, leases to renew, changed hubs, a new callback."""
     query: Document = {
         "hubs.0": {"$exists": True},
@@ -137,7 +137,9 @@ async def _watched(db: Database, batch: list[Document]) -> list[Feed]:
     return [Feed.of(row) for row in batch if row["_id"] in targets]
 
 
-async def asked(db: Database, feed: Feed, ask: Ask, now: datetime, again: datetime) -> bool:
+async def record_request(
+    db: Database, feed: Feed, ask: HubRequest, now: datetime, again: datetime
+) -> bool:
     """Note that a hub is about to be asked, and when that is repeated if nothing comes of it.
 
     False if it was asked since `feed` was read: then it is not to be asked now.
@@ -166,18 +168,20 @@ async def asked(db: Database, feed: Feed, ask: Ask, now: datetime, again: dateti
     return (await db.feeds.update_one(query, {"$set": update})).matched_count == 1
 
 
-async def failed(db: Database, feed_key: str, token: str, reason: str) -> None:
+async def record_failure(db: Database, feed_key: str, token: str, reason: str) -> None:
     """Note why a hub gave no answer."""
     await _set(db, feed_key, token, {"reason": reason})
 
 
-async def refused(db: Database, feed_key: str, token: str, reason: str, again: datetime) -> None:
+async def record_refusal(
+    db: Database, feed_key: str, token: str, reason: str, again: datetime
+) -> None:
     """The hub will not have the subscription."""
     noted = {"state": "refused", "reason": reason, "next_ask": again}
     await _set(db, feed_key, token, noted)
 
 
-async def postponed(db: Database, feed_key: str, until: datetime) -> None:
+async def postpone(db: Database, feed_key: str, until: datetime) -> None:
     """The hub is left alone for now; a feed whose hub was never asked stays as it is."""
     query = {"_id": feed_key, "push.token": {"$exists": True}}
     await db.feeds.update_one(query, {"$set": {"push.next_ask": until}})
@@ -217,7 +221,7 @@ async def deny(db: Database, token: str, topic: str, reason: str, again: datetim
     return (await db.feeds.update_one(query, {"$set": noted})).matched_count == 1
 
 
-async def lapse(db: Database, now: datetime) -> int:
+async def expire_leases(db: Database, now: datetime) -> int:
     """Subscriptions whose lease has run out end; how many did."""
     query: Document = {
         "push.state": {"$in": ["active", "asked"]},
@@ -226,7 +230,7 @@ async def lapse(db: Database, now: datetime) -> int:
     return (await db.feeds.update_many(query, {"$set": {"push.state": "ended"}})).modified_count
 
 
-async def leave(db: Database, callback: str) -> list[Feed]:
+async def start_unsubscribe(db: Database, callback: str) -> list[Feed]:
     """All subscriptions of a callback, from now on to be given up."""
     query = {
         "push.callback": callback, "push.state": {"$in": ["asked", "active"]},
@@ -235,13 +239,13 @@ async def leave(db: Database, callback: str) -> list[Feed]:
     return [Feed.of(row) async for row in db.feeds.find({"push.leaving": True}, FIELDS)]
 
 
-async def left(db: Database, token: str, topic: str, now: datetime) -> bool:
+async def confirm_unsubscribe(db: Database, token: str, topic: str, now: datetime) -> bool:
     """The hub has confirmed that a subscription is given up; False if it is wanted."""
     query = {"push.token": token, "push.topic": topic, "push.leaving": True}
     return (await db.feeds.update_one(query, _ended(now))).matched_count == 1
 
 
-async def stay(db: Database, now: datetime) -> int:
+async def end_unconfirmed(db: Database, now: datetime) -> int:
     """Those that a hub did not let go count as ended all the same; how many."""
     return (await db.feeds.update_many({"push.leaving": True}, _ended(now))).modified_count
 
@@ -267,24 +271,24 @@ async def states(db: Database) -> dict[str, int]:
     return {row["_id"]: row["n"] async for row in cursor}
 
 
-async def ignored(db: Database, feed_key: str, token: str) -> None:
+async def count_ignored(db: Database, feed_key: str, token: str) -> None:
     """Count a delivery that was not signed as it has to be."""
     query = {"_id": feed_key, "push.token": token}
     await db.feeds.update_one(query, {"$inc": {"push.ignored": 1}})
 
 
-async def doubt(db: Database, keys: Sequence[str]) -> None:
+async def require_proof(db: Database, keys: Sequence[str]) -> None:
     """A poll of these feeds found what their hub had not sent: it has to prove it again."""
     query = {"_id": {"$in": list(keys)}, "push.delivered_at": {"$ne": None}}
     await db.feeds.update_many(query, {"$set": {"push.delivered_at": None}})
 
 
 async def store(
-    db: Database, feed: Feed, content_type: str, body: bytes, now: datetime, most_bytes: int
-) -> Kept:
+    db: Database, feed: Feed, content_type: str, body: bytes, now: datetime, max_bytes: int
+) -> DeliveryResult:
     """Keep a delivered document; returns when it is in the journal.
 
-    most_bytes: for the documents of all feeds together
+    max_bytes: for the documents of all feeds together
 
     What would be too much is not kept (POLLED): the feed is due immediately, so a poll brings its
     posts. Of each feed the newest 20 are kept; when an older one goes, the feed is due as well.
@@ -292,26 +296,26 @@ async def store(
     digest = hashlib.sha256(body).hexdigest()
     if feed.push.get("digest") == digest:
         await _delivered(db, feed, now, digest)
-        return Kept.REPEATED
-    if await _bytes_kept(db) + len(body) > most_bytes:
-        await poll(db, feed, now)
+        return DeliveryResult.REPEATED
+    if await _bytes_kept(db) + len(body) > max_bytes:
+        await make_due(db, feed, now)
         await _delivered(db, feed, now, None)
-        return Kept.POLLED
+        return DeliveryResult.POLLED
     row = {
         "_id": f"{feed.key} {digest[:32]}", "spider": feed.spider, "url": feed.url, "at": now,
         "content_type": content_type, "size": len(body), "body": body,
     }  # fmt: skip
     new = await insert_new(db.pushes, [row])
     of_feed = {"spider": feed.spider, "url": feed.url}
-    cursor = db.pushes.find(of_feed, {"_id": 1}).sort("at", -1).skip(MAX_KEPT)
+    cursor = db.pushes.find(of_feed, {"_id": 1}).sort("at", -1).skip(MAX_DELIVERIES)
     if old := [push["_id"] async for push in cursor]:
-        await poll(db, feed, now)
-        await done(db, old)
+        await make_due(db, feed, now)
+        await delete_deliveries(db, old)
     await _delivered(db, feed, now, digest)
-    return Kept.STORED if new else Kept.REPEATED
+    return DeliveryResult.STORED if new else DeliveryResult.REPEATED
 
 
-async def poll(db: Database, feed: Feed, now: datetime) -> None:
+async def make_due(db: Database, feed: Feed, now: datetime) -> None:
     """The feed is due now: its hub has news that could not be kept."""
     await db.targets.update_one({"_id": feed.key}, {"$min": {"next_visit": now}})
 
@@ -336,21 +340,21 @@ async def _bytes_kept(db: Database) -> int:
         raise
 
 
-async def take(db: Database, spider: str, limit: int) -> list[Push]:
+async def oldest_deliveries(db: Database, spider: str, limit: int) -> list[Delivery]:
     """The oldest pushes, `limit` at most, and not many more than 32 MB of them."""
     query: Document = {"spider": spider}
-    taken: list[Push] = []
-    room_bytes = TAKEN_BYTES
+    taken: list[Delivery] = []
+    room_bytes = MAX_READ_BYTES
     # Small batches, so that little is read in vain.
     async for row in db.pushes.find(query, batch_size=8).sort("at").limit(limit):
         body = bytes(row["body"])
-        taken.append(Push(row["_id"], row["url"], row["at"], row["content_type"], body))
+        taken.append(Delivery(row["_id"], row["url"], row["at"], row["content_type"], body))
         room_bytes -= len(body)
         if room_bytes <= 0:
             break
     return taken
 
 
-async def done(db: Database, ids: Sequence[str]) -> int:
+async def delete_deliveries(db: Database, ids: Sequence[str]) -> int:
     """Delete pushes whose posts are stored; how many there were."""
     return (await db.pushes.delete_many({"_id": {"$in": list(ids)}})).deleted_count

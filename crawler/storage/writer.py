@@ -43,7 +43,7 @@ from crawler.storage.dedup import claims, edits, flags
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.listings import Patterns
 from crawler.storage.retention import SizeLimits, measure
-from crawler.storage.retry import REDIS, Patience, insert_new
+from crawler.storage.retry import REDIS, MongoRetry, insert_new
 
 logger = logging.getLogger(__name__)
 Entry = tuple[Visit, "asyncio.Future[None]"]
@@ -76,7 +76,7 @@ class BothLeases:
         return await self._first.still_holds(key) and await self._second.still_holds(key)
 
 
-class Slept(Exception):
+class LeaseUncertain(Exception):
     """The process was silent for too long, in the middle of a batch."""
 
 
@@ -97,7 +97,7 @@ class Writer:
         db: Database,
         config: Config,
         due: datetime,
-        patience: Patience,
+        patience: MongoRetry,
         patterns: Patterns,
         registry: Registry | None = None,
         leases: Leases | None = None,
@@ -182,7 +182,7 @@ class Writer:
             if batch:
                 late = await self._patience.ask(lambda: self._write(visits_of_batch))
                 await self._size_limits.stored(visits_of_batch, self._patience)
-        except Slept:
+        except LeaseUncertain:
             await self._store(batch, is_begun=True)
         except Unreachable as error:
             self.is_in_doubt = True
@@ -249,7 +249,7 @@ class Writer:
         for visit in batch:
             self.discovered += await feeds.follow(self._db, visit, self._due)
         if self._leases is not None and not self._leases.is_sure:
-            raise Slept
+            raise LeaseUncertain
         if late := await targets.acknowledge(self._db, batch):
             await recovery.drop(self._db, late)
             too_late = {visit.id for visit in late}
@@ -258,9 +258,9 @@ class Writer:
         await sources.reconcile(self._db, self._registry, batch)
         await insert_new(self._db.visits, [visits.log_row_of(visit) for visit in batch])
         if doubted := [visit.fetched.target.key for visit in batch if visit.doubts_push]:
-            await websub.doubt(self._db, doubted)
+            await websub.require_proof(self._db, doubted)
         if taken := [visit.fetched.push for visit in batch if visit.fetched.push is not None]:
-            await websub.done(self._db, taken)
+            await websub.delete_deliveries(self._db, taken)
         return late
 
     async def _write_versions_and_claim(self, batch: list[Visit]) -> Verdicts:

@@ -13,7 +13,7 @@ from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.planning import population
 from crawler.planning.population import keys_of, keys_of_texts
-from crawler.storage.histories import GrownTexts
+from crawler.storage.histories import TextColumn
 from crawler.storage.sites import Site
 from tests.unit.watching import NOW, Pages, gathered, page, watched
 
@@ -32,9 +32,9 @@ def test_a_target_has_the_same_key_in_every_run_whatever_stands_beside_it() -> N
 
 
 def _texts(texts: list[str]) -> Any:
-    grown = GrownTexts()
+    grown = TextColumn()
     grown.add(texts)
-    return grown.taken()
+    return grown.finish()
 
 
 def test_neighbours_are_those_of_spider_category_and_kind() -> None:

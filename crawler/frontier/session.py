@@ -28,13 +28,13 @@ from crawler.frontier.run_warnings import RunWarnings, of_run
 from crawler.frontier.shared import SharedFrontier
 from crawler.items import Fetched, LinkCounts, Outcome, Skipped, Target, Visit
 from crawler.storage import cells, plans, runs, sampling_phases, targets
-from crawler.storage.client import Database, skew_text
+from crawler.storage.client import SKEW_SECONDS, Database, skew_text
 from crawler.storage.dedup.index import opened
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.leases import CRAWL, Lease
 from crawler.storage.listings import Patterns
 from crawler.storage.retry import MongoRetry
-from crawler.storage.store import SKEW_SECONDS, Store
+from crawler.storage.store import Store
 from crawler.storage.writer import BothLeases, Writer
 from crawler.utils.time import Clock
 

@@ -1,7 +1,7 @@
-"""All targets with their histories as arrays, as a replan needs them: a million in seconds.
+"""All targets with their histories as arrays for a replan: a million targets take seconds.
 
-The server reduces each document to a row of the fields needed, with times as numbers; each batch of
-rows becomes columns immediately, so that no target keeps an object of its own.
+The server reduces each document to a row of the needed fields, with times as numbers. Each batch of
+rows is converted to columns immediately, so that no target keeps a Python object.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ Number = TypeVar("Number", bound=np.generic)
 BATCH = 10_000
 HOUR_MILLISECONDS = 3_600_000
 HOUR_SECONDS = 3600
-# Where spiders have more than this share of all targets, a scan is faster than their index.
+# A scan is faster than the index for spiders with more than this share of all targets.
 MAX_INDEXED_SHARE = 0.2
-# One text for all four is read much faster; a category may hold anything, so it comes last.
+# Reading one joined text is much faster than four. A category may contain the separator, so it is
+# last.
 NAMES = ("$spider", "$kind", {"$toString": "$plan.plan"}, {"$first": "$categories"})
 BETWEEN = "\0"
 
 
 def _unless(field: str, usual: float) -> Document:
-    """A field that is left out where it is missing or as usual."""
+    """Return a field that is left out if it is missing or has its usual value."""
     given = {"$ifNull": [field, usual]}
     return {"$cond": [{"$eq": [given, usual]}, "$$REMOVE", field]}
 
@@ -61,7 +62,7 @@ ROW: Document = {
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """n texts in one piece of memory; a text is decoded when it is read.
+    """n texts in one block of memory; a text is decoded when it is read.
 
     data:  all texts, UTF-8, one after the other
     first: (n + 1,) text i is data[first[i]:first[i + 1]]
@@ -81,7 +82,7 @@ class Texts:
 
 
 class NumberColumn(Generic[Number]):
-    """A column of numbers."""
+    """A growing column of numbers."""
 
     def __init__(self, dtype: type[Number] | np.dtype[Number]) -> None:
         self._dtype = dtype
@@ -92,13 +93,13 @@ class NumberColumn(Generic[Number]):
         self._parts.append(np.asarray(values, self._dtype))
 
     def finish(self) -> NDArray[Number]:
-        """The whole column; this object is empty afterwards."""
+        """Return the whole column and empty this object."""
         parts, self._parts = self._parts, []
         return np.concatenate(parts) if parts else np.empty(0, self._dtype)
 
 
 class TextColumn:
-    """A column of texts."""
+    """A growing column of texts."""
 
     def __init__(self) -> None:
         self._data: list[bytes] = []
@@ -111,13 +112,13 @@ class TextColumn:
         self._lengths.add([len(text) for text in encoded])
 
     def finish(self) -> Texts:
-        """The whole column; this object is empty afterwards."""
+        """Return the whole column and empty this object."""
         data, self._data = b"".join(self._data), []
         return Texts(data, offsets(self._lengths.finish()))
 
 
 class NameColumn:
-    """A column of few distinct names: a number for each row, and the names."""
+    """A growing column with few distinct names: a number for each row, and the names."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -131,15 +132,15 @@ class NameColumn:
         )
 
     def finish(self) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-        """The names, and for each row the number of its own, -1 for none."""
+        """Return the names, and for each row the number of its name, -1 for none."""
         return tuple(self._numbers), self._rows.finish()
 
     def finish_split(
         self, between: str, count: int
     ) -> list[tuple[tuple[str, ...], NDArray[np.int32]]]:
-        """As `finish`, of each of the `count` names that every name is made of; -1 for empty ones.
+        """Split every name into `count` parts, and return each part as `finish` does.
 
-        Without any name there is nothing to split, and each has none.
+        Empty parts get -1. Without any name, all parts have no names.
         """
         texts, row = self.finish()
         parts = zip(*(text.split(between, count - 1) for text in texts), strict=True)
@@ -152,13 +153,13 @@ class NameColumn:
 
 
 def offsets(lengths: Ints) -> Ints:
-    """(n,) lengths as (n + 1,) places where each begins and the last ends."""
+    """Return (n + 1,) offsets from (n,) lengths: the beginning of each, and the end of the last."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The n watched targets: neither gone nor aliases nor dead links.
+    """The n watched targets: all except gone targets, aliases and dead links.
 
     Times are hours since 1970 (UTC). A column of numbers such as `spider` indexes the tuple of
     names next to it; -1 stands for none.
@@ -166,15 +167,15 @@ class Watched:
     ids:        (n,) texts, `_id` of each target
     spider, kind, category, plan: (n,) numbers of names; plan: the one in effect
     next_visit: (n,)
-    visited:    (n,) the last visit, seen or not; NaN before the first
+    visited:    (n,) the last visit, successful or not; NaN before the first
     refreshed:  (n,) visits that saw the page
-    window:     (n,) posts that a feed's document holds; 0 for pages
-    asks:       (n,) minimum hours between two visits that a feed asks for; 0: none
+    window:     (n,) posts in a feed's document; 0 for pages
+    asks:       (n,) minimum hours between visits that a feed requests; 0: none
     lies:       (n,) visits with a new Last-Modified and the old content
     histories:  up to now
     stated:     (c,) when each change happened according to the page itself; NaN where unknown
     schedules:  those in effect; no visits a week where there is no plan
-    ahead:      how many histories reached beyond now and were cut
+    ahead:      number of histories that reached beyond now and were cut
     """
 
     ids: Texts
@@ -202,7 +203,7 @@ class Watched:
 
 
 async def read(db: Database, now: datetime, spiders: Sequence[str] | None = None) -> Watched:
-    """All watched targets of these spiders, of all if None; what lies after `now` is cut."""
+    """Read all watched targets of these spiders, of all if None; cut changes after `now`."""
     query, options = to_plan(spiders), dict[str, Any](batchSize=BATCH)
     if spiders is not None:
         total = await db.targets.estimated_document_count()
@@ -217,14 +218,14 @@ async def read(db: Database, now: datetime, spiders: Sequence[str] | None = None
         coming = asyncio.ensure_future(anext(cursor, None))
         while (batch := await coming) is not None:
             coming = asyncio.ensure_future(anext(cursor, None))
-            # Lets the request out before decoding blocks the loop.
+            # Sends the request before decoding blocks the event loop.
             await asyncio.sleep(0)
             columns.add(bson.decode_all(cast(bytes, batch)))
     return columns.finish(now.timestamp() / HOUR_SECONDS)
 
 
 class _Columns:
-    """The columns of `Watched`, while they grow."""
+    """The growing columns of `Watched`."""
 
     def __init__(self) -> None:
         self.ids = TextColumn()
@@ -259,7 +260,7 @@ class _Columns:
             even.add([row.get(key) or 0.0 for row in rows])
 
     def finish(self, now: float) -> Watched:
-        """The arrays; now: hours since 1970, what lies after it is cut off."""
+        """Return the arrays; now: hours since 1970, later changes are cut off."""
         spiders, kinds, plans, categories = self.names.finish_split(BETWEEN, len(NAMES))
         changes, first = self.changes.finish(), offsets(self.changes_of.finish())
         histories = Histories(
@@ -282,9 +283,9 @@ class _Columns:
 
 
 def until_now(histories: Histories, stated: Floats, now: float) -> tuple[Histories, Floats, int]:
-    """Histories without what a wrong clock put after `now`, and how many had such changes.
+    """Cut histories at `now`; return them and the number of those with later changes.
 
-    stated: (c,) belongs to the changes   now: hours since 1970
+    stated: (c,) times that pages state for the changes   now: hours since 1970
     """
     ahead = int(np.count_nonzero(histories.until > now))
     if not ahead:

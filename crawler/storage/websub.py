@@ -1,13 +1,13 @@
-"""WebSub in the database: `push` of the documents in `feeds`, what came of asking hubs; `pushes`.
+"""WebSub: subscriptions in `push` of the documents in `feeds`, and deliveries in `pushes`.
 
-`pushes` holds delivered documents until a run stores their posts.
+`pushes` has delivered documents until a run stores their posts.
 
 The states of a subscription (`push.state`):
 
-asked     the hub was asked and has not confirmed it yet
+asked     requested from the hub, not confirmed yet
 active    confirmed, until `lease_until`
-refused   the hub will not have it; it is asked again after a week
-ended     the lease has run out, or it was given up; deliveries are answered with 410
+refused   rejected by the hub; requested again after a week
+ended     expired or unsubscribed; deliveries are answered with 410
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from crawler.storage.retry import insert_new
 BATCH = 200
 KEY_BYTES = 32
 FIELDS = {"spider": 1, "url": 1, "hubs": 1, "topic": 1, "push": 1}
-# Deliveries of one feed that wait; for more, older ones go.
+# Maximum number of waiting deliveries of a feed; older ones are deleted.
 MAX_DELIVERIES = 20
-# Bodies that one look into the queue reads, nearly.
+# Approximate limit for the bodies of one read.
 MAX_READ_BYTES = 32_000_000
 NO_SUCH_COLLECTION = 26
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A feed with what is known of its push; `push` is empty where no hub was ever asked."""
+    """A feed and its subscription; `push` is empty if it was never requested."""
 
     key: str
     spider: str
@@ -48,7 +48,7 @@ class Feed:
 
     @classmethod
     def of(cls, document: Document) -> Feed:
-        """The feed of a document in `feeds`; its topic is its URL where it names none."""
+        """Return the feed of a document in `feeds`; its topic defaults to its URL."""
         return cls(
             key=document["_id"],
             spider=document["spider"],
@@ -61,7 +61,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class HubRequest:
-    """A request to a hub, as it is noted before it is sent."""
+    """A request to a hub, as stored before it is sent."""
 
     hub: str
     topic: str
@@ -71,7 +71,7 @@ class HubRequest:
 
 
 class DeliveryResult(StrEnum):
-    """What became of a delivery."""
+    """The result of a delivery."""
 
     STORED = "stored"
     REPEATED = "repeated"
@@ -82,8 +82,8 @@ class DeliveryResult(StrEnum):
 class Delivery:
     """A delivered document.
 
-    url:  of the feed's target     at: when it came
-    body: as it came, its signature verified
+    url:  of the feed's target     at: time of the delivery
+    body: as delivered, with a verified signature
     """
 
     id: str
@@ -94,7 +94,7 @@ class Delivery:
 
 
 async def token_key(db: Database) -> bytes:
-    """The key that makes this database's tokens; made at the first call."""
+    """Return the key for this database's tokens; create it at the first call."""
     made = {"key": secrets.token_bytes(KEY_BYTES)}
     with contextlib.suppress(DuplicateKeyError):
         await db.meta.update_one({"_id": "push"}, {"$setOnInsert": made}, upsert=True)
@@ -104,7 +104,7 @@ async def token_key(db: Database) -> bytes:
 
 
 async def feeds_to_request(db: Database, callback: str, now: datetime) -> AsyncIterator[Feed]:
-    """Feeds whose hub is to be asked: new ones, leases to renew, changed hubs, a new callback."""
+    """Yield feeds to subscribe: new ones, expiring leases, changed hubs or callbacks."""
     query: Document = {
         "hubs.0": {"$exists": True},
         "$or": [
@@ -127,7 +127,7 @@ async def feeds_to_request(db: Database, callback: str, now: datetime) -> AsyncI
 
 
 async def _watched(db: Database, batch: list[Document]) -> list[Feed]:
-    """Those feeds that are still targets."""
+    """Return the feeds that are still targets."""
     query = {
         "_id": {"$in": [row["_id"] for row in batch]},
         "gone": {"$ne": True},
@@ -140,9 +140,9 @@ async def _watched(db: Database, batch: list[Document]) -> list[Feed]:
 async def record_request(
     db: Database, feed: Feed, ask: HubRequest, now: datetime, again: datetime
 ) -> bool:
-    """Note that a hub is about to be asked, and when that is repeated if nothing comes of it.
+    """Store a request before it is sent to a hub, and when to repeat it without an answer.
 
-    False if it was asked since `feed` was read: then it is not to be asked now.
+    Returns False if another request was stored since `feed` was read: do not send this one.
     """
     push = feed.push
     noted: Document = {
@@ -159,7 +159,7 @@ async def record_request(
             "deliveries": push.get("deliveries", 0), "ignored": push.get("ignored", 0),
         }  # fmt: skip
         update = {"push": started | noted}
-    # If all is as it was read, or as this very write left it: an answer may get lost.
+    # Matches the state as read, and the state after this same write, whose reply may be lost.
     query = {
         "_id": feed.key,
         "push.token": {"$in": [push.get("token"), ask.token]},
@@ -169,20 +169,20 @@ async def record_request(
 
 
 async def record_failure(db: Database, feed_key: str, token: str, reason: str) -> None:
-    """Note why a hub gave no answer."""
+    """Store why a request to a hub failed."""
     await _set(db, feed_key, token, {"reason": reason})
 
 
 async def record_refusal(
     db: Database, feed_key: str, token: str, reason: str, again: datetime
 ) -> None:
-    """The hub will not have the subscription."""
+    """Store that the hub refused the subscription."""
     noted = {"state": "refused", "reason": reason, "next_ask": again}
     await _set(db, feed_key, token, noted)
 
 
 async def postpone(db: Database, feed_key: str, until: datetime) -> None:
-    """The hub is left alone for now; a feed whose hub was never asked stays as it is."""
+    """Postpone requests to a hub; feeds that were never requested stay unchanged."""
     query = {"_id": feed_key, "push.token": {"$exists": True}}
     await db.feeds.update_one(query, {"$set": {"push.next_ask": until}})
 
@@ -193,7 +193,7 @@ async def _set(db: Database, feed_key: str, token: str, noted: Document) -> None
 
 
 async def of_token(db: Database, token: str) -> Feed | None:
-    """The feed that has this token, if it is still under watch."""
+    """Return the feed with this token, if it is still a target."""
     row = await db.feeds.find_one({"push.token": token}, FIELDS)
     return next(iter(await _watched(db, [row])), None) if row else None
 
@@ -201,7 +201,7 @@ async def of_token(db: Database, token: str) -> Feed | None:
 async def confirm(
     db: Database, token: str, topic: str, now: datetime, lease: timedelta, renewal: timedelta
 ) -> bool:
-    """The hub has confirmed the subscription; False if it is not wanted."""
+    """Store the hub's confirmation of a subscription; return False if it is not wanted."""
     query = {
         "push.token": token, "push.topic": topic, "push.state": {"$ne": "ended"},
         "push.leaving": {"$ne": True},
@@ -215,14 +215,14 @@ async def confirm(
 
 
 async def deny(db: Database, token: str, topic: str, reason: str, again: datetime) -> bool:
-    """The hub has refused the subscription, or ended it; False if it never was asked for."""
+    """Store that the hub refused or ended a subscription; return False if it was not requested."""
     query = {"push.token": token, "push.topic": topic, "push.state": {"$ne": "ended"}}
     noted = {"push.state": "refused", "push.reason": reason, "push.next_ask": again}
     return (await db.feeds.update_one(query, {"$set": noted})).matched_count == 1
 
 
 async def expire_leases(db: Database, now: datetime) -> int:
-    """Subscriptions whose lease has run out end; how many did."""
+    """End subscriptions whose lease has expired; return their number."""
     query: Document = {
         "push.state": {"$in": ["active", "asked"]},
         "push.lease_until": {"$lte": now, "$ne": None},
@@ -231,7 +231,7 @@ async def expire_leases(db: Database, now: datetime) -> int:
 
 
 async def start_unsubscribe(db: Database, callback: str) -> list[Feed]:
-    """All subscriptions of a callback, from now on to be given up."""
+    """Mark all subscriptions of a callback for unsubscribing, and return their feeds."""
     query = {
         "push.callback": callback, "push.state": {"$in": ["asked", "active"]},
     }  # fmt: skip
@@ -240,13 +240,13 @@ async def start_unsubscribe(db: Database, callback: str) -> list[Feed]:
 
 
 async def confirm_unsubscribe(db: Database, token: str, topic: str, now: datetime) -> bool:
-    """The hub has confirmed that a subscription is given up; False if it is wanted."""
+    """Store the hub's confirmation of an unsubscription; return False if it is wanted."""
     query = {"push.token": token, "push.topic": topic, "push.leaving": True}
     return (await db.feeds.update_one(query, _ended(now))).matched_count == 1
 
 
 async def end_unconfirmed(db: Database, now: datetime) -> int:
-    """Those that a hub did not let go count as ended all the same; how many."""
+    """End subscriptions whose hub did not confirm the unsubscription; return their number."""
     return (await db.feeds.update_many({"push.leaving": True}, _ended(now))).modified_count
 
 
@@ -256,12 +256,12 @@ def _ended(now: datetime) -> Document:
 
 
 async def count_leaving(db: Database) -> int:
-    """How many subscriptions are still to be given up."""
+    """Return the number of subscriptions that are still being unsubscribed."""
     return await db.feeds.count_documents({"push.leaving": True})
 
 
 async def states(db: Database) -> dict[str, int]:
-    """How many subscriptions are in which state."""
+    """Return the number of subscriptions in each state."""
     pipeline: list[Document] = [
         {"$match": {"push.token": {"$exists": True}}},
         {"$group": {"_id": "$push.state", "n": {"$sum": 1}}},
@@ -272,13 +272,13 @@ async def states(db: Database) -> dict[str, int]:
 
 
 async def count_ignored(db: Database, feed_key: str, token: str) -> None:
-    """Count a delivery that was not signed as it has to be."""
+    """Count a delivery without a valid signature."""
     query = {"_id": feed_key, "push.token": token}
     await db.feeds.update_one(query, {"$inc": {"push.ignored": 1}})
 
 
 async def require_proof(db: Database, keys: Sequence[str]) -> None:
-    """A poll of these feeds found what their hub had not sent: it has to prove it again."""
+    """Make feeds keep polling, as a poll found posts that their hub did not deliver."""
     query = {"_id": {"$in": list(keys)}, "push.delivered_at": {"$ne": None}}
     await db.feeds.update_many(query, {"$set": {"push.delivered_at": None}})
 
@@ -286,12 +286,13 @@ async def require_proof(db: Database, keys: Sequence[str]) -> None:
 async def store(
     db: Database, feed: Feed, content_type: str, body: bytes, now: datetime, max_bytes: int
 ) -> DeliveryResult:
-    """Keep a delivered document; returns when it is in the journal.
+    """Store a delivered document; return when it is in the journal.
 
-    max_bytes: for the documents of all feeds together
+    max_bytes: limit for the documents of all feeds together
 
-    What would be too much is not kept (POLLED): the feed is due immediately, so a poll brings its
-    posts. Of each feed the newest 20 are kept; when an older one goes, the feed is due as well.
+    A document beyond the limit is not stored (POLLED): the feed is due immediately, so that a poll
+    brings its posts. Only the newest 20 of each feed are kept; deleting an older one makes the feed
+    due as well.
     """
     digest = hashlib.sha256(body).hexdigest()
     if feed.push.get("digest") == digest:
@@ -316,12 +317,12 @@ async def store(
 
 
 async def make_due(db: Database, feed: Feed, now: datetime) -> None:
-    """The feed is due now: its hub has news that could not be kept."""
+    """Make a feed due now, as a delivery of its hub was not stored."""
     await db.targets.update_one({"_id": feed.key}, {"$min": {"next_visit": now}})
 
 
 async def _delivered(db: Database, feed: Feed, now: datetime, digest: str | None) -> None:
-    """Count a delivery. digest: of its body, where that is in safe keeping."""
+    """Count a delivery. digest: of its body, if that is stored."""
     noted: Document = {"push.delivered_at": now}
     if digest is not None:
         noted["push.digest"] = digest
@@ -330,7 +331,7 @@ async def _delivered(db: Database, feed: Feed, now: datetime, digest: str | None
 
 
 async def _bytes_kept(db: Database) -> int:
-    """Bytes of all documents kept, as the server counts them; no document is read for that."""
+    """Return the bytes of all stored deliveries, from the collection statistics."""
     try:
         cursor = await db.pushes.aggregate([{"$collStats": {"storageStats": {}}}])
         return sum([int(stats["storageStats"]["size"]) async for stats in cursor])
@@ -341,11 +342,11 @@ async def _bytes_kept(db: Database) -> int:
 
 
 async def oldest_deliveries(db: Database, spider: str, limit: int) -> list[Delivery]:
-    """The oldest pushes, `limit` at most, and not many more than 32 MB of them."""
+    """Return the oldest deliveries, at most `limit` and about 32 MB."""
     query: Document = {"spider": spider}
     taken: list[Delivery] = []
     room_bytes = MAX_READ_BYTES
-    # Small batches, so that little is read in vain.
+    # Small batches limit what is read beyond the limit.
     async for row in db.pushes.find(query, batch_size=8).sort("at").limit(limit):
         body = bytes(row["body"])
         taken.append(Delivery(row["_id"], row["url"], row["at"], row["content_type"], body))
@@ -356,5 +357,5 @@ async def oldest_deliveries(db: Database, spider: str, limit: int) -> list[Deliv
 
 
 async def delete_deliveries(db: Database, ids: Sequence[str]) -> int:
-    """Delete pushes whose posts are stored; how many there were."""
+    """Delete deliveries whose posts are stored; return their number."""
     return (await db.pushes.delete_many({"_id": {"$in": list(ids)}})).deleted_count

@@ -127,7 +127,7 @@ def test_no_interval_is_longer_than_the_setting_or_the_longest_cycle() -> None:
             "shop: min_interval_hours 48 is longer than the longest interval, 24 hours "
             "(FRESHET_MAX_INTERVAL_HOURS)",
         ),
-        (Site("shop", timezone="Mars/Base"), "shop: no time zone 'Mars/Base' is known here"),
+        (Site("shop", timezone="Mars/Base"), "shop: time zone not found: 'Mars/Base'"),
         (
             Site("shop", windows=("Mon",), blackout=("Mon",)),
             "shop: windows and blackout leave no hour of the week open",

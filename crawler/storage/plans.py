@@ -148,17 +148,17 @@ async def _apply(db: Database, plan: Document, rows: list[RawBSONDocument], now:
     with conditions lets the server decide.
     """
     # Targets that a crawl may be visiting, or whose next visit the plan must not change.
-    own_way: list[Document] = [
+    busy_conditions: list[Document] = [
         {"visited_at": {"$not": {"$lte": plan["at"]}}},
         {"next_visit": {"$lte": now + MARGIN}},
         {"consecutive_errors": {"$gt": 0}},
         {"consecutive_gone": {"$gt": 0}},
         {"hinted": True},
     ]
-    query = {"_id": {"$in": [row["_id"] for row in rows]}, "$or": own_way}
+    query = {"_id": {"$in": [row["_id"] for row in rows]}, "$or": busy_conditions}
     busy = {target["_id"] async for target in db.targets.find(query, {"_id": 1})}
     updates = [
-        {"q": {"_id": row["_id"]}, "u": _careful(plan, row["set"])}
+        {"q": {"_id": row["_id"]}, "u": _conditional_update(plan, row["set"])}
         if row["_id"] in busy
         else {"q": {"_id": row["_id"]}, "u": {"$set": row["set"]}}
         for row in rows
@@ -177,13 +177,13 @@ async def _apply(db: Database, plan: Document, rows: list[RawBSONDocument], now:
         raise StorageError(f"plan not stored: {problems[0]['errmsg']}")
 
 
-def _careful(plan: Document, part: RawBSONDocument) -> list[Document]:
+def _conditional_update(plan: Document, part: RawBSONDocument) -> list[Document]:
     """Return an update that keeps the next visit if something newer has set it.
 
     Such as a visit since the targets were read, a retry after an error, a pending first visit, or a
     change hint.
     """
-    own_way = {
+    has_newer_visit = {
         "$or": [
             {"$gt": ["$visited_at", plan["at"]]},
             {"$lte": ["$visited_at", None]},
@@ -192,7 +192,7 @@ def _careful(plan: Document, part: RawBSONDocument) -> list[Document]:
             {"$eq": ["$hinted", True]},
         ]
     }
-    when = {"$cond": [own_way, "$next_visit", part["next_visit"]]}
+    when = {"$cond": [has_newer_visit, "$next_visit", part["next_visit"]]}
     return [{"$set": {"plan": {"$literal": part["plan"]}, "next_visit": when}}]
 
 

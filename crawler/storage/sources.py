@@ -131,20 +131,16 @@ async def reconcile(db: Database, registry: Registry | None, batch: Sequence[Vis
         if item not in (row.visit.items[row.key], row.link):
             moved[row.link] = item
     if moved:
-        renamed |= await _followers(db, moved)
+        # Feed posts with a redirected link follow it.
+        query: Document = {"link": {"$in": list(moved)}, "item": {"$exists": True}}
+        wanted: dict[str, str | None] = {}
+        feeds: dict[str, tuple[str, str]] = {}
+        async for post in db.posts.find(query, {"spider": 1, "feed": 1, "link": 1, "item": 1}):
+            if post["item"] != (item := moved[post["link"]]):
+                wanted[post["_id"]] = item
+                feeds[post["_id"]] = (post["spider"], post["feed"])
+        renamed |= await _once_per_feed(db, wanted, feeds)
     await _rename(db, registry, renamed)
-
-
-async def _followers(db: Database, moved: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Return the items of feed posts with these links, unless their feed has another source."""
-    query: Document = {"link": {"$in": list(moved)}, "item": {"$exists": True}}
-    wanted: dict[str, str | None] = {}
-    feeds: dict[str, tuple[str, str]] = {}
-    async for post in db.posts.find(query, {"spider": 1, "feed": 1, "link": 1, "item": 1}):
-        if post["item"] != (item := moved[post["link"]]):
-            wanted[post["_id"]] = item
-            feeds[post["_id"]] = (post["spider"], post["feed"])
-    return await _once_per_feed(db, wanted, feeds)
 
 
 async def _once_per_feed(

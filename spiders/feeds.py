@@ -25,7 +25,7 @@ from crawler.fetch.credentials import OwnPlaces
 from crawler.frontier.session import Session
 from crawler.items import FeedDocument, Fetched, Kind, NoFeed, Outcome, Target
 from crawler.storage import targets, websub
-from crawler.storage.websub import Push
+from crawler.storage.websub import Delivery
 from crawler.utils.sandbox import TooLong, TooMuch, time_limit
 from spiders.probe import reader_of, readers
 from spiders.wrapper import Arguments, WrapperSpider
@@ -35,13 +35,15 @@ BATCH = 100
 BIG_BYTES = 100_000
 
 
-async def pushed_documents(session: Session) -> AsyncIterator[tuple[Target, Push]]:
+async def pushed_documents(session: Session) -> AsyncIterator[tuple[Target, Delivery]]:
     """Deliveries with their feeds, the oldest first; those without a feed are dropped.
 
     A delivery is done with when its visit is stored; the next one of the same feed waits for that.
     """
     while session.error is None:
-        batch = await session.patience.read(lambda: websub.take(session.db, session.spider, BATCH))
+        batch = await session.patience.read(
+            lambda: websub.oldest_deliveries(session.db, session.spider, BATCH)
+        )
         if not batch:
             return
         for push in batch:
@@ -52,7 +54,7 @@ async def pushed_documents(session: Session) -> AsyncIterator[tuple[Target, Push
             if session.error is not None:
                 return
             if target is None:
-                await websub.done(session.db, [push.id])
+                await websub.delete_deliveries(session.db, [push.id])
                 continue
             session.take(target)
             yield target, push
@@ -149,7 +151,7 @@ class FeedsSpider(WrapperSpider):
             return new if OwnPlaces([fetched.target.url]).cover(new) else None
         return new
 
-    async def _delivered(self, target: Target, push: Push) -> Fetched:
+    async def _delivered(self, target: Target, push: Delivery) -> Fetched:
         fetched = Fetched(target, self.clock.now(), self.wrapper.scheme(target.kind))
         fetched.push, fetched.pushed_at, fetched.size = push.id, push.at, len(push.body)
         fetched.compared = self.wrapper.compared

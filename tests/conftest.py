@@ -59,7 +59,7 @@ def mongo() -> Iterator[EmbeddedServer]:
     except ServerError as error:
         said = server.log.read_text()[-2000:] if server.log.exists() else ""
         shutil.rmtree(folder)
-        if "no mongod found" in str(error) or "libcurl" in str(error):
+        if "mongod not found" in str(error) or "libcurl" in str(error):
             pytest.skip(str(error))
         pytest.fail(f"{error}\n{said}")
     try:

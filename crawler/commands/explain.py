@@ -72,7 +72,7 @@ class Command(FreshetCommand):
             gathered = await gather(db, watched, config, hours_of(now)) if len(watched) else None
             (site,) = await sites.of_spiders(db, [spider])
             say("estimating")
-            waiting = await plans.left_over(db, spider)
+            waiting = await plans.count_over_cap(db, spider)
             feed = await feeds.of_key(db, target["_id"]) if target["kind"] == "feed" else None
             return explained(gathered, target, plan, site, waiting, now, feed)
 

@@ -11,7 +11,7 @@ from math import ceil
 from crawler.extract.wrapper import Wrapper
 from crawler.storage import visits
 from crawler.storage.client import Database, Document
-from crawler.storage.retry import Patience
+from crawler.storage.retry import MongoRetry
 from crawler.utils.text import count
 from crawler.utils.time import Clock
 from schedules.dispatch.dispatch import least, room
@@ -24,7 +24,7 @@ TRUSTED_FOR = timedelta(minutes=1)
 class Allowance:
     """Counts what is handed out against the plan's caps; hours and days are UTC."""
 
-    def __init__(self, db: Database, patience: Patience, wrapper: Wrapper, clock: Clock) -> None:
+    def __init__(self, db: Database, patience: MongoRetry, wrapper: Wrapper, clock: Clock) -> None:
         self._db, self._patience, self._clock = db, patience, clock
         self._wrapper = wrapper
         self._caps: tuple[int, int] = (0, 0)

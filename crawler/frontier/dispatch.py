@@ -14,7 +14,7 @@ import numpy as np
 
 from crawler.extract.list_wrappers import FeedsWrapper, of_databases
 from crawler.storage import due, targets
-from crawler.storage.due import DueTargets, Served
+from crawler.storage.due import DueTargets, VisitShare
 from crawler.storage.retry import in_batches
 from schedules.dispatch.dispatch import Capacity, dispatch, equal_ratio
 from schedules.history import Floats
@@ -107,7 +107,7 @@ async def _served(session: Session, candidates: DueTargets) -> float | Floats:
     at_a_time = of_databases(session.wrapper)
     equal = np.ones(len(candidates.hosts))
     for number, host in enumerate(candidates.hosts):
-        served = of_host.get(host, Served())
+        served = of_host.get(host, VisitShare())
         is_database = host in at_a_time
         equal[number] = equal_ratio(served.load / at_a_time[host]) if is_database else served.share
     ratios: Floats = equal[candidates.waiting.host]

@@ -30,7 +30,7 @@ from crawler.storage import (
 from crawler.storage.client import Database
 from crawler.storage.dedup import edits
 from crawler.storage.dedup.registry import Registry
-from crawler.storage.targets import Outlook
+from crawler.storage.targets import RemainingTargets
 from crawler.utils.text import count
 
 logger = logging.getLogger(__name__)
@@ -149,7 +149,7 @@ def whole(counts: Mapping[str, float]) -> Counter[str]:
 class Left:
     """What a run leaves to later ones. held: hosts of due targets, and until when."""
 
-    outlook: Outlook
+    outlook: RemainingTargets
     held: dict[str, datetime]
 
 
@@ -181,7 +181,7 @@ class Ending:
         # An item is off the lists only when all lists that are due have been read.
         if not await targets.lists_are_due(self.db, self.spider, self.started):
             of_run["unlisted"] = await listings.settle(self.db, self.spider, self.now)
-        outlook = await targets.outlook(self.db, self.spider, self.started, self.now)
+        outlook = await targets.remaining(self.db, self.spider, self.started, self.now)
         of_run["targets"] = outlook.targets
         of_run["due"] = await targets.count_due(self.db, self.spider, self.started)
         held = await targets.held(self.db, self.spider, self.started, self.now)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from redis.asyncio.client import Pipeline
 
-from crawler.storage.redis import Steady, user_errors
+from crawler.storage.redis import RedisRetry, user_errors
 from crawler.utils import tasks
 
 SCRIPT = Path(__file__).parent / "lua" / "turn.lua"
@@ -53,7 +53,7 @@ class Turn:
 class Turns:
     """The turns of one worker, at all hosts."""
 
-    def __init__(self, steady: Steady, prefix: str, worker: str, lease_seconds: float) -> None:
+    def __init__(self, steady: RedisRetry, prefix: str, worker: str, lease_seconds: float) -> None:
         self._steady, self._prefix, self._worker = steady, prefix, worker
         self._forget_seconds = min(lease_seconds, FORGET_SECONDS)
         self._script = steady.client.register_script(SCRIPT.read_text())

@@ -22,7 +22,7 @@ from scrapy_redis.queue import Base
 from crawler.errors import PassLost
 from crawler.frontier import serializer
 from crawler.frontier.base import Counts
-from crawler.storage.redis import Steady, user_errors
+from crawler.storage.redis import RedisRetry, user_errors
 
 FOLDER = Path(__file__).parent / "lua"
 # Requests that Scrapy has, and that do not differ from others once they are made.
@@ -86,7 +86,7 @@ class LeasedQueue(Base):  # type: ignore[misc]
     """A worker's end of the queue; what is asked before `join` has succeeded concerns no run."""
 
     def __init__(
-        self, steady: Steady, spider: Spider, key: str, worker: str, lease_ms: int
+        self, steady: RedisRetry, spider: Spider, key: str, worker: str, lease_ms: int
     ) -> None:
         super().__init__(steady.client, spider, key.replace("%", "%%"), serializer)
         self.id, self.worker = "", worker

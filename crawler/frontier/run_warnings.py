@@ -147,7 +147,7 @@ async def _never_found(db: Database, wrapper: Wrapper, counts: Mapping[str, floa
     names = [n for n in wrapper.field_names if read and counts.get(WITHOUT + n, 0) >= read]
     if not names:
         return []
-    stored = await posts.filled(db, wrapper.name, wrapper.scheme(Kind.ITEM), names)
+    stored = await posts.field_coverage(db, wrapper.name, wrapper.scheme(Kind.ITEM), names)
     missing = [
         name
         for name in names

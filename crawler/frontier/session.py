@@ -28,13 +28,13 @@ from crawler.frontier.run_warnings import RunWarnings, of_run
 from crawler.frontier.shared import SharedFrontier
 from crawler.items import Fetched, LinkCounts, Outcome, Skipped, Target, Visit
 from crawler.storage import cells, plans, runs, sampling_phases, targets
-from crawler.storage.client import Database, in_words
+from crawler.storage.client import SKEW_SECONDS, Database, skew_text
 from crawler.storage.dedup.index import opened
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.leases import CRAWL, Lease
 from crawler.storage.listings import Patterns
-from crawler.storage.retry import Patience
-from crawler.storage.store import SKEW_SECONDS, Store
+from crawler.storage.retry import MongoRetry
+from crawler.storage.store import Store
 from crawler.storage.writer import BothLeases, Writer
 from crawler.utils.time import Clock
 
@@ -71,7 +71,7 @@ class Session:
     db: Database
     lease: Lease
     writer: Writer
-    patience: Patience
+    patience: MongoRetry
     allowance: Allowance
     registry: Registry | None
     started: datetime
@@ -288,7 +288,7 @@ class Session:
             store = await Store.open(self.config)
             self._opened.push_async_callback(store.close)
             self.db = store.db
-            self.patience = Patience(self.config.commit_retry_seconds, store.revive)
+            self.patience = MongoRetry(self.config.commit_retry_seconds, store.revive)
             name, seconds = f"{CRAWL}{self.spider}", self.config.lease_seconds
             self.lease = Lease(store.db, name, seconds, self.patience)
             self._opened.push_async_callback(self.lease.release)
@@ -297,7 +297,7 @@ class Session:
                     "%s: this machine's clock is %s MongoDB's; the run goes by MongoDB's. Set the "
                     "clock (timedatectl set-ntp true)",
                     self.spider,
-                    in_words(store.clock.ahead_seconds),
+                    skew_text(store.clock.ahead_seconds),
                 )
             self.started = self.clock.now()
             self._opened.push_async_callback(self.frontier.close)

@@ -58,7 +58,7 @@ class SharedFrontier(Frontier):
         """Connect to Redis; return the id of what it keeps. Raises ConfigError or Unreachable."""
         from crawler.frontier.politeness import Turns
         from crawler.frontier.redis_queue import LeasedQueue
-        from crawler.storage.redis import Steady, open_redis
+        from crawler.storage.redis import RedisRetry, open_redis
 
         session = self._session
         config, crawler, seconds = session.config, session.crawler, session.config.lease_seconds
@@ -66,7 +66,7 @@ class SharedFrontier(Frontier):
         timeout_seconds = min(ANSWER_SECONDS, seconds / 3)
         client = await open_redis(config.redis_url or "", timeout_seconds, retry_seconds=0)
         self._client = client
-        steady, name = Steady(client, config.commit_retry_seconds), own_name()
+        steady, name = RedisRetry(client, config.commit_retry_seconds), own_name()
         self.turns = Turns(steady, f"freshet:{session.db.name}", name, seconds)
         assert crawler.spider is not None
         key = f"{{freshet:{session.db.name}:{crawler.spider.name}}}:"

@@ -23,7 +23,7 @@ from crawler.utils import tasks
 
 if TYPE_CHECKING:
     from crawler.frontier.redis_queue import Joined, Lease, LeasedQueue, QueueStatus
-    from crawler.storage.redis import Steady
+    from crawler.storage.redis import RedisRetry
 
 
 logger = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ class Worker:
     def __init__(
         self,
         queue: LeasedQueue,
-        steady: Steady,
+        steady: RedisRetry,
         lease_seconds: float,
         hold: int,
         tries: int,

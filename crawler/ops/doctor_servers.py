@@ -14,13 +14,12 @@ from crawler.errors import FreshetError, StorageError
 from crawler.frontier.lifecycle import make_whole
 from crawler.ops.doctor_sites import Site
 from crawler.ops.findings import Check, Finding, Say, Status, failed, ok, warning
-from crawler.storage import health, indexes, invariants, leases, recovery, runs, sites, targets
+from crawler.storage import health, invariants, leases, recovery, runs, sites, targets
 from crawler.storage.client import Database
 from crawler.storage.dedup import index
 from crawler.storage.due import MAX_COUNTED, LastRun, last_run
 from crawler.storage.embedded import EmbeddedServer
-from crawler.storage.health import Server
-from crawler.storage.indexes import Lack
+from crawler.storage.health import IndexProblem, Server
 from crawler.storage.invariants import Invariant
 from crawler.storage.leases import Holder
 from crawler.storage.redis import RedisServer, redis_server
@@ -134,7 +133,7 @@ async def check_mongodb(db: Database, config: Config) -> list[Finding]:
     findings.append(judge_data_version(db.name, version))
     if version != VERSION:
         return findings
-    findings += judge_indexes(await indexes.lacking(db))
+    findings += judge_indexes(await health.index_problems(db))
     # Whether crawls with these settings can compare posts with those that are stored.
     wanted = index.wanted_meta(config)
     stored = await db.meta.find_one(index.META)
@@ -223,7 +222,7 @@ def judge_data_version(name: str, version: int | None) -> Finding:
     return ok(Check.MONGODB_DATA, f"{name}: version {version}")
 
 
-def judge_indexes(lacks: Sequence[Lack]) -> list[Finding]:
+def judge_indexes(lacks: Sequence[IndexProblem]) -> list[Finding]:
     """Return a finding for each index of the schema that is missing or different."""
     findings = []
     for lack in lacks:
@@ -241,7 +240,7 @@ def judge_indexes(lacks: Sequence[Lack]) -> list[Finding]:
 
 async def check_runs(db: Database, sites: Sequence[Site], now: datetime) -> list[Finding]:
     """Return one finding for each spider."""
-    running = await leases.at_work(db, leases.CRAWL)
+    running = await leases.active(db, leases.CRAWL)
     names = [site.wrapper.name for site in sites]
     return [
         judge_run(
@@ -308,7 +307,7 @@ def judge_versions(name: str, size: int, max_size: float) -> Finding:
 
 async def repair(db: Database, config: Config, now: datetime, say: Say) -> list[Finding]:
     """Repair what needs no fetch, make the rest due; return the invariants' findings after that."""
-    if await runs.at_work(db, LONGEST_RUN):
+    if await runs.is_any_running(db, LONGEST_RUN):
         message = "a run is in progress or was interrupted"
         return [failed(Check.NO_RUN, message, "repeat it after that")]
     async with index.as_stored(db, config) as registry:
@@ -323,7 +322,7 @@ async def repair(db: Database, config: Config, now: datetime, say: Say) -> list[
 async def check_invariants(db: Database, say: Say) -> list[Finding]:
     """Return one finding for each invariant."""
     findings = []
-    if await runs.at_work(db, LONGEST_RUN):
+    if await runs.is_any_running(db, LONGEST_RUN):
         message = "a run is in progress or was interrupted: its writes are incomplete"
         findings.append(warning(Check.NO_RUN, message, "repeat the check when it has ended"))
     report = await invariants.check(db, say)

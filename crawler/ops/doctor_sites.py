@@ -26,7 +26,7 @@ from crawler.ops.jobs import Job, Spiders, StoredSites, jobs_of, undefined_words
 from crawler.ops.service import why
 from crawler.storage import posts, runs, targets
 from crawler.storage.client import Database
-from crawler.storage.posts import Filled
+from crawler.storage.posts import FieldCoverage
 from crawler.utils.text import count, listed
 from spiders.probe import Answer, asking
 from spiders.wrapper import WrapperSpider
@@ -282,12 +282,14 @@ async def check_items(db: Database, sites: Sequence[Site], config: Config) -> li
                 todo = f"scrapy wrapper check {site.job.word} {next(iter(site.wrapper.starts))}"
                 findings.append(warning(Check.ITEMS, message, todo, of=wrapper.name))
         elif names := wrapper.field_names:
-            filled = await posts.filled(db, wrapper.name, wrapper.scheme(Kind.ITEM), names)
+            filled = await posts.field_coverage(db, wrapper.name, wrapper.scheme(Kind.ITEM), names)
             findings += judge_fields(wrapper, filled, site.job.word)
     return findings
 
 
-def judge_fields(wrapper: Wrapper, filled: Mapping[str, Filled], word: str) -> Iterator[Finding]:
+def judge_fields(
+    wrapper: Wrapper, filled: Mapping[str, FieldCoverage], word: str
+) -> Iterator[Finding]:
     """Yield a finding for each field that is always empty.
 
     filled: how many of the newest posts have each field; word: names the site

@@ -475,7 +475,7 @@ async def service_measured(
         # Twisted's web parts are slow to import.
         from crawler.web.metrics import MetricsSource, served
 
-        problem = partial(store.trouble, PING_SECONDS)
+        problem = partial(store.problem, PING_SECONDS)
         source = MetricsSource(export.metrics.exposition, problem)
         async with served(source, address, OPTION, store.config.metrics_hosts) as url:
             logger.info("metrics are at %smetrics", url)

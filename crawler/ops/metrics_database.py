@@ -24,10 +24,9 @@ from crawler.errors import ConfigError, StorageError
 from crawler.items import Kind, Outcome
 from crawler.ops.metrics import by_spider, gauge
 from crawler.storage import runs, stats
-from crawler.storage.freshness import Sample, State
 from crawler.storage.redis import QueueState, open_redis, queue_states
-from crawler.storage.retry import Patience
-from crawler.storage.stats import SpiderStats, Stats
+from crawler.storage.retry import MongoRetry
+from crawler.storage.stats import Sample, SpiderStats, State, Stats
 from crawler.storage.store import Store
 from crawler.utils import tasks
 from crawler.utils.time import Clock
@@ -323,7 +322,7 @@ class Fixed(Collector):
 async def read(store: Store) -> list[Metric]:
     """Return all metrics of the database, and of shared runs; raises StorageError."""
     began, now = time.monotonic(), Clock(store.config.clock_offset_hours).now()
-    figures = await Patience(0, store.revive).read(lambda: stats.read(store.db, now))
+    figures = await MongoRetry(0, store.revive).read(lambda: stats.read(store.db, now))
     metrics = list(families(figures))
     # That Redis cannot be read says nothing of the database.
     with contextlib.suppress(StorageError, ConfigError):
@@ -369,7 +368,7 @@ class Latest:
 
     async def problem(self) -> str | None:
         """Return why the database cannot be read, in a line; None if it can."""
-        return await self._store.trouble(PING_SECONDS)
+        return await self._store.problem(PING_SECONDS)
 
     async def close(self) -> None:
         """Cancel a reading in progress."""

@@ -48,7 +48,7 @@ from crawler.ops.schedule import (
 )
 from crawler.ops.summary import figures
 from crawler.storage import due
-from crawler.storage.retry import Patience
+from crawler.storage.retry import MongoRetry
 from crawler.storage.store import Store
 from crawler.utils import tasks
 from crawler.utils.text import count
@@ -253,7 +253,7 @@ class Service:
         self.clock = Clock(store.config.clock_offset_hours)
         self.running: dict[str, Run] = {}
         self._names: dict[str, str] = {}
-        self._patience = Patience(0, store.revive)
+        self._patience = MongoRetry(0, store.revive)
         self._now = asyncio.get_running_loop().time
         self._wake = asyncio.Event()
         self._is_stopping = False
@@ -295,7 +295,7 @@ class Service:
         now, names, db = self.clock.now(), list(self._names.values()), self.store.db
 
         async def last() -> datetime | None:
-            return await due.planned_at(db) or await due.at_work_since(db, names)
+            return await due.planned_at(db) or await due.first_run_started(db, names)
 
         at = await self._patience.read(last)
         return max(0.0, (now - at).total_seconds()) if at else 0.0
@@ -310,7 +310,7 @@ class Service:
                     return seconds
             now, db = self.clock.now(), self.store.db
             apart = timedelta(seconds=min(chore.every, RETRY_SECONDS) / 2)
-            is_ours = await self._patience.read(lambda: due.taken(db, chore.name, now, apart))
+            is_ours = await self._patience.read(lambda: due.claim_job(db, chore.name, now, apart))
         except StorageError:
             return DUE_SECONDS
         return 0.0 if is_ours else apart.total_seconds()

@@ -31,7 +31,7 @@ from crawler.planning.request import BALANCED, FEEDS, OBJECTIVES, Order, Part, W
 from crawler.storage import histories, plans, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.histories import Watched
-from crawler.storage.plans import Moved
+from crawler.storage.plans import TargetPlan
 from crawler.storage.targets import ADAPTIVE, EPOCH
 from crawler.utils.text import amount, rounded_up
 from crawler.utils.time import Clock
@@ -81,7 +81,7 @@ class Replan:
         """How many targets it is written to."""
         return int(np.count_nonzero(self.written))
 
-    def rows(self) -> Iterator[list[Moved]]:
+    def rows(self) -> Iterator[list[TargetPlan]]:
         """Batches of `_id`, plan and next visit of the targets that it is written to."""
         rows = np.flatnonzero(self.written)
         when = next_visits(self.gathered, self.plan.schedules, rows, self.now_hours)
@@ -89,7 +89,7 @@ class Replan:
             part = slice(begin, begin + BATCH)
             yield self._batch(rows[part], when[part])
 
-    def _batch(self, rows: Ints, when: Floats) -> list[Moved]:
+    def _batch(self, rows: Ints, when: Floats) -> list[TargetPlan]:
         made, ids, population = self.plan, self.gathered.watched.ids, self.gathered.population
         schedules = made.schedules.of(rows)
         slots = schedules.slots.tolist()

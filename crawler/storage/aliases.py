@@ -1,7 +1,7 @@
-"""Aliases: a URL that redirects to another target is that target by another name.
+"""Aliases: targets whose URL redirects to another target.
 
-Decided inside the writer, the one place that adds targets: elsewhere a target could appear between
-the question and the answer, and one page would be stored under two names.
+The writer, the only code that adds targets, decides what is an alias. Anywhere else, a target could
+appear between the check and the write, and one page would be stored under two names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from crawler.storage.retry import keep_newest
 from crawler.storage.targets import MAX_ALIASES, MAX_CATEGORIES
 from crawler.utils.urls import host_of
 
-# Two feeds with the same posts may part again, so these aliases are visited again sooner.
+# Feeds with the same posts may diverge later, so these aliases are checked sooner.
 DUPLICATE_FEED_INTERVAL = timedelta(days=7)
 MAX_RENAMED = 1000
 # Fields of a feed that describe its move, not its content at the new URL.
@@ -30,12 +30,12 @@ FIELDS_OF_MOVE = ("moved_to", "moves", "final_url")
 async def settle(
     db: Database, registry: Registry | None, batch: list[Visit], longest: timedelta
 ) -> None:
-    """Turn those visits of a batch into aliases that were redirected to a target, or were one.
+    """Turn redirected visits of a batch into visits of aliases, if their final URL has a target.
 
-    longest: an alias is visited again after this time, in case it is none any more
+    longest: time until an alias is visited again, in case it no longer redirects
     """
     duplicate_feeds = [visit for visit in batch if visit.alias_of is not None]
-    # The page of a feed's post is fetched once, wherever it is.
+    # The page of a feed's post is fetched only once, so it needs no alias.
     redirected = [
         visit
         for visit in batch
@@ -44,7 +44,7 @@ async def settle(
         and visit.alias_of is None
         and visit.fetched.target.post is None
     ]
-    # URLs of the targets that hold what the final URLs show, by `"SPIDER FINAL"`.
+    # URLs of the targets that own the final URLs, by `"SPIDER FINAL"`.
     owners: dict[str, str] = {}
     if redirected:
         spiders = {visit.fetched.target.spider for visit in redirected}
@@ -98,7 +98,7 @@ async def _hand_over(db: Database, registry: Registry | None, aliases: list[Visi
 
 
 async def rename_moved(db: Database, spider: str, confirmations: int) -> list[tuple[str, str]]:
-    """Rename feeds that this many visits in a row found moved; pairs of old and new URL."""
+    """Rename feeds that N visits in a row found moved; return pairs of old and new URL."""
     query: Document = {
         "spider": spider,
         "kind": str(Kind.FEED),
@@ -115,7 +115,7 @@ async def rename_moved(db: Database, spider: str, confirmations: int) -> list[tu
         aliases = [alias for alias in target.get("aliases", ()) if alias not in (old, new)]
         aliases = [*aliases, old][-MAX_ALIASES:]
         await _copy(db, "targets", key, names | {"host": host_of(new), "aliases": aliases})
-        # Where the new URL was watched before, its visits write posts that the old one's wrote.
+        # If the new URL was a target before, its visits write posts of the old URL's visits.
         higher: Document = {"$max": {"fence": target.get("fence", 0)}}
         await db.targets.update_one({"_id": names["_id"]}, higher)
         await db.targets.delete_one({"_id": key})

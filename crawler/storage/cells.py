@@ -1,7 +1,7 @@
-"""`cells`: the cell store, one document a cell: what it is now, and how often it is refreshed.
+"""`cells`: the cell store, one document per cell with its content and refresh state.
 
-The paper's tuple <I, P, Eq, Rq, r> with <C_id, C_data> (Ha et al. 2002, section 3) is `_id`,
-`period_seconds`, `execution_seconds`, `requested`, `refreshed`, `name`, `content`.
+The paper's tuple <I, P, Eq, Rq, r> with <C_id, C_data> (Ha et al. 2002, section 3) is stored as
+`_id`, `period_seconds`, `execution_seconds`, `requested`, `refreshed`, `name`, `content`.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ from schedules.schedule import WEEK_HOURS
 HOUR_SECONDS = 3600
 WEEK_DAYS = 7
 AFTER_CELL = CELL[:-1] + chr(ord(CELL[-1]) + 1)
-# Fields of a plan that differ once the period of a cell's definition does.
+# Fields of a plan that change with the period of a cell.
 PERIOD_FIELDS = ("policy", "every_hours", "phase_hours")
 
 
 async def read(db: Database, *, content: bool = True) -> list[Document]:
-    """All cells, by spider and name; without their content where only their state is needed."""
+    """Return all cells by spider and name, optionally without their content."""
     fields = None if content else {"content": 0}
     return await db.cells.find({"retired": {"$ne": True}}, fields).sort("_id").to_list(None)
 
 
 async def columns(db: Database, target: Target) -> list[str] | None:
-    """The columns of a query's last result; None without one."""
+    """Return the columns of a query's last result; None without a result."""
     cell = await db.cells.find_one({"_id": target.key}, {"content.columns": 1})
     return ((cell or {}).get("content") or {}).get("columns")
 
 
 async def targets_of(db: Database, spider: str, names: Sequence[str]) -> list[Target]:
-    """The targets of these cells of a spider."""
+    """Return the targets of some cells of a spider."""
     keys = [f"{spider} {CELL}{name}" for name in names]
     cursor = db.targets.find({"_id": {"$in": keys}}, {"last_visit": 0})
     return [from_document(document) async for document in cursor]
 
 
 async def requests_per_day(db: Database, spiders: Sequence[str]) -> float:
-    """The requests that the periods of cells take, which no plan has in its budget."""
+    """Return the daily requests of cells with a fixed period, which no plan counts."""
     per_week = 0.0
     for spider in spiders:
         query = _cells_of(spider) | {"plan.policy": PERIOD, "gone": {"$ne": True}}
@@ -57,9 +57,9 @@ async def requests_per_day(db: Database, spiders: Sequence[str]) -> float:
 
 
 async def define(db: Database, spider: str, cells: Sequence[Defined], now: datetime) -> None:
-    """Make cells targets that are due when new, and retire those that are defined no longer.
+    """Add new cells as due targets, and retire cells that are no longer defined.
 
-    The history, versions and content of retired cells stay, and count again should they come back.
+    Retired cells keep their history, versions and content, and use them if they are defined again.
     """
     fields = {"host": 1, "retired": 1} | {f"plan.{name}": 1 for name in PERIOD_FIELDS}
     stored = {target["_id"]: target async for target in db.targets.find(_cells_of(spider), fields)}
@@ -70,22 +70,36 @@ async def define(db: Database, spider: str, cells: Sequence[Defined], now: datet
         out: Document = {"gone": True, "retired": True, "next_visit": NEVER}
         await db.targets.update_many(query, {"$set": out})
     changed = [cell for key, cell in defined.items() if not _is_stored(cell, stored.get(key))]
-    if changed:
-        # The cells first: a target whose cell is missing would never get one.
-        updates = [_cell_update(spider, cell) for cell in changed]
-        await db.cells.bulk_write(updates, ordered=False)
-        await db.targets.bulk_write(
-            [update for cell in changed for update in _target_updates(spider, cell, now)]
-        )
+    if not changed:
+        return
+    cell_updates: list[UpdateOne] = []
+    for cell in changed:
+        definition: Document = {"spider": spider, "name": cell.name, "group": cell.group}
+        unread: Document = {
+            "execution_seconds": None, "requested": 0, "refreshed": 0, "refreshed_at": None,
+            "changed_at": None, "error": None, "content_hash": None, "content": None,
+        }  # fmt: skip
+        if cell.every_hours is None:
+            unread["period_seconds"] = None
+        else:
+            definition["period_seconds"] = cell.every_hours * HOUR_SECONDS
+        update: Document = {"$set": definition, "$setOnInsert": unread, "$unset": {"retired": ""}}
+        key = f"{spider} {CELL}{cell.name}"
+        cell_updates.append(UpdateOne({"_id": key}, update, upsert=True))
+    # Cells first: after a crash, a stored target is skipped and would never get its cell.
+    await db.cells.bulk_write(cell_updates, ordered=False)
+    await db.targets.bulk_write(
+        [update for cell in changed for update in _target_updates(spider, cell, now)]
+    )
 
 
 def _cells_of(spider: str) -> Document:
-    """The cells of a spider by the index of `_id`; it may have a million other targets."""
+    """Return a query for the cells of a spider by `_id`, as it may have a million other targets."""
     return {"_id": {"$gte": f"{spider} {CELL}", "$lt": f"{spider} {AFTER_CELL}"}}
 
 
 def _is_stored(cell: Defined, target: Document | None) -> bool:
-    """Whether a target is as its cell is defined."""
+    """Return whether a target matches the definition of its cell."""
     if target is None or target.get("retired") or target.get("host") != cell.host:
         return False
     stored, defined = target.get("plan") or {}, _plan(cell)
@@ -94,23 +108,8 @@ def _is_stored(cell: Defined, target: Document | None) -> bool:
     return all(stored.get(name) == defined[name] for name in PERIOD_FIELDS)
 
 
-def _cell_update(spider: str, cell: Defined) -> UpdateOne:
-    """Insert a cell that was never read, or update the definition of a stored one."""
-    definition: Document = {"spider": spider, "name": cell.name, "group": cell.group}
-    unread: Document = {
-        "execution_seconds": None, "requested": 0, "refreshed": 0, "refreshed_at": None,
-        "changed_at": None, "error": None, "content_hash": None, "content": None,
-    }  # fmt: skip
-    if cell.every_hours is None:
-        unread["period_seconds"] = None
-    else:
-        definition["period_seconds"] = cell.every_hours * HOUR_SECONDS
-    update: Document = {"$set": definition, "$setOnInsert": unread, "$unset": {"retired": ""}}
-    return UpdateOne({"_id": f"{spider} {CELL}{cell.name}"}, update, upsert=True)
-
-
 def _target_updates(spider: str, cell: Defined, now: datetime) -> list[UpdateOne]:
-    """Insert the target or bring it back, and set or remove the plan of its period."""
+    """Return the updates that add or restore a cell's target and set its period."""
     document = new_document(spider, f"{CELL}{cell.name}", Kind.CELL, now, now)
     key, plan = document.pop("_id"), _plan(cell)
     del document["host"]
@@ -132,7 +131,7 @@ def _target_updates(spider: str, cell: Defined, now: datetime) -> list[UpdateOne
 
 
 def _plan(cell: Defined) -> Document | None:
-    """The plan that visits a cell once in each of its periods."""
+    """Return the plan that visits a cell once per period; None without a period."""
     if cell.every_hours is None:
         return None
     return {

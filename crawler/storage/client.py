@@ -1,7 +1,8 @@
-"""Connections: a given MongoDB by its URI, else the embedded server."""
+"""Connections to MongoDB: the server of MONGO_URI, or else the embedded server."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from dataclasses import dataclass
@@ -23,23 +24,29 @@ from crawler.utils.time import SERVER_TIME, steady_seconds
 
 Document = dict[str, Any]
 Database = AsyncDatabase[Document]
-# For writes that may be lost, and for those that a later write confirms: a journal keeps the order.
+
+logger = logging.getLogger(__name__)
+# For writes that may be lost, or that a later journaled write confirms: the journal is ordered.
 UNHURRIED = WriteConcern(w=1, j=False)
 MONGO_URI_HINT = "MONGO_URI names it; without MONGO_URI an embedded server is used"
 CLOCK_SAMPLES = 3
+# Interval of reading the server's clock: two good clocks drift by a millisecond meanwhile.
+CLOCK_SECONDS = 30.0
+# Larger differences are logged as a wrong clock.
+SKEW_SECONDS = 5.0
 # MongoDB reports whole milliseconds.
 CLOCK_RESOLUTION_SECONDS = 0.001
 
 
 def server_uri(config: Config) -> str:
-    """URI with a database name; starts the embedded server where MONGO_URI is unset (blocking)."""
+    """Return a URI with a database name; start the embedded server if needed (blocking)."""
     if config.mongo_uri is None:
         return EmbeddedServer.of(config).start()
     return with_database(config.mongo_uri, config.database, "MONGO_URI")
 
 
 def with_database(uri: str, database: str, name: str) -> str:
-    """A URI that names a database, its own or this. name: of the setting, for the ConfigError."""
+    """Return a URI that names a database: its own, or else the given one."""
     try:
         parsed = parse_uri(uri)
     except (InvalidURI, ConfigurationError, ValueError) as error:
@@ -51,8 +58,8 @@ def with_database(uri: str, database: str, name: str) -> str:
 
 
 def open_client(uri: str, config: Config) -> AsyncMongoClient[Document]:
-    """A client whose writes return once a majority has them in its journal; connects lazily."""
-    # Scrapy sets the root logger to DEBUG: the driver would write a record for each step.
+    """Return a client that connects lazily and writes to the journal of a majority."""
+    # Scrapy sets the root logger to DEBUG, at which the driver logs every command.
     logging.getLogger("pymongo").setLevel(logging.INFO)
     return AsyncMongoClient(
         uri,
@@ -67,7 +74,7 @@ def open_client(uri: str, config: Config) -> AsyncMongoClient[Document]:
 async def check_reachable(
     client: AsyncMongoClient[Document], uri: str, hint: str = MONGO_URI_HINT
 ) -> None:
-    """Raise Unreachable unless the server answers within the client's time. hint: who names it."""
+    """Raise Unreachable unless the server answers within the client's timeout."""
     try:
         await client.admin.command("ping")
     except ServerSelectionTimeoutError:
@@ -81,18 +88,18 @@ async def check_reachable(
 
 
 def without_password(uri: str) -> str:
-    """The URI as it may be shown: user, passwords and other secrets left out."""
+    """Return the URI without user, passwords and other secrets, for messages."""
     scheme, mark, address = uri.partition("://")
     return without_secrets(scheme + mark + address.rpartition("@")[2])
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A server's clock as it was read.
+    """The result of reading a server's clock.
 
-    hello:         the server's answer, which holds the time
-    ahead_seconds: this machine's clock less the server's
-    moved_seconds: by which Freshet's time was off since the reading before
+    hello:         the server's answer, which includes the time
+    ahead_seconds: this machine's clock minus the server's
+    moved_seconds: correction of Freshet's time since the previous reading
     round_trips:   seconds of each request
     """
 
@@ -102,31 +109,44 @@ class Reading:
     round_trips: list[float]
 
     def refuse_beyond(self, config: Config) -> None:
-        """Raise ClockError where the two clocks are further apart than the settings allow."""
+        """Raise ClockError if the clocks differ by more than the settings allow."""
         seconds = abs(self.ahead_seconds)
         if seconds > config.max_clock_skew_seconds:
             raise ClockError(
-                f"this machine's clock is {in_words(self.ahead_seconds)} MongoDB's. Set the clock "
+                f"this machine's clock is {skew_text(self.ahead_seconds)} MongoDB's. Set the clock "
                 "(timedatectl set-ntp true), or raise FRESHET_MAX_CLOCK_SKEW_SECONDS"
             )
 
 
 async def read_clock(client: AsyncMongoClient[Document], samples: int = CLOCK_SAMPLES) -> Reading:
-    """Read the server's clock, and have this process follow it; the fastest answer counts."""
+    """Read the server's clock and follow it in this process; the fastest answer counts."""
     taken: list[tuple[float, float, float, Document]] = []
     for _ in range(samples):
         wall, began = time.time(), steady_seconds()
         hello = await client.admin.command("hello", codec_options=client.codec_options)
         taken.append((steady_seconds() - began, began, wall, hello))
     seconds, began, wall, hello = min(taken, key=itemgetter(0))
-    # The server read its clock halfway through the request, give or take that half.
+    # The server read its clock halfway through the request, plus or minus that half.
     server, half = hello["localTime"].astimezone(UTC), seconds / 2
     ahead = (datetime.fromtimestamp(wall, UTC) - server).total_seconds() + half
     moved = SERVER_TIME.follow(server, began + half, half + CLOCK_RESOLUTION_SECONDS)
     return Reading(hello, ahead, moved, [sample[0] for sample in taken])
 
 
-def in_words(ahead_seconds: float) -> str:
-    """Return such as "3.2 h ahead of"; ahead_seconds: negative for "behind"."""
+async def follow_clock(client: AsyncMongoClient[Document]) -> None:
+    """Read the server's clock at intervals, until cancelled."""
+    while True:
+        await asyncio.sleep(CLOCK_SECONDS)
+        try:
+            moved = (await read_clock(client)).moved_seconds
+        except PyMongoError as error:
+            logger.debug("MongoDB's clock not read: %s", error)
+            continue
+        if abs(moved) > SKEW_SECONDS:
+            logger.warning("MongoDB's clock is now %s the time of this run", skew_text(moved))
+
+
+def skew_text(ahead_seconds: float) -> str:
+    """Return a text such as "3.2 h ahead of"; ahead_seconds: negative for "behind"."""
     seconds = abs(ahead_seconds)
     return f"{span(seconds)} {'ahead of' if ahead_seconds > 0 else 'behind'}"

@@ -1,7 +1,7 @@
-"""Copy one database to another server, whole or not at all.
+"""Copy a database to another server.
 
-While a copy is made, `meta` of the new database is marked, and no command works with it. After an
-interrupted copy the next one starts from scratch.
+While the copy runs, `meta` of the new database has a mark, and no command opens that database.
+After an interrupted copy, the next one starts from scratch.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
-from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import BulkWriteError, OperationFailure, PyMongoError
 
 from crawler.config import Config
@@ -24,9 +23,8 @@ from crawler.storage.client import (
     with_database,
     without_password,
 )
-from crawler.storage.health import TEST
-from crawler.storage.indexes import definitions
-from crawler.storage.retry import in_short
+from crawler.storage.health import TEST, index_definitions
+from crawler.storage.retry import in_batches_by_size, in_short
 from crawler.storage.schema import (
     COPYING,
     META,
@@ -40,17 +38,17 @@ Say = Callable[[str], None]
 RAW = CodecOptions(document_class=RawBSONDocument)
 BATCH, BATCH_BYTES = 1000, 8 * 1024**2
 ORDINARY: Document = {"type": "collection", "name": {"$not": {"$regex": r"^system\."}}}
-# Running processes of either database do not matter to the copy.
+# Leases belong to running processes, not to the data.
 LEASES = "leases"
-# Documents of `meta` in a database that is in use: each database that a command has opened has its
-# version there, and one that was tested may have documents of the test.
+# Documents of `meta` that show that a database is in use. Every opened database has its version
+# there, and `scrapy doctor` may have left test documents.
 META_IN_USE: Document = {"_id": {"$nin": [META["_id"]], "$not": {"$regex": f"^{TEST} "}}}
-AGAIN = "what is there is not whole: run the same command again, it begins anew"
+RETRY_HINT = "the copy is incomplete. Run the same command again to start over"
 
 
 @asynccontextmanager
 async def target_of(uri: str, config: Config) -> AsyncIterator[Database]:
-    """The database that a URI names, as it is. Raises ConfigError and StorageError."""
+    """Open the database that a URI names. Raises ConfigError and StorageError."""
     uri = with_database(uri, config.database, "TO_URI")
     client = open_client(uri, config)
     try:
@@ -61,11 +59,11 @@ async def target_of(uri: str, config: Config) -> AsyncIterator[Database]:
 
 
 async def copy(source: Database, target: Database, origin: str, say: Say) -> dict[str, int]:
-    """Copy everything; the number of documents by collection. Raises StorageError.
+    """Copy all documents; return their number by collection. Raises StorageError.
 
-    source: migrated to this version, and without writers
+    source: migrated to the current version, without writers
     target: empty, or with the remains of an interrupted copy
-    origin: URI of the source, for the message that an unfinished copy causes
+    origin: URI of the source, for the error message about an unfinished copy
     """
     try:
         await _prepare(target, without_password(origin))
@@ -80,8 +78,8 @@ async def copy(source: Database, target: Database, origin: str, say: Say) -> dic
             now = await source[name].count_documents(query)
             if not copied == there == now:
                 raise StorageError(
-                    f"{name}: {copied:,} documents were copied, {there:,} are there, {now:,} are "
-                    f"in the source now: end what writes to it; {AGAIN}"
+                    f"{name}: {copied:,} documents were copied, the copy has {there:,}, the source "
+                    f"now has {now:,}. Stop all processes that write to the source; {RETRY_HINT}"
                 )
         await target.meta.replace_one(META, {"version": VERSION}, upsert=True)
         return counts
@@ -89,12 +87,12 @@ async def copy(source: Database, target: Database, origin: str, say: Say) -> dic
         reason = in_short(error)
         if isinstance(error, BulkWriteError) and (problems := error.details.get("writeErrors")):
             problem = problems[0]
-            message = f"document {problem['op']['_id']!r} is refused: {problem['errmsg']}"
+            message = f"document {problem['op']['_id']!r} was rejected: {problem['errmsg']}"
         elif isinstance(error, OperationFailure):
             message = f"MongoDB: {(error.details or {}).get('errmsg') or reason}"
         else:
             message = f"MongoDB: {reason}"
-        raise StorageError(f"{message}; {AGAIN}") from None
+        raise StorageError(f"{message}; {RETRY_HINT}") from None
 
 
 async def _prepare(target: Database, origin: str) -> None:
@@ -106,19 +104,19 @@ async def _prepare(target: Database, origin: str) -> None:
             query = META_IN_USE if name == "meta" else {}
             if name != LEASES and await target[name].find_one(query, {"_id": 1}) is not None:
                 raise StorageError(
-                    f"database {target.name!r} is not empty (there are documents in {name}): name "
-                    "another, as in mongodb://host/another"
+                    f"database {target.name!r} is not empty: it has documents in {name}. Name "
+                    "another database, such as mongodb://host/another"
                 )
     mark: Document = {"version": VERSION, COPYING: origin}
     await target.meta.replace_one(META, mark, upsert=True)
-    # Empty collections too: they may have other options and indexes.
+    # Includes empty collections, which may have other options and indexes.
     for name in set(names) - {"meta"}:
         await target.drop_collection(name)
     await target.meta.delete_many({"_id": {"$ne": META["_id"]}})
 
 
 async def _copy_collections(source: Database, target: Database, say: Say) -> dict[str, int]:
-    """Copy documents byte for byte, then indexes; the number of documents by collection."""
+    """Copy documents byte for byte, then indexes; return counts by collection."""
     collections = [row async for row in await source.list_collections(filter=ORDINARY)]
     await create_collections(target)
     for collection in collections:
@@ -129,18 +127,22 @@ async def _copy_collections(source: Database, target: Database, say: Say) -> dic
     for name in sorted(row["name"] for row in collections if row["name"] != LEASES):
         total, counts[name] = await source[name].estimated_document_count(), 0
         into = target[name].with_options(codec_options=RAW)
-        async for batch in _batches(source[name].with_options(codec_options=RAW)):
+        raw = source[name].with_options(codec_options=RAW)
+        documents = raw.find(_to_copy(name), batch_size=BATCH)
+        async for batch in in_batches_by_size(
+            documents, lambda document: len(document.raw), BATCH, BATCH_BYTES
+        ):
             say(f"copying {name}: {counts[name]:,} of {total:,}")
             await into.insert_many(batch, ordered=False)
             counts[name] += len(batch)
-    say("making the indexes")
+    say("creating the indexes")
     await create_indexes(target)
     for name in counts:
-        # Those that the schema does not have: of named checks, and the user's own.
-        existing = await definitions(target, name)
+        # Indexes outside the schema: of named duplicate checks, and the user's own.
+        existing = await index_definitions(target, name)
         missing = [
             {key: value for key, value in index.items() if key not in ("v", "ns")}
-            for index_name, index in (await definitions(source, name)).items()
+            for index_name, index in (await index_definitions(source, name)).items()
             if index_name not in existing
         ]
         if missing:
@@ -149,20 +151,5 @@ async def _copy_collections(source: Database, target: Database, say: Say) -> dic
 
 
 def _to_copy(collection: str) -> Document:
-    """A query for the documents to copy; the source's version is not among them."""
+    """Return a query for the documents to copy, which excludes the source's version."""
     return {"_id": {"$ne": META["_id"]}} if collection == "meta" else {}
-
-
-async def _batches(
-    collection: AsyncCollection[RawBSONDocument],
-) -> AsyncIterator[list[RawBSONDocument]]:
-    batch: list[RawBSONDocument] = []
-    size = 0
-    async for document in collection.find(_to_copy(collection.name), batch_size=BATCH):
-        batch.append(document)
-        size += len(document.raw)
-        if len(batch) == BATCH or size >= BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch

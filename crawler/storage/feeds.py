@@ -1,7 +1,7 @@
-"""`feeds`: the monitors of feeds (size, losses, hubs, the last error), and the posts they bring.
+"""`feeds`: the monitors of feeds (size, missed posts, hubs, the last error), and their posts.
 
-A feed is a target with a document here besides. Its posts are stored by the ids that the feed gives
-them, and the pages that posts link to become targets.
+Each feed is a target with an additional document here. Its posts are stored by the ids that the
+feed gives them, and the pages that posts link to become targets.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from schedules.history import CHANGE
 BATCH = 1000
 FEED = str(Kind.FEED)
 NAMED = {"spider": 1, "url": 1, "title": 1, "categories": 1, "alias_of": 1, "gone": 1}
-# Of a history, only the number of its records is read.
+# Reads only the number of a history's records.
 LISTED: Document = dict.fromkeys(
     (
         "url", "title", "categories", "visited_at", "next_visit", "outcome", "refreshed",
@@ -62,29 +62,29 @@ COUNTED = ("window", "full", "posts", "missed", "lapses", "lapsed_at", "newest")
 
 @dataclass(slots=True)
 class Added:
-    """How many feeds were new, and how many were stored already."""
+    """Numbers of feeds that were new, and that were stored already."""
 
     added: int = 0
     known: int = 0
 
 
 def all_of(spider: str) -> Document:
-    """A query for the feeds of a spider."""
+    """Return a query for the feeds of a spider."""
     return {"_id": _below(spider), "kind": FEED}
 
 
 def of_urls(spider: str, urls: Sequence[str]) -> Document:
-    """A query for the feeds with exactly these canonical URLs."""
+    """Return a query for the feeds with these canonical URLs."""
     return {"_id": {"$in": [f"{spider} {url}" for url in urls]}, "kind": FEED}
 
 
 def within(category: str) -> Document:
-    """A query for what is in a category, or in one below it."""
+    """Return a query for a category and the categories below it."""
     return {"categories": {"$regex": f"^{re.escape(category)}(/|$)"}}
 
 
 def _named(spider: str, urls: Sequence[str]) -> Document:
-    """A query for the feeds that have one of these URLs, as their own or as an alias."""
+    """Return a query for the feeds with one of these URLs, as their own or as an alias."""
     names = [
         {"_id": {"$in": [f"{spider} {url}" for url in urls]}},
         {"spider": spider, "aliases": {"$in": list(urls)}},
@@ -93,16 +93,16 @@ def _named(spider: str, urls: Sequence[str]) -> Document:
 
 
 def _below(key: str) -> Document:
-    """Keys that begin with `key` and a space."""
+    """Return a condition for keys that begin with `key` and a space."""
     return {"$gte": f"{key} ", "$lt": f"{key}!"}
 
 
 async def add(
     db: Database, spider: str, feeds: Sequence[Subscription], now: datetime, *, singly: bool = False
 ) -> Added:
-    """Insert feeds, due now; stored ones gain categories, and a title if they had none.
+    """Insert feeds as due targets; stored ones gain categories, and a title if they had none.
 
-    singly: the user names these very feeds: a title counts, and a feed that is gone is due now
+    singly: the user named each feed, so titles replace stored ones, and gone feeds are due now
     """
     total = Added()
     for batch in in_batches(feeds, BATCH):
@@ -115,7 +115,7 @@ async def add(
             if feed.url not in stored
         ]
         added = await insert_new(db.targets, new)
-        if added < len(new):  # somebody else inserted them at the same time
+        if added < len(new):  # another process inserted some of them concurrently
             stored = await _load_named(db, spider, urls)
         updates = []
         for feed in batch:
@@ -139,7 +139,7 @@ async def add(
 
 
 async def _load_named(db: Database, spider: str, urls: list[str]) -> dict[str, Document]:
-    """The stored feeds with these URLs, by URL, aliases included."""
+    """Return the stored feeds with these URLs, by URL, including aliases."""
     fields = NAMED | {"aliases": 1}
     targets = await db.targets.find(_named(spider, urls), fields).to_list(None)
     owners = {alias: target for target in targets for alias in target.get("aliases", ())}
@@ -147,7 +147,7 @@ async def _load_named(db: Database, spider: str, urls: list[str]) -> dict[str, D
 
 
 async def exported(db: Database, spider: str) -> list[Subscription]:
-    """All feeds but aliases, sorted by URL."""
+    """Return all feeds except aliases, sorted by URL."""
     query = all_of(spider) | {"alias_of": {"$exists": False}}
     feeds = []
     async for target, monitor in _with_monitors(db, query, NAMED, {"title": 1, "site": 1}):
@@ -158,9 +158,9 @@ async def exported(db: Database, spider: str) -> list[Subscription]:
 
 
 async def listed(db: Database, query: Document) -> AsyncIterator[tuple[Document, Document]]:
-    """Targets and monitors of feeds, sorted by URL; memory does not grow with their number.
+    """Yield targets and monitors of feeds, sorted by URL, in constant memory.
 
-    A target has `changes` besides: how many posts its history holds.
+    Targets also get `changes`: the number of posts in their history.
     """
     of_monitor = {"ids": 0, "push.secret": 0, "push.token": 0}
     async for target, monitor in _with_monitors(db, query, LISTED, of_monitor):
@@ -181,9 +181,9 @@ async def _with_monitors(
 
 
 async def feeds_named(db: Database, spider: str, names: Sequence[str]) -> list[str]:
-    """URLs of the feeds that have one of these canonical URLs, as their own or as an alias.
+    """Return the URLs of feeds with one of these canonical URLs, as their own or an alias.
 
-    A feed comes with all its aliases, as they are the same feed.
+    Each feed is returned with all its aliases.
     """
     targets = await db.targets.find(_named(spider, names), NAMED).to_list(None)
     owners = sorted({target.get("alias_of") or target["url"] for target in targets})
@@ -201,7 +201,7 @@ async def remove(
     *,
     really: bool,
 ) -> dict[str, int]:
-    """Remove feeds with their posts and pages; counts by collection. Repeat it after a crash."""
+    """Remove feeds with their posts and pages; return counts by collection."""
     counts: dict[str, int] = {}
     for url in urls:
         for collection, query in await _queries_to_remove(db, spider, url):
@@ -218,10 +218,10 @@ async def remove(
 
 
 async def _queries_to_remove(db: Database, spider: str, url: str) -> list[tuple[str, Document]]:
-    """What belongs to a feed, the target last: after a crash it can be removed again."""
+    """Return queries for all documents of a feed, its target last."""
     key = f"{spider} {url}"
     target = await db.targets.find_one({"_id": key}, {"aliases": 1}) or {}
-    # Posts of a feed that was renamed still have its old name.
+    # Posts of a renamed feed still have its old URL.
     names = [url, *target.get("aliases", ())]
     of_posts: Document = {
         "spider": spider, "$or": [{"post": _below(f"{spider} {name}")} for name in names],
@@ -244,7 +244,7 @@ async def _queries_to_remove(db: Database, spider: str, url: str) -> list[tuple[
 
 
 async def posts_by_id(db: Database, target: Target, ids: Sequence[str]) -> dict[str, KnownPost]:
-    """The stored posts of a feed with these ids, by id."""
+    """Return the stored posts of a feed with these ids, by id."""
     posts: dict[str, KnownPost] = {}
     for batch in in_batches(ids, BATCH):
         query = {"spider": target.spider, "feed": target.url, "guid": {"$in": batch}}
@@ -256,10 +256,9 @@ async def posts_by_id(db: Database, target: Target, ids: Sequence[str]) -> dict[
 async def posts_by_link(
     db: Database, target: Target, posts: Sequence[Post]
 ) -> dict[str, KnownPost]:
-    """The stored posts of a feed that have the links of these posts, by the ids of these posts.
+    """Return the stored posts of a feed with the links of these posts, by the new ids.
 
-    For a feed that gives all its posts new ids, so that none is stored under its own. A link that
-    several posts share identifies none of them.
+    For feeds that change the ids of all their posts. Links that several posts share are skipped.
     """
     shared = Counter(post.url for post in posts)
     id_of = {post.url: post.id for post in posts if post.url and shared[post.url] == 1}
@@ -274,7 +273,7 @@ async def posts_by_link(
 
 
 async def _load_posts(db: Database, target: Target, query: Document) -> list[Document]:
-    """Stored posts, without those that only an interrupted visit stored."""
+    """Return stored posts, except those that only an interrupted visit stored."""
     posts = {post["_id"]: post async for post in db.posts.find(query, OF_KNOWN_POST)}
     if target.again:
         since = await recovery.logged_since(db, target.spider)
@@ -287,13 +286,13 @@ async def _load_posts(db: Database, target: Target, query: Document) -> list[Doc
             if post["changed_at"] == post["first_seen"]:
                 del posts[post["_id"]]
             else:
-                # No content has this hash, so this visit stores the post again.
+                # No content has an empty hash, so this visit stores the post again.
                 post["content_hash"] = ""
     return list(posts.values())
 
 
 async def follow(db: Database, visit: Visit, due: datetime) -> int:
-    """Make the pages of a visit's posts targets that are fetched once; how many are new."""
+    """Add the pages of a visit's posts as targets to fetch once; return the number of new ones."""
     if visit.collected is None or not visit.fetched.follow:
         return 0
     target, at = visit.fetched.target, visit.fetched.at
@@ -310,10 +309,10 @@ async def follow(db: Database, visit: Visit, due: datetime) -> int:
 
 
 async def store(db: Database, batch: list[Visit], verdicts: Verdicts) -> None:
-    """Store the posts that visits of feeds brought, and their versions; safe to repeat."""
+    """Store the posts of feed visits, and their versions; safe to repeat."""
     rows = [(v, key, post) for v in batch if v.collected for key, post in v.collected.posts]
     for part in in_batches(rows, BATCH):
-        # As `posts.row_of` makes them of pages; the name of the target is the post's.
+        # The format of `posts.row_of`, with the post's key as the target.
         versions = [
             {
                 "_id": f"{key} {post.content_hash}",
@@ -357,12 +356,12 @@ def _post_update(visit: Visit, key: str, post: Post, verdicts: Verdicts) -> Upda
 
 
 async def of_key(db: Database, key: str) -> Document:
-    """The document of a feed; empty before its first visit."""
+    """Return the document of a feed; empty before its first visit."""
     return await db.feeds.find_one({"_id": key}) or {}
 
 
 async def monitor(db: Database, target: Target) -> Monitor:
-    """The monitor of a feed; empty before its first visit."""
+    """Return the monitor of a feed; empty before its first visit."""
     document = await of_key(db, target.key)
     bounds = document.get("bounds") or {}
     return Monitor(
@@ -378,10 +377,10 @@ async def monitor(db: Database, target: Target) -> Monitor:
 
 
 async def duplicate_of(db: Database, fetched: Fetched) -> str | None:
-    """URL of another feed of this spider whose document was the same at its last visit.
+    """Return the URL of another feed of this spider that had the same document.
 
-    Its title and site have to be the same too: a category of a blog may well have the posts of the
-    whole blog for a while.
+    Title and site must be equal too: the feed of a blog's category may have the same posts as the
+    feed of the whole blog for a while.
     """
     target, document = fetched.target, fetched.document
     query: Document = {
@@ -416,7 +415,7 @@ async def note(db: Database, batch: list[Visit]) -> None:
         if document is not None and visit.collected is not None:
             after = visit.collected.monitor
             state |= {name: getattr(after, name) for name in COUNTED} | {"ids": after.ids}
-        # A delivery may be an old one, and need not name the hubs that headers name.
+        # A hub delivery may be outdated, and lacks the hubs named in HTTP headers.
         if document is not None and visit.collected is not None and fetched.push is None:
             state |= {
                 "title": document.title,

@@ -1,11 +1,12 @@
-"""Fencing tokens: a process that stalled cannot overwrite what others have stored meanwhile.
+"""Fencing tokens: a stalled process cannot overwrite what other processes stored meanwhile.
 
-Each target has a number that only grows: an acknowledged visit raises it to the next multiple of
-VISIT, a process that takes the target over from another one raises it by one. A visit writes under
-the number that its target had when the visit began, and the database compares: an update applies
-only to documents without a higher number, an acknowledgment only to a target with the same number.
+Each target has a number that only grows. An acknowledged visit raises it to the next multiple of
+VISIT; a process that takes the target over from another one raises it by 1. A visit writes with the
+number that its target had when the visit began. The database compares the numbers: an update
+applies only to documents without a higher number, an acknowledgment only to a target with the same
+number.
 
-Numbers of one visit and its repetitions have the same quotient by VISIT.
+All attempts at one visit have the same quotient by VISIT.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ VISIT = 1000
 
 
 def begin(now: datetime) -> int:
-    """Return the number of a new target: higher than that of a deleted one with its name."""
+    """Return the number of a new target, higher than that of a deleted one with its key."""
     return int(now.timestamp()) * VISIT
 
 
 def after(number: int) -> int:
-    """Return the number of a target whose visit under this number is acknowledged."""
+    """Return the number of a target after the visit with this number is acknowledged."""
     return first(number) + VISIT
 
 
@@ -41,25 +42,25 @@ def first(number: int) -> int:
 
 
 def passed(number: int, field: str = "fence") -> Document:
-    """Return a condition: nobody has written a document under a higher number."""
+    """Return a condition: no process wrote the document with a higher number."""
     return {field: {"$not": {"$gt": number}}}
 
 
 def fence_of(target: Target) -> tuple[str, int]:
-    """Return the field of a post's signature for the number of a target, and the number.
+    """Return the field of a post's signature for a target's number, and the number.
 
-    A feed's post is stored by its feed and by its page, whose numbers have nothing in common.
+    A feed's post is stored by its feed and by its page, which have independent numbers.
     """
     return "page_fence" if target.post else "fence", target.fence
 
 
 def same(number: int) -> Document:
-    """Return a condition: a target has this number. No number counts as 0."""
+    """Return a condition: the target has this number. A missing number counts as 0."""
     return {"fence": number or {"$in": [0, None]}}
 
 
 async def write(collection: AsyncCollection[Document], updates: Sequence[UpdateOne]) -> None:
-    """Apply updates; an upsert of a document with a higher number changes nothing."""
+    """Apply updates; upserts of documents with a higher number change nothing."""
     if not updates:
         return
     try:

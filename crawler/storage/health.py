@@ -1,17 +1,19 @@
-"""Health of a MongoDB server and of Freshet's database; nothing is created, fixed or migrated."""
+"""Health of a MongoDB server, a database and its indexes; nothing is created, fixed or migrated."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import platform
 import shutil
 import statistics
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from pymongo import WriteConcern
 from pymongo.errors import OperationFailure, PyMongoError
@@ -29,22 +31,31 @@ from crawler.storage.client import (
 )
 from crawler.storage.embedded import EmbeddedServer, lack_of_room
 from crawler.storage.retry import in_short
-from crawler.storage.schema import META, refuse_half_a_copy
+from crawler.storage.schema import INDEXES, META, refuse_partial_copy
 
 PINGS = 5
-# The documents of interrupted tests are deleted after this time.
-LEFT_OVER = timedelta(hours=1)
-# Begins the `_id` of the documents that tests write to `meta`.
+# Age at which the documents of interrupted tests are deleted.
+TEST_LIFETIME = timedelta(hours=1)
+# Prefix of the `_id` of test documents in `meta`.
 TEST = "doctor"
+# Options that change how an index works; the server adds others.
+INDEX_OPTIONS = (
+    "unique", "sparse", "partialFilterExpression", "expireAfterSeconds", "default_language",
+    "language_override",
+)  # fmt: skip
+TEXT = "text"
+# The server's names for the fields of a text index.
+TEXT_FIELDS = ("_fts", "_ftsx")
+NAMESPACE_NOT_FOUND = 26
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
     """The properties that a server reports.
 
-    replica_set: its name; None: it is standalone, or a router of shards (`is_router`)
-    ahead_seconds: its clock less ours; negative where it is behind
-    free_bytes, total_bytes: of the disk that its data are on; None where it does not report them
+    replica_set: its name; None for a standalone server and a shard router (`is_router`)
+    ahead_seconds: its clock minus ours; negative if it is behind
+    free_bytes, total_bytes: of its data's disk; None if the server does not report them
     """
 
     version: tuple[int, ...]
@@ -57,9 +68,27 @@ class Server:
     total_bytes: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class IndexProblem:
+    """An index that is missing or differs from the schema.
+
+    differs: another index has this name
+    command: for mongosh, creates the index
+    """
+
+    collection: str
+    name: str
+    differs: bool
+    unique: bool
+    command: str
+
+
 @asynccontextmanager
 async def reached(config: Config) -> AsyncIterator[Database]:
-    """The database as it is. Starts the embedded server; raises StorageError or ConfigError."""
+    """Open the database as it is. Raises StorageError or ConfigError.
+
+    Starts the embedded server if needed.
+    """
     uri = await asyncio.to_thread(server_uri, config)
     client = open_client(uri, config)
     try:
@@ -73,7 +102,7 @@ async def reached(config: Config) -> AsyncIterator[Database]:
 
 
 async def server(db: Database) -> Server:
-    """The properties that the server reports."""
+    """Return the properties that the server reports."""
     admin = db.client.admin
     built = await admin.command("buildInfo")
     clock = await read_clock(db.client, PINGS)
@@ -96,16 +125,16 @@ async def _disk(db: Database) -> tuple[int, int] | tuple[None, None]:
         stats = await db.command("dbStats")
     except OperationFailure:
         return None, None
-    # An empty database is on no disk.
+    # The server reports no disk for an empty database.
     if not stats.get("fsTotalSize"):
         return None, None
     return int(stats["fsTotalSize"] - stats["fsUsedSize"]), int(stats["fsTotalSize"])
 
 
 async def room(db: Database, config: Config) -> str | None:
-    """Why the database's disk has too little room, in one line; None if it has enough.
+    """Return the error message for a disk with too little space; None if it has enough.
 
-    Also None where the server does not report its disk. Raises StorageError without an answer.
+    Returns None if the server does not report its disk. Raises StorageError without an answer.
     """
     if config.mongo_uri is None:
         folder = EmbeddedServer.of(config).folder
@@ -121,14 +150,14 @@ async def room(db: Database, config: Config) -> str | None:
 
 
 async def write(db: Database, now: datetime, timeout_seconds: float) -> float:
-    """Milliseconds until a majority has a document in its journal; it is read back and removed.
+    """Return the milliseconds of a write to a majority's journal; remove the document.
 
-    Raises StorageError where that fails.
+    Raises StorageError if the write or reading it back fails.
     """
     concern = WriteConcern("majority", int(timeout_seconds * 1000), j=True)
     meta = db.meta.with_options(write_concern=concern)
     key = f"{TEST} {platform.node()} {os.getpid()}"
-    old: Document = {"_id": {"$regex": f"^{TEST} "}, "at": {"$lt": now - LEFT_OVER}}
+    old: Document = {"_id": {"$regex": f"^{TEST} "}, "at": {"$lt": now - TEST_LIFETIME}}
     began = time.perf_counter()
     try:
         await meta.replace_one({"_id": key}, {"at": now}, upsert=True)
@@ -138,12 +167,56 @@ async def write(db: Database, now: datetime, timeout_seconds: float) -> float:
     except PyMongoError as error:
         raise StorageError(in_short(error)) from None
     if document is None:
-        raise StorageError("what was written could not be read")
+        raise StorageError("the written test document could not be read back")
     return taken * 1000
 
 
 async def data_version(db: Database) -> int | None:
-    """The version of the data; None where there are none yet. Raises StorageError in a copy."""
+    """Return the version of the data; None if there are none. Raises StorageError in a copy."""
     meta = await db.meta.find_one(META)
-    refuse_half_a_copy(db, meta)
+    refuse_partial_copy(db, meta)
     return int(meta["version"]) if meta else None
+
+
+async def index_problems(db: Database) -> list[IndexProblem]:
+    """Return the schema's indexes that are missing, or differ from the schema."""
+    problems: list[IndexProblem] = []
+    for collection, models in INDEXES.items():
+        existing = await index_definitions(db, collection)
+        for index in (model.document for model in models):
+            name, same_name = index["name"], existing.get(index["name"])
+            if same_name is not None and _effect_of(same_name) == _effect_of(index):
+                continue
+            keys = json.dumps(dict(index["key"]))
+            options = json.dumps({key: value for key, value in index.items() if key != "key"})
+            command = f"db.{collection}.createIndex({keys}, {options})"
+            if same_name is not None:
+                command = f'db.{collection}.dropIndex("{name}"); {command}'
+            is_unique = bool(index.get("unique"))
+            problems.append(
+                IndexProblem(collection, name, same_name is not None, is_unique, command)
+            )
+    return problems
+
+
+async def index_definitions(db: Database, collection: str) -> dict[str, Document]:
+    """Return a collection's indexes by name, without `_id_`; empty without a collection."""
+    try:
+        rows = await (await db[collection].list_indexes()).to_list(None)
+    except OperationFailure as error:
+        if error.code != NAMESPACE_NOT_FOUND:
+            raise
+        rows = []
+    return {row["name"]: dict(row) for row in rows if row["name"] != "_id_"}
+
+
+def _effect_of(index: Mapping[str, Any]) -> Document:
+    """Return the properties that two indexes with the same effect have in common."""
+    options = {name: index[name] for name in INDEX_OPTIONS if index.get(name)}
+    # The server moves the fields of a text index to its weights.
+    fields = [(name, kind) for name, kind in index["key"].items() if name not in TEXT_FIELDS]
+    texts = {name: 1 for name, kind in fields if kind == TEXT}
+    return options | {
+        "key": [(name, kind) for name, kind in fields if kind != TEXT],
+        "weights": texts | dict(index.get("weights", {})),
+    }

@@ -1,13 +1,13 @@
-"""All targets with their histories as arrays, as a replan needs them: a million in seconds.
+"""All targets with their histories as arrays for a replan: a million targets take seconds.
 
-The server reduces each document to a row of the fields needed, with times as numbers; each batch of
-rows becomes columns immediately, so that no target keeps an object of its own.
+The server reduces each document to a row of the needed fields, with times as numbers. Each batch of
+rows is converted to columns immediately, so that no target keeps a Python object.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Generic, TypeVar, cast
@@ -25,15 +25,16 @@ Number = TypeVar("Number", bound=np.generic)
 BATCH = 10_000
 HOUR_MILLISECONDS = 3_600_000
 HOUR_SECONDS = 3600
-# Where spiders have more than this share of all targets, a scan is faster than their index.
+# A scan is faster than the index for spiders with more than this share of all targets.
 MAX_INDEXED_SHARE = 0.2
-# One text for all four is read much faster; a category may hold anything, so it comes last.
+# Reading one joined text is much faster than four. A category may contain the separator, so it is
+# last.
 NAMES = ("$spider", "$kind", {"$toString": "$plan.plan"}, {"$first": "$categories"})
 BETWEEN = "\0"
 
 
 def _unless(field: str, usual: float) -> Document:
-    """A field that is left out where it is missing or as usual."""
+    """Return a field that is left out if it is missing or has its usual value."""
     given = {"$ifNull": [field, usual]}
     return {"$cond": [{"$eq": [given, usual]}, "$$REMOVE", field]}
 
@@ -61,7 +62,7 @@ ROW: Document = {
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """n texts in one piece of memory; a text is decoded when it is read.
+    """n texts in one block of memory; a text is decoded when it is read.
 
     data:  all texts, UTF-8, one after the other
     first: (n + 1,) text i is data[first[i]:first[i + 1]]
@@ -80,8 +81,8 @@ class Texts:
         return (self[i] for i in range(len(self)))
 
 
-class Grown(Generic[Number]):
-    """A column of numbers."""
+class NumberColumn(Generic[Number]):
+    """A growing column of numbers."""
 
     def __init__(self, dtype: type[Number] | np.dtype[Number]) -> None:
         self._dtype = dtype
@@ -91,18 +92,18 @@ class Grown(Generic[Number]):
         """Append values."""
         self._parts.append(np.asarray(values, self._dtype))
 
-    def taken(self) -> NDArray[Number]:
-        """The whole column; this object is empty afterwards."""
+    def finish(self) -> NDArray[Number]:
+        """Return the whole column and empty this object."""
         parts, self._parts = self._parts, []
         return np.concatenate(parts) if parts else np.empty(0, self._dtype)
 
 
-class GrownTexts:
-    """A column of texts."""
+class TextColumn:
+    """A growing column of texts."""
 
     def __init__(self) -> None:
         self._data: list[bytes] = []
-        self._lengths = Grown(np.int64)
+        self._lengths = NumberColumn(np.int64)
 
     def add(self, texts: Iterable[str]) -> None:
         """Append texts."""
@@ -110,18 +111,18 @@ class GrownTexts:
         self._data.append(b"".join(encoded))
         self._lengths.add([len(text) for text in encoded])
 
-    def taken(self) -> Texts:
-        """The whole column; this object is empty afterwards."""
+    def finish(self) -> Texts:
+        """Return the whole column and empty this object."""
         data, self._data = b"".join(self._data), []
-        return Texts(data, offsets(self._lengths.taken()))
+        return Texts(data, offsets(self._lengths.finish()))
 
 
-class Names:
-    """A column of few distinct names: a number for each row, and the names."""
+class NameColumn:
+    """A growing column with few distinct names: a number for each row, and the names."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
-        self._rows = Grown(np.int32)
+        self._rows = NumberColumn(np.int32)
 
     def add(self, names: Iterable[str | None]) -> None:
         """Append names; None becomes -1."""
@@ -130,18 +131,18 @@ class Names:
             [-1 if name is None else numbers.setdefault(name, len(numbers)) for name in names]
         )
 
-    def taken(self) -> tuple[tuple[str, ...], NDArray[np.int32]]:
-        """The names, and for each row the number of its own, -1 for none."""
-        return tuple(self._numbers), self._rows.taken()
+    def finish(self) -> tuple[tuple[str, ...], NDArray[np.int32]]:
+        """Return the names, and for each row the number of its name, -1 for none."""
+        return tuple(self._numbers), self._rows.finish()
 
-    def taken_apart(
+    def finish_split(
         self, between: str, count: int
     ) -> list[tuple[tuple[str, ...], NDArray[np.int32]]]:
-        """As `taken`, of each of the `count` names that every name is made of; -1 for empty ones.
+        """Split every name into `count` parts, and return each part as `finish` does.
 
-        Without any name there is nothing to split, and each has none.
+        Empty parts get -1. Without any name, all parts have no names.
         """
-        texts, row = self.taken()
+        texts, row = self.finish()
         parts = zip(*(text.split(between, count - 1) for text in texts), strict=True)
         columns = []
         for part in list(parts) or [()] * count:
@@ -152,13 +153,13 @@ class Names:
 
 
 def offsets(lengths: Ints) -> Ints:
-    """(n,) lengths as (n + 1,) places where each begins and the last ends."""
+    """Return (n + 1,) offsets from (n,) lengths: the beginning of each, and the end of the last."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The n watched targets: neither gone nor aliases nor dead links.
+    """The n watched targets: all except gone targets, aliases and dead links.
 
     Times are hours since 1970 (UTC). A column of numbers such as `spider` indexes the tuple of
     names next to it; -1 stands for none.
@@ -166,15 +167,15 @@ class Watched:
     ids:        (n,) texts, `_id` of each target
     spider, kind, category, plan: (n,) numbers of names; plan: the one in effect
     next_visit: (n,)
-    visited:    (n,) the last visit, seen or not; NaN before the first
+    visited:    (n,) the last visit, successful or not; NaN before the first
     refreshed:  (n,) visits that saw the page
-    window:     (n,) posts that a feed's document holds; 0 for pages
-    asks:       (n,) minimum hours between two visits that a feed asks for; 0: none
+    window:     (n,) posts in a feed's document; 0 for pages
+    asks:       (n,) minimum hours between visits that a feed requests; 0: none
     lies:       (n,) visits with a new Last-Modified and the old content
     histories:  up to now
     stated:     (c,) when each change happened according to the page itself; NaN where unknown
     schedules:  those in effect; no visits a week where there is no plan
-    ahead:      how many histories reached beyond now and were cut
+    ahead:      number of histories that reached beyond now and were cut
     """
 
     ids: Texts
@@ -202,15 +203,7 @@ class Watched:
 
 
 async def read(db: Database, now: datetime, spiders: Sequence[str] | None = None) -> Watched:
-    """All watched targets of these spiders, of all if None; what lies after `now` is cut."""
-    columns = _Columns()
-    async for rows in _batches(db, spiders):
-        columns.add(rows)
-    return columns.taken(now.timestamp() / HOUR_SECONDS)
-
-
-async def _batches(db: Database, spiders: Sequence[str] | None) -> AsyncIterator[list[Document]]:
-    """Rows in batches; the server prepares the next batch while one is read."""
+    """Read all watched targets of these spiders, of all if None; cut changes after `now`."""
     query, options = to_plan(spiders), dict[str, Any](batchSize=BATCH)
     if spiders is not None:
         total = await db.targets.estimated_document_count()
@@ -219,29 +212,34 @@ async def _batches(db: Database, spiders: Sequence[str] | None) -> AsyncIterator
             options["hint"] = {"$natural": 1}
     pipeline: list[Document] = [{"$match": query}, {"$project": ROW}]
     cursor = await db.targets.aggregate_raw_batches(pipeline, **options)
+    columns = _Columns()
     async with cursor:
+        # The server prepares the next batch while one is read.
         coming = asyncio.ensure_future(anext(cursor, None))
         while (batch := await coming) is not None:
             coming = asyncio.ensure_future(anext(cursor, None))
-            # Lets the request out before decoding blocks the loop.
+            # Sends the request before decoding blocks the event loop.
             await asyncio.sleep(0)
-            yield bson.decode_all(cast(bytes, batch))
+            columns.add(bson.decode_all(cast(bytes, batch)))
+    return columns.finish(now.timestamp() / HOUR_SECONDS)
 
 
 class _Columns:
-    """The columns of `Watched`, while they grow."""
+    """The growing columns of `Watched`."""
 
     def __init__(self) -> None:
-        self.ids = GrownTexts()
-        self.names = Names()
-        self.times = {key: Grown(np.float64) for key in ("next", "visited", "since", "until")}
-        self.counts = {key: Grown(np.int64) for key in ("refreshed", "window", "lies")}
-        self.changes = Grown(CHANGE)
-        self.changes_of = Grown(np.int64)
-        self.weeks = Grown(np.uint8)
-        self.slots = Grown(np.uint16)
-        self.slots_of = Grown(np.int64)
-        self.even = {key: Grown(np.float64) for key in ("every", "phase", "asks")}
+        self.ids = TextColumn()
+        self.names = NameColumn()
+        self.times = {
+            key: NumberColumn(np.float64) for key in ("next", "visited", "since", "until")
+        }
+        self.counts = {key: NumberColumn(np.int64) for key in ("refreshed", "window", "lies")}
+        self.changes = NumberColumn(CHANGE)
+        self.changes_of = NumberColumn(np.int64)
+        self.weeks = NumberColumn(np.uint8)
+        self.slots = NumberColumn(np.uint16)
+        self.slots_of = NumberColumn(np.int64)
+        self.even = {key: NumberColumn(np.float64) for key in ("every", "phase", "asks")}
 
     def add(self, rows: list[Document]) -> None:
         """Append a batch of rows as ROW makes them."""
@@ -261,33 +259,33 @@ class _Columns:
         for key, even in self.even.items():
             even.add([row.get(key) or 0.0 for row in rows])
 
-    def taken(self, now: float) -> Watched:
-        """The arrays; now: hours since 1970, what lies after it is cut off."""
-        spiders, kinds, plans, categories = self.names.taken_apart(BETWEEN, len(NAMES))
-        changes, first = self.changes.taken(), offsets(self.changes_of.taken())
+    def finish(self, now: float) -> Watched:
+        """Return the arrays; now: hours since 1970, later changes are cut off."""
+        spiders, kinds, plans, categories = self.names.finish_split(BETWEEN, len(NAMES))
+        changes, first = self.changes.finish(), offsets(self.changes_of.finish())
         histories = Histories(
-            self.times["since"].taken(), self.times["until"].taken(), first,
+            self.times["since"].finish(), self.times["until"].finish(), first,
             changes["after"] / MINUTES, changes["by"] / MINUTES,
         )  # fmt: skip
         stated = np.where(changes["said"] > 0, changes["said"] / MINUTES, np.nan)
         histories, stated, ahead = until_now(histories, stated, now)
         schedules = Schedules(
-            self.weeks.taken(), offsets(self.slots_of.taken()), self.slots.taken(),
-            self.even["every"].taken(), self.even["phase"].taken(),
+            self.weeks.finish(), offsets(self.slots_of.finish()), self.slots.finish(),
+            self.even["every"].finish(), self.even["phase"].finish(),
         )  # fmt: skip
         return Watched(
-            self.ids.taken(), *spiders, *kinds, *categories, *plans,
-            self.times["next"].taken(), self.times["visited"].taken(),
-            self.counts["refreshed"].taken(), self.counts["window"].taken(),
-            self.even["asks"].taken(), self.counts["lies"].taken(),
+            self.ids.finish(), *spiders, *kinds, *categories, *plans,
+            self.times["next"].finish(), self.times["visited"].finish(),
+            self.counts["refreshed"].finish(), self.counts["window"].finish(),
+            self.even["asks"].finish(), self.counts["lies"].finish(),
             histories, stated, schedules, ahead,
         )  # fmt: skip
 
 
 def until_now(histories: Histories, stated: Floats, now: float) -> tuple[Histories, Floats, int]:
-    """Histories without what a wrong clock put after `now`, and how many had such changes.
+    """Cut histories at `now`; return them and the number of those with later changes.
 
-    stated: (c,) belongs to the changes   now: hours since 1970
+    stated: (c,) times that pages state for the changes   now: hours since 1970
     """
     ahead = int(np.count_nonzero(histories.until > now))
     if not ahead:

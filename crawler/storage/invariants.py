@@ -1,7 +1,7 @@
 """Invariants between the collections of a database, which hold after any interruption.
 
-Collections are streamed in the order of an index and merged, or looked up by a batch of `_id`s, so
-memory does not grow with them: the largest thing in memory is one cluster.
+Collections are streamed in index order and merged, or looked up in batches of `_id`s, so memory use
+does not depend on their size. The largest object in memory is one cluster.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Invariant(StrEnum):
 
 @dataclass(slots=True)
 class Broken:
-    """How often an invariant does not hold, and the first examples."""
+    """The number of violations of an invariant, and the first examples."""
 
     count: int = 0
     examples: list[str] = field(default_factory=list)
@@ -69,10 +69,10 @@ class Broken:
 
 @dataclass(slots=True)
 class Report:
-    """The violations.
+    """The violations of all invariants.
 
-    uncompared: posts with a text that have no signature
-    repairs:    updates of targets that were not applied yet
+    uncompared: number of posts with a text but no signature
+    repairs:    updates of targets that are not applied yet
     """
 
     broken: dict[Invariant, Broken] = field(
@@ -89,14 +89,14 @@ class Report:
             broken.examples.append(example)
 
     def store_again(self, key: str, now: datetime, fence: int = 0) -> None:
-        """Let the next run visit a target, and store its content again."""
+        """Make a target due in the next run, which stores its content again."""
         raised = {"$max": {"fence": fence}} if fence else {}
         due: Document = {"$set": {"again": True}, "$min": {"next_visit": now}}
         self.repairs.append(UpdateOne({"_id": key}, due | raised))
 
     @property
     def violations(self) -> int:
-        """The number of all violations."""
+        """Return the number of all violations."""
         return sum(broken.count for broken in self.broken.values())
 
 
@@ -105,7 +105,7 @@ async def check(
 ) -> Report:
     """Check all invariants.
 
-    say:       is called with the progress
+    say:       called with a progress text
     repair_at: make broken targets due at this time; None: change nothing
     """
     by_spider: list[Document] = [{"$group": {"_id": "$spider", "day": {"$max": "$day"}}}]
@@ -127,7 +127,7 @@ async def check(
 class _Checker:
     """Compares collections with each other.
 
-    rolled: by spider, the time before which the log has daily aggregates in place of visits
+    rolled: by spider, the time before which the log may have daily aggregates instead of visits
     """
 
     db: Database
@@ -137,7 +137,7 @@ class _Checker:
     rolled: dict[str, datetime]
 
     async def check_targets(self) -> None:
-        """Merge targets, the log and the days of the log by URL."""
+        """Compare targets with the log and the daily aggregates, merged by URL."""
         db = self.db
         by_time, by_day = [("target", 1), ("at", 1)], [("target", 1), ("day", 1)]
         visits = _ByUrl(db.visits.find({}, OF_VISIT).sort(by_time).batch_size(BATCH))
@@ -186,7 +186,7 @@ class _Checker:
                 self._add(Invariant.NEWEST, key, why, log)
 
     def _add(self, invariant: Invariant, key: str, why: str, log: _Log | None = None) -> None:
-        """Count a violation that another visit of the target repairs."""
+        """Count a violation that the target's next visit repairs."""
         self.report.add(invariant, f"{key}: {why}")
         if self.repair_at is not None:
             last = log.last if log is not None else None
@@ -194,7 +194,7 @@ class _Checker:
             self.report.store_again(key, self.repair_at, fence)
 
     async def check_versions(self) -> None:
-        """Look up the visit of each version."""
+        """Compare each version with its visit."""
         fields = ("spider", "target", "visit", "at", "content_hash")
         n = 0
         async for rows in _batches(self.db.versions.find({"visit": {"$exists": True}}, fields)):
@@ -210,7 +210,7 @@ class _Checker:
             if row["at"] >= self.rolled.get(row["spider"], row["at"]):
                 self.report.add(Invariant.VERSION_LOGGED, f"{row['_id']}: its visit is not logged")
             return
-        # A post of a feed has no visit of its own: the visit is the feed's.
+        # Posts of a feed have no visit of their own, only the feed's.
         is_own = visit["target"] == row["target"]
         if visit["at"] != row["at"] or (
             is_own and visit.get("content_hash") != row["content_hash"]
@@ -218,7 +218,7 @@ class _Checker:
             self.report.add(Invariant.VERSION_LOGGED, f"{row['_id']}: its visit saw something else")
 
     async def check_current_versions(self) -> None:
-        """Look up the version that each target has now."""
+        """Check that the current version of each target exists."""
         query: Document = {
             "kind": {"$ne": str(Kind.FEED)}, "alias_of": {"$exists": False},
             "content_hash": {"$type": "string"},
@@ -233,7 +233,7 @@ class _Checker:
             await self._after_batch("targets", n)
 
     async def check_posts(self) -> None:
-        """Look up the targets and visits of posts."""
+        """Compare posts with their targets and visits."""
         n = 0
         async for rows in _batches(self.db.posts.find({}, OF_POST)):
             keys = [
@@ -259,7 +259,7 @@ class _Checker:
     def _check_post(self, post: Document, key: str, targets: dict[Any, Document]) -> None:
         target = targets.get(key)
         if target is None:
-            self.report.add(Invariant.POST_TARGET, f"{post['_id']}: there is no target")
+            self.report.add(Invariant.POST_TARGET, f"{post['_id']}: its target is missing")
         elif not post.get("feed") and _is_other(post, target):
             self._add(Invariant.POST_TARGET, key, "its post has another content")
         page = post.get("page") or {}
@@ -269,7 +269,7 @@ class _Checker:
             self._add(Invariant.POST_TARGET, page_key, "its post has another content")
 
     async def check_signatures(self) -> None:
-        """Look up the post of each signature."""
+        """Compare signatures with their posts."""
         n = 0
         async for rows in _batches(self.db.signatures.find({}, ("post", *FENCES))):
             posts = await self._by_id("posts", [row["post"] for row in rows], *FENCES.values())
@@ -278,7 +278,7 @@ class _Checker:
                 if post is None:
                     self.report.add(Invariant.SIGNATURE_POST, row["post"])
                     continue
-                # The visit that stored the post has stored the signature, where that is known.
+                # The same visit must have stored post and signature, if both have fences.
                 page = post.get("page") or {}
                 stored = {"fence": post.get("fence"), "page_fence": page.get("fence")}
                 if any(
@@ -290,7 +290,7 @@ class _Checker:
             self.say(f"checking signatures: {n:,}")
 
     async def check_unsigned(self) -> None:
-        """Look for posts without a signature that are in a cluster, or have a text to compare."""
+        """Check posts without a signature: no cluster, and no text to compare."""
         from crawler.config import Config
         from crawler.storage.dedup import candidates, queries
 
@@ -303,7 +303,7 @@ class _Checker:
                 if "cluster" in row or "duplicate_of" in row or row.get("original") is False:
                     self.report.add(Invariant.POST_SIGNATURE, row["_id"])
             n += len(rows)
-            self.say(f"checking what posts are compared by: {n:,}")
+            self.say(f"checking posts without signatures: {n:,}")
             if not unsigned:
                 continue
             query: Document = {"_id": {"$in": [row["_id"] for row in unsigned]}}
@@ -313,7 +313,7 @@ class _Checker:
                     self.report.uncompared += candidates.candidate_of(post, scheme) is not None
 
     async def check_clusters(self) -> None:
-        """Merge clusters, the signatures in them and the posts that show them."""
+        """Compare clusters with their signatures and with the posts that show them."""
         db, in_cluster = self.db, {"cluster": {"$exists": True}}
         shown = ("cluster", "original", "duplicate_of")
         cursors = {
@@ -343,7 +343,7 @@ class _Checker:
         members = {row["post"]: row for row in rows["members"]}
         posts = {row["_id"]: row for row in rows["posts"]}
         if not rows["cluster"]:
-            # In Redis each post founds a cluster, which has a document once a copy comes.
+            # In Redis each post has a cluster, whose document is created with the first copy.
             for key in posts:
                 example = f"{key}: its cluster {cluster} does not exist"
                 report.add(Invariant.CLUSTER_ORIGINAL, example)
@@ -373,7 +373,7 @@ class _Checker:
                 report.add(Invariant.CLUSTER_MEMBERS, example)
 
     async def _by_id(self, name: str, ids: Iterable[Any], *fields: str) -> dict[Any, Document]:
-        """The documents of a collection with these `_id`s."""
+        """Return the documents of a collection with these `_id`s, by `_id`."""
         query: Document = {"_id": {"$in": list(ids)}}
         cursor = self.db[name].find(query, fields or ("_id",))
         return {row["_id"]: row async for row in cursor}
@@ -389,7 +389,7 @@ class _Checker:
 class _Log:
     """The log of one target.
 
-    visits, newest: without deliveries of hubs; last: with them
+    visits, newest: without hub deliveries; last: with them
     """
 
     visits: int = 0
@@ -412,14 +412,14 @@ def _order(row: Document) -> tuple[int, datetime]:
 
 
 class _ByUrl:
-    """A cursor sorted by `target`, read along with URLs in the same order."""
+    """A cursor sorted by `target`, merged with URLs in the same order."""
 
     def __init__(self, cursor: AsyncIterator[Document]) -> None:
         self._cursor = cursor
         self._next: Document | None = None
 
     async def read(self, url: str) -> AsyncIterator[Document]:
-        """The rows of a URL; those of URLs before it are skipped."""
+        """Yield the rows of a URL; skip the rows of URLs before it."""
         while row := self._next or await anext(self._cursor, None):
             self._next = row
             if row["target"] > url:
@@ -430,21 +430,21 @@ class _ByUrl:
 
 
 async def _batches(cursor: Any, size: int = BATCH) -> AsyncIterator[list[Document]]:
-    # The server's own batches grow to 16 MB.
+    # The server's default batches grow to 16 MB.
     cursor = cursor.batch_size(size)
     while rows := await cursor.to_list(size):
         yield rows
 
 
 def _is_other(post: Document, target: Document) -> bool:
-    """Whether a post has another content than its target; an alias has another page's."""
+    """Return whether a post has another content than its target; False for aliases."""
     if target["kind"] != str(Kind.ITEM) or "alias_of" in target:
         return False
     return bool(target.get("content_hash") != post.get("content_hash"))
 
 
 def _visits_of(post: Document) -> list[tuple[Any, datetime]]:
-    """Ids and times of the visits of a post, and of the page behind a feed's post."""
+    """Return ids and times of the visits of a post, and of its page."""
     page = post.get("page") or {}
     visits = [(post["visit"], post["changed_at"])] if "visit" in post else []
     return [*visits, (page["visit"], page["at"])] if "visit" in page else visits

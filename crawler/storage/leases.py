@@ -1,9 +1,9 @@
-"""`leases`: the owners of work that only one process may do at a time, a document for each work.
+"""`leases`: one document per piece of work that only one process may do at a time.
 
-A lease ends by the server's time (`$$NOW`), so the clocks of the machines do not matter. Its holder
-renews it; where the holder's process has died on this machine, the next one takes over immediately,
-else once the lease has ended. Each new owner raises `number`: a process that finds another number
-than its own has lost the lease, and stops.
+A lease ends by the server's clock (`$$NOW`), so the clocks of the machines do not matter. Its
+holder renews it. If the holder's process on this machine is dead, the next process takes over
+immediately, otherwise when the lease has ended. Each new owner raises `number`: a process that
+finds a different number has lost the lease, and stops.
 
 The workers of a run that is shared through Redis hold its lease together, by the id of that Redis.
 """
@@ -29,17 +29,17 @@ from pymongo.errors import DuplicateKeyError, PyMongoError
 from crawler.config import Config
 from crawler.errors import Busy, LeaseLost
 from crawler.storage.client import Database, Document
-from crawler.storage.retry import Patience
+from crawler.storage.retry import MongoRetry
 from crawler.utils import tasks
 from crawler.utils.time import steady_seconds
 
 logger = logging.getLogger(__name__)
 CRAWL, CHECK = "crawl ", "duplicates check "
 REPLAN, REBUILD, PUSH = "replan", "duplicates rebuild", "feeds push"
-# The share of a lease's time after which it is renewed, so that two renewals may fail.
+# Share of a lease's time after which it is renewed; two renewals may fail.
 RENEW_SHARE = 0.3
 RELEASE_SECONDS = 3.0
-# Leases of holders that died on this machine are taken over one after the other.
+# Each attempt takes over from holders whose processes on this machine have ended.
 MAX_TRIES = 5
 PROC = Path("/proc")
 # Fields after the name in /proc/PID/stat: the state, and when the process was started.
@@ -53,8 +53,8 @@ IN_TIME: Document = {"$gt": ["$$this.until", "$$NOW"]}
 class Holder:
     """A process that holds a lease.
 
-    place, began: of the process: where its pid is valid, and when it was started
-    since, until: by the server's time
+    place, began: the scope in which the pid is valid, and the start time of the process
+    since, until: by the server's clock
     """
 
     id: str
@@ -71,19 +71,19 @@ class Holder:
 
     @property
     def has_died(self) -> bool:
-        """Whether its process is known to have ended; False for one on another machine."""
+        """Return whether its process is known to have ended; False on another machine."""
         return has_ended(self.place, self.pid, self.began)
 
 
 class Lease:
-    """The right of this process to do one piece of work.
+    """The right of this process to do a piece of work.
 
-    name:     of the work; `CRAWL` and the name of a spider for a run
-    seconds:  after which it ends if it is not renewed
-    number:   of this owner, 0 until it is taken; it only ever grows
+    name:     of the work; for a run `CRAWL` and the name of the spider
+    seconds:  time until the lease ends if it is not renewed
+    number:   of this owner, 0 until the lease is taken; it only grows
     """
 
-    def __init__(self, db: Database, name: str, seconds: float, patience: Patience) -> None:
+    def __init__(self, db: Database, name: str, seconds: float, patience: MongoRetry) -> None:
         self.name, self.number = name, 0
         self._leases, self._seconds, self._patience = db.leases, seconds, patience
         self._id = secrets.token_hex(8)
@@ -93,9 +93,9 @@ class Lease:
         self._keeping: asyncio.Task[None] | None = None
 
     async def take(self, busy: str, shared: str = "") -> None:
-        """Take the lease; raises Busy with `busy` and the holder.
+        """Take the lease; raise Busy with `busy` and the holder.
 
-        shared: id of the Redis through which workers share this work, empty where nobody does
+        shared: id of the Redis through which workers share this work; empty if not shared
         """
         dead: list[str] = []
         for _ in range(MAX_TRIES):
@@ -112,27 +112,27 @@ class Lease:
         raise Busy(_refusal(busy, holders, lease["shared"], shared))
 
     def keep(self, lost: Callable[[LeaseLost], None]) -> None:
-        """Renew the lease from now on; `lost` is called once another process has it."""
+        """Renew the lease from now on; call `lost` if another process took it."""
         self._keeping = asyncio.create_task(self._keep(lost))
 
     async def release(self) -> None:
-        """Give the lease back; harmless where it was lost, and where the server is unavailable."""
+        """Release the lease; harmless if it was lost or the server is unavailable."""
         if self._keeping is not None:
             await tasks.end(self._keeping)
         if self.number:
             own: Document = {"$pull": {"holders": {"id": self._id}}}
-            # A lease that cannot be given back ends on its own.
+            # A lease that cannot be released ends on its own.
             with suppress(PyMongoError, TimeoutError):
                 async with asyncio.timeout(RELEASE_SECONDS):
                     await self._leases.update_one({"_id": self.name}, own)
 
     @property
     def is_sure(self) -> bool:
-        """Whether the last renewal is so recent that no other process can have the lease."""
+        """Return whether the last renewal is recent enough that no other process has the lease."""
         return self._error is None and steady_seconds() <= self._sure_until
 
     async def still_holds(self, key: str = "") -> bool:
-        """Whether this process has the lease, and so all targets; renews it unless that is sure."""
+        """Return whether this process has the lease, and so all targets; renew if unsure."""
         while not self.is_sure and self._error is None:
             with suppress(LeaseLost):
                 await self._patience.read(self._renew)
@@ -147,8 +147,8 @@ class Lease:
                 lost(error)
                 return
             except PyMongoError as error:
-                # Nothing is written without a lease that is sure.
-                logger.debug("The lease of %s was not renewed: %s", self.name, error)
+                # The writer writes nothing while the lease is uncertain.
+                logger.debug("Lease of %s not renewed: %s", self.name, error)
 
     async def _renew(self) -> None:
         if self._error is not None:
@@ -164,13 +164,13 @@ class Lease:
         lease = await self._leases.find_one({"_id": self.name}) or {}
         by = "".join(f": {holder}" for holder in _holders(lease)[:1])
         self._error = LeaseLost(
-            f"{self.name}: this process was not heard of for {self._seconds:g} s, and another has "
-            f"taken over{by}. Nothing more is written"
+            f"{self.name}: this process did not renew its lease for {self._seconds:g} s, and "
+            f"another process has taken over{by}. It writes nothing more"
         )
         raise self._error
 
     async def _try_to_take(self, shared: str, dead: Sequence[str]) -> Document:
-        """The document after an attempt; dead: ids of holders that do not count."""
+        """Return the document after an attempt; dead: ids of holders to ignore."""
         others: Document = {"$not": {"$in": ["$$this.id", [self._id, *dead]]}}
         stored = {"$ifNull": ["$holders", []]}
         counted = {"$filter": {"input": stored, "cond": {"$and": [IN_TIME, others]}}}
@@ -189,7 +189,7 @@ class Lease:
             {"$set": {"holders": {"$cond": [is_ours, joined, "$holders"]}}},
         ]
         while True:
-            # Of two processes that insert the document at the same time, the later one repeats.
+            # If two processes insert the document concurrently, the later one tries again.
             with suppress(DuplicateKeyError):
                 lease = await self._leases.find_one_and_update(
                     {"_id": self.name}, stages, upsert=True, return_document=ReturnDocument.AFTER
@@ -208,8 +208,8 @@ class Lease:
 
 @asynccontextmanager
 async def held(db: Database, config: Config, name: str, busy: str) -> AsyncIterator[None]:
-    """Hold a lease for the length of a block; raises Busy, and LeaseLost where it was lost."""
-    lease = Lease(db, name, config.lease_seconds, Patience(0, _do_not_revive))
+    """Hold a lease during a block; raise Busy, and LeaseLost if it was lost."""
+    lease = Lease(db, name, config.lease_seconds, MongoRetry(0))
     task, lost = asyncio.current_task(), list[LeaseLost]()
     assert task is not None
 
@@ -229,8 +229,8 @@ async def held(db: Database, config: Config, name: str, busy: str) -> AsyncItera
         await lease.release()
 
 
-async def at_work(db: Database, names: str) -> dict[str, list[Holder]]:
-    """The current holders of leases by the name of the work; a shared run has several.
+async def active(db: Database, names: str) -> dict[str, list[Holder]]:
+    """Return the current holders of leases by name; a shared run has several.
 
     names: prefix of the names
     """
@@ -247,19 +247,19 @@ async def at_work(db: Database, names: str) -> dict[str, list[Holder]]:
 
 
 async def refuse_second(db: Database, name: str, busy: str, *, shares: bool) -> None:
-    """Raise Busy where a work cannot be started now; takes no lease.
+    """Raise Busy if a work cannot be started now; take no lease.
 
-    shares: workers may share the work, so that a shared lease is no reason to refuse
+    shares: workers may share the work, so a shared lease does not refuse it
     """
     lease = await db.leases.find_one({"_id": name}) or {}
     if shares and lease.get("shared"):
         return
-    if holders := (await at_work(db, name)).get(name):
+    if holders := (await active(db, name)).get(name):
         raise Busy(_refusal(busy, holders, lease["shared"], "shares" if shares else ""))
 
 
 def this_process() -> Document:
-    """Return what identifies this process, as documents name their owners."""
+    """Return the fields that identify this process as an owner in documents."""
     pid = os.getpid()
     return {
         "host": socket.gethostname(), "pid": pid, "place": _place(), "began": _state(pid)[1],
@@ -271,7 +271,7 @@ def has_ended(place: str, pid: int, began: str) -> bool:
     if place != _place():
         return False
     if began:
-        # The pid alone does not identify the process: the system uses numbers again.
+        # The pid alone does not identify the process: the system reuses pids.
         state, started = _state(pid)
         return started != began or state in ENDED
     try:
@@ -284,7 +284,7 @@ def has_ended(place: str, pid: int, began: str) -> bool:
 
 
 def _place() -> str:
-    """The system since its start and its numbers of processes: a pid is valid only there."""
+    """Return the boot and pid namespace of this process, in which its pid is valid."""
     try:
         booted = (PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{booted} {(PROC / 'self/ns/pid').readlink()}"
@@ -293,7 +293,7 @@ def _place() -> str:
 
 
 def _state(pid: int) -> tuple[str, str]:
-    """State and start of a process; both empty where it has ended or /proc does not show it."""
+    """Return state and start time of a process; both empty if /proc does not show it."""
     try:
         stat = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -315,7 +315,3 @@ def _refusal(busy: str, holders: Sequence[Holder], theirs: str, ours: str) -> st
 def _holders(lease: Document) -> list[Holder]:
     names = Holder.__slots__
     return [Holder(**{name: row[name] for name in names}) for row in lease.get("holders", ())]
-
-
-async def _do_not_revive() -> None:
-    """Leave restarts of the server to the code inside the block of `held`."""

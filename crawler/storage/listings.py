@@ -1,7 +1,7 @@
-"""`listings`: the category map as edges: which list page shows which item under which category.
+"""`listings`: which list page shows which item in which category, one edge per document.
 
-An edge that a list page no longer shows is kept with `shown: false` until the run ends: an item
-that only moved to the next page of its list is not taken for removed in between.
+An edge that a list page no longer shows stays with `shown: false` until the run ends, so that an
+item that only moved to the next list page is not marked as unlisted.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from crawler.storage.targets import MAX_CATEGORIES, new_document
 BATCH = 1000
 # Change hints: dates in sitemaps, and digests of the entries of list pages.
 LASTMOD, LIST = "lastmod", "list"
-# Hints of a kind are trusted while this share of the latest visits that they caused found a change;
-# with fewer visits than MIN_JUDGED they are trusted anyway.
+# Hints of a kind are trusted while this share of the latest visits that they caused found a change,
+# and while there are fewer than MIN_JUDGED such visits.
 SAMPLE, MIN_JUDGED, MIN_SHARE = 100, 10, 0.2
 
 
 class Patterns:
-    """Numbers of targets by URL pattern, for the limits that a run's site definition sets."""
+    """Numbers of targets by URL pattern, for the limits of the site definition."""
 
     def __init__(self, db: Database, traps: Traps) -> None:
         self._db = db
@@ -42,8 +42,8 @@ class Patterns:
         self.traps.targets |= (site or {}).get("patterns", {})
 
     async def admitted(self, links: Sequence[Link], depth: int) -> list[Link]:
-        """The new links that may become targets."""
-        # Stored counts may be too high, as targets are deleted: a limit takes a new count.
+        """Return the new links that may become targets."""
+        # Stored counts may be too high, as targets are deleted, so count again at a limit.
         for pattern in self.traps.filled(links) - self._counted:
             self._counted.add(pattern)
             query = {"spider": self._spider, "pattern": pattern}
@@ -54,7 +54,7 @@ class Patterns:
         return self.traps.sifted(links, depth)
 
     async def added(self, links: Sequence[Link]) -> None:
-        """Count links that have become targets, and load what other processes have counted."""
+        """Count links that became targets, and load the counts of other processes."""
         new = Counter(link.pattern for link in links if link.pattern)
         if not new:
             return
@@ -66,7 +66,7 @@ class Patterns:
 
 
 async def record(db: Database, fetched: Fetched, due: datetime, patterns: Patterns) -> int:
-    """Update edges and targets to the links of a page; the number of targets discovered."""
+    """Update edges and targets to the links of a page; return the number of new targets."""
     target, wrapper = fetched.target, patterns.traps.wrapper
     discovered, left_out = 0, patterns.traps.left_out
     items: list[Link] = []
@@ -84,7 +84,7 @@ async def record(db: Database, fetched: Fetched, due: datetime, patterns: Patter
 async def _discover(
     db: Database, fetched: Fetched, links: Iterable[Link], due: datetime, patterns: Patterns
 ) -> tuple[list[Link], int]:
-    """The links that are targets now, with aliases resolved, and how many of them are new."""
+    """Add new links as targets; return all links that are targets, and the number of new ones."""
     spider, depth = fetched.target.spider, fetched.target.depth + 1
     by_url = {link.url: link for link in links}
     query: Document = {"spider": spider, "aliases": {"$in": list(by_url)}}
@@ -111,7 +111,7 @@ async def _discover(
 
 
 async def _record_lastmods(db: Database, spider: str, links: Iterable[Link], due: datetime) -> None:
-    """Store each link's `lastmod`; targets last visited before it are due, if it is trusted."""
+    """Store each link's `lastmod`; if it is trusted, make targets due that are older."""
     dated = [link for link in links if link.lastmod is not None]
     if not dated:
         return
@@ -170,7 +170,7 @@ async def _update_edges(db: Database, page: Target, links: list[Link], due: date
             UpdateMany(of_items | unlisted, {"$set": {"unlisted_at": None}}),
             UpdateMany(of_items | gone, {"$set": {"next_visit": due}}),
         ]
-        # Targets first: with its edge stored, a link is skipped by a repetition after a crash.
+        # Targets first: after a crash, the repetition skips links whose edge is stored.
         await db.targets.bulk_write([*listed_again, *categories], ordered=False)
         if categories:
             await db.posts.bulk_write(categories, ordered=False)
@@ -200,7 +200,7 @@ async def _update_edges(db: Database, page: Target, links: list[Link], due: date
 
 
 async def record_cards(db: Database, fetched: Fetched, due: datetime) -> None:
-    """Store the digests of a list's entries; items whose digest changed are due, if trusted."""
+    """Store the digests of a list's entries; if trusted, make items with a new digest due."""
     page = fetched.target
     cards = {
         f"{page.spider} {link.url} {page.url}": link.card
@@ -213,9 +213,9 @@ async def record_cards(db: Database, fetched: Fetched, due: datetime) -> None:
         items = [
             f"{page.spider} {edge['item']}" for edge in changed if edge.get("card") is not None
         ]
-        # Items first: with its card stored, an edge is skipped by a repetition after a crash.
+        # Items first: after a crash, the repetition skips edges whose digest is stored.
         if items and await _is_trusted(db, page.spider, LIST):
-            # Items that are due anyway, or were visited in this run, need no hint.
+            # Skips items that are due anyway or were visited in this run.
             query: Document = {
                 "_id": {"$in": items},
                 "next_visit": {"$gt": due},
@@ -233,7 +233,7 @@ async def record_cards(db: Database, fetched: Fetched, due: datetime) -> None:
 
 
 async def _is_trusted(db: Database, spider: str, hint: str) -> bool:
-    """Whether enough of the latest visits that hints of a kind caused found a change."""
+    """Return whether enough of the latest visits caused by these hints found a change."""
     query = {"spider": spider, "hint": hint}
     cursor = db.visits.find(query, {"changed": 1}).sort("at", -1).limit(SAMPLE)
     changed = [row["changed"] async for row in cursor]
@@ -247,7 +247,7 @@ async def drop_all(db: Database, target: Target) -> None:
 
 
 async def settle(db: Database, spider: str, at: datetime) -> int:
-    """At the end of a run: delete hidden edges, and mark the items that no list shows any more.
+    """Delete hidden edges after a run, and mark the items that no list shows any more.
 
     Returns the number of items marked.
     """

@@ -1,10 +1,9 @@
-"""`plans`: one document a replan; how a new plan takes effect as a whole; what plans look like.
+"""`plans`: one document per replan; its activation as a whole; queries about plans.
 
-A plan goes through states. `writing`: its part for each target is staged in a collection of its
-own that nothing reads, and a crash leaves the old plan untouched. One write turns it to `adopting`:
-from here on it is in effect, and after a crash the next process carries it on to the targets.
-`adopted`: the targets have all of it, the staged copy is gone. `undone`: it was interrupted while
-it was being written.
+A plan has a state. `writing`: its part for each target is staged in a separate collection that
+nothing reads; a crash leaves the old plan unchanged. `adopting`: a single write activated the plan;
+after a crash, the next process resumes copying it to the targets. `adopted`: all targets have it,
+and the staged collection is deleted. `undone`: it was discarded before it was active.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from crawler.storage.targets import to_plan
 
 WRITING, ADOPTING, ADOPTED, UNDONE = "writing", "adopting", "adopted", "undone"
 IN_EFFECT = {"$in": [ADOPTING, ADOPTED]}
-Moved = tuple[str, Document, datetime]
+TargetPlan = tuple[str, Document, datetime]
 STAGED = "staged_"
 BATCH = 2000
-# Writes of batches at a time.
+# Maximum number of concurrent batch writes.
 MAX_WRITES = 2
-# What will be due this soon may be visited while a plan is being carried to the targets.
+# Targets due within this time may be visited while a plan is copied to the targets.
 MARGIN = timedelta(hours=1)
 WEEK_DAYS = 7
 # The group of targets in a sampling phase, in `groups`.
@@ -42,36 +41,50 @@ RAW: CodecOptions[Any] = CodecOptions(document_class=RawBSONDocument, tz_aware=T
 
 
 async def adopt(
-    db: Database, plan: Document, moved: Iterable[Sequence[Moved]], longest: timedelta
+    db: Database, plan: Document, moved: Iterable[Sequence[TargetPlan]], longest: timedelta
 ) -> int:
-    """Put a new plan into effect, all of it or nothing; the number of targets that it moves.
+    """Activate a new plan as a whole or not at all; return the number of targets it changes.
 
-    plan:    the document of the replan: `at` (when the targets were read), `spiders`, and what
-             else is to be known of it
-    moved:   batches of (`_id` of a target, its `plan`, its next visit); only those that change
-    longest: no next visit is later than this after `at`
+    plan:    the document of the replan: `at` (when the targets were read), `spiders`, and details
+    moved:   batches of (`_id` of a target, its `plan`, its next visit), only changed ones
+    longest: maximum time from `at` to a next visit
 
-    Raises StorageError if another replan of these spiders has begun meanwhile.
+    Raises StorageError if another replan of these spiders has started meanwhile.
     """
     plan = {"_id": ObjectId()} | plan | {"state": WRITING}
     await recover(db, plan["at"], plan["spiders"])
     await db.plans.insert_one(plan)
     try:
-        count = await _stage(db, plan, moved, plan["at"] + longest)
+        staged, until, count = _staged(db, plan), plan["at"] + longest, 0
+        async with _ConcurrentWrites() as writes:
+            for batch in moved:
+                rows = [
+                    {
+                        "_id": key,
+                        "set": {
+                            "plan": {"plan": plan["_id"], **part},
+                            "next_visit": min(when, until),
+                        },
+                    }
+                    for key, part, when in batch
+                ]
+                if rows:
+                    await writes.begin(staged.insert_many(rows, ordered=False))
+                count += len(rows)
     except BaseException:
         await _undo(db, plan)
         raise
     if not await _change_state(db, plan, WRITING, ADOPTING, {"moved": count}):
         await _staged(db, plan).drop()
-        raise StorageError("another replan has begun meanwhile; nothing was changed")
+        raise StorageError("another replan has started meanwhile: this one changed nothing")
     await _carry_on(db, plan, plan["at"])
     return count
 
 
 async def finish(db: Database, now: datetime, spiders: Sequence[str] | None = None) -> int:
-    """Carry plans that are in effect on to all their targets, if a crash cut that off.
+    """Copy active plans to their remaining targets after a crash; return the number of plans.
 
-    May be done by several at a time, and while the replan itself is at it.
+    Several processes may do this concurrently, even with the replan itself.
     """
     unfinished = await _in_state(db, ADOPTING, spiders)
     for plan in unfinished:
@@ -80,15 +93,15 @@ async def finish(db: Database, now: datetime, spiders: Sequence[str] | None = No
 
 
 async def recover(db: Database, now: datetime, spiders: Sequence[str] | None = None) -> int:
-    """Before a replan: finish what is in effect, undo what was only begun; how many were undone.
+    """Finish active plans, discard unfinished ones; return the number of discarded plans.
 
-    A replan of these spiders that is still running will find that it was undone.
+    A replan of these spiders that is still running will fail, as its plan was discarded.
     """
     await finish(db, now, spiders)
     begun = await _in_state(db, WRITING, spiders)
     for plan in begun:
         await _undo(db, plan)
-    # Staged copies that a crash left when their plan was done with.
+    # A crash may leave staged collections of plans that are adopted or discarded.
     needed = await db.plans.distinct("_id", {"state": {"$in": [WRITING, ADOPTING]}})
     staged = await db.list_collection_names(filter={"name": {"$regex": f"^{STAGED}"}})
     for name in set(staged) - {f"{STAGED}{key}" for key in needed}:
@@ -97,42 +110,22 @@ async def recover(db: Database, now: datetime, spiders: Sequence[str] | None = N
 
 
 async def latest(db: Database, spider: str, now: datetime) -> Document | None:
-    """The plan that is in effect for a spider; None before the first.
+    """Return the active plan of a spider; None before the first.
 
-    A plan from the future was made while a clock was wrong.
+    Plans from the future, made with a wrong clock, are skipped.
     """
     query: Document = {"spiders": spider, "state": IN_EFFECT, "at": {"$lte": now}}
     return await db.plans.find_one(query, sort=[("at", DESCENDING)])
 
 
-async def _stage(
-    db: Database, plan: Document, moved: Iterable[Sequence[Moved]], until: datetime
-) -> int:
-    """Write down the plan of each target where nothing reads it; how many there are."""
-    staged, count = _staged(db, plan), 0
-    async with _ConcurrentWrites() as writes:
-        for batch in moved:
-            rows = [
-                {
-                    "_id": key,
-                    "set": {"plan": {"plan": plan["_id"], **part}, "next_visit": min(when, until)},
-                }
-                for key, part, when in batch
-            ]
-            if rows:
-                await writes.begin(staged.insert_many(rows, ordered=False))
-            count += len(rows)
-    return count
-
-
 async def _undo(db: Database, plan: Document) -> None:
-    """A plan that never came into effect: its staged copy goes."""
+    """Discard a plan that was never active, with its staged collection."""
     if await _change_state(db, plan, WRITING, UNDONE, {}):
         await _staged(db, plan).drop()
 
 
 async def _carry_on(db: Database, plan: Document, now: datetime) -> None:
-    """Bring a plan that is in effect to its targets; harmless when done twice."""
+    """Copy an active plan to its targets; safe to repeat."""
     try:
         async with _ConcurrentWrites() as writes:
             staged = _staged(db, plan).with_options(codec_options=RAW)
@@ -140,7 +133,7 @@ async def _carry_on(db: Database, plan: Document, now: datetime) -> None:
             while rows := await cursor.to_list(BATCH):
                 await writes.begin(_apply(db, plan, rows, now))
     except OperationFailure:
-        # Somebody else was faster, and the staged copy is gone.
+        # Another process was faster and has dropped the staged collection.
         if await db.plans.find_one({"_id": plan["_id"], "state": ADOPTING}):
             raise
         return
@@ -149,47 +142,48 @@ async def _carry_on(db: Database, plan: Document, now: datetime) -> None:
 
 
 async def _apply(db: Database, plan: Document, rows: list[RawBSONDocument], now: datetime) -> None:
-    """Each target gets its plan, and its next visit unless it goes its own way now.
+    """Update some targets with their plans, and their next visits if those may change.
 
-    The plain update is the fast one; where a crawl may be running the server decides.
+    Most targets get a plain update, which is fast. If a crawl may visit a target now, an update
+    with conditions lets the server decide.
     """
-    # Targets that a crawl may visit in this moment, or that a plan must not move at all.
-    own_way: list[Document] = [
+    # Targets that a crawl may be visiting, or whose next visit the plan must not change.
+    busy_conditions: list[Document] = [
         {"visited_at": {"$not": {"$lte": plan["at"]}}},
         {"next_visit": {"$lte": now + MARGIN}},
         {"consecutive_errors": {"$gt": 0}},
         {"consecutive_gone": {"$gt": 0}},
         {"hinted": True},
     ]
-    query = {"_id": {"$in": [row["_id"] for row in rows]}, "$or": own_way}
+    query = {"_id": {"$in": [row["_id"] for row in rows]}, "$or": busy_conditions}
     busy = {target["_id"] async for target in db.targets.find(query, {"_id": 1})}
     updates = [
-        {"q": {"_id": row["_id"]}, "u": _careful(plan, row["set"])}
+        {"q": {"_id": row["_id"]}, "u": _conditional_update(plan, row["set"])}
         if row["_id"] in busy
         else {"q": {"_id": row["_id"]}, "u": {"$set": row["set"]}}
         for row in rows
     ]
-    # What is staged was made here; validating each target again takes a tenth of the time.
+    # Staged plans need no validation, which would take a tenth of the time.
     done = await db.command(
         "update",
         "targets",
         updates=updates,
         ordered=False,
         bypassDocumentValidation=True,
-        # In the journal with the change of state that follows.
+        # The journaled state change that follows makes these writes durable too.
         writeConcern=UNHURRIED.document,
     )
     if problems := done.get("writeErrors"):
-        raise StorageError(f"a plan cannot be stored: {problems[0]['errmsg']}")
+        raise StorageError(f"plan not stored: {problems[0]['errmsg']}")
 
 
-def _careful(plan: Document, part: RawBSONDocument) -> list[Document]:
-    """An update that leaves the next visit as it is where something newer has set it.
+def _conditional_update(plan: Document, part: RawBSONDocument) -> list[Document]:
+    """Return an update that keeps the next visit if something newer has set it.
 
-    That is a visit since the targets were read, the repetition after an error, a first visit
-    still to come, or a sitemap's hint.
+    Such as a visit since the targets were read, a retry after an error, a pending first visit, or a
+    change hint.
     """
-    own_way = {
+    has_newer_visit = {
         "$or": [
             {"$gt": ["$visited_at", plan["at"]]},
             {"$lte": ["$visited_at", None]},
@@ -198,12 +192,12 @@ def _careful(plan: Document, part: RawBSONDocument) -> list[Document]:
             {"$eq": ["$hinted", True]},
         ]
     }
-    when = {"$cond": [own_way, "$next_visit", part["next_visit"]]}
+    when = {"$cond": [has_newer_visit, "$next_visit", part["next_visit"]]}
     return [{"$set": {"plan": {"$literal": part["plan"]}, "next_visit": when}}]
 
 
 async def _change_state(db: Database, plan: Document, old: str, new: str, more: Document) -> bool:
-    """From one state to the next; False if somebody else has done so."""
+    """Change the state of a plan; return False if another process already did."""
     query = {"_id": plan["_id"], "state": old}
     return (await db.plans.update_one(query, {"$set": {"state": new} | more})).matched_count == 1
 
@@ -220,7 +214,7 @@ def _staged(db: Database, plan: Document) -> AsyncCollection[Document]:
 
 
 class _ConcurrentWrites:
-    """A few writes at a time: the server works while the next batch is being made."""
+    """A few concurrent writes: the server works while the next batch is built."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Future[Any]] = set()
@@ -229,7 +223,7 @@ class _ConcurrentWrites:
         return self
 
     async def begin(self, write: Any) -> None:
-        """Start a write as soon as there is room for it."""
+        """Start a write as soon as fewer than MAX_WRITES are running."""
         while len(self._running) >= MAX_WRITES:
             await self._wait_for_one()
         self._running.add(asyncio.ensure_future(write))
@@ -246,16 +240,16 @@ class _ConcurrentWrites:
 
 
 async def plans_of(db: Database, ids: Sequence[str]) -> dict[str, Document]:
-    """Plans by their ids as text; those that are not kept any more are left out."""
+    """Return plans by their ids as text, except those that were deleted."""
     keys = [ObjectId(text) if ObjectId.is_valid(text) else text for text in ids]
     return {str(plan["_id"]): plan async for plan in db.plans.find({"_id": {"$in": keys}})}
 
 
 async def groups(db: Database, spiders: Sequence[str] | None = None) -> list[Document]:
-    """Per group: targets, requests a day, mean expected freshness and age, bounds of its rate.
+    """Return targets, requests a day, mean expectations and bounds for each frequency class.
 
-    Of feeds instead: posts missed in a week, and mean delay in hours. The group of those
-    without a plan is None, of those in a learning phase LEARNING.
+    For feeds: missed posts a week, and mean delay in hours. The class of targets without a plan is
+    None, of targets in a sampling phase LEARNING.
     """
     learns = {"$gt": ["$plan.until", None]}
     pipeline: list[Document] = [
@@ -279,7 +273,7 @@ async def groups(db: Database, spiders: Sequence[str] | None = None) -> list[Doc
 
 
 async def slots(db: Database, spiders: Sequence[str] | None = None) -> list[Document]:
-    """How many targets have each slot: rows of `spider`, `weeks`, `slot`, `targets`."""
+    """Return the number of targets in each slot: rows of `spider`, `weeks`, `slot`, `targets`."""
     pipeline: list[Document] = [
         {"$match": to_plan(spiders) | {"plan.slots.0": {"$exists": True}}},
         {"$project": {"spider": 1, "weeks": "$plan.weeks", "slot": "$plan.slots"}},
@@ -297,7 +291,7 @@ async def slots(db: Database, spiders: Sequence[str] | None = None) -> list[Docu
 
 
 async def even(db: Database, spiders: Sequence[str] | None = None) -> list[Document]:
-    """Targets that are visited at even intervals: rows of `spider`, `targets`, `per_week`."""
+    """Return targets with even intervals: rows of `spider`, `targets`, `per_week`."""
     pipeline: list[Document] = [
         {"$match": to_plan(spiders) | {"plan.every_hours": {"$gt": 0}}},
         {
@@ -315,7 +309,7 @@ async def even(db: Database, spiders: Sequence[str] | None = None) -> list[Docum
 async def planned(
     db: Database, spiders: Sequence[str] | None = None, limit: int = 0
 ) -> list[Document]:
-    """URL, group, windows, weeks and slots of planned targets, `limit` at most if it is not 0."""
+    """Return URL, group, windows, weeks and slots of planned targets; limit 0: of all."""
     query = to_plan(spiders) | {"plan": {"$exists": True}}
     names = ("group", "windows", "weeks", "slots", "every_hours", "visits_per_week")
     fields = {"_id": 0, "spider": 1, "url": 1} | {f"plan.{name}": 1 for name in names}
@@ -323,7 +317,7 @@ async def planned(
     return [{**target.pop("plan"), **target} async for target in cursor]
 
 
-async def left_over(db: Database, spider: str) -> int:
-    """How many targets the last run of a spider left waiting, as a cap was reached."""
+async def count_over_cap(db: Database, spider: str) -> int:
+    """Return the number of targets that the last run left waiting because of a cap."""
     last = await runs.last_ended(db, spider) or {}
     return int((last.get("counts") or {}).get("over_cap", 0))

@@ -1,4 +1,4 @@
-"""`posts`: the collected items as they are now, one document each; `versions`: as they were."""
+"""`posts`: the current content of items, one document each; `versions`: earlier contents."""
 
 from __future__ import annotations
 
@@ -19,30 +19,29 @@ from crawler.storage.search import with_words
 
 # A sitemap may have 50,000 entries; a document has to stay below 16 MB.
 MAX_LINKS = 20_000
-# Posts that show whether a selector finds something.
+# Number of newest posts to count fields in.
 SAMPLE = 100
-# Where the main text is; all other fields have their name below `fields`.
+# Stored as `text`; all other fields are below `fields`.
 MAIN_TEXT = "main_text"
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
-    """Posts for which a field was read, and how many of them have it."""
+class FieldCoverage:
+    """Numbers of posts for which a field was read, and in which it was found."""
 
     read: int = 0
     found: int = 0
 
     @property
     def share(self) -> float:
-        """Share of the posts that have the field; 0 where none was read."""
+        """Return the share of posts that have the field; 0 without posts."""
         return self.found / self.read if self.read else 0.0
 
 
 async def store_versions(db: Database, rows: Sequence[Document]) -> None:
-    """Insert versions that are new; safe to repeat.
+    """Insert new versions; safe to repeat.
 
-    A version that an earlier attempt at the same visit left becomes this attempt's: the log has
-    only this one.
+    A version of an earlier attempt at the same visit is overwritten: the log has only this attempt.
     """
     if not rows:
         return
@@ -60,7 +59,7 @@ async def store_versions(db: Database, rows: Sequence[Document]) -> None:
 
 
 def row_of(visit: Visit) -> Document:
-    """The version that a visit brought."""
+    """Return the version that a visit brought."""
     fetched, target = visit.fetched, visit.fetched.target
     return {
         "_id": _key(target.spider, target.url, fetched.content_hash),
@@ -76,26 +75,26 @@ def row_of(visit: Visit) -> Document:
 
 
 def content_of(fetched: Fetched) -> Document:
-    """What a version holds: fields and main text of an item, the wanted URLs of a list page."""
+    """Return the content of a version: fields and main text of an item, or links of a list page."""
     if fetched.content is not None:
         return fetched.content
     return {"links": [link.url for link in (fetched.links or ())[:MAX_LINKS]]}
 
 
 async def content(db: Database, target: Target) -> Document | None:
-    """The content that a target had at its last visit; None if it was pruned."""
+    """Return the content of a target at its last visit; None if it was pruned."""
     key = _key(target.spider, target.url, target.content_hash)
     version = await db.versions.find_one({"_id": key}, {"content": 1})
     return version["content"] if version else None
 
 
 async def of_target(db: Database, spider: str, url: str) -> list[Document]:
-    """All versions of a target, oldest first."""
+    """Return all versions of a target, oldest first."""
     return await db.versions.find({"target": url, "spider": spider}).sort("at").to_list(None)
 
 
 def as_lines(content: Document) -> list[str]:
-    """A content as lines of text, for sizes of differences and for showing them."""
+    """Return a content as lines of text, to compare or print."""
     lines: list[str] = []
     for name, value in content.items():
         lines += _field_lines(name, value)
@@ -116,12 +115,12 @@ def _key(spider: str, url: str, content_hash: str | None) -> str:
 
 
 def with_words_and_verdict(update: Document, post: Document, verdict: Verdict | None) -> Document:
-    """An update with the words of the post as it then is, and with its verdict."""
+    """Add to an update the search words of the updated post, and its verdict."""
     return merged(with_words(update, post), verdict)
 
 
 def with_field_names(update: Document, fetched: Fetched) -> Document:
-    """An update with the names of the fields to compare, and of those that hold HTML, if any."""
+    """Add to an update the names of fields to compare, and of fields with HTML, if any."""
     names = {"compare": fetched.compared, "markup": fetched.markup or None}
     for name, fields in names.items():
         update = with_field(update, name, None if fields is None else list(fields))
@@ -129,19 +128,19 @@ def with_field_names(update: Document, fetched: Fetched) -> Document:
 
 
 def with_field(update: Document, name: str, value: Any) -> Document:
-    """An update with a field that has this value, or is left out where it is None."""
+    """Add to an update a field with this value, or remove the field if it is None."""
     operator, value = ("$unset", "") if value is None else ("$set", value)
     return update | {operator: update.get(operator, {}) | {name: value}}
 
 
 async def store(db: Database, items: list[Visit], verdicts: Verdicts) -> None:
-    """Make the items' documents hold what was fetched, under the categories of this moment."""
+    """Store the fetched contents of items, with their current categories."""
     if not items:
         return
     query = {"_id": {"$in": [item.fetched.target.key for item in items]}}
     cursor = db.targets.find(query, {"categories": 1})
     categories = {target["_id"]: target["categories"] async for target in cursor}
-    # What feeds have of the posts whose pages were fetched; it is searched too.
+    # The feeds' texts of posts whose pages were fetched: search words include them.
     of_feeds = [item.fetched.target.post for item in items if item.fetched.target.post]
     stored: dict[str, Document] = {}
     if of_feeds:
@@ -157,7 +156,7 @@ async def store(db: Database, items: list[Visit], verdicts: Verdicts) -> None:
 
 
 def _page_of_post(visit: Visit, stored: dict[str, Document], verdicts: Verdicts) -> UpdateOne:
-    """The text of a feed's post is that of its page; what the feed said of it stays."""
+    """Return the update of a feed's post with the text of its page; feed fields stay."""
     fetched = visit.fetched
     content = fetched.content or {}
     page = {"url": fetched.target.url, "at": fetched.at, "content_hash": fetched.content_hash}
@@ -195,10 +194,12 @@ def _update_of(visit: Visit, categories: list[str], verdicts: Verdicts) -> Updat
     return UpdateOne(query, update, upsert=True)
 
 
-async def filled(db: Database, spider: str, scheme: str, names: Sequence[str]) -> dict[str, Filled]:
-    """How many of a spider's newest posts have each of some fields.
+async def field_coverage(
+    db: Database, spider: str, scheme: str, names: Sequence[str]
+) -> dict[str, FieldCoverage]:
+    """Count how many of a spider's newest posts have each of some fields.
 
-    scheme: digest of the site definition; posts that another one has read are left out
+    scheme: selector digest of the site definition; posts read with another one are skipped
     """
     places = {name: "text" if name == MAIN_TEXT else f"fields.{name}" for name in names}
     newest = db.posts.find({"spider": spider}, dict.fromkeys(places.values(), 1))
@@ -211,5 +212,7 @@ async def filled(db: Database, spider: str, scheme: str, names: Sequence[str]) -
         held = [row if name == MAIN_TEXT else row.get("fields") or {} for row in current]
         key = "text" if name == MAIN_TEXT else name
         values = [fields[key] for fields in held if key in fields]
-        counts[name] = Filled(len(values), sum(value not in (None, [], "") for value in values))
+        counts[name] = FieldCoverage(
+            len(values), sum(value not in (None, [], "") for value in values)
+        )
     return counts

@@ -1,7 +1,7 @@
-"""Visits that were interrupted: they are fenced off, and what they left is removed.
+"""Recovery from interrupted visits: fence them off, and remove what they stored.
 
-Versions and posts are stored before the target that acknowledges their visit. Where a process ended
-in between, or came too late, the log, the versions and the targets must show other fetches only.
+Versions and posts are stored before the target that acknowledges their visit. If a process ends in
+between, or is too late, the log, versions and targets must show only the other fetches.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ DAY = timedelta(days=1)
 
 
 async def take_over(db: Database, keys: Sequence[str]) -> None:
-    """Keep the processes that had these targets before from storing what they find.
+    """Prevent the processes that had these targets from storing their visits.
 
-    They may have stored a part of it, so the next visits store all that they find.
+    They may have stored a part of it, so the next visits store all content again.
     """
     query: Document = {"_id": {"$in": list(keys)}}
     update: Document = {"$inc": {"fence": 1}, "$set": {"again": True}}
     await db.targets.update_many(query, update)
-    # A feed's next visit writes only those of its posts that it finds to be other.
+    # A feed's next visit writes only changed posts, so all posts get the new fence here.
     feeds = db.targets.find(query | {"kind": str(Kind.FEED)}, ("spider", "url", "fence"))
     async for feed in feeds:
         raised: Document = {"$max": {"fence": feed["fence"]}}
@@ -41,7 +41,7 @@ async def take_over(db: Database, keys: Sequence[str]) -> None:
 
 
 async def drop(db: Database, batch: Sequence[Visit]) -> None:
-    """Remove the versions of visits that were not acknowledged; the next visit stores the rest."""
+    """Remove the versions of unacknowledged visits; the next visits store their content again."""
     keys = [visit.fetched.target.key for visit in batch]
     done = set(await db.targets.distinct("visit", {"_id": {"$in": keys}}))
     batch = [visit for visit in batch if visit.id not in done]
@@ -58,12 +58,12 @@ async def drop(db: Database, batch: Sequence[Visit]) -> None:
 async def undo(
     db: Database, registry: Registry | None, spider: str, since: datetime, now: datetime
 ) -> None:
-    """Remove what a spider's visits since a time left that the log does not have.
+    """Remove what a spider's visits since a time stored that is not in the log.
 
-    since: all visits from then on are in the log, which was repaired before, and none is under way
+    since: the log was repaired since this time, and no visit is in progress
 
-    Posts that were stored before keep what they have until the next visit of their page or feed,
-    which stores all that it finds.
+    Older posts keep their content until the next visit of their page or feed, which stores all
+    content again.
     """
     of_visits: Document = {"spider": spider, "visit": {"$exists": True}}
     query = of_visits | {"at": {"$gte": since}}
@@ -101,7 +101,7 @@ async def undo(
 
 
 async def without_visit(db: Database, rows: Sequence[Document]) -> list[Document]:
-    """Those of some documents whose visit the log does not have."""
+    """Return the documents whose visit is not in the log."""
     visits = {row["visit"] for row in rows if "visit" in row}
     if not visits:
         return []
@@ -110,6 +110,6 @@ async def without_visit(db: Database, rows: Sequence[Document]) -> list[Document
 
 
 async def logged_since(db: Database, spider: str) -> datetime:
-    """The time from which on all visits of a spider are in the log: others are sums of days."""
+    """Return the time since which the log has all visits; earlier ones are aggregated."""
     last = await db.days.find_one({"spider": spider}, {"day": 1}, sort=[("day", -1)])
     return last["day"] + DAY if last else targets.EPOCH

@@ -1,6 +1,6 @@
-"""Redis or Valkey: connections, errors for users, calls that are repeated, and the server's state.
+"""Redis or Valkey: connections, user-facing errors, retries, and the server's state.
 
-Only runs that several workers share, and band claims, need such a server.
+Only runs that several workers share, and band reservations, need such a server.
 """
 
 from __future__ import annotations
@@ -38,47 +38,53 @@ from crawler.errors import BandsLost, ConfigError, StorageError, Unreachable
 from crawler.storage.retry import Outage, Retrying
 
 logger = logging.getLogger(__name__)
-# Between two attempts: ever longer pauses, from the driver's first up to this one.
-DRIVER_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.05, 2.0
-# Until all others have noticed that the server is back, and said what they hold.
-GRACE_SECONDS = LONGEST_PAUSE_SECONDS + 1.0
+# Pauses between two attempts grow from the first to the second value.
+DRIVER_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.05, 2.0
+# Time until all workers have reconnected and reported their leased entries.
+GRACE_SECONDS = MAX_PAUSE_SECONDS + 1.0
 EXAMPLE = "such as redis://localhost:6379/0 or unix:///run/redis/redis.sock"
 LOST = "LOST"
-# What a server answers to every write while its memory is full, or it cannot save to its disk; what
-# a script met, or a command of several, is part of a longer text.
+# Replies to every write while the server's memory is full, or it cannot save to its disk. Errors in
+# a script or transaction are part of a longer text.
 TAKES_NO_WRITES = re.compile(r"OOM command not allowed|MISCONF |No space left on device")
-AWAY = (ConnectionFailure, NoAnswer, BusyLoadingError, ReadOnlyError, OutOfMemoryError)
+UNAVAILABLE_ERRORS = (
+    ConnectionFailure,
+    NoAnswer,
+    BusyLoadingError,
+    ReadOnlyError,
+    OutOfMemoryError,
+)
 PINGS = 5
-# Written and read within a script, as claims and leases are; it goes by itself.
+# Writes and reads a key as the scripts of claims and leases do; the key expires.
 SCRIPT = "redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) return redis.call('GET', KEYS[1])"
 SCRIPT_KEY_MS = 10_000
 
 
 async def open_redis(url: str, timeout_seconds: float = 5.0, retry_seconds: float = 30.0) -> Redis:
-    """A client of a server that has answered within `timeout_seconds`.
+    """Open a client of a server that answers within `timeout_seconds`.
 
-    Later it tries again for about `retry_seconds` when the server goes away, so what is asked of it
-    has to be safe to repeat. Raises ConfigError for a bad URL and Unreachable without an answer.
+    During later outages it retries for about `retry_seconds`, so all calls must be safe to repeat.
+    Raises ConfigError for an invalid URL and Unreachable without an answer.
     """
     try:
         _check_url(url)
         client = Redis.from_url(
             url,
-            protocol=2,  # all that is needed, and spoken by every server
+            protocol=2,  # sufficient, and supported by every server
             socket_timeout=timeout_seconds,
             socket_connect_timeout=timeout_seconds,
             client_name="freshet",
-            # Names that are no UTF-8, which others may have written, can be read and deleted.
+            # Allows reading and deleting keys of other programs that are not UTF-8.
             encoding_errors="surrogateescape",
             retry=Retry(NoBackoff(), 0),
         )
         pool = client.connection_pool
-        pool.connection_class(**pool.connection_kwargs)  # complains of an unknown option
+        pool.connection_class(**pool.connection_kwargs)  # raises TypeError for an unknown option
     except ValueError as error:
         raise ConfigError(f"REDIS_URL: {error} ({EXAMPLE})") from None
     except TypeError as error:
         option = str(error).rpartition(" ")[2]
-        raise ConfigError(f"REDIS_URL: no such option: {option}") from None
+        raise ConfigError(f"REDIS_URL: unknown option: {option}") from None
     try:
         with user_errors(client):
             await _wait_until_loaded(client, timeout_seconds)
@@ -86,15 +92,15 @@ async def open_redis(url: str, timeout_seconds: float = 5.0, retry_seconds: floa
     except BaseException:
         await client.aclose()
         raise
-    retries = int(retry_seconds / LONGEST_PAUSE_SECONDS)
-    pauses = ExponentialBackoff(LONGEST_PAUSE_SECONDS, DRIVER_PAUSE_SECONDS)
+    retries = int(retry_seconds / MAX_PAUSE_SECONDS)
+    pauses = ExponentialBackoff(MAX_PAUSE_SECONDS, DRIVER_PAUSE_SECONDS)
     client.set_retry(Retry(pauses, retries))
     return client
 
 
 @contextmanager
 def user_errors(client: Redis) -> Iterator[None]:
-    """Errors of the driver as Freshet's, with the server's address and without its password."""
+    """Turn errors of the driver into Freshet's, with the address but not the password."""
     where = f"Redis at {address(client)}"
     try:
         yield
@@ -102,7 +108,7 @@ def user_errors(client: Redis) -> Iterator[None]:
         seconds = client.connection_pool.connection_kwargs.get("socket_timeout")
         raise Unreachable(f"{where}: no answer in {seconds:g} s (REDIS_URL names it)") from None
     except ConnectionFailure as error:
-        # The answer to a password or to a database's number is in the cause.
+        # The cause has the reply to a wrong password or database number.
         if isinstance(error.__cause__, AuthenticationError | ResponseError):
             raise ConfigError(f"REDIS_URL: {where}: {_in_short(error)}") from None
         raise Unreachable(f"{where}: {_in_short(error)} (REDIS_URL names it)") from None
@@ -110,19 +116,21 @@ def user_errors(client: Redis) -> Iterator[None]:
         if is_unavailable(error):
             raise Unreachable(f"{where}: {_in_short(error)}") from None
         if str(error).startswith(LOST):
-            raise BandsLost(f"{where}: its claims are gone or made anew: start again") from None
+            raise BandsLost(
+                f"{where}: its claims were lost or rebuilt. Start the run again"
+            ) from None
         raise StorageError(f"{where}: {_in_short(error)}") from None
 
 
 def is_unavailable(error: RedisError) -> bool:
-    """Whether the server cannot do now what it could do later, such as while its memory is full."""
-    return isinstance(error, AWAY) or (
+    """Return whether the error is temporary, such as a full memory or a lost connection."""
+    return isinstance(error, UNAVAILABLE_ERRORS) or (
         isinstance(error, ResponseError) and TAKES_NO_WRITES.search(str(error)) is not None
     )
 
 
 def address(client: Redis) -> str:
-    """Where a client's server is, as it may be shown."""
+    """Return the address of a client's server for messages."""
     given = client.connection_pool.connection_kwargs
     if path := given.get("path"):
         return f"unix://{path}"
@@ -130,23 +138,23 @@ def address(client: Redis) -> str:
 
 
 def _check_url(url: str) -> None:
-    """Raise ValueError for what the driver would read as something else."""
+    """Raise ValueError for URLs that the driver would misread."""
     parts = urlsplit(url)
     if parts.scheme not in ("redis", "rediss", "unix"):
-        raise ValueError("does not begin with redis://, rediss:// or unix://")
+        raise ValueError("the URL must begin with redis://, rediss:// or unix://")
     if parts.scheme == "unix":
         if not parts.path:
-            raise ValueError("names no socket")
+            raise ValueError("the URL has no socket path")
         return
-    # Before anything of it is shown: it may be the rest of a password.
+    # Check this first: the messages below show parts that may belong to a password.
     if "@" in parts.path + parts.query + parts.fragment:
-        raise ValueError("/ ? # in a password are written %2F %3F %23")
+        raise ValueError("write / ? # in a password as %2F %3F %23")
     if (database := parts.path.strip("/")) and not database.isdecimal():
-        raise ValueError(f"{database!r} is no number of a database")
+        raise ValueError(f"invalid database number: {database!r}")
 
 
 async def _wait_until_loaded(client: Redis, timeout_seconds: float) -> None:
-    """Wait for a server that reads its data back; all else is known immediately."""
+    """Wait for a server that is loading its data."""
     try:
         async with asyncio.timeout(timeout_seconds):
             while True:
@@ -161,7 +169,7 @@ async def _wait_until_loaded(client: Redis, timeout_seconds: float) -> None:
 
 
 async def _check_keeps_keys(client: Redis) -> None:
-    """Raise ConfigError for a cache: it would drop bands, and copies would pass for originals."""
+    """Raise ConfigError for a cache, which would evict bands, so that copies pass as originals."""
     try:
         memory = await client.info("memory")
     except NoPermissionError:
@@ -169,13 +177,13 @@ async def _check_keeps_keys(client: Redis) -> None:
     policy = memory.get("maxmemory_policy", "")
     if memory.get("maxmemory") and policy.startswith("allkeys"):
         raise ConfigError(
-            f"REDIS_URL: Redis at {address(client)} drops keys when it is full (maxmemory-policy "
-            f"{policy}): give another server, or set noeviction"
+            f"REDIS_URL: Redis at {address(client)} evicts keys when it is full (maxmemory-policy "
+            f"{policy}). Use another server, or set noeviction"
         )
 
 
 def _in_short(error: Exception) -> str:
-    """A driver's message in one line, without the address that it may repeat."""
+    """Return a driver's message in one line, without the address that it may repeat."""
     text = " ".join(str(error).split())[:200].rstrip(".")
     if match := re.match(r"Error (-?\d+) connecting to \S+ (.*)", text):
         number, cause = int(match[1]), match[2]
@@ -185,15 +193,15 @@ def _in_short(error: Exception) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RedisServer:
-    """What a server reports of itself; None where it may not be asked.
+    """The properties that a server reports; None for those it may not report.
 
     product:       Redis or Valkey
-    policy:        what it does when its memory is full
-    memory_bytes:  the most it may use; 0: no limit
-    is_kept:       whether each write is appended to a file
-    is_failing:    whether the last attempt to write that file, or a snapshot, failed
+    policy:        its maxmemory-policy
+    memory_bytes:  its memory limit; 0: no limit
+    is_kept:       whether it appends each write to a file
+    is_failing:    whether the last write of that file, or of a snapshot, failed
     runs_scripts:  whether a script wrote and read a key
-    ahead_seconds: its clock less ours
+    ahead_seconds: its clock minus ours
     """
 
     product: str
@@ -208,32 +216,30 @@ class RedisServer:
 
 
 async def redis_server(url: str, timeout_seconds: float) -> RedisServer:
-    """Ask the server of a URL. Raises ConfigError and StorageError."""
+    """Read the properties of the server of a URL. Raises ConfigError and StorageError."""
     client = await open_redis(url, timeout_seconds, retry_seconds=0)
     try:
         with user_errors(client):
-            return await _server_of(client)
+            info: dict[str, Any] = {}
+            try:
+                for section in ("server", "memory", "persistence"):
+                    info |= await client.info(section)
+            except NoPermissionError:
+                info = {}
+            times = []
+            for _ in range(PINGS):
+                before, began = datetime.now(UTC), time.perf_counter()
+                seconds, micros = await client.time()
+                times.append(time.perf_counter() - began)
+            middle = before + timedelta(seconds=times[-1] / 2)
+            reported = datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=micros)
+            # Raises an error if the memory is full or scripts are not permitted.
+            value = uuid.uuid4().hex
+            reply: Any = await client.eval(
+                SCRIPT, 1, f"freshet:doctor:{value}", value, SCRIPT_KEY_MS
+            )
     finally:
         await client.aclose()
-
-
-async def _server_of(client: Redis) -> RedisServer:
-    info: dict[str, Any] = {}
-    try:
-        for section in ("server", "memory", "persistence"):
-            info |= await client.info(section)
-    except NoPermissionError:
-        info = {}
-    times = []
-    for _ in range(PINGS):
-        before, began = datetime.now(UTC), time.perf_counter()
-        seconds, micros = await client.time()
-        times.append(time.perf_counter() - began)
-    middle = before + timedelta(seconds=times[-1] / 2)
-    reported = datetime.fromtimestamp(seconds, UTC) + timedelta(microseconds=micros)
-    # A full server, or one that may not run scripts, raises an error of the driver.
-    value = uuid.uuid4().hex
-    reply: Any = await client.eval(SCRIPT, 1, f"freshet:doctor:{value}", value, SCRIPT_KEY_MS)
     text = info.get("valkey_version") or info.get("redis_version")
     writes = ("aof_last_write_status", "rdb_last_bgsave_status")
     return RedisServer(
@@ -249,11 +255,11 @@ async def _server_of(client: Redis) -> RedisServer:
     )
 
 
-class Steady(Retrying):
-    """Calls to Redis that are safe to repeat."""
+class RedisRetry(Retrying):
+    """Retries of calls to Redis that are safe to repeat."""
 
     errors = (RedisError,)
-    longest_pause_seconds = LONGEST_PAUSE_SECONDS
+    max_pause_seconds = MAX_PAUSE_SECONDS
 
     def __init__(self, client: Redis, seconds: float) -> None:
         super().__init__(seconds, Outage(logger, f"Redis at {address(client)}"))
@@ -261,12 +267,12 @@ class Steady(Retrying):
 
     @property
     def outages(self) -> int:
-        """How often it was unavailable so far."""
+        """Return the number of outages so far."""
         return self.outage.count
 
     @property
     def is_settled(self) -> bool:
-        """Whether the server has been there for long enough that all know it."""
+        """Return whether the server is available long enough for all workers to notice."""
         now = asyncio.get_running_loop().time()
         return not self.outage.is_on and now >= self.outage.ended_at + GRACE_SECONDS
 
@@ -274,7 +280,7 @@ class Steady(Retrying):
         if not (isinstance(error, RedisError) and is_unavailable(error)):
             raise error
         now = asyncio.get_running_loop().time()
-        # Also where this call ends with it: `is_settled` has to know.
+        # Also for a call that fails now, as `is_settled` depends on the outage.
         self.outage.lasts(now, " ".join(str(error).split())[:200], self.seconds)
         if now > began + self.seconds:
             with user_errors(self.client):
@@ -283,7 +289,7 @@ class Steady(Retrying):
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """The queue of one run: entries that wait, entries that are leased, workers alive."""
+    """The queue of a run: waiting entries, leased entries, and live workers."""
 
     spider: str
     waiting: int
@@ -292,7 +298,7 @@ class QueueState:
 
 
 async def queue_states(client: Redis, database: str) -> list[QueueState]:
-    """The queues of all shared runs, by spider."""
+    """Return the queues of all shared runs, by spider."""
     pattern = re.sub(r"([\\*?^\[\]-])", r"\\\1", f"{{freshet:{database}:") + "*}:pass"
     states = []
     with user_errors(client):

@@ -1,4 +1,4 @@
-"""What leaves the database: old versions and visits by prune, whole targets by forget."""
+"""Deletion: old versions and visits (prune), and whole targets (forget)."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from crawler.storage.dedup import boilerplate
 from crawler.storage.dedup.edits import release_posts
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.posts import content_of
-from crawler.storage.retry import Patience, in_batches
+from crawler.storage.retry import MongoRetry, in_batches
 from crawler.utils.text import count
 from crawler.utils.urls import item_key
 
 logger = logging.getLogger(__name__)
 MEGABYTE = 1024**2
-# What is left of a bound after versions were removed: else each visit would remove one.
+# Share of a limit to keep when removing versions; with 1, each visit would remove one.
 LEFT_OF_TARGET, LEFT_OF_SITE = 0.75, 0.9
-# New bytes of a site are written down in steps of this size: a crash forgets no more.
+# New bytes of a site are stored in steps of this size, so a crash loses at most one step.
 STEP_BYTES = 64 * MEGABYTE
 BATCH = 500
 SIZE: Document = {"$bsonSize": {"$ifNull": ["$content", {}]}}
 FIELDS: Document = {"spider": 1, "target": 1, "content_hash": 1, "bytes": SIZE}
-# Collections that know pages by their URLs, and the field that has it.
+# Collections with URLs of pages, and the field that has the URL.
 OF_A_URL = {
     "targets": "url",
     "visits": "target",
@@ -43,20 +43,20 @@ OF_A_URL = {
     "days": "target",
 }
 OF_A_SPIDER = (*OF_A_URL, "listings", "runs", "feeds", "pushes", "cells", "dead")
-# What `days` holds the sums of.
+# Fields of visits that `days` has the sums of.
 SUMMED = ("changed", "get_size", "update_size", "diff_size")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """What one look at a site's versions found: bytes that are kept, and versions that went."""
+class SiteSize:
+    """The bytes of a site's versions, and the number of versions removed."""
 
     bytes: int
     removed: int
 
 
 def measure(batch: Iterable[Visit]) -> None:
-    """Note with each visit how many bytes the versions have that it brought."""
+    """Store in each visit the size of its new versions in bytes."""
     for visit in batch:
         visit.version_bytes = 0
         if visit.collected is not None:
@@ -66,7 +66,7 @@ def measure(batch: Iterable[Visit]) -> None:
 
 
 async def recount(db: Database, spider: str, name: str) -> None:
-    """Set right what a target keeps, after versions of it were removed; a post has no number."""
+    """Correct a target's `kept_bytes` after versions were removed; posts have no such field."""
     kept = await _sum_bytes(db, {"spider": spider, "target": name})
     await db.targets.update_one(
         {"_id": f"{spider} {name}", "kind": {"$ne": str(Kind.FEED)}}, {"$set": {"kept_bytes": kept}}
@@ -80,18 +80,18 @@ async def _sum_bytes(db: Database, query: Document) -> int:
 
 
 class SizeLimits:
-    """The bounds of one site."""
+    """The size limits of a site and its targets."""
 
     def __init__(self, db: Database, spider: str, config: Config) -> None:
         self._db, self._spider = db, spider
         self._target_bytes = config.max_target_mb * MEGABYTE or math.inf
         self._site_bytes = config.max_site_mb * MEGABYTE or math.inf
-        # Of all processes and runs, as of the last question.
+        # Of all processes and runs, as of the last query.
         self._site_kept: int | None = None
         self._unwritten = 0
 
-    async def stored(self, batch: Sequence[Visit], patience: Patience) -> None:
-        """Bound what is kept, once a batch is stored; asks nothing while all is within bounds."""
+    async def stored(self, batch: Sequence[Visit], patience: MongoRetry) -> None:
+        """Apply the limits after a batch is stored; no query while all sizes are below them."""
         self._unwritten += sum(visit.version_bytes for visit in batch)
         for visit in batch:
             target = visit.fetched.target
@@ -106,7 +106,7 @@ class SizeLimits:
             await patience.ask(self.bound_site)
 
     async def note(self) -> None:
-        """Write down what this process has added, and learn what all have."""
+        """Store the bytes that this process added, and load those of all processes."""
         if self._site_kept is not None and not self._unwritten:
             return
         more = {"$inc": {"kept_bytes": self._unwritten}}
@@ -116,7 +116,7 @@ class SizeLimits:
         self._site_kept, self._unwritten = (site or {}).get("kept_bytes", 0), 0
 
     async def bound_targets(self, *, really: bool = True) -> int:
-        """Bound all targets, as after a setting was changed; how many versions go."""
+        """Apply the limit to all targets after a change of settings; return removed versions."""
         if self._target_bytes == math.inf:
             return 0
         query: Document = {"spider": self._spider, "kept_bytes": {"$gt": self._target_bytes}}
@@ -127,7 +127,7 @@ class SizeLimits:
         return removed
 
     async def _bound_target(self, key: str, is_feed: bool, *, really: bool = True) -> int:
-        """Remove the oldest versions of a target that has too many bytes; how many go."""
+        """Remove the oldest versions of a target that is too large; return their number."""
         current = await self._current_of(key, is_feed)
         names = [post.removeprefix(f"{self._spider} ") for post in current]
         rows = []
@@ -136,10 +136,10 @@ class SizeLimits:
             stages = [{"$match": query}, {"$project": FIELDS | {"at": 1}}]
             rows += await (await self._db.versions.aggregate(stages)).to_list(None)
         kept = sum(row["bytes"] for row in rows)
-        most = self._target_bytes * LEFT_OF_TARGET if kept > self._target_bytes else math.inf
+        limit_bytes = self._target_bytes * LEFT_OF_TARGET if kept > self._target_bytes else math.inf
         gone: list[str] = []
         for row in sorted(rows, key=lambda row: row["at"]):
-            if kept <= most:
+            if kept <= limit_bytes:
                 break
             if row["_id"] != current[f"{row['spider']} {row['target']}"]:
                 gone.append(row["_id"])
@@ -151,7 +151,7 @@ class SizeLimits:
         return len(gone)
 
     async def _current_of(self, key: str, is_feed: bool) -> dict[str, str]:
-        """The `_id` of the current version of a target, or of each post of a feed, by its key."""
+        """Return the `_id` of the current version of a target, or of each post of a feed."""
         fields = {"content_hash": 1}
         if not is_feed:
             target = await self._db.targets.find_one({"_id": key}, fields) or {}
@@ -160,10 +160,10 @@ class SizeLimits:
         posts = self._db.posts.find(of_feed, fields)
         return {post["_id"]: f"{post['_id']} {post['content_hash']}" async for post in posts}
 
-    async def bound_site(self, *, really: bool = True) -> Kept:
-        """Count the site's versions, and remove the oldest where they have too many bytes."""
+    async def bound_site(self, *, really: bool = True) -> SiteSize:
+        """Measure the site's versions, and remove the oldest if they are too large."""
         kept = await _sum_bytes(self._db, {"spider": self._spider})
-        result = Kept(kept, 0)
+        result = SiteSize(kept, 0)
         if kept > self._site_bytes:
             result = await self._remove_oldest(kept, really=really)
         if really:
@@ -173,8 +173,8 @@ class SizeLimits:
             self._log(result)
         return result
 
-    async def _remove_oldest(self, kept: int, *, really: bool) -> Kept:
-        most, removed = self._site_bytes * LEFT_OF_SITE, 0
+    async def _remove_oldest(self, kept: int, *, really: bool) -> SiteSize:
+        limit_bytes, removed = self._site_bytes * LEFT_OF_SITE, 0
         stages: list[Document] = [
             {"$match": {"spider": self._spider}},
             {"$sort": {"at": 1}},
@@ -184,26 +184,26 @@ class SizeLimits:
         async for row in await self._db.versions.aggregate(stages, batchSize=BATCH):
             batch.append(row)
             if len(batch) == BATCH:
-                kept, removed = await self._remove(batch, kept, removed, most, really=really)
+                kept, removed = await self._remove(batch, kept, removed, limit_bytes, really=really)
                 batch = []
-            if kept <= most:
+            if kept <= limit_bytes:
                 break
-        return Kept(*await self._remove(batch, kept, removed, most, really=really))
+        return SiteSize(*await self._remove(batch, kept, removed, limit_bytes, really=really))
 
     async def _remove(
-        self, rows: list[Document], kept: int, removed: int, most: float, *, really: bool
+        self, rows: list[Document], kept: int, removed: int, limit_bytes: float, *, really: bool
     ) -> tuple[int, int]:
-        """Remove some of these versions, in order, until `most` bytes are kept."""
+        """Remove some of these versions, in order, until `limit_bytes` are kept."""
         current, gone = await self._current(rows), []
         for row in rows:
-            if kept > most and row["_id"] not in current:
+            if kept > limit_bytes and row["_id"] not in current:
                 gone.append(row)
                 kept -= row["bytes"]
         if really and gone:
             await self._db.versions.delete_many({"_id": {"$in": [row["_id"] for row in gone]}})
             updates = []
             for row in gone:
-                # The `_id` of a post is no target's, so its versions change no sum.
+                # Versions of posts match no target here, as a post's `_id` is not a target's.
                 less: Document = {"$subtract": [{"$ifNull": ["$kept_bytes", 0]}, row["bytes"]]}
                 kept_bytes = [{"$set": {"kept_bytes": {"$max": [0, less]}}}]
                 updates.append(UpdateOne({"_id": f"{row['spider']} {row['target']}"}, kept_bytes))
@@ -211,7 +211,7 @@ class SizeLimits:
         return kept, removed + len(gone)
 
     async def _current(self, rows: list[Document]) -> set[str]:
-        """The `_id` of the current versions of the targets and posts that these versions are of."""
+        """Return the `_id`s of the current versions of these versions' targets and posts."""
         keys = {f"{row['spider']} {row['target']}" for row in rows}
         query: Document = {"_id": {"$in": sorted(keys)}}
         return {
@@ -221,28 +221,28 @@ class SizeLimits:
             if row.get("content_hash")
         }
 
-    def _log(self, result: Kept) -> None:
+    def _log(self, result: SiteSize) -> None:
         if result.removed:
             logger.info(
-                "%s: removed %s: the site had more than FRESHET_MAX_SITE_MB (%.0f)",
+                "%s: removed %s: the site exceeded FRESHET_MAX_SITE_MB (%.0f)",
                 self._spider, count(result.removed, "old version"), self._site_bytes / MEGABYTE,
             )  # fmt: skip
         if result.bytes > self._site_bytes:
             logger.warning(
-                "%s: its current contents have %.0f MB, more than FRESHET_MAX_SITE_MB (%.0f); no "
-                "older version is kept",
+                "%s: its current contents have %.0f MB, more than FRESHET_MAX_SITE_MB (%.0f): no "
+                "older versions are kept",
                 self._spider, result.bytes / MEGABYTE, self._site_bytes / MEGABYTE,
             )  # fmt: skip
-            # Counting again at each batch would change nothing.
+            # Raising the limit avoids measuring the site again after each batch.
             self._site_bytes = result.bytes / LEFT_OF_SITE
 
 
 async def forget_url(
     db: Database, registry: Registry, url: str, now: datetime, *, really: bool
 ) -> dict[str, int]:
-    """Remove a URL in all spiders, aliases included; counts by collection.
+    """Remove a URL and its aliases for all spiders; return counts by collection.
 
-    What feeds have of the page goes too: all sources of its item, with their versions.
+    Also removes the feeds' posts of the page: all sources of its item, with their versions.
     """
     named: Document = {"$or": [{"url": url}, {"aliases": url}]}
     fields = {"spider": 1, "url": 1, "kind": 1, "final_url": 1}
@@ -250,7 +250,7 @@ async def forget_url(
     counts: Counter[str] = Counter()
     for row in rows:
         if row["kind"] == Kind.FEED:
-            # All that a feed has brought goes with it.
+            # Removing a feed removes its posts and pages.
             spider, urls = row["spider"], [row["url"]]
             counts += Counter(await feeds.remove(db, registry, spider, urls, now, really=really))
     pages = [row for row in rows if row["kind"] != Kind.FEED]
@@ -284,9 +284,9 @@ async def forget_url(
 async def forget_spider(
     db: Database, registry: Registry, spider: str, now: datetime, *, really: bool
 ) -> dict[str, int]:
-    """Remove everything of a spider; counts by collection.
+    """Remove all data of a spider; return counts by collection.
 
-    A plan of several spiders stays for the others.
+    Plans of several spiders stay for the others.
     """
     queries: dict[str, Document] = {name: {"spider": spider} for name in OF_A_SPIDER}
     queries["plans"] = {"$or": [{"spiders": [spider]}, {"learns": spider}]}
@@ -311,7 +311,7 @@ async def _remove(db: Database, queries: dict[str, Document], *, really: bool) -
 
 
 async def prune_versions(db: Database, spider: str, keep: int, *, really: bool) -> int:
-    """Keep `keep` >= 1 versions of each target, the current one and the newest; how many go."""
+    """Keep `keep` >= 1 versions of each target, including the current one; return removed."""
     pipeline: list[Document] = [
         {"$match": {"spider": spider}},
         {"$sort": {"target": 1, "at": -1}},
@@ -336,23 +336,52 @@ async def prune_versions(db: Database, spider: str, keep: int, *, really: bool) 
 
 
 async def roll_up_visits(db: Database, spider: str, before: datetime, *, really: bool) -> int:
-    """Visits before a time become one row per target and day in `days`; how many went.
+    """Aggregate visits before a time into one row per target and day; return their number.
 
-    Whole days only, and a day's sums are stored before its visits go: a crash in between loses
-    nothing, as a day that is summed already is not summed again.
+    Only whole days are aggregated. A day's row is stored before its visits are deleted, and is not
+    overwritten, so a crash in between loses nothing.
     """
     midnight = before.replace(hour=0, minute=0, second=0, microsecond=0)
     query: Document = {"spider": spider, "at": {"$lt": midnight}}
     if not really:
         return await db.visits.count_documents(query)
     removed = 0
+    sums: Document = {name: {"$sum": f"${name}"} for name in SUMMED}
     while first := await db.visits.find_one(query, sort=[("at", 1)]):
-        removed += await _roll_up_day(db, spider, first["at"])
+        day = first["at"].replace(hour=0, minute=0, second=0, microsecond=0)
+        in_day: Document = {"spider": spider, "at": {"$gte": day, "$lt": day + timedelta(days=1)}}
+        pipeline: list[Document] = [
+            {"$match": in_day},
+            {
+                "$group": {"_id": {"target": "$target", "outcome": "$outcome"}, "n": {"$sum": 1}}
+                | sums
+            },
+            {
+                "$group": {
+                    "_id": "$_id.target",
+                    "visits": {"$sum": "$n"},
+                    "outcomes": {"$push": {"k": "$_id.outcome", "v": "$n"}},
+                }
+                | sums
+            },
+            {
+                "$set": {
+                    "_id": {"$concat": [spider, " ", "$_id", f" {day:%Y-%m-%d}"]},
+                    "spider": {"$literal": spider},
+                    "target": "$_id",
+                    "day": {"$literal": day},
+                    "outcomes": {"$arrayToObject": "$outcomes"},
+                }
+            },
+            {"$merge": {"into": "days", "on": "_id", "whenMatched": "keepExisting"}},
+        ]
+        await (await db.visits.aggregate(pipeline)).to_list(None)
+        removed += (await db.visits.delete_many(in_day)).deleted_count
     return removed
 
 
 async def drop_runs(db: Database, spider: str, before: datetime, *, really: bool) -> int:
-    """Passes that ended before a time go, but for the last; how many."""
+    """Delete runs that ended before a time, except the last run; return their number."""
     last = await db.runs.find_one({"spider": spider}, sort=[("started", -1)])
     query: Document = {"spider": spider, "finished": {"$lt": before}}
     if last is not None:
@@ -360,33 +389,3 @@ async def drop_runs(db: Database, spider: str, before: datetime, *, really: bool
     if not really:
         return await db.runs.count_documents(query)
     return (await db.runs.delete_many(query)).deleted_count
-
-
-async def _roll_up_day(db: Database, spider: str, moment: datetime) -> int:
-    day = moment.replace(hour=0, minute=0, second=0, microsecond=0)
-    in_day: Document = {"spider": spider, "at": {"$gte": day, "$lt": day + timedelta(days=1)}}
-    sums: Document = {name: {"$sum": f"${name}"} for name in SUMMED}
-    pipeline: list[Document] = [
-        {"$match": in_day},
-        {"$group": {"_id": {"target": "$target", "outcome": "$outcome"}, "n": {"$sum": 1}} | sums},
-        {
-            "$group": {
-                "_id": "$_id.target",
-                "visits": {"$sum": "$n"},
-                "outcomes": {"$push": {"k": "$_id.outcome", "v": "$n"}},
-            }
-            | sums
-        },
-        {
-            "$set": {
-                "_id": {"$concat": [spider, " ", "$_id", f" {day:%Y-%m-%d}"]},
-                "spider": {"$literal": spider},
-                "target": "$_id",
-                "day": {"$literal": day},
-                "outcomes": {"$arrayToObject": "$outcomes"},
-            }
-        },
-        {"$merge": {"into": "days", "on": "_id", "whenMatched": "keepExisting"}},
-    ]
-    await (await db.visits.aggregate(pipeline)).to_list(None)
-    return (await db.visits.delete_many(in_day)).deleted_count

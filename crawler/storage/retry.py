@@ -1,7 +1,7 @@
-"""Patience with a server that is unavailable, and small helpers for writes in batches.
+"""Retries while a server is unavailable, and helpers for writes in batches.
 
-Unavailable is a server that cannot be reached, does not answer in time, is shutting down, or cannot
-write because its disk is full. All of these are the server's, never a page's.
+A server is unavailable if it cannot be reached, does not answer in time, is shutting down, or
+cannot write because its disk is full. Such errors are never caused by a page.
 """
 
 from __future__ import annotations
@@ -12,7 +12,15 @@ import math
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, TypeVar
@@ -24,13 +32,13 @@ from pymongo.errors import BulkWriteError, ConnectionFailure, OperationFailure, 
 from crawler.errors import StorageError, Unreachable
 from crawler.storage.client import Document
 
-# Claims may be in Redis, whose errors name the address of the server.
+# Calls to MongoDB may include claims in Redis, whose errors name the server's address.
 MONGODB, REDIS = "MongoDB", "Redis"
-# Before the second attempt of a call; the pause doubles with each further one.
+# Pause before the second attempt of a call; doubles with each further attempt.
 FIRST_PAUSE_SECONDS = 0.1
-# Between two lines about an outage that goes on.
-SAY_SECONDS = 60.0
-# Longer than between two attempts of a call: without a failure for so long, no call retries.
+# Interval of log lines during an outage.
+LOG_INTERVAL_SECONDS = 60.0
+# Longer than any pause between attempts: without a failure for this time, no call is retrying.
 QUIET_SECONDS = 15.0
 # InterruptedAtShutdown, InterruptedDueToReplStateChange, ShutdownInProgress, PrimarySteppedDown,
 # NotWritablePrimary, NotPrimaryNoSecondaryOk, NotPrimaryOrSecondary, HostUnreachable,
@@ -41,17 +49,18 @@ UNAVAILABLE = frozenset(
     {11600, 11602, 91, 189, 10107, 13435, 13436, 6, 7, 89, 9001, 50, 64, 262}
 )  # fmt: skip
 OUT_OF_DISK_SPACE = 14031
-# The driver of a call whose connection it closed, as the server did not answer its heartbeat.
+# Error of a call whose connection the driver closed after a missed heartbeat.
 CANCELLED = "operation cancelled"
 # InternalError, UnknownError (what WiredTiger cannot do), FileStreamFailed and failed writes of
 # temporary files: the text names the cause. Messages of other codes may quote a page.
 OF_FILES = frozenset({1, 8, 39, 16814, 16821})
 FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large|open/extend")
-DISK_FULL = "its disk is full. Make room; writes are repeated until there is some"
+DISK_FULL = "its disk is full. Free some space; writes are retried until then"
 DUPLICATE_KEY = 11000
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
+Item = TypeVar("Item")
 
 
 @dataclass(slots=True)
@@ -69,40 +78,40 @@ class Outage:
     count: int = 0
     ended_at: float = -math.inf
     _began: float | None = None
-    _said: float = 0.0
-    _failed: float = 0.0
+    _logged_at: float = 0.0
+    _failed_at: float = 0.0
 
     @property
     def is_on(self) -> bool:
-        """Whether it lasts."""
+        """Return whether the outage is in progress."""
         return self._began is not None
 
     def lasts(self, now: float, reason: str, max_seconds: float) -> None:
-        """Note an attempt that failed at `now`, in seconds of a clock that never goes back.
+        """Record a failed attempt at `now`, in seconds of a monotonic clock.
 
-        reason: in one line; max_seconds: how long attempts go on
+        reason: in one line; max_seconds: maximum time of all attempts
         """
-        self._failed = now
+        self._failed_at = now
         if self._began is None:
             self.count += 1
-            self._began = self._said = now
+            self._began = self._logged_at = now
             self.logger.warning(
                 "%s unavailable, retrying for up to %.0f s: %s", self.name, max_seconds, reason
             )
-        elif now >= self._said + SAY_SECONDS:
-            self._said = now
+        elif now >= self._logged_at + LOG_INTERVAL_SECONDS:
+            self._logged_at = now
             self.logger.warning(
                 "%s still unavailable after %.0f s, retrying: %s",
                 self.name, now - self._began, reason,
             )  # fmt: skip
 
     def succeeds(self, now: float, *, has_failed: bool) -> bool:
-        """Note that a call succeeded at `now`; whether that ended an outage.
+        """Record a successful call at `now`; return whether it ended an outage.
 
-        has_failed: whether an attempt of this call failed before. The success of another call
-        proves little: a server without room for writes can be read.
+        has_failed: whether an attempt of this call failed before. The success of another call does
+        not end an outage: a server with a full disk can still be read.
         """
-        if self._began is None or not (has_failed or now > self._failed + QUIET_SECONDS):
+        if self._began is None or not (has_failed or now > self._failed_at + QUIET_SECONDS):
             return False
         self.logger.warning("%s available again after %.0f s", self.name, now - self._began)
         self._began, self.ended_at = None, now
@@ -110,27 +119,27 @@ class Outage:
 
 
 class Retrying(ABC):
-    """Calls a server, and again with growing pauses while the server is unavailable.
+    """Calls to a server, repeated with growing pauses while the server is unavailable.
 
-    seconds: after this long without success the call fails
-    outage:  whether the server is unavailable, as logged
+    seconds: time without success after which the call fails
+    outage:  current state of the server, as logged
     """
 
     errors: ClassVar[tuple[type[Exception], ...]]
-    longest_pause_seconds: ClassVar[float]
+    max_pause_seconds: ClassVar[float]
 
     def __init__(self, seconds: float, outage: Outage) -> None:
         self.seconds = seconds
         self.outage = outage
 
     def hurry(self) -> None:
-        """Wait no longer for a server that is unavailable."""
+        """Stop waiting for an unavailable server."""
         self.seconds = 0.0
 
     async def ask(self, call: Callable[[], Awaitable[Result]]) -> Result:
-        """The result of `call`, which has to be safe to repeat.
+        """Return the result of `call`, which must be safe to repeat.
 
-        Raises Unreachable when the server stays unavailable; other errors of the driver pass.
+        Raises Unreachable if the server stays unavailable; other errors of the driver propagate.
         """
         now = asyncio.get_running_loop().time
         began, pause_seconds = now(), FIRST_PAUSE_SECONDS
@@ -145,24 +154,24 @@ class Retrying(ABC):
                 self.outage.succeeds(now(), has_failed=has_failed)
                 return result
             await asyncio.sleep(pause_seconds)
-            pause_seconds = min(pause_seconds * 2, self.longest_pause_seconds)
+            pause_seconds = min(pause_seconds * 2, self.max_pause_seconds)
 
     @abstractmethod
     async def _failed(self, error: Exception, began: float) -> None:
-        """Note that an attempt failed of a call that began then; raises where it is the last."""
+        """Record a failed attempt of a call that began then; raise if it was the last."""
 
 
-class Patience(Retrying):
-    """How long to bear with MongoDB, and how to bring it back.
+class MongoRetry(Retrying):
+    """Retries of calls to MongoDB, which also restart the embedded server.
 
-    revive: starts the embedded server again; does nothing for a server by URI
+    revive: starts the embedded server again; does nothing for a server by URI; None: not needed
     counts: `retries` so far
     """
 
     errors = (PyMongoError, Unreachable)
-    longest_pause_seconds = 5.0
+    max_pause_seconds = 5.0
 
-    def __init__(self, seconds: float, revive: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, seconds: float, revive: Callable[[], Awaitable[None]] | None = None) -> None:
         super().__init__(seconds, Outage(logger, MONGODB))
         self._revive = revive
         self.counts: Counter[str] = Counter()
@@ -172,8 +181,8 @@ class Patience(Retrying):
         if reason is None:
             raise error
         self.outage.name = REDIS if isinstance(error, Unreachable) else MONGODB
-        # Nobody waits for a server that would be started after the call has failed.
-        if self.seconds:
+        # With 0 seconds the call fails before a started server could answer.
+        if self.seconds and self._revive is not None:
             try:
                 await self._revive()
             except StorageError as problem:
@@ -186,7 +195,7 @@ class Patience(Retrying):
         self.counts["retries"] += 1
 
     async def read(self, call: Callable[[], Awaitable[Result]]) -> Result:
-        """As `ask`, with every error of the driver as a StorageError."""
+        """Call as `ask` does, and raise all other errors of the driver as StorageError."""
         try:
             return await self.ask(call)
         except PyMongoError as error:
@@ -194,15 +203,15 @@ class Patience(Retrying):
 
 
 def why_unavailable(error: Exception) -> str | None:
-    """Why the server cannot do now what it could do later, in one line; None for other errors."""
+    """Return why the server is temporarily unavailable, in one line; None for other errors."""
     if isinstance(error, Unreachable):
         return str(error)
     if not isinstance(error, PyMongoError):
         return None
     if isinstance(error, ConnectionFailure):
         text = in_short(error)
-        return "no answer, the driver gave its connections up" if text == CANCELLED else text
-    # What the server said of a command, or of the single writes of a bulk.
+        return "no answer, the driver closed its connections" if text == CANCELLED else text
+    # The errors of a command, or of the single writes of a bulk.
     answers: list[tuple[int | None, str]] = []
     if isinstance(error, BulkWriteError):
         for kind in ("writeErrors", "writeConcernErrors"):
@@ -220,22 +229,38 @@ def why_unavailable(error: Exception) -> str | None:
 
 
 def in_short(error: PyMongoError) -> str:
-    """The first part of a driver's message, in one line."""
+    """Return the first part of a driver's message, in one line."""
     return " ".join(str(error).split(" (configured")[0].split())[:200]
 
 
 def in_batches(values: Sequence[Result], size: int) -> Iterator[list[Result]]:
-    """`values` in lists of `size` at most: a query of 50,000 URLs would be too large."""
+    """Yield `values` in lists of at most `size`: a query of 50,000 URLs is too large."""
     for start in range(0, len(values), size):
         yield list(values[start : start + size])
+
+
+async def in_batches_by_size(
+    documents: AsyncIterable[Item], size_of: Callable[[Item], int], count: int, size: int
+) -> AsyncIterator[list[Item]]:
+    """Yield `documents` in lists of at most `count`, or until their sizes reach `size`."""
+    batch: list[Item] = []
+    total = 0
+    async for document in documents:
+        batch.append(document)
+        total += size_of(document)
+        if len(batch) == count or total >= size:
+            yield batch
+            batch, total = [], 0
+    if batch:
+        yield batch
 
 
 def keep_newest(
     query: Document, field: str, values: Iterable[str], most: int
 ) -> Iterator[UpdateMany]:
-    """The writes that add values to an array, which keeps the newest `most` without repetitions.
+    """Yield writes that add values to an array, which keeps the newest `most` distinct ones.
 
-    Other people's pages decide how many there are, and a document has 16 MB at most.
+    Pages control the number of values, and a document is limited to 16 MB.
     """
     for value in values:
         added = {"$each": [value], "$slice": -most}
@@ -243,7 +268,7 @@ def keep_newest(
 
 
 async def all_of(works: Iterable[Awaitable[Result]]) -> list[Result]:
-    """The results of concurrent works; where one fails, the others end before it is raised."""
+    """Return the results of concurrent calls; after an error, wait for the others and raise it."""
     done = await asyncio.gather(*works, return_exceptions=True)
     for result in done:
         if isinstance(result, BaseException):
@@ -252,7 +277,7 @@ async def all_of(works: Iterable[Awaitable[Result]]) -> list[Result]:
 
 
 async def insert_new(collection: AsyncCollection[Document], documents: list[Document]) -> int:
-    """Insert those documents whose `_id` is not there yet; how many were."""
+    """Insert the documents whose `_id` is new; return their number."""
     if not documents:
         return 0
     try:
@@ -267,7 +292,7 @@ async def insert_new(collection: AsyncCollection[Document], documents: list[Docu
 
 @contextmanager
 def storage_errors(advice: str = "") -> Iterator[None]:
-    """Raise StorageError for what the driver raises; advice: what to do then."""
+    """Raise StorageError for errors of the driver; advice: a hint for the user."""
     try:
         yield
     except PyMongoError as error:

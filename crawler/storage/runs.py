@@ -1,7 +1,7 @@
-"""`runs`: one document a run, with its counts; an unfinished one means a crash.
+"""`runs`: one document per run, with its counts; an unfinished one means a crash.
 
-Also what runs leave for later ones: `dead`, the dead letters of queues, and `hosts` that asked to
-be left alone.
+Also what runs leave for later ones: `dead`, the dead letters of queues, and `hosts` that asked
+for a pause.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ from crawler.storage.client import Database, Document
 from crawler.utils.time import NEVER
 
 MILLISECOND = timedelta(milliseconds=1)
-# Links that the workers of a run keep in its document.
+# Maximum number of links in a run's document.
 MAX_LINKS = 40
 FAILED = "failed"
 
 
 async def begin(db: Database, spider: str, started: datetime) -> ObjectId:
-    """Begin a run; its id."""
+    """Insert a new run; return its id."""
     document: Document = {"spider": spider, "started": started, "finished": None}
     run: ObjectId = (await db.runs.insert_one(document)).inserted_id
     return run
 
 
 async def mark_full(db: Database, run: ObjectId) -> None:
-    """Note that a run visits everything, whatever the caps are."""
+    """Mark a run that visits all due targets, regardless of caps."""
     await db.runs.update_one({"_id": run}, {"$set": {"full": True}})
 
 
 async def is_full(db: Database, run: ObjectId) -> bool:
-    """Whether a run visits everything."""
+    """Return whether a run visits all due targets, regardless of caps."""
     return await db.runs.find_one({"_id": run, "full": True}, {"_id": 1}) is not None
 
 
 async def finish(
     db: Database, run: ObjectId, finished: datetime, reason: str, counts: Document, workers: int
 ) -> None:
-    """Note the end of a run; workers: how many took part."""
+    """Store the end of a run; workers: number of workers that took part."""
     end = {"finished": finished, "reason": reason, "counts": counts, "workers": workers}
-    # Where one of several workers failed, the others have ended it.
+    # If one of several workers failed, the others have completed the run.
     await db.runs.update_one({"_id": run}, {"$set": end, "$unset": {"error": ""}})
 
 
 async def fail(db: Database, spider: str, started: datetime, at: datetime, error: str) -> None:
-    """Note why a run failed; the next one repairs what it left.
+    """Store why a run failed; the next run repairs its data.
 
-    One that failed before it began has nothing to repair. Raises StorageError where the
-    server does not take it.
+    A run that failed before it started needs no repair. Raises StorageError if this cannot be
+    stored.
     """
     failed: Document = {
         "$set": {"reason": FAILED, "error": error},
@@ -63,11 +63,11 @@ async def fail(db: Database, spider: str, started: datetime, at: datetime, error
     try:
         await db.runs.update_one({"spider": spider, "started": started}, failed, upsert=True)
     except PyMongoError as problem:
-        raise StorageError(f"{spider}: the failed run cannot be noted: {problem}") from None
+        raise StorageError(f"{spider}: failure of the run not stored: {problem}") from None
 
 
 async def note_links(db: Database, run: ObjectId, links: LinkCounts) -> None:
-    """Keep links that one of several workers has seen for the one that ends the run.
+    """Store links that a worker found, for the worker that ends the run.
 
     Safe to repeat; MAX_LINKS are kept in all.
     """
@@ -78,37 +78,37 @@ async def note_links(db: Database, run: ObjectId, links: LinkCounts) -> None:
 
 
 async def links(db: Database, run: ObjectId) -> LinkCounts:
-    """The links that all workers have kept."""
+    """Return the links that all workers stored."""
     row = await db.runs.find_one({"_id": run}, {"unmatched": 1, "examples": 1}) or {}
     unmatched = dict.fromkeys(row.get("unmatched", ()))
     return LinkCounts(len(unmatched), unmatched=unmatched, examples=row.get("examples", {}))
 
 
 async def spiders(db: Database) -> list[str]:
-    """Names of all that have had a run."""
+    """Return the names of all spiders that had a run."""
     return sorted(await db.runs.distinct("spider"))
 
 
 async def has_ended(db: Database, spider: str) -> bool:
-    """Whether a spider has had a run that came to its end."""
+    """Return whether a spider had a run that made visits and ended."""
     query: Document = {"spider": spider, "counts.visits": {"$gt": 0}}
     return await db.runs.find_one(query, {"_id": 1}, sort=[("started", -1)]) is not None
 
 
 async def last_ended(db: Database, spider: str) -> Document | None:
-    """The last run of a spider that ended; None before the first."""
+    """Return the last run of a spider that ended; None before the first."""
     query: Document = {"spider": spider, "finished": {"$ne": None}}
     return await db.runs.find_one(query, sort=[("started", -1)])
 
 
 async def unfinished_since(db: Database, spider: str) -> datetime | None:
-    """Start of the oldest run of a spider that never ended; None if all did."""
+    """Return the start of a spider's oldest unfinished run; None if all ended."""
     oldest = await db.runs.find_one({"spider": spider, "finished": None}, sort=[("started", 1)])
     return oldest["started"] if oldest else None
 
 
-async def at_work(db: Database, longest: timedelta) -> bool:
-    """Whether a run is going on that began less than `longest` ago, by the server's clock."""
+async def is_any_running(db: Database, longest: timedelta) -> bool:
+    """Return whether an unfinished run started less than `longest` ago, by server time."""
     recent: Document = {"$gt": ["$started", {"$subtract": ["$$NOW", longest // MILLISECOND]}]}
     query: Document = {"finished": None, "reason": {"$exists": False}, "$expr": recent}
     return await db.runs.find_one(query, {"_id": 1}) is not None
@@ -117,7 +117,7 @@ async def at_work(db: Database, longest: timedelta) -> bool:
 async def close_unfinished(
     db: Database, spider: str, at: datetime, but: ObjectId | None = None
 ) -> None:
-    """Runs that a crash interrupted count as ended once their log is repaired; not `but`."""
+    """Mark interrupted runs as ended after their log is repaired, except `but`."""
     interrupted: Document = {"spider": spider, "finished": None, "_id": {"$ne": but}}
     why = {"$ifNull": ["$reason", "cut off"]}
     await db.runs.update_many(interrupted, [{"$set": {"finished": at, "reason": why}}])
@@ -125,11 +125,11 @@ async def close_unfinished(
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """An entry of a queue that was given up.
+    """An entry that was removed from a queue after repeated failures.
 
     key:    of the target, or of a request that a spider made
-    leases: how often it was leased, in vain
-    worker: who gave it up
+    leases: number of failed attempts
+    worker: the worker that removed it
     """
 
     key: str
@@ -141,17 +141,17 @@ class DeadLetter:
 
 
 async def add_dead_letter(db: Database, entry: DeadLetter) -> None:
-    """Note an entry; its target is not visited any more. Safe to repeat."""
+    """Store a dead letter, and stop visits of its target. Safe to repeat."""
     row = asdict(entry)
     row["_id"] = row.pop("key")
     await db.dead.replace_one({"_id": entry.key}, row, upsert=True)
     state: Document = {"dead": entry.at, "next_visit": NEVER}
-    # The worker that had it last may be alive after all.
+    # Fences off the worker that had it last, which may still be alive.
     await db.targets.update_one({"_id": entry.key}, {"$set": state, "$inc": {"fence": 1}})
 
 
 async def dead_letters(db: Database, spider: str | None = None) -> list[Document]:
-    """All dead letters of a spider, of all spiders if None, the newest first."""
+    """Return the dead letters of a spider, of all spiders if None, newest first."""
     query: Document = {} if spider is None else {"spider": spider}
     return await db.dead.find(query).sort([("at", -1), ("_id", 1)]).to_list(None)
 
@@ -159,7 +159,7 @@ async def dead_letters(db: Database, spider: str | None = None) -> list[Document
 async def dead_letter_keys(
     db: Database, spider: str | None, urls: Sequence[str] | None
 ) -> list[str]:
-    """Keys of the dead letters of a spider (of all if None) under these URLs (all if None)."""
+    """Return the keys of dead letters by spider and URLs; None means all."""
     query: Document = {} if spider is None else {"spider": spider}
     if urls is not None:
         query["url"] = {"$in": list(urls)}
@@ -167,7 +167,7 @@ async def dead_letter_keys(
 
 
 async def retry_dead_letters(db: Database, keys: Sequence[str], now: datetime) -> None:
-    """Remove dead letters; their targets are due again."""
+    """Remove dead letters, and make their targets due."""
     query: Document = {"_id": {"$in": list(keys)}, "dead": {"$exists": True}}
     back: Document = {"$unset": {"dead": ""}, "$set": {"next_visit": now}}
     await db.targets.update_many(query, back)
@@ -175,23 +175,23 @@ async def retry_dead_letters(db: Database, keys: Sequence[str], now: datetime) -
 
 
 async def drop_dead_letters(db: Database, keys: Sequence[str]) -> None:
-    """Remove dead letters; their targets stay unvisited, wherever they are linked."""
+    """Remove dead letters; their targets are never visited again, even if linked."""
     await db.dead.delete_many({"_id": {"$in": list(keys)}})
 
 
 async def count_dead_letters(db: Database) -> dict[str, int]:
-    """How many dead letters each spider has."""
+    """Return the number of dead letters of each spider."""
     stages: list[Document] = [{"$group": {"_id": "$spider", "n": {"$sum": 1}}}]
     cursor = await db.dead.aggregate(stages)
     return {row["_id"]: row["n"] async for row in cursor}
 
 
 async def held_hosts(db: Database, now: datetime) -> dict[str, datetime]:
-    """Hosts that are to be left alone now, and until when."""
+    """Return the hosts that asked for a pause that has not ended, and its end."""
     cursor = db.hosts.find({"hold_until": {"$gt": now}})
     return {row["_id"]: row["hold_until"] async for row in cursor}
 
 
 async def hold_host(db: Database, host: str, until: datetime) -> None:
-    """Leave a host alone until `until`."""
+    """Pause visits of a host until `until`."""
     await db.hosts.update_one({"_id": host}, {"$max": {"hold_until": until}}, upsert=True)

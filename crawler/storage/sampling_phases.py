@@ -1,11 +1,11 @@
-"""Sampling phases of `scrapy learn`: some targets are polled on a fixed grid for a while.
+"""Sampling phases of `scrapy learn`: some targets are polled on a fixed grid for some weeks.
 
-A phase is a document in `plans` that belongs to no spider (so it never is a spider's latest plan)
-and `learns` one; its pages are marked with their turn and their place in the grid (`learning` on
-the target). Each run of the spider calls `follow`, which updates the targets to the phase: those
-whose turn it is get a plan that ends with the turn and holds the former plan, all others get their
-former plans back. So turns change and the phase ends by runs only, and the next run repairs what a
-crash or another command has left.
+A phase is a document in `plans` without spiders (so it is never a spider's latest plan) whose field
+`learns` names one. Its pages are marked with their turn and their offset in the grid (`learning` of
+the target). Each run of the spider calls `follow`, which updates the targets: pages of the current
+turn get a plan that ends with the turn and keeps the former plan; all others get their former plans
+back. So only runs change turns and end the phase, and the next run repairs what a crash or another
+command left.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Phase:
     """A sampling phase of one spider.
 
     weeks, every_hours, requests_per_day, sample: as requested; sample None: as many as possible
-    pages: how many take part, in `turns` groups of equal size, one after the other
+    pages: number of pages, in `turns` groups of equal size that take turns
     """
 
     id: ObjectId
@@ -59,7 +59,7 @@ class Phase:
 
     @classmethod
     def of(cls, document: Document) -> Self:
-        """The phase that a document describes."""
+        """Return the phase that a document describes."""
         return cls(
             id=document["_id"],
             spider=document["learns"],
@@ -68,7 +68,7 @@ class Phase:
         )
 
     def document(self) -> Document:
-        """The document of the phase in `plans`."""
+        """Return the document of the phase in `plans`."""
         return {name: getattr(self, name) for name in STORED} | {
             "_id": self.id,
             "policy": POLICY,
@@ -79,37 +79,37 @@ class Phase:
         }
 
     def turn_at(self, now: datetime) -> int:
-        """The turn at a time."""
+        """Return the turn at a time."""
         passed = (now - self.at) / (self.until - self.at)
         return min(max(int(passed * self.turns), 0), self.turns - 1)
 
     def turn_begins(self, turn: int) -> datetime:
-        """When a turn begins; the one after the last: when the phase ends."""
+        """Return when a turn begins; for the turn after the last, when the phase ends."""
         return self.at + (self.until - self.at) * turn / self.turns
 
     def poll_after(self, phase_hours: float, moment: datetime) -> datetime:
-        """The next poll of a page after a time."""
+        """Return the next poll of a page after a time."""
         grid = Schedule(every_hours=self.every_hours, phase_hours=phase_hours)
         return next_visit(grid, ANYWHERE, moment)
 
 
 async def current(db: Database, spider: str) -> Phase | None:
-    """The phase that a spider is in, or that is over and was not ended yet."""
+    """Return the phase that a spider is in, or that is over but not ended yet."""
     query: Document = {"learns": spider, "ended": None}
     document = await db.plans.find_one(query, sort=[("at", -1)])
     return Phase.of(document) if document else None
 
 
 async def latest(db: Database, spider: str) -> Document | None:
-    """The document of the phase that a spider has last completed."""
+    """Return the document of the last completed phase of a spider."""
     query: Document = {"learns": spider, "ended": {"$type": "date"}}
     return await db.plans.find_one(query, sort=[("ended", -1)])
 
 
 async def begin(db: Database, phase: Phase, places: Iterable[tuple[str, int, float]]) -> None:
-    """Start a phase, which takes effect by the last write; no other phase is in effect.
+    """Start a phase, which the last write activates; no other phase may be active.
 
-    places: of each page `_id`, turn, and hours from the grid's beginning
+    places: `_id`, turn, and offset in the grid in hours of each page
     """
     await db.targets.create_index(
         [("spider", ASCENDING), ("learning.turn", ASCENDING)],
@@ -125,7 +125,7 @@ async def begin(db: Database, phase: Phase, places: Iterable[tuple[str, int, flo
 
 
 async def follow(db: Database, spider: str, now: datetime) -> Phase | None:
-    """Update a spider's targets to its phase at this time; None: the spider has no phase."""
+    """Update a spider's targets to its phase at this time; return None without a phase."""
     phase = await current(db, spider)
     if phase is None:
         return None
@@ -154,13 +154,13 @@ async def follow(db: Database, spider: str, now: datetime) -> Phase | None:
             own = {"$literal": plan | {"phase_hours": row["learning"]["phase"]}}
             held = {"$mergeObjects": [own, {"former": {"$ifNull": ["$plan", "$$REMOVE"]}}]}
             writes.append(UpdateOne({"_id": row["_id"]}, [{"$set": {"plan": held}}]))
-    # Pages that would miss their next poll do not; the retries of a failing page are left alone.
+    # Pages that would miss their next poll are moved to it, except retries of failing pages.
     latest = now + timedelta(hours=phase.every_hours)
     for row in pages if left else ():
         is_failing = row["consecutive_errors"] or row["consecutive_gone"]
         if row["next_visit"] > latest and not is_failing:
             writes.append(_move(row, phase.poll_after(row["learning"]["phase"], now)))
-    # What is due beyond the day's requests waits for tomorrow, such as repetitions after errors.
+    # Pages due beyond the daily requests, for example because of retries, wait until tomorrow.
     last = _midnight(now) + DAY - timedelta(milliseconds=1)
     due = [row for row in pages if row["next_visit"] <= now]
     writes += [_move(row, phase.poll_after(row["learning"]["phase"], last)) for row in due[left:]]
@@ -170,7 +170,7 @@ async def follow(db: Database, spider: str, now: datetime) -> Phase | None:
 
 
 async def end(db: Database, phase: Phase, at: datetime) -> None:
-    """End a phase: all targets get their former plans back, and the phase stores its totals."""
+    """End a phase: restore the former plans of all targets, and store the totals."""
     await _give_back(db, phase, {"$gte": 0})
     rows = [row async for row in polls(db, phase, at)]
     totals = {name: sum(row[name] for row in rows) for name in ("polls", "changes")}
@@ -180,13 +180,13 @@ async def end(db: Database, phase: Phase, at: datetime) -> None:
 
 
 async def requests_per_day(db: Database, spiders: Sequence[str], now: datetime) -> float:
-    """The requests a day that the phases of these spiders may take now, besides their plans."""
+    """Return the daily requests of these spiders' active phases, in addition to plans."""
     query = {"learns": {"$in": list(spiders)}, "ended": None, "until": {"$gt": now}}
     return float(sum([row["budget_per_day"] async for row in db.plans.find(query)]))
 
 
 async def polls(db: Database, phase: Phase, now: datetime) -> AsyncIterator[Document]:
-    """Each page with its `url`, `kind`, `categories`, `turn`, and `polls` and `changes` so far."""
+    """Yield each page with `url`, `kind`, `categories`, `turn`, `polls` and `changes`."""
     for turn in range(phase.turns):
         pages = await _pages(db, phase, turn)
         since, until = phase.turn_begins(turn), min(now, phase.turn_begins(turn + 1))
@@ -197,7 +197,7 @@ async def polls(db: Database, phase: Phase, now: datetime) -> AsyncIterator[Docu
 
 
 async def seconds_per_visit(db: Database, spider: str, least: int = 20) -> float | None:
-    """Seconds for a visit in the fastest run with `least` visits or more: politeness limits it.
+    """Return the seconds per visit of the fastest run with `least` visits; None without one.
 
     None where no run was that long.
     """
@@ -210,19 +210,19 @@ async def seconds_per_visit(db: Database, spider: str, least: int = 20) -> float
 
 
 async def _pages(db: Database, phase: Phase, turn: int) -> list[Document]:
-    """The pages of a turn, the most overdue first."""
+    """Return the pages of a turn, the most overdue first."""
     query = {"spider": phase.spider, "learning.turn": turn, "learning.of": phase.id}
     return await db.targets.find(query, dict.fromkeys(READ, 1)).sort("next_visit").to_list(None)
 
 
 async def _give_back(db: Database, phase: Phase, turn: Document) -> None:
-    """Give the pages of some turns their former plans back; their next visit stays as it is."""
+    """Restore the former plans of the pages of some turns; keep their next visits."""
     query = {"spider": phase.spider, "learning.turn": turn, "plan.plan": phase.id}
     await db.targets.update_many(query, [{"$set": {"plan": FORMER}}])
 
 
 def _move(row: Document, when: datetime) -> UpdateOne:
-    """Set another next visit, unless a crawl has set it meanwhile."""
+    """Return an update that sets another next visit, unless a crawl has set it meanwhile."""
     unless_visited = {"_id": row["_id"], "next_visit": row["next_visit"]}
     return UpdateOne(unless_visited, {"$set": {"next_visit": when}})
 
@@ -230,7 +230,7 @@ def _move(row: Document, when: datetime) -> UpdateOne:
 async def _spent_today(
     db: Database, phase: Phase, pages: list[Document], turn: int, now: datetime
 ) -> int:
-    """Visits since midnight (UTC) of the pages whose turn it is, and of those before them."""
+    """Return the visits since midnight (UTC) of the pages of this turn and the one before."""
     midnight, begins = _midnight(now), phase.turn_begins(turn)
     counts = await _counts(db, phase.spider, pages, midnight, now)
     if turn and begins > midnight:
@@ -242,7 +242,7 @@ async def _spent_today(
 async def _counts(
     db: Database, spider: str, pages: list[Document], since: datetime, until: datetime
 ) -> dict[str, Any]:
-    """Visits of pages from one time to another, and changes seen, by URL."""
+    """Return visits and changes of pages between two times, by URL."""
     counts: dict[str, Any] = {}
     for batch in in_batches([row["url"] for row in pages], BATCH):
         query = {"spider": spider, "target": {"$in": batch}, "at": {"$gte": since, "$lt": until}}

@@ -1,14 +1,13 @@
 """Collections, validators, indexes and the version of the data, created and migrated at start-up.
 
-The version is one number in the collection `meta`. A database with a higher one is refused; one
-with a lower one is brought up by the functions in MIGRATIONS, in order, each safe to run again.
+The version is a number in the collection `meta`. A database with a higher one is rejected; one with
+a lower one is migrated by the functions in MIGRATIONS, in order. Each is safe to run again.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 from pymongo import ASCENDING, IndexModel, UpdateMany, UpdateOne
 from pymongo.errors import CollectionInvalid, OperationFailure
@@ -18,25 +17,23 @@ from crawler.items import SEEN, Kind, Outcome
 from crawler.storage import runs, search, visits
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup.registry import BOILERPLATE_INDEXES, CLUSTER_INDEXES, SIGNATURE_INDEXES
+from crawler.storage.retry import in_batches_by_size
 from crawler.storage.targets import history_document
-
-if TYPE_CHECKING:
-    from schedules.history import History
 
 logger = logging.getLogger(__name__)
 VERSION = 7
 ALREADY_THERE = 48
-# The document of `meta` with the version; while a copy is made, it has the source.
+# The document of `meta` with the version, and during a copy, with the source.
 META: Document = {"_id": "schema"}
 COPYING = "copying"
-# Collections of large documents, which zstd packs better than the server's default.
+# Collections of large documents, which zstd compresses better than the server's default.
 COMPRESSED = ("versions", "pushes", "signatures")
 BATCH = 1000
-# Of posts, the text of each of which may have a million characters.
+# Limit for batches of posts, as one text may have a million characters.
 BATCH_CHARACTERS = 5_000_000
 MINUTE_MS = 60_000
-# The observations of each target, in no order: twice the time in milliseconds, and one more where
-# it changed. A visit that was redirected to another target saw that one's page.
+# The observations of each target, unsorted: twice the time in milliseconds, plus 1 if the target
+# had changed. Visits that were redirected to another target are not observations of this one.
 OBSERVATIONS: list[Document] = [
     {
         "$match": {
@@ -54,21 +51,29 @@ OBSERVATIONS: list[Document] = [
 
 
 async def build_histories(db: Database) -> None:
-    """Version 2: the past of each target, from its visits.
+    """Migrate to version 2: build the history of each target from its visits.
 
-    The server groups the log by target (on disk where it is long) and sends one after the other,
-    so nothing grows with it here. Visits that were rolled up into days are gone: there the past
-    begins with the first one left. A history that is there already stays, as a crawl may have
-    extended it.
+    The server groups the log by target (on disk if needed) and sends one target after the other, so
+    memory use here is constant. Visits that were aggregated into days are gone: such histories
+    begin with the first remaining visit. Existing histories stay, as a
+    crawl may have extended them.
     """
-    # Visits that a crash kept out of the log belong to the past too.
+    from schedules.history import History
+
+    # Histories include visits that a crash kept out of the log.
     for spider in await db.runs.distinct("spider", {"finished": None}):
         if since := await runs.unfinished_since(db, spider):
             await visits.recover(db, spider, since)
     writes: list[UpdateOne] = []
-    async for key, history in _pasts(db):
+    # Reads the log in natural order: an index would cause random reads.
+    hint = {"$natural": 1}
+    async for row in await db.visits.aggregate(OBSERVATIONS, allowDiskUse=True, hint=hint):
+        observed = [(value >> 1, bool(value & 1)) for value in sorted(row["looks"])]
+        history = History.begin(observed[0][0] // MINUTE_MS)
+        for at, changed in observed[1:]:
+            history = history.seen(at // MINUTE_MS, changed=changed)
         lacking: Document = {
-            "_id": key, "history": {"$exists": False}, "alias_of": {"$exists": False},
+            "_id": row["_id"], "history": {"$exists": False}, "alias_of": {"$exists": False},
         }  # fmt: skip
         writes.append(UpdateOne(lacking, {"$set": {"history": history_document(history)}}))
         if len(writes) == BATCH:
@@ -78,29 +83,18 @@ async def build_histories(db: Database) -> None:
         await db.targets.bulk_write(writes, ordered=False)
 
 
-async def _pasts(db: Database) -> AsyncIterator[tuple[str, History]]:
-    """Each target's `_id` and past, as far as the log has it."""
-    from schedules.history import History
-
-    # In the order in which it was written: an index would read the log at random.
-    hint = {"$natural": 1}
-    async for row in await db.visits.aggregate(OBSERVATIONS, allowDiskUse=True, hint=hint):
-        observed = [(value >> 1, bool(value & 1)) for value in sorted(row["looks"])]
-        history = History.begin(observed[0][0] // MINUTE_MS)
-        for at, changed in observed[1:]:
-            history = history.seen(at // MINUTE_MS, changed=changed)
-        yield row["_id"], history
-
-
 async def index_posts(db: Database) -> None:
-    """Version 4: the search index takes all posts, with the other words that it needs.
+    """Migrate to version 4: add all posts to the search index, with their search words.
 
-    They are compared with one another when the user asks for it: for many that takes hours. The
-    index itself is built after this, for all together.
+    Comparing them takes hours for many posts, so users start that themselves. The index is built
+    afterwards, for all posts together.
     """
     fields = ("title", "text", "fields", "page.fields")
     n = 0
-    async for posts in _batches(db.posts.find({"original": {"$exists": False}}, fields)):
+    lacking = db.posts.find({"original": {"$exists": False}}, fields)
+    async for posts in in_batches_by_size(
+        lacking, lambda post: len(post.get("text") or ""), BATCH, BATCH_CHARACTERS
+    ):
         shown: Document = {"original": True}
         writes: list[UpdateOne | UpdateMany] = []
         plain: list[str] = []
@@ -109,28 +103,16 @@ async def index_posts(db: Database) -> None:
                 writes.append(UpdateOne({"_id": post["_id"]}, {"$set": shown | {"words": words}}))
             else:
                 plain.append(post["_id"])
-        # Most need no words of their own, and are written together.
+        # Most posts need no extra words, so one update covers them.
         if plain:
             writes.append(UpdateMany({"_id": {"$in": plain}}, {"$set": shown}))
         await db.posts.bulk_write(writes, ordered=False)
         n += len(posts)
     if n:
-        message = "%d posts collected before are searched; scrapy duplicates rebuild compares them"
+        message = (
+            "Added %d posts to the search index; run scrapy duplicates rebuild to compare them"
+        )
         logger.info(message, n)
-
-
-async def _batches(posts: AsyncIterable[Document]) -> AsyncIterator[list[Document]]:
-    """Lists of posts, shorter where texts are long."""
-    batch: list[Document] = []
-    characters = 0
-    async for post in posts:
-        batch.append(post)
-        characters += len(post.get("text") or "")
-        if len(batch) == BATCH or characters >= BATCH_CHARACTERS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch
 
 
 MIGRATIONS: dict[int, Callable[[Database], Awaitable[None]]] = {
@@ -360,7 +342,7 @@ VALIDATORS: dict[str, Document] = {
 }
 
 
-_THERE: Document = {"$exists": True}
+_EXISTS: Document = {"$exists": True}
 
 
 def _index(*keys: str, **options: object) -> IndexModel:
@@ -395,21 +377,21 @@ INDEXES: dict[str, list[IndexModel]] = {
     "posts": [
         _index("url"),
         _index("spider", "changed_at"),
-        _index("spider", "feed", "guid", partialFilterExpression={"guid": _THERE}),
+        _index("spider", "feed", "guid", partialFilterExpression={"guid": _EXISTS}),
         search.index_model(),
         _index("published", "first_seen", partialFilterExpression={"original": True}),
-        _index("item", partialFilterExpression={"item": _THERE}),
-        _index("link", partialFilterExpression={"link": _THERE}),
-        _index("cluster", partialFilterExpression={"cluster": _THERE}),
-        _index("duplicate_of", partialFilterExpression={"duplicate_of": _THERE}),
+        _index("item", partialFilterExpression={"item": _EXISTS}),
+        _index("link", partialFilterExpression={"link": _EXISTS}),
+        _index("cluster", partialFilterExpression={"cluster": _EXISTS}),
+        _index("duplicate_of", partialFilterExpression={"duplicate_of": _EXISTS}),
     ],
     "signatures": SIGNATURE_INDEXES,
     "clusters": CLUSTER_INDEXES,
     "boilerplate": BOILERPLATE_INDEXES,
     "feeds": [
-        _index("push.token", unique=True, partialFilterExpression={"push.token": _THERE}),
-        _index("push.next_ask", partialFilterExpression={"hubs.0": _THERE}),
-        _index("push.leaving", partialFilterExpression={"push.leaving": _THERE}),
+        _index("push.token", unique=True, partialFilterExpression={"push.token": _EXISTS}),
+        _index("push.next_ask", partialFilterExpression={"hubs.0": _EXISTS}),
+        _index("push.leaving", partialFilterExpression={"push.leaving": _EXISTS}),
     ],
     "pushes": [_index("spider", "at"), _index("spider", "url", "at")],
     "listings": [_index("spider", "list"), _index("spider", "item"), _index("spider", "shown")],
@@ -421,41 +403,41 @@ INDEXES: dict[str, list[IndexModel]] = {
 
 
 async def prepare(db: Database) -> None:
-    """Bring the database to this version: refuse, migrate, create; cheap when nothing is to do."""
+    """Migrate the database to this version; cheap if it is current."""
     try:
         meta = await db.meta.find_one(META)
-        refuse_half_a_copy(db, meta)
+        refuse_partial_copy(db, meta)
         current = int(meta["version"]) if meta else 0
         if current > VERSION:
             raise NewerDatabase(
-                f"database {db.name!r} has data version {current}, this Freshet knows up to "
-                f"{VERSION}: upgrade Freshet or name another database (FRESHET_DATABASE)"
+                f"database {db.name!r} has data version {current}, this Freshet supports up to "
+                f"{VERSION}. Upgrade Freshet, or use another database (FRESHET_DATABASE)"
             )
         if current == VERSION:
             return
         for version in range(current + 1, VERSION + 1):
             if current and (migration := MIGRATIONS.get(version)):
-                logger.info("Database %r is being brought to data version %d", db.name, version)
+                logger.info("Migrating database %r to data version %d", db.name, version)
                 await migration(db)
         await create_collections(db)
         await create_indexes(db)
         await db.meta.replace_one(META, {"version": VERSION}, upsert=True)
     except OperationFailure as error:
         reason = (error.details or {}).get("errmsg") or error
-        raise StorageError(f"database {db.name!r} cannot be used: {reason}") from None
+        raise StorageError(f"cannot use database {db.name!r}: {reason}") from None
 
 
-def refuse_half_a_copy(db: Database, meta: Document | None) -> None:
-    """Raise StorageError for a database that a copy is being made in. meta: its META."""
+def refuse_partial_copy(db: Database, meta: Document | None) -> None:
+    """Raise StorageError for a database with an unfinished copy. meta: its META."""
     if meta and COPYING in meta:
         raise StorageError(
-            f"database {db.name!r} is being copied from {meta[COPYING]}, or that was cut off: let "
-            "it end, or run scrapy db copy again"
+            f"database {db.name!r} is an unfinished copy of {meta[COPYING]}. Wait until the copy "
+            "is complete; if it was interrupted, run scrapy db copy again"
         )
 
 
 async def create_collections(db: Database) -> None:
-    """All collections with their validators; those that are there get the validators."""
+    """Create all collections; update the validators of existing ones."""
     for name, validator in VALIDATORS.items():
         options: Document = {"validator": validator}
         if name in COMPRESSED:
@@ -470,6 +452,6 @@ async def create_collections(db: Database) -> None:
 
 
 async def create_indexes(db: Database) -> None:
-    """The indexes that are not there yet."""
+    """Create the indexes that are missing."""
     for name, indexes in INDEXES.items():
         await db[name].create_indexes(indexes)

@@ -1,6 +1,6 @@
-"""The search index: originals of `posts` by the words of title, text and `words`, best first.
+"""The search index: original `posts` by words of title, text and `words`, best matches first.
 
-All sources of an item are in it; a search unites them, so that each item is one hit.
+The index has all sources of an item. A search joins them, so that each item is one hit.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from crawler.storage.retry import in_batches
 
 WEIGHT_OF_TITLE = 10
 NO_INDEX = 27
-# Their texts are read; one may have a million characters.
+# Posts per batch with texts: one text may have a million characters.
 BATCH = 25
-# Rows without texts, of which one query asks whose they are.
+# Rows per batch without texts.
 ROWS = 1000
 FIELDS = (
     "spider", "url", "feed", "categories", "title", "text", "fields", "markup", "page.fields",
@@ -33,15 +33,15 @@ OF_COPIES = (
     "spider", "url", "feed", "title", "published", "first_seen", "similarity", "duplicate_of",
 )  # fmt: skip
 OF_SOURCES = ("spider", "url", "feed", "item", "cluster", "published", "first_seen")
-# A post without a plausible date is as old as our knowledge of it.
+# Posts without a plausible date count from when they were first seen.
 DATE: Document = {"$ifNull": ["$published", "$first_seen"]}
 BEST_FIRST = {"score": DESCENDING, "date": DESCENDING, "_id": 1}
 
 
 def index_model() -> IndexModel:
-    """The text index. Posts are in many languages, so words are neither stemmed nor left out.
+    """Return the text index, which has no stemming or stop words, as posts are in many languages.
 
-    A document may choose its language by a field, but no post has one of that name.
+    A document may set its language in a field, so the index names one that no post has.
     """
     return IndexModel(
         [("title", TEXT), ("text", TEXT), ("words", TEXT)],
@@ -54,25 +54,25 @@ def index_model() -> IndexModel:
 
 
 def words_of(post: Document) -> str | None:
-    """The `words` of a post's document; None where the index needs none."""
+    """Return the `words` of a post's document; None if the index needs none."""
     return search_words(post.get("title"), post.get("text"), _fields_of(post))
 
 
 def _fields_of(post: Document) -> list[Mapping[str, Any]]:
-    """The fields of a post, and of the page of a feed's post, with text in place of HTML."""
+    """Return the fields of a post and of its page, with text instead of HTML."""
     parts = (post, post.get("page") or {})
     return [as_texts(part.get("fields") or {}, part.get("markup") or ()) for part in parts]
 
 
 def with_words(update: Document, post: Document) -> Document:
-    """An update that leaves a post as `post` is, and its `words` right."""
+    """Add to an update the `words` of the updated post."""
     words = words_of(post)
     name, value = ("$set", words) if words else ("$unset", "")
     return update | {name: update.get(name, {}) | {"words": value}}
 
 
 def since(moment: datetime) -> Document:
-    """A condition: posts of that time and later."""
+    """Return a condition for posts of this time and later."""
     unknown: Document = {"published": None, "first_seen": {"$gte": moment}}
     return {"$or": [{"published": {"$gte": moment}}, unknown]}
 
@@ -80,14 +80,13 @@ def since(moment: datetime) -> Document:
 async def hits(
     db: Database, query: Query, whose: Document, moment: datetime | None = None
 ) -> AsyncGenerator[Document]:
-    """Items that match, each with its `score`, `date` and `sources`: best first, then newest.
+    """Yield matching items with `score`, `date` and `sources`: best first, then newest.
 
-    whose:  condition on posts; an item is found if one of its sources meets it, or a copy of them
-    moment: only items of that time and later
+    whose:  condition on posts; an item matches if a source or a copy of a source meets it
+    moment: only items of this time and later
 
-    An item is shown as the source with most text among those that match, one that meets `whose`
-    before others. The server sorts all that may match without their texts, which are read as far
-    as asked for.
+    An item is shown as its matching source with the longest text, preferably one that meets
+    `whose`. The server sorts candidates without their texts, which are read as the caller iterates.
     """
     if not query.terms:
         return
@@ -108,7 +107,7 @@ async def hits(
 async def newest(
     db: Database, query: Query, whose: Document, moment: datetime
 ) -> AsyncGenerator[Document]:
-    """As `hits` for a query without words: items of `moment` and later, the newest first."""
+    """Yield items of `moment` and later, newest first, as `hits` does without words."""
     fields: Document = {"score": {"$literal": 0.0}, "date": DATE, "item": 1, "cluster": 1}
     look_up: list[Document] = [{"$match": {"original": True} | since(moment)}, {"$project": fields}]
     async with aclosing(_united(db, [look_up], query, whose, moment)) as items:
@@ -123,15 +122,30 @@ async def _united(
     whose: Document,
     moment: datetime | None,
 ) -> AsyncGenerator[Document]:
-    """The items of posts that look-ups find."""
+    """Yield the items of the posts that look-ups find, with the score of the best source."""
+    # The score of a post is the sum of its look-ups.
+    first, *more = look_ups
+    united = [{"$unionWith": {"coll": "posts", "pipeline": stages}} for stages in more]
+    kept = {name: {"$first": f"${name}"} for name in ("date", "item", "cluster")}
+    worth = {"_id": "$_id", "score": {"$sum": "$score"}} | kept
+    of_item: Document = {
+        "_id": {"$ifNull": ["$item", "$_id"]},
+        "score": {"$max": "$score"},
+        "date": {"$min": "$date"},
+        "item": {"$first": "$item"},
+        "posts": {"$push": "$_id"},
+        "clusters": {"$push": "$cluster"},
+    }
+    stages: list[Document] = [*first, *united, *([{"$group": worth}] if united else [])]
+    stages += [{"$group": of_item}, {"$sort": BEST_FIRST}]
     try:
-        cursor = await db.posts.aggregate(_stages(look_ups), allowDiskUse=True)
+        cursor = await db.posts.aggregate(stages, allowDiskUse=True)
     except OperationFailure as error:
         if error.code != NO_INDEX:
             raise
         raise StorageError(
-            "posts have no search index (db.meta.deleteOne({_id: 'schema'}) in mongosh, and the "
-            "next command makes it)"
+            "posts have no search index. Run db.meta.deleteOne({_id: 'schema'}) in mongosh; the "
+            "next command creates the index"
         ) from None
     async with cursor:
         while rows := await cursor.to_list(ROWS if whose else BATCH):
@@ -141,26 +155,8 @@ async def _united(
                         yield item
 
 
-def _stages(look_ups: Sequence[list[Document]]) -> list[Document]:
-    """A post that several look-ups find is worth the sum, an item what its best source is."""
-    first, *more = look_ups
-    united = [{"$unionWith": {"coll": "posts", "pipeline": stages}} for stages in more]
-    kept = {name: {"$first": f"${name}"} for name in ("date", "item", "cluster")}
-    worth = {"_id": "$_id", "score": {"$sum": "$score"}} | kept
-    item: Document = {
-        "_id": {"$ifNull": ["$item", "$_id"]},
-        "score": {"$max": "$score"},
-        "date": {"$min": "$date"},
-        "item": {"$first": "$item"},
-        "posts": {"$push": "$_id"},
-        "clusters": {"$push": "$cluster"},
-    }
-    stages = [*first, *united, *([{"$group": worth}] if united else [])]
-    return [*stages, {"$group": item}, {"$sort": BEST_FIRST}]
-
-
 async def _meeting(db: Database, rows: Sequence[Document], whose: Document) -> list[Document]:
-    """Those of these rows of which a source meets a condition, or a post of their clusters."""
+    """Return the rows with a source, or a copy of a source, that meets a condition."""
     members = {
         "_id": [id_ for row in rows for id_ in row["posts"]],
         "item": [row["item"] for row in rows if row.get("item")],
@@ -186,7 +182,7 @@ async def _meeting(db: Database, rows: Sequence[Document], whose: Document) -> l
 async def _items(
     db: Database, rows: Sequence[Document], query: Query, whose: Document
 ) -> list[Document]:
-    """The items of some rows, in their order, as far as a source of each still matches."""
+    """Return the items of some rows, in order, if one of their sources still matches."""
     originals: Document = {"original": True}
     originals["_id"] = {"$in": [id_ for row in rows for id_ in row["posts"]]}
     posts = {post["_id"]: post async for post in db.posts.find(originals, FIELDS)}
@@ -205,7 +201,7 @@ async def _items(
         matching: dict[tuple[bool, int, bool, str], Document] = {}
         for post in (posts[id_] for id_ in row["posts"] if id_ in posts):
             if query.matches(texts := texts_of(post)):
-                # The most text, then a page before a feed's post; never the same for two posts.
+                # Longest text first, then pages before feeds' posts; `_id` breaks ties.
                 rank = sum(map(len, texts)), "feed" not in post, post["_id"]
                 matching[post["_id"] in meant, *rank] = post
         if matching:
@@ -223,14 +219,14 @@ async def _items(
 
 
 def texts_of(post: Document) -> list[str]:
-    """Title, text, and what else the index knows of a post."""
+    """Return title, text, and all other indexed texts of a post."""
     main = (post.get("title"), post.get("text"))
     more = [text for text in field_texts(_fields_of(post)) if text not in main]
     return [*(text for text in main if isinstance(text, str)), *more]
 
 
 async def counted(db: Database, items: Sequence[Document]) -> list[int]:
-    """How many posts each of these items hides."""
+    """Return the number of hidden copies of each item."""
     rows = await db.posts.aggregate(
         [{"$match": _copies_of(items)}, {"$group": {"_id": "$duplicate_of", "n": {"$sum": 1}}}]
     )
@@ -239,7 +235,7 @@ async def counted(db: Database, items: Sequence[Document]) -> list[int]:
 
 
 async def hidden(db: Database, items: Sequence[Document]) -> list[list[Document]]:
-    """The posts that each of these items hides: the most similar first, then the oldest."""
+    """Return the hidden copies of each item: most similar first, then oldest."""
     copies: dict[str, list[Document]] = {}
     stages: list[Document] = [
         {"$match": _copies_of(items)},
@@ -257,7 +253,7 @@ async def hidden(db: Database, items: Sequence[Document]) -> list[list[Document]
 
 
 def _copies_of(items: Sequence[Document]) -> Document:
-    """A query for copies; by their clusters, of which there is an index."""
+    """Return a query for the copies of items, by clusters, which are indexed."""
     sources = [source for item in items for source in item["sources"]]
     clusters = {post["cluster"] for post in sources if post.get("cluster") is not None}
     ids = [post["_id"] for post in sources]
@@ -265,6 +261,6 @@ def _copies_of(items: Sequence[Document]) -> Document:
 
 
 async def spiders(db: Database) -> list[str]:
-    """Names of all spiders that have posts."""
+    """Return the names of all spiders that have posts."""
     names: list[str] = await db.posts.distinct("spider")
     return sorted(names)

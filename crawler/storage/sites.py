@@ -1,8 +1,8 @@
-"""`sites`: what a replan has to know of each site, as it was at the last run, and its definition.
+"""`sites`: the settings of each site as of the last run, and its site definition.
 
-A definition may be a TOML file that was named on the command line, and a replan cannot find it.
-So each run leaves a note here. Of a site without a spider class the note holds the
-whole definition, so that the next run needs the name only.
+A site definition may be a TOML file that was named on the command line, which a replan cannot find,
+so each run stores the settings here. For a site without a spider class the document has the whole
+definition, so that the next run needs only the name.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A spider's site. Names and meanings are the wrapper's.
+    """The settings of a spider's site, with the names and meanings of the site definition.
 
     weights: pairs of a pattern (or `category:` and a category) and its weight
-    at:      when the note was written; None: never, and all here is the default
+    at:      time of the last run; None: no run yet, and all values are defaults
     """
 
     name: str
@@ -50,7 +50,7 @@ class Site:
 
     @classmethod
     def of(cls, document: Document) -> Self:
-        """The site that a document describes."""
+        """Return the site that a document describes."""
         values = {name: document[name] for name in _FIELDS if name in document}
         for name in ("windows", "blackout"):
             values[name] = tuple(values.get(name, ()))
@@ -60,17 +60,15 @@ class Site:
 
     @property
     def zone(self) -> ZoneInfo:
-        """Its time zone; ConfigError where this machine knows none of that name."""
+        """Return the time zone; raise ConfigError if this machine does not have it."""
         try:
             return ZoneInfo(self.timezone)
         except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise ConfigError(
-                f"{self.name}: no time zone {self.timezone!r} is known here"
-            ) from None
+            raise ConfigError(f"{self.name}: time zone not found: {self.timezone!r}") from None
 
     @property
     def open_hours(self) -> Week:
-        """(168,) hours of the local week in which it may be visited; ConfigError where none."""
+        """Return (168,) visiting hours of the local week; raise ConfigError if there are none."""
         try:
             return open_hours(self.windows, self.blackout)
         except ValueError as error:
@@ -81,20 +79,20 @@ _FIELDS = tuple(field.name for field in fields(Site) if field.name != "name")
 
 
 async def is_edited(db: Database, wrapper: Wrapper) -> bool:
-    """Whether a wrapper is another than at the last run, or was never noted."""
+    """Return whether a site definition changed since the last run, or is new."""
     site = await db.sites.find_one({"_id": wrapper.name}, {"digest": 1}) or {}
     return site.get("digest") != wrapper.digest
 
 
 async def note(db: Database, wrapper: Wrapper, now: datetime) -> None:
-    """Write down what is to be known of a wrapper, and the definition of a site without a class.
+    """Store the settings of a site, and the definition of a site without a spider class.
 
-    A definition that was stored before stays: it may have been replaced since it was read.
+    A definition that was read from here is not stored: it may have been replaced meanwhile.
     """
     document: Document = {name: getattr(wrapper, name) for name in _FIELDS if name != "at"}
     for name in ("windows", "blackout"):
         document[name] = list(document[name])
-    # A pattern may hold dots and dollars, which do not go well with names of fields.
+    # Patterns may have dots and dollars, which are not safe in field names.
     document["weights"] = [{"of": key, "weight": w} for key, w in wrapper.weights.items()]
     definition = wrapper.definition
     update: Document = {"$set": document | {"digest": wrapper.digest, "at": now}}
@@ -114,17 +112,17 @@ async def note(db: Database, wrapper: Wrapper, now: datetime) -> None:
     )  # fmt: skip
     if definition is None and before and "definition" in before:
         source = before["definition"]["file"] or "arguments (-a)"
-        message = "%s: its spider class defines it now; the definition from %s is no longer stored"
+        message = "%s: a spider class defines this site now; deleted the stored definition from %s"
         logger.warning(message, wrapper.name, source)
     elif definition is not None and definition.is_too_long:
         logger.warning(
-            "%s: the site definition has more than %d characters and is not stored: cron needs %s",
+            "%s: site definition not stored, it has more than %d characters: cron needs %s",
             wrapper.name, MAX_CHARACTERS, definition.source,
         )  # fmt: skip
 
 
 async def definitions(db: Database, names: Iterable[str] | None = None) -> dict[str, Definition]:
-    """The stored definitions by name, of all sites if `names` is None."""
+    """Return the stored site definitions by name, of all sites if `names` is None."""
     query: Document = {"definition": {"$exists": True}}
     if names is not None:
         query["_id"] = {"$in": list(names)}
@@ -138,19 +136,19 @@ async def definitions(db: Database, names: Iterable[str] | None = None) -> dict[
 
 
 async def of_spiders(db: Database, spiders: Sequence[str]) -> tuple[Site, ...]:
-    """The sites of these spiders, in this order; defaults where there is no note."""
+    """Return the sites of these spiders, in order; defaults for sites that are not stored."""
     cursor = db.sites.find({"_id": {"$in": list(spiders)}})
     sites = {document["_id"]: Site.of(document) async for document in cursor}
     return tuple(sites.get(name) or Site(name) for name in spiders)
 
 
 async def keys_in_category(db: Database, spider: str, category: str) -> list[str]:
-    """`_id` of all targets of a spider that are in a category, whatever others they are in."""
+    """Return the `_id`s of a spider's targets in a category."""
     cursor = db.targets.find({"spider": spider, "categories": category}, {"_id": 1})
     return [row["_id"] async for row in cursor]
 
 
 async def kept_bytes(db: Database, spider: str) -> int:
-    """Bytes of the versions that a site keeps, as of its last run; before compression."""
+    """Return the uncompressed bytes of a site's versions, as of its last run."""
     site = await db.sites.find_one({"_id": spider}, {"kept_bytes": 1}) or {}
     return int(site.get("kept_bytes", 0))

@@ -1,11 +1,12 @@
-"""Sources of items: which posts are of one page, such as a site's page and a feed's post of it.
+"""Sources of items: posts of the same page, such as a site's page and a feed's post of it.
 
-All posts with the same `item` are sources of one item. It is the key of the page's URL, after
-redirects as far as they are known, so it does not depend on the order in which sources come, nor
-on their texts. `link` is the key of a feed's post as the feed has it.
+All posts with the same `item` are sources of one item. `item` is the key of the page's URL, after
+known redirects, so it does not depend on texts or on the order in which sources are stored. `link`
+is the key of a feed post's URL as given in the feed.
 
-A link that several posts of one feed share names none of them (changelogs, some podcasts): these
-posts have no `item`. Neither have posts whose link is a list page, a feed or a home page.
+A link that several posts of one feed share does not identify a page (changelogs, some podcasts), so
+these posts have no `item`. The same applies to posts that link to a list page, a feed or a home
+page.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from crawler.storage.retry import in_batches
 from crawler.utils.urls import canonical, item_key
 
 BATCH = 1000
-# That many posts of a feed with one link prove that it is shared; others need not keep it.
-WITNESSES = 2
+# Stored posts with one link that prove that it is shared; further posts do not store it.
+MIN_WITNESSES = 2
 SCHEMES = ("https://", "http://")
 OF_TARGET: Document = {"spider": 1, "url": 1, "kind": 1, "final_url": 1, "alias_of": 1, "post": 1}
 
 
-class Row(NamedTuple):
+class FeedPost(NamedTuple):
     """A post that a visit of a feed brought. link: key of its link."""
 
     visit: Visit
@@ -43,13 +44,13 @@ class Row(NamedTuple):
 
     @property
     def feed(self) -> tuple[str, str]:
-        """Spider and URL of its feed."""
+        """Return spider and URL of its feed."""
         target = self.visit.fetched.target
         return target.spider, target.url
 
 
-class Claimant(NamedTuple):
-    """A stored post of a feed as `_stored` has it."""
+class StoredLink(NamedTuple):
+    """A stored post of a feed, with its link and item."""
 
     key: str
     link: str | None
@@ -57,7 +58,7 @@ class Claimant(NamedTuple):
 
 
 async def identify(db: Database, batch: Sequence[Visit]) -> None:
-    """Tell for each post of these visits which item it is a source of, before it is claimed."""
+    """Set the item of each post of these visits, before the posts are claimed."""
     rows = _rows(batch)
     resolved = await _resolved(db, rows)
     stored = await _stored(db, rows, resolved)
@@ -87,7 +88,7 @@ async def of_urls(db: Database, urls: Sequence[str], spider: str | None) -> list
 
 
 async def settle_shared(db: Database, registry: Registry | None, batch: Sequence[Visit]) -> None:
-    """Posts stored before whose link another post of their feed has now are sources of nothing."""
+    """Remove the item of stored posts whose link another post of their feed has now."""
     rows = [row for row in _rows(batch) if row.key not in row.visit.items]
     gone: dict[str, str | None] = {}
     for part in in_batches(rows, BATCH):
@@ -102,13 +103,13 @@ async def settle_shared(db: Database, registry: Registry | None, batch: Sequence
 
 
 async def reconcile(db: Database, registry: Registry | None, batch: Sequence[Visit]) -> None:
-    """Let posts follow redirects that were found by these visits, or by others meanwhile.
+    """Update posts to redirects that these or concurrent visits found.
 
-    Called when targets are written: of a page and a feed's post that are stored at the same moment
-    by two workers, one sees the other.
+    Called when targets are written: if two workers store a page and its feed post concurrently, at
+    least one of them sees the other.
     """
     pages = [visit for visit in batch if _is_page(visit, aliases=True)]
-    # Where the URLs of pages lead that are redirected, or were at their last visit; by keys.
+    # Targets of redirects, now or at the last visit, by the keys of the redirecting URLs.
     moved: dict[str, str | None] = {}
     for visit in pages:
         fetched, link = visit.fetched, item_key(visit.fetched.target.url)
@@ -130,28 +131,24 @@ async def reconcile(db: Database, registry: Registry | None, batch: Sequence[Vis
         if item not in (row.visit.items[row.key], row.link):
             moved[row.link] = item
     if moved:
-        renamed |= await _followers(db, moved)
+        # Feed posts with a redirected link follow it.
+        query: Document = {"link": {"$in": list(moved)}, "item": {"$exists": True}}
+        wanted: dict[str, str | None] = {}
+        feeds: dict[str, tuple[str, str]] = {}
+        async for post in db.posts.find(query, {"spider": 1, "feed": 1, "link": 1, "item": 1}):
+            if post["item"] != (item := moved[post["link"]]):
+                wanted[post["_id"]] = item
+                feeds[post["_id"]] = (post["spider"], post["feed"])
+        renamed |= await _once_per_feed(db, wanted, feeds)
     await _rename(db, registry, renamed)
-
-
-async def _followers(db: Database, moved: Mapping[str, str | None]) -> dict[str, str | None]:
-    """The items of those posts of feeds whose links these are, but where their feed has another."""
-    query: Document = {"link": {"$in": list(moved)}, "item": {"$exists": True}}
-    wanted: dict[str, str | None] = {}
-    feeds: dict[str, tuple[str, str]] = {}
-    async for post in db.posts.find(query, {"spider": 1, "feed": 1, "link": 1, "item": 1}):
-        if post["item"] != (item := moved[post["link"]]):
-            wanted[post["_id"]] = item
-            feeds[post["_id"]] = (post["spider"], post["feed"])
-    return await _once_per_feed(db, wanted, feeds)
 
 
 async def _once_per_feed(
     db: Database, items: Mapping[str, str | None], feeds: Mapping[str, tuple[str, str]]
 ) -> dict[str, str | None]:
-    """Without those posts whose feed has another source of the item that they would get.
+    """Remove posts whose feed has another source of the item that they would get.
 
-    items: by posts that are to get them; feeds: spider and feed of each
+    items: new items by post; feeds: spider and feed of each post
     """
     if not items:
         return {}
@@ -171,7 +168,7 @@ async def _once_per_feed(
 
 
 async def _rename(db: Database, registry: Registry | None, items: Mapping[str, str | None]) -> None:
-    """Make stored posts sources of these items, or of none, and bring their clusters into line."""
+    """Set or remove the items of stored posts, and update their clusters."""
     if not items:
         return
     updates = [
@@ -185,9 +182,9 @@ async def _rename(db: Database, registry: Registry | None, items: Mapping[str, s
         await flags.settle(db, registry, touched)
 
 
-def _rows(batch: Iterable[Visit]) -> list[Row]:
+def _rows(batch: Iterable[Visit]) -> list[FeedPost]:
     return [
-        Row(visit, key, link)
+        FeedPost(visit, key, link)
         for visit in batch
         if visit.collected is not None
         for key, post in visit.collected.posts
@@ -196,7 +193,7 @@ def _rows(batch: Iterable[Visit]) -> list[Row]:
 
 
 def _is_page(visit: Visit, *, aliases: bool = False) -> bool:
-    """Whether a visit saw the page of an item; those of feeds' posts belong to these."""
+    """Return whether a visit saw the page of an item, except pages of feed posts."""
     target = visit.fetched.target
     seen = visit.outcome in SEEN and visit.outcome is not Outcome.NOT_MODIFIED
     is_item = target.kind is Kind.ITEM and target.post is None
@@ -204,7 +201,7 @@ def _is_page(visit: Visit, *, aliases: bool = False) -> bool:
 
 
 def _item_of_page(visit: Visit) -> str | None:
-    # Of each page that is stored: parsing a URL again takes as long as a tenth of its claim.
+    # Parsing the URL again would take a tenth of the time of a claim.
     return item_key(visit.fetched.final_url or visit.fetched.target.url, is_canonical=True)
 
 
@@ -216,36 +213,36 @@ def _name(visit: Visit, key: str, item: str | None) -> None:
 
 
 def _identify_posts(
-    rows: Sequence[Row],
+    rows: Sequence[FeedPost],
     resolved: Mapping[str, str | None],
-    stored: Mapping[tuple[str, str], Sequence[Claimant]],
+    stored: Mapping[tuple[str, str], Sequence[StoredLink]],
 ) -> None:
-    """Which items the posts of a feed's visit are sources of: none where their link is shared."""
+    """Set the items of the posts of a feed's visit; none for shared links."""
     visit = rows[0].visit
     document = visit.fetched.document
     site, topic = (document.site, document.topic) if document else (None, None)
-    # Links that are the feed's own, and so no post's.
+    # Links to the feed or its site do not identify posts.
     own = {item_key(url) for url in (visit.fetched.target.url, site, topic)}
     links = (item_key(post.url) for post in visit.fetched.posts)
     shown = Counter(link for link in links if link is not None)
     used = Counter(resolved.get(link) or link for link in shown)
-    claimants = stored.get(rows[0].feed, ())
+    stored_links = stored.get(rows[0].feed, ())
     for row in rows:
-        rivals = [claimant for claimant in claimants if claimant.key != row.key]
+        rivals = [link for link in stored_links if link.key != row.key]
         witnesses = sum(rival.link == row.link for rival in rivals)
-        if witnesses < WITNESSES:
+        if witnesses < MIN_WITNESSES:
             visit.links[row.key] = row.link
         item = resolved.get(row.link, row.link)
         if witnesses or shown[row.link] > 1 or item is None or row.link in own:
             _name(visit, row.key, None)
             continue
-        # Links that lead to one place, such as a page that asks for consent, stay apart.
+        # Posts whose links redirect to one page, such as a consent page, keep their own links.
         is_used = used[item] > 1 or any(rival.item == item for rival in rivals)
         _name(visit, row.key, row.link if is_used else item)
 
 
 async def _identify_followed(db: Database, batch: Iterable[Visit]) -> None:
-    """The page of a feed's post may have been elsewhere than its link."""
+    """Set the items of feed posts whose page was elsewhere than their link."""
     pages = {
         str(visit.fetched.target.post): visit
         for visit in batch
@@ -267,8 +264,8 @@ async def _identify_followed(db: Database, batch: Iterable[Visit]) -> None:
         _name(pages[key], key, final)
 
 
-async def _resolved(db: Database, rows: Sequence[Row]) -> dict[str, str | None]:
-    """The items of those links that are watched, by their keys; None: the link is no item's."""
+async def _resolved(db: Database, rows: Sequence[FeedPost]) -> dict[str, str | None]:
+    """Return the items of links that are targets, by key; None: the link is not an item."""
     links = list({row.link for row in rows})
     watched: dict[str, list[Document]] = defaultdict(list)
     keys: list[str] = []
@@ -297,10 +294,10 @@ async def _resolved(db: Database, rows: Sequence[Row]) -> dict[str, str | None]:
 
 
 async def _stored(
-    db: Database, rows: Sequence[Row], resolved: Mapping[str, str | None]
-) -> dict[tuple[str, str], list[Claimant]]:
-    """What feeds have stored with the links of these posts, or as sources of their items."""
-    stored: dict[tuple[str, str], list[Claimant]] = defaultdict(list)
+    db: Database, rows: Sequence[FeedPost], resolved: Mapping[str, str | None]
+) -> dict[tuple[str, str], list[StoredLink]]:
+    """Return the stored feed posts with these links or items, by feed."""
+    stored: dict[tuple[str, str], list[StoredLink]] = defaultdict(list)
     for part in in_batches(rows, BATCH):
         links = {row.link for row in part}
         ends = {end for link in links if (end := resolved.get(link)) and end != link}
@@ -310,5 +307,5 @@ async def _stored(
         fields = {"spider": 1, "feed": 1, "link": 1, "item": 1}
         async for post in db.posts.find({"$or": wanted}, fields):
             if (feed := (post["spider"], post.get("feed"))) in feeds:
-                stored[feed].append(Claimant(post["_id"], post.get("link"), post.get("item")))
+                stored[feed].append(StoredLink(post["_id"], post.get("link"), post.get("item")))
     return stored

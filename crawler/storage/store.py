@@ -1,9 +1,8 @@
-"""Opening the database: reach it, bring it to this version, close it."""
+"""Opening the database: connect, migrate, follow its clock, close."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from crawler.storage.client import (
     Document,
     Reading,
     check_reachable,
-    in_words,
+    follow_clock,
     open_client,
     read_clock,
     server_uri,
@@ -29,18 +28,12 @@ from crawler.storage.retry import in_short, why_unavailable
 from crawler.storage.schema import prepare
 from crawler.utils import tasks
 
-logger = logging.getLogger(__name__)
-# Between two readings of the server's clock: two good clocks part by a millisecond meanwhile.
-CLOCK_SECONDS = 30.0
-# From here on a clock is wrong, and not just not yet right.
-SKEW_SECONDS = 5.0
-
 
 @dataclass(frozen=True, slots=True)
 class Store:
     """An open database, whose clock this process follows.
 
-    clock: as it was read when the database was opened
+    clock: reading from when the database was opened
     """
 
     client: AsyncMongoClient[Document]
@@ -51,9 +44,9 @@ class Store:
 
     @classmethod
     async def open(cls, config: Config) -> Store:
-        """Reach and prepare the database; raises StorageError or ConfigError.
+        """Connect to the database and migrate it; raise StorageError or ConfigError.
 
-        ClockError is raised where its clock is too far from this machine's.
+        Raises ClockError if its clock differs too much from this machine's.
         """
         uri = await asyncio.to_thread(server_uri, config)
         client = open_client(uri, config)
@@ -69,18 +62,18 @@ class Store:
         except BaseException:
             await client.close()
             raise
-        return cls(client, db, config, clock, asyncio.create_task(_follow_clock(client)))
+        return cls(client, db, config, clock, asyncio.create_task(follow_clock(client)))
 
     async def revive(self) -> None:
-        """Start the embedded server again if it is the one in use and died.
+        """Restart the embedded server if it is in use and has ended.
 
-        Raises ServerError if it cannot be started now, or lives and does not answer.
+        Raises ServerError if it cannot be started, or runs and does not answer.
         """
         if self.config.mongo_uri is None:
             await asyncio.to_thread(EmbeddedServer.of(self.config).revive)
 
-    async def trouble(self, seconds: float) -> str | None:
-        """Why the database cannot be used now, in one line; None if it answers in that time."""
+    async def problem(self, seconds: float) -> str | None:
+        """Return why the database cannot be used now, in one line; None if it answers in time."""
         try:
             with pymongo.timeout(seconds):
                 await self.client.admin.command("ping")
@@ -89,27 +82,14 @@ class Store:
         return None
 
     async def close(self) -> None:
-        """Close the connections; the embedded server goes on for others."""
+        """Close the connections; the embedded server keeps running."""
         await tasks.end(self._following)
         await self.client.close()
 
 
-async def _follow_clock(client: AsyncMongoClient[Document]) -> None:
-    """Read the server's clock at intervals, until this is cancelled."""
-    while True:
-        await asyncio.sleep(CLOCK_SECONDS)
-        try:
-            moved = (await read_clock(client)).moved_seconds
-        except PyMongoError as error:
-            logger.debug("MongoDB's clock was not read: %s", in_short(error))
-            continue
-        if abs(moved) > SKEW_SECONDS:
-            logger.warning("MongoDB's clock is now %s the time of this run", in_words(moved))
-
-
 @asynccontextmanager
 async def opened(config: Config) -> AsyncIterator[Database]:
-    """The database, for the length of a command."""
+    """Open the database during a block."""
     store = await Store.open(config)
     try:
         yield store.db

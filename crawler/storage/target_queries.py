@@ -1,6 +1,6 @@
-"""What commands ask about targets: lists by state and URL, the target of a URL, and counts.
+"""Queries of commands about targets: lists by state and URL, the target of a URL, and counts.
 
-Lists and look-ups go by indexes: `_id` of a target is its spider's name, a blank and its URL.
+Lists and look-ups use indexes: the `_id` of a target is its spider's name, a space and its URL.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from crawler.storage.targets import ALIVE, DEAD_LINK
 from crawler.utils.urls import bare, canonical, host_of, is_http, like, variants
 
 TARGETS = ("targets",)
-# A count goes no further.
+# Limit for counts.
 MAX_COUNTED = 1_000_000
-# URLs that are looked at in each place of an index.
+# Number of neighbors to read at each place of an index.
 MAX_NEIGHBORS = 200
-# URLs that an error proposes.
+# Number of URLs that an error suggests.
 MAX_NEAR = 3
-# Two URLs that are less alike are two pages.
-LEAST_ALIKE = 0.8
+# Less similar URLs are not suggested.
+MIN_SIMILARITY = 0.8
 FIELDS = (
     "spider", "url", "kind", "categories", "outcome", "visited_at", "next_visit", "changed_at",
     "consecutive_errors", "gone", "alias_of", "dead", "start", "last_visit.reason",
@@ -37,7 +37,7 @@ FIELDS = (
 
 
 class State(StrEnum):
-    """What listed targets have in common."""
+    """A state to list targets by."""
 
     ERRORS = "errors"
     DUE = "due"
@@ -54,8 +54,8 @@ def chosen(
     """Return the query for listed targets and their order, both as one index has them.
 
     match:   part of the URL, as `crawler.utils.urls.like` has it
-    now:     targets are due up to then
-    spiders: all names that have targets, for a query of all of them
+    now:     time at which targets are due
+    spiders: names of all spiders with targets, for a query without `spider`
     """
     query: Document = {} if spider is None else {"spider": spider}
     if state is None:
@@ -77,20 +77,20 @@ def chosen(
 async def listed(
     db: Database, query: Document, order: list[tuple[str, int]], skip: int, limit: int
 ) -> list[Document]:
-    """The targets of a query of `chosen`, without what a list does not show."""
+    """Return the targets of a query of `chosen`, with the fields that lists show."""
     cursor = db.targets.find(query, FIELDS).sort(order).skip(skip).limit(limit)
     return await cursor.to_list(None)
 
 
 async def count(db: Database, query: Document) -> int:
-    """How many targets a query of `chosen` finds, MAX_COUNTED at most."""
+    """Return the number of targets of a query of `chosen`, at most MAX_COUNTED."""
     return await db.targets.count_documents(query, limit=MAX_COUNTED)
 
 
 async def neighbors(
     db: Database, collections: Iterable[str], urls: Sequence[str], around: Sequence[str]
 ) -> list[str]:
-    """Known URLs: those of `urls`, and the neighbors in the index of each URL of `around`.
+    """Return known URLs: those of `urls`, and the index neighbors of each URL of `around`.
 
     collections: `targets`, `posts`; both have an index of `url`
     """
@@ -109,22 +109,24 @@ async def neighbors(
 async def target_of(
     db: Database, config: Config, url: str, spider: str | None, among: Sequence[str] = TARGETS
 ) -> Document:
-    """The target with this URL, as its own or as an alias; ConfigError if none or several have it.
+    """Return the target with this URL or alias; raise ConfigError if none or several match.
 
-    spider: which one is meant where several watch it
-    among:  collections whose URLs the error may name instead
+    spider: the spider, required if several have this URL
+    among:  collections with URLs that the error may suggest
     """
     rows = await targets.of_url(db, names_of(url, config), spider)
     if not rows:
         raise await unknown(db, url, among)
     if len(rows) > 1:
         names = ", ".join(target["spider"] for target in rows)
-        raise ConfigError(f"several spiders watch {url}: {names} (--spider NAME)")
+        raise ConfigError(
+            f"several spiders have this URL: {url}. Use --spider NAME, one of: {names}"
+        )
     return rows[0]
 
 
 def names_of(url: str, config: Config) -> list[str]:
-    """The canonical forms that a URL may be known by, as wrappers strip different parameters."""
+    """Return the canonical forms of a URL, as site definitions strip different parameters."""
     strip = config.strip_parameters
     try:
         return [canonical(url), canonical(url, ()), *([canonical(url, strip)] if strip else [])]
@@ -133,9 +135,9 @@ def names_of(url: str, config: Config) -> list[str]:
 
 
 async def unknown(db: Database, url: str, collections: Sequence[str]) -> ConfigError:
-    """Return the error that a URL is not known, with the nearest ones that are.
+    """Return the error for an unknown URL, with the most similar known URLs.
 
-    collections: where it was looked for, `targets` or `posts`
+    collections: collections that were searched, `targets` or `posts`
     """
     if near := await nearest(db, url, collections):
         return ConfigError(f"URL not found: {url}. Did you mean {' or '.join(near)}?")
@@ -146,13 +148,13 @@ async def unknown(db: Database, url: str, collections: Sequence[str]) -> ConfigE
 
 
 async def nearest(db: Database, url: str, collections: Sequence[str]) -> list[str]:
-    """Return the known URLs that are most like this one, MAX_NEAR at most; by index lookups."""
+    """Return the known URLs most similar to this one, at most MAX_NEAR; by index lookups."""
     if not is_http(url):
         return []
     parts = urlsplit(canonical(url))
     host = parts.netloc.removeprefix("www.")
     origins = [f"{scheme}://{www}{host}" for scheme in ("https", "http") for www in ("", "www.")]
-    # Both what follows this path in the index, and what its folder begins with.
+    # Index neighbors of this path, and of its folder.
     paths = dict.fromkeys((parts.path, parts.path.rstrip("/").rpartition("/")[0] + "/"))
     around = [origin + path for origin in origins for path in paths]
     urls = variants(canonical(url))
@@ -160,8 +162,8 @@ async def nearest(db: Database, url: str, collections: Sequence[str]) -> list[st
 
 
 def closest(url: str, candidates: Iterable[str]) -> list[str]:
-    """Return those of some URLs that are most like one, the best first, MAX_NEAR at most."""
-    # Slow to import, and needed only where something is wrong.
+    """Return the URLs most similar to this one, best first, at most MAX_NEAR."""
+    # Slow to import, and needed only for errors.
     from rapidfuzz.distance import Indel
 
     host, _, path = bare(url).partition("/")
@@ -171,12 +173,12 @@ def closest(url: str, candidates: Iterable[str]) -> list[str]:
         for candidate, (its_host, _, its_path) in places.items()
         if its_host == host
     }
-    good = [candidate for candidate, share in alike.items() if share >= LEAST_ALIKE]
+    good = [candidate for candidate, share in alike.items() if share >= MIN_SIMILARITY]
     return sorted(good, key=lambda candidate: (-alike[candidate], candidate))[:MAX_NEAR]
 
 
 async def summary(db: Database, spider: str | None, now: datetime) -> Document:
-    """Counts of targets by kind, category, last outcome and state, computed by the server."""
+    """Count targets by kind, category, last outcome and state, on the server."""
 
     def by(field: str) -> list[Document]:
         return [{"$group": {"_id": field, "n": {"$sum": 1}}}, {"$sort": {"_id": 1}}]

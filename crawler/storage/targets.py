@@ -1,4 +1,4 @@
-"""`targets`: one document per spider and canonical URL, with its state and its next visit."""
+"""`targets`: one document per spider and canonical URL, with its state and next visit."""
 
 from __future__ import annotations
 
@@ -37,33 +37,33 @@ if TYPE_CHECKING:
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 ADAPTIVE = "adaptive"
-# Of the plan that a cell's period stands for; no replan touches it.
+# Policy of the plan of a cell with a fixed period; replans skip it.
 PERIOD = "period"
-# A link to a page that never was there.
+# A link to a page that never existed.
 DEAD_LINK: Document = {"refreshed": 0, "consecutive_gone": {"$gt": 0}}
-# The page of a feed's post is fetched once, and planned never.
+# The page of a feed's post is fetched once and never planned.
 ONCE: Document = {"post": {"$exists": True}}
-# What killed its workers waits for somebody to look at it (crawler/storage/runs.py).
+# Dead letters wait for the user (crawler/storage/runs.py).
 ALIVE: Document = {"dead": {"$exists": False}}
-# Targets whose URLs show whether a pattern has matched something.
+# Number of URLs to test a pattern with.
 SAMPLE = 1000
-# That a target keeps; for more, older ones go.
+# Maximum per target; older ones are dropped.
 MAX_CATEGORIES, MAX_ALIASES = 100, 100
-# What a visit needs not know of its target.
+# Fields that a visit does not need.
 NOT_FOR_A_VISIT = {"last_visit": 0, "aliases": 0}
 FAILED = (str(Outcome.ERROR), str(Outcome.BLOCKED))
-# The server itself reports that, whatever the definition of the site.
+# Reported by the server, independent of the site definition.
 MISSING: Document = {"consecutive_gone": {"$gt": 0}, "last_visit.status": {"$in": [404, 410]}}
 BATCH = 1000
 
 
 def in_minutes(moment: datetime) -> int:
-    """Whole minutes since 1970 (UTC)."""
+    """Return whole minutes since 1970 (UTC)."""
     return (moment - EPOCH) // MINUTE
 
 
 def history_of(stored: Document | None) -> History | None:
-    """The past that a target's document holds."""
+    """Return the history in a target's document."""
     if not stored:
         return None
     from schedules.history import History
@@ -73,7 +73,7 @@ def history_of(stored: Document | None) -> History | None:
 
 
 def history_document(history: History, lies: int = 0) -> Document:
-    """A past as it is stored."""
+    """Return a history in its stored form."""
     return {
         "since": EPOCH + history.since * MINUTE,
         "until": EPOCH + history.until * MINUTE,
@@ -83,7 +83,7 @@ def history_document(history: History, lies: int = 0) -> Document:
 
 
 def planned_of(plan: Document | None) -> Planned | None:
-    """The plan that a target's document holds; None where it has no time at all."""
+    """Return the plan in a target's document; None if it has no visits."""
     if not plan:
         return None
     from schedules.schedule import Schedule
@@ -107,13 +107,13 @@ def planned_of(plan: Document | None) -> Planned | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
-    """What a run leaves of a spider's targets.
+class RemainingTargets:
+    """The targets of a spider after a run.
 
-    targets:  under watch
-    waiting:  of these, not due in the run and not visited; next_visit: the first of their times
-    failed:   of the waiting, those whose last visit failed; failed_until: the first of their times
-    repeated: targets that failed in the run and are due at the next one
+    targets:  watched targets
+    waiting:  not due and not visited in the run; next_visit: the earliest of their times
+    failed:   waiting targets whose last visit failed; failed_until: the earliest of their times
+    repeated: targets that failed in the run and are due in the next one
     """
 
     targets: int = 0
@@ -125,7 +125,7 @@ class Outlook:
 
 
 def from_document(document: Document) -> Target:
-    """A target as the spider gets it."""
+    """Return the target in a document, as the spider gets it."""
     return Target(
         spider=document["spider"],
         url=document["url"],
@@ -169,7 +169,7 @@ def new_document(
     now: datetime,
     categories: Sequence[str] = (),
 ) -> Document:
-    """A target that was just found and is due at `due`."""
+    """Return the document of a new target that is due at `due`."""
     return {
         "_id": f"{spider} {url}",
         "spider": spider,
@@ -190,7 +190,7 @@ def new_document(
 
 
 def updates_of(batch: Iterable[Visit]) -> Iterator[UpdateOne]:
-    """The writes that acknowledge the visits of a batch."""
+    """Yield the writes that acknowledge the visits of a batch."""
     for visit in batch:
         yield update_of(visit)
         if visit.every_hours is not None:
@@ -205,11 +205,11 @@ def updates_of(batch: Iterable[Visit]) -> Iterator[UpdateOne]:
 
 
 def update_of(visit: Visit) -> UpdateOne:
-    """The write that acknowledges a visit: the target's next state, and the visit itself with it.
+    """Return the write that acknowledges a visit, with the target's next state and the visit.
 
-    The visit's row travels inside, so that one atomic write decides; `visits.recover` copies rows
-    that a crash kept from the log. It matches no target that was visited, or taken over by another
-    process, since it was handed out.
+    The write is atomic and includes the visit's row; `visits.recover` copies rows that a crash kept
+    out of the log. It matches no target that was visited, or taken over by another process, since
+    it was handed out.
     """
     fetched, target = visit.fetched, visit.fetched.target
     if fetched.push is not None:
@@ -235,7 +235,7 @@ def update_of(visit: Visit) -> UpdateOne:
         state["missed"] = target.missed + visit.missed
     update: Document = {"$set": state}
     if target.kind is Kind.FEED and visit.outcome in SEEN:
-        # The address that the feed reports, and how often in a row it was the same.
+        # The URL that the feed moved to, and the number of consecutive visits that found it.
         is_again = fetched.moved_to is not None and fetched.moved_to == target.moved_to
         state["moved_to"] = fetched.moved_to
         state["moves"] = target.moves + 1 if is_again else int(fetched.moved_to is not None)
@@ -275,16 +275,16 @@ def _content_state(visit: Visit) -> Document:
 
 
 def _unless_taken_over(visit: Visit) -> Document:
-    """The target as it was handed out, or after this write where the answer to it was lost."""
+    """Return a query for the target as it was handed out, or after this same write."""
     target = visit.fetched.target
     unchanged: list[Document] = [fences.same(target.fence), {"visit": visit.id}]
     return {"_id": target.key, "$or": unchanged}
 
 
 def _delivered(visit: Visit) -> UpdateOne:
-    """A delivery is no visit: it changes what is known of the feed's posts, and no more.
+    """Return the write for a hub delivery, which only updates the history of the feed.
 
-    Where it has another content for a stored post, the feed is due, in this run already.
+    If it changed a stored post, the feed is due in the current run.
     """
     target = visit.fetched.target
     state: Document = {
@@ -303,12 +303,12 @@ def _delivered(visit: Visit) -> UpdateOne:
 
 
 async def acknowledge(db: Database, batch: Sequence[Visit]) -> list[Visit]:
-    """Make targets hold what these visits found; those that came too late for it."""
+    """Store the results of visits in their targets; return the visits that were too late."""
     updates = list(updates_of(batch))
     done = await db.targets.bulk_write(updates, ordered=False)
     if done.matched_count == len(updates):
         return []
-    # Rare: another process has such a target, or a replan changed the plan of an adaptive one.
+    # Rare: another process has such a target, or a replan changed an adaptive plan.
     query: Document = {"_id": {"$in": [visit.fetched.target.key for visit in batch]}}
     stored = {
         (row["_id"], id_)
@@ -319,7 +319,7 @@ async def acknowledge(db: Database, batch: Sequence[Visit]) -> list[Visit]:
 
 
 async def note_aliases(db: Database, batch: Iterable[Visit]) -> None:
-    """Write down to which URLs pages have redirected, after these visits are acknowledged."""
+    """Store the URLs that pages redirected to, after their visits are acknowledged."""
     names: list[UpdateMany] = []
     for visit in batch:
         final = visit.fetched.final_url
@@ -331,16 +331,16 @@ async def note_aliases(db: Database, batch: Iterable[Visit]) -> None:
 
 
 async def take_over_due(db: Database, spider: str, until: datetime) -> None:
-    """Keep processes of earlier runs, which may be alive, from storing visits of due targets."""
+    """Prevent processes of earlier runs from storing visits of due targets."""
     due: Document = {"spider": spider, "next_visit": {"$lte": until}}
     await db.targets.update_many(due, {"$inc": {"fence": 1}})
-    # Nothing shows whether a part of a visit of these is stored.
+    # For these kinds, partially stored visits cannot be detected.
     unclear: Document = {"kind": {"$in": [str(Kind.LIST), str(Kind.CELL)]}, "refreshed": {"$gt": 0}}
     await db.targets.update_many(due | unclear, {"$set": {"again": True}})
 
 
 async def store_again(db: Database, keys: Sequence[str]) -> None:
-    """Let the next visit of these targets store what it finds, even if that has not changed."""
+    """Mark targets whose next visit stores its content even if it is unchanged."""
     for batch in in_batches(keys, BATCH):
         await db.targets.update_many({"_id": {"$in": batch}}, {"$set": {"again": True}})
 
@@ -348,9 +348,9 @@ async def store_again(db: Database, keys: Sequence[str]) -> None:
 async def ensure_starts(
     db: Database, spider: str, starts: Mapping[str, Match], due: datetime, now: datetime
 ) -> None:
-    """Make start URLs targets, due at `due` when new or when now of another kind.
+    """Make start URLs targets, due at `due` if they are new or of another kind now.
 
-    starts: what each canonical start URL is. Former start URLs stop being starts.
+    starts: canonical start URLs and their kinds. Other start URLs lose their mark.
     """
     writes, keys = [], defaultdict(list)
     for url, match in starts.items():
@@ -377,7 +377,7 @@ async def due(
     limit: int,
     excluded_hosts: Sequence[str] = (),
 ) -> list[Target]:
-    """The `limit` most overdue targets of a spider: `next_visit` at or before `until`."""
+    """Return the `limit` most overdue targets of a spider: `next_visit` is at most `until`."""
     query = {"spider": spider} | _due(until, excluded_hosts)
     cursor = db.targets.find(query, NOT_FOR_A_VISIT).sort("next_visit").limit(limit)
     return await _logged(db, [from_document(row) async for row in cursor], until)
@@ -386,7 +386,7 @@ async def due(
 async def due_keys(
     db: Database, spider: str, until: datetime, limit: int, excluded_hosts: Sequence[str] = ()
 ) -> list[str]:
-    """As `due`, the keys alone."""
+    """Return the keys of the targets that `due` returns."""
     query = {"spider": spider} | _due(until, excluded_hosts)
     cursor = db.targets.find(query, {"_id": 1}).sort("next_visit").limit(limit)
     return [row["_id"] async for row in cursor]
@@ -395,7 +395,7 @@ async def due_keys(
 async def due_of(
     db: Database, keys: list[str], until: datetime, excluded_hosts: Sequence[str] = ()
 ) -> dict[str, Target]:
-    """Those of the targets with these keys that are due, by key."""
+    """Return the due targets among these keys, by key."""
     query = {"_id": {"$in": keys}} | _due(until, excluded_hosts)
     cursor = db.targets.find(query, NOT_FOR_A_VISIT)
     targets = await _logged(db, [from_document(row) async for row in cursor], until)
@@ -410,9 +410,9 @@ def _due(until: datetime, excluded_hosts: Sequence[str]) -> Document:
 
 
 async def _logged(db: Database, read: list[Target], started: datetime) -> list[Target]:
-    """Targets whose last visits are in the log, as the next visits overwrite them.
+    """Copy last visits to the log, which the next visits overwrite; return the targets.
 
-    started: earlier visits were logged before that, or repaired
+    started: visits before this time are in the log, or were repaired
     """
     keys: dict[str, list[str]] = defaultdict(list)
     for target in read:
@@ -424,25 +424,25 @@ async def _logged(db: Database, read: list[Target], started: datetime) -> list[T
 
 
 async def of_key(db: Database, key: str) -> Target | None:
-    """The target with this `_id`, unless it is an alias."""
+    """Return the target with this `_id`, unless it is an alias."""
     query: Document = {"_id": key, "alias_of": {"$exists": False}}
     row = await db.targets.find_one(query, NOT_FOR_A_VISIT)
     return from_document(row) if row else None
 
 
 async def count_due(db: Database, spider: str, until: datetime) -> int:
-    """How many targets of a spider are due."""
+    """Return the number of due targets of a spider."""
     return await db.targets.count_documents({"spider": spider, "next_visit": {"$lte": until}})
 
 
 async def lists_are_due(db: Database, spider: str, until: datetime) -> bool:
-    """Whether a list page of a spider is still to be read."""
+    """Return whether a list page of a spider is due."""
     query = {"spider": spider, "kind": str(Kind.LIST), "next_visit": {"$lte": until}}
     return await db.targets.find_one(query, {"_id": 1}) is not None
 
 
 def watched(spiders: Sequence[str] | None = None) -> Document:
-    """A query for all targets under watch of these spiders, of all if None."""
+    """Return a query for the watched targets of these spiders, of all if None."""
     query: Document = {
         "gone": {"$ne": True}, "alias_of": {"$exists": False}, "$nor": [DEAD_LINK, ONCE],
     } | ALIVE  # fmt: skip
@@ -450,12 +450,14 @@ def watched(spiders: Sequence[str] | None = None) -> Document:
 
 
 def to_plan(spiders: Sequence[str] | None = None) -> Document:
-    """As `watched`, without cells that have a period of their own."""
+    """Return a query for watched targets, except cells with a fixed period."""
     return watched(spiders) | {"plan.policy": {"$ne": PERIOD}}
 
 
-async def outlook(db: Database, spider: str, started: datetime, now: datetime) -> Outlook:
-    """What a run that began at `started` leaves, as of `now`; computed by the server."""
+async def remaining(
+    db: Database, spider: str, started: datetime, now: datetime
+) -> RemainingTargets:
+    """Return the targets after a run that started at `started`; computed by the server."""
     waits: Document = {
         "$and": [
             {"$gt": ["$next_visit", started]},
@@ -478,11 +480,15 @@ async def outlook(db: Database, spider: str, started: datetime, now: datetime) -
         sums[name] = {"$min": {"$cond": [condition, "$next_visit", None]}}
     cursor = await db.targets.aggregate([{"$match": watched([spider])}, {"$group": sums}])
     rows = await cursor.to_list(1)
-    return Outlook(**{name: rows[0][name] for name in Outlook.__slots__}) if rows else Outlook()
+    return (
+        RemainingTargets(**{name: rows[0][name] for name in RemainingTargets.__slots__})
+        if rows
+        else RemainingTargets()
+    )
 
 
 async def held(db: Database, spider: str, started: datetime, now: datetime) -> dict[str, datetime]:
-    """Hosts of due targets that asked to be left alone, and until when."""
+    """Return the hosts of due targets that asked for a pause, and its end."""
     holds = await runs.held_hosts(db, now)
     query: Document = {
         "spider": spider, "next_visit": {"$lte": started}, "host": {"$in": list(holds)},
@@ -492,24 +498,24 @@ async def held(db: Database, spider: str, started: datetime, now: datetime) -> d
 
 
 async def count(db: Database, spider: str) -> int:
-    """How many targets a spider has that are neither gone nor aliases."""
+    """Return the number of watched targets of a spider."""
     return await db.targets.count_documents(watched([spider]))
 
 
 async def has_items(db: Database, spider: str) -> bool:
-    """Whether a spider has an item that was ever read."""
+    """Return whether a spider has an item that was ever read."""
     query: Document = {"spider": spider, "kind": str(Kind.ITEM), "refreshed": {"$gt": 0}}
     return await db.targets.find_one(query, {"_id": 1}) is not None
 
 
 async def some_urls(db: Database, spider: str, kind: Kind) -> list[str]:
-    """URLs of targets of a kind, SAMPLE at most."""
+    """Return the URLs of at most SAMPLE targets of a kind."""
     query = {"spider": spider, "kind": str(kind)}
     return [row["url"] async for row in db.targets.find(query, {"url": 1}).limit(SAMPLE)]
 
 
 async def make_all_due(db: Database, spider: str, at: datetime) -> None:
-    """Every target of a spider becomes due at `at`, but for aliases and retired cells."""
+    """Make all targets of a spider due at `at`, except aliases and retired cells."""
     later: Document = {
         "spider": spider, "next_visit": {"$gt": at},
         "alias_of": {"$exists": False}, "retired": {"$exists": False},
@@ -518,10 +524,10 @@ async def make_all_due(db: Database, spider: str, at: datetime) -> None:
 
 
 async def make_edited_due(db: Database, wrapper: Wrapper, at: datetime) -> tuple[int, int]:
-    """After an edit of a wrapper: what failed becomes due at `at`, and what it reads otherwise.
+    """Make failed targets, and those that a changed site definition affects, due at `at`.
 
-    Returns how many of each. Not due are pages that the server reports as missing, aliases, and
-    what is never to be visited. Safe to repeat.
+    Returns the number of each. Skips pages that the server reports as missing, aliases, and targets
+    that are never visited. Safe to repeat.
     """
     later: Document = {
         "spider": wrapper.name, "next_visit": {"$gt": at, "$lt": NEVER},
@@ -548,7 +554,7 @@ async def make_edited_due(db: Database, wrapper: Wrapper, at: datetime) -> tuple
 
 
 async def of_url(db: Database, urls: list[str], spider: str | None = None) -> list[Document]:
-    """Documents of all targets with one of these canonical URLs, as their own or as an alias."""
+    """Return all targets with one of these canonical URLs, as their own or as an alias."""
     query: Document = {"$or": [{"url": {"$in": urls}}, {"aliases": {"$in": urls}}]}
     if spider is not None:
         query["spider"] = spider
@@ -556,10 +562,10 @@ async def of_url(db: Database, urls: list[str], spider: str | None = None) -> li
 
 
 async def spiders(db: Database) -> list[str]:
-    """Names of all spiders that have targets."""
+    """Return the names of all spiders that have targets."""
     return sorted(await db.targets.distinct("spider"))
 
 
 async def feed_spiders(db: Database) -> list[str]:
-    """Names of all spiders that have feeds."""
+    """Return the names of all spiders that have feeds."""
     return sorted(await db.targets.distinct("spider", {"kind": str(Kind.FEED)}))

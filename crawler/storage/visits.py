@@ -1,6 +1,6 @@
-"""`visits`: the change log: its rows, their repair after a crash, and the questions it answers.
+"""`visits`: the change log, its repair after a crash, and its queries.
 
-Append-only; every acknowledged visit is in it once.
+The log is append-only and has every acknowledged visit once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from crawler.items import SEEN, Outcome, Visit
 from crawler.storage.client import Database, Document
 from crawler.utils.urls import like
 
-# Events that are looked through for those that match, and counted, at most.
+# Maximum number of events to search and count.
 MAX_EVENTS = 100_000
 MAX_TITLES = 3
 SUMS = ("changes", "update_size", "diff_size")
@@ -32,12 +32,13 @@ async def latest(
     match: str | None,
     limit: int,
 ) -> tuple[list[Document], int, bool]:
-    """The newest events of the change log: pages that were new, changed, gone, or back.
+    """Return the newest events of the change log: pages that are new, changed, gone or back.
 
-    times: from the first on and before the second; None: open
-    match: part of the URL, as `crawler.utils.urls.like` has it
-    returns at most `limit` rows of `visits`; how many there are in all; whether more than
-    MAX_EVENTS were there to be looked through, so that older ones are neither shown nor counted
+    times: from the first until before the second; None: no limit
+    match: part of the URL, as in `crawler.utils.urls.like`
+
+    Returns at most `limit` rows of `visits`, the total number, and whether there are more than
+    MAX_EVENTS events, so that older ones are neither searched nor counted.
     """
     query: Document = {"event": True, "spider": {"$in": list(spiders)}}
     since, until = times
@@ -62,7 +63,7 @@ async def latest(
 
 
 async def contents(db: Database, event: Document) -> tuple[Document | None, Document | None]:
-    """The contents of an event's page before and after it; None where one is not stored.
+    """Return the contents of an event's page before and after it; None if not stored.
 
     event: a row of `visits`
     """
@@ -77,7 +78,7 @@ async def contents(db: Database, event: Document) -> tuple[Document | None, Docu
 
 
 async def titles(db: Database, event: Document) -> list[str]:
-    """Titles of posts that a feed's visit brought or edited, MAX_TITLES at most."""
+    """Return the titles of posts that a feed's visit added or edited, at most MAX_TITLES."""
     query: Document = {"spider": event["spider"], "changed_at": event["at"]}
     rows = db.posts.find(query | {"feed": event["target"]}, {"title": 1}).limit(MAX_TITLES)
     return [str(row["title"]) async for row in rows if row.get("title")]
@@ -86,7 +87,7 @@ async def titles(db: Database, event: Document) -> list[str]:
 async def by_hour(
     db: Database, spider: str, zone: ZoneInfo, since: datetime | None = None
 ) -> list[Document]:
-    """Rows of `day` (0 = Monday), `hour`, and the sums of changes and of their sizes."""
+    """Return rows of `day` (0 = Monday), `hour`, and the sums of changes and their sizes."""
     rows = await _local(db, spider, zone, since, [{"$group": {"_id": "$local"} | SUMMED}])
     return [row.pop("_id") | row for row in rows]
 
@@ -94,7 +95,7 @@ async def by_hour(
 async def by_url(
     db: Database, spider: str, zone: ZoneInfo, since: datetime | None = None, most: int = 20
 ) -> list[Document]:
-    """The `most` URLs that changed most often: `url`, the sums, and `hours`, rows as by_hour's."""
+    """Return the `most` URLs with most changes: `url`, the sums, and `hours` as in by_hour."""
     stages: list[Document] = [
         {"$group": {"_id": {"url": "$target", "local": "$local"}} | SUMMED},
         {
@@ -116,7 +117,7 @@ async def by_url(
 async def _local(
     db: Database, spider: str, zone: ZoneInfo, since: datetime | None, stages: list[Document]
 ) -> list[Document]:
-    """What stages make of a spider's changes, each with its `local` day and hour in a zone."""
+    """Run stages on a spider's changes, each with its `local` day and hour in a zone."""
     query: Document = {"spider": spider, "changed": 1}
     if since is not None:
         query["at"] = {"$gte": since}
@@ -129,7 +130,7 @@ async def _local(
     except OperationFailure as error:
         if error.code != UNKNOWN_ZONE:
             raise
-    # The server's list of zones is older than ours: then the zone's current offset has to do.
+    # The server's time zone data is older than ours: use the zone's current offset.
     minutes = (datetime.now(zone).utcoffset() or timedelta(0)) // timedelta(minutes=1)
     moment["timezone"] = (
         f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
@@ -138,7 +139,7 @@ async def _local(
 
 
 def row_of(visit: Visit) -> Document:
-    """The row of the change log for one visit (the paper's table 3.1, and more)."""
+    """Return the row of the change log for a visit (the paper's table 3.1, and more)."""
     fetched = visit.fetched
     row: Document = {
         "_id": visit.id,
@@ -178,14 +179,14 @@ def is_event(visit: Visit) -> bool:
     if visit.alias_of is not None:
         return False
     if visit.outcome is Outcome.GONE:
-        # A dead link has never been a page.
+        # A dead link never was a page, so it cannot be gone.
         return visit.consecutive_gone == 1 and target.content_hash is not None
     is_back = visit.outcome in SEEN and target.consecutive_gone > 0
     return is_back or visit.outcome in (Outcome.NEW, Outcome.CHANGED)
 
 
 def log_row_of(visit: Visit) -> Document:
-    """The row as `visits` has it: with the names of spider and target."""
+    """Return the row as stored in `visits`: with the names of spider and target."""
     target = visit.fetched.target
     return {"spider": target.spider, "target": target.url} | row_of(visit)
 
@@ -193,7 +194,7 @@ def log_row_of(visit: Visit) -> Document:
 async def recover(
     db: Database, spider: str, since: datetime, keys: Sequence[str] | None = None
 ) -> None:
-    """Copy into the log those acknowledged visits since `since` that a crash kept out of it.
+    """Copy acknowledged visits since `since` to the log that a crash kept out of it.
 
     keys: of these targets only
     """
@@ -215,7 +216,7 @@ async def recover(
 
 
 async def by_outcome(db: Database, spider: str, since: datetime) -> list[Document]:
-    """The log since a time by `outcome`: visits, bytes and posts, without what hubs delivered."""
+    """Return visits, bytes and posts since a time by `outcome`, without hub deliveries."""
     summed: Document = {
         "visits": {"$sum": 1},
         "bytes": {"$sum": "$get_size"},
@@ -228,7 +229,7 @@ async def by_outcome(db: Database, spider: str, since: datetime) -> list[Documen
 
 
 async def by_kind(db: Database, spider: str, since: datetime) -> list[Document]:
-    """Targets visited since a time by kind (`_id`), as `pages`; without what hubs delivered."""
+    """Return targets visited since a time by kind (`_id`), as `pages`; without hub deliveries."""
     query: Document = {"spider": spider, "last_visit.at": {"$gte": since}}
     query["last_visit.pushed"] = {"$ne": True}
     return await _grouped(db, "targets", query, {"_id": "$kind", "pages": {"$sum": 1}})
@@ -240,9 +241,9 @@ async def _grouped(db: Database, name: str, query: Document, group: Document) ->
 
 
 async def count_since(db: Database, spiders: list[str], since: datetime) -> int:
-    """How many requests these spiders have made since a time.
+    """Return the number of requests that these spiders made since a time.
 
-    What was pushed was not asked for, and cells of one page share a request.
+    Hub deliveries are not requests, and cells of one page share a request.
     """
     query: Document = {"spider": {"$in": spiders}, "at": {"$gte": since}}
     pushed = await db.visits.count_documents(query | {"pushed": True})
@@ -251,7 +252,7 @@ async def count_since(db: Database, spiders: list[str], since: datetime) -> int:
 
 
 async def of_target(db: Database, spider: str, url: str, limit: int = 0) -> list[Document]:
-    """Visits of a target, oldest first; the last `limit` of them if it is not 0."""
+    """Return the visits of a target, oldest first; only the last `limit` if it is not 0."""
     cursor = db.visits.find({"target": url, "spider": spider}).sort("at", DESCENDING)
     rows = await cursor.limit(limit).to_list(None)
     return rows[::-1]

@@ -1,13 +1,13 @@
-"""WebSub in the database: `push` of the documents in `feeds`, what came of asking hubs; `pushes`.
+"""WebSub: subscriptions in `push` of the documents in `feeds`, and deliveries in `pushes`.
 
-`pushes` holds delivered documents until a run stores their posts.
+`pushes` has delivered documents until a run stores their posts.
 
 The states of a subscription (`push.state`):
 
-asked     the hub was asked and has not confirmed it yet
+asked     requested from the hub, not confirmed yet
 active    confirmed, until `lease_until`
-refused   the hub will not have it; it is asked again after a week
-ended     the lease has run out, or it was given up; deliveries are answered with 410
+refused   rejected by the hub; requested again after a week
+ended     expired or unsubscribed; deliveries are answered with 410
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from crawler.storage.retry import insert_new
 BATCH = 200
 KEY_BYTES = 32
 FIELDS = {"spider": 1, "url": 1, "hubs": 1, "topic": 1, "push": 1}
-# Deliveries of one feed that wait; for more, older ones go.
-MAX_KEPT = 20
-# Bodies that one look into the queue reads, nearly.
-TAKEN_BYTES = 32_000_000
+# Maximum number of waiting deliveries of a feed; older ones are deleted.
+MAX_DELIVERIES = 20
+# Approximate limit for the bodies of one read.
+MAX_READ_BYTES = 32_000_000
 NO_SUCH_COLLECTION = 26
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """A feed with what is known of its push; `push` is empty where no hub was ever asked."""
+    """A feed and its subscription; `push` is empty if it was never requested."""
 
     key: str
     spider: str
@@ -48,7 +48,7 @@ class Feed:
 
     @classmethod
     def of(cls, document: Document) -> Feed:
-        """The feed of a document in `feeds`; its topic is its URL where it names none."""
+        """Return the feed of a document in `feeds`; its topic defaults to its URL."""
         return cls(
             key=document["_id"],
             spider=document["spider"],
@@ -60,8 +60,8 @@ class Feed:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """A request to a hub, as it is noted before it is sent."""
+class HubRequest:
+    """A request to a hub, as stored before it is sent."""
 
     hub: str
     topic: str
@@ -70,8 +70,8 @@ class Ask:
     secret: str
 
 
-class Kept(StrEnum):
-    """What became of a delivery."""
+class DeliveryResult(StrEnum):
+    """The result of a delivery."""
 
     STORED = "stored"
     REPEATED = "repeated"
@@ -79,11 +79,11 @@ class Kept(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Push:
+class Delivery:
     """A delivered document.
 
-    url:  of the feed's target     at: when it came
-    body: as it came, its signature verified
+    url:  of the feed's target     at: time of the delivery
+    body: as delivered, with a verified signature
     """
 
     id: str
@@ -93,8 +93,8 @@ class Push:
     body: bytes
 
 
-async def key(db: Database) -> bytes:
-    """The key that makes this database's tokens; made at the first call."""
+async def token_key(db: Database) -> bytes:
+    """Return the key for this database's tokens; create it at the first call."""
     made = {"key": secrets.token_bytes(KEY_BYTES)}
     with contextlib.suppress(DuplicateKeyError):
         await db.meta.update_one({"_id": "push"}, {"$setOnInsert": made}, upsert=True)
@@ -103,8 +103,8 @@ async def key(db: Database) -> bytes:
     return bytes(stored["key"])
 
 
-async def due(db: Database, callback: str, now: datetime) -> AsyncIterator[Feed]:
-    """Feeds whose hub is to be asked: new ones, leases to renew, changed hubs, a new callback."""
+async def feeds_to_request(db: Database, callback: str, now: datetime) -> AsyncIterator[Feed]:
+    """Yield feeds to subscribe: new ones, expiring leases, changed hubs or callbacks."""
     query: Document = {
         "hubs.0": {"$exists": True},
         "$or": [
@@ -127,7 +127,7 @@ async def due(db: Database, callback: str, now: datetime) -> AsyncIterator[Feed]
 
 
 async def _watched(db: Database, batch: list[Document]) -> list[Feed]:
-    """Those feeds that are still targets."""
+    """Return the feeds that are still targets."""
     query = {
         "_id": {"$in": [row["_id"] for row in batch]},
         "gone": {"$ne": True},
@@ -137,10 +137,12 @@ async def _watched(db: Database, batch: list[Document]) -> list[Feed]:
     return [Feed.of(row) for row in batch if row["_id"] in targets]
 
 
-async def asked(db: Database, feed: Feed, ask: Ask, now: datetime, again: datetime) -> bool:
-    """Note that a hub is about to be asked, and when that is repeated if nothing comes of it.
+async def record_request(
+    db: Database, feed: Feed, ask: HubRequest, now: datetime, again: datetime
+) -> bool:
+    """Store a request before it is sent to a hub, and when to repeat it without an answer.
 
-    False if it was asked since `feed` was read: then it is not to be asked now.
+    Returns False if another request was stored since `feed` was read: do not send this one.
     """
     push = feed.push
     noted: Document = {
@@ -157,7 +159,7 @@ async def asked(db: Database, feed: Feed, ask: Ask, now: datetime, again: dateti
             "deliveries": push.get("deliveries", 0), "ignored": push.get("ignored", 0),
         }  # fmt: skip
         update = {"push": started | noted}
-    # If all is as it was read, or as this very write left it: an answer may get lost.
+    # Matches the state as read, and the state after this same write, whose reply may be lost.
     query = {
         "_id": feed.key,
         "push.token": {"$in": [push.get("token"), ask.token]},
@@ -166,19 +168,21 @@ async def asked(db: Database, feed: Feed, ask: Ask, now: datetime, again: dateti
     return (await db.feeds.update_one(query, {"$set": update})).matched_count == 1
 
 
-async def failed(db: Database, feed_key: str, token: str, reason: str) -> None:
-    """Note why a hub gave no answer."""
+async def record_failure(db: Database, feed_key: str, token: str, reason: str) -> None:
+    """Store why a request to a hub failed."""
     await _set(db, feed_key, token, {"reason": reason})
 
 
-async def refused(db: Database, feed_key: str, token: str, reason: str, again: datetime) -> None:
-    """The hub will not have the subscription."""
+async def record_refusal(
+    db: Database, feed_key: str, token: str, reason: str, again: datetime
+) -> None:
+    """Store that the hub refused the subscription."""
     noted = {"state": "refused", "reason": reason, "next_ask": again}
     await _set(db, feed_key, token, noted)
 
 
-async def postponed(db: Database, feed_key: str, until: datetime) -> None:
-    """The hub is left alone for now; a feed whose hub was never asked stays as it is."""
+async def postpone(db: Database, feed_key: str, until: datetime) -> None:
+    """Postpone requests to a hub; feeds that were never requested stay unchanged."""
     query = {"_id": feed_key, "push.token": {"$exists": True}}
     await db.feeds.update_one(query, {"$set": {"push.next_ask": until}})
 
@@ -189,7 +193,7 @@ async def _set(db: Database, feed_key: str, token: str, noted: Document) -> None
 
 
 async def of_token(db: Database, token: str) -> Feed | None:
-    """The feed that has this token, if it is still under watch."""
+    """Return the feed with this token, if it is still a target."""
     row = await db.feeds.find_one({"push.token": token}, FIELDS)
     return next(iter(await _watched(db, [row])), None) if row else None
 
@@ -197,7 +201,7 @@ async def of_token(db: Database, token: str) -> Feed | None:
 async def confirm(
     db: Database, token: str, topic: str, now: datetime, lease: timedelta, renewal: timedelta
 ) -> bool:
-    """The hub has confirmed the subscription; False if it is not wanted."""
+    """Store the hub's confirmation of a subscription; return False if it is not wanted."""
     query = {
         "push.token": token, "push.topic": topic, "push.state": {"$ne": "ended"},
         "push.leaving": {"$ne": True},
@@ -211,14 +215,14 @@ async def confirm(
 
 
 async def deny(db: Database, token: str, topic: str, reason: str, again: datetime) -> bool:
-    """The hub has refused the subscription, or ended it; False if it never was asked for."""
+    """Store that the hub refused or ended a subscription; return False if it was not requested."""
     query = {"push.token": token, "push.topic": topic, "push.state": {"$ne": "ended"}}
     noted = {"push.state": "refused", "push.reason": reason, "push.next_ask": again}
     return (await db.feeds.update_one(query, {"$set": noted})).matched_count == 1
 
 
-async def lapse(db: Database, now: datetime) -> int:
-    """Subscriptions whose lease has run out end; how many did."""
+async def expire_leases(db: Database, now: datetime) -> int:
+    """End subscriptions whose lease has expired; return their number."""
     query: Document = {
         "push.state": {"$in": ["active", "asked"]},
         "push.lease_until": {"$lte": now, "$ne": None},
@@ -226,8 +230,8 @@ async def lapse(db: Database, now: datetime) -> int:
     return (await db.feeds.update_many(query, {"$set": {"push.state": "ended"}})).modified_count
 
 
-async def leave(db: Database, callback: str) -> list[Feed]:
-    """All subscriptions of a callback, from now on to be given up."""
+async def start_unsubscribe(db: Database, callback: str) -> list[Feed]:
+    """Mark all subscriptions of a callback for unsubscribing, and return their feeds."""
     query = {
         "push.callback": callback, "push.state": {"$in": ["asked", "active"]},
     }  # fmt: skip
@@ -235,14 +239,14 @@ async def leave(db: Database, callback: str) -> list[Feed]:
     return [Feed.of(row) async for row in db.feeds.find({"push.leaving": True}, FIELDS)]
 
 
-async def left(db: Database, token: str, topic: str, now: datetime) -> bool:
-    """The hub has confirmed that a subscription is given up; False if it is wanted."""
+async def confirm_unsubscribe(db: Database, token: str, topic: str, now: datetime) -> bool:
+    """Store the hub's confirmation of an unsubscription; return False if it is wanted."""
     query = {"push.token": token, "push.topic": topic, "push.leaving": True}
     return (await db.feeds.update_one(query, _ended(now))).matched_count == 1
 
 
-async def stay(db: Database, now: datetime) -> int:
-    """Those that a hub did not let go count as ended all the same; how many."""
+async def end_unconfirmed(db: Database, now: datetime) -> int:
+    """End subscriptions whose hub did not confirm the unsubscription; return their number."""
     return (await db.feeds.update_many({"push.leaving": True}, _ended(now))).modified_count
 
 
@@ -252,12 +256,12 @@ def _ended(now: datetime) -> Document:
 
 
 async def count_leaving(db: Database) -> int:
-    """How many subscriptions are still to be given up."""
+    """Return the number of subscriptions that are still being unsubscribed."""
     return await db.feeds.count_documents({"push.leaving": True})
 
 
 async def states(db: Database) -> dict[str, int]:
-    """How many subscriptions are in which state."""
+    """Return the number of subscriptions in each state."""
     pipeline: list[Document] = [
         {"$match": {"push.token": {"$exists": True}}},
         {"$group": {"_id": "$push.state", "n": {"$sum": 1}}},
@@ -267,57 +271,58 @@ async def states(db: Database) -> dict[str, int]:
     return {row["_id"]: row["n"] async for row in cursor}
 
 
-async def ignored(db: Database, feed_key: str, token: str) -> None:
-    """Count a delivery that was not signed as it has to be."""
+async def count_ignored(db: Database, feed_key: str, token: str) -> None:
+    """Count a delivery without a valid signature."""
     query = {"_id": feed_key, "push.token": token}
     await db.feeds.update_one(query, {"$inc": {"push.ignored": 1}})
 
 
-async def doubt(db: Database, keys: Sequence[str]) -> None:
-    """A poll of these feeds found what their hub had not sent: it has to prove it again."""
+async def require_proof(db: Database, keys: Sequence[str]) -> None:
+    """Make feeds keep polling, as a poll found posts that their hub did not deliver."""
     query = {"_id": {"$in": list(keys)}, "push.delivered_at": {"$ne": None}}
     await db.feeds.update_many(query, {"$set": {"push.delivered_at": None}})
 
 
 async def store(
-    db: Database, feed: Feed, content_type: str, body: bytes, now: datetime, most_bytes: int
-) -> Kept:
-    """Keep a delivered document; returns when it is in the journal.
+    db: Database, feed: Feed, content_type: str, body: bytes, now: datetime, max_bytes: int
+) -> DeliveryResult:
+    """Store a delivered document; return when it is in the journal.
 
-    most_bytes: for the documents of all feeds together
+    max_bytes: limit for the documents of all feeds together
 
-    What would be too much is not kept (POLLED): the feed is due immediately, so a poll brings its
-    posts. Of each feed the newest 20 are kept; when an older one goes, the feed is due as well.
+    A document beyond the limit is not stored (POLLED): the feed is due immediately, so that a poll
+    brings its posts. Only the newest 20 of each feed are kept; deleting an older one makes the feed
+    due as well.
     """
     digest = hashlib.sha256(body).hexdigest()
     if feed.push.get("digest") == digest:
         await _delivered(db, feed, now, digest)
-        return Kept.REPEATED
-    if await _bytes_kept(db) + len(body) > most_bytes:
-        await poll(db, feed, now)
+        return DeliveryResult.REPEATED
+    if await _bytes_kept(db) + len(body) > max_bytes:
+        await make_due(db, feed, now)
         await _delivered(db, feed, now, None)
-        return Kept.POLLED
+        return DeliveryResult.POLLED
     row = {
         "_id": f"{feed.key} {digest[:32]}", "spider": feed.spider, "url": feed.url, "at": now,
         "content_type": content_type, "size": len(body), "body": body,
     }  # fmt: skip
     new = await insert_new(db.pushes, [row])
     of_feed = {"spider": feed.spider, "url": feed.url}
-    cursor = db.pushes.find(of_feed, {"_id": 1}).sort("at", -1).skip(MAX_KEPT)
+    cursor = db.pushes.find(of_feed, {"_id": 1}).sort("at", -1).skip(MAX_DELIVERIES)
     if old := [push["_id"] async for push in cursor]:
-        await poll(db, feed, now)
-        await done(db, old)
+        await make_due(db, feed, now)
+        await delete_deliveries(db, old)
     await _delivered(db, feed, now, digest)
-    return Kept.STORED if new else Kept.REPEATED
+    return DeliveryResult.STORED if new else DeliveryResult.REPEATED
 
 
-async def poll(db: Database, feed: Feed, now: datetime) -> None:
-    """The feed is due now: its hub has news that could not be kept."""
+async def make_due(db: Database, feed: Feed, now: datetime) -> None:
+    """Make a feed due now, as a delivery of its hub was not stored."""
     await db.targets.update_one({"_id": feed.key}, {"$min": {"next_visit": now}})
 
 
 async def _delivered(db: Database, feed: Feed, now: datetime, digest: str | None) -> None:
-    """Count a delivery. digest: of its body, where that is in safe keeping."""
+    """Count a delivery. digest: of its body, if that is stored."""
     noted: Document = {"push.delivered_at": now}
     if digest is not None:
         noted["push.digest"] = digest
@@ -326,7 +331,7 @@ async def _delivered(db: Database, feed: Feed, now: datetime, digest: str | None
 
 
 async def _bytes_kept(db: Database) -> int:
-    """Bytes of all documents kept, as the server counts them; no document is read for that."""
+    """Return the bytes of all stored deliveries, from the collection statistics."""
     try:
         cursor = await db.pushes.aggregate([{"$collStats": {"storageStats": {}}}])
         return sum([int(stats["storageStats"]["size"]) async for stats in cursor])
@@ -336,21 +341,21 @@ async def _bytes_kept(db: Database) -> int:
         raise
 
 
-async def take(db: Database, spider: str, limit: int) -> list[Push]:
-    """The oldest pushes, `limit` at most, and not many more than 32 MB of them."""
+async def oldest_deliveries(db: Database, spider: str, limit: int) -> list[Delivery]:
+    """Return the oldest deliveries, at most `limit` and about 32 MB."""
     query: Document = {"spider": spider}
-    taken: list[Push] = []
-    room_bytes = TAKEN_BYTES
-    # Small batches, so that little is read in vain.
+    taken: list[Delivery] = []
+    room_bytes = MAX_READ_BYTES
+    # Small batches limit what is read beyond the limit.
     async for row in db.pushes.find(query, batch_size=8).sort("at").limit(limit):
         body = bytes(row["body"])
-        taken.append(Push(row["_id"], row["url"], row["at"], row["content_type"], body))
+        taken.append(Delivery(row["_id"], row["url"], row["at"], row["content_type"], body))
         room_bytes -= len(body)
         if room_bytes <= 0:
             break
     return taken
 
 
-async def done(db: Database, ids: Sequence[str]) -> int:
-    """Delete pushes whose posts are stored; how many there were."""
+async def delete_deliveries(db: Database, ids: Sequence[str]) -> int:
+    """Delete deliveries whose posts are stored; return their number."""
     return (await db.pushes.delete_many({"_id": {"$in": list(ids)}})).deleted_count

@@ -1,10 +1,10 @@
-"""Group commit: visits wait for the batch that holds them, and go on when it is in the journal.
+"""Group commit: each visit waits until its batch is in the journal.
 
-A call per item keeps the reactor waiting (about 1,500 items/s); one bulk write a batch and
-collection does not. Within a batch the order is: what the page linked to, versions and claims
-of near-duplicates, posts, then the targets (each of these writes acknowledges its visit), then the
-change log. Every write can be repeated, so a batch that met a lost connection is simply sent again.
-Each is fenced: what others have stored or taken over meanwhile stays as it is.
+A write per item keeps the reactor waiting (about 1,500 items/s), a bulk write per batch and
+collection does not. The order within a batch is: links of pages, versions and near-duplicate
+claims, posts, targets (each of these writes acknowledges its visit), and the change log. Every
+write can be repeated, so after a lost connection the batch is sent again. Writes are fenced: they
+do not overwrite what other processes stored or took over meanwhile.
 """
 
 from __future__ import annotations
@@ -43,53 +43,53 @@ from crawler.storage.dedup import claims, edits, flags
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.listings import Patterns
 from crawler.storage.retention import SizeLimits, measure
-from crawler.storage.retry import REDIS, Patience, insert_new
+from crawler.storage.retry import REDIS, MongoRetry, insert_new
 
 logger = logging.getLogger(__name__)
 Entry = tuple[Visit, "asyncio.Future[None]"]
 
 
 class Leases(Protocol):
-    """What this process may store, as long as nobody has taken over its run or its targets."""
+    """The rights of this process to store visits, until its run or a target is taken over."""
 
     @property
     def is_sure(self) -> bool:
-        """Whether it was not silent for so long that others may have taken over what it holds."""
+        """Return whether the leases were renewed recently enough that nobody took over."""
 
     async def still_holds(self, key: str) -> bool:
-        """Whether a target is still this process's; asks, unless it is sure."""
+        """Return whether a target still belongs to this process; query unless sure."""
 
 
 class BothLeases:
-    """What this process may store where it needs two leases: the run's, and that of a target."""
+    """The rights of a process that needs two leases: of the run, and of a target."""
 
     def __init__(self, first: Leases, second: Leases) -> None:
         self._first, self._second = first, second
 
     @property
     def is_sure(self) -> bool:
-        """Whether it was silent for neither too long."""
+        """Return whether both leases were renewed recently enough."""
         return self._first.is_sure and self._second.is_sure
 
     async def still_holds(self, key: str) -> bool:
-        """Whether both are this process's yet."""
+        """Return whether this process still has both leases."""
         return await self._first.still_holds(key) and await self._second.still_holds(key)
 
 
-class Slept(Exception):
-    """The process was silent for too long, in the middle of a batch."""
+class LeaseUncertain(Exception):
+    """The process stalled for too long in the middle of a batch."""
 
 
 class TakenOver(Exception):
-    """Another worker has taken over the target of a visit, as this one was silent for too long."""
+    """Another worker has taken over the target of a visit, as this one stalled for too long."""
 
 
 class Writer:
-    """Writes visits in batches; one for each run.
+    """Writes visits in batches; one writer per run.
 
-    leases:    of this process
+    leases:      of this process
     is_in_doubt: whether a batch failed, so that the log may lack visits that targets have
-    on_stored: called with each batch that is stored, and the seconds that it took
+    on_stored:   called with each stored batch, and the seconds that it took
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Writer:
         db: Database,
         config: Config,
         due: datetime,
-        patience: Patience,
+        patience: MongoRetry,
         patterns: Patterns,
         registry: Registry | None = None,
         leases: Leases | None = None,
@@ -122,11 +122,11 @@ class Writer:
         self.on_stored: Callable[[list[Visit], float], None] | None = None
 
     async def commit(self, visit: Visit) -> None:
-        """Return when the visit and all that belongs to it is stored.
+        """Return when the visit and all its data are stored.
 
-        Raises Unreachable when the server stays away, TakenOver where the visit is not this
-        process's to store, the driver's error when this visit (not its batch) cannot be stored,
-        and what ended the writer.
+        Raises Unreachable if the server stays unavailable, TakenOver if another process has the
+        target, the driver's error if this visit (not its batch) is invalid, and the error that
+        stopped the writer.
         """
         if self._broken is not None:
             raise self._broken
@@ -138,22 +138,22 @@ class Writer:
         await stored
 
     async def close(self) -> None:
-        """Write what waits, and end."""
+        """Write the waiting visits, and stop."""
         self._closing = True
         self._arrived.set()
         self._full.set()
         await self._task
-        # In an outage that the run ends with, this would wait for as long again.
+        # During an outage this would wait for the full retry time again.
         if not self._patience.outage.is_on:
             await self._patience.ask(self._size_limits.note)
 
     async def _work(self) -> None:
         try:
             while await self._batch_is_ready():
-                # No name here may keep the batch, and the pages in it, until the next one.
+                # A variable here would keep the batch and its pages in memory until the next one.
                 await self._store(self._take_batch())
         except Exception as error:
-            # Those that wait, and those that come later, would wait forever.
+            # Waiting and later visits would otherwise wait forever.
             self._broken = error
             _fail(self._waiting, error)
             raise
@@ -182,15 +182,15 @@ class Writer:
             if batch:
                 late = await self._patience.ask(lambda: self._write(visits_of_batch))
                 await self._size_limits.stored(visits_of_batch, self._patience)
-        except Slept:
+        except LeaseUncertain:
             await self._store(batch, is_begun=True)
         except Unreachable as error:
             self.is_in_doubt = True
             if self._patience.outage.name == REDIS:
-                # Another process may repair the run before this one has given up.
+                # Another process may repair the run while this one is still retrying.
                 await self._drop(batch)
             _fail(batch, error)
-        except Exception as error:  # noqa: BLE001 - those that wait need every error
+        except Exception as error:  # noqa: BLE001 - waiting visits need every error
             self.is_in_doubt = True
             await self._store_singly(batch, error)
         else:
@@ -203,25 +203,25 @@ class Writer:
                 self.on_stored(visits_of_batch, time.monotonic() - began)
 
     async def _kept(self, batch: list[Entry], *, is_begun: bool) -> list[Entry]:
-        """Without those that others have taken over; asked right before they are stored."""
+        """Return the visits whose targets were not taken over; called right before storing."""
         if self._leases is None:
             return batch
         holds = [await self._leases.still_holds(visit.fetched.target.key) for visit, _ in batch]
         if lost := list(compress(batch, map(not_, holds))):
             if is_begun:
-                # The process that took them over has cleared up before this one went on.
+                # The process that took them over cleaned up before this one continued.
                 visits_lost = [visit for visit, _ in lost]
                 await self._patience.ask(lambda: recovery.drop(self._db, visits_lost))
             _fail(lost, TakenOver())
         return list(compress(batch, holds))
 
     async def _store_singly(self, batch: list[Entry], error: Exception) -> None:
-        """One visit that cannot be stored fails alone."""
+        """Store visits one by one, so that only invalid visits fail."""
         if len(batch) == 1:
             await self._drop(batch)
             _fail(batch, error)
             return
-        logger.debug("A batch of %d visits was refused, storing them singly", len(batch))
+        logger.debug("Batch of %d visits rejected, storing them one by one", len(batch))
         for entry in batch:
             await self._store([entry], is_begun=True)
 
@@ -230,7 +230,7 @@ class Writer:
             await recovery.drop(self._db, [visit for visit, _ in batch])
 
     async def _write(self, batch: list[Visit]) -> list[Visit]:
-        """Store a batch; the visits whose targets others have visited or taken over meanwhile."""
+        """Store a batch; return the visits whose targets were visited or taken over meanwhile."""
         for visit in batch:
             await self._write_links(visit)
         await aliases.settle(self._db, self._registry, batch, self._longest)
@@ -249,7 +249,7 @@ class Writer:
         for visit in batch:
             self.discovered += await feeds.follow(self._db, visit, self._due)
         if self._leases is not None and not self._leases.is_sure:
-            raise Slept
+            raise LeaseUncertain
         if late := await targets.acknowledge(self._db, batch):
             await recovery.drop(self._db, late)
             too_late = {visit.id for visit in late}
@@ -258,24 +258,24 @@ class Writer:
         await sources.reconcile(self._db, self._registry, batch)
         await insert_new(self._db.visits, [visits.log_row_of(visit) for visit in batch])
         if doubted := [visit.fetched.target.key for visit in batch if visit.doubts_push]:
-            await websub.doubt(self._db, doubted)
+            await websub.require_proof(self._db, doubted)
         if taken := [visit.fetched.push for visit in batch if visit.fetched.push is not None]:
-            await websub.done(self._db, taken)
+            await websub.delete_deliveries(self._db, taken)
         return late
 
     async def _write_versions_and_claim(self, batch: list[Visit]) -> Verdicts:
-        """Both concurrently: neither needs the other."""
+        """Store versions and claim posts concurrently, as both are independent."""
         new = [visit for visit in batch if visit.stores_content]
         claiming = asyncio.create_task(self._claim(batch))
         try:
             await posts.store_versions(self._db, [posts.row_of(visit) for visit in new])
         finally:
-            # Whatever fails, nothing goes on while the batch is tried again.
+            # After an error, nothing may keep running while the batch is retried.
             verdicts = await claiming
         return verdicts
 
     async def _claim(self, batch: list[Visit]) -> Verdicts:
-        """What the posts of a batch are; those without text are compared with nothing."""
+        """Return the near-duplicate verdicts of the posts of a batch."""
         if self._registry is None:
             return {}
         now = max(visit.fetched.at for visit in batch)

@@ -10,7 +10,7 @@ import pymongo
 
 from crawler.config import Config
 from crawler.storage.leases import Lease
-from crawler.storage.retry import Patience
+from crawler.storage.retry import MongoRetry
 from crawler.storage.store import opened
 from tests.integration.harness import Row
 
@@ -37,7 +37,7 @@ def holding(uri: str, name: str, *, elsewhere: bool = False, shared: str = "",
 
 async def _take(uri: str, name: str, shared: str, seconds: float) -> None:
     async with opened(Config.load(mongo_uri=uri)) as db:
-        await Lease(db, name, seconds, Patience(0, _nothing)).take("busy", shared)
+        await Lease(db, name, seconds, MongoRetry(0, _nothing)).take("busy", shared)
 
 
 async def _nothing() -> None:

@@ -27,7 +27,7 @@ def key(i: int) -> str:
     return f"{SPIDER} https://shop.example/item/{i}"
 
 
-def batches(targets: int, pause_seconds: float) -> Iterator[list[plans.Moved]]:
+def batches(targets: int, pause_seconds: float) -> Iterator[list[plans.TargetPlan]]:
     for start in range(0, targets, BATCH):
         time.sleep(pause_seconds)
         yield [(key(i), part_of(i), SOON) for i in range(start, min(start + BATCH, targets))]

@@ -22,7 +22,7 @@ from crawler.storage import runs, targets
 from crawler.storage.dedup.index import opened
 from crawler.storage.leases import CRAWL, Lease
 from crawler.storage.listings import Patterns
-from crawler.storage.retry import Patience
+from crawler.storage.retry import MongoRetry
 from crawler.storage.store import Store
 from crawler.storage.writer import TakenOver, Writer
 from pipelines.changes import Rules, decide
@@ -47,7 +47,7 @@ class Process:
         self, store: Store, registry: Any, started: datetime, lease: Lease | None = None
     ) -> None:
         self.db, self._registry, self.started = store.db, registry, started
-        patience = Patience(0.0, store.revive)
+        patience = MongoRetry(0.0, store.revive)
         patterns = Patterns(store.db, Traps(WRAPPER))
         self.writer = Writer(store.db, store.config, started, patience, patterns, registry, lease)
 
@@ -116,7 +116,7 @@ async def process(
 
 async def taken(store: Store, seconds: float) -> Lease:
     """The lease of the site's run."""
-    lease = Lease(store.db, f"{CRAWL}site", seconds, Patience(0.0, store.revive))
+    lease = Lease(store.db, f"{CRAWL}site", seconds, MongoRetry(0.0, store.revive))
     await lease.take("busy")
     return lease
 

@@ -13,7 +13,7 @@ from crawler.config import Config
 from crawler.planning.budget import Effect
 from crawler.planning.population import Gathered, keys_of, population_of
 from crawler.storage.client import Document
-from crawler.storage.histories import GrownTexts, Names, Watched, offsets
+from crawler.storage.histories import NameColumn, TextColumn, Watched, offsets
 from crawler.storage.sites import Site
 from schedules.history import Histories
 from schedules.schedule import Schedules
@@ -44,14 +44,14 @@ def watched(pages: Sequence[dict[str, Any]], ahead: int = 0) -> Watched:
     """Targets as they are read."""
 
     def names(key: str) -> tuple[tuple[str, ...], Any]:
-        column = Names()
+        column = NameColumn()
         column.add([one[key] for one in pages])
-        return column.taken()
+        return column.finish()
 
     def ago(key: str) -> Any:
         return NOW_HOURS - np.array([one[key] for one in pages], float)
 
-    ids = GrownTexts()
+    ids = TextColumn()
     ids.add(f"{one['spider']} {one['url']}" for one in pages)
     changes = [change for one in pages for change in one["changes"]]
     after, by, said = (
@@ -61,7 +61,7 @@ def watched(pages: Sequence[dict[str, Any]], ahead: int = 0) -> Watched:
     every = np.array([one["every"] for one in pages], float)
     none = Schedules.none(len(pages))
     return Watched(
-        ids.taken(), *names("spider"), *names("kind"),
+        ids.finish(), *names("spider"), *names("kind"),
         *names("category"), *names("plan"), ago("next"), ago("visited"),
         np.array([one["refreshed"] for one in pages]),
         np.array([one.get("window", 0) for one in pages]),

@@ -163,7 +163,7 @@ async def refusal(db: Database, wanted: Document, meta: Document) -> str | None:
     if meta | wanted == meta or await _is_empty(db):
         return None
     is_move = meta | wanted == meta | {"keeper": REDIS}
-    if is_move and not await runs.at_work(db, AT_WORK):
+    if is_move and not await runs.is_any_running(db, AT_WORK):
         return None
     return (
         f"the stored posts are compared by {meta['scheme']} with claims in {meta['keeper']}, "
@@ -178,7 +178,7 @@ async def _is_empty(db: Database) -> bool:
 async def _note_move(db: Database, wanted: Document, index: ObjectId) -> None:
     """Nobody claims in MongoDB any more; raises StorageError where somebody began to."""
     moving = META | {"keeper": MONGODB, INDEX: index}
-    if await db.meta.find_one(moving) is not None and not await runs.at_work(db, AT_WORK):
+    if await db.meta.find_one(moving) is not None and not await runs.is_any_running(db, AT_WORK):
         await db.meta.update_one(moving, {"$set": wanted})
     if await db.meta.find_one(moving | {"keeper": REDIS}) is None:
         raise StorageError(

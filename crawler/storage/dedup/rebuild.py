@@ -62,7 +62,7 @@ async def begun(db: Database, config: Config) -> AsyncIterator[Registry]:
     async with AsyncExitStack() as stack:
         try:
             # No crawl can begin any more, as `meta` says that this goes on.
-            for lease, holders in (await leases.at_work(db, leases.CRAWL)).items():
+            for lease, holders in (await leases.active(db, leases.CRAWL)).items():
                 spider = lease.removeprefix(leases.CRAWL)
                 raise Busy(
                     f"{spider} is being crawled on {holders[0]}: try again when that has ended"

@@ -18,7 +18,7 @@ from crawler.errors import FreshetError, StorageError
 from crawler.fetch.guard import is_local
 from crawler.storage import cells
 from crawler.storage.client import Document
-from crawler.storage.retry import Patience
+from crawler.storage.retry import MongoRetry
 from crawler.storage.store import Store
 from crawler.utils import tasks
 from crawler.utils.terminal import complain
@@ -99,7 +99,7 @@ class Pages:
         self._store = store
         self._clock = Clock(store.config.clock_offset_hours)
         # One attempt each time: an unavailable server is dealt with in `work`.
-        self._once = Patience(-1, store.revive)
+        self._once = MongoRetry(-1, store.revive)
         self._stamp = sources.stamp(order.templates)
         self._sources = sources.find(order.templates)
         self._record = Record()

@@ -20,8 +20,8 @@ from twisted.web.server import Request, Site
 from crawler.errors import FreshetError
 from crawler.storage import websub
 from crawler.storage.client import Database
-from crawler.storage.retry import Patience
-from crawler.storage.websub import Feed, Kept
+from crawler.storage.retry import MongoRetry
+from crawler.storage.websub import DeliveryResult, Feed
 from crawler.utils.time import Clock
 from crawler.web.server import IDLE_SECONDS, PLAIN_TEXT, Answer, Handler
 from crawler.web.websub.hubs import AFTER_REFUSAL, lease_of, renewal
@@ -63,7 +63,7 @@ class Receiver:
     """
 
     db: Database
-    patience: Patience
+    patience: MongoRetry
     clock: Clock
     tokens: Tokens
     lease: timedelta
@@ -97,7 +97,9 @@ class Receiver:
                 until = f"{now + lease:%Y-%m-%d %H:%M} UTC"
                 logger.info("%s: a hub sends it until %s", topic, until)
         elif mode == "unsubscribe":
-            agreed = await self.patience.read(lambda: websub.left(self.db, token, topic, now))
+            agreed = await self.patience.read(
+                lambda: websub.confirm_unsubscribe(self.db, token, topic, now)
+            )
         return Answer(200, challenge) if agreed else NOT_FOUND
 
     async def deliver(self, token: str, delivery: Delivery) -> Answer:
@@ -126,18 +128,18 @@ class Receiver:
     async def _receive(self, feed: Feed, delivery: Delivery) -> Answer:
         now, token, body = self.clock.now(), feed.push["token"], delivery.body
         if body is None:
-            await self.patience.read(lambda: websub.poll(self.db, feed, now))
+            await self.patience.read(lambda: websub.make_due(self.db, feed, now))
             self.counts["too_large"] += 1
             return TOO_LARGE
         if not is_signed(delivery.signature, body, feed.push["secret"]):
             # Answered like any other, so that nobody learns from it how to sign.
-            await self.patience.read(lambda: websub.ignored(self.db, feed.key, token))
+            await self.patience.read(lambda: websub.count_ignored(self.db, feed.key, token))
             self.counts["ignored"] += 1
             return ACCEPTED
         if not body.strip() or delivery.encoding.lower() not in UNCOMPRESSED:
             # A mere ping, or compressed, which the standard does not provide for.
-            await self.patience.read(lambda: websub.poll(self.db, feed, now))
-            self.counts[Kept.POLLED] += 1
+            await self.patience.read(lambda: websub.make_due(self.db, feed, now))
+            self.counts[DeliveryResult.POLLED] += 1
             return ACCEPTED
         kind = in_one_line(delivery.content_type)[:MAX_CONTENT_TYPE_CHARACTERS]
         kept = await self.patience.read(

@@ -12,7 +12,7 @@ from crawler.config import Config
 from crawler.fetch.guard import Named
 from crawler.storage import leases, websub
 from crawler.storage.client import Document
-from crawler.storage.retry import Patience
+from crawler.storage.retry import MongoRetry
 from crawler.storage.store import Store
 from crawler.utils import tasks
 from crawler.utils.time import Clock
@@ -99,10 +99,10 @@ class PushServer:
 
         config, options, db = store.config, order.subscriptions, store.db
         clock, counts = Clock(config.clock_offset_hours), Counter[str]()
-        patience = Patience(PATIENCE_SECONDS, store.revive)
-        tokens = Tokens(await patience.read(lambda: websub.key(db)))
+        patience = MongoRetry(PATIENCE_SECONDS, store.revive)
+        tokens = Tokens(await patience.read(lambda: websub.token_key(db)))
         # A run that was killed while it unsubscribed left these between two states.
-        await patience.read(lambda: websub.stay(db, clock.now()))
+        await patience.read(lambda: websub.end_unconfirmed(db, clock.now()))
         contact = f" (+{config.contact})" if config.contact else ""
         listed = Named.of(listed=config.private_hosts)
         hubs = Hubs(reactor, f"Freshet/{__version__}{contact}", listed)

@@ -22,8 +22,8 @@ from crawler.fetch.guard import NotAllowed
 from crawler.fetch.middlewares import retry_after
 from crawler.storage import runs, websub
 from crawler.storage.client import Database
-from crawler.storage.retry import Patience
-from crawler.storage.websub import Ask, Feed
+from crawler.storage.retry import MongoRetry
+from crawler.storage.websub import Feed, HubRequest
 from crawler.utils.terminal import printable
 from crawler.utils.time import Clock
 from crawler.utils.urls import host_of
@@ -96,7 +96,7 @@ class Subscriptions:
     """Keeps the feeds' subscriptions: reads what is due and asks hubs, until it is cancelled."""
 
     db: Database
-    patience: Patience
+    patience: MongoRetry
     clock: Clock
     hubs: Hubs
     tokens: Tokens
@@ -121,18 +121,18 @@ class Subscriptions:
     async def check(self) -> None:
         """Begin to ask the hubs that are to be asked now, as far as there is room."""
         now = self.clock.now()
-        await self.patience.read(lambda: websub.lapse(self.db, now))
+        await self.patience.read(lambda: websub.expire_leases(self.db, now))
         holds = await self.patience.read(lambda: runs.held_hosts(self.db, now))
         self.backoff.refresh(holds, now)
         await self.patience.read(lambda: self._offer_due(now))
 
     async def _offer_due(self, now: datetime) -> None:
-        async for feed in websub.due(self.db, self.options.callback, now):
+        async for feed in websub.feeds_to_request(self.db, self.options.callback, now):
             hub = self._hub_of(feed, now)
             if hub is None:
                 end = self.backoff.first_end(map(host_of, feed.hubs))
                 later = end + timedelta(minutes=self.chance.random())
-                await websub.postponed(self.db, feed.key, later)
+                await websub.postpone(self.db, feed.key, later)
             elif self.pool.are_full:
                 return
             else:
@@ -156,20 +156,20 @@ class Subscriptions:
         attempts = feed.push.get("attempts", 0) + 1
         again = now + retry_pause(attempts, self.chance.random())
         # Before the request: a hub may come to verify it before it answers.
-        if await self.patience.read(lambda: websub.asked(self.db, feed, ask, now, again)):
+        if await self.patience.read(lambda: websub.record_request(self.db, feed, ask, now, again)):
             self.counts["asked"] += 1
             await self._send(feed, ask)
 
-    def _ask_of(self, feed: Feed, hub: str) -> Ask:
+    def _ask_of(self, feed: Feed, hub: str) -> HubRequest:
         """A renewal keeps token and secret; another hub or topic gets others."""
         push = feed.push
         if push.get("hub") == hub and push.get("topic") == feed.topic:
             token, secret = push["token"], push["secret"]
         else:
             token, secret = self.tokens.new(), new_secret()
-        return Ask(hub, feed.topic, self.options.callback, token, secret)
+        return HubRequest(hub, feed.topic, self.options.callback, token, secret)
 
-    async def _send(self, feed: Feed, ask: Ask) -> None:
+    async def _send(self, feed: Feed, ask: HubRequest) -> None:
         lease_seconds = int(self.options.lease.total_seconds())
         form = form_of(ask, "subscribe") | {
             "hub.secret": ask.secret, "hub.lease_seconds": str(lease_seconds),
@@ -184,7 +184,7 @@ class Subscriptions:
         else:
             await self._heard(feed, ask, reply)
 
-    async def _heard(self, feed: Feed, ask: Ask, reply: Reply) -> None:
+    async def _heard(self, feed: Feed, ask: HubRequest, reply: Reply) -> None:
         reason, host = in_one_line(f"{reply.status} {reply.text}"), host_of(ask.hub)
         if reply.status < 300:
             self.backoff.answered(host)
@@ -196,18 +196,18 @@ class Subscriptions:
             await self._obey(host, reply)
             await self._failed(feed, ask, reason)
 
-    async def _failed(self, feed: Feed, ask: Ask, reason: str) -> None:
+    async def _failed(self, feed: Feed, ask: HubRequest, reason: str) -> None:
         self.counts["failed"] += 1
         logger.info("%s: hub %s: %s", feed.url, ask.hub, reason)
-        write = partial(websub.failed, self.db, feed.key, ask.token, reason)
+        write = partial(websub.record_failure, self.db, feed.key, ask.token, reason)
         await self.patience.read(write)
 
-    async def _refused(self, feed: Feed, ask: Ask, reason: str) -> None:
+    async def _refused(self, feed: Feed, ask: HubRequest, reason: str) -> None:
         self.counts["refused"] += 1
         logger.info("%s: hub %s refuses: %s", feed.url, ask.hub, reason)
         has_others = feed.push.get("attempts", 0) + 1 < len(feed.hubs)
         later = self.clock.now() + (FIRST_PAUSE if has_others else AFTER_REFUSAL)
-        write = partial(websub.refused, self.db, feed.key, ask.token, reason, later)
+        write = partial(websub.record_refusal, self.db, feed.key, ask.token, reason, later)
         await self.patience.read(write)
 
     async def _obey(self, host: str, reply: Reply) -> None:
@@ -221,7 +221,7 @@ class Subscriptions:
             await self.patience.read(lambda: runs.hold_host(self.db, host, until))
 
 
-def form_of(ask: Ask, mode: str) -> dict[str, str]:
+def form_of(ask: HubRequest, mode: str) -> dict[str, str]:
     """What every request to a hub says. mode: subscribe or unsubscribe."""
     return {
         "hub.mode": mode,
@@ -242,7 +242,7 @@ async def unsubscribe(subscriptions: Subscriptions, seconds: float) -> int:
     """
     db, patience = subscriptions.db, subscriptions.patience
     callback = subscriptions.options.callback
-    feeds = await patience.read(lambda: websub.leave(db, callback))
+    feeds = await patience.read(lambda: websub.start_unsubscribe(db, callback))
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             for feed in feeds:
@@ -254,12 +254,12 @@ async def unsubscribe(subscriptions: Subscriptions, seconds: float) -> int:
             while await patience.read(lambda: websub.count_leaving(db)):  # noqa: ASYNC110
                 await asyncio.sleep(CONFIRMED_SECONDS)
     now = subscriptions.clock.now()
-    return len(feeds) - await patience.read(lambda: websub.stay(db, now))
+    return len(feeds) - await patience.read(lambda: websub.end_unconfirmed(db, now))
 
 
 async def _unsubscribe(hubs: Hubs, feed: Feed) -> None:
     push = feed.push
-    ask = Ask(push["hub"], push["topic"], push["callback"], push["token"], push["secret"])
+    ask = HubRequest(push["hub"], push["topic"], push["callback"], push["token"], push["secret"])
     try:
         await hubs.post(ask.hub, form_of(ask, "unsubscribe"), feed.url)
     except (NotAllowed, HubFailed) as error:

@@ -462,7 +462,7 @@ def test_nothing_passes_for_an_original_after_a_server_has_lost_its_data() -> No
             server.stop()
             server.start()
             assert await bands.scheme() is None
-            with pytest.raises(BandsLost, match="claims are gone or made anew: start again"):
+            with pytest.raises(BandsLost, match="claims were lost or rebuilt"):
                 await claimed(bands, [(2, drawn(0))])
             with pytest.raises(BandsLost):
                 await bands.release([post(1, drawn(0))])

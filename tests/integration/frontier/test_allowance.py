@@ -5,7 +5,7 @@ from __future__ import annotations
 from crawler.extract.wrapper import Wrapper
 from crawler.frontier.budget import Allowance
 from crawler.storage.client import Database
-from crawler.storage.retry import Patience
+from crawler.storage.retry import MongoRetry
 from crawler.utils.time import Clock
 from tests.integration.harness import Db
 from tests.integration.known_pages import on
@@ -24,7 +24,7 @@ def test_a_visit_that_is_counted_twice_for_a_moment_does_not_end_the_pass(
     clock = Clock()
 
     async def story(db: Database) -> list[bool]:
-        allowance = Allowance(db, Patience(1, never), WRAPPER, clock)
+        allowance = Allowance(db, MongoRetry(1, never), WRAPPER, clock)
         allowance.follow({"daily_cap": 2, "spiders": ["x"]})
         visit = {"spider": "x", "at": clock.now()}
         await db.visits.insert_one(visit, bypass_document_validation=True)

@@ -25,7 +25,7 @@ from scrapy import Spider
 
 from crawler.frontier.redis_queue import LeasedQueue
 from crawler.frontier.worker import Worker
-from crawler.storage.redis import Steady, open_redis
+from crawler.storage.redis import RedisRetry, open_redis
 
 WORKERS = ("ann", "ben", "cem")
 SOME = st.sampled_from(WORKERS)
@@ -43,7 +43,7 @@ class Pass:
         self.loop = asyncio.new_event_loop()
         self.client = self.loop.run_until_complete(open_redis(url))
         self.key = f"{{freshet:{uuid.uuid4().hex}:shop}}:"
-        self.steady = Steady(self.client, 0.0)
+        self.steady = RedisRetry(self.client, 0.0)
         self.driver = driver.Redis.from_url(url, decode_responses=True)
         self.queues: dict[str, LeasedQueue] = {}
 

@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 from crawler.frontier.politeness import Turns
-from crawler.storage.redis import Steady, open_redis
+from crawler.storage.redis import RedisRetry, open_redis
 
 
 async def ended(url: str, pause_seconds: float) -> tuple[bool, int]:
@@ -17,7 +17,7 @@ async def ended(url: str, pause_seconds: float) -> tuple[bool, int]:
     pause_seconds: from the first turn to the end, at which all turns are given back
     """
     client, prefix = await open_redis(url, retry_seconds=0), f"freshet:{uuid.uuid4().hex}"
-    turns = Turns(Steady(client, 5.0), prefix, "ann", 30.0)
+    turns = Turns(RedisRetry(client, 5.0), prefix, "ann", 30.0)
     taken = [await turns.take("shop.example", 16, 0.0, 60.0) for _ in range(4)]
     others = asyncio.all_tasks() - {asyncio.current_task()}
     await asyncio.sleep(pause_seconds)

@@ -108,7 +108,7 @@ def test_a_run_that_lost_its_lease_writes_nothing_more_and_fails_in_one_line(
     errors = [line for line in log.splitlines() if " ERROR: " in line]
     assert len(errors) == 1, log
     (said,) = errors
-    assert "crawl shop: this process was not heard of for 1 s, and another has taken over" in said
+    assert "crawl shop: this process did not renew its lease for 1 s, and another" in said
     assert "Traceback" not in log
     check_once(database)
     assert sum(asked(pages).values()) < FETCHED + 20, "only what was under way is fetched again"

@@ -226,7 +226,10 @@ def test_a_later_spider_class_wins(freshet: Freshet, database: Db, site: Pages) 
         f"    name, start_urls, item_pages = 'shop', ['{site.url}/list.html'], '/item/a'\n"
     )
     done = freshet.crawl_spider(code, "shop")
-    assert "shop: its spider class defines it now; the definition from " in done.err
+    assert (
+        "shop: a spider class defines this site now; deleted the stored definition from "
+        in done.err
+    )
     kept = database.sites.find_one({"_id": "shop"})
     assert kept is not None
     assert "definition" not in kept

@@ -385,8 +385,8 @@ def test_large_spiders_are_sampled(filled: tuple[Db, str], monkeypatch: pytest.M
         for n in range(2000)
     ]
     db.targets.insert_many(rows)
-    monkeypatch.setattr("crawler.storage.freshness.MAX_UNSAMPLED", 100)
-    monkeypatch.setattr("crawler.storage.freshness.SAMPLE_SIZE", 1000)
+    monkeypatch.setattr("crawler.storage.stats.MAX_UNSAMPLED", 100)
+    monkeypatch.setattr("crawler.storage.stats.SAMPLE_SIZE", 1000)
 
     async def metrics() -> str:
         store = await Store.open(Config.load(mongo_uri=uri))

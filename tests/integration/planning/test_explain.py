@@ -131,7 +131,8 @@ def test_a_page_that_two_spiders_watch(stored: Stored, freshet: Freshet) -> None
     put(*stored, [page(f"{SHOP}/1"), page(f"{SHOP}/1", spider="blog")])
     done = freshet("explain", f"{SHOP}/1", hours=clock())
     assert (done.code, done.complaint) == (
-        1, f"scrapy explain: several spiders watch {SHOP}/1: blog, shop (--spider NAME)",
+        1, f"scrapy explain: several spiders have this URL: {SHOP}/1. Use --spider NAME, one of: "
+        "blog, shop",
     )  # fmt: skip
     assert explained(freshet, "1", "--spider", "blog")["spider"] == "blog"
 

@@ -69,7 +69,7 @@ def put_targets(db: Db, uri: str, n: int, **state: object) -> None:
     )
 
 
-def moved(n: int) -> Iterator[list[plans.Moved]]:
+def moved(n: int) -> Iterator[list[plans.TargetPlan]]:
     yield [(key(i), part_of(i), SOON) for i in range(n)]
 
 
@@ -278,7 +278,7 @@ def test_a_replan_that_another_one_overtook_changes_nothing(stored: tuple[Db, st
     put_targets(db, uri, 10)
 
     async def overtaken(adb: Database) -> None:
-        def slow() -> Iterator[list[plans.Moved]]:
+        def slow() -> Iterator[list[plans.TargetPlan]]:
             yield from moved(10)
             db.plans.update_one({"_id": "new"}, {"$set": {"state": "undone"}})
 
@@ -294,7 +294,7 @@ def test_a_plan_that_cannot_be_made_leaves_the_old_one(stored: tuple[Db, str]) -
     db, uri = stored
     put_targets(db, uri, 10)
 
-    def broken() -> Iterator[list[plans.Moved]]:
+    def broken() -> Iterator[list[plans.TargetPlan]]:
         yield from moved(5)
         raise ValueError("no such policy")
 

@@ -141,7 +141,7 @@ def test_a_database_in_use_is_refused(freshet: Freshet, filled: Db, other: tuple
     other[0].notes.insert_one({"mine": True})
     done = run(freshet, "db", "copy", other[1])
     assert done.code == 1
-    assert "is not empty (there are documents in notes): name another" in done.complaint
+    assert "is not empty: it has documents in notes. Name another" in done.complaint
     assert other[0].list_collection_names() == ["notes"]
     assert "is not empty" in run(freshet, "db", "copy", freshet.env["MONGO_URI"]).complaint
 
@@ -171,10 +171,10 @@ def test_a_copy_that_was_killed_is_used_by_nobody_and_begun_anew(
     assert 0 < there.visits.count_documents({}) < 2500
     refused = run(freshet, "targets", MONGO_URI=uri)
     assert refused.code == 1
-    assert "is being copied from mongodb://" in refused.complaint
-    assert refused.complaint.endswith("or run scrapy db copy again")
+    assert "is an unfinished copy of mongodb://" in refused.complaint
+    assert refused.complaint.endswith("if it was interrupted, run scrapy db copy again")
     examined = run(freshet, "doctor", "--quick", MONGO_URI=uri).out
-    assert "is being copied from" in " ".join(examined.split())
+    assert "is an unfinished copy of" in " ".join(examined.split())
 
     filled.visits.delete_many({"_id": {"$gte": 1000}})
     assert run(freshet, "db", "copy", uri).code == 0
@@ -188,8 +188,8 @@ def test_a_document_that_is_refused_is_named(
     filled.command("insert", "visits", documents=[{"_id": "bad"}], bypassDocumentValidation=True)
     done = run(freshet, "db", "copy", other[1])
     assert done.code == 1
-    assert "document 'bad' is refused: Document failed validation" in done.complaint
-    assert done.complaint.endswith("run the same command again, it begins anew")
+    assert "document 'bad' was rejected: Document failed validation" in done.complaint
+    assert done.complaint.endswith("Run the same command again to start over")
     filled.visits.delete_one({"_id": "bad"})
     assert run(freshet, "db", "copy", other[1]).code == 0
 

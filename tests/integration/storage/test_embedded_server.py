@@ -179,7 +179,7 @@ def test_a_socket_folder_that_others_can_enter_is_refused(
     try:
         result = freshet("db", "start")
         assert result.code == 1
-        assert "can be entered by other users" in result.complaint
+        assert "is open to other users" in result.complaint
         assert str(place) in result.complaint
         assert mine.read_text() == "of someone else", "nothing there was touched"
     finally:
@@ -197,7 +197,7 @@ def test_a_link_in_place_of_the_socket_folder_is_refused(
     place.symlink_to(other)
     try:
         result = Freshet(tmp_path, FRESHET_DATA_DIR=folder)("db", "start")
-        assert (result.code, "is no folder of this user" in result.complaint) == (1, True)
+        assert (result.code, "is not a folder of this user" in result.complaint) == (1, True)
     finally:
         place.unlink()
 
@@ -221,14 +221,14 @@ def test_a_mongod_that_is_not_there_is_said_in_one_line(alone: Freshet) -> None:
         result = alone(*command, FRESHET_MONGOD="/nonexistent")
         assert result.code == 1
         assert result.complaint == (
-            f"scrapy {command[0]}: FRESHET_MONGOD=/nonexistent: no such program"
+            f"scrapy {command[0]}: FRESHET_MONGOD: program not found: '/nonexistent'"
         )
 
 
 def test_a_mongod_that_will_not_start_is_said_in_one_line(alone: Freshet, data: Path) -> None:
     result = alone("db", "start", FRESHET_MONGOD="/bin/false")
     assert result.code == 1
-    assert result.complaint.endswith(f"mongod did not start, its log says why: {data}/mongod.log")
+    assert result.complaint.endswith(f"mongod did not start. See its log: {data}/mongod.log")
 
 
 def test_with_a_mongo_uri_there_is_nothing_to_start(freshet: Freshet) -> None:
@@ -243,5 +243,5 @@ def test_a_database_of_a_later_freshet_is_refused(freshet: Freshet, database: Db
     for command in (("crawl", "books"), ("targets",), ("history", "http://a.test/")):
         result = freshet(*command)
         assert result.code == 1
-        assert "has data version 99, this Freshet knows up to" in result.complaint
+        assert "has data version 99, this Freshet supports up to" in result.complaint
     assert database.list_collection_names() == ["meta"], "and is left as it was"

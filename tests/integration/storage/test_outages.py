@@ -279,7 +279,7 @@ def test_a_run_ends_in_good_order_before_the_disk_is_full(
         assert crawl.returncode == 1, short(err)
         (error,) = [line for line in err.splitlines() if " ERROR: " in line]
         assert f"shop: the run ended early: data folder {disk.folder}: " in error
-        assert "MB free, 100 MB needed (FRESHET_MIN_FREE_MB). Make room: " in error
+        assert "MB free, 100 MB needed (FRESHET_MIN_FREE_MB). Run scrapy prune, " in error
         with opened(disk.folder) as db:
             (run,) = db.runs.find()
             assert run["finished"]

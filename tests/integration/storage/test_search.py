@@ -408,8 +408,8 @@ def test_without_its_index_the_search_says_what_to_do(freshet: Freshet, prepared
     found = run(freshet, "search", "moon")
     assert (found.code, found.complaint) == (
         1,
-        "scrapy search: posts have no search index (db.meta.deleteOne({_id: 'schema'}) in mongosh, "
-        "and the next command makes it)",
+        "scrapy search: posts have no search index. Run db.meta.deleteOne({_id: 'schema'}) in "
+        "mongosh; the next command creates the index",
     )
 
 
@@ -503,7 +503,7 @@ def test_posts_of_an_older_database_are_searched(
         migrate(uri)
         migrate(uri)
     assert [record.getMessage() for record in caplog.records] == [
-        "7 posts collected before are searched; scrapy duplicates rebuild compares them"
+        "Added 7 posts to the search index; run scrapy duplicates rebuild to compare them"
     ]
     rows = {row["url"].rpartition("/")[2]: row for row in db.posts.find()}
     assert {name: row["original"] for name, row in rows.items()} == {

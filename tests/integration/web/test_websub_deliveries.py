@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 import pytest
 
-from crawler.storage.websub import MAX_KEPT
+from crawler.storage.websub import MAX_DELIVERIES
 from crawler.web.server import MAX_CONNECTIONS, MAX_OF_ADDRESS
 from tests.integration.harness import Db, Freshet, Row
 from tests.integration.pushing import (
@@ -100,12 +100,12 @@ def test_the_same_document_is_stored_once(active: tuple[Push, Row], database: Db
 def test_of_many_the_newest_are_kept_and_the_feed_is_due(
     active: tuple[Push, Row], database: Db, hub: Hub
 ) -> None:
-    for n in range(MAX_KEPT):
+    for n in range(MAX_DELIVERIES):
         hub.publish(f"<rss>{n}</rss>")
     assert next_visit(database) > DAY
     hub.publish("<rss>new</rss>")
     bodies = [row["body"] for row in database.pushes.find().sort("at")]
-    assert len(bodies) == MAX_KEPT
+    assert len(bodies) == MAX_DELIVERIES
     assert (bodies[0], bodies[-1]) == (b"<rss>1</rss>", b"<rss>new</rss>")
     assert next_visit(database) < timedelta(0)
 

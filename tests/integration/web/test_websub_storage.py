@@ -12,13 +12,13 @@ from crawler.storage import websub
 from crawler.storage import websub as pushes
 from crawler.storage.client import Database
 from crawler.storage.store import opened
-from crawler.storage.websub import Kept
+from crawler.storage.websub import DeliveryResult
 from tests.integration.harness import Db
 from tests.integration.pushing import CALLBACK, DAY, FEED, HOUR, next_visit, push_of, put
 
 
 def test_there_is_an_end_to_what_is_kept_of_all_feeds(stored: tuple[Db, str]) -> None:
-    async def run(db: Database) -> list[Kept]:
+    async def run(db: Database) -> list[DeliveryResult]:
         found = await db.feeds.find_one({"url": FEED})
         assert found is not None
         feed, now = websub.Feed.of(found), datetime.now(UTC)
@@ -27,7 +27,11 @@ def test_there_is_an_end_to_what_is_kept_of_all_feeds(stored: tuple[Db, str]) ->
 
     db, uri = stored
     put(db, push={"token": "t", "state": "active"})
-    assert asyncio.run(in_database(uri, run)) == [Kept.STORED, Kept.POLLED, Kept.POLLED]
+    assert asyncio.run(in_database(uri, run)) == [
+        DeliveryResult.STORED,
+        DeliveryResult.POLLED,
+        DeliveryResult.POLLED,
+    ]
     assert next_visit(db) < timedelta(0)
     assert db.pushes.count_documents({}) == 1
 
@@ -38,11 +42,11 @@ def test_a_crawl_takes_the_oldest_and_deletes_what_is_done(stored: tuple[Db, str
         for n in range(5):
             body, at = f"{n}".encode(), datetime(2026, 1, 1 + n, tzinfo=UTC)
             await pushes.store(db, feed, "text/xml", body, at, 10**9)
-        first = await pushes.take(db, "feeds", 2)
-        assert await pushes.done(db, [push.id for push in first]) == 2
-        second = await pushes.take(db, "feeds", 2)
-        third = await pushes.take(db, "feeds", 100)
-        assert await pushes.take(db, "others", 100) == []
+        first = await pushes.oldest_deliveries(db, "feeds", 2)
+        assert await pushes.delete_deliveries(db, [push.id for push in first]) == 2
+        second = await pushes.oldest_deliveries(db, "feeds", 2)
+        third = await pushes.oldest_deliveries(db, "feeds", 100)
+        assert await pushes.oldest_deliveries(db, "others", 100) == []
         return [[push.body for push in taken] for taken in (first, second, third)]
 
     taken = asyncio.run(in_database(stored[1], run))
@@ -54,7 +58,7 @@ def test_little_is_taken_at_once_where_documents_are_large(stored: tuple[Db, str
         feed = websub.Feed("feeds u", "feeds", "u", (), "u", {"token": "t"})
         for n in range(5):
             await pushes.store(db, feed, "", bytes([n]) * 14_000_000, datetime.now(UTC), 10**9)
-        return len(await pushes.take(db, "feeds", 100))
+        return len(await pushes.oldest_deliveries(db, "feeds", 100))
 
     assert asyncio.run(in_database(stored[1], run)) == 3
 
@@ -62,7 +66,7 @@ def test_little_is_taken_at_once_where_documents_are_large(stored: tuple[Db, str
 def test_doubt_takes_a_proof_back(stored: tuple[Db, str]) -> None:
     db, uri = stored
     put(db, push={"token": "t", "state": "active", "delivered_at": datetime.now(UTC)})
-    asyncio.run(in_database(uri, lambda db: websub.doubt(db, [f"feeds {FEED}"])))
+    asyncio.run(in_database(uri, lambda db: websub.require_proof(db, [f"feeds {FEED}"])))
     assert push_of(db)["delivered_at"] is None
 
 
@@ -70,12 +74,12 @@ def test_a_feed_that_was_asked_meanwhile_is_not_asked_again(stored: tuple[Db, st
     first = datetime(2026, 1, 1, tzinfo=UTC)
 
     async def run(db: Database) -> list[bool]:
-        new = websub.Ask("http://hub", FEED, CALLBACK, "token", "secret")
+        new = websub.HubRequest("http://hub", FEED, CALLBACK, "token", "secret")
         found = await db.feeds.find_one({"url": FEED})
         assert found is not None
         feed = websub.Feed.of(found)
         times = (first, first, first + HOUR)
-        return [await websub.asked(db, feed, new, now, now + DAY) for now in times]
+        return [await websub.record_request(db, feed, new, now, now + DAY) for now in times]
 
     db, uri = stored
     put(db, "http://hub")

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler.storage.histories import GrownTexts, Names, offsets, until_now
+from crawler.storage.histories import NameColumn, TextColumn, offsets, until_now
 from crawler.storage.targets import history_document, history_of
 from schedules.history import CHANGE, MINUTES, Histories, History
 
@@ -71,10 +71,10 @@ def test_what_is_cut_is_what_had_not_been_seen_yet(many: list[History], now: int
 
 @given(st.lists(st.lists(st.text(max_size=5), max_size=4), max_size=4))
 def test_texts_come_back_as_they_went_in(batches: list[list[str]]) -> None:
-    texts = GrownTexts()
+    texts = TextColumn()
     for batch in batches:
         texts.add(batch)
-    taken = texts.taken()
+    taken = texts.finish()
     expected = [text for batch in batches for text in batch]
     assert list(taken) == expected
     assert [taken[i] for i in range(len(taken))] == expected
@@ -82,9 +82,9 @@ def test_texts_come_back_as_they_went_in(batches: list[list[str]]) -> None:
 
 @given(st.lists(st.lists(st.none() | st.sampled_from("abc"), max_size=5), max_size=4))
 def test_names_come_back_as_they_went_in(batches: list[list[str | None]]) -> None:
-    column = Names()
+    column = NameColumn()
     for batch in batches:
         column.add(batch)
-    names, rows = column.taken()
+    names, rows = column.finish()
     assert len(set(names)) == len(names)
     assert [names[i] if i >= 0 else None for i in rows] == [n for batch in batches for n in batch]

@@ -19,8 +19,8 @@ from crawler.ops import doctor, doctor_servers, doctor_sites
 from crawler.ops.findings import Finding, Status, as_json, failed, lines, ok, warning
 from crawler.ops.jobs import StoredSites
 from crawler.storage.due import Fetches, LastRun
+from crawler.storage.health import IndexProblem
 from crawler.storage.health import Server as Mongo
-from crawler.storage.indexes import Lack
 from crawler.storage.leases import Holder
 from crawler.storage.redis import RedisServer as Redis
 from crawler.storage.schema import VERSION
@@ -287,7 +287,7 @@ def test_versions_of_the_data(version: int | None, status: Status) -> None:
 
 
 def test_a_unique_index_is_needed_the_others_make_it_fast() -> None:
-    lack = Lack("posts", "url_1", False, False, 'db.posts.createIndex({"url": 1}, {})')
+    lack = IndexProblem("posts", "url_1", False, False, 'db.posts.createIndex({"url": 1}, {})')
     found = doctor_servers.judge_indexes([lack, replace(lack, unique=True, differs=True)])
     assert statuses(found) == [WARNING, FAILED]
     assert found[0].todo == 'in mongosh: db.posts.createIndex({"url": 1}, {})'

@@ -34,9 +34,8 @@ from crawler.ops.metrics import (
 )
 from crawler.ops.metrics_database import Fixed, estimated, text_of
 from crawler.ops.service import Report
-from crawler.storage.freshness import NUMBERS, Sample
 from crawler.storage.redis import QueueState
-from crawler.storage.stats import Stats
+from crawler.storage.stats import NUMBERS, Sample, Stats
 from crawler.web.address import Address, address_of
 from crawler.web.metrics import MetricsSource, answer
 

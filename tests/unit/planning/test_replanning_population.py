@@ -13,7 +13,7 @@ from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.planning import population
 from crawler.planning.population import keys_of, keys_of_texts
-from crawler.storage.histories import GrownTexts
+from crawler.storage.histories import TextColumn
 from crawler.storage.sites import Site
 from tests.unit.watching import NOW, Pages, gathered, page, watched
 
@@ -32,9 +32,9 @@ def test_a_target_has_the_same_key_in_every_run_whatever_stands_beside_it() -> N
 
 
 def _texts(texts: list[str]) -> Any:
-    grown = GrownTexts()
+    grown = TextColumn()
     grown.add(texts)
-    return grown.taken()
+    return grown.finish()
 
 
 def test_neighbours_are_those_of_spider_category_and_kind() -> None:
@@ -127,7 +127,7 @@ def test_no_interval_is_longer_than_the_setting_or_the_longest_cycle() -> None:
             "shop: min_interval_hours 48 is longer than the longest interval, 24 hours "
             "(FRESHET_MAX_INTERVAL_HOURS)",
         ),
-        (Site("shop", timezone="Mars/Base"), "shop: no time zone 'Mars/Base' is known here"),
+        (Site("shop", timezone="Mars/Base"), "shop: time zone not found: 'Mars/Base'"),
         (
             Site("shop", windows=("Mon",), blackout=("Mon",)),
             "shop: windows and blackout leave no hour of the week open",

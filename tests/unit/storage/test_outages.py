@@ -20,7 +20,13 @@ from redis.exceptions import OutOfMemoryError, ReadOnlyError, RedisError, Respon
 
 from crawler.errors import BandsLost, StorageError, Unreachable
 from crawler.storage.redis import is_unavailable
-from crawler.storage.retry import DISK_FULL, QUIET_SECONDS, SAY_SECONDS, Outage, why_unavailable
+from crawler.storage.retry import (
+    DISK_FULL,
+    LOG_INTERVAL_SECONDS,
+    QUIET_SECONDS,
+    Outage,
+    why_unavailable,
+)
 
 NO_SPACE = "28: No space left on device"
 OF_THE_PAGE = "http://shop.example/No space left on device"
@@ -100,7 +106,7 @@ def test_a_redis_that_takes_no_writes_is_an_outage(error: RedisError, *, expecte
 
 def test_an_outage_is_said_once_and_again_at_intervals(caplog: pytest.LogCaptureFixture) -> None:
     outage = Outage(logging.getLogger("of.outages"), "MongoDB")
-    for second in range(int(2.5 * SAY_SECONDS)):
+    for second in range(int(2.5 * LOG_INTERVAL_SECONDS)):
         outage.lasts(100.0 + second, "its disk is full", 300.0)
     assert outage.succeeds(100.0 + second, has_failed=True)
     assert caplog.messages == [

@@ -1,4 +1,4 @@
-# Freshet in a container, without a database: MONGO_URI names one. See docs/deploy.md.
+# Freshet in a container, without a database: MONGO_URI names one. See docs/how-to/deploy.md.
 #
 #   docker build -t freshet .
 #   docker run --init --rm -e MONGO_URI=mongodb://db.example/freshet freshet crawl books

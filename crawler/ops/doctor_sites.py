@@ -75,7 +75,7 @@ def judge_variables(names: Iterable[str]) -> Iterator[Finding]:
     for name in sorted({name.upper() for name in names}):
         if name.startswith(PREFIX) and name not in SETTINGS:
             near = difflib.get_close_matches(name, SETTINGS, 1, MIN_SIMILARITY)
-            todo = f"did you mean {near[0]}?" if near else "docs/reference.md has all of them"
+            todo = f"did you mean {near[0]}?" if near else "docs/reference/by-hand.md has all of them"
             yield warning(Check.SETTINGS, f"{name} is no setting", todo)
 
 

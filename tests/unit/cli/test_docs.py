@@ -12,8 +12,8 @@ from crawler.extract.wrapper import Wrapper
 from crawler.storage.schema import VALIDATORS
 
 ROOT = Path(__file__).resolve().parents[3]
-REFERENCE = (ROOT / "docs/reference.md").read_text(encoding="utf-8")
-GUIDE = (ROOT / "docs/guide.md").read_text(encoding="utf-8")
+REFERENCE = (ROOT / "docs/reference/by-hand.md").read_text(encoding="utf-8")
+GUIDE = (ROOT / "docs/reference/site-definition.md").read_text(encoding="utf-8")
 PAGES = ["README.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").rglob("*.md")))]
 
 

@@ -1,6 +1,6 @@
 """Each place that reads text from outside ends soon, whatever the text is.
 
-docs/hostile.md lists the places. A place runs in a process of its own, as code in C that never
+docs/explanation/security.md lists the places. A place runs in a process of its own, as code in C that never
 ends could not be interrupted in this one.
 """
 
@@ -36,7 +36,7 @@ from pipelines.content import digest, normal
 from tests.unit.feeding import item, rss
 from tests.unit.pages import NOON, SITE, wrapper
 
-DOCS = Path(__file__).resolve().parents[3] / "docs" / "hostile.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs/explanation/security.md"
 # Of the processor; the worst but heavy pages take 3 s, and what is quadratic takes minutes.
 MAX_SECONDS, MAX_MB = 15, 2048
 SIZE = 300_000

@@ -201,7 +201,7 @@ def test_unknown_variables_and_what_was_meant() -> None:
     )
     assert [(one.found, one.todo) for one in found] == [
         ("FRESHET_BUGDET is no setting", "did you mean FRESHET_BUDGET?"),
-        ("FRESHET_XYZZY is no setting", "docs/reference.md has all of them"),
+        ("FRESHET_XYZZY is no setting", "docs/reference/by-hand.md has all of them"),
     ]
 
 

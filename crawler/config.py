@@ -33,18 +33,8 @@ MAX_HOURS, MAX_FEED_HOURS = 24.0 * 28, 24.0 * 7 * 24
 Hours = Annotated[float, Field(gt=0, le=24 * 365)]
 Seconds = Annotated[float, Field(ge=0, le=24 * 3600)]
 Count = Annotated[int, Field(ge=1)]
-
-
-def _per_day(value: object) -> object:
-    return per_day(value) if isinstance(value, str) else value
-
-
-def _per_hour(value: object) -> object:
-    return per_hour(value) if isinstance(value, str) else value
-
-
-PerDay = Annotated[float, BeforeValidator(_per_day)]
-PerHour = Annotated[float, BeforeValidator(_per_hour)]
+PerDay = Annotated[float, BeforeValidator(lambda x: per_day(x) if isinstance(x, str) else x)]
+PerHour = Annotated[float, BeforeValidator(lambda x: per_hour(x) if isinstance(x, str) else x)]
 
 
 class Config(BaseSettings):

@@ -93,19 +93,15 @@ def serve(config: Config, settings: Settings, jobs: list[Job], order: Order) -> 
     process = AsyncCrawlerProcess(own)
     _set_up_log(settings)
     task = asyncio.get_event_loop().create_task(_work(config, settings, jobs, order))
-    task.add_done_callback(_stop_reactor)
-    process.start(stop_after_crawl=False, install_signal_handlers=False)
-    # A run that did not end in time is left as it is; the next one repairs its change log.
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-    return task.result()
-
-
-def _stop_reactor(_: object) -> None:
     # Importing it before the process has installed its reactor would install another.
     from twisted.internet import reactor as installed
 
     reactor: Any = installed
-    reactor.stop()
+    task.add_done_callback(lambda _: reactor.stop())
+    process.start(stop_after_crawl=False, install_signal_handlers=False)
+    # A run that did not end in time is left as it is; the next one repairs its change log.
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    return task.result()
 
 
 def _set_up_log(settings: Settings) -> None:

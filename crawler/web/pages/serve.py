@@ -31,7 +31,6 @@ from crawler.web.server import (
     Answer,
     Handler,
     host_of_request,
-    run_in_reactor,
     served,
     site_of,
     stop_at_signals,
@@ -52,12 +51,8 @@ ALWAYS = {
 TEXTS = re.compile(r"text/.*|application/(json|javascript)")
 
 
-def serve(config: Config, order: Places, address: Listening) -> Document:
-    """Serve to the end, and return a summary. Raises FreshetError."""
-    return run_in_reactor(_work(config, order, address))
-
-
-async def _work(config: Config, order: Places, address: Listening) -> Document:
+async def serve(config: Config, order: Places, address: Listening) -> Document:
+    """Serve until a signal or the end of the time; return a summary. Raises FreshetError."""
     stop, began = stop_at_signals(), time.monotonic()
     store = await Store.open(config)
     try:

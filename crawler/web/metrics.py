@@ -52,7 +52,7 @@ class MetricsHandler(Handler):
     Requests for other names come from web pages whose name was pointed here.
     """
 
-    failure = "metrics cannot be told"
+    failure = "metrics cannot be exported"
 
     def __init__(self, source: MetricsSource, address: Address, hosts: Collection[str]) -> None:
         super().__init__()

@@ -357,7 +357,7 @@ class TextFile:
             self._draft.replace(self.path)
         except OSError as error:
             if not self._is_failing:
-                logger.warning("%s; it is tried again", _in_words(self.path, error))
+                logger.warning("%s; retrying", _in_words(self.path, error))
             self._is_failing = True
         else:
             self._is_failing = False
@@ -469,7 +469,7 @@ async def service_measured(
     try:
         export = Export(store.config.metrics_dir if address is None else None, SERVICE)
     except ConfigError as error:
-        logger.error("%s; no metrics are written", error)
+        logger.error("%s; writing metrics disabled", error)
         yield
         return
     export.metrics.registry.register(ServiceCollector(report))
@@ -484,7 +484,7 @@ async def service_measured(
         problem = partial(store.trouble, PING_SECONDS)
         source = MetricsSource(export.metrics.exposition, problem)
         async with served(source, address, OPTION, store.config.metrics_hosts) as url:
-            logger.info("metrics are at %smetrics", url)
+            logger.info("serving metrics at %smetrics", url)
             yield
     finally:
         export.end()

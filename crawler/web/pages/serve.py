@@ -128,14 +128,14 @@ class Pages:
             try:
                 await self._check()
             except StorageError as error:
-                self._warn(f"{error}; pages stay as they are until it is back")
+                self._warn(f"{error}; pages are not updated until MongoDB is available")
                 with suppress(FreshetError):
                     await self._store.revive()
             except FreshetError as error:
                 self._warn(str(error))
             else:
                 if self._is_failing:
-                    complain(COMMAND, "it goes on")
+                    complain(COMMAND, "recovered, pages are updated again")
                 self._is_failing = False
 
     async def end(self, work: asyncio.Task[None]) -> None:
@@ -205,7 +205,7 @@ NOT_FOUND = Answer(404, b"no such page\n")
 def answer(root: Path, request: PageRequest) -> Answer:
     """Answer from the folder `root`, whose path is resolved."""
     if not is_local(request.host):
-        return Answer(403, b"only for this machine; say localhost\n")
+        return Answer(403, b"available only on this machine; use localhost\n")
     if request.method not in ("GET", "HEAD"):
         return Answer(405, headers={"Allow": "GET, HEAD"})
     path = unquote(request.path.partition("?")[0])

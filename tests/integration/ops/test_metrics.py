@@ -149,7 +149,7 @@ def test_a_crawl_that_cannot_write_metrics_is_made_all_the_same(
 ) -> None:
     (tmp_path / "file").touch()
     done = freshet.crawl(shop(freshet, pages), FRESHET_METRICS_DIR=tmp_path / "file" / "x")
-    assert "Not a directory; no metrics are written" in done.err
+    assert "Not a directory; writing metrics disabled" in done.err
     assert outcomes(database)["new"] == 3
 
 

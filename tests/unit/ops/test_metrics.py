@@ -177,7 +177,7 @@ def test_a_folder_that_goes_away_is_said_once(
     process.file.write()
     process.file.write()
     (said,) = caplog.messages
-    assert said.endswith("No such file or directory; it is tried again")
+    assert said.endswith("No such file or directory; retrying")
     (tmp_path / "y").rename(tmp_path / "x")
     process.file.close()
 
@@ -199,7 +199,9 @@ def test_addresses(text: str, host: str, port: int) -> None:
     "text", ["", "x", "-1", "65536", ":80", "::1:80", "[]:80", "80 80", "\u0661"]
 )
 def test_what_is_no_address_is_one_line(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"^--metrics: .* is not \[HOST:\]PORT\. Examples: 9464, "):
+    with pytest.raises(
+        ConfigError, match=r"^--metrics: .* is not \[HOST:\]PORT\. Examples: 9464, "
+    ):
         address_of(text, "--metrics")
 
 

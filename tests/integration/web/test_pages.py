@@ -143,7 +143,7 @@ def test_a_failing_page_is_one_line_and_the_rest_is_written(
         (("build", "{t}/sub", "--out", "{t}"), "templates and output must not"),
         (("serve", "--bind", "0.0.0.0"), "--bind 0.0.0.0: only a loopback address"),
         (("serve", "--bind", "public.example"), "only a loopback address"),
-        (("serve", "--port", "65536"), "--port: '65536' is no number"),
+        (("serve", "--port", "65536"), "--port: '65536' is not a port number"),
         (("serve", "--for", "x"), "--for: 'x' is no time"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Every knob of Freshet in one model: its unit, its default, its FRESHET_* variable.
+"""Settings of Freshet: unit, default and FRESHET_* variable of each.
 
 A value comes from, first wins: `-a` (where a spider takes it), `-s FRESHET_NAME=…` or Scrapy
 settings of that name, the environment, the file `.env` in the project folder, the default here.
@@ -33,105 +33,118 @@ MAX_HOURS, MAX_FEED_HOURS = 24.0 * 28, 24.0 * 7 * 24
 Hours = Annotated[float, Field(gt=0, le=24 * 365)]
 Seconds = Annotated[float, Field(ge=0, le=24 * 3600)]
 Count = Annotated[int, Field(ge=1)]
-
-
-def _per_day(value: object) -> object:
-    return per_day(value) if isinstance(value, str) else value
-
-
-def _per_hour(value: object) -> object:
-    return per_hour(value) if isinstance(value, str) else value
-
-
-PerDay = Annotated[float, BeforeValidator(_per_day)]
-PerHour = Annotated[float, BeforeValidator(_per_hour)]
+PerDay = Annotated[float, BeforeValidator(lambda x: per_day(x) if isinstance(x, str) else x)]
+PerHour = Annotated[float, BeforeValidator(lambda x: per_hour(x) if isinstance(x, str) else x)]
 
 
 class Config(BaseSettings):
-    """The knobs. Names carry units; `FRESHET_` and the name in capitals is the variable."""
+    """The settings. The variable is `FRESHET_` and the field's name in capitals."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_file=PROJECT / ".env", extra="ignore", frozen=True,
         populate_by_name=True, env_ignore_empty=True,
     )  # fmt: skip
 
-    # Where things are kept.
+    # Storage.
     mongo_uri: str | None = Field(
         None,
         validation_alias=AliasChoices("MONGO_URI", "FRESHET_MONGO_URI"),
-        description="MongoDB to use; without it an embedded server is started",
+        description="MongoDB URI; unset: start an embedded server",
     )
     redis_url: str | None = Field(
         None,
         validation_alias=AliasChoices("REDIS_URL", "FRESHET_REDIS_URL"),
-        description="Redis through which several workers share passes; unset: each is alone",
+        description="Redis URL through which workers share crawl runs; unset: no sharing",
     )
     database: str = Field(
-        "freshet", pattern=r"^[A-Za-z0-9_-]{1,38}$", description="used where MONGO_URI names none"
+        "freshet",
+        pattern=r"^[A-Za-z0-9_-]{1,38}$",
+        description="database name if MONGO_URI has none",
     )
-    data_dir: Path = Field(PROJECT / ".freshet", description="embedded server")
-    mongod: str | None = Field(None, description="path of the mongod to embed")
-    mongo_timeout_seconds: Seconds = Field(5.0, description="wait for a server to answer")
+    data_dir: Path = Field(
+        PROJECT / ".freshet", description="folder of the embedded server's data and of lock files"
+    )
+    mongod: str | None = Field(
+        None, description="path of the mongod binary for the embedded server"
+    )
+    mongo_timeout_seconds: Seconds = Field(5.0, description="timeout for connecting to a server")
     mongo_cache_gb: float | None = Field(
-        None, ge=0.25, description="cache of the embedded server; unset: by the memory there is"
+        None,
+        ge=0.25,
+        description="cache of the embedded server; unset: depends on the available memory",
     )
 
     min_free_mb: float = Field(
         500.0, ge=0, le=1e9,
-        description="free space of the database's disk below which a run stops and the embedded "
+        description="free disk space of the database below which a run stops and the embedded "
         "server does not start; 0: no limit",
     )  # fmt: skip
 
     # How writes are grouped.
-    commit_size: Count = Field(200, le=5000, description="visits written in one batch at most")
-    commit_ms: float = Field(25.0, ge=0, le=5000, description="wait for a batch to fill")
+    commit_size: Count = Field(200, le=5000, description="maximum number of visits per batch")
+    commit_ms: float = Field(
+        25.0, ge=0, le=5000, description="maximum time to wait for a batch to fill"
+    )
     commit_retry_seconds: Seconds = Field(
-        300.0, description="wait for MongoDB or Redis to come back"
+        300.0, description="how long to retry while MongoDB or Redis is unavailable"
     )
 
     # When a target is visited again, until a plan says otherwise.
-    list_interval_hours: Hours = Field(6.0, description="first interval of list pages")
-    item_interval_hours: Hours = Field(24.0, description="first interval of items")
-    feed_interval_hours: Hours = Field(6.0, description="first interval of feeds")
-    cell_interval_hours: Hours = Field(1.0, description="first interval of cells without a period")
+    list_interval_hours: Hours = Field(6.0, description="initial interval of list pages")
+    item_interval_hours: Hours = Field(24.0, description="initial interval of items")
+    feed_interval_hours: Hours = Field(6.0, description="initial interval of feeds")
+    cell_interval_hours: Hours = Field(
+        1.0, description="initial interval of cells without a period"
+    )
     max_interval_hours: Hours | None = Field(
-        None, description="no target waits longer; unset: 28 days, feeds 24 weeks"
+        None, description="maximum interval; unset: 28 days, for feeds 24 weeks"
     )
     error_interval_hours: Hours = Field(
-        1.0, description="after the third error in a row, or a refusal; doubles with each"
+        1.0, description="interval after three consecutive errors or a refusal; doubles with each"
     )
     error_retry_seconds: Seconds = Field(
-        0.0, description="after the first and second error in a row; 0: due at the next run"
+        0.0, description="interval after the first and second error; 0: due at the next run"
     )
-    gone_confirmations: Count = Field(3, description="404 or 410 in a row until a page is gone")
+    gone_confirmations: Count = Field(
+        3, description="consecutive 404 or 410 responses until a page is gone"
+    )
 
-    push_poll_hours: Hours = Field(72.0, description="between polls of a feed that is pushed to us")
+    push_poll_hours: Hours = Field(
+        72.0, description="interval between polls of a feed with WebSub pushes"
+    )
 
-    # What `scrapy replan` is to do.
-    policy: str | None = Field(None, description="how visits are shared out; unset: optimal")
-    objective: str | None = Field(None, description="what optimal is to better; unset: balanced")
+    # Replans.
+    policy: str | None = Field(None, description="allocation policy of replans; unset: optimal")
+    objective: str | None = Field(
+        None, description="objective that optimal optimizes; unset: balanced"
+    )
     budget: PerDay | None = Field(
-        None, gt=0, description="requests a day, as a mean over weeks; unset: as the present plan"
+        None, gt=0, description="mean requests per day; unset: budget of the current plan"
     )
     daily_cap: PerDay | None = Field(
-        None, ge=0, description="requests a day at most; unset: 1.5 times the budget; 0: no cap"
+        None, ge=0, description="maximum requests per day; unset: 1.5 times the budget; 0: no cap"
     )
-    hourly_cap: PerHour | None = Field(None, ge=0, description="requests an hour at most")
-    feed_policy: str | None = Field(None, description="as policy, of feeds; unset: optimal")
-    feed_budget: PerDay | None = Field(None, gt=0, description="as budget, of feeds")
+    hourly_cap: PerHour | None = Field(None, ge=0, description="maximum requests per hour")
+    feed_policy: str | None = Field(None, description="allocation policy of feeds; unset: optimal")
+    feed_budget: PerDay | None = Field(
+        None, gt=0, description="mean requests per day to feeds; unset: budget of the current plan"
+    )
     shared_budget: bool = Field(
-        False, description="pages and feeds share the budget; feed_budget has no meaning then"
+        False, description="pages and feeds share the budget; feed_budget is ignored"
     )
     post_hours: float = Field(
-        24.0, gt=0, le=1e6, description="a lost post is as bad as a page stale for so many hours"
+        24.0,
+        gt=0,
+        le=1e6,
+        description="hours of a stale page that weigh as much as one missed post",
     )
 
     # Near-duplicates.
     duplicates: Literal["characters", "words", "supershingles", "off"] = Field(
-        "characters", description="what posts are compared by"
+        "characters", description="features by which posts are compared; off: none"
     )
     duplicate_threshold: float = Field(
-        0.7, ge=0.3, le=1, description="similarity (Jaccard) from which on a post is a duplicate"
+        0.7, ge=0.3, le=1, description="minimum Jaccard similarity of near-duplicates"
     )
     duplicate_date_days: float = Field(
         2.0, ge=0, le=36_500,
@@ -139,105 +152,114 @@ class Config(BaseSettings):
         "other sources",
     )  # fmt: skip
 
-    # Manners.
-    contact: str = Field("", max_length=200, description="URL or address in the user agent")
-    throttle_start_seconds: Seconds = Field(1.0, description="AutoThrottle's first delay")
-    throttle_concurrency: float = Field(2.0, gt=0, le=64, description="AutoThrottle's target")
-    host_requests: int = Field(0, ge=0, description="requests to one host in one run; 0: no cap")
+    # Politeness.
+    contact: str = Field(
+        "", max_length=200, description="contact URL or email address in the user agent"
+    )
+    throttle_start_seconds: Seconds = Field(1.0, description="initial delay of AutoThrottle")
+    throttle_concurrency: float = Field(
+        2.0, gt=0, le=64, description="AutoThrottle target concurrency"
+    )
+    host_requests: int = Field(0, ge=0, description="maximum requests per host and run; 0: no cap")
     retry_after_seconds: Seconds = Field(
-        60.0, description="longest Retry-After waited for in a run"
+        60.0, description="longest Retry-After that a run waits for"
     )
-    blocked_strikes: Count = Field(3, description="429/503/403 in a row until a host is left alone")
-    response_mb: float = Field(16.0, gt=0, le=1024, description="largest response body")
-    response_seconds: Seconds = Field(
-        60.0, description="longest time for a page, redirects included"
+    blocked_strikes: Count = Field(
+        3, description="consecutive 429, 503 or 403 responses until a host is paused"
     )
+    response_mb: float = Field(16.0, gt=0, le=1024, description="maximum size of a response body")
+    response_seconds: Seconds = Field(60.0, description="timeout of a page, including redirects")
     private_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
-        (), description="HOST:PORT that may be in private networks, separated by commas"
+        (), description="HOST:PORT pairs allowed in private networks, comma-separated"
     )
-    private_addresses: bool = Field(
-        False, description="any host may be in private networks, whoever names it"
-    )
-    read_seconds: Seconds = Field(
-        20.0, gt=0, description="longest time for reading one page, of the processor"
-    )
+    private_addresses: bool = Field(False, description="allow every host to be in private networks")
+    read_seconds: Seconds = Field(20.0, gt=0, description="maximum CPU time for parsing one page")
     read_mb: float = Field(
-        1024.0, ge=64, le=1_000_000, description="most memory for reading one large page"
+        1024.0, ge=64, le=1_000_000, description="maximum memory for parsing one large page"
     )
-    url_characters: int = Field(2000, ge=64, le=65536, description="longest URL followed")
+    url_characters: int = Field(2000, ge=64, le=65536, description="maximum length of a URL")
     strip_parameters: Annotated[tuple[str, ...] | None, NoDecode] = Field(
-        None, description="query parameters off every URL, separated by spaces; unset: tracking"
+        None, description="query parameters removed from URLs, space-separated; unset: tracking"
     )
 
     # Sites without end: calendars, facets, session ids in paths.
-    max_depth: Count = Field(1000, description="pages between a start URL and a target")
+    max_depth: Count = Field(
+        1000, description="maximum number of links from a start URL to a target"
+    )
     max_pattern_lists: Count = Field(
-        100_000, description="targets that one pattern of list_pages may have"
+        100_000, description="maximum number of targets per pattern of list_pages"
     )
     max_pattern_items: Count = Field(
-        1_000_000, description="targets that one pattern of item_pages may have"
+        1_000_000, description="maximum number of targets per pattern of item_pages"
     )
-    max_path_repeats: Count = Field(8, description="times that a part of a URL's path may stand")
+    max_path_repeats: Count = Field(8, description="maximum repetitions of a segment in a URL path")
 
-    # The pass.
+    # Crawl runs.
     dispatch: Literal[
         "value", "expected-ratio", "starved-first", "round-robin", "earliest-deadline"
-    ] = Field("value", description="who goes first where a pass has no room for all")
-    in_flight: Count = Field(100, le=10_000, description="targets between queue and storage")
+    ] = Field("value", description="dispatch order if a run cannot fetch all due targets")
+    in_flight: Count = Field(
+        100, le=10_000, description="maximum number of targets in flight between queue and storage"
+    )
     lease_seconds: float = Field(
-        30.0, ge=1, le=3600, description="a worker or run that says nothing for so long is given up"
+        30.0,
+        ge=1,
+        le=3600,
+        description="time without a heartbeat after which a worker or run is lost",
     )
     lease_tries: Count = Field(
-        5, le=100, description="workers that may die over a page until it is left for dead"
+        5, le=100, description="worker crashes on one page until it is dead-lettered"
     )
     grace_seconds: Seconds = Field(
-        30.0, description="for what is under way when a process is told to end"
+        30.0, description="time for work in flight to finish after a stop signal"
     )
     clock_offset_hours: float = Field(
-        0.0, ge=-1e6, le=1e6, description="moves Freshet's clock, for rehearsals"
+        0.0, ge=-1e6, le=1e6, description="offset of Freshet's clock, for tests"
     )
     max_clock_skew_seconds: Seconds = Field(
-        3600.0, description="between this machine's clock and MongoDB's; beyond, nothing runs"
+        3600.0, description="maximum difference between the clocks of this machine and MongoDB"
     )
-    progress: bool = Field(True, description="live display where there is a terminal")
+    progress: bool = Field(True, description="live progress display on terminals")
 
     # The service.
     refresh_slice_seconds: float = Field(
-        60.0, gt=0, le=24 * 3600, description="longest time of one of its passes"
+        60.0, gt=0, le=24 * 3600, description="maximum duration of a crawl run of the service"
     )
     refresh_sites_seconds: float = Field(
-        60.0, gt=0, le=24 * 3600, description="between its checks for sites that have targets now"
+        60.0, gt=0, le=24 * 3600, description="interval between checks for sites with new targets"
     )
     refresh_replan_hours: float = Field(
-        24.0, ge=0, le=24 * 365, description="between its replans; 0: never"
+        24.0, ge=0, le=24 * 365, description="interval between replans of the service; 0: never"
     )
-    refresh_passes: int = Field(4, ge=1, le=64, description="its passes at work at a time")
+    refresh_passes: int = Field(
+        4, ge=1, le=64, description="maximum number of concurrent crawl runs of the service"
+    )
 
     # Metrics.
     metrics_dir: Path | None = Field(
-        None, description="folder of node_exporter's text files; unset: none are written"
+        None, description="textfile folder of node_exporter; unset: no files are written"
     )
     metrics_port: str | None = Field(
         None,
         coerce_numbers_to_str=True,
-        description="[HOST:]PORT where the service tells its metrics; unset: nowhere",
+        description="[HOST:]PORT where the service exports metrics; unset: no export",
     )
 
     metrics_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
-        (), description="further host names by which metrics may be asked for, separated by commas"
+        (), description="additional host names accepted in metrics requests, comma-separated"
     )
 
-    # How much is kept, and how long.
+    # Retention.
     max_target_mb: float = Field(
         64.0, ge=0, le=1e9,
-        description="versions kept a target, before compression; the oldest go first; 0: no limit",
+        description="versions kept per target, uncompressed; the oldest are removed; 0: no limit",
     )  # fmt: skip
     max_site_mb: float = Field(
-        20_000.0, ge=0, le=1e9, description="as max_target_mb, of all targets of a site"
+        20_000.0, ge=0, le=1e9, description="versions kept per site, uncompressed; 0: no limit"
     )
-    keep_versions: int = Field(0, ge=0, description="newest versions kept a target; 0: all")
+    keep_versions: int = Field(0, ge=0, description="newest versions kept per target; 0: all")
     keep_visits_days: float = Field(
-        0, ge=0, le=36_500, description="older visits become day sums; 0: never"
+        0, ge=0, le=36_500, description="days until visits become daily aggregates; 0: never"
     )
 
     @field_validator("strip_parameters", mode="before")
@@ -265,7 +287,7 @@ class Config(BaseSettings):
 
     @classmethod
     def load(cls, **given: Any) -> Config:
-        """The knobs from `given`, environment, `.env` and defaults; ConfigError if one is bad."""
+        """Load settings from `given`, environment, `.env` and defaults; raises ConfigError."""
         try:
             return cls(**given)
         except ValidationError as error:
@@ -277,7 +299,7 @@ class Config(BaseSettings):
 
     @classmethod
     def of(cls, settings: ScrapySettings) -> Config:
-        """The knobs as Scrapy settings (`-s FRESHET_NAME=…`, settings.py) overlay them."""
+        """Load settings, overridden by Scrapy's (`-s FRESHET_NAME=…`, settings.py)."""
         given = {
             field: value
             for field in cls.model_fields
@@ -288,7 +310,7 @@ class Config(BaseSettings):
             PREFIX + field.upper() for field in cls.model_fields
         }
         if unknown:
-            raise ConfigError(f"{min(unknown)}: no such setting")
+            raise ConfigError(f"{min(unknown)}: not a Freshet setting")
         key = repr(sorted(given.items())), _environment()
         if key not in _LATEST:
             _LATEST.clear()
@@ -296,12 +318,12 @@ class Config(BaseSettings):
         return _LATEST[key]
 
 
-# A run asks for its configuration a dozen times, and to read it takes longer than to fetch a page.
+# A run loads its configuration a dozen times, and parsing it takes longer than fetching a page.
 _LATEST: dict[tuple[str, object], Config] = {}
 
 
 def _environment() -> object:
-    """Return what a configuration depends on besides its settings."""
+    """Return the variables and the stamp of `.env`, which key the cached configuration."""
     variables = tuple(
         (name, text)
         for name, text in sorted(os.environ.items())
@@ -315,7 +337,7 @@ def _environment() -> object:
 
 
 def _host_and_port(text: str) -> str:
-    """The entry in lower case; raises ValueError for anything but a host with its port."""
+    """Return a HOST:PORT pair in lower case; raises ValueError for anything else."""
     try:
         parts = urlsplit(f"//{text}")
         host, port = parts.hostname or "", parts.port
@@ -337,19 +359,19 @@ SECRET_NAMES = re.compile(r"authorization|cookie|token|secret|password|api-?key|
 
 
 def expanded(value: str) -> str:
-    """The text with the variables' values; ValueError names one that is not set."""
+    """Expand `${NAME}` variables; raises ValueError if one is not set."""
     return VARIABLE.sub(lambda found: _value(found[1]), value)
 
 
 def expanded_url(value: str) -> str:
-    """As `expanded`, where a value may be the whole URL, or stand in it escaped."""
+    """Expand variables in a URL: a value is the whole URL, or is percent-encoded in it."""
     if whole := VARIABLE.fullmatch(value):
         return _value(whole[1])
     return VARIABLE.sub(lambda found: quote(_value(found[1]), safe=""), value)
 
 
 def shows_secret(url: str) -> bool:
-    """Whether a password stands in a URL as it is, not as a variable."""
+    """Return whether a URL contains a literal password or token instead of a variable."""
     parts = urlsplit(url)
     named = [value for name, value in parse_qsl(parts.query) if SECRET_NAMES.search(name)]
     return any(VARIABLE.sub("", secret) for secret in (parts.password or "", *named))

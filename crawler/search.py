@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -125,7 +125,7 @@ def _words(letters: str) -> list[str]:
 
 
 # So many words, or two characters each, the server looks up; what it finds is compared with all.
-MOST_LOOKED_UP = 100
+MAX_LOOKED_UP = 100
 _QUOTES = re.compile('["\u201c\u201d\u201e]')
 
 
@@ -172,8 +172,8 @@ class Query:
             return [_all_of(word for term in self.terms for word in term.words)]
         singles = [term.words[0] for term in self.terms if term.is_single]
         rest = [_all_of(term.words) for term in self.terms if not term.is_single]
-        words = [" ".join(singles[:MOST_LOOKED_UP])] if singles else []
-        return words + rest[:MOST_LOOKED_UP]
+        words = [" ".join(singles[:MAX_LOOKED_UP])] if singles else []
+        return words + rest[:MAX_LOOKED_UP]
 
     def matches(self, texts: Sequence[str]) -> bool:
         """Whether a post with these texts is a hit. The server takes parts of words for words."""
@@ -191,13 +191,10 @@ class Query:
 
 
 def _terms(given: Iterable[str]) -> tuple[Term, ...]:
-    found = (tuple(_words_query(text)) for one in given for text in _split(one))
-    return tuple(dict.fromkeys(Term(words) for words in found if words))
-
-
-def _words_query(text: str) -> Iterator[str]:
-    """The words of a text; a lone accent is none."""
-    return (word for word in words_of(text) if not bare(word).isspace())
+    phrases = (words_of(phrase) for argument in given for phrase in _split(argument))
+    # A lone accent is a word only in normal form.
+    searched = (tuple(x for x in words if not bare(x).isspace()) for words in phrases)
+    return tuple(dict.fromkeys(Term(words) for words in searched if words))
 
 
 def _split(given: str) -> Iterator[str]:
@@ -223,7 +220,7 @@ def _all_of(words: Iterable[str]) -> str:
 
 def _phrases(words: Iterable[str]) -> Iterator[str]:
     """Words, and runs by two characters, as many as are looked up."""
-    room = MOST_LOOKED_UP
+    room = MAX_LOOKED_UP
     for word in words:
         pieces = indexed(word).split()[:room]
         if not pieces:
@@ -236,7 +233,7 @@ WINDOW_CHARACTERS = 2000
 OVERLAP_CHARACTERS = 200
 # So much of a passage stands before the hit.
 BEFORE = 1 / 3
-LONGEST_WORD = 20
+MAX_WORD_CHARACTERS = 20
 MORE = "…"
 WIDE = frozenset("WF")
 # A character with what is written upon it; Korean syllables in parts; white space.
@@ -329,7 +326,9 @@ def _cut(text: str, at: int, columns: int) -> str:
     while stop < len(text) and room > 0:
         room -= _width(text[stop])
         stop += 1
-    stop = _word_end(text, stop, at)
+    if stop < len(text):
+        blank = text.rfind(" ", stop - MAX_WORD_CHARACTERS, stop)
+        stop = blank if blank > at else stop
     before = _more(text[start - 1]) if start else ""
     after = _more(text[stop])[::-1] if stop < len(text) else ""
     return f"{before}{text[start:stop].rstrip()}{after}"
@@ -347,15 +346,8 @@ def _back(text: str, at: int, room: int) -> int:
         room -= _width(text[start])
     if not start:
         return 0
-    blank = text.find(" ", start, start + LONGEST_WORD)
+    blank = text.find(" ", start, start + MAX_WORD_CHARACTERS)
     return blank + 1 if start <= blank < at else start
-
-
-def _word_end(text: str, stop: int, at: int) -> int:
-    if stop == len(text):
-        return stop
-    blank = text.rfind(" ", stop - LONGEST_WORD, stop)
-    return blank if blank > at else stop
 
 
 def _width(character: str) -> int:
@@ -363,7 +355,7 @@ def _width(character: str) -> int:
 
 
 # A million characters of Chinese text have 3.3 MB of bigrams; MongoDB's documents end at 16 MB.
-LONGEST_CHARACTERS = 1_000_000
+MAX_INDEXED_CHARACTERS = 1_000_000
 # Delimiters of the index, for sure. There are more; what stands beside those is looked at closer.
 DELIMITERS = (
     r"\t-\r -/:-@\[-^`{-~\x85\xa0-\xa7\xa9\xab\xac\xae\xb0\xb1\xb6\xbb\xbf\xd7\xf7"
@@ -383,11 +375,14 @@ def search_words(title: Any, text: Any, fields: Any) -> str | None:
 
     fields: whatever else is known of it, texts in lists and tables
     """
-    shown = [value[:LONGEST_CHARACTERS] for value in (title, text) if isinstance(value, str)]
+    shown = [value[:MAX_INDEXED_CHARACTERS] for value in (title, text) if isinstance(value, str)]
     told = [value for value in field_texts([title, fields]) if value not in (title, text)]
     known = {word for value in shown for word in words_of(value)} if told else set()
-    found = dict.fromkeys(_unfound(shown)) | dict.fromkeys(_of_fields(told, known))
-    return _limited(map(indexed, found)) or None
+    words, room = dict.fromkeys(_unfound(shown)), MAX_INDEXED_CHARACTERS
+    for value in told:
+        words |= dict.fromkeys(word for word in words_of(value[:room]) if word not in known)
+        room -= min(len(value), room)
+    return _limited(map(indexed, words)) or None
 
 
 def field_texts(value: Any) -> Iterator[str]:
@@ -403,20 +398,20 @@ def field_texts(value: Any) -> Iterator[str]:
             yield from field_texts(entry)
 
 
-def _of_fields(texts: Iterable[str], known: Container[str]) -> Iterator[str]:
-    room = LONGEST_CHARACTERS
-    for text in texts:
-        yield from (word for word in words_of(text[:room]) if word not in known)
-        room -= min(len(text), room)
-
-
 def _unfound(texts: Iterable[str]) -> Iterator[str]:
     """The words in what the index takes for a word but is none, or is none in normal form."""
     for text in texts:
         doubtful = {character for character in set(text) if not _is_clear(character)}
         if doubtful:
             chunks = (x for x in _CHUNK.findall(text) if not doubtful.isdisjoint(x))
-            yield from words_of(" ".join(x for x in chunks if not _is_indexed(x)))
+            # One or two unspaced characters between delimiters are found as they are.
+            yield from words_of(
+                " ".join(
+                    chunk
+                    for chunk in chunks
+                    if len(chunk) > 2 or not all(map(is_unspaced, chunk)) or normal(chunk) != chunk
+                )
+            )
 
 
 @lru_cache(maxsize=MAX_LETTERS)
@@ -429,14 +424,9 @@ def _is_clear(character: str) -> bool:
     return normal(character) == character.lower()
 
 
-def _is_indexed(chunk: str) -> bool:
-    """One or two unspaced characters between delimiters are found as they are."""
-    return len(chunk) <= 2 and all(map(is_unspaced, chunk)) and normal(chunk) == chunk
-
-
 def _limited(words: Iterable[str]) -> str:
     """As many words as the limit allows."""
-    kept, room = [], LONGEST_CHARACTERS
+    kept, room = [], MAX_INDEXED_CHARACTERS
     for word in words:
         if len(word) >= room:
             kept.append(word[:room].rpartition(" ")[0])

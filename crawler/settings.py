@@ -1,4 +1,4 @@
-"""Scrapy settings; what may change from user to user is in crawler/config.py."""
+"""Scrapy settings. Freshet's own settings (FRESHET_*) and defaults are in crawler/config.py."""
 
 import sys
 
@@ -10,7 +10,7 @@ spare_loading()
 try:
     Config.load()
 except ConfigError as error:
-    # The doctor tells it with all the rest.
+    # `scrapy doctor` reports the error with its other findings.
     if sys.argv[1:2] != ["doctor"]:
         raise SystemExit(f"scrapy: {error}") from None
 

@@ -55,8 +55,9 @@ def run_serve(config: Config, opts: argparse.Namespace) -> None:
     folders, address = places(config, opts), listening(opts)
     # Twisted's web parts and Jinja are slow to import: not for --help.
     from crawler.web.pages.serve import serve
+    from crawler.web.server import run_in_reactor
 
-    done = serve(config, folders, address)
+    done = run_in_reactor(serve(config, folders, address))
     if opts.json:
         print_json(done)
     else:

@@ -83,11 +83,11 @@ class Examination:
             if stored is not None:
                 asyncio.run(self._check_database(config, sites))
             if config.redis_url is not None:
-                self.say("looking at Redis")
+                self.say("checking Redis")
                 self.findings += asyncio.run(check_redis(config.redis_url, config))
         self.findings += definitions
         if config is not None and not self.quick:
-            self.say("asking for robots.txt")
+            self.say("fetching robots.txt")
             self.findings += check_robots(self.settings, sites)
         return self.findings
 
@@ -96,7 +96,7 @@ class Examination:
             config = Config.of(self.settings)
         except FreshetError as error:
             self.findings.append(
-                failed(Check.SETTINGS, str(error), "the servers are not looked at")
+                failed(Check.SETTINGS, str(error), "fix it first: the servers were not checked")
             )
             return None
         self.findings += [*check_settings(config, os.environ), *check_data_folder(config)]
@@ -105,7 +105,7 @@ class Examination:
     def _stored(self, config: Config) -> StoredSites | None:
         """Return the sites that the database has; None where it does not answer."""
         if config.mongo_uri is None:
-            self.say("looking at the embedded MongoDB")
+            self.say("checking the embedded MongoDB")
             finding, answers = check_embedded(config, start=not self.quick)
             self.findings.append(finding)
             if not answers:
@@ -122,7 +122,7 @@ class Examination:
             return None
 
     async def _check_database(self, config: Config, sites: Sequence[Site]) -> None:
-        self.say("looking at MongoDB")
+        self.say("checking MongoDB")
         now = Clock(config.clock_offset_hours).now
         try:
             async with health.reached(config) as db:
@@ -152,11 +152,11 @@ def judge_python(version: Sequence[int], system: str) -> Finding:
     if tuple(version[:2]) < OLDEST:
         return failed(Check.PYTHON, result, "install Python 3.11 or newer, then make clean venv")
     if tuple(version[:2]) > NEWEST:
-        message = f"{result}: newer than what the tests run on (3.11 to 3.13)"
+        message = f"{result}: newer than the tested versions (3.11 to 3.13)"
         return warning(Check.PYTHON, message)
     if system != "Linux":
-        message = f"{result}: the tests run on Linux"
-        return warning(Check.PYTHON, message, "name a MongoDB by MONGO_URI")
+        message = f"{result}: only Linux is tested"
+        return warning(Check.PYTHON, message, "set MONGO_URI to a MongoDB server")
     return ok(Check.PYTHON, result)
 
 
@@ -167,20 +167,20 @@ def judge_folder(here: Path | None, search: Sequence[str]) -> list[Finding]:
     search: where Python looks for modules
     """
     if here is None:
-        return [failed(Check.FOLDER, "the working directory is gone", f"cd {PROJECT}")]
+        return [failed(Check.FOLDER, "the working directory was deleted", f"cd {PROJECT}")]
     findings = []
     # In crawler/, `import redis` would find a module of the project.
     packages = [PROJECT / name for name in NEEDED]
     for path in search:
         if any((here / path).resolve().is_relative_to(package) for package in packages):
-            message = f"Python looks for modules in {path or here}, where redis is not the library"
-            todo = f"run it in {PROJECT}, and keep PYTHONPATH clear of it"
+            message = f"Python imports from {path or here}, where redis is a module of Freshet"
+            todo = f"run scrapy in {PROJECT} and remove the folder from PYTHONPATH"
             findings.append(failed(Check.FOLDER, message, todo))
             break
     project = closest_scrapy_cfg(here)
     if project and Path(project).parent.resolve() != PROJECT:
-        message = f"scrapy.cfg is that of {Path(project).parent}, the code that of {PROJECT}"
-        todo = f"cd {PROJECT}, or use the environment of that project"
+        message = f"scrapy.cfg is in {Path(project).parent}, but the code is in {PROJECT}"
+        todo = f"cd {PROJECT}, or use that project's environment"
         findings.append(failed(Check.FOLDER, message, todo))
     return findings or [ok(Check.FOLDER, str(PROJECT))]
 
@@ -194,8 +194,8 @@ def check_names() -> list[Finding]:
         if spec is None or spec.origin is None:
             continue
         owners = packages_distributions().get(name, [])
-        whose = f"of {' and '.join(owners)}" if owners else "of no distribution"
-        message = f"{name} is also a package {whose} ({spec.origin})"
+        owner = f"of {' and '.join(owners)}" if owners else "of no distribution"
+        message = f"{name} is also a package {owner} ({spec.origin})"
         origin = Path(spec.origin)
         place = origin.parent if origin.name == "__init__.py" else origin
         todo = f"pip uninstall {owners[0]}" if owners else f"remove {place}"
@@ -206,9 +206,9 @@ def check_names() -> list[Finding]:
             todo += f", or run python -m scrapy in {PROJECT}"
             findings.append(failed(Check.NAMES, message, todo))
         else:
-            todo += f", or keep to python -m scrapy in {PROJECT}"
+            todo += f", or always run python -m scrapy in {PROJECT}"
             findings.append(warning(Check.NAMES, message, todo))
-    return findings or [ok(Check.NAMES, "no installed package hides the project's")]
+    return findings or [ok(Check.NAMES, "no installed package shadows the project's packages")]
 
 
 def _is_project(path: str) -> bool:

@@ -48,8 +48,8 @@ LONGEST_RUN = timedelta(hours=1)
 
 SET_CLOCKS = "set the clocks of all machines by NTP: timedatectl set-ntp true"
 LOSES = (
-    "a crash loses what was at work (it is visited again) and all claims of near-duplicates "
-    "(the next crawl takes them from MongoDB, and others wait for it)"
+    "a crash loses leased entries (they are visited again) and all near-duplicate claims "
+    "(the next crawl restores them from MongoDB while other crawls wait)"
 )
 REPAIR = "scrapy doctor --deep --repair adds them to the log"
 VISIT = "scrapy doctor --deep --repair makes their targets due; then run scrapy crawl"
@@ -100,9 +100,9 @@ def judge_room(
     free_gb = free_bytes / GB
     result = f"{where}: {free_gb:,.1f} GB free"
     if free_gb < min_gb:
-        return failed(check, result, "make room: scrapy prune, or a larger disk")
+        return failed(check, result, "free disk space (scrapy prune) or use a larger disk")
     if free_gb < little_gb:
-        return warning(check, result, "make room soon: scrapy prune, or a larger disk")
+        return warning(check, result, "free disk space soon (scrapy prune) or use a larger disk")
     return ok(check, result)
 
 
@@ -120,7 +120,7 @@ def check_embedded(config: Config, *, start: bool) -> tuple[Finding, bool]:
     if pid is not None:
         message, _, todo = server.unresponsive().partition(": ")
         return failed(Check.EMBEDDED, message, todo), False
-    message = f"not running, the next command starts it; data in {server.folder}"
+    message = f"not running; the next command starts it; data in {server.folder}"
     return ok(Check.EMBEDDED, message), False
 
 
@@ -152,36 +152,36 @@ async def _check_write(db: Database, config: Config) -> Finding:
     try:
         taken_ms = await health.write(db, Clock().now(), config.mongo_timeout_seconds)
     except StorageError as error:
-        message = f"cannot be written with majority and journal: {error}"
-        todo = "look at the server's log, disk and journal, and at the user's role (readWrite)"
+        message = f"write with majority and journal failed: {error}"
+        todo = "check the server's log, disk and journal, and the user's role (readWrite)"
         return failed(Check.MONGODB_WRITE, message, todo)
-    message = f"written by a majority, in the journal after {taken_ms:.1f} ms, read and removed"
+    message = f"written by a majority, journaled after {taken_ms:.1f} ms, read and removed"
     if taken_ms > SLOW_WRITE_MS:
-        todo = "look at the server's disk, and at the lag of the members"
+        todo = "check the server's disk and the replication lag"
         return warning(Check.MONGODB_WRITE, message, todo)
     return ok(Check.MONGODB_WRITE, message)
 
 
 def judge_mongodb(server: Server, config: Config) -> list[Finding]:
     """Return the findings of a server's version, replica set, delay and disk."""
-    kind = "a router of shards" if server.is_router else "standing alone"
+    kind = "mongos" if server.is_router else "standalone"
     if server.replica_set:
         kind = f"replica set {server.replica_set} of {server.members}"
     version = ".".join(map(str, server.version))
-    message = f"{version}, {kind}, {server.round_trip_ms:.1f} ms there and back"
+    message = f"{version}, {kind}, {server.round_trip_ms:.1f} ms round trip"
     if server.version < MIN_MONGODB:
         findings = [failed(Check.MONGODB, message, "Freshet needs MongoDB 4.4 or newer")]
     elif server.version < TESTED_MONGODB:
-        todo = "the tests run on 6.0: take that or a newer one"
+        todo = "upgrade to 6.0, the oldest version tested, or newer"
         findings = [warning(Check.MONGODB, message, todo)]
     elif server.round_trip_ms > SLOW_MS:
-        todo = "let it run near the crawls: each batch waits for it"
+        todo = "run it closer to the crawls: each batch waits for a round trip"
         findings = [warning(Check.MONGODB, message, todo)]
     else:
         findings = [ok(Check.MONGODB, message)]
     if server.members == 2:
         message = f"replica set {server.replica_set} has two members"
-        todo = "add a third member: when one of two is away, nothing can be written"
+        todo = "add a third member: with two, writes fail if one is unavailable"
         findings.append(warning(Check.MONGODB, message, todo))
     if server.free_bytes is not None:
         where, min_gb = "the server's data", min_free_gb(config)
@@ -210,14 +210,14 @@ def judge_clock(whose: str, ahead_seconds: float, max_seconds: float = math.inf)
 def judge_data_version(name: str, version: int | None) -> Finding:
     """Return whether this Freshet can use the data. name: of the database."""
     if version is None:
-        message = f"{name}: none yet; the first command makes the collections"
+        message = f"{name}: no data yet; the first command creates the collections"
         return ok(Check.MONGODB_DATA, message)
     if version > VERSION:
-        message = f"{name}: version {version}, this Freshet knows up to {VERSION}"
-        return failed(Check.MONGODB_DATA, message, "upgrade Freshet, or name another database")
+        message = f"{name}: version {version}, but this Freshet supports versions up to {VERSION}"
+        return failed(Check.MONGODB_DATA, message, "upgrade Freshet or use another database")
     if version < VERSION:
-        message = f"{name}: version {version}, the next command brings it to {VERSION}"
-        todo = "make a backup first; stop all other workers meanwhile"
+        message = f"{name}: version {version}, the next command migrates it to {VERSION}"
+        todo = "first make a backup and stop all other workers"
         return warning(Check.MONGODB_DATA, message, todo)
     return ok(Check.MONGODB_DATA, f"{name}: version {version}")
 
@@ -226,16 +226,16 @@ def judge_indexes(lacks: Sequence[IndexProblem]) -> list[Finding]:
     """Return a finding for each index of the schema that is missing or different."""
     findings = []
     for lack in lacks:
-        is_wrong = "is not as it should be" if lack.differs else "is missing"
+        is_wrong = "differs from the schema" if lack.differs else "is missing"
         message = f"{lack.name} of {lack.collection} {is_wrong}"
         todo = f"in mongosh: {lack.command}"
         if lack.unique:
-            message += ": it keeps two from claiming the same"
+            message += ": duplicates are not prevented"
             findings.append(failed(Check.MONGODB_INDEXES, message, todo))
         else:
-            message += ": queries are slow"
+            message += ": queries without it are slow"
             findings.append(warning(Check.MONGODB_INDEXES, message, todo))
-    return findings or [ok(Check.MONGODB_INDEXES, "all are there")]
+    return findings or [ok(Check.MONGODB_INDEXES, "complete")]
 
 
 async def check_runs(db: Database, sites: Sequence[Site], now: datetime) -> list[Finding]:
@@ -269,7 +269,7 @@ def judge_run(
         return ok(Check.LAST_RUN, f"running on {on}; {due}", of=name)
     ago = span((now - state.latest).total_seconds())
     if state.finished is None:
-        todo = "nothing: the next run repairs the log; why it ended may stand in its log"
+        todo = "no action needed: the next run repairs the change log; check its log for the cause"
         return warning(Check.LAST_RUN, f"interrupted {ago} ago; {due}", todo, of=name)
     message, fetches = f"ended {ago} ago ({state.reason}); {due}", state.fetches
     if fetches is None or not fetches.failed:
@@ -297,7 +297,7 @@ def judge_versions(name: str, size: int, max_size: float) -> Finding:
     """Return whether a spider's versions are within their limit of bytes; 0: no limit."""
     message = f"{megabytes(size)} kept"
     if not max_size:
-        return ok(Check.VERSIONS, f"{message}, without a bound", of=name)
+        return ok(Check.VERSIONS, f"{message}, no limit", of=name)
     message += f", at most {megabytes(max_size)}"
     if size <= max_size:
         return ok(Check.VERSIONS, message, of=name)
@@ -309,7 +309,7 @@ async def repair(db: Database, config: Config, now: datetime, say: Say) -> list[
     """Repair what needs no fetch, make the rest due; return the invariants' findings after that."""
     if await runs.is_any_running(db, LONGEST_RUN):
         message = "a run is in progress or was interrupted"
-        return [failed(Check.NO_RUN, message, "repeat it after that")]
+        return [failed(Check.NO_RUN, message, "re-run when it has ended")]
     async with index.as_stored(db, config) as registry:
         for spider in await targets.spiders(db):
             say(f"repairing the log of {spider}")
@@ -324,20 +324,20 @@ async def check_invariants(db: Database, say: Say) -> list[Finding]:
     findings = []
     if await runs.is_any_running(db, LONGEST_RUN):
         message = "a run is in progress or was interrupted: its writes are incomplete"
-        findings.append(warning(Check.NO_RUN, message, "repeat the check when it has ended"))
+        findings.append(warning(Check.NO_RUN, message, "re-run when it has ended"))
     report = await invariants.check(db, say)
     for invariant, broken in report.broken.items():
         if not broken.count:
-            findings.append(ok(invariant, "always"))
+            findings.append(ok(invariant, "holds everywhere"))
             continue
         more = ", …" if broken.count > len(broken.examples) else ""
-        message = f"{broken.count:,} times not: {', '.join(broken.examples)}{more}"
+        message = f"{count(broken.count, 'violation')}: {', '.join(broken.examples)}{more}"
         todo, examples = ADVICE.get(invariant, REBUILD), tuple(broken.examples)
         findings.append(
             Finding(invariant, Status.FAILED, message, todo, broken=broken.count, examples=examples)
         )
     if report.uncompared:
-        message = f"{report.uncompared:,} posts with a text have not been compared"
+        message = f"{report.uncompared:,} posts with text have not been compared"
         findings.append(warning(Check.COMPARED, message, f"{REBUILD} compares them"))
     return findings
 
@@ -354,34 +354,37 @@ async def check_redis(url: str, config: Config) -> list[Finding]:
 def judge_redis(server: RedisServer) -> list[Finding]:
     """Return the findings of a server's version, scripts, memory, persistence and clock."""
     version = ".".join(map(str, server.version)) if server.version else "of unknown version"
-    message = f"{server.product} {version}, {server.round_trip_ms:.1f} ms there and back"
+    message = f"{server.product} {version}, {server.round_trip_ms:.1f} ms round trip"
     if server.version and server.version < MIN_REDIS:
         findings = [failed(Check.REDIS, message, "Freshet needs Redis 5 or newer, or Valkey")]
     else:
         findings = [ok(Check.REDIS, message)]
     if server.runs_scripts:
-        findings.append(ok(Check.REDIS_SCRIPTS, "a script has written and read"))
+        findings.append(ok(Check.REDIS_SCRIPTS, "Lua scripts can read and write"))
     else:
-        message, todo = "a script could not read what it wrote", "use a server that runs Lua"
+        message, todo = (
+            "a Lua script could not read the value it wrote",
+            "use a server with Lua scripting",
+        )
         findings.append(failed(Check.REDIS_SCRIPTS, message, todo))
     limit = f"{server.memory_bytes / MB:,.0f} MB" if server.memory_bytes else "no limit"
     message = f"{limit}, maxmemory-policy {server.policy}"
     if server.policy == "noeviction":
         findings.append(ok(Check.REDIS_MEMORY, message))
     elif server.policy is None:
-        message = "the server does not tell its policy"
-        findings.append(warning(Check.REDIS_MEMORY, message, "let the user run INFO"))
+        message = "the server does not report its maxmemory-policy"
+        findings.append(warning(Check.REDIS_MEMORY, message, "allow the user to run INFO"))
     else:
-        todo = "set maxmemory-policy noeviction: a full server would drop keys that are needed"
+        todo = "set maxmemory-policy noeviction: a full server would evict keys that Freshet needs"
         findings.append(warning(Check.REDIS_MEMORY, message, todo))
     kept = Check.REDIS_PERSISTENCE
     if server.is_failing:
-        message, todo = "the server cannot write its file", "look at its disk and its log"
+        message, todo = "the server cannot write its persistence file", "check its disk and its log"
         findings.append(failed(kept, message, todo))
     elif server.is_kept is None:
-        findings.append(warning(kept, "the server does not tell whether it keeps its data"))
+        findings.append(warning(kept, "the server does not report whether persistence is on"))
     elif server.is_kept:
-        findings.append(ok(kept, "appendonly is on: a crash loses a second at most"))
+        findings.append(ok(kept, "appendonly is on: a crash loses at most one second"))
     else:
         findings.append(warning(kept, f"appendonly is off: {LOSES}", "set appendonly yes"))
     return [*findings, judge_clock(server.product, server.ahead_seconds)]

@@ -64,9 +64,9 @@ def check_settings(config: Config, environment: Iterable[str]) -> list[Finding]:
     ]
     if config.private_hosts:
         hosts = ", ".join(config.private_hosts)
-        message = f"FRESHET_PRIVATE_HOSTS: may be in private networks: {hosts}"
+        message = f"FRESHET_PRIVATE_HOSTS: allowed in private networks: {hosts}"
         findings.append(ok(Check.SETTINGS, message))
-    source = f"environment and {ENV_FILE}" if written else f"environment; there is no {ENV_FILE}"
+    source = f"environment and {ENV_FILE}" if written else f"environment; {ENV_FILE} does not exist"
     return findings or [ok(Check.SETTINGS, source)]
 
 
@@ -75,8 +75,8 @@ def judge_variables(names: Iterable[str]) -> Iterator[Finding]:
     for name in sorted({name.upper() for name in names}):
         if name.startswith(PREFIX) and name not in SETTINGS:
             near = difflib.get_close_matches(name, SETTINGS, 1, MIN_SIMILARITY)
-            todo = f"did you mean {near[0]}?" if near else "docs/reference/by-hand.md has all of them"
-            yield warning(Check.SETTINGS, f"{name} is no setting", todo)
+            todo = f"did you mean {near[0]}?" if near else "docs/reference/settings.md lists them"
+            yield warning(Check.SETTINGS, f"{name} is not a Freshet setting", todo)
 
 
 def judge_env_file(written: Mapping[str, str | None]) -> Iterator[Finding]:
@@ -92,12 +92,12 @@ def judge_env_file(written: Mapping[str, str | None]) -> Iterator[Finding]:
 def judge_settings(config: Config) -> Iterator[Finding]:
     """Yield a finding for values that contradict each other, or are a risk."""
     if config.redis_url and config.mongo_uri is None:
-        message = "REDIS_URL is for several machines, the embedded MongoDB is for this one alone"
-        todo = "set MONGO_URI where other machines are to share the work"
+        message = "REDIS_URL is set, but other machines cannot use the embedded MongoDB"
+        todo = "set MONGO_URI if workers on other machines share the crawl"
         yield warning(Check.SETTINGS, message, todo)
     if config.clock_offset_hours:
-        message = f"FRESHET_CLOCK_OFFSET_HOURS={config.clock_offset_hours:g}: all times are moved"
-        yield warning(Check.SETTINGS, message, "take it out: it is for rehearsals")
+        message = f"FRESHET_CLOCK_OFFSET_HOURS={config.clock_offset_hours:g}: all times are shifted"
+        yield warning(Check.SETTINGS, message, "unset it: it is only for tests")
     for kind in ("list", "item", "feed", "cell"):
         hours = getattr(config, f"{kind}_interval_hours")
         if hours > (longest := config.longest_hours(feeds=kind == "feed")):
@@ -105,10 +105,10 @@ def judge_settings(config: Config) -> Iterator[Finding]:
                 f"FRESHET_{kind.upper()}_INTERVAL_HOURS={hours:g} is longer than "
                 f"FRESHET_MAX_INTERVAL_HOURS={longest:g}"
             )
-            yield warning(Check.SETTINGS, message, "the shorter one holds")
+            yield warning(Check.SETTINGS, message, "the shorter interval applies")
     if config.shared_budget and config.feed_budget:
-        message = "FRESHET_FEED_BUDGET has no meaning while FRESHET_SHARED_BUDGET is on"
-        yield warning(Check.SETTINGS, message, "take one of them out")
+        message = "FRESHET_FEED_BUDGET is ignored because FRESHET_SHARED_BUDGET is on"
+        yield warning(Check.SETTINGS, message, "unset one of them")
     budget, daily, hourly = config.budget, config.daily_cap, config.hourly_cap
     if budget and daily and daily < budget:
         message = f"FRESHET_DAILY_CAP={daily:g} is less than the budget, {budget:g}"
@@ -117,14 +117,12 @@ def judge_settings(config: Config) -> Iterator[Finding]:
         message = f"FRESHET_HOURLY_CAP={hourly:g} leaves no room for a budget of {budget:g} a day"
         yield warning(Check.SETTINGS, message, "raise the cap")
     if config.private_addresses:
-        message = (
-            "FRESHET_PRIVATE_ADDRESSES=1: any page may lead Freshet into your private networks"
-        )
-        todo = "list the hosts that are needed in FRESHET_PRIVATE_HOSTS"
+        message = "FRESHET_PRIVATE_ADDRESSES=1: any page can make Freshet fetch private addresses"
+        todo = "list only the hosts you need in FRESHET_PRIVATE_HOSTS"
         yield warning(Check.SETTINGS, message, todo)
     if not config.contact:
-        todo = "set FRESHET_CONTACT to a page or an address of yours"
-        yield warning(Check.SETTINGS, "no site can tell whose crawler this is", todo)
+        todo = "set FRESHET_CONTACT to a URL or email address of yours"
+        yield warning(Check.SETTINGS, "the user agent has no contact for site owners", todo)
 
 
 def check_definitions(
@@ -141,7 +139,7 @@ def check_definitions(
             try:
                 module = import_module(name)
             except Exception as error:  # noqa: BLE001 - a user's module may raise anything
-                todo = "mend it: no spider can be crawled before"
+                todo = "fix it: until then no spider can run"
                 findings.append(failed(Check.WRAPPER, why(error), todo, of=name))
                 continue
             spiders |= {spider.name: spider for spider in iter_spider_classes(module)}
@@ -179,8 +177,8 @@ def _load(job: Job, sites: dict[str, Site]) -> Finding:
     except FreshetError as error:
         return failed(Check.WRAPPER, str(error), _advice_on_variables(job), of=job.word)
     if (other := sites.get(wrapper.name)) is not None:
-        message = f"its name {wrapper.name!r} is that of {other.job.word} too"
-        return failed(Check.WRAPPER, message, "give one of them another name", of=job.word)
+        message = f"name {wrapper.name!r} is already used by {other.job.word}"
+        return failed(Check.WRAPPER, message, "rename one of them", of=job.word)
     sites[wrapper.name] = Site(job, wrapper)
     parts = [
         count(len(wrapper.starts), "start URL"),
@@ -234,7 +232,7 @@ def check_robots(settings: BaseSettings, sites: Sequence[Site]) -> list[Finding]
     for site in sites:
         wrapper, urls = site.wrapper, list(pages[site.wrapper.name])
         if urls and wrapper.robots is False:
-            message = "not looked at, as the wrapper says robots = false"
+            message = "not checked: the site definition sets robots = false"
             findings.append(ok(Check.ROBOTS, message, of=wrapper.name))
             continue
         by_url = {answer.url: answer for answer in answers.get(wrapper.name, ())}
@@ -243,7 +241,7 @@ def check_robots(settings: BaseSettings, sites: Sequence[Site]) -> list[Finding]
             answer = by_url.get(url, silent)
             findings.append(judge_robots(wrapper, pages[wrapper.name][url], answer))
         if (more := len(urls) - MAX_HOSTS) > 0:
-            message = f"{count(more, 'more host')} not asked"
+            message = f"{count(more, 'more host')} not checked"
             findings.append(ok(Check.ROBOTS, message, of=wrapper.name))
     return findings
 
@@ -253,11 +251,11 @@ def judge_robots(wrapper: Wrapper, pages: Sequence[str], answer: Answer) -> Find
     host, of = urlsplit(answer.url).netloc, wrapper.name
     if answer.rules is None:
         message = f"{host} cannot be reached: {answer.problem}"
-        todo = "is the host's name right, is the network there, does the proxy work?"
+        todo = "check the host name, the network and the proxy"
         return warning(Check.ROBOTS, message, todo, of=of)
     message = f"{host} answers {answer.status}"
     if refused := [page for page in pages if not answer.rules.allowed(page, answer.agent)]:
-        todo = "they will not be visited; ask the site, or begin elsewhere"
+        todo = "these pages will not be fetched; ask the site owner or change start_urls"
         return warning(Check.ROBOTS, f"{message}, and forbids {listed(refused, 3)}", todo, of=of)
     site_seconds = answer.rules.crawl_delay(answer.agent) or 0.0
     own_seconds = wrapper.delay_seconds or 0.0
@@ -265,8 +263,10 @@ def judge_robots(wrapper: Wrapper, pages: Sequence[str], answer: Answer) -> Find
         message += f", and asks for {site_seconds:g} s between requests; ours is {own_seconds:g}"
         return warning(Check.ROBOTS, message, f"delay_seconds = {site_seconds:g}", of=of)
     if answer.status >= 500 or answer.status in (401, 403, 429):
-        return warning(Check.ROBOTS, message, "the site may not want to be crawled", of=of)
-    return ok(Check.ROBOTS, f"{message}; nothing of ours is forbidden", of=of)
+        return warning(
+            Check.ROBOTS, message, "the site may refuse crawlers; ask the site owner", of=of
+        )
+    return ok(Check.ROBOTS, f"{message}; all start pages are allowed", of=of)
 
 
 async def check_items(db: Database, sites: Sequence[Site], config: Config) -> list[Finding]:
@@ -278,7 +278,7 @@ async def check_items(db: Database, sites: Sequence[Site], config: Config) -> li
             continue
         if not await targets.has_items(db, wrapper.name):
             if await runs.has_ended(db, wrapper.name):
-                message = "none collected so far, though runs have ended"
+                message = "no items collected in any finished run"
                 todo = f"scrapy wrapper check {site.job.word} {next(iter(site.wrapper.starts))}"
                 findings.append(warning(Check.ITEMS, message, todo, of=wrapper.name))
         elif names := wrapper.field_names:

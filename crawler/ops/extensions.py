@@ -78,7 +78,7 @@ class Metrics:
         try:
             export = Export(session.config.metrics_dir, session.spider)
         except FreshetError as error:
-            logger.error("%s; no metrics are written", error)
+            logger.error("%s; writing metrics disabled", error)
             raise NotConfigured from None
         return cls(crawler, export.metrics, export)
 
@@ -222,7 +222,7 @@ class Grace:
         if self._began is None or time.monotonic() < self._began + self._seconds:
             return
         if not self.session.is_hurried:
-            logger.warning("The time to end is over: what is under way is given up")
+            logger.warning("Shutdown timeout reached: requests in flight were dropped")
             self.session.hurry()
         downloader.give_up()
 

@@ -166,7 +166,7 @@ def with_files(names: Iterable[str]) -> Iterator[str]:
             yield name
             continue
         if not (files := sorted(map(str, Path(name).glob("*.toml")))):
-            raise ConfigError(f"{name}: no .toml file there: it is where wrappers are to be")
+            raise ConfigError(f"{name}: folder contains no site definitions (.toml files)")
         yield from files
 
 

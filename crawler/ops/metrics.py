@@ -57,19 +57,19 @@ OF_PROCESS = "freshet_process_"
 RESULTS = ("finished", "limited", "stopped", "failed", "other")
 CLASSES = ("2xx", "3xx", "4xx", "5xx", "other")
 PLAIN = {
-    "freshet_requests": "Requests answered or failed, with robots.txt, redirects, repetitions.",
-    "freshet_request_failures": "Requests without a response, such as timeouts.",
-    "freshet_request_retries": "Requests that were made again after a failure.",
-    "freshet_response_bytes": "Bytes of responses as received, with headers.",
-    "freshet_missed_visits": "Visits of plans that were never made.",
-    "freshet_storage_retries": "Repetitions while MongoDB was unavailable.",
-    "freshet_passes_started": "Passes that have begun.",
+    "freshet_requests": "Number of requests, including robots.txt, redirects and retries.",
+    "freshet_request_failures": "Number of requests without a response, such as timeouts.",
+    "freshet_request_retries": "Number of requests retried after a failure.",
+    "freshet_response_bytes": "Received response bytes, including headers, before decompression.",
+    "freshet_missed_visits": "Number of planned visits that were not made.",
+    "freshet_storage_retries": "Number of retries while MongoDB was unavailable.",
+    "freshet_passes_started": "Number of started crawl runs.",
 }
 # With the label besides the spider and its values, which are there before they are counted.
 LABELLED = {
-    "freshet_responses": ("Responses by class of their status.", "code", CLASSES),
-    "freshet_visits": ("Stored visits by outcome.", "outcome", tuple(map(str, Outcome))),
-    "freshet_passes_ended": ("Passes that have ended, by how.", "result", RESULTS),
+    "freshet_responses": ("Number of responses by status class.", "code", CLASSES),
+    "freshet_visits": ("Number of stored visits by outcome.", "outcome", tuple(map(str, Outcome))),
+    "freshet_passes_ended": ("Number of ended crawl runs by result.", "result", RESULTS),
 }
 ENDS = {"finished": "finished", "shutdown": "stopped", "cancelled": "stopped"}
 LIMIT = "closespider_"
@@ -86,8 +86,8 @@ SHORT = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 LONG = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
 LAGS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5)
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
-TO_STORED = "Seconds from the response to the moment when its visit was stored."
-LAG = "How much too late the event loop comes, measured once a second."
+TO_STORED = "Seconds from receiving a response to storing its visit."
+LAG = "Event loop lag in seconds, sampled once a second."
 # Families that go on counting where the last process of their name ended.
 SUMS = ("counter", "histogram")
 # Gauges of which a process has only the spiders that it runs.
@@ -166,12 +166,12 @@ class RunsCollector(Collector):
             each = (((of, to), counts[name, to]) for of, counts in now.items() for to in labels)
             yield _counter(name, text, ["spider", label], each)
         in_flight = ((session.spider, len(session.in_flight)) for session in self._in_progress)
-        text = "Targets between queue and storage."
+        text = "Number of targets in flight between queue and storage."
         yield by_spider("freshet_targets_in_flight", text, in_flight)
         running = Counter(session.spider for session in self._in_progress)
         of_all = ((spider, running[spider]) for spider in now)
-        yield by_spider("freshet_passes_running", "Passes at work.", of_all)
-        text = "When a pass last ended without an error."
+        yield by_spider("freshet_passes_running", "Number of crawl runs in progress.", of_all)
+        text = "Unix time when a crawl run last ended without an error."
         yield by_spider(LAST_SUCCESS, text, self._succeeded.items())
 
 
@@ -220,11 +220,15 @@ class ProcessMetrics:
         self.registry.register(self.runs)
         # Under its usual name it would clash with that of node_exporter.
         ProcessCollector(namespace="freshet", registry=self.registry)
-        version = Gauge(BUILD, "The version at work.", ["version"], registry=self.registry)
+        version = Gauge(BUILD, "Running version of Freshet.", ["version"], registry=self.registry)
         version.labels(__version__).set(1)
-        self._took = self._histogram("pass_duration_seconds", "Seconds that passes took.", LONG)
-        self._sizes = self._histogram("storage_batch_visits", "Visits stored in one batch.", SIZES)
-        text = "Seconds that storing a batch took."
+        self._took = self._histogram(
+            "pass_duration_seconds", "Duration of crawl runs in seconds.", LONG
+        )
+        self._sizes = self._histogram(
+            "storage_batch_visits", "Number of visits stored per batch.", SIZES
+        )
+        text = "Time to store a batch in seconds."
         self._storing = self._histogram("storage_batch_duration_seconds", text, SHORT)
         self._to_stored = self._histogram("response_to_stored_seconds", TO_STORED, SHORT)
         self._lag = self._histogram("reactor_lag_seconds", LAG, LAGS, by_spider=False)
@@ -333,7 +337,9 @@ class TextFile:
         self.path = folder / f"{PREFIX}{stem}{SUFFIX}"
         self._draft = folder / f".{PREFIX}{stem}.new"
         self._written = Gauge(
-            "freshet_metrics_timestamp_seconds", "When this file was written.", registry=registry
+            "freshet_metrics_timestamp_seconds",
+            "Unix time when this file was written.",
+            registry=registry,
         )
         past: Past = {}
         # A file that cannot be read, or is not ours, has nothing to carry on.
@@ -351,7 +357,7 @@ class TextFile:
             self._draft.replace(self.path)
         except OSError as error:
             if not self._is_failing:
-                logger.warning("%s; it is tried again", _in_words(self.path, error))
+                logger.warning("%s; retrying", _in_words(self.path, error))
             self._is_failing = True
         else:
             self._is_failing = False
@@ -439,11 +445,11 @@ class ServiceCollector(Collector):
         failed: Counter[str] = Counter()
         for word, sums in self._report.sums.items():
             failed[self._report.names[word]] += sums["failed"]
-        text = "Passes of the service that failed, also those that could not begin."
+        text = "Number of failed crawl runs of the service, including runs that could not start."
         values = (((name,), n) for name, n in failed.items())
         yield _counter("freshet_refresh_failures", text, ["spider"], values)
         counts = self._report.chores
-        text, results = "Replans and prunes of the service, by how they ended.", ("done", FAILED)
+        text, results = "Number of replans and prunes of the service, by result.", ("done", FAILED)
         each = (
             ((name, result), counts[name if result == "done" else f"{name} {FAILED}"])
             for name in CHORES
@@ -463,7 +469,7 @@ async def service_measured(
     try:
         export = Export(store.config.metrics_dir if address is None else None, SERVICE)
     except ConfigError as error:
-        logger.error("%s; no metrics are written", error)
+        logger.error("%s; writing metrics disabled", error)
         yield
         return
     export.metrics.registry.register(ServiceCollector(report))
@@ -478,7 +484,7 @@ async def service_measured(
         problem = partial(store.problem, PING_SECONDS)
         source = MetricsSource(export.metrics.exposition, problem)
         async with served(source, address, OPTION, store.config.metrics_hosts) as url:
-            logger.info("metrics are at %smetrics", url)
+            logger.info("serving metrics at %smetrics", url)
             yield
     finally:
         export.end()

@@ -47,47 +47,56 @@ RETRY_SECONDS = 5.0
 IN_A_ROW = (1, 5)
 # Gauges by fields of `stats.SpiderStats`.
 TIMES = {
-    "due": ("freshet_targets_due", "Targets that are due."),
-    "overdue": ("freshet_targets_overdue", "Targets that have been due for over an hour."),
+    "due": ("freshet_targets_due", "Number of due targets."),
+    "overdue": (
+        "freshet_targets_overdue",
+        "Number of targets that have been due for more than one hour.",
+    ),
     "oldest_seconds": (
         "freshet_targets_oldest_due_seconds",
-        "For how long the most overdue target has been due; 0 if none is.",
+        "Seconds since the most overdue target became due; 0 if none is due.",
     ),
 }
 POSTS = {
-    "posts": ("freshet_posts", "Posts that are kept."),
-    "copies": ("freshet_duplicate_posts", "Posts that are near-duplicates of earlier ones."),
+    "posts": ("freshet_posts", "Number of stored posts."),
+    "copies": (
+        "freshet_duplicate_posts",
+        "Number of stored posts that are near-duplicates of earlier posts.",
+    ),
 }
 # By fields of Estimates.
 ESTIMATES = {
-    "planned": ("freshet_plan_targets", "Targets that are visited by a plan or a period."),
+    "planned": (
+        "freshet_plan_targets",
+        "Number of targets with a planned frequency or a fixed period.",
+    ),
     "requests_per_day": (
         "freshet_plan_requests_per_day",
-        "Requests a day that plans and periods ask for.",
+        "Requests per day required by plans and fixed periods.",
     ),
     "expected_freshness": (
         "freshet_plan_freshness_ratio",
-        "Share of the time that copies are fresh, as the plan expects it.",
+        "Expected freshness of the plan: share of time that stored copies are current.",
     ),
     "expected_age_seconds": (
         "freshet_plan_age_seconds",
-        "Mean age of copies, as the plan expects it.",
+        "Expected mean age of stored copies under the plan, in seconds.",
     ),
     "present_freshness": (
         "freshet_present_freshness_ratio",
-        "Share of copies that are fresh now, by rates of changes and the time since each look.",
+        "Estimated share of stored copies that are current, from change rates and last visits.",
     ),
     "present_age_seconds": (
         "freshet_present_age_seconds",
-        "Mean age of copies now, by rates of changes and the time since each look.",
+        "Estimated mean age of stored copies, from change rates and last visits, in seconds.",
     ),
     "missed_per_week": (
         "freshet_plan_missed_posts_per_week",
-        "Posts of feeds that are lost in a week, as the plan expects it.",
+        "Expected number of missed feed posts per week under the plan.",
     ),
     "delay_seconds": (
         "freshet_plan_delay_seconds",
-        "Mean time until posts of feeds are collected, as the plan expects it.",
+        "Expected mean delay until feed posts are collected under the plan, in seconds.",
     ),
 }
 COUNTS = (
@@ -104,15 +113,21 @@ REASONS = frozenset(
     }
 )  # fmt: skip
 RUN_TIMES = {
-    "started": ("freshet_last_pass_start_timestamp_seconds", "When the last pass began."),
-    "finished": ("freshet_last_pass_end_timestamp_seconds", "When the last pass ended."),
+    "started": (
+        "freshet_last_pass_start_timestamp_seconds",
+        "Unix time when the last crawl run started.",
+    ),
+    "finished": (
+        "freshet_last_pass_end_timestamp_seconds",
+        "Unix time when the last crawl run ended.",
+    ),
 }
 QUEUES = {
-    "freshet_queue_pending": ("Entries that wait for a worker.", "waiting"),
-    "freshet_queue_leased": ("Entries that a worker has.", "leased"),
-    "freshet_queue_workers": ("Workers of a pass.", "workers"),
+    "freshet_queue_pending": ("Number of queue entries waiting for a worker.", "waiting"),
+    "freshet_queue_leased": ("Number of queue entries leased to workers.", "leased"),
+    "freshet_queue_workers": ("Number of workers in the shared crawl run.", "workers"),
 }
-DEAD = "Pages left for dead, as one worker after the other was lost with them."
+DEAD = "Number of dead-lettered pages."
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +201,7 @@ def families(figures: Stats) -> Iterator[Metric]:
             requests[name, outcome, "1d"] = late + of.requests[outcome, False]
     yield gauge(
         "freshet_recent_requests",
-        "Requests in the log of the last hour and of the last day, by outcome.",
+        "Requests logged in the last hour and the last day, by outcome.",
         ("spider", "outcome", "window"),
         requests.items(),
     )
@@ -195,13 +210,13 @@ def families(figures: Stats) -> Iterator[Metric]:
     yield from _by_field(POSTS, spiders)
     yield gauge(
         "freshet_database_documents",
-        "Documents by collection, nearly.",
+        "Approximate number of documents by collection.",
         ("collection",),
         (((name,), n) for name, n in figures.documents.items()),
     )
     yield gauge(
         "freshet_database_bytes",
-        "Size of the database: data before compression, storage after it, indexes.",
+        "Database size in bytes: uncompressed data, compressed storage, indexes.",
         ("part",),
         (((part,), size) for part, size in figures.size.items()),
     )
@@ -227,12 +242,12 @@ def _targets(states: Counter[State]) -> Iterator[Metric]:
         for least in IN_A_ROW:
             failing[spider, str(least)] += n if errors >= least else 0
     of_kind = ("spider", "kind")
-    yield gauge("freshet_targets", "Targets under watch by kind.", of_kind, kinds.items())
-    text = "Targets that were never visited."
+    yield gauge("freshet_targets", "Number of targets by kind.", of_kind, kinds.items())
+    text = "Number of targets that were never visited."
     yield by_spider("freshet_targets_never_visited", text, never.items())
-    text = "Targets whose last visits were errors, so many in a row or more."
+    text = "Number of targets with at least in_a_row consecutive errors."
     yield gauge("freshet_targets_failing", text, ("spider", "in_a_row"), failing.items())
-    text = "The most errors in a row of any target."
+    text = "Highest number of consecutive errors of any target."
     yield by_spider("freshet_targets_most_errors_in_a_row", text, most.items())
 
 
@@ -241,13 +256,13 @@ def _plans(figures: Stats) -> Iterator[Metric]:
     plans = {name: of.plan for name, of in figures.spiders.items() if of.plan is not None}
     yield by_spider(
         "freshet_plan_timestamp_seconds",
-        "When the plan in effect was made.",
+        "Unix time when the active plan was created.",
         ((name, plan["at"].timestamp()) for name, plan in plans.items()),
     )
     budgets = {name: plan.get("budget_per_day") for name, plan in plans.items()}
     yield by_spider(
         "freshet_plan_budget_requests_per_day",
-        "Budget of the plan in effect; spiders that are planned together share it.",
+        "Request budget per day of the active plan, shared by spiders planned together.",
         ((name, math.nan if budget is None else budget) for name, budget in budgets.items()),
     )
     of_spiders: Counter[str] = Counter()
@@ -262,13 +277,13 @@ def _last_runs(spiders: dict[str, SpiderStats]) -> Iterator[Metric]:
         yield by_spider(name, text, ((of, run[field].timestamp()) for of, run in last.items()))
     yield by_spider(
         "freshet_last_pass_duration_seconds",
-        "Seconds that the last pass took.",
+        "Duration of the last crawl run in seconds.",
         ((name, (run["finished"] - run["started"]).total_seconds()) for name, run in last.items()),
     )
     reasons = {name: str(run.get("reason")) for name, run in last.items()}
     yield gauge(
         "freshet_last_pass_info",
-        "Why the last pass ended.",
+        "Reason the last crawl run ended.",
         ("spider", "reason"),
         (
             ((name, reason if reason in REASONS else "other"), 1.0)
@@ -279,7 +294,7 @@ def _last_runs(spiders: dict[str, SpiderStats]) -> Iterator[Metric]:
     counts = {name: run.get("counts") or {} for name, run in last.items()}
     yield gauge(
         "freshet_last_pass_counts",
-        "What the last pass counted, by name.",
+        "Counts of the last crawl run, by name.",
         ("spider", "count"),
         (((name, of), float(n.get(of, 0))) for name, n in counts.items() for of in COUNTS),
     )

@@ -37,27 +37,32 @@ class Order:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The arguments and options of `scrapy refresh run`."""
     parser.add_argument(
-        "names", nargs="*", metavar="NAME|FILE.toml|FOLDER/", help="these alone (all spiders)"
+        "names",
+        nargs="*",
+        metavar="NAME|FILE.toml|FOLDER/",
+        help="sites to keep fresh (all spiders)",
     )
     parser.add_argument(
-        "--spider", action="append", default=[], metavar="NAME", help="as NAME (may be repeated)"
+        "--spider", action="append", default=[], metavar="NAME", help="same as NAME (repeatable)"
     )
-    parser.add_argument("--for", dest="for_time", metavar="T", help="end after a time, such as 12h")
     parser.add_argument(
-        "--slice", metavar="T", help="longest time of one pass (FRESHET_REFRESH_SLICE_SECONDS)"
+        "--for", dest="for_time", metavar="T", help="stop after a time, such as 12h"
+    )
+    parser.add_argument(
+        "--slice", metavar="T", help="maximum duration of one run [FRESHET_REFRESH_SLICE_SECONDS]"
     )
     parser.add_argument(
         "--replan",
         metavar="T",
-        help="between replans (FRESHET_REFRESH_REPLAN_HOURS); 0: never",
+        help="interval between replans; 0: never [FRESHET_REFRESH_REPLAN_HOURS]",
     )
     parser.add_argument(
-        "--no-prune", dest="prunes", action="store_false", help="leave prunes to another process"
+        "--no-prune", dest="prunes", action="store_false", help="do not run scrapy prune"
     )
     parser.add_argument(
         "--metrics",
         metavar="[HOST:]PORT",
-        help="tell Prometheus there; loopback without a host (FRESHET_METRICS_PORT)",
+        help="export Prometheus metrics; loopback without HOST [FRESHET_METRICS_PORT]",
     )
 
 

@@ -190,7 +190,7 @@ async def run_chores(
         if code:
             logger.warning("scrapy %s failed (exit code %d)", chore.name, code)
         else:
-            logger.info("scrapy %s is done", chore.name)
+            logger.info("scrapy %s finished", chore.name)
 
 
 async def _run_command(words: list[str]) -> int:

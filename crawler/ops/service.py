@@ -93,19 +93,15 @@ def serve(config: Config, settings: Settings, jobs: list[Job], order: Order) -> 
     process = AsyncCrawlerProcess(own)
     _set_up_log(settings)
     task = asyncio.get_event_loop().create_task(_work(config, settings, jobs, order))
-    task.add_done_callback(_stop_reactor)
-    process.start(stop_after_crawl=False, install_signal_handlers=False)
-    # A run that did not end in time is left as it is; the next one repairs its change log.
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-    return task.result()
-
-
-def _stop_reactor(_: object) -> None:
     # Importing it before the process has installed its reactor would install another.
     from twisted.internet import reactor as installed
 
     reactor: Any = installed
-    reactor.stop()
+    task.add_done_callback(lambda _: reactor.stop())
+    process.start(stop_after_crawl=False, install_signal_handlers=False)
+    # A run that did not end in time is left as it is; the next one repairs its change log.
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    return task.result()
 
 
 def _set_up_log(settings: Settings) -> None:
@@ -113,7 +109,8 @@ def _set_up_log(settings: Settings) -> None:
     level = logging.getLevelNamesMapping().get(str(settings["LOG_LEVEL"]).upper())
     if level is None:
         raise ConfigError(
-            f"LOG_LEVEL: {settings['LOG_LEVEL']!r} is none of DEBUG, INFO, WARNING, …"
+            f"LOG_LEVEL: {settings['LOG_LEVEL']!r} is not a log level. "
+            "Choices: DEBUG, INFO, WARNING, ERROR, CRITICAL"
         )
     # LOG_ENABLED is off in all commands, so only `--nolog` counts.
     is_set = settings.getpriority("LOG_ENABLED") == SETTINGS_PRIORITIES["cmdline"]
@@ -271,7 +268,7 @@ class Service:
         """Return when it was stopped and all has ended; raises StorageError at its start only."""
         await self._add_sites()
         if not self.jobs:
-            logger.warning("no site has targets yet: scrapy crawl NAME finds the first ones")
+            logger.warning("no site has targets yet. Run scrapy crawl NAME to find the first ones")
         for word, job in self.jobs.items():
             # A definition that is broken is reported when its run begins.
             with contextlib.suppress(FreshetError):
@@ -328,13 +325,13 @@ class Service:
                 state.read_at = self._now()
         except StorageError as error:
             if not self._is_away:
-                logger.warning("%s; passes wait", error)
+                logger.warning("%s; runs wait until MongoDB is available", error)
             self._is_away = True
             with contextlib.suppress(FreshetError):
                 await self.store.revive()
             return False
         if self._is_away:
-            logger.warning("MongoDB is back")
+            logger.warning("MongoDB reconnected")
         self._is_away = False
         return True
 
@@ -352,13 +349,13 @@ class Service:
                 self.report.add_site(job.word)
                 with contextlib.suppress(FreshetError):
                     self._names[job.word] = job.name()
-                logger.info("%s: has targets now, is kept fresh from now on", job.word)
+                logger.info("%s: targets found, added to the service", job.word)
             elif job.definition is not None:
                 # It may have been crawled by other arguments since.
                 self.jobs[job.word] = job
         for name in set(every.undefined) - self._undefined:
             self._undefined.add(name)
-            logger.warning("%s: left out, %s", name, undefined_words(name))
+            logger.warning("%s: skipped, %s", name, undefined_words(name))
 
     def _begin_runs(self) -> float:
         """Begin what is due, and return the seconds to sleep then."""
@@ -393,11 +390,11 @@ class Service:
         if isinstance(error, Busy):
             state.ended(RunEnd.BUSY, self._now())
             if state.repeated == 1:
-                logger.info("%s; it is tried again", error)
+                logger.info("%s; retrying", error)
             return
         self.report.failed(word)
         seconds = state.ended(RunEnd.FAILED, self._now())
-        logger.error("%s failed: %s; again in %.0f s", word, why(error), seconds)
+        logger.error("%s failed: %s; retrying in %.0f s", word, why(error), seconds)
 
     async def _end(self) -> None:
         """End the runs in progress: what is in flight is stored, if there is time for it."""
@@ -410,7 +407,7 @@ class Service:
         for task in closing:
             task.cancel()
         for word in self.running:
-            logger.warning("%s: the pass did not end in %.0f s", word, seconds)
+            logger.warning("%s: run did not end within %.0f s", word, seconds)
 
 
 class Report:
@@ -462,10 +459,10 @@ def run_line(counts: dict[str, Any], seconds: float) -> str:
 
 
 def summary_lines(done: dict[str, Any]) -> list[str]:
-    """Return the summary for people. done: of `Report.as_json`."""
+    """Return the summary as text. done: from `Report.as_json`."""
     lines = []
     for row in done["spiders"]:
-        runs = "1 pass" if row["passes"] == 1 else f"{row['passes']:,} passes"
+        runs = count(row["passes"], "run")
         line = f"{row['name']}: {runs}, {count(row['visits'], 'visit')}"
         named = {name: row[name] for name in (*SUMS, "failed") if name != "visits"}
         lines.append(line + "".join(f", {n} {name}" for name, n in named.items() if n))

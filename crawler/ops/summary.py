@@ -55,7 +55,7 @@ class Summary:
             line = (
                 f"{self.session.spider}: {self.session.counts['visits']} fetched by this worker, "
                 f"{self.session.visits_of_all} by all; {others} other "
-                f"{'worker is' if others == 1 else 'workers are'} still at work"
+                f"{'worker is' if others == 1 else 'workers are'} still running"
             )
         # On a terminal the log is quiet, and the line is below the live display.
         if sys.stderr.isatty() and self.crawler.settings["LOG_LEVEL"] != "INFO":
@@ -179,7 +179,7 @@ def _why_left(session: Session, counts: dict[str, float]) -> list[str]:
         why.append(f"{given} is reached (the next run goes on, or leave it out)")
     held = list(session.left.held.items()) if session.left else []
     for host, until in held[:MAX_SHOWN_HOSTS]:
-        why.append(f"{host} asked to be left alone until {moment(until, now)}")
+        why.append(f"{host} asked for a pause until {moment(until, now)}")
     if len(held) > MAX_SHOWN_HOSTS:
         why.append(f"{count(len(held) - MAX_SHOWN_HOSTS, 'more host')} asked for that")
     cap = session.limits.cap

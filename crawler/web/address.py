@@ -1,4 +1,4 @@
-"""Addresses that options name: `[HOST:]PORT`."""
+"""Addresses to listen on, as options and settings give them: `[HOST:]PORT`."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def address_of(text: str, source: str) -> Address:
     """The address in a text, on loopback where no host is named; ConfigError names `source`."""
     match = _ADDRESS.fullmatch(text.strip())
     if not match or int(match["port"]) > MAX_PORT:
-        raise ConfigError(f"{source}: {text!r} is no [HOST:]PORT such as 9464 or 0.0.0.0:9464")
+        raise ConfigError(f"{source}: {text!r} is not [HOST:]PORT. Examples: 9464, 0.0.0.0:9464")
     host = (match["host"] or LOCAL).strip("[]")
     if host == "localhost":
         host = LOCAL
     try:
         ipaddress.ip_address(host)
     except ValueError:
-        raise ConfigError(f"{source}: {host!r} is no IP address of this machine") from None
+        raise ConfigError(f"{source}: {host!r} is not an IP address. Example: 127.0.0.1") from None
     return Address(host, int(match["port"]))

@@ -32,11 +32,11 @@ class MetricsSource:
 async def answer(source: MetricsSource, method: str, path: str) -> Answer:
     """Return the answer to a request; may raise what `source` raises."""
     if method not in ("GET", "HEAD"):
-        return Answer(405, b"GET, please\n", server.PLAIN_TEXT | {"Allow": "GET, HEAD"})
+        return Answer(405, b"use GET\n", server.PLAIN_TEXT | {"Allow": "GET, HEAD"})
     if path == "/metrics":
         text = await source.metrics()
         if text is None:
-            return Answer(503, b"the first reading is not done yet\n")
+            return Answer(503, b"the first read of the database has not finished\n")
         return Answer(200, text, {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
     if path == "/-/ready":
         problem = await source.problem()
@@ -52,7 +52,7 @@ class MetricsHandler(Handler):
     Requests for other names come from web pages whose name was pointed here.
     """
 
-    failure = "metrics cannot be told"
+    failure = "metrics cannot be exported"
 
     def __init__(self, source: MetricsSource, address: Address, hosts: Collection[str]) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class MetricsHandler(Handler):
         """Return the answer to a request."""
         host = host_of_request(request)
         if self._is_private and not is_local(host):
-            return Answer(403, b"only for this machine; say localhost\n")
+            return Answer(403, b"available only on this machine; use localhost\n")
         if not self._is_private and not is_in_network(host, self._hosts):
             return Answer(403, b"unknown host name; add it to FRESHET_METRICS_HOSTS\n")
         method, path = request.method.decode("latin-1"), request.path.decode("latin-1")

@@ -129,7 +129,7 @@ class Handler(Resource):
             answer = await self.answer(request)
         except Exception:  # A client gets an answer, whatever happens.
             logger.exception("%s", self.failure)
-            answer = Answer(500, b"an error, see the log\n")
+            answer = Answer(500, b"internal error, see the log\n")
         if not gone:
             answer.send(request)
 
@@ -247,7 +247,8 @@ class Bounded(WrappingFactory):
         if (now := time.monotonic()) >= self._quiet_until:
             self._quiet_until = now + QUIET_SECONDS
             logger.warning(
-                "%d connections at once: the oldest without a whole request are closed", len(among)
+                "%d concurrent connections: closing the oldest without a complete request",
+                len(among),
             )
         return True
 

@@ -35,22 +35,25 @@ class Listening:
 def add_places(parser: argparse.ArgumentParser) -> None:
     """Options that both actions have."""
     parser.add_argument(
-        "templates", metavar="TEMPLATES", nargs="?", help="folder; without it one page of all cells"
+        "templates",
+        metavar="TEMPLATES",
+        nargs="?",
+        help="folder of templates (one page of all cells)",
     )
-    parser.add_argument(
-        "--out", metavar="DIR", help="where the pages go (pages in FRESHET_DATA_DIR)"
-    )
+    parser.add_argument("--out", metavar="DIR", help="output folder (pages in FRESHET_DATA_DIR)")
 
 
 def add_listening(parser: argparse.ArgumentParser) -> None:
     """Options of the server."""
     parser.add_argument(
-        "--port", metavar="N", default="8000", help="port to listen at; 0 takes a free one (8000)"
+        "--port", metavar="N", default="8000", help="port to listen on; 0: any free port (8000)"
     )
     parser.add_argument(
-        "--bind", metavar="ADDRESS", default=LOCAL, help=f"a loopback address ({LOCAL})"
+        "--bind", metavar="ADDRESS", default=LOCAL, help=f"loopback address to listen on ({LOCAL})"
     )
-    parser.add_argument("--for", dest="for_time", metavar="TIME", help="end after 90m, 6h, 2d")
+    parser.add_argument(
+        "--for", dest="for_time", metavar="TIME", help="stop after a time, such as 90m, 6h or 2d"
+    )
 
 
 def places(config: Config, opts: argparse.Namespace) -> Places:
@@ -61,16 +64,16 @@ def places(config: Config, opts: argparse.Namespace) -> Places:
     templates = Path(opts.templates).absolute()
     inner, outer = templates.resolve(), out.resolve()
     if inner.is_relative_to(outer) or outer.is_relative_to(inner):
-        raise ConfigError(f"--out {out}: neither of templates and pages may be in the other")
+        raise ConfigError(f"--out {out}: templates and output must not be inside each other")
     if inner.is_relative_to(BUILT_IN):
-        raise ConfigError(f"{templates}: these templates are built in; leave the folder away")
+        raise ConfigError(f"{templates}: these templates are built in. Leave the folder out")
     return Places(templates, out)
 
 
 def listening(opts: argparse.Namespace) -> Listening:
     """Address and time, checked; raises ConfigError."""
     if not opts.port.isascii() or not opts.port.isdecimal() or int(opts.port) > 65_535:
-        raise ConfigError(f"--port: {opts.port!r} is no number from 0 to 65535")
+        raise ConfigError(f"--port: {opts.port!r} is not a port number from 0 to 65535")
     bind = LOCAL if opts.bind == "localhost" else opts.bind.strip("[]")
     if not is_loopback(bind):
         raise ConfigError(

@@ -205,10 +205,10 @@ class Cells:
         """The one cell that is called so; raises NoSuchCell."""
         cells = self._by_name.get(name, []) if name != ALL else []
         if not cells:
-            raise NoSuchCell(f"there is no cell {name!r}")
+            raise NoSuchCell(f"cell not found: {name!r}")
         if len(cells) > 1:
             which = " or ".join(f"{cell.spider}/{cell.name}" for cell in cells)
-            raise NoSuchCell(f"cell {name!r} is in several spiders; say {which}")
+            raise NoSuchCell(f"cell {name!r} is in several spiders. Use {which}")
         return cells[0]
 
 
@@ -298,7 +298,7 @@ def _environment(path: str, folder: Path | None, lookup: Lookup) -> Environment:
 def _cause(error: Exception) -> str:
     message = " ".join(str(error).split())
     if isinstance(error, TemplateNotFound):
-        return f"there is no template {message!r}"
+        return f"template not found: {message!r}"
     if isinstance(error, TemplateSyntaxError):
         return " ".join((error.message or "wrong syntax").split())
     if isinstance(error, TemplateError | NoSuchCell):

@@ -31,7 +31,6 @@ from crawler.web.server import (
     Answer,
     Handler,
     host_of_request,
-    run_in_reactor,
     served,
     site_of,
     stop_at_signals,
@@ -52,12 +51,8 @@ ALWAYS = {
 TEXTS = re.compile(r"text/.*|application/(json|javascript)")
 
 
-def serve(config: Config, order: Places, address: Listening) -> Document:
-    """Serve to the end, and return a summary. Raises FreshetError."""
-    return run_in_reactor(_work(config, order, address))
-
-
-async def _work(config: Config, order: Places, address: Listening) -> Document:
+async def serve(config: Config, order: Places, address: Listening) -> Document:
+    """Serve until a signal or the end of the time; return a summary. Raises FreshetError."""
     stop, began = stop_at_signals(), time.monotonic()
     store = await Store.open(config)
     try:
@@ -133,14 +128,14 @@ class Pages:
             try:
                 await self._check()
             except StorageError as error:
-                self._warn(f"{error}; pages stay as they are until it is back")
+                self._warn(f"{error}; pages are not updated until MongoDB is available")
                 with suppress(FreshetError):
                     await self._store.revive()
             except FreshetError as error:
                 self._warn(str(error))
             else:
                 if self._is_failing:
-                    complain(COMMAND, "it goes on")
+                    complain(COMMAND, "recovered, pages are updated again")
                 self._is_failing = False
 
     async def end(self, work: asyncio.Task[None]) -> None:
@@ -210,7 +205,7 @@ NOT_FOUND = Answer(404, b"no such page\n")
 def answer(root: Path, request: PageRequest) -> Answer:
     """Answer from the folder `root`, whose path is resolved."""
     if not is_local(request.host):
-        return Answer(403, b"only for this machine; say localhost\n")
+        return Answer(403, b"available only on this machine; use localhost\n")
     if request.method not in ("GET", "HEAD"):
         return Answer(405, headers={"Allow": "GET, HEAD"})
     path = unquote(request.path.partition("?")[0])

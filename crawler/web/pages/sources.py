@@ -74,7 +74,7 @@ def find(folder: Path | None) -> Sources:
     total = hashlib.sha256()
     for name, path in (*_within(BUILT_IN), *_within(folder)):
         if not name.isprintable():
-            raise ConfigError(f"{str(path)!a}: a name that is no plain text")
+            raise ConfigError(f"{str(path)!a}: the file name is not valid UTF-8")
         digest = _digest(path)
         total.update(f"{name}\0{digest}\0".encode())
         is_partial = any(part.startswith(PARTIAL) for part in name.split("/"))
@@ -85,11 +85,11 @@ def find(folder: Path | None) -> Sources:
         else:
             files[name] = Copied(path, digest)
     if folder and not os.access(folder, os.R_OK | os.X_OK):
-        raise ConfigError(f"{folder}: no such folder of templates")
+        raise ConfigError(f"{folder}: template folder not found")
     if not pages:
-        raise ConfigError(f"{folder}: no page in it, which is a file *.html without _ before it")
+        raise ConfigError(f"{folder}: no pages found: *.html files whose names do not begin with _")
     if STATES in files:
-        raise ConfigError(f"{folder}/{STATES}: the states of the cells are to stand there")
+        raise ConfigError(f"{folder}/{STATES}: reserved for the states of the cells")
     return Sources(folder, pages, files, total.hexdigest())
 
 

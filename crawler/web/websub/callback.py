@@ -95,7 +95,7 @@ class Receiver:
             if agreed:
                 self.counts["confirmed"] += 1
                 until = f"{now + lease:%Y-%m-%d %H:%M} UTC"
-                logger.info("%s: a hub sends it until %s", topic, until)
+                logger.info("%s: hub confirmed the subscription until %s", topic, until)
         elif mode == "unsubscribe":
             agreed = await self.patience.read(
                 lambda: websub.confirm_unsubscribe(self.db, token, topic, now)
@@ -122,7 +122,7 @@ class Receiver:
         if not await self.patience.read(lambda: websub.deny(self.db, token, topic, message, later)):
             return NOT_FOUND
         self.counts["refused"] += 1
-        logger.info("%s: its hub refuses: %s", topic, message)
+        logger.info("%s: hub denied the subscription: %s", topic, message)
         return Answer(200)
 
     async def _receive(self, feed: Feed, delivery: Delivery) -> Answer:
@@ -222,7 +222,7 @@ class Callback(Handler):
         try:
             return await self._answer(request)
         except FreshetError as error:
-            logger.warning("a hub is told to come again: %s", error)
+            logger.warning("hub request deferred (503): %s", error)
             return UNAVAILABLE
         except Exception:  # As of all handlers, but without a word on the error.
             logger.exception("a request of a hub failed")

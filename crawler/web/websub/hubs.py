@@ -283,7 +283,7 @@ class TaskPool:
         except FreshetError as error:
             logger.warning("%s: %s", key, error)
         except Exception:  # One piece of work must not end the others.
-            logger.exception("%s: not done", key)
+            logger.exception("%s: hub request failed", key)
         finally:
             del self._tasks[key]
             self._waiting[host] -= 1

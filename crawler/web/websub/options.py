@@ -43,20 +43,25 @@ class Order:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of `scrapy feeds push`."""
-    parser.add_argument("--callback", metavar="URL", help=f"public address, such as {EXAMPLE}")
     parser.add_argument(
-        "--bind", metavar="ADDRESS", default="127.0.0.1", help="address to listen at (127.0.0.1)"
-    )
-    parser.add_argument("--port", metavar="N", default="8075", help="port to listen at (8075)")
-    parser.add_argument(
-        "--lease-days", metavar="D", default="10", help="leases to ask for; hubs decide (10)"
+        "--callback", metavar="URL", help=f"public URL of this server, such as {EXAMPLE}"
     )
     parser.add_argument(
-        "--look-seconds", metavar="S", default="60", help="time between two looks for feeds (60)"
+        "--bind", metavar="ADDRESS", default="127.0.0.1", help="address to listen on (127.0.0.1)"
     )
-    parser.add_argument("--for", dest="for_seconds", metavar="S", help="end after so many seconds")
+    parser.add_argument("--port", metavar="N", default="8075", help="port to listen on (8075)")
     parser.add_argument(
-        "--unsubscribe", action="store_true", help="at the end, give all subscriptions up"
+        "--lease-days", metavar="D", default="10", help="lease to request from hubs, in days (10)"
+    )
+    parser.add_argument(
+        "--look-seconds",
+        metavar="S",
+        default="60",
+        help="time between checks for feeds to subscribe to (60)",
+    )
+    parser.add_argument("--for", dest="for_seconds", metavar="S", help="stop after S seconds")
+    parser.add_argument(
+        "--unsubscribe", action="store_true", help="unsubscribe from all hubs at the end"
     )
 
 
@@ -78,7 +83,9 @@ def order_of(opts: argparse.Namespace) -> Order:
 
 def _callback(url: str | None) -> str:
     if not url:
-        raise ConfigError(f"--callback is missing: this server's public address, such as {EXAMPLE}")
+        raise ConfigError(
+            f"--callback is required: the public URL of this server, such as {EXAMPLE}"
+        )
     try:
         parts = urlsplit(url)
         bad = not is_http(url) or not url.isascii() or "@" in parts.netloc or " " in url
@@ -87,7 +94,7 @@ def _callback(url: str | None) -> str:
         bad = True
     if bad or len(url) > MAX_CHARACTERS:
         raise ConfigError(
-            f"--callback: {url[:MAX_CHARACTERS]!r} is no plain http or https URL such as {EXAMPLE}"
+            f"--callback: {url[:MAX_CHARACTERS]!r} is not an http or https URL such as {EXAMPLE}"
         )
     return url.rstrip("/")
 
@@ -98,5 +105,5 @@ def _number(text: str, option: str, low: float, high: float) -> float:
     except ValueError:
         value = math.nan
     if not low <= value <= high:
-        raise ConfigError(f"{option}: {text!r} is no number from {low:.3g} to {high:,.10g}")
+        raise ConfigError(f"{option}: {text!r} is not a number from {low:.3g} to {high:,.10g}")
     return value

@@ -123,7 +123,7 @@ class PushServer:
 
     async def _unsubscribe(self, stop: asyncio.Event) -> int:
         """Give all subscriptions up; a second signal ends the waiting."""
-        logger.info("giving all subscriptions up")
+        logger.info("unsubscribing from all hubs")
         leaving = asyncio.create_task(unsubscribe(self.subscriptions, UNSUBSCRIBE_SECONDS))
         signal = asyncio.create_task(stop.wait())
         await asyncio.wait({leaving, signal}, return_when=asyncio.FIRST_COMPLETED)

@@ -204,7 +204,7 @@ class Subscriptions:
 
     async def _refused(self, feed: Feed, ask: HubRequest, reason: str) -> None:
         self.counts["refused"] += 1
-        logger.info("%s: hub %s refuses: %s", feed.url, ask.hub, reason)
+        logger.info("%s: hub %s denied the subscription: %s", feed.url, ask.hub, reason)
         has_others = feed.push.get("attempts", 0) + 1 < len(feed.hubs)
         later = self.clock.now() + (FIRST_PAUSE if has_others else AFTER_REFUSAL)
         write = partial(websub.record_refusal, self.db, feed.key, ask.token, reason, later)

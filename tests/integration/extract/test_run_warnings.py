@@ -309,7 +309,7 @@ def test_the_doctor_tells_of_sites_without_items(
     assert found_by_doctor(freshet, wrong) == [], "it was not crawled yet"
     freshet.crawl(wrong, code=1)
     assert found_by_doctor(freshet, wrong) == [
-        ("items", "warning", "none collected so far, though runs have ended")
+        ("items", "warning", "no items collected in any finished run")
     ]
 
 

@@ -243,7 +243,7 @@ def test_a_host_that_asked_to_wait_waits_whatever_was_edited(
     said = freshet.crawl(shop(freshet, moody, fields={"title": "h2"})).err
     assert asked() == {}
     line = closing(said)
-    held = r"nothing fetched: \d+ targets are due, as 127.0.0.1 asked to be left alone until .* UTC"
+    held = r"nothing fetched: \d+ targets are due, as 127.0.0.1 asked for a pause until .* UTC"
     assert re.match(rf"{held} \(in (2|1\.9) h\)", line)
 
 

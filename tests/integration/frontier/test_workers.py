@@ -182,7 +182,7 @@ def test_sigterm_ends_one_worker_and_the_others_go_on(
     until(lambda: database.visits.count_documents({}) > 20)
     os.kill(left.pid, signal.SIGTERM)
     said = ended([left, stayed])
-    assert "1 other worker is still at work" in said[0]
+    assert "1 other worker is still running" in said[0]
     assert set(asked(pages).values()) == {1}
     (run,) = database.runs.find()
     assert (run["reason"], run["counts"]["visits"], run["workers"]) == ("finished", 67, 2)

@@ -60,7 +60,7 @@ def test_where_all_is_well(freshet: Freshet, prepared: Db, redis: str) -> None:
     done = quick(freshet, REDIS_URL=redis)
     assert [one["check"] for one in bad(done)] == ["redis persistence"]
     assert found_of(done, "mongodb data")["found"] == f"{prepared.name}: version {VERSION}"
-    assert found_of(done, "mongodb indexes")["found"] == "all are there"
+    assert found_of(done, "mongodb indexes")["found"] == "complete"
     assert found_of(done, "redis")["found"].startswith("Valkey ")
     assert list(prepared.meta.find({"_id": {"$regex": "doctor"}})) == [], "nothing is left"
 
@@ -77,7 +77,7 @@ def test_for_people_each_check_is_a_line(freshet: Freshet, prepared: Db) -> None
 def test_an_empty_database_stays_without_collections(freshet: Freshet, database: Db) -> None:
     done = quick(freshet)
     assert bad(done) == []
-    assert "none yet" in found_of(done, "mongodb data")["found"]
+    assert "no data yet" in found_of(done, "mongodb data")["found"]
     assert database.list_collection_names() == ["meta"], "where the write was tried"
 
 
@@ -264,7 +264,7 @@ def test_the_embedded_server_is_started_unless_it_has_to_be_quick(
 
     whole = alone("doctor", "--json", *given, **CONTACT)
     assert " answers, data in " in found_of(whole, "embedded server")["found"]
-    assert "standing alone" in found_of(whole, "mongodb")["found"]
+    assert "standalone" in found_of(whole, "mongodb")["found"]
     host = pages.url.removeprefix("http://")
     *answered, silent = [(one["of"], one["found"]) for one in bad(whole)]
     assert answered == [

@@ -149,7 +149,7 @@ def test_a_crawl_that_cannot_write_metrics_is_made_all_the_same(
 ) -> None:
     (tmp_path / "file").touch()
     done = freshet.crawl(shop(freshet, pages), FRESHET_METRICS_DIR=tmp_path / "file" / "x")
-    assert "Not a directory; no metrics are written" in done.err
+    assert "Not a directory; writing metrics disabled" in done.err
     assert outcomes(database)["new"] == 3
 
 
@@ -247,8 +247,11 @@ def test_a_service_without_a_port_writes_a_file(
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("refresh", "run", "--metrics", "x"), "--metrics: 'x' is no [HOST:]PORT"),
-        (("metrics", "serve", "--port", "x:1"), "--port: 'x' is no IP address of this machine"),
+        (("refresh", "run", "--metrics", "x"), "--metrics: 'x' is not [HOST:]PORT"),
+        (
+            ("metrics", "serve", "--port", "x:1"),
+            "--port: 'x' is not an IP address. Example: 127.0.0.1",
+        ),
         (("metrics", "serve", "--cache", "1y"), "--cache: '1y' is no time such as 30s"),
         (("metrics", "--out", "/nosuch/x.prom"), "--out /nosuch/x.prom: No such file or directory"),
     ],

@@ -185,7 +185,7 @@ def test_one_that_is_broken_is_tried_again_and_does_not_stop_the_others(
         until(lambda: outcomes(database, spider="news")["new"] == 3)
     said = [line.partition(" failed: ")[2] for line in service.err.splitlines()]
     assert any(line.startswith(f"{news}: not valid TOML") for line in said)
-    assert any("TypeError: a bug (" in line and "again in 5 s" in line for line in said)
+    assert any("TypeError: a bug (" in line and "retrying in 5 s" in line for line in said)
     assert service.of("news")["failed"] == 1
     assert service.of("bug")["failed"] >= 1
     assert service.of("shop")["failed"] == 0
@@ -221,7 +221,7 @@ def test_it_ends_after_a_time(freshet: Freshet, pages: Pages) -> None:
     done = freshet("refresh", "run", wrapper(freshet, pages, "shop"), "--for", "0.03m")
     assert done.code == 0, done.err
     assert done.complaint.endswith(" s"), "a line for the pass"
-    assert done.out.splitlines() == ["shop: 1 pass, 3 visits, 3 new", "0 replans, 0 prunes; 2 s"]
+    assert done.out.splitlines() == ["shop: 1 run, 3 visits, 3 new", "0 replans, 0 prunes; 2 s"]
 
 
 @pytest.mark.usefixtures("warm")
@@ -234,7 +234,7 @@ def test_it_replans_with_what_it_was_told(freshet: Freshet, database: Db, pages:
     assert plan is not None
     assert plan["budget_per_day"] == 7
     assert service.done["replans"] >= 1
-    assert "scrapy replan is done" in service.err
+    assert "scrapy replan finished" in service.err
 
 
 def test_when_a_spider_has_something_to_do(stored: tuple[Db, str]) -> None:
@@ -316,7 +316,7 @@ def test_a_site_that_gets_targets_while_it_runs(
         before = len(list(database.runs.find({"spider": "shop"})))
         database.targets.update_many({}, {"$set": {"next_visit": datetime(2020, 1, 1)}})
         until(lambda: database.runs.count_documents({"spider": "shop"}) > before)
-    assert "shop: has targets now, is kept fresh from now on" in service.err
+    assert "shop: targets found, added to the service" in service.err
 
 
 def test_it_takes_the_name_of_a_stored_site(freshet: Freshet, database: Db, pages: Pages) -> None:
@@ -338,7 +338,10 @@ def test_unknown_names_are_one_line(words: list[str], freshet: Freshet) -> None:
     ("words", "complaint"),
     [
         (["/nosuch.toml"], "/nosuch.toml: no such file"),
-        (["-L", "LOUD"], "LOG_LEVEL: 'LOUD' is none of DEBUG, INFO, WARNING, …"),
+        (
+            ["-L", "LOUD"],
+            "LOG_LEVEL: 'LOUD' is not a log level. Choices: DEBUG, INFO, WARNING, ERROR, CRITICAL",
+        ),
         (["--logfile", "/nosuch/x.log"], "LOG_FILE /nosuch/x.log: No such file or directory"),
         (["--for", "1y"], "--for: '1y' is no time such as 30s, 5m, 2h, 1d or 1w"),
         (["--slice", "0"], "--slice: '0' is no time such as 30s, 5m, 2h, 1d or 1w"),

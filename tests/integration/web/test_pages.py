@@ -129,7 +129,7 @@ def test_a_failing_page_is_one_line_and_the_rest_is_written(
     assert (done.code, done.complaint) == (
         1,
         f"scrapy pages: {templates}/rates.html, line 1: "
-        "cell 'rate' is in several spiders; say bank/rate or market/rate",
+        "cell 'rate' is in several spiders. Use bank/rate or market/rate",
     )
     assert done.out == f"2 pages: 1 written, 1 failed -> {tmp_path}/out\n"
     assert {path.name for path in (tmp_path / "out").glob("*.html")} == {"news.html"}
@@ -138,12 +138,12 @@ def test_a_failing_page_is_one_line_and_the_rest_is_written(
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("build", "none"), "no such folder of templates"),
-        (("build", "{t}", "--out", "{t}/out"), "neither of templates and pages"),
-        (("build", "{t}/sub", "--out", "{t}"), "neither of templates and pages"),
+        (("build", "none"), "template folder not found"),
+        (("build", "{t}", "--out", "{t}/out"), "templates and output must not"),
+        (("build", "{t}/sub", "--out", "{t}"), "templates and output must not"),
         (("serve", "--bind", "0.0.0.0"), "--bind 0.0.0.0: only a loopback address"),
         (("serve", "--bind", "public.example"), "only a loopback address"),
-        (("serve", "--port", "65536"), "--port: '65536' is no number"),
+        (("serve", "--port", "65536"), "--port: '65536' is not a port number"),
         (("serve", "--for", "x"), "--for: 'x' is no time"),
     ],
 )
@@ -257,4 +257,4 @@ def test_a_database_that_is_away_is_told_once(freshet: Freshet, own_server: Embe
     told = serve.err.splitlines()
     assert len(told) == 2, told
     assert "pages stay as they are" in told[0]
-    assert told[1] == "scrapy pages: it goes on"
+    assert told[1] == "scrapy pages: recovered, pages are updated again"

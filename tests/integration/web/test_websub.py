@@ -262,7 +262,7 @@ def test_a_taken_port_and_wrong_options_are_one_line(freshet: Freshet, hub: Hub)
     assert f"--bind 127.0.0.1 --port {port}: Address already in use" in done.complaint
     done = freshet("feeds", "push")
     assert done.code == 1
-    assert "--callback is missing" in done.complaint
+    assert "--callback is required" in done.complaint
 
 
 def test_many_feeds_of_a_hub(freshet: Freshet, database: Db, hub: Hub) -> None:

@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from crawler.search import LONGEST_CHARACTERS, Query, bare, marked, passage, search_words, words_of
+from crawler.search import (
+    MAX_INDEXED_CHARACTERS,
+    Query,
+    bare,
+    marked,
+    passage,
+    search_words,
+    words_of,
+)
 from crawler.utils.terminal import printable
 
 # What stands in a text, and what the index does not find there by itself.
@@ -53,13 +61,13 @@ def test_a_title_may_be_anything_that_a_wrapper_reads() -> None:
 
 
 def test_words_end_somewhere() -> None:
-    long = "虚" * 3 + "拟世" * LONGEST_CHARACTERS
-    words = search_words(long, long, {"more": long, "list": ["x1y2 " * LONGEST_CHARACTERS]})
+    long = "虚" * 3 + "拟世" * MAX_INDEXED_CHARACTERS
+    words = search_words(long, long, {"more": long, "list": ["x1y2 " * MAX_INDEXED_CHARACTERS]})
     assert words is not None
-    assert len(words) <= LONGEST_CHARACTERS
+    assert len(words) <= MAX_INDEXED_CHARACTERS
     assert words.split()[0] == "虚虚"
     assert {len(word) for word in words.split()} == {2}
-    assert search_words("x" * 3 * LONGEST_CHARACTERS, None, {"a": "ß" + "x" * 10**6}) is None
+    assert search_words("x" * 3 * MAX_INDEXED_CHARACTERS, None, {"a": "ß" + "x" * 10**6}) is None
 
 
 @pytest.mark.parametrize(

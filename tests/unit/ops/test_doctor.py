@@ -106,11 +106,11 @@ def test_within_a_package_its_modules_hide_libraries() -> None:
 
 def test_the_settings_of_another_project(tmp_path: Path) -> None:
     (tmp_path / "scrapy.cfg").write_text("[settings]\n")
-    assert f"scrapy.cfg is that of {tmp_path}" in worst(doctor.judge_folder(tmp_path, [])).found
+    assert f"scrapy.cfg is in {tmp_path}" in worst(doctor.judge_folder(tmp_path, [])).found
 
 
 def test_a_folder_that_was_removed() -> None:
-    assert worst(doctor.judge_folder(None, [])).found == "the working directory is gone"
+    assert worst(doctor.judge_folder(None, [])).found == "the working directory was deleted"
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_a_package_that_would_hide_the_projects_spiders(install: Callable[[str],
     found = worst(doctor.check_names())
     assert found.status is WARNING, "in the project's folder its own come first"
     assert found.found == f"spiders is also a package of greedy ({init})"
-    assert found.todo == f"pip uninstall greedy, or keep to python -m scrapy in {PROJECT}"
+    assert found.todo == f"pip uninstall greedy, or always run python -m scrapy in {PROJECT}"
 
 
 def test_a_package_that_hides_them(
@@ -200,22 +200,22 @@ def test_unknown_variables_and_what_was_meant() -> None:
         )
     )
     assert [(one.found, one.todo) for one in found] == [
-        ("FRESHET_BUGDET is no setting", "did you mean FRESHET_BUDGET?"),
-        ("FRESHET_XYZZY is no setting", "docs/reference/by-hand.md has all of them"),
+        ("FRESHET_BUGDET is not a Freshet setting", "did you mean FRESHET_BUDGET?"),
+        ("FRESHET_XYZZY is not a Freshet setting", "docs/reference/settings.md lists them"),
     ]
 
 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"redis_url": "redis://r"}, "the embedded MongoDB is for this one alone"),
-        ({"clock_offset_hours": 3}, "FRESHET_CLOCK_OFFSET_HOURS=3: all times are moved"),
+        ({"redis_url": "redis://r"}, "other machines cannot use the embedded MongoDB"),
+        ({"clock_offset_hours": 3}, "FRESHET_CLOCK_OFFSET_HOURS=3: all times are shifted"),
         ({"item_interval_hours": 900}, "FRESHET_ITEM_INTERVAL_HOURS=900 is longer than"),
         ({"budget": 100, "daily_cap": 90}, "FRESHET_DAILY_CAP=90 is less than the budget, 100"),
         ({"budget": 100, "hourly_cap": 4}, "leaves no room for a budget of 100 a day"),
-        ({"budget": 9, "shared_budget": True, "feed_budget": 9}, "has no meaning while"),
-        ({"contact": ""}, "no site can tell whose crawler this is"),
-        ({"private_addresses": True}, "any page may lead Freshet into your private networks"),
+        ({"budget": 9, "shared_budget": True, "feed_budget": 9}, "is ignored because"),
+        ({"contact": ""}, "the user agent has no contact for site owners"),
+        ({"private_addresses": True}, "any page can make Freshet fetch private addresses"),
     ],
 )
 def test_values_that_make_no_sense_together(given: dict[str, object], says: str) -> None:
@@ -229,7 +229,7 @@ def test_private_hosts_are_listed() -> None:
     config = Config.load(contact="a@b.example", mongo_uri=None, private_hosts="wiki.lan:80,b:81")
     (found,) = doctor_sites.check_settings(config, [])
     assert found.status is OK
-    assert found.found.endswith("may be in private networks: wiki.lan:80, b:81")
+    assert found.found.endswith("allowed in private networks: wiki.lan:80, b:81")
 
 
 def test_lines_of_the_env_file_that_say_nothing() -> None:
@@ -247,12 +247,12 @@ def test_an_env_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("server", "status", "says"),
     [
-        (MONGO, OK, "6.0.5, standing alone, 0.5 ms"),
+        (MONGO, OK, "6.0.5, standalone, 0.5 ms"),
         (replace(MONGO, version=(4, 2, 0)), FAILED, "4.2.0"),
         (replace(MONGO, version=(5, 0, 3)), WARNING, "5.0.3"),
-        (replace(MONGO, round_trip_ms=80), WARNING, "80.0 ms there and back"),
+        (replace(MONGO, round_trip_ms=80), WARNING, "80.0 ms round trip"),
         (replace(MONGO, replica_set="rs0", members=3), OK, "replica set rs0 of 3"),
-        (replace(MONGO, is_router=True), OK, "a router of shards"),
+        (replace(MONGO, is_router=True), OK, "mongos"),
     ],
 )
 def test_servers_of_mongodb(server: Mongo, status: Status, says: str) -> None:
@@ -295,7 +295,7 @@ def test_a_unique_index_is_needed_the_others_make_it_fast() -> None:
 
 def test_a_good_redis() -> None:
     assert set(statuses(doctor_servers.judge_redis(REDIS))) == {OK}
-    assert doctor_servers.judge_redis(REDIS)[0].found == "Valkey 9.1.0, 0.2 ms there and back"
+    assert doctor_servers.judge_redis(REDIS)[0].found == "Valkey 9.1.0, 0.2 ms round trip"
 
 
 @pytest.mark.parametrize(
@@ -389,13 +389,13 @@ def answer(text: str, status: int = 200) -> Answer:
 @pytest.mark.parametrize(
     ("given", "wrapper", "status", "says"),
     [
-        (answer(""), SHOP, OK, "s.example answers 200; nothing of ours is forbidden"),
+        (answer(""), SHOP, OK, "s.example answers 200; all start pages are allowed"),
         (answer("<h1>404</h1>", 404), SHOP, OK, "answers 404"),
         (answer("", 503), SHOP, WARNING, "answers 503"),
         (answer("User-agent: *\nDisallow: /"), SHOP, WARNING, "forbids https://s.example/"),
         (
             answer("User-agent: *\nDisallow: /\n\nUser-agent: Freshet\nAllow: /"), SHOP, OK,
-            "nothing of ours",
+            "all start pages",
         ),
         (
             answer("User-agent: *\nCrawl-delay: 10"), SHOP, WARNING,
@@ -403,7 +403,7 @@ def answer(text: str, status: int = 200) -> Answer:
         ),
         (
             answer("User-agent: *\nCrawl-delay: 10"),
-            SHOP.model_copy(update={"delay_seconds": 12.0}), OK, "nothing of ours",
+            SHOP.model_copy(update={"delay_seconds": 12.0}), OK, "all start pages",
         ),
         (Answer("https://s.example/robots.txt", problem="no"), SHOP, WARNING, "cannot be reached"),
     ],
@@ -424,5 +424,5 @@ def test_two_wrappers_of_one_name(tmp_path: Path) -> None:
         settings, [str(file) for file in files], StoredSites()
     )
     assert statuses(found) == [OK, FAILED]
-    assert f"its name 'shop' is that of {files[0]} too" in found[1].found
+    assert f"name 'shop' is already used by {files[0]}" in found[1].found
     assert len(sites) == 1

@@ -176,7 +176,7 @@ def test_a_folder_that_goes_away_is_said_once(
     process.file.write()
     process.file.write()
     (said,) = caplog.messages
-    assert said.endswith("No such file or directory; it is tried again")
+    assert said.endswith("No such file or directory; retrying")
     (tmp_path / "y").rename(tmp_path / "x")
     process.file.close()
 
@@ -198,7 +198,9 @@ def test_addresses(text: str, host: str, port: int) -> None:
     "text", ["", "x", "-1", "65536", ":80", "::1:80", "[]:80", "80 80", "\u0661"]
 )
 def test_what_is_no_address_is_one_line(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"^--metrics: .* is no \[HOST:\]PORT such as 9464 or "):
+    with pytest.raises(
+        ConfigError, match=r"^--metrics: .* is not \[HOST:\]PORT\. Examples: 9464, "
+    ):
         address_of(text, "--metrics")
 
 
@@ -208,7 +210,7 @@ def test_a_port_may_be_a_number_in_settings() -> None:
 
 
 def test_names_of_other_machines_are_no_addresses_of_this_one() -> None:
-    with pytest.raises(ConfigError, match=r"^--port: 'public.example' is no IP address"):
+    with pytest.raises(ConfigError, match=r"^--port: 'public.example' is not an IP address"):
         address_of("public.example:80", "--port")
 
 

@@ -261,8 +261,8 @@ def test_sums_and_lines() -> None:
     assert (b["name"], b["passes"], b["failed"]) == ("b", 0, 1)
     assert (done["seconds"], done["replans"], done["prunes"]) == (12.3, 1, 0)
     assert summary_lines(done) == [
-        "shop: 2 passes, 6 visits, 4 new, 2 changed, 8 missed",
-        "b: 0 passes, 0 visits, 1 failed",
+        "shop: 2 runs, 6 visits, 4 new, 2 changed, 8 missed",
+        "b: 0 runs, 0 visits, 1 failed",
         "1 replan, 0 prunes; 12 s",
     ]
     line = run_line(COUNTS, 0.25)

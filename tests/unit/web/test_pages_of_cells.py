@@ -173,8 +173,8 @@ def test_stale_is_what_failed_or_is_late(more: Row, reason: str | None) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('\n{{ cell("d").value }}', "index.html, line 2: there is no cell 'd'"),
-        ('{{ show("b") }}', "index.html, line 1: cell 'b' is in several spiders; say x/b or y/b"),
+        ('\n{{ cell("d").value }}', "index.html, line 2: cell not found: 'd'"),
+        ('{{ show("b") }}', "index.html, line 1: cell 'b' is in several spiders. Use x/b or y/b"),
         (
             "\n\n{% if %}",
             "index.html, line 3: Expected an expression, got 'end of statement block'",
@@ -182,8 +182,8 @@ def test_stale_is_what_failed_or_is_late(more: Row, reason: str | None) -> None:
         ("{{ nothing }}", "index.html, line 1: 'nothing' is undefined"),
         ('{{ cell("a").rows }}', "index.html, line 1: cell market/a has value, not rows"),
         ("{{ 1 / 0 }}", "index.html, line 1: ZeroDivisionError: division by zero"),
-        ('{% include "_x.html" %}', "index.html, line 1: there is no template '_x.html'"),
-        ('\n{% include "_p.html" %}', "_p.html, line 2: there is no cell 'e'"),
+        ('{% include "_x.html" %}', "index.html, line 1: template not found: '_x.html'"),
+        ('\n{% include "_p.html" %}', "_p.html, line 2: cell not found: 'e'"),
     ],
 )
 def test_a_problem_has_template_line_and_cause(folders: Folders, text: str, problem: str) -> None:
@@ -322,9 +322,9 @@ def test_a_folder_without_pages_is_refused(folders: Folders, name: str | None) -
         folders.template(name, "x")
     if name == "cells.json":
         folders.template("index.html", "x")
-    with pytest.raises(ConfigError, match="no page in it" if name != "cells.json" else "states"):
+    with pytest.raises(ConfigError, match="no pages found" if name != "cells.json" else "states"):
         folders.build()
-    with pytest.raises(ConfigError, match="no such folder"):
+    with pytest.raises(ConfigError, match="template folder not found"):
         sources.find(folders.templates / "none")
 
 

@@ -315,12 +315,12 @@ def test_options_as_they_are_meant() -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ([], "--callback is missing"),
-        (["--callback", "public.example"], "--callback: 'public.example' is no plain"),
+        ([], "--callback is required"),
+        (["--callback", "public.example"], "--callback: 'public.example' is not an http"),
         (["--callback", "https://a.example/?x=1"], "--callback"),
         (["--callback", "https://u:p@a.example/"], "--callback"),
         (["--callback", "https://[bad/"], "--callback"),
-        (["--callback", "https://a.example/", "--port", "x"], "--port: 'x' is no number from 0"),
+        (["--callback", "https://a.example/", "--port", "x"], "--port: 'x' is not a number from 0"),
         (["--callback", "https://a.example/", "--port", "70000"], "--port"),
         (["--callback", "https://a.example/", "--lease-days", "nan"], "--lease-days"),
         (["--callback", "https://a.example/", "--for", "-1"], "--for"),

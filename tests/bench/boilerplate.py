@@ -35,8 +35,8 @@ from crawler.dedup.signature import jaccard
 from crawler.dedup.sketch import OF_CHARACTERS
 from crawler.storage.client import Document
 from crawler.storage.dedup import boilerplate, claims
+from crawler.storage.dedup.check_index import temporary
 from crawler.storage.dedup.index import opened
-from crawler.storage.dedup.named import temporary
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.schema import prepare

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from bson import ObjectId
@@ -20,7 +19,7 @@ from pymongo.errors import DuplicateKeyError
 from crawler.config import Config
 from crawler.dedup.scheme import Scheme, scheme_of
 from crawler.errors import BandsLost, ConfigError, StorageError
-from crawler.storage import runs
+from crawler.storage import leases
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup import boilerplate, signatures
 from crawler.storage.dedup.registry import Registry
@@ -34,8 +33,6 @@ MONGODB, REDIS, REBUILDING = "mongodb", "redis", "rebuilding"
 INDEX, FILLING = "index", "filling"
 # Others may change what was read, or Redis may lose what was written, so often.
 MAX_AGREEMENTS = FILLINGS = 10
-# A pass that began longer ago and has not ended was cut off.
-AT_WORK = timedelta(hours=1)
 BATCH = 1000
 HINT = "scrapy duplicates rebuild compares all posts anew"
 
@@ -163,7 +160,7 @@ async def refusal(db: Database, wanted: Document, meta: Document) -> str | None:
     if meta | wanted == meta or await _is_empty(db):
         return None
     is_move = meta | wanted == meta | {"keeper": REDIS}
-    if is_move and not await runs.at_work(db, AT_WORK):
+    if is_move and not await _is_claimed_in_mongodb(db):
         return None
     return (
         f"the stored posts are compared by {meta['scheme']} with claims in {meta['keeper']}, "
@@ -175,10 +172,15 @@ async def _is_empty(db: Database) -> bool:
     return await db.signatures.find_one({}, {"_id": 1}) is None
 
 
+async def _is_claimed_in_mongodb(db: Database) -> bool:
+    """Return whether a crawl without REDIS_URL is running."""
+    return bool(await leases.at_work(db, leases.CRAWL, without_redis=True))
+
+
 async def _note_move(db: Database, wanted: Document, index: ObjectId) -> None:
     """Nobody claims in MongoDB any more; raises StorageError where somebody began to."""
     moving = META | {"keeper": MONGODB, INDEX: index}
-    if await db.meta.find_one(moving) is not None and not await runs.at_work(db, AT_WORK):
+    if await db.meta.find_one(moving) is not None and not await _is_claimed_in_mongodb(db):
         await db.meta.update_one(moving, {"$set": wanted})
     if await db.meta.find_one(moving | {"keeper": REDIS}) is None:
         raise StorageError(

@@ -17,7 +17,7 @@ import numpy as np
 
 from crawler.dedup.arrays import CodePoints, Values
 from crawler.dedup.post_text import code_points, normal_text
-from crawler.dedup.sketch import SHARE_STEPS, TAG_BYTES, UNTITLED, Own, Sketch
+from crawler.dedup.sketch import SHARE_STEPS, TAG_BYTES, UNTITLED, OwnText, Sketch
 
 if TYPE_CHECKING:
     from crawler.dedup.marks import Flags, Marks, Tally
@@ -189,7 +189,7 @@ def weighed(sketch: Sketch, text: Sourced, table: Table) -> Sketch:
     cjk, _, words = kernels.count(text.points[~mask])
     tag, title = _tag(text.source), _tag(normal_text(text.title)) if text.title else UNTITLED
     steps = max(1, round(share * SHARE_STEPS))
-    return replace(sketch, own=Own(tag, title, steps, parts, bandings_of(words, cjk)))
+    return replace(sketch, own=OwnText(tag, title, steps, parts, bandings_of(words, cjk)))
 
 
 def _tag(name: str) -> bytes:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from crawler.dedup.sketch import Sketch
 
 # A record of few words is like too many others: "It" and "Us" of one shop share most of the rest.
-FEWEST_WORDS = 20
+MIN_WORDS = 20
 LINKS = ("http://", "https://", "//", "data:")
 # Characters that nobody sees: soft hyphen, joiners, directions, zero-width spaces, byte order,
 # variation selectors (the same emoji in colour or not), tags.
@@ -97,7 +97,7 @@ def sourced_text(
 def is_record(text: str | None, names: Sequence[str] | None, compared: str) -> bool:
     """Whether a post has so few words in its fields that only the same is a duplicate."""
     # Splitting all of a text makes a string of each word, 60 bytes where the word has four letters.
-    return not text and names is None and len(compared.split(None, FEWEST_WORDS)) < FEWEST_WORDS
+    return not text and names is None and len(compared.split(None, MIN_WORDS)) < MIN_WORDS
 
 
 def _plain(value: Any) -> str:

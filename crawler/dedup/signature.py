@@ -22,15 +22,15 @@ from crawler.dedup.arrays import Bytes, CodePoints, Values
 from crawler.dedup.kernels import FNV_PRIME, FNV_START, band_keys, minima
 from crawler.dedup.post_text import code_points, normal_text
 from crawler.dedup.sketch import (
+    CHARACTERS_SHAPE,
+    CJK_SHAPE,
     EXACT,
     FEATURES,
     LONG,
-    OF_CHARACTERS,
-    OF_CJK,
-    OF_WORDS,
     SHORT,
     SUPERSHINGLES,
     VALUES,
+    WORDS_SHAPE,
     Banding,
     Shape,
     Sketch,
@@ -109,8 +109,8 @@ def by_characters(text: str) -> Sketch | None:
     points = code_points(normal)
     cjk, other, words = kernels.count(points)
     share = cjk / max(1, cjk + other)
-    shapes: tuple[Shape, ...] = (OF_CHARACTERS,) if share <= CJK_TO else ()
-    shapes += (OF_CJK,) if share >= CJK_FROM else ()
+    shapes: tuple[Shape, ...] = (CHARACTERS_SHAPE,) if share <= CJK_TO else ()
+    shapes += (CJK_SHAPE,) if share >= CJK_FROM else ()
     return _sketch(normal, points, shapes, bandings_of(words, cjk))
 
 
@@ -118,7 +118,7 @@ def by_words(text: str) -> Sketch | None:
     """The sketch of a text by its words, each CJK character being one; None for an empty one."""
     normal = normal_text(text)
     points = code_points(normal)
-    return _sketch(normal, points, (OF_WORDS,), bandings_of(kernels.tokens(points).size))
+    return _sketch(normal, points, (WORDS_SHAPE,), bandings_of(kernels.tokens(points).size))
 
 
 def by_supershingles(text: str) -> Sketch | None:

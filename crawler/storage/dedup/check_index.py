@@ -1,7 +1,7 @@
-"""Indexes apart from the posts': for one run, or kept under a name.
+"""Indexes of `scrapy duplicates check`: temporary, or kept under a name.
 
-Each has three collections and a document in `meta`, which is there first: so what a killed process
-leaves is known, and removed by the next.
+Each has three collections and a document in `meta`, which is written first, so that the next run
+finds and removes the collections of a killed process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from crawler.storage.leases import has_ended, this_process
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 KEPT, TEMPORARY = "check ", "check-run "
 MILLISECOND = timedelta(milliseconds=1)
-# Whether a process of another machine is at work cannot be asked.
+# The state of a process on another machine is unknown.
 ABANDONED = timedelta(days=7)
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -46,7 +46,7 @@ class BatchVerdicts:
 
 @dataclass(slots=True)
 class Index:
-    """An index in use. last: the latest time that it gave to a text without one."""
+    """An open index. last: the latest date that was given to a text without a date."""
 
     db: Database
     key: str
@@ -55,14 +55,14 @@ class Index:
     judged_at: datetime = LONG_AGO
 
     def tick(self, now: datetime) -> datetime:
-        """A time of creation for the next text without one: later than all before."""
+        """Return the date of the next text without a date: later than all before."""
         self.last = max(self.last + MILLISECOND, now)
         return self.last
 
     async def judge(
         self, candidates: Sequence[Candidate], emptied: Sequence[str], now: datetime
     ) -> BatchVerdicts:
-        """What texts are; emptied: keys of texts that have nothing to compare."""
+        """Return the verdicts on texts; emptied: keys of texts with nothing to compare."""
         now = self.judged_at = max(self.judged_at + MILLISECOND, now)
         judged = await _judge(self.registry, candidates, emptied, now)
         noted = {"$set": {"at": now}, "$max": {"last": self.last}}
@@ -143,12 +143,12 @@ async def _current_verdicts(
 
 @asynccontextmanager
 async def temporary(db: Database, scheme: Scheme, now: datetime) -> AsyncIterator[Index]:
-    """An empty index that is gone afterwards, whatever happens."""
+    """Yield an empty index, and delete it afterwards."""
     await sweep(db, now)
     key = f"{TEMPORARY}{ObjectId()}"
     await db.meta.insert_one({"_id": key, "at": now} | this_process())
     try:
-        # What will be dropped need not wait for the journal.
+        # A temporary index does not need to wait for the journal.
         index = Index(db, key, _registry(db, key, scheme, UNHURRIED))
         await index.registry.create_indexes()
         yield index
@@ -157,7 +157,7 @@ async def temporary(db: Database, scheme: Scheme, now: datetime) -> AsyncIterato
 
 
 async def sweep(db: Database, now: datetime) -> None:
-    """Remove the indexes of runs whose processes have gone."""
+    """Delete the temporary indexes of processes that have ended."""
     async for run in db.meta.find({"_id": {"$regex": f"^{TEMPORARY}"}}):
         is_old_elsewhere = run["at"] < now - ABANDONED and run["host"] != socket.gethostname()
         if is_old_elsewhere or has_ended(run["place"], run["pid"], run["began"]):
@@ -165,15 +165,15 @@ async def sweep(db: Database, now: datetime) -> None:
 
 
 def check_name(name: str) -> None:
-    """Raise ConfigError for what no index can be named."""
+    """Raise ConfigError for an invalid index name."""
     if not NAME.fullmatch(name):
         raise ConfigError(f"{name!r}: a name has up to 40 of the characters a-z, A-Z, 0-9, - and _")
 
 
 async def opened(db: Database, name: str, scheme: Scheme, now: datetime) -> Index:
-    """The index that is kept under a name, made where there is none.
+    """Return the index kept under a name, creating it if needed.
 
-    Raises StorageError where it is of another scheme.
+    Raises StorageError if the index has another scheme.
     """
     key = f"{KEPT}{name}"
     new: Document = {"scheme": scheme.name, "made": now, "at": now, "last": LONG_AGO}
@@ -192,7 +192,7 @@ async def opened(db: Database, name: str, scheme: Scheme, now: datetime) -> Inde
 
 
 async def kept(db: Database) -> list[Document]:
-    """What is kept: name, scheme, how many texts and clusters, and since when."""
+    """Return the kept indexes: name, scheme, numbers of texts and clusters, and dates."""
     rows = []
     async for meta in db.meta.find({"_id": {"$regex": f"^{KEPT}"}}).sort("_id"):
         texts, clusters, _ = (db[name] for name in _collections(meta["_id"]))
@@ -206,12 +206,12 @@ async def kept(db: Database) -> list[Document]:
 
 
 async def forget(db: Database, name: str) -> None:
-    """Remove what is kept under a name."""
+    """Delete the index kept under a name."""
     await _drop(db, f"{KEPT}{name}")
 
 
 def _collections(key: str) -> tuple[str, str, str]:
-    """Names of the collections. No kept name begins with a hyphen."""
+    """Return the names of the collections. No kept name begins with a hyphen."""
     name = key.removeprefix(KEPT) if key.startswith(KEPT) else key.replace(TEMPORARY, "-run-")
     return f"check_{name}_signatures", f"check_{name}_clusters", f"check_{name}_boilerplate"
 

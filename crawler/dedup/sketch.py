@@ -72,7 +72,7 @@ PAIR_TAG = SUPERSHINGLES.code * 16
 
 @dataclass(frozen=True, eq=False)
 class OwnText:
-    """What a text has besides the boilerplate of its source.
+    """The part of a text outside of its source's boilerplate.
 
     tag:      two bytes that name the source
     title:    two bytes that name the title; UNTITLED where there is none
@@ -95,7 +95,7 @@ class OwnText:
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
-    """What is stored of a text.
+    """The stored form of a text.
 
     parts:    signature by shape
     bandings: how the text is found, where its shape is cut into bands
@@ -108,7 +108,7 @@ class Sketch:
 
     @cached_property
     def bands(self) -> Keys:
-        """All keys under which the text is found; keys of different shapes never meet."""
+        """Return all keys under which the text is found; shapes never share keys."""
         keys = [_bands(shape, part, self.bandings) for shape, part in self.parts.items()]
         if (own := self.own) is not None:
             keys += [_bands(shape, part, own.bandings) for shape, part in own.parts.items()]
@@ -138,7 +138,7 @@ class Sketch:
         return self.parts if self.own is None else self.own.parts
 
     def _is_alike(self, other: Sketch, own: float) -> bool:
-        """Whether what a text has besides boilerplate is in the other one, to some degree."""
+        """Return whether enough of the text outside of boilerplate is in the other text."""
         if self.own is None:
             return True
         if other.own is not None and other.own.tag == self.own.tag:
@@ -163,7 +163,7 @@ class Sketch:
 
     @classmethod
     def decode(cls, stored: bytes) -> Sketch:
-        """The sketch of its stored form; ValueError where it is none."""
+        """Return the sketch of a stored form; raise ValueError if the form is invalid."""
         if len(stored) < 2:
             raise ValueError("a sketch has at least one signature")
         at = 1
@@ -225,7 +225,7 @@ def _bands(shape: Shape, part: Bytes, bandings: tuple[Banding, ...]) -> Keys:
 
 
 def pair_keys(features: Bytes, bits: int) -> Keys:
-    """(15,) a key of `bits` bits for each pair of features."""
+    """Return (15,) keys of `bits` bits, one per pair of features."""
     from crawler.dedup.kernels import band_keys
 
     size = SUPERSHINGLES.value_size

@@ -31,7 +31,13 @@ if TYPE_CHECKING:
     from sphinx.application import Sphinx
 
 PLACEHOLDER = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
-BSON_NAMES = {"bool": "boolean", "binData": "binary", "int": "number", "long": "number", "double": "number"}
+BSON_NAMES = {
+    "bool": "boolean",
+    "binData": "binary",
+    "int": "number",
+    "long": "number",
+    "double": "number",
+}
 MODELS: dict[str, type[BaseModel]] = {
     "Site": Wrapper, "Field": Field, "Cell": Cell, "Database": Source,
 }  # fmt: skip
@@ -184,9 +190,7 @@ def _cell(text: str | None) -> str:
 
 
 def _replace(_: Sphinx, __: str, source: list[str]) -> None:
-    source[0] = PLACEHOLDER.sub(
-        lambda match: "\n".join(GENERATORS[match.group(1)]()), source[0]
-    )
+    source[0] = PLACEHOLDER.sub(lambda match: "\n".join(GENERATORS[match.group(1)]()), source[0])
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

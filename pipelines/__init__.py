@@ -1,7 +1,6 @@
-"""What happens to a fetched page, in this order: its content, what it means, where it is stored.
+"""Item pipelines: from a fetched page to a stored visit.
 
-`content` brings fields, links and posts into a normal form and hashes them. `feeds` and `changes`
-turn a fetch into a visit: outcome, history, next visit; they read the database, but all that is
-decided is carried out by `storage`, in one atomic write. `duplicates` makes sketches of the texts
-in between. A pipeline never fetches.
+`content` normalizes fields, links and posts and hashes them. `feeds` and `changes` decide outcome,
+history and next visit. `duplicates` makes sketches of the texts. `storage` commits the visit in one
+atomic write. A pipeline never fetches.
 """

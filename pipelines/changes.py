@@ -1,4 +1,4 @@
-"""Changes: what a fetch means for its target. Everything is decided here and carried out later."""
+"""Decisions about a fetch: its outcome, history and next visit. Nothing is stored here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 HOUR_SECONDS = 3600
 # A cell's mean execution time is that of about its last visits.
 LATE_VISITS = 20
-# Of one difference that is computed in a process of its own; the largest takes about 1.5 s.
+# Limits of one diff in a subprocess; the largest takes about 1.5 s.
 MAX_DIFF_SECONDS, MAX_DIFF_MB = 5, 512
 UTC_ZONE = ZoneInfo("UTC")
 FEEDS = Intervals(6.0, 1.0, 672.0, planned_hours=4032.0)
@@ -44,7 +44,7 @@ AGAIN = "stored again, as an earlier fetch was interrupted"
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a decision depends on besides the fetch; zone: where the site's week is."""
+    """Settings that a decision depends on; zone: the time zone of the site's weekly profile."""
 
     list_pages: Intervals
     items: Intervals
@@ -57,7 +57,7 @@ class Rules:
     periods: Mapping[str, Intervals] = field(default_factory=dict)
 
     def intervals(self, target: Target) -> Intervals:
-        """The intervals of a target's kind."""
+        """Return the intervals for a target's kind."""
         if target.kind is Kind.FEED:
             return self.feeds
         if target.kind is Kind.CELL:
@@ -66,14 +66,14 @@ class Rules:
 
 
 class NotStored(DropItem):
-    """A visit that the run ends before; its target stays due."""
+    """Raised for a visit that is not stored because the run ends; its target stays due."""
 
     def __init__(self) -> None:
         super().__init__("the run ends before it is stored", log_level="DEBUG")
 
 
-class OfSession:
-    """A pipeline that knows the pass and its rules."""
+class SessionPipeline:
+    """Base class of pipelines that use the session of the run and its rules."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -81,28 +81,28 @@ class OfSession:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """The pipeline of a crawl."""
+        """Return the pipeline of a crawl."""
         return cls(Session.of(crawler))
 
     def end_run(self, target: Target, error: StorageError) -> NotStored:
-        """End the run, as the database cannot be used: what to raise for each visit under way.
+        """End the run because the database failed; return the exception to raise.
 
-        It is said once; Scrapy would log each of them as an error, with all that the page holds.
+        The error is logged once; Scrapy would log it for each visit with the page's content.
         """
         self.session.fail(error)
         self.session.leave(target)
         return NotStored()
 
 
-class ChangesPipeline(OfSession):
-    """Turns a Fetched into a Visit: outcome, sizes, next visit."""
+class ChangesPipeline(SessionPipeline):
+    """Turn a Fetched into a Visit with outcome, sizes and next visit."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.apart = Apart(MAX_DIFF_SECONDS, MAX_DIFF_MB)
 
     async def process_item(self, item: Any) -> Any:
-        """Decide about a Fetched; other items pass untouched."""
+        """Decide about a Fetched; return other items unchanged."""
         if not isinstance(item, Fetched):
             return item
         try:
@@ -137,7 +137,7 @@ class ChangesPipeline(OfSession):
 
 
 def as_error(fetched: Fetched, what: str, error: Exception, rules: Rules) -> Visit:
-    """The visit without what it brought: an error that costs this page only."""
+    """Return an error visit without content, so that only this page fails."""
     bare = Fetched(
         fetched.target,
         fetched.at,
@@ -152,7 +152,7 @@ def as_error(fetched: Fetched, what: str, error: Exception, rules: Rules) -> Vis
 
 
 def decide(fetched: Fetched, rules: Rules) -> Visit:
-    """The outcome of a fetch and its target's next state; pure."""
+    """Return the visit of a fetch: its outcome and its target's next state. Pure."""
     target, intervals = fetched.target, rules.intervals(fetched.target)
     if fetched.outcome is Outcome.GONE:
         gone = target.consecutive_gone + 1
@@ -163,7 +163,7 @@ def decide(fetched: Fetched, rules: Rules) -> Visit:
         visit = Visit(fetched, Outcome.GONE, when, reason, consecutive_gone=gone, gone=confirmed)
     elif fetched.outcome in (Outcome.ERROR, Outcome.BLOCKED):
         errors = target.consecutive_errors + 1
-        # A host that refused is not asked again at the next run.
+        # Back off from a host that refused.
         is_refused = fetched.outcome is Outcome.BLOCKED
         after = intervals.after_refusals if is_refused else intervals.after_errors
         visit = Visit(
@@ -188,7 +188,7 @@ def decide(fetched: Fetched, rules: Rules) -> Visit:
             lies=lies(fetched, outcome),
             every_hours=every_hours,
         )
-    # The page of a feed's post need not be asked for again once it was seen, or is given up.
+    # The page of a feed's post is fetched until it is seen once, or has failed too often.
     settled = visit.gone or visit.outcome in SEEN or visit.consecutive_errors >= rules.once_tries
     if target.post and settled:
         visit.next_visit = NEVER
@@ -198,7 +198,7 @@ def decide(fetched: Fetched, rules: Rules) -> Visit:
 
 
 def past(fetched: Fetched, outcome: Outcome) -> History:
-    """The target's past with this look at it."""
+    """Return the target's history with this observation added."""
     at, before = (fetched.at - EPOCH) // MINUTE, fetched.target.history
     if before is None or outcome is Outcome.NEW:
         return History.begin(at)
@@ -208,7 +208,7 @@ def past(fetched: Fetched, outcome: Outcome) -> History:
 
 
 def said(fetched: Fetched) -> int:
-    """When the page changed by its own account, in minutes since 1970; 0: it says nothing new."""
+    """Return the stated time of the change in minutes since 1970; 0 without a new one."""
     written = fetched.validators.last_modified
     if not written or written == fetched.target.validators.last_modified:
         return 0
@@ -221,7 +221,7 @@ def said(fetched: Fetched) -> int:
 
 
 def lies(fetched: Fetched, outcome: Outcome) -> int:
-    """Visits so far at which Last-Modified was another and the content the same."""
+    """Return the number of visits with a new Last-Modified and unchanged content."""
     before, now = fetched.target.validators.last_modified, fetched.validators.last_modified
     lied = outcome is Outcome.UNCHANGED and None not in (before, now) and before != now
     return fetched.target.lies + lied
@@ -230,7 +230,7 @@ def lies(fetched: Fetched, outcome: Outcome) -> int:
 def next_visit(
     fetched: Fetched, outcome: Outcome, zone: ZoneInfo, intervals: Intervals
 ) -> tuple[datetime, float | None]:
-    """The time of the next visit, and the interval that an adaptive plan has from here on."""
+    """Return the time of the next visit, and the new interval of an adaptive plan."""
     plan, at = fetched.target.plan, fetched.at
     if plan is None or not _holds(plan, at):
         return intervals.after_seen(at), None
@@ -244,7 +244,7 @@ def next_visit(
 
 
 def missed(fetched: Fetched) -> int:
-    """Visits of the plan that did not happen between the one that was due and this one."""
+    """Return the number of planned visits missed since the one that was due."""
     plan, due = fetched.target.plan, fetched.target.next_visit
     if plan is None or due is None or fetched.push is not None or not _holds(plan, fetched.at):
         return 0
@@ -253,7 +253,7 @@ def missed(fetched: Fetched) -> int:
 
 
 def execution_ms(fetched: Fetched) -> float | None:
-    """The paper's avg(Eq): mean time of a cell's refreshes, the late ones counting more."""
+    """Return the mean refresh time of a cell, weighted to recent ones (the paper's avg(Eq))."""
     target = fetched.target
     if target.kind is not Kind.CELL or not fetched.elapsed_ms:
         return target.execution_ms
@@ -266,10 +266,10 @@ def _holds(plan: Planned, at: datetime) -> bool:
 
 
 def compare(fetched: Fetched) -> tuple[Outcome, str | None]:
-    """New, changed or unchanged, by the hash of the content.
+    """Return new, changed or unchanged by the content hash, and the reason.
 
-    After an edit of the wrapper the hashes are of different things: then the raw page decides.
-    Of a page with links too many, other caps may take more of the same links.
+    After an edit of the site definition content hashes are not comparable, so the raw page is
+    compared. On a page with too many links, other caps may select more of the same links.
     """
     target = fetched.target
     if target.content_hash is None:
@@ -285,14 +285,17 @@ def compare(fetched: Fetched) -> tuple[Outcome, str | None]:
 
 
 def update_size(fetched: Fetched, outcome: Outcome) -> int:
-    """The paper's update_size: difference in bytes to the fetch before, 0 on a first one."""
+    """Return the size difference in bytes to the previous fetch, 0 on the first one.
+
+    The paper's update_size.
+    """
     if outcome not in (Outcome.CHANGED, Outcome.UNCHANGED):
         return 0
     return abs(fetched.size - fetched.target.size)
 
 
 def rules_of(session: Session) -> Rules:
-    """The rules of a crawl: the wrapper's intervals, else the config's."""
+    """Return the rules of a crawl: the site definition's intervals, else the configured ones."""
     config, wrapper = session.config, session.wrapper
     retry_hours = config.error_retry_seconds / HOUR_SECONDS
 
@@ -305,7 +308,7 @@ def rules_of(session: Session) -> Rules:
             config.longest_hours(feeds=feeds),
         )
 
-    # What failed of cells that have a period is tried again in the next one.
+    # A failed cell with a fixed period is retried no later than in its next period.
     error_hours = config.error_interval_hours
     periods = {
         cell.name: Intervals(

@@ -1,4 +1,4 @@
-"""Content: the normal form of what a page says, and its hash."""
+"""Normal form of a page's content, and its hash."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from crawler.extract.plain_text import Markup
-from crawler.items import Entry, Fetched, Kind, Link, Outcome, Post
+from crawler.items import Entry, Fetched, Kind, Outcome, Post
 from crawler.utils.text import normalized, storable_name, with_storable_names
 
 logger = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ RESULT_KEYS = {"columns", "rows"}
 
 
 class ContentPipeline:
-    """Normalises a fetched page's content and hashes it; other items pass untouched."""
+    """Normalize and hash the content of a fetched page; return other items unchanged."""
 
     def process_item(self, item: Any) -> Any:
         """Fill `content` and `content_hash` of a Fetched."""
@@ -40,7 +40,7 @@ class ContentPipeline:
 
 
 def fill(item: Fetched) -> None:
-    """Content and posts in their normal form, and their hash; names are made storable after it."""
+    """Set normal content, posts and their hash; make names storable after hashing."""
     if item.document is not None:
         item.posts = tuple(map(post_of, item.document.entries))
     if item.content is not None:
@@ -58,30 +58,35 @@ def fill(item: Fetched) -> None:
 
 
 def content_hash(fetched: Fetched) -> str:
-    """Hash of what counts: an item's fields and text; a list page's links; a feed's posts."""
+    """Return the hash of an item's fields and text, a list page's links, or a feed's posts."""
     if fetched.document is not None:
         return digest(sorted([post.id, post.content_hash] for post in fetched.posts))
     if fetched.target.kind is Kind.LIST:
-        return digest(sorted(_identity(link) for link in fetched.links or ()))
+        return digest(
+            sorted(
+                [
+                    link.kind,
+                    link.url,
+                    link.category or "",
+                    link.lastmod.isoformat() if link.lastmod else "",
+                ]
+                for link in fetched.links or ()
+            )
+        )
     return digest(fetched.content)
 
 
 def post_of(entry: Entry) -> Post:
-    """A feed's entry in its normal form."""
+    """Return a feed's entry as a post in normal form."""
     content = {name: normal(value) for name, value in entry.content.items()}
     published = normal(entry.published) if entry.published else None
     return Post(normal(entry.id), entry.url, published, content, digest([entry.url, content]))
 
 
-def _identity(link: Link) -> list[str]:
-    lastmod = link.lastmod.isoformat() if link.lastmod else ""
-    return [link.kind, link.url, link.category or "", lastmod]
-
-
 def normal(value: Any, room: int = MAX_NESTED) -> Any:
-    """A value in its normal form: NFC, no NUL, no lone surrogates, times in milliseconds.
+    """Return a value in normal form: NFC, no NUL, no lone surrogates, times in milliseconds.
 
-    room: so deep it may be nested still; raises ValueError where it is deeper
+    room: remaining depth of nesting; raises ValueError if the value is nested deeper
     """
     if isinstance(value, str):
         clean = value.replace("\0", "").encode("utf-8", "replace").decode("utf-8")
@@ -101,7 +106,7 @@ def normal(value: Any, room: int = MAX_NESTED) -> Any:
 
 
 def digest(value: Any) -> str:
-    """128-bit BLAKE2b of a value's canonical JSON, as hex."""
+    """Return the 128-bit BLAKE2b of a value's canonical JSON in hex."""
     text = json.dumps(
         value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=_plain
     )

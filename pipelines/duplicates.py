@@ -1,7 +1,7 @@
-"""Duplicates: sketches of the posts that a visit brought. Storage claims them with the visit.
+"""Sketches of the posts of a visit.
 
-A sketch is made here, one post at a time; whether the post is an original is decided with the batch
-that stores it, right before it is stored, so that nothing is claimed that is not kept.
+The storage pipeline claims the sketches right before it stores the batch, so that no claim is made
+for a post that is not stored.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from crawler.extract.plain_text import as_texts
 from crawler.frontier.session import Session
 from crawler.items import Kind, Visit
 from crawler.storage.fences import fence_of
-from pipelines.changes import OfSession
+from pipelines.changes import SessionPipeline
 
 logger = logging.getLogger(__name__)
 
 
-class DuplicatesPipeline(OfSession):
-    """Gives a Visit the candidates among its posts; other items pass untouched."""
+class DuplicatesPipeline(SessionPipeline):
+    """Add candidates to a Visit; return other items unchanged."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
@@ -41,13 +41,13 @@ class DuplicatesPipeline(OfSession):
             try:
                 item.candidates, item.emptied = sketched(item, self.scheme)
             except Exception:
-                # A text that defies us is stored as an original.
+                # A post that cannot be sketched is stored as an original.
                 logger.exception("%s cannot be compared", item.fetched.target.url)
         return item
 
 
 def sketched(visit: Visit, scheme: Scheme) -> tuple[tuple[Candidate, ...], tuple[str, ...]]:
-    """The posts of a visit with a text to compare, and the keys of those that have none."""
+    """Return the candidates of a visit, and the keys of posts without a text to compare."""
     names = visit.fetched.compared
     candidates, emptied = [], []
     target = visit.fetched.target
@@ -71,7 +71,7 @@ def sketched(visit: Visit, scheme: Scheme) -> tuple[tuple[Candidate, ...], tuple
 
 
 def _posts(visit: Visit) -> Iterator[tuple[str, Mapping[str, Any], datetime | None, bool]]:
-    """Key, content, date and whether it may be stored already, of each post of a visit."""
+    """Yield key, content, date, and whether it may be stored already, of each post."""
     if visit.collected is not None:
         edited = {key for key, _ in visit.collected.edited}
         for key, post in visit.collected.posts:

@@ -1,4 +1,4 @@
-"""Feeds: what a fetched document means for its feed, decided with what is known of its posts."""
+"""Decisions about a fetched feed document: new, edited and missed posts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from crawler.items import SEEN, Collected, Fetched, Kind, KnownPost, Monitor, Ou
 from crawler.storage import feeds
 from crawler.utils.text import count
 from pipelines import changes
-from pipelines.changes import EPOCH, HOUR, MINUTE, OfSession, Rules
+from pipelines.changes import EPOCH, HOUR, MINUTE, Rules, SessionPipeline
 from schedules.first_look import FIRST_HOURS
 from schedules.history import CHANGE, MINUTES, History
 
@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 DIGEST_BYTES = 8
 
 
-class FeedsPipeline(OfSession):
-    """Turns a feed's Fetched into a Visit; all else passes untouched."""
+class FeedsPipeline(SessionPipeline):
+    """Turn a feed's Fetched into a Visit; return other items unchanged."""
 
     async def process_item(self, item: Any) -> Any:
         """Decide about a feed."""
@@ -63,7 +63,7 @@ class FeedsPipeline(OfSession):
 def decide(
     fetched: Fetched, rules: Rules, monitor: Monitor, stored: Mapping[str, KnownPost] | None
 ) -> Visit:
-    """The outcome of a fetch that saw the feed, and what it brought; pure."""
+    """Return the visit of a feed: its outcome, posts and next visit. Pure."""
     if fetched.document is None:
         visit = changes.decide(fetched, rules)
     else:
@@ -80,14 +80,14 @@ def decide(
             collected=collected,
         )
         monitor = collected.monitor
-    # As planned, but rarely where posts are pushed to us, and only when the feed allows it.
+    # As planned, less often if a hub pushes posts, and never sooner than the feed allows.
     planned_hours = (visit.next_visit - fetched.at) / HOUR
     hours = poll_hours(planned_hours, monitor.push, fetched.at, rules.push_poll_hours)
     when = fetched.at + timedelta(hours=hours)
     allowed = not_before(when, fetched.at, monitor.bounds, fetched.at_least_hours)
     longest = timedelta(hours=rules.feeds.longest_hours)
     visit.next_visit = min(allowed, max(fetched.at + longest, visit.next_visit))
-    # Else a feed that is pushed to us often would never be asked again.
+    # Otherwise frequent deliveries would postpone the next fetch forever.
     if fetched.push is not None and fetched.target.next_visit is not None:
         visit.next_visit = fetched.target.next_visit
     return visit
@@ -96,12 +96,12 @@ def decide(
 def collect(
     fetched: Fetched, monitor: Monitor, stored_posts: Mapping[str, KnownPost] | None
 ) -> Collected:
-    """What a document brought.
+    """Return the new, edited and missed posts of a document.
 
-    stored_posts: those of its posts that are, by id; None where the document is the last one
+    stored_posts: its stored posts by id; None if the document has not changed
 
-    A delivery brings new posts only. Its signature does not tell when it was signed: delivered
-    again, an old document would bring old contents back. The feed itself tells which one counts.
+    Only new posts are taken from a hub's delivery. Its signature has no time, so a replayed
+    document would restore old contents; the feed itself is fetched to find the current ones.
     """
     if stored_posts is None:
         return Collected(monitor=_after(fetched, monitor, 0, 0.0))
@@ -110,7 +110,7 @@ def collect(
     for post in fetched.posts:
         stored = stored_posts.get(post.id)
         is_other = stored is not None and stored.content_hash != post.content_hash
-        # A crash came between the post and the visit that brought it.
+        # A crash between the writes of the post and of its visit.
         is_unacknowledged = stored is not None and (
             before is None or _minutes(stored.first_seen) > before.until
         )
@@ -126,23 +126,23 @@ def collect(
 
 
 def key_of(fetched: Fetched, post: Post) -> str:
-    """The `_id` of a post that is not stored yet."""
+    """Return the `_id` of a new post."""
     return f"{fetched.target.key} {post.id}"
 
 
 def outcome_of(fetched: Fetched, collected: Collected) -> Outcome:
-    """New on a first look, else whether there are new or edited posts."""
+    """Return new on a first fetch, else changed if there are new or edited posts."""
     if fetched.target.content_hash is None:
         return Outcome.NEW
     return Outcome.CHANGED if collected.posts else Outcome.UNCHANGED
 
 
 def lost(fetched: Fetched, monitor: Monitor, new: int) -> float:
-    """Posts that left the document between two looks, estimated; 0 where none did.
+    """Estimate the posts that left the document between two fetches.
 
-    Posts were lost when this document has no stored post. How many: the mean rate outside
-    of the time between the last look and the oldest post that is left, over that time. Where the
-    posts have no dates, that time is all since the last look, less the new posts.
+    Posts were missed if the document has no stored post. The gap is the time between the last fetch
+    and the oldest post of the document; the estimate is the gap's length times the mean post rate
+    outside it. Without dates the gap is all the time since the last fetch, less the new posts.
     """
     before = fetched.target.history
     if before is None or not lapsed(fetched, monitor):
@@ -163,14 +163,14 @@ def lost(fetched: Fetched, monitor: Monitor, new: int) -> float:
 
 
 def lapsed(fetched: Fetched, monitor: Monitor) -> bool:
-    """Whether no post of the last document is in this one; empty documents tell nothing."""
+    """Return whether this document shares no post with the last; False for empty documents."""
     if not monitor.ids or not fetched.posts or fetched.push is not None:
         return False
     return not set(_split(monitor.ids)) & set(map(digest, (p.id for p in fetched.posts)))
 
 
 def _after(fetched: Fetched, monitor: Monitor, new: int, missed: float) -> Monitor:
-    """What is known of the feed after this document."""
+    """Return the state of the feed after this document."""
     document, ids = fetched.document, [digest(post.id) for post in fetched.posts]
     if fetched.push is not None:
         ids = list(dict.fromkeys((*ids, *_split(monitor.ids))))[: max(1, monitor.window)]
@@ -195,7 +195,7 @@ def _after(fetched: Fetched, monitor: Monitor, new: int, missed: float) -> Monit
 
 
 def past(fetched: Fetched, collected: Collected) -> History:
-    """The feed's past with this look: a record for each post, those lost among them."""
+    """Return the feed's history with a record for each new and each missed post."""
     at, before = _minutes(fetched.at), fetched.target.history
     new = [post for _, post in collected.new]
     if before is None:
@@ -205,7 +205,7 @@ def past(fetched: Fetched, collected: Collected) -> History:
     records = []
     for post in new:
         dated = _minutes(post.published) if post.published else 0
-        # 0 where the date cannot be.
+        # 0 for an implausible date.
         records.append((before.until, at, dated if before.until <= dated <= at else 0))
     oldest = _oldest(new)
     by = min(at, max(before.until, _minutes(oldest))) if oldest else at
@@ -214,9 +214,9 @@ def past(fetched: Fetched, collected: Collected) -> History:
 
 
 def first_past(posts: Iterable[Post], at: int) -> History:
-    """What the dates of a first document tell: all posts after its oldest one.
+    """Return the history by the dates of a first document: all posts after the oldest.
 
-    at: the look, in minutes since 1970. Nothing where a post has no date.
+    at: time of the fetch in minutes since 1970. Empty if a post has no date.
     """
     posts = list(posts)
     dates = sorted(_minutes(post.published) for post in posts if post.published)
@@ -228,7 +228,7 @@ def first_past(posts: Iterable[Post], at: int) -> History:
 
 
 def _oldest(posts: Iterable[Post]) -> datetime | None:
-    """The oldest date; None where a post has none."""
+    """Return the oldest date; None if any post has no date."""
     dates = [post.published for post in posts]
     stated = [date for date in dates if date is not None]
     return min(stated) if stated and len(stated) == len(dates) else None
@@ -239,7 +239,7 @@ def _minutes(moment: datetime) -> int:
 
 
 def digest(post_id: str) -> bytes:
-    """A short digest of a post's id."""
+    """Return a short digest of a post's id."""
     data = post_id.encode("utf-8", "replace")
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 

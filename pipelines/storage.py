@@ -1,4 +1,4 @@
-"""Storage: carries out what was decided, then lets new and changed items out to Scrapy's feeds."""
+"""Commit of visits, and export of new and changed items to Scrapy's feeds."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from scrapy.exceptions import DropItem
 from crawler.errors import StorageError
 from crawler.items import Kind, Outcome, Skipped, Visit
 from crawler.storage.writer import TakenOver
-from pipelines.changes import OfSession, as_error
+from pipelines.changes import SessionPipeline, as_error
 
 
 class Stored(DropItem):
-    """The visit is stored and has nothing to export."""
+    """Raised for a stored visit that has nothing to export."""
 
     def __init__(self, outcome: str) -> None:
         super().__init__(outcome, log_level="DEBUG")
 
 
-class StoragePipeline(OfSession):
-    """Commits each Visit, counts it, and passes new and changed items on."""
+class StoragePipeline(SessionPipeline):
+    """Commit and count each Visit, and return new and changed items."""
 
     async def process_item(self, item: Any) -> Any:
-        """Store a Visit; an item that Freshet does not know passes untouched."""
+        """Store a Visit; return other items unchanged."""
         if isinstance(item, Skipped):
             await self._skip(item)
             raise Stored(item.reason)
@@ -53,7 +53,7 @@ class StoragePipeline(OfSession):
             self.session.skip(item.target)
 
     async def _export(self, post: dict[str, Any]) -> None:
-        """Let a feed's post out to Scrapy's exports: one visit brings many, an item is but one."""
+        """Send a feed's post to Scrapy's exports; a visit of a feed can have many posts."""
         crawler = self.session.crawler
         assert crawler.spider is not None
         await crawler.signals.send_catch_log_async(
@@ -73,14 +73,14 @@ class StoragePipeline(OfSession):
         return visit
 
     async def _store_error(self, visit: Visit, why: Exception) -> Visit:
-        """Store the outcome of a page that cannot be stored; if that fails, it is not the page.
+        """Store an error visit for a page that cannot be stored; end the run if that fails too.
 
-        why: what kept the page from being stored
+        why: the error that kept the page from being stored
         """
         try:
             await self.session.writer.commit(visit)
         except Exception as error:
-            # The target has acknowledged the page; what could not be stored came after it.
+            # TakenOver: the target has acknowledged the page, so the first error came later.
             error = why if isinstance(error, TakenOver) else error
             reason = f"{visit.fetched.target.url}: {type(error).__name__}: {error}"
             self.session.fail(StorageError(reason))
@@ -89,7 +89,7 @@ class StoragePipeline(OfSession):
 
 
 def exported_posts(visit: Visit) -> list[dict[str, Any]]:
-    """New and edited posts of a feed as Scrapy's exports write them."""
+    """Return new and edited posts of a feed for Scrapy's exports."""
     if visit.collected is None:
         return []
     outcomes = ((Outcome.NEW, visit.collected.new), (Outcome.CHANGED, visit.collected.edited))
@@ -111,7 +111,7 @@ def exported_posts(visit: Visit) -> list[dict[str, Any]]:
 
 
 def _flag(visit: Visit, key: str) -> dict[str, Any]:
-    """What an export says of a duplicate."""
+    """Return the exported fields of a duplicate."""
     verdict = visit.verdicts.get(key)
     if verdict is None or verdict.is_original:
         return {}
@@ -119,7 +119,7 @@ def _flag(visit: Visit, key: str) -> dict[str, Any]:
 
 
 def exported(visit: Visit) -> dict[str, Any]:
-    """The item as Scrapy's feeds write it: where it is, what it is, its fields."""
+    """Return the item for Scrapy's feeds: URL, categories, outcome and fields."""
     fetched = visit.fetched
     return {
         "url": fetched.target.url,

@@ -23,7 +23,7 @@ from crawler.errors import ConfigError
 from crawler.ops.progress import working
 from crawler.storage import leases, search
 from crawler.storage.client import Database, Document
-from crawler.storage.dedup import named, queries, rebuild
+from crawler.storage.dedup import check_index, queries, rebuild
 from crawler.storage.dedup.index import HINT
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.retry import storage_errors
@@ -190,14 +190,14 @@ def run_kept(config: Config, opts: argparse.Namespace) -> int:
 async def _kept(config: Config) -> list[Document]:
     with storage_errors():
         async with opened(config) as db:
-            return await named.names(db)
+            return await check_index.kept(db)
 
 
 async def _forget(config: Config, name: str) -> None:
     busy = f"{name} is in use"
     with storage_errors():
         async with opened(config) as db, leases.held(db, config, f"{leases.CHECK}{name}", busy):
-            await named.forget(db, name)
+            await check_index.forget(db, name)
 
 
 def _show_kept(rows: list[Document]) -> None:

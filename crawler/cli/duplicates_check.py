@@ -31,9 +31,9 @@ from crawler.errors import ConfigError
 from crawler.ops.progress import working
 from crawler.storage import leases
 from crawler.storage.client import Document
-from crawler.storage.dedup import named
+from crawler.storage.dedup import check_index
 from crawler.storage.dedup.boilerplate import stored_at_end
-from crawler.storage.dedup.named import Index
+from crawler.storage.dedup.check_index import Index
 from crawler.storage.retry import storage_errors
 from crawler.storage.store import opened
 from crawler.utils.terminal import complain, escaped_json, print_line
@@ -384,7 +384,7 @@ def run(config: Config, opts: argparse.Namespace) -> int:
     outgoing = _outgoing(opts, sys.stdout)
     with ExitStack() as stack:
         if opts.keep is not None:
-            named.check_name(opts.keep)
+            check_index.check_name(opts.keep)
         source = stack.enter_context(opened_input(opts.file))
         tally = Tally(source.name)
         tell: Tell | None = None
@@ -417,12 +417,12 @@ async def _check(
         async with AsyncExitStack() as stack:
             db = await stack.enter_async_context(opened(config))
             if opts.keep is None:
-                temporary = named.temporary(db, scheme, clock.now())
+                temporary = check_index.temporary(db, scheme, clock.now())
                 index = await stack.enter_async_context(temporary)
             else:
                 lease, busy = f"{leases.CHECK}{opts.keep}", f"{opts.keep} is in use"
                 await stack.enter_async_context(leases.held(db, config, lease, busy))
-                index = await named.opened(db, opts.keep, scheme, clock.now())
+                index = await check_index.opened(db, opts.keep, scheme, clock.now())
                 await stack.enter_async_context(stored_at_end(index.registry))
             out = stack.enter_context(outgoing)
 

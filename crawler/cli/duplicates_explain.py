@@ -32,7 +32,7 @@ from crawler.utils.text import count, listed
 from crawler.utils.urls import is_http
 
 if TYPE_CHECKING:
-    from crawler.dedup.compare import Side
+    from crawler.dedup.compare import ComparedPost
 
 # Enough to see what differs; comparing more takes long.
 MOST_CHARACTERS, MOST_SENTENCES, MOST_PAIRS = 100_000, 1500, 2500
@@ -293,9 +293,9 @@ async def _post(db: Database, config: Config, given: str, spider: str | None) ->
     return posts[0]
 
 
-async def _sides(db: Database, scheme: Scheme, posts: list[Document]) -> list[Side]:
+async def _sides(db: Database, scheme: Scheme, posts: list[Document]) -> list[ComparedPost]:
     from crawler.dedup.boilerplate import weighed
-    from crawler.dedup.compare import Side  # with the kernels' machine code
+    from crawler.dedup.compare import ComparedPost  # with the kernels' machine code
     from crawler.storage.dedup import boilerplate
     from crawler.storage.dedup.registry import Registry
 
@@ -305,7 +305,7 @@ async def _sides(db: Database, scheme: Scheme, posts: list[Document]) -> list[Si
     sides = []
     for post in posts:
         text, sketch = candidates.compared_text(post), candidates.sketch_of(post, scheme)
-        side = Side(post["_id"], text, sketch, item=post.get("item"))
+        side = ComparedPost(post["_id"], text, sketch, item=post.get("item"))
         sourced = candidates.sourced_of(post) if scheme.weighs else None
         if sourced is not None and sketch is not None:
             tables = await boilerplate.tables_of(Registry.of(db, scheme), [sourced.source])
@@ -324,7 +324,7 @@ async def _sides(db: Database, scheme: Scheme, posts: list[Document]) -> list[Si
     return sides
 
 
-def _of_side(post: Document, side: Side) -> Document:
+def _of_side(post: Document, side: ComparedPost) -> Document:
     from crawler.dedup.compare import shape_name
 
     shapes = side.sketch.parts if side.sketch else ()

@@ -1,9 +1,9 @@
-"""How alike two texts are: the math of near-duplicates, without a database.
+"""Similarity of texts: the computations behind near-duplicates, without a database.
 
-`post_text` says which text of a post is compared, and brings it to its normal form. `signature`
-makes a `Sketch` of a text (`sketch`): MinHash values of its shingles, and the bands by which it is
-found. `scheme` names the ways that a user can choose from. `marks` and `boilerplate` find what the
-posts of one source have in common, and take it out of a sketch. `kernels` is the machine code,
-`compare` explains two posts in words, `model` has what is claimed for a post and what comes of it.
-Nothing here reads or writes a store; what is claimed where is `crawler.storage.dedup`.
+`post_text` selects and normalizes the text of a post. `signature` makes a `Sketch` (`sketch`) of a
+text: MinHash values of its shingles, and the bands by which the text is found. `scheme` has the
+comparison schemes that a user can choose. `marks` and `boilerplate` find the passages that posts of
+one source share, and remove them from a sketch. `kernels` has the compiled code, `compare` explains
+the verdict on two posts, and `model` has candidates, claims and verdicts. Claims are stored by
+`crawler.storage.dedup`.
 """

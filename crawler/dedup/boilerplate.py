@@ -1,4 +1,4 @@
-"""What the posts of one source have in common: menus, footers, notices. Pure.
+"""Boilerplate that the posts of a source share: menus, footers, notices. Pure.
 
 A passage is boilerplate once MIN_POSTS posts of a source had it that each brought a passage of
 their own besides. Repeated posts and edited copies bring none, so nothing in them becomes
@@ -17,7 +17,7 @@ import numpy as np
 
 from crawler.dedup.arrays import CodePoints, Values
 from crawler.dedup.post_text import code_points, normal_text
-from crawler.dedup.sketch import SHARE_STEPS, TAG_BYTES, UNTITLED, Own, Sketch
+from crawler.dedup.sketch import SHARE_STEPS, TAG_BYTES, UNTITLED, OwnText, Sketch
 
 if TYPE_CHECKING:
     from crawler.dedup.marks import Flags, Marks, Tally
@@ -64,7 +64,7 @@ def sourced(source: str, text: str, title: str | None = None) -> Sourced | None:
 
 @dataclass(eq=False)
 class Table:
-    """What is known of a source.
+    """The boilerplate learned of a source.
 
     version:  how often something has become common
     posts:    (up to MAX_MARKS_A_POST,) marks of the latest posts that taught, the oldest first
@@ -89,25 +89,25 @@ class Table:
 
     @cached_property
     def tally(self) -> Tally:
-        """Where all marks are looked up."""
+        """Return the counts of all marks."""
         from crawler.dedup.marks import Tally
 
         return Tally(self.posts.values(), self.common)
 
     @property
     def is_new(self) -> bool:
-        """Whether all posts of the source teach."""
+        """Return whether all posts of the source are learned from."""
         return len(self.posts) < EAGER_POSTS
 
     def wants(self, post: str, number: int) -> bool:
-        """Return whether a post shall teach, whatever it is like.
+        """Return whether to learn from a post.
 
         number: a hash of its key, so that the same posts teach wherever they come
         """
         return self.is_new or number % SAMPLED_POSTS == 0 or post in self.posts
 
     def learn(self, post: str, text: Sourced) -> bool:
-        """Let a post teach, if it has a passage that no earlier post of the source has."""
+        """Learn from a post if it has a passage that no earlier post of the source has."""
         before = self.posts.get(post)
         if before is not None:
             self.tally.remove(before)
@@ -121,7 +121,7 @@ class Table:
         return True
 
     def take_over(self, earlier: Table) -> None:
-        """Learn what an earlier state of the table learned from posts, and nobody has stored."""
+        """Add what an earlier state of the table learned and did not store."""
         for post in earlier.taught:
             its = earlier.posts.get(post)
             if its is None:
@@ -138,7 +138,7 @@ class Table:
             self._note(post, its, its[(states >= MIN_POSTS) & (states < COMMON)])
 
     def _note(self, post: str, its: Values, frequent: Values) -> None:
-        """Note marks of a post, which the tally has counted."""
+        """Record the counted marks of a post."""
         self.posts.pop(post, None)
         self.posts[post] = its
         self.taught.pop(post, None)
@@ -163,14 +163,14 @@ class Table:
                 self.pending[post] = self.version
 
     def knows(self, text: Sourced) -> Flags:
-        """(m,) which marks of a text are common."""
+        """Return an (m,) mask of the common marks of a text."""
         from crawler.dedup.marks import COMMON
 
         return self.tally.states(text.marks.hashes) >= COMMON
 
 
 def weighed(sketch: Sketch, text: Sourced, table: Table) -> Sketch:
-    """Return the sketch of a text with what it has besides the boilerplate of its source."""
+    """Return the sketch of a text with its text outside of boilerplate added."""
     if not table.common.size or not (common := table.knows(text)).any():
         return sketch
     from crawler.dedup import kernels, marks
@@ -189,7 +189,7 @@ def weighed(sketch: Sketch, text: Sourced, table: Table) -> Sketch:
     cjk, _, words = kernels.count(text.points[~mask])
     tag, title = _tag(text.source), _tag(normal_text(text.title)) if text.title else UNTITLED
     steps = max(1, round(share * SHARE_STEPS))
-    return replace(sketch, own=Own(tag, title, steps, parts, bandings_of(words, cjk)))
+    return replace(sketch, own=OwnText(tag, title, steps, parts, bandings_of(words, cjk)))
 
 
 def _tag(name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""What two posts are to each other, and why, in words. Pure."""
+"""Explanations of why two posts are or are not duplicates. Pure."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ TOLERANCE = 0.08
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
-    """One of two posts: its text as it is compared now, and what is stored of it.
+class ComparedPost:
+    """One of two compared posts: its current text, and its stored signature.
 
-    scheme:   of the stored sketch; None where none is stored
-    at:       when it was compared
-    original: `_id` of the cluster's original; None where it is alone
-    item:     that the post is a source of; None where it is alone in that
+    scheme:   of the stored sketch; None if none is stored
+    at:       time of the comparison
+    original: `_id` of the cluster's original; None without a cluster
+    item:     the item that the post is a source of; None if it is the only source
     """
 
     key: str
@@ -39,7 +39,7 @@ class Side:
 
     @property
     def is_changed(self) -> bool:
-        """Whether the post's text has changed since it was compared."""
+        """Return whether the post's text has changed since it was compared."""
         if self.stored is None or self.sketch is None:
             return self.stored is not self.sketch
         return self.stored.encode() != self.sketch.encode()
@@ -47,7 +47,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """How alike two texts are.
+    """Similarity of two texts.
 
     shared_bands, of_bands: keys under which both are found, among those that could be the same
     exact:                  Jaccard by kind of shingles
@@ -61,7 +61,7 @@ class Measured:
     datasketch: dict[str, float] = field(default_factory=dict)
 
 
-def measure(a: Side, b: Side) -> Measured:
+def measure(a: ComparedPost, b: ComparedPost) -> Measured:
     """Compare two texts by their sketches, and exactly."""
     if a.sketch is None or b.sketch is None:
         return Measured(0, 0, 0.0, {})
@@ -89,24 +89,24 @@ def measure(a: Side, b: Side) -> Measured:
 
 
 def shape_name(shape: Shape) -> str:
-    """What shingles a shape is of."""
+    """Return the name of a shape's shingles."""
     if shape == EXACT:
         return "whole text"
     return f"{shape.width} {'words' if shape.words else 'characters'}"
 
 
-def is_same_item(a: Side, b: Side) -> bool:
-    """Whether both posts are sources of one item, such as a page and a feed's post of it."""
+def is_same_item(a: ComparedPost, b: ComparedPost) -> bool:
+    """Return whether both posts are sources of one item, such as a page and its feed post."""
     return a.item is not None and a.item == b.item
 
 
-def are_duplicates(a: Side, b: Side) -> bool:
-    """Whether both posts are in one cluster, and not for being the same item."""
+def are_duplicates(a: ComparedPost, b: ComparedPost) -> bool:
+    """Return whether both posts are in one cluster and are different items."""
     return a.cluster is not None and a.cluster == b.cluster and not is_same_item(a, b)
 
 
-def verdict(a: Side, b: Side, measured: Measured, scheme: Scheme) -> str:
-    """What the posts are to each other, and if that is not what their texts say, why."""
+def verdict(a: ComparedPost, b: ComparedPost, measured: Measured, scheme: Scheme) -> str:
+    """Return whether the posts are duplicates, and why if their texts suggest otherwise."""
     if is_same_item(a, b):
         return f"one item, not duplicates: both are sources of {a.item}"
     alike = a.sketch is not None and measured.similarity >= scheme.threshold
@@ -126,8 +126,8 @@ def verdict(a: Side, b: Side, measured: Measured, scheme: Scheme) -> str:
     return f"no duplicates: {below}"
 
 
-def _together(a: Side, b: Side, *, alike: bool) -> str:
-    """Who is a copy of whom, and why, if their texts are not alike."""
+def _together(a: ComparedPost, b: ComparedPost, *, alike: bool) -> str:
+    """Return which post is a copy, and why if the texts are not similar."""
     result = f"both are copies of {a.original}"
     for name, side, other, copy in (("A", a, "B", b), ("B", b, "A", a)):
         if side.original == side.key:
@@ -142,7 +142,7 @@ def _together(a: Side, b: Side, *, alike: bool) -> str:
     return f"{result} (not alike enough themselves; each is compared with the original)"
 
 
-def _apart(a: Side, b: Side, measured: Measured, scheme: Scheme) -> str:
+def _apart(a: ComparedPost, b: ComparedPost, measured: Measured, scheme: Scheme) -> str:
     for name, side in (("A", a), ("B", b)):
         if side.scheme is None:
             return f"{name} has not been compared yet; {REBUILD}"

@@ -112,20 +112,16 @@ def minima(hashes: Values, a: Values, b: Values) -> Values:
 @compiled
 def _minima(hashes: Values, a: Values, b: Values, mixed: Values, least: Values) -> None:
     for i in range(hashes.size):
-        mixed[i] = _fmix(hashes[i])
+        # MurmurHash3's finalizer. Numba widens products to 64 bits; each is cut to 32 again.
+        value = hashes[i]
+        value = np.uint32((value ^ (value >> np.uint32(16))) * FMIX_1)
+        value = np.uint32((value ^ (value >> np.uint32(13))) * FMIX_2)
+        mixed[i] = np.uint32(value ^ (value >> np.uint32(16)))
     for k in range(a.size):
         smallest, factor, summand = LARGEST, a[k], b[k]
         for i in range(mixed.size):
             smallest = min(smallest, np.uint32(factor * mixed[i] + summand))
         least[k] = smallest
-
-
-@njit(inline="always")
-def _fmix(value: np.uint32) -> np.uint32:
-    # Numba makes 64 bits of a product; each step is cut to 32 again.
-    value = np.uint32((value ^ (value >> np.uint32(16))) * FMIX_1)
-    value = np.uint32((value ^ (value >> np.uint32(13))) * FMIX_2)
-    return np.uint32(value ^ (value >> np.uint32(16)))
 
 
 @njit(inline="always")

@@ -36,7 +36,7 @@ INVERSE = np.uint64(pow(0x9E3779B97F4A7C15, -1, 1 << 64))
 LOW = np.uint64(0xFFFFFFFF)
 # In a tally's states, over the number of posts.
 COMMON = 0x80
-FEWEST_SLOTS = 64
+MIN_SLOTS = 64
 
 
 class Marks(NamedTuple):
@@ -93,7 +93,7 @@ class Text(Protocol):
         """Its marks."""
 
 
-class Taught(NamedTuple):
+class CountedMarks(NamedTuple):
     """What a post taught.
 
     marks:    (m,) those that were counted, each once
@@ -110,8 +110,8 @@ class Tally:
     def __init__(self, posts: Iterable[Values], common: Values) -> None:
         self._used = 0
         self._keys, self._states = (
-            np.zeros(FEWEST_SLOTS, np.uint32),
-            np.zeros(FEWEST_SLOTS, np.uint8),
+            np.zeros(MIN_SLOTS, np.uint32),
+            np.zeros(MIN_SLOTS, np.uint8),
         )
         for its in posts:
             self.add(its)
@@ -135,7 +135,7 @@ class Tally:
         """Note that these marks are common."""
         self._change(hashes, 0)
 
-    def teach(self, text: Text, most: int, least_own: int, least_posts: int) -> Taught | None:
+    def teach(self, text: Text, most: int, least_own: int, least_posts: int) -> CountedMarks | None:
         """Count a post's marks, if the post has a passage of its own.
 
         most:        marks that are counted, those with the smallest hashes
@@ -159,7 +159,7 @@ class Tally:
         arrays = (self._keys, self._states, seen, its, frequent)
         size, number, new = _count(hashes, *arrays, least_posts)
         self._used += new
-        return Taught(its[:size], frequent[:number])
+        return CountedMarks(its[:size], frequent[:number])
 
     def _change(self, hashes: Values, by: int) -> None:
         self._make_room(hashes.size)

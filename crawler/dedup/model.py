@@ -1,4 +1,4 @@
-"""What is claimed for a post, and what comes of it."""
+"""Candidates, claims and verdicts of posts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AHEAD = timedelta(hours=1)
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A post that wants to know whether it is an original.
+    """A post to be claimed as an original or a copy.
 
     key:     `_id` of the post
     created: when it was written, by its own word as far as that can be
@@ -44,20 +44,20 @@ class Candidate:
 
     @cached_property
     def id(self) -> int:
-        """The post's number in the index."""
+        """Return the post's number in the index."""
         return id_of(self.key)
 
     @cached_property
     def bands(self) -> frozenset[int]:
-        """The keys under which it is found."""
+        """Return the keys under which the post is found."""
         return frozenset(self.sketch.bands.tolist())
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a post is.
+    """The result of a claim.
 
-    duplicate_of: `_id` of the original that shows up in its place; None for an original
+    duplicate_of: `_id` of the original that is shown instead; None for an original
     similarity:   estimated, to that original
     cluster:      of all posts that are duplicates of one another; None where it is alone
     """
@@ -68,7 +68,7 @@ class Verdict:
 
     @property
     def is_original(self) -> bool:
-        """Whether searches show it."""
+        """Return whether searches show the post."""
         return self.duplicate_of is None
 
 
@@ -121,7 +121,7 @@ def id_of(key: str) -> int:
 
 
 def created_at(published: datetime | None, first_seen: datetime) -> datetime:
-    """When a post was written: as it says if that can be, else when it was first seen."""
+    """Return a post's stated date if it is plausible, else when it was first seen."""
     if published is None or not OLDEST <= published <= first_seen + AHEAD:
         return first_seen
     return min(published, first_seen)
@@ -142,7 +142,7 @@ def rank_of(created: datetime, seen: datetime, date_days: float) -> datetime:
 
 
 def most_similar(sketch: Sketch, owners: Iterable[Owner], threshold: float) -> Owner | None:
-    """The owner most like a sketch, if it is similar enough; the earlier one of equals."""
+    """Return the owner most similar to a sketch, the earliest of equals; None below threshold."""
     ranked = [
         (-similarity, owner.created, owner.id, owner)
         for owner in owners

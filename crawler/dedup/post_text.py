@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from crawler.dedup.sketch import Sketch
 
 # A record of few words is like too many others: "It" and "Us" of one shop share most of the rest.
-FEWEST_WORDS = 20
+MIN_WORDS = 20
 LINKS = ("http://", "https://", "//", "data:")
-# Characters that nobody sees: soft hyphen, joiners, directions, zero-width spaces, byte order,
+# Invisible characters: soft hyphen, joiners, directions, zero-width spaces, byte order,
 # variation selectors (the same emoji in colour or not), tags.
 INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f"
@@ -51,7 +51,7 @@ def text_of(
 
 
 def _joined(values: Iterable[Any]) -> str:
-    """One value a line; no more of each than can be compared."""
+    """Join values, one per line, each cut to the compared length."""
     texts = (_plain(value)[:MAX_CHARACTERS] for value in values)
     return "\n".join(filter(None, texts))[:MAX_CHARACTERS]
 
@@ -63,7 +63,7 @@ def sketch_of(
     fields: Mapping[str, Any],
     names: Sequence[str] | None,
 ) -> Sketch | None:
-    """The sketch of a post; None where it has no text. A record is like the same one only."""
+    """Return the sketch of a post; None without text. A record matches only the same record."""
     compared = text_of(title, text, fields, names)
     if is_record(text, names, compared):
         from crawler.dedup.signature import exactly  # machine code, where a text comes first
@@ -73,9 +73,9 @@ def sketch_of(
 
 
 def source_of(spider: str, url: str, *, is_feed: bool) -> str:
-    """Whose boilerplate a text may come with: a feed's, or that of a host's pages.
+    """Return the source whose boilerplate a text may contain: a feed, or a host.
 
-    Of each spider by itself: what one brings says nothing about what another does.
+    Each spider has its own sources, as spiders extract different parts of a page.
     """
     return f"{spider} {url if is_feed else urlsplit(url).netloc}"
 
@@ -87,7 +87,7 @@ def sourced_text(
     fields: Mapping[str, Any],
     names: Sequence[str] | None,
 ) -> Sourced | None:
-    """The text that boilerplate is looked for in; None for records and very long texts."""
+    """Return the text to remove boilerplate from; None for records and very long texts."""
     from crawler.dedup.boilerplate import sourced  # machine code, where a text comes first
 
     compared = text_of(title, text, fields, names)
@@ -95,13 +95,13 @@ def sourced_text(
 
 
 def is_record(text: str | None, names: Sequence[str] | None, compared: str) -> bool:
-    """Whether a post has so few words in its fields that only the same is a duplicate."""
+    """Return whether a post's fields have so few words that only exact matches count."""
     # Splitting all of a text makes a string of each word, 60 bytes where the word has four letters.
-    return not text and names is None and len(compared.split(None, FEWEST_WORDS)) < FEWEST_WORDS
+    return not text and names is None and len(compared.split(None, MIN_WORDS)) < MIN_WORDS
 
 
 def _plain(value: Any) -> str:
-    """A field's value as text; links tell where something is, not what."""
+    """Return a field's value as text, without links."""
     if value is None or isinstance(value, bool):
         return ""
     if isinstance(value, str):
@@ -130,7 +130,7 @@ def normal_text(text: str) -> str:
 
 
 def code_points(text: str) -> CodePoints:
-    """(n,) the text's code points; a lone surrogate stands for itself."""
+    """Return the (n,) code points of a text, including lone surrogates."""
     import numpy as np
 
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)

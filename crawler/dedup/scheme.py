@@ -15,7 +15,7 @@ from crawler.dedup.sketch import SUPERSHINGLES, Sketch
 VERSION = 1
 NAMES = ("characters", "words", "supershingles")
 # The paper's rule: 2 of 6 features agree.
-OF_SUPERSHINGLES = 2 / SUPERSHINGLES.values
+SUPERSHINGLES_THRESHOLD = 2 / SUPERSHINGLES.values
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Scheme:
 def scheme_of(name: str, threshold: float) -> Scheme:
     """The scheme of this name; the paper's has a threshold of its own."""
     if name == "supershingles":
-        threshold = OF_SUPERSHINGLES
+        threshold = SUPERSHINGLES_THRESHOLD
 
     def sketch(text: str) -> Sketch | None:
         from crawler.dedup import signature  # machine code, where a text comes first

@@ -22,15 +22,15 @@ from crawler.dedup.arrays import Bytes, CodePoints, Values
 from crawler.dedup.kernels import FNV_PRIME, FNV_START, band_keys, minima
 from crawler.dedup.post_text import code_points, normal_text
 from crawler.dedup.sketch import (
+    CHARACTERS_SHAPE,
+    CJK_SHAPE,
     EXACT,
     FEATURES,
     LONG,
-    OF_CHARACTERS,
-    OF_CJK,
-    OF_WORDS,
     SHORT,
     SUPERSHINGLES,
     VALUES,
+    WORDS_SHAPE,
     Banding,
     Shape,
     Sketch,
@@ -104,25 +104,25 @@ def features_of(hashes: Values) -> Bytes:
 
 
 def by_characters(text: str) -> Sketch | None:
-    """The sketch of a text by its characters; None for an empty one."""
+    """Return the sketch of a text by its characters; None for an empty text."""
     normal = normal_text(text)
     points = code_points(normal)
     cjk, other, words = kernels.count(points)
     share = cjk / max(1, cjk + other)
-    shapes: tuple[Shape, ...] = (OF_CHARACTERS,) if share <= CJK_TO else ()
-    shapes += (OF_CJK,) if share >= CJK_FROM else ()
+    shapes: tuple[Shape, ...] = (CHARACTERS_SHAPE,) if share <= CJK_TO else ()
+    shapes += (CJK_SHAPE,) if share >= CJK_FROM else ()
     return _sketch(normal, points, shapes, bandings_of(words, cjk))
 
 
 def by_words(text: str) -> Sketch | None:
-    """The sketch of a text by its words, each CJK character being one; None for an empty one."""
+    """Return the sketch of a text by its words, each CJK character a word; None if empty."""
     normal = normal_text(text)
     points = code_points(normal)
-    return _sketch(normal, points, (OF_WORDS,), bandings_of(kernels.tokens(points).size))
+    return _sketch(normal, points, (WORDS_SHAPE,), bandings_of(kernels.tokens(points).size))
 
 
 def by_supershingles(text: str) -> Sketch | None:
-    """The paper's features of a text; None for an empty one."""
+    """Return the paper's features of a text; None for an empty text."""
     normal = normal_text(text)
     hashes = hashes_of(code_points(normal), SUPERSHINGLES)
     if hashes is None:
@@ -131,7 +131,7 @@ def by_supershingles(text: str) -> Sketch | None:
 
 
 def exactly(text: str) -> Sketch | None:
-    """A sketch that is like the same normal text only; None for an empty one."""
+    """Return a sketch that matches only the same normal text; None for an empty text."""
     normal = normal_text(text)
     if not normal:
         return None
@@ -141,13 +141,13 @@ def exactly(text: str) -> Sketch | None:
 
 
 def hashes_of(points: CodePoints, shape: Shape) -> Values | None:
-    """Hashes of a normal text's shingles; None where it is shorter than one."""
+    """Return the hashes of a normal text's shingles; None if the text is shorter than one."""
     units = kernels.tokens(points) if shape.words else points
     return kernels.shingle_hashes(units, shape.width) if units.size >= shape.width else None
 
 
 def bandings_of(words: int, cjk: int = 0) -> tuple[Banding, ...]:
-    """The bands of a text with so many words and, besides, CJK characters."""
+    """Return the bandings of a text by its numbers of words and CJK characters."""
     length = words + cjk / CJK_A_WORD
     short = (SHORT,) if length <= SHORT_TO else ()
     return short + ((LONG,) if length >= LONG_FROM else ())

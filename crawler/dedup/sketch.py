@@ -45,17 +45,19 @@ class Banding(NamedTuple):
 
 
 EXACT = Shape(0, 0, values=1, value_size=16)
-OF_CJK = Shape(3, 3)
-OF_CHARACTERS = Shape(5, 5)
-OF_WORDS = Shape(10, 5, words=True)
+CJK_SHAPE = Shape(3, 3)
+CHARACTERS_SHAPE = Shape(5, 5)
+WORDS_SHAPE = Shape(10, 5, words=True)
 SUPERSHINGLES = Shape(6, 5, words=True, values=6, value_size=8)
-SHAPES = {shape.code: shape for shape in (EXACT, OF_CJK, OF_CHARACTERS, OF_WORDS, SUPERSHINGLES)}
+SHAPES = {
+    shape.code: shape for shape in (EXACT, CJK_SHAPE, CHARACTERS_SHAPE, WORDS_SHAPE, SUPERSHINGLES)
+}
 
 SHORT, LONG = Banding(25, 5), Banding(16, 8)
 # Between posts of one source that share boilerplate: so alike has to be what else they have.
-OWN_LEAST = 0.4
+MIN_OWN_SIMILARITY = 0.4
 # Between other posts: so much of what a post has besides its boilerplate has to be in the other.
-CONTAINED_LEAST = 0.2
+MIN_CONTAINED = 0.2
 SHARE_STEPS = 255
 # Where the shape's code would stand. Then: bandings, tags of source and title, share.
 OWN_CODE, OWN_HEAD, TAG_BYTES = 255, 7, 2
@@ -69,8 +71,8 @@ PAIR_TAG = SUPERSHINGLES.code * 16
 
 
 @dataclass(frozen=True, eq=False)
-class Own:
-    """What a text has besides the boilerplate of its source.
+class OwnText:
+    """The part of a text outside of its source's boilerplate.
 
     tag:      two bytes that name the source
     title:    two bytes that name the title; UNTITLED where there is none
@@ -93,7 +95,7 @@ class Own:
 
 @dataclass(frozen=True, eq=False)
 class Sketch:
-    """What is stored of a text.
+    """The stored form of a text.
 
     parts:    signature by shape
     bandings: how the text is found, where its shape is cut into bands
@@ -102,11 +104,11 @@ class Sketch:
 
     parts: dict[Shape, Bytes]
     bandings: tuple[Banding, ...] = ()
-    own: Own | None = None
+    own: OwnText | None = None
 
     @cached_property
     def bands(self) -> Keys:
-        """All keys under which the text is found; keys of different shapes never meet."""
+        """Return all keys under which the text is found; shapes never share keys."""
         keys = [_bands(shape, part, self.bandings) for shape, part in self.parts.items()]
         if (own := self.own) is not None:
             keys += [_bands(shape, part, own.bandings) for shape, part in own.parts.items()]
@@ -136,16 +138,16 @@ class Sketch:
         return self.parts if self.own is None else self.own.parts
 
     def _is_alike(self, other: Sketch, own: float) -> bool:
-        """Whether what a text has besides boilerplate is in the other one, to some degree."""
+        """Return whether enough of the text outside of boilerplate is in the other text."""
         if self.own is None:
             return True
         if other.own is not None and other.own.tag == self.own.tag:
             titles = {self.own.title, other.own.title}
-            return own >= OWN_LEAST and (len(titles) == 1 or UNTITLED in titles)
+            return own >= MIN_OWN_SIMILARITY and (len(titles) == 1 or UNTITLED in titles)
         if not self.own.parts:
             return True
         # The other text may have this one's boilerplate, and its own may not be known yet.
-        return _likeness(self.own.parts, other.parts) >= CONTAINED_LEAST * self.own.share
+        return _likeness(self.own.parts, other.parts) >= MIN_CONTAINED * self.own.share
 
     def encode(self) -> bytes:
         """As it is stored: a byte for the bandings, then each shape's code and values.
@@ -161,7 +163,7 @@ class Sketch:
 
     @classmethod
     def decode(cls, stored: bytes) -> Sketch:
-        """The sketch of its stored form; ValueError where it is none."""
+        """Return the sketch of a stored form; raise ValueError if the form is invalid."""
         if len(stored) < 2:
             raise ValueError("a sketch has at least one signature")
         at = 1
@@ -171,7 +173,7 @@ class Sketch:
             if stored[at] == OWN_CODE and own is None and len(stored) >= at + OWN_HEAD:
                 parts, flags, mid, end = {}, stored[at + 1], at + 2 + TAG_BYTES, at + OWN_HEAD - 1
                 tags = stored[at + 2 : mid], stored[mid:end]
-                own = Own(*tags, stored[end], parts, _bandings_of(flags))
+                own = OwnText(*tags, stored[end], parts, _bandings_of(flags))
                 at += OWN_HEAD
                 continue
             shape = SHAPES.get(stored[at])
@@ -223,7 +225,7 @@ def _bands(shape: Shape, part: Bytes, bandings: tuple[Banding, ...]) -> Keys:
 
 
 def pair_keys(features: Bytes, bits: int) -> Keys:
-    """(15,) a key of `bits` bits for each pair of features."""
+    """Return (15,) keys of `bits` bits, one per pair of features."""
     from crawler.dedup.kernels import band_keys
 
     size = SUPERSHINGLES.value_size

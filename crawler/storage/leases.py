@@ -229,13 +229,19 @@ async def held(db: Database, config: Config, name: str, busy: str) -> AsyncItera
         await lease.release()
 
 
-async def active(db: Database, names: str) -> dict[str, list[Holder]]:
+async def active(
+    db: Database, names: str, *, without_redis: bool = False
+) -> dict[str, list[Holder]]:
     """Return the current holders of leases by name; a shared run has several.
 
-    names: prefix of the names
+    names:         prefix of the names
+    without_redis: only leases that no workers share
     """
+    query: Document = {"_id": {"$gte": names, "$lt": f"{names}\uffff"}}
+    if without_redis:
+        query["shared"] = ""
     stages: list[Document] = [
-        {"$match": {"_id": {"$gte": names, "$lt": f"{names}\uffff"}}},
+        {"$match": query},
         {"$set": {"holders": {"$filter": {"input": "$holders", "cond": IN_TIME}}}},
         {"$sort": {"_id": 1}},
     ]

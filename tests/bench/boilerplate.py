@@ -32,11 +32,11 @@ from crawler.dedup.boilerplate import Sourced, sourced
 from crawler.dedup.model import Candidate, Verdicts
 from crawler.dedup.scheme import scheme_of
 from crawler.dedup.signature import jaccard
-from crawler.dedup.sketch import OF_CHARACTERS
+from crawler.dedup.sketch import CHARACTERS_SHAPE
 from crawler.storage.client import Document
 from crawler.storage.dedup import boilerplate, claims
+from crawler.storage.dedup.check_index import temporary
 from crawler.storage.dedup.index import opened
-from crawler.storage.dedup.named import temporary
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.schema import prepare
@@ -48,7 +48,7 @@ from tests.integration.redis_server import private_server, url_of
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEME = scheme_of("characters", 0.7)
 BATCH, POSTS, SOURCES = 200, 10_000, (1, 20, 200)
-COPIES, MOST_EDITS, FEWEST_WORDS = 1_000, 5, 20
+COPIES, MOST_EDITS, MIN_WORDS = 1_000, 5, 20
 SPEED_BAR, FLAGGED_BAR, RECALL_BAR = 0.8, 0.02, 0.96
 # A repost: what both have besides title and boilerplate is the same but for some words.
 REPOSTED = 0.7
@@ -231,8 +231,8 @@ async def _reposts(registry: Registry, pairs: Sequence[tuple[Post, Post]]) -> in
         return text.replace(" ".join(post.title.casefold().split()), " ")
 
     bodies = [(own(a), own(b)) for a, b in pairs]
-    enough = [both for both in bodies if min(map(len, both)) >= OF_CHARACTERS.width * 10]
-    return sum(jaccard(*both, OF_CHARACTERS) >= REPOSTED for both in enough)
+    enough = [both for both in bodies if min(map(len, both)) >= CHARACTERS_SHAPE.width * 10]
+    return sum(jaccard(*both, CHARACTERS_SHAPE) >= REPOSTED for both in enough)
 
 
 async def _recalls(registry: Registry, posts: list[Post], random: Random) -> tuple[float, float]:
@@ -252,7 +252,7 @@ async def _recalls(registry: Registry, posts: list[Post], random: Random) -> tup
     clusters = {row["post"]: row["cluster"] async for row in rows}
     hits: tuple[list[bool], list[bool]] = ([], [])
     for post, n in made:
-        if len(words_of(post.text)) >= FEWEST_WORDS:
+        if len(words_of(post.text)) >= MIN_WORDS:
             cluster = clusters.get(f"c{n}")
             hits[n % 2].append(cluster is not None and cluster == clusters.get(post.key))
     return statistics.fmean(hits[1]), statistics.fmean(hits[0])

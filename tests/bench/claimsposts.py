@@ -17,7 +17,7 @@ from numpy.lib.format import open_memmap
 
 from crawler.dedup.post_text import code_points, normal_text
 from crawler.dedup.signature import as_datasketch, by_characters, hashes_of, values_of
-from crawler.dedup.sketch import OF_CHARACTERS, VALUES
+from crawler.dedup.sketch import CHARACTERS_SHAPE, VALUES
 
 if TYPE_CHECKING:
     from datasketch import MinHash
@@ -95,7 +95,7 @@ def _sketch(text: str) -> bytes:
 
 
 def _values(text: str) -> Array:
-    hashes = hashes_of(code_points(normal_text(text)), OF_CHARACTERS)
+    hashes = hashes_of(code_points(normal_text(text)), CHARACTERS_SHAPE)
     assert hashes is not None
     return values_of(hashes)
 

@@ -11,7 +11,7 @@ from numba import njit
 from crawler.dedup import kernels
 from crawler.dedup.post_text import code_points, normal_text
 from crawler.dedup.signature import hashes_of
-from crawler.dedup.sketch import OF_CHARACTERS, OF_CJK
+from crawler.dedup.sketch import CHARACTERS_SHAPE, CJK_SHAPE
 
 Ints = npt.NDArray[np.int64]
 
@@ -31,7 +31,7 @@ def earlier_at_least(texts: Sequence[str], least: float) -> list[int]:
 def _shingles(text: str) -> Ints:
     points = code_points(normal_text(text))
     cjk, other, _ = kernels.count(points)
-    shape = OF_CJK if 2 * cjk >= cjk + other else OF_CHARACTERS
+    shape = CJK_SHAPE if 2 * cjk >= cjk + other else CHARACTERS_SHAPE
     hashes = hashes_of(points, shape)
     if hashes is None:
         return np.empty(0, np.int64)

@@ -38,7 +38,7 @@ BATCH = 200
 COPIES, MOST_EDITS = 1_000, 5
 WORDS = ((1, 20), (20, 50), (50, 100), (100, 200), (200, 1000))
 LENGTHS = (10, 20, 40, 80, 160, 320, 800)
-FEWEST_WORDS = 20
+MIN_WORDS = 20
 ENGLISH_BAR, ALL_BAR = 0.99, 0.96
 
 
@@ -147,9 +147,9 @@ def _show_whole(index: Index, posts: list[Text], found: list[tuple[Text, bool]])
                 table.add_row(f"{least} to {most}", "Chinese" if cjk else "English", *_shares(some))
     Console().print(table)
     english = _share([e for e in found if not e[0].cjk and e[0].words >= 50])
-    everything = _share([e for e in found if e[0].words >= FEWEST_WORDS])
+    everything = _share([e for e in found if e[0].words >= MIN_WORDS])
     print(f"recall, English of 50 words and more: {english:.4f} (bar {ENGLISH_BAR})")
-    print(f"recall, all of {FEWEST_WORDS} words and more: {everything:.4f} (bar {ALL_BAR})")
+    print(f"recall, all of {MIN_WORDS} words and more: {everything:.4f} (bar {ALL_BAR})")
     return english >= ENGLISH_BAR and everything >= ALL_BAR
 
 

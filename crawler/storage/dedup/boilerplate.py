@@ -29,11 +29,12 @@ from crawler.dedup.boilerplate import MAX_POSTS, MIN_POSTS, Sourced, Table, weig
 from crawler.dedup.model import Candidate
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup.registry import Registry
-from crawler.storage.retry import DUPLICATE_KEY, in_batches
+from crawler.storage.dedup.signatures import duplicate_keys
+from crawler.storage.retry import in_batches
 
 logger = logging.getLogger(__name__)
 # Workers that write the same source at the same moment; who loses each time only reads.
-TRIES = 5
+MAX_TRIES = 5
 # The sources that have learned longest ago are dropped, to be learned again if they come back.
 MAX_SOURCES = 20_000
 # Tables that a worker keeps in memory, up to 200 kB each.
@@ -42,7 +43,7 @@ TABLES_A_WRITE = 100
 
 
 @dataclass(slots=True)
-class Weighing:
+class WeighedBatch:
     """Posts as they are compared now.
 
     candidates: those that were given, and earlier ones whose boilerplate has become known since
@@ -53,14 +54,14 @@ class Weighing:
     again: dict[str, dict[str, int]] = field(default_factory=dict)
 
 
-async def weigh(registry: Registry, candidates: Sequence[Candidate], now: datetime) -> Weighing:
+async def weigh(registry: Registry, candidates: Sequence[Candidate], now: datetime) -> WeighedBatch:
     """Learn from posts and take what is boilerplate by now out of their sketches."""
     tables = await learn(registry, candidates, now)
-    weighing = Weighing([_weighed(post, tables) for post in candidates])
+    weighing = WeighedBatch([_weighed(post, tables) for post in candidates])
     return await _with_pending(registry, weighing, tables, candidates)
 
 
-async def weigh_copies(registry: Registry, copies: Iterable[tuple[Candidate, str]]) -> Weighing:
+async def weigh_copies(registry: Registry, copies: Iterable[tuple[Candidate, str]]) -> WeighedBatch:
     """Learn from posts that were just weighed, and then taken for copies.
 
     They are no copies if more posts of their source have what they have. Returns the posts that
@@ -88,16 +89,16 @@ async def weigh_copies(registry: Registry, copies: Iterable[tuple[Candidate, str
         if table.taught and (table.is_new or table.has_news or _is_due(table))
     ]
     tables |= await _store(registry, due)
-    return await _with_pending(registry, Weighing([]), tables, (), originals)
+    return await _with_pending(registry, WeighedBatch([]), tables, (), originals)
 
 
 async def _with_pending(
     registry: Registry,
-    weighing: Weighing,
+    weighing: WeighedBatch,
     tables: dict[str, Table],
     given: Iterable[Candidate],
     originals: Collection[str] = (),
-) -> Weighing:
+) -> WeighedBatch:
     """Add the posts that have to be compared again."""
     keys = {post.key for post in given}
     due = {post for table in tables.values() for post in table.pending}.union(originals) - keys
@@ -220,7 +221,7 @@ async def _store(registry: Registry, tables: Sequence[Table]) -> dict[str, Table
     """Store tables; those that somebody else has changed meanwhile, with both changes."""
     changed: dict[str, Table] = {}
     waiting = list(tables)
-    for _ in range(TRIES):
+    for _ in range(MAX_TRIES):
         lost = await _write(registry, waiting) if waiting else []
         if not lost:
             return changed
@@ -246,13 +247,15 @@ async def _write(registry: Registry, tables: Sequence[Table]) -> list[Table]:
                 [_update_of(table) for table in some], ordered=False
             )
         except BulkWriteError as error:
-            problems = error.details["writeErrors"]
-            if any(problem["code"] != DUPLICATE_KEY for problem in problems):
-                raise
-            failed = {problem["index"] for problem in problems}
+            failed = duplicate_keys(error)
         else:
+            extra = 0
             if done.upserted_count:
-                await _drop_oldest(registry)
+                extra = await registry.boilerplate.estimated_document_count() - MAX_SOURCES
+            if extra > 0:
+                oldest = registry.boilerplate.find({}, {"_id": 1}).sort("at").limit(extra)
+                query = {"_id": {"$in": [row["_id"] async for row in oldest]}}
+                await registry.boilerplate.delete_many(query)
         for index, table in enumerate(some):
             if index in failed:
                 lost.append(table)
@@ -277,16 +280,6 @@ def _update_of(table: Table) -> UpdateOne:
     update: Document = {"$set": fields, "$inc": {"revision": 1}}
     update["$push"] = {"posts": {"$each": new, "$slice": -MAX_POSTS}}
     return UpdateOne({"_id": table.source, "revision": table.revision}, update, upsert=True)
-
-
-async def _drop_oldest(registry: Registry) -> None:
-    """Forget the sources that nothing was learned of for the longest time."""
-    assert registry.boilerplate is not None
-    more = await registry.boilerplate.estimated_document_count() - MAX_SOURCES
-    if more > 0:
-        oldest = registry.boilerplate.find({}, {"_id": 1}).sort("at").limit(more)
-        query = {"_id": {"$in": [row["_id"] async for row in oldest]}}
-        await registry.boilerplate.delete_many(query)
 
 
 async def note(registry: Registry, again: dict[str, dict[str, int]]) -> None:

@@ -1,4 +1,4 @@
-"""A stored post as it is compared: what a crawl made a sketch of, made again from `posts`."""
+"""Comparison candidates made from stored posts, as a crawl made them."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ FIELDS = (
 
 
 def compared_text(post: Document) -> str:
-    """What says whether a post is the same as another."""
+    """Return the text by which a post is compared."""
     title, fields = _content(post)
     return post_text.text_of(title, post.get("text"), fields, post.get("compare"))
 
 
 def sketch_of(post: Document, scheme: Scheme) -> Sketch | None:
-    """The sketch of a post; None where it has no text."""
+    """Return the sketch of a post; None if the post has no text."""
     title, fields = _content(post)
     return post_text.sketch_of(scheme, title, post.get("text"), fields, post.get("compare"))
 
 
 def candidate_of(post: Document, scheme: Scheme) -> Candidate | None:
-    """A post as it asks whether it is an original; None where it has no text."""
+    """Return a post as a candidate for a claim; None if the post has no text."""
     sketch = sketch_of(post, scheme)
     if sketch is None:
         return None
@@ -49,7 +49,7 @@ def candidate_of(post: Document, scheme: Scheme) -> Candidate | None:
 
 
 def sourced_of(post: Document) -> Sourced | None:
-    """The text of a post with its source; None where no boilerplate is looked for in it."""
+    """Return the text of a post with its source; None if boilerplate is not removed from it."""
     title, fields = _content(post)
     return post_text.sourced_text(
         source_of(post), title, post.get("text"), fields, post.get("compare")
@@ -57,7 +57,7 @@ def sourced_of(post: Document) -> Sourced | None:
 
 
 def source_of(post: Document) -> str:
-    """The source of a post's text: the feed, or the host of the page, that it was read from."""
+    """Return the source of a post's text: its feed, or the host of its page."""
     page = post.get("page")
     if page and page["at"] >= post.get("changed_at", page["at"]):
         return post_text.source_of(post["spider"], page.get("url") or "", is_feed=False)
@@ -66,14 +66,14 @@ def source_of(post: Document) -> str:
 
 
 async def candidates_of(db: Database, scheme: Scheme, keys: Sequence[str]) -> list[Candidate]:
-    """Those of these posts that are stored and have a text, as they are post_text."""
+    """Return candidates for the given posts that are stored and have a text."""
     cursor = db.posts.find({"_id": {"$in": list(keys)}}, FIELDS)
     candidates = [candidate_of(post, scheme) async for post in cursor]
     return [candidate for candidate in candidates if candidate is not None]
 
 
 def created_of(post: Document) -> datetime:
-    """When a post was written, by its own word as far as that can be."""
+    """Return the stated date of a post if it is plausible, else when it was first seen."""
     seen = post["first_seen"]
     created = created_at(post.get("published"), seen)
     for holder in (post, post.get("page") or {}):
@@ -84,7 +84,7 @@ def created_of(post: Document) -> datetime:
 
 
 def _content(post: Document) -> tuple[str | None, Mapping[str, Any]]:
-    """Title and fields, HTML as its text; of the page behind a feed's post if read last."""
+    """Return title and fields as plain text, from whichever of feed and page was read last."""
     page = post.get("page")
     if page and page["at"] >= post.get("changed_at", page["at"]):
         fields = as_texts(page.get("fields") or {}, page.get("markup") or ())

@@ -1,9 +1,9 @@
-"""Claims: which posts of a batch are originals, and which are copies of what.
+"""Claims: decide which posts of a batch are originals, and find the originals of the copies.
 
-In MongoDB the insert is the claim: an original is stored in one round trip, together with the rest
-of its batch, and of two that come at the same moment the unique index lets one in. Owners of bands
-are read only where it refuses. In Redis a script looks bands up and takes them, and MongoDB stores
-the clusters that it returns.
+In MongoDB the insert is the claim: the originals of a batch are stored in one round trip, and the
+unique index accepts one of two concurrent claims. The owners of bands are read only for inserts
+that the index refused. In Redis a script looks up bands and claims them, and MongoDB stores the
+clusters that the script returns.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from crawler.storage.dedup import boilerplate, clusters, edits, signatures
 from crawler.storage.dedup.registry import Member, Registry
 
 logger = logging.getLogger(__name__)
-# Others may take bands, or change posts, between a look and the write, so often.
-ROUNDS = 10
+# Attempts when other processes claim bands or change posts between a read and the write.
+MAX_ROUNDS = 10
 
-# Candidates with the bands that they are still to own.
+# Candidates with the bands that they still try to claim.
 Wanted = dict[Candidate, frozenset[int]]
-# A duplicate of an owner, with those of its bands that had no owner.
+# A copy, the owner that it duplicates, and the copy's bands that had no owner.
 Copy = tuple[Candidate, Owner, frozenset[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
-    """The posts of a batch. All are stored but the lost.
+class ClaimedBatch:
+    """The posts of a batch by the result of their claims. All but `lost` are stored.
 
     alone:    originals without a cluster
-    founders: originals whose cluster has a document only if a copy came meanwhile
+    founders: originals; their cluster has a document only if a copy was claimed since
     members:  copies, with their clusters
     stored:   posts that were stored before, with their documents
-    lost:     posts whose owner, or whose own document, went away meanwhile
+    lost:     posts whose owner, or whose own document, was deleted in the meantime
     """
 
     alone: list[Candidate] = field(default_factory=list)
@@ -51,11 +51,11 @@ class Claimed:
 
 
 async def claim(registry: Registry, candidates: Iterable[Candidate], now: datetime) -> Verdicts:
-    """The verdict on each post, by its key, with its claim stored.
+    """Claim posts and return their verdicts by key.
 
-    Of one key the last candidate counts; of posts that come together the earliest is original.
-    An edit may let go of copies: they are claimed again, and their verdicts come along. So are
-    posts that have something which these show to be boilerplate of their source.
+    Of several candidates with one key the last counts. Within a batch the earliest post is the
+    original. Copies that an edited original no longer resembles are claimed again, as are posts
+    in which boilerplate was found since they were compared; the result has their verdicts too.
     """
     verdicts = Verdicts()
     given = list({candidate.id: candidate for candidate in candidates}.values())
@@ -73,11 +73,11 @@ async def claim(registry: Registry, candidates: Iterable[Candidate], now: dateti
 
 
 async def _claim_weighed(
-    registry: Registry, weighing: boilerplate.Weighing, verdicts: Verdicts, now: datetime
+    registry: Registry, weighing: boilerplate.WeighedBatch, verdicts: Verdicts, now: datetime
 ) -> None:
     claim_new = claim_in_mongodb if registry.shared is None else claim_in_redis
     waiting = weighing.candidates
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ROUNDS):
         if not waiting:
             break
         waiting.sort(key=lambda candidate: (candidate.created, candidate.key))
@@ -101,16 +101,16 @@ async def _claim_weighed(
 
 async def claim_in_mongodb(
     registry: Registry, candidates: Sequence[Candidate], now: datetime
-) -> Claimed:
-    """Store originals under their free bands, and copies in the clusters of their owners."""
-    claimed, copies = Claimed(), list[Copy]()
+) -> ClaimedBatch:
+    """Store originals with their free bands, and copies in the clusters of their owners."""
+    claimed, copies = ClaimedBatch(), list[Copy]()
     wanted = {candidate: candidate.bands for candidate in candidates}
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ROUNDS):
         wanted = await _insert_originals(registry, wanted, claimed, copies, now)
         if not wanted:
             break
     else:
-        # Others take what is free faster than we can look: then it goes without bands.
+        # Other processes claimed the free bands in every round.
         logger.warning("%d posts are stored without bands of their own", len(wanted))
         bare = dict.fromkeys(wanted, frozenset[int]())
         claimed.lost.extend(await _insert_originals(registry, bare, claimed, copies, now))
@@ -120,15 +120,15 @@ async def claim_in_mongodb(
 
 
 async def _insert_originals(
-    registry: Registry, wanted: Wanted, claimed: Claimed, copies: list[Copy], now: datetime
+    registry: Registry, wanted: Wanted, claimed: ClaimedBatch, copies: list[Copy], now: datetime
 ) -> Wanted:
-    """Insert posts and sort the refused into copies and stored ones.
+    """Insert posts, and sort the refused ones into copies and stored posts.
 
-    Returns those that have to be tried again, with the bands that are left.
+    Returns the posts to try again, with the bands that are still free.
     """
     rows, seen = [], set[int]()
     for candidate, bands in wanted.items():
-        # Not those that would be refused, as far as can be told without asking.
+        # Skip posts whose bands are known to be taken.
         if seen.isdisjoint(bands) and not registry.hot.any(bands):
             rows.append(signatures.row_of(registry, candidate, bands, now))
         seen |= bands
@@ -158,9 +158,9 @@ async def _insert_originals(
 
 
 async def _insert_copies(
-    registry: Registry, copies: Sequence[Copy], claimed: Claimed, now: datetime
+    registry: Registry, copies: Sequence[Copy], claimed: ClaimedBatch, now: datetime
 ) -> None:
-    """Store copies in the clusters of their owners, and sort them into what is claimed."""
+    """Store copies in the clusters of their owners, and add them to `claimed`."""
     query: Document = {"_id": {"$in": list({owner.id for _, owner, _ in copies})}}
     rows = await registry.signatures.find(query, {"cluster": 1}).to_list(None)
     if alone := [row["_id"] for row in rows if "cluster" not in row]:
@@ -169,10 +169,10 @@ async def _insert_copies(
             [UpdateOne({"_id": id_} | lacking, {"$set": {"cluster": ObjectId()}}) for id_ in alone],
             ordered=False,
         )
-        # Read again: another process may have founded it first.
+        # Read again: another process may have created the cluster first.
         rows = await registry.signatures.find(query, {"cluster": 1}).to_list(None)
     cluster_of = {row["_id"]: row["cluster"] for row in rows if "cluster" in row}
-    # Owners that are gone have none.
+    # A deleted owner has no cluster.
     claimed.lost.extend(copy for copy, owner, _ in copies if owner.id not in cluster_of)
     members = [
         (copy, cluster_of[owner.id], free) for copy, owner, free in copies if owner.id in cluster_of
@@ -194,13 +194,13 @@ async def _insert_copies(
 async def _insert_with_free_bands(
     registry: Registry, rows: list[tuple[Document, frozenset[int]]]
 ) -> dict[int, Document]:
-    """Store copies with those of their free bands that nobody has taken meanwhile.
+    """Store copies with their bands that are still free.
 
-    rows: documents without bands, and the bands they want
-    Returns the documents of those that another process stored first.
+    rows: documents without bands, and the bands to claim
+    Returns the documents of posts that another process stored first.
     """
     stored: dict[int, Document] = {}
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ROUNDS):
         documents = [row | signatures.bands_of(registry, bands) for row, bands in rows]
         refused = await signatures.insert(registry, documents)
         if not refused:
@@ -216,8 +216,8 @@ async def _insert_with_free_bands(
 
 async def claim_in_redis(
     registry: Registry, candidates: Sequence[Candidate], now: datetime
-) -> Claimed:
-    """Store originals and copies in the clusters that the script says."""
+) -> ClaimedBatch:
+    """Claim bands in Redis, and store posts in the clusters that the script returns."""
     assert registry.shared is not None
     claims = [Claim(post.id, ObjectId().binary, post.sketch) for post in candidates]
     cluster_ids = await registry.shared.claim(claims, registry.scheme.threshold)
@@ -227,7 +227,7 @@ async def claim_in_redis(
     ]
     refused = await signatures.insert(registry, rows)
     stored = await signatures.by_id(registry, refused) if refused else {}
-    claimed = Claimed()
+    claimed = ClaimedBatch()
     for candidate, own, row in zip(candidates, claims, rows, strict=True):
         if candidate.id in stored:
             claimed.stored.append((candidate, stored[candidate.id]))
@@ -246,11 +246,11 @@ async def _judge_stored(
     verdicts: Verdicts,
     now: datetime,
 ) -> list[Candidate]:
-    """Posts that are stored stand where they were, or are claimed anew with whom they let go."""
+    """Update posts that are stored already; return the posts to claim again."""
     if late := [(post, row) for post, row in stored if signatures.is_late(post, row)]:
         await _keep_newer(registry, late, verdicts, now)
         stored = [(post, row) for post, row in stored if not signatures.is_late(post, row)]
-    # Posts that share no cluster leave together: a source that was learned has many of them.
+    # Posts without a shared cluster are released in one step; relearned sources have many.
     shared = await clusters.there(
         registry, {row["cluster"] for _, row in stored if "cluster" in row}
     )
@@ -274,7 +274,7 @@ async def _judge_stored(
             standing[post.id] = post
     await signatures.raise_fences(registry, standing.values())
     verdicts |= dict.fromkeys((post.key for post in standing.values()), ALONE)
-    # Read again: they may have got their first copies since, or have been released.
+    # Read again: these posts may have got their first copies, or have been released.
     rows = await signatures.by_id(registry, standing)
     members = [(standing[id_], row["cluster"]) for id_, row in rows.items() if "cluster" in row]
     verdicts |= await clusters.standing(registry, members, now)
@@ -287,7 +287,7 @@ async def _keep_newer(
     verdicts: Verdicts,
     now: datetime,
 ) -> None:
-    """Leave what newer visits have claimed; Redis took these claims before that was read."""
+    """Restore claims of newer visits, which Redis overwrote before the visits were compared."""
     owners = [signatures.owner_of(row) for _, row in late]
     if registry.shared is not None:
         await registry.shared.release(
@@ -305,7 +305,7 @@ async def _keep_newer(
 async def _stands(
     registry: Registry, candidate: Candidate, stored: Document, now: datetime
 ) -> tuple[bool, list[Candidate]]:
-    """Whether a stored post stays what it is, and the posts that have to be claimed anew."""
+    """Return whether a stored post keeps its place, and the posts to claim again."""
     if stored.get("item") != candidate.item:
         await signatures.set_items(registry, {candidate.id: candidate.item})
     if stored["sketch"] == candidate.sketch.encode():
@@ -323,7 +323,7 @@ async def _stands(
 
 
 def _merged_with(stored: Document, candidate: Candidate) -> dict[str, Any]:
-    """Fields of a post that is stored already: it is as old as the older of both says."""
+    """Return the fields of a stored post, with the earlier of both dates."""
     return {
         "created": min(candidate.created, stored["created"]),
         "seen": min(candidate.seen or candidate.created, stored["seen"]),

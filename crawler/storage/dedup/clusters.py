@@ -26,8 +26,8 @@ from crawler.storage.dedup.registry import Member, Registry
 
 # By what sources are ordered, and the posts of one source: among equals who was seen first.
 LEAD, ORDER = ("rank", "created", "seen", "post"), ("created", "seen", "post")
-KEPT_CHANGES = 100
-ELECTIONS = 20
+MAX_CHANGES = 100
+MAX_ELECTIONS = 20
 # In an update: always, and where the cluster has no original yet.
 _ALWAYS: Document = {"$literal": True}
 _NONE: Document = {"$eq": [{"$type": "$original"}, "missing"]}
@@ -36,7 +36,7 @@ _NONE: Document = {"$eq": [{"$type": "$original"}, "missing"]}
 async def standing(
     registry: Registry, members: Sequence[Member], now: datetime
 ) -> dict[str, Verdict]:
-    """What posts are that are stored with a cluster: alone where that has no document."""
+    """Return the verdicts of posts stored with a cluster; alone if the cluster has no document."""
     if not members:
         return {}
     existing = await there(registry, {cluster for _, cluster in members})
@@ -47,7 +47,7 @@ async def standing(
 async def verdicts(
     registry: Registry, members: Sequence[Member], now: datetime
 ) -> dict[str, Verdict]:
-    """What members of clusters are; an earlier one than the original takes its place."""
+    """Return the verdicts of members; a member earlier than the original replaces it."""
     if not members:
         return {}
     joining = [
@@ -55,12 +55,12 @@ async def verdicts(
         for post, to in members
     ]
     ids = {cluster for _, cluster in members}
-    # Proposed after those that have been in their clusters without a document.
+    # Propose the stored posts of clusters without a document first.
     new = ids - await there(registry, ids)
     own = [owner.id for owner in joining]
     before = await _firsts(registry, {"cluster": {"$in": list(new)}, "_id": {"$nin": own}})
     made = await _propose(registry, before, now) | await _propose(registry, joining, now)
-    # Who was stored between these questions has not seen the cluster yet.
+    # Posts stored between these reads did not find the cluster's document.
     proposed = {owner.id for owner in before}.union(own)
     late = await _firsts(registry, {"cluster": {"$in": list(made)}})
     await _propose(registry, [owner for owner in late if owner.id not in proposed], now)
@@ -71,7 +71,7 @@ async def verdicts(
         if all(stored.get(id_, {}).get("cluster") == row["_id"] for id_ in _needed(row)):
             originals[row["_id"]] = signatures.owner_of(stored[row["original"]])
     for cluster in ids - originals.keys():
-        # It, or what its source led by, has gone.
+        # The original, or the leading post of its source, was deleted.
         if (elected := await elect(registry, cluster, now)) is not None:
             originals[cluster] = elected
     result = {}
@@ -88,23 +88,23 @@ async def verdicts(
 
 
 async def there(registry: Registry, clusters: Collection[ObjectId]) -> set[ObjectId]:
-    """Those of these clusters that have a document."""
+    """Return the given clusters that have a document."""
     if not clusters:
         return set()
     return set(await registry.clusters.distinct("_id", {"_id": {"$in": list(clusters)}}))
 
 
 async def _firsts(registry: Registry, query: Document) -> list[Owner]:
-    """Those of these stored posts that may matter to their clusters.
+    """Return the stored posts that can decide the original of their clusters.
 
-    Of each cluster that is the post by which a source leads, and that source's earliest.
+    For each cluster: the post by which a source leads, and the earliest post of that source.
     """
     if query["cluster"] == {"$in": []}:
         return []
     by_order = dict.fromkeys(ORDER, 1)
     stages: list[Document] = [
         {"$match": query},
-        {"$project": signatures.OF_OWNER | {"leads": {name: f"${name}" for name in LEAD}}},
+        {"$project": signatures.OWNER_FIELDS | {"leads": {name: f"${name}" for name in LEAD}}},
         {"$sort": by_order},
         {"$group": {
             "_id": {"cluster": "$cluster", "source": "$source"},
@@ -124,7 +124,7 @@ async def _firsts(registry: Registry, query: Document) -> list[Owner]:
 
 
 def is_source(item: int | None, original: int | None) -> bool:
-    """Whether a post is no copy of its cluster's original, but has the same item as that one."""
+    """Return whether a post has the original's item, and so is not a copy."""
     return item is not None and item == original
 
 
@@ -167,13 +167,13 @@ async def _propose(registry: Registry, members: Iterable[Owner], now: datetime) 
 
 
 def _keys(registry: Registry, owner: Owner) -> tuple[list[Any], list[Any]]:
-    """By what a post makes its source lead, and by what it is ordered within that."""
+    """Return the sort keys of a post among sources, and within its source."""
     values = {**signatures.times_of(registry, owner), "post": owner.post}
     return [values[name] for name in LEAD], [values[name] for name in ORDER]
 
 
 async def current(registry: Registry, ids: Collection[ObjectId], now: datetime) -> list[Document]:
-    """The documents of these clusters; a source that has just taken the lead is searched first."""
+    """Return the documents of clusters, after searching sources that have just taken the lead."""
     query: Document = {"_id": {"$in": list(ids)}}
     rows = await registry.clusters.find(query).to_list(None)
     overtaken = [row for row in rows if "overtaken" in row]
@@ -188,12 +188,15 @@ async def current(registry: Registry, ids: Collection[ObjectId], now: datetime) 
 def _change(
     registry: Registry, owner: Owner, now: datetime, why: str, condition: Document
 ) -> Document:
-    """Values that make a post the original under a condition, and note it if it was not."""
+    """Return update expressions that make a post the original if a condition holds.
+
+    A change of the original is added to `changes`.
+    """
     change = {"at": now, "was": "$post", "post": {"$literal": owner.post}, "why": why}
     noted = {"$concatArrays": [{"$ifNull": ["$changes", []]}, [change]]}
     same = {"$or": [_NONE, {"$eq": ["$original", owner.id]}]}
     fields = {
-        "changes": {"$cond": [same, "$changes", {"$slice": [noted, -KEPT_CHANGES]}]},
+        "changes": {"$cond": [same, "$changes", {"$slice": [noted, -MAX_CHANGES]}]},
         "original": owner.id,
         "post": {"$literal": owner.post},
         "created": owner.created,
@@ -204,16 +207,16 @@ def _change(
 
 
 def _needed(row: Document) -> set[int]:
-    """The posts without which a cluster's document does not hold."""
+    """Return the posts that a cluster's document depends on."""
     return {row["original"], id_of(row["lead"][-1])}
 
 
 async def elect(registry: Registry, cluster: ObjectId, now: datetime) -> Owner | None:
-    """The original of a cluster, another where it, or what its source led by, has gone.
+    """Return the original of a cluster, electing a new one if a post it depends on was deleted.
 
-    None: the cluster has no posts.
+    Returns None if the cluster has no posts.
     """
-    for _ in range(ELECTIONS):
+    for _ in range(MAX_ELECTIONS):
         row = next(iter(await current(registry, [cluster], now)), None)
         if row is not None:
             stored = await signatures.by_id(registry, _needed(row))
@@ -235,14 +238,14 @@ async def elect(registry: Registry, cluster: ObjectId, now: datetime) -> Owner |
                 "overtaken": "$$REMOVE",
             }
             await registry.clusters.update_one(of_then, [{"$set": change}])
-            # Who was stored meanwhile has lost to what is gone.
+            # Posts stored in the meantime were compared with the deleted one.
             heirs = await _firsts(registry, {"cluster": cluster})
         await _propose(registry, heirs, now)
     return None
 
 
 async def take_bands(registry: Registry, owner: Owner) -> None:
-    """Claim those of a post's bands that nobody owns, so that its copies are found by it."""
+    """Claim the free bands of a post, so that its copies find it."""
     if registry.shared is not None:
         await registry.shared.put(signatures.claims_of([owner]))
         return
@@ -250,12 +253,12 @@ async def take_bands(registry: Registry, owner: Owner) -> None:
     owners, _ = await signatures.holders(registry, bands)
     free = sorted(bands - owners.keys())
     if free:
-        # Each by itself: one that is taken meanwhile must not cost the others.
+        # One update per band: a band taken in the meantime must not block the others.
         await signatures.add_bands(registry, owner.id, free)
 
 
 async def without_original(registry: Registry) -> set[ObjectId]:
-    """Clusters whose original is gone, or is in another cluster; all of them are looked at."""
+    """Return the clusters whose original is deleted or in another cluster; scans all clusters."""
     original: Document = {
         "from": registry.signatures.name, "localField": "original", "foreignField": "_id",
         "pipeline": [{"$project": {"cluster": 1}}], "as": "original",
@@ -269,14 +272,14 @@ async def without_original(registry: Registry) -> set[ObjectId]:
 
 
 async def unsettle(registry: Registry, clusters: Collection[ObjectId]) -> None:
-    """Note that posts may show something else than these clusters, where they have documents."""
+    """Mark clusters whose posts may show outdated verdicts."""
     if clusters:
         query: Document = {"_id": {"$in": list(clusters)}}
         await registry.clusters.update_many(query, {"$set": {"unsettled": True}})
 
 
 async def settled(registry: Registry, shown: Mapping[ObjectId, Document]) -> set[ObjectId]:
-    """Note that posts show what these clusters said; those that say something else by now."""
+    """Mark clusters as shown; return those that have changed since."""
     if not shown:
         return set()
     unset = {"$unset": {"unsettled": ""}}

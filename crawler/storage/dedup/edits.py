@@ -1,6 +1,6 @@
-"""Posts that leave the index, or are edited.
+"""Removal and editing of posts in the index.
 
-The bands of a post that leaves are free again, and where it was the original the next one is.
+Removing a post frees its bands, and its cluster elects a new original if the post was the original.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from crawler.storage.dedup.registry import Registry
 from crawler.storage.retry import in_batches
 
 BATCH = 1000
-# Of looks at posts that others change between the look and the deletion.
-ROUNDS = 10
+# Attempts when other processes change posts between the read and the deletion.
+MAX_ROUNDS = 10
 # A missing field equals None.
 READ = ("_id", "cluster", "sketch", *signatures.FENCES)
 
 
 async def release_posts(db: Database, registry: Registry, query: Document, now: datetime) -> None:
-    """Take all posts that a query finds out of the index, before they are deleted."""
+    """Remove all posts that a query finds from the index, before they are deleted."""
     cursor = db.posts.find(query, {"_id": 1}).batch_size(BATCH)
     while rows := await cursor.to_list(BATCH):
         left = await release(registry, [row["_id"] for row in rows], now)
@@ -35,9 +35,9 @@ async def release_posts(db: Database, registry: Registry, query: Document, now: 
 async def recover(
     db: Database, registry: Registry, spider: str, since: datetime, now: datetime
 ) -> None:
-    """Free what was claimed for a spider's posts since a time, where a crash kept them out.
+    """Free the claims of a spider's posts that a crash kept from being stored.
 
-    Clusters that it kept from electing an original do so.
+    Also elects originals for clusters whose election the crash interrupted.
     """
     query: Document = {
         "at": {"$gte": since},
@@ -58,10 +58,9 @@ async def release(
     now: datetime,
     fenced: Mapping[str, Mapping[str, int]] | None = None,
 ) -> set[ObjectId]:
-    """Forget the sketches of these posts; the clusters that they were in.
+    """Delete the sketches of posts; return the clusters that they were in.
 
-    fenced: numbers under which the visits that say so are stored, by name; what newer visits have
-            stored stays
+    fenced: fence numbers of the visits by name, by post; signatures of newer visits are kept
 
     A cluster that loses its original elects another.
     """
@@ -69,7 +68,7 @@ async def release(
     touched: set[ObjectId] = set()
     for some in in_batches(keys, BATCH):
         waiting: Collection[int] = [id_of(key) for key in some]
-        for _ in range(ROUNDS):
+        for _ in range(MAX_ROUNDS):
             stored = await signatures.by_id(registry, waiting)
             rows = [
                 row
@@ -85,14 +84,13 @@ async def release(
 
 
 async def forget(registry: Registry, rows: Sequence[Document], now: datetime) -> list[Document]:
-    """Take signatures out of the index, those of them that are stored as they are given.
+    """Delete signatures that are unchanged since they were read; return the deleted ones.
 
-    Another process may have stored a post anew since it was read, or made a cluster of it and its
-    first copy: that one is another cluster's, which nobody would tell that its original has left.
-    Returns the signatures that were taken out.
+    Another process may have stored a post again since, or created a cluster of the post and its
+    first copy; deleting that signature would leave a cluster without an original.
     """
     within = {row["cluster"] for row in rows if "cluster" in row}
-    # Where this is interrupted, the next one to settle clusters elects their originals.
+    # If this is interrupted, the next process that settles clusters elects their originals.
     await clusters.unsettle(registry, within)
     deletes = [DeleteOne({name: row.get(name) for name in READ}) for row in rows]
     done = await registry.signatures.bulk_write(deletes, ordered=False)
@@ -100,14 +98,14 @@ async def forget(registry: Registry, rows: Sequence[Document], now: datetime) ->
     if done.deleted_count < len(rows):
         stored = await signatures.by_id(registry, [row["_id"] for row in rows])
         gone = [row for row in rows if row["_id"] not in stored]
-    # Who settled them in between has not seen that these are gone.
+    # A process that settled the clusters in between did not see the deletion.
     await clusters.unsettle(registry, within)
     if registry.shared is not None:
         await registry.shared.release(signatures.claims_of(map(signatures.owner_of, gone)))
     for cluster in await clusters.there(registry, within):
         original = await clusters.elect(registry, cluster, now)
         if original is not None:
-            # What has left may have owned the bands by which the others were found.
+            # The deleted posts may have owned the bands by which the others were found.
             await clusters.take_bands(registry, original)
     return gone
 
@@ -115,9 +113,9 @@ async def forget(registry: Registry, rows: Sequence[Document], now: datetime) ->
 async def judge(
     registry: Registry, candidate: Candidate, stored: Document
 ) -> tuple[bool, list[Document]]:
-    """Whether an edited post stays in its cluster, and the copies that it resembles no more.
+    """Return whether an edited post stays in its cluster, and the copies it no longer resembles.
 
-    A copy belongs there if it resembles the original; the original if a copy resembles it.
+    A copy stays if it resembles the original, the original if any copy resembles it.
     """
     cluster = stored.get("cluster")
     if cluster is None:
@@ -128,7 +126,7 @@ async def judge(
         return any(_alike(registry, candidate, row) for row in original.values()), []
     strays, stay = [], False
     query = {"cluster": cluster, "_id": {"$ne": candidate.id}}
-    async for member in registry.signatures.find(query, signatures.OF_OWNER):
+    async for member in registry.signatures.find(query, signatures.OWNER_FIELDS):
         if _alike(registry, candidate, member):
             stay = True
         else:
@@ -142,17 +140,17 @@ def _alike(registry: Registry, candidate: Candidate, stored: Document) -> bool:
 
 
 async def let_go(registry: Registry, strays: Sequence[Document], now: datetime) -> list[Candidate]:
-    """Take strays out of the index; returns them as they are to be claimed again.
+    """Remove strays from the index; return them as candidates for a new claim.
 
-    Those that another process has stored anew meanwhile are where they belong.
+    Strays that another process has stored again are already in the right cluster.
     """
     gone: list[Document] = []
-    for _ in range(ROUNDS):
+    for _ in range(MAX_ROUNDS):
         if not strays:
             break
         gone += await forget(registry, strays, now)
         stored = await signatures.by_id(registry, [row["_id"] for row in strays])
-        # Those that were seen as they are have another fence, and nothing else.
+        # An unchanged visit raises the fence only; such rows are still strays.
         strays = [
             now_stored
             for row in strays
@@ -163,10 +161,10 @@ async def let_go(registry: Registry, strays: Sequence[Document], now: datetime) 
 
 
 async def renew(registry: Registry, candidate: Candidate, stored: Document) -> bool:
-    """Put the sketch of the new text in place of the old one, and its bands.
+    """Replace the sketch and bands of an edited post.
 
-    The sketch comes last: whoever is interrupted before finds the old one, and begins again.
-    Returns False where the post has left the index meanwhile, or a newer visit has stored it.
+    The sketch is written last: after an interruption the old one is found, and the edit repeated.
+    Returns False if the post was removed in the meantime, or a newer visit has stored it.
     """
     if registry.shared is not None:
         await registry.shared.release(signatures.claims_of([signatures.owner_of(stored)]))
@@ -189,6 +187,6 @@ async def renew(registry: Registry, candidate: Candidate, stored: Document) -> b
     query = signatures.unless_late(candidate)
     done = await registry.signatures.update_one(query, [{"$set": changed}])
     if not done.matched_count and registry.shared is not None:
-        # Else Redis would say that it is in its former cluster.
+        # Otherwise Redis would return the former cluster.
         await registry.shared.release(signatures.claims_of([owner]))
     return done.matched_count > 0

@@ -1,7 +1,7 @@
-"""Posts as `clusters` has them: which one the search index holds, and whose duplicates others are.
+"""Duplicate flags on posts, kept in line with `clusters`.
 
-A post is written by whoever stores it, a cluster by whoever claims: between the two another worker
-may have made another post the original. So what was written is compared once more.
+Between the claim of a post and the write of the post another worker may have made another post the
+original. So each batch is compared with its clusters after it is written.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from bson import ObjectId
 from pymongo import UpdateOne
 
-from crawler.dedup.model import ALONE, Owner, Verdict, Verdicts, id_of
+from crawler.dedup.model import ALONE, Verdict, Verdicts, id_of
 from crawler.dedup.sketch import Sketch
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup import clusters, signatures
@@ -20,13 +20,13 @@ from crawler.storage.dedup.registry import Registry
 from crawler.storage.retry import in_batches
 
 BATCH = 1000
-TRIES = 10
+MAX_TRIES = 10
 UNSETTLED: Document = {"unsettled": True}
 FIELDS = ("duplicate_of", "similarity", "cluster")
 
 
 def update_of(verdict: Verdict | None) -> Document:
-    """What a verdict changes of a post's document; a new post without one is an original."""
+    """Return the update by which a post shows a verdict; without one a new post is original."""
     if verdict is None:
         return {"$setOnInsert": {"original": True}}
     values = (verdict.duplicate_of, verdict.similarity, verdict.cluster)
@@ -39,13 +39,13 @@ def update_of(verdict: Verdict | None) -> Document:
 
 
 def merged(update: Document, verdict: Verdict | None) -> Document:
-    """An update of a post that shows its verdict too."""
+    """Return an update of a post with its verdict added."""
     flags = update_of(verdict)
     return {name: update.get(name, {}) | flags.get(name, {}) for name in update.keys() | flags}
 
 
 async def show(db: Database, verdicts: Verdicts) -> None:
-    """Write verdicts on posts that are stored."""
+    """Write verdicts to stored posts."""
     updates = [UpdateOne({"_id": key}, update_of(verdict)) for key, verdict in verdicts.items()]
     if updates:
         await db.posts.bulk_write(updates, ordered=False)
@@ -54,9 +54,9 @@ async def show(db: Database, verdicts: Verdicts) -> None:
 async def confirm(
     db: Database, registry: Registry, verdicts: Verdicts, written: Container[str]
 ) -> None:
-    """Bring posts into line where what was written is not what holds by now.
+    """Update posts whose verdicts have changed since they were written.
 
-    written: posts that show their verdict; others had theirs changed by an edit of these
+    written: posts that show their verdict; the other verdicts changed through edits of these
     """
     await show(db, {key: verdict for key, verdict in verdicts.items() if key not in written})
     members, unsettled = await _to_compare(registry, verdicts)
@@ -79,7 +79,7 @@ async def confirm(
 
 
 async def _show_alone(db: Database, registry: Registry, keys: Sequence[str]) -> set[ObjectId]:
-    """Let posts show that they have no copies; their clusters, where they have got some by now."""
+    """Show posts as having no copies; return the clusters of those that have copies by now."""
     if not keys:
         return set()
     await show(db, dict.fromkeys(keys, ALONE))
@@ -90,9 +90,9 @@ async def _show_alone(db: Database, registry: Registry, keys: Sequence[str]) -> 
 async def _to_compare(
     registry: Registry, keys: Iterable[str]
 ) -> tuple[dict[str, ObjectId], set[ObjectId]]:
-    """The clusters of those of these posts that have one, and those that are not settled.
+    """Return the clusters of posts, and all unsettled clusters.
 
-    In one round trip: of most batches there is nothing to be told.
+    One round trip: most batches have neither.
     """
     query = {"_id": {"$in": [id_of(key) for key in keys]}, "cluster": {"$exists": True}}
     unsettled: Document = {
@@ -122,7 +122,7 @@ async def _sources(
     members: Mapping[str, ObjectId],
     now: Mapping[ObjectId, Document],
 ) -> set[str]:
-    """Those of these members that rightly say that they are originals, as sources of one item."""
+    """Return the members that are originals because they have the original's item."""
     ids = {
         key: (id_of(key), now[cluster]["original"])
         for key, cluster in members.items()
@@ -139,15 +139,15 @@ async def _sources(
 
 
 async def settle_all(db: Database, registry: Registry) -> None:
-    """Bring posts into line with all clusters that were left unsettled."""
+    """Update the posts of all unsettled clusters."""
     wanted = await registry.clusters.distinct("_id", {"unsettled": {"$exists": True}})
     for some in in_batches(wanted, BATCH):
         await settle(db, registry, some)
 
 
 async def settle(db: Database, registry: Registry, wanted: Collection[ObjectId]) -> None:
-    """Bring all posts of these clusters into line with them."""
-    for _ in range(TRIES):
+    """Update all posts of these clusters to match."""
+    for _ in range(MAX_TRIES):
         if not wanted:
             return
         stored = await clusters.current(registry, wanted, datetime.now(UTC))
@@ -157,22 +157,24 @@ async def settle(db: Database, registry: Registry, wanted: Collection[ObjectId])
             for row in stored
             if originals.get(row["original"], {}).get("cluster") == row["_id"]
         }
-        # Else whoever released the original elects the next, unless that was interrupted.
+        # The process that released the original may have been interrupted before the election.
         for row in stored:
             if row["_id"] not in rows:
                 await clusters.elect(registry, row["_id"], datetime.now(UTC))
         owners = {id_: signatures.owner_of(originals[row["original"]]) for id_, row in rows.items()}
-        cursor = registry.signatures.find({"cluster": {"$in": list(rows)}}, signatures.OF_OWNER)
+        cursor = registry.signatures.find({"cluster": {"$in": list(rows)}}, signatures.OWNER_FIELDS)
         while members := await cursor.to_list(BATCH):
-            await show(
-                db,
-                {
-                    member["post"]: _verdict(
-                        member, rows[member["cluster"]], owners[member["cluster"]]
-                    )
-                    for member in members
-                },
-            )
+            verdicts = Verdicts()
+            for member in members:
+                cluster, original = member["cluster"], owners[member["cluster"]]
+                if member["_id"] == original.id or clusters.is_source(
+                    member.get("item"), original.item
+                ):
+                    verdicts[member["post"]] = Verdict(cluster=cluster)
+                    continue
+                alike = Sketch.decode(member["sketch"]).similarity(original.sketch)
+                verdicts[member["post"]] = Verdict(rows[cluster]["post"], alike, cluster)
+            await show(db, verdicts)
         others = {row["_id"] for row in stored} - rows.keys()
         others |= await _settle_others(db, registry, wanted)
         wanted = others | await clusters.settled(registry, rows)
@@ -181,10 +183,9 @@ async def settle(db: Database, registry: Registry, wanted: Collection[ObjectId])
 async def _settle_others(
     db: Database, registry: Registry, wanted: Collection[ObjectId]
 ) -> set[ObjectId]:
-    """Bring posts into line that show these clusters but are in none of them.
+    """Update posts that show these clusters but are no longer in them.
 
-    Whoever took them out may have been interrupted before they showed it. Returns the clusters
-    that they are in, if any.
+    The process that removed them may have been interrupted. Returns their current clusters.
     """
     now_in: set[ObjectId] = set()
     cursor = db.posts.find({"cluster": {"$in": list(wanted)}}, {"cluster": 1}).batch_size(BATCH)
@@ -198,10 +199,3 @@ async def _settle_others(
         ]
         now_in |= await _show_alone(db, registry, left)
     return now_in
-
-
-def _verdict(member: Document, row: Document, original: Owner) -> Verdict:
-    if member["_id"] == original.id or clusters.is_source(member.get("item"), original.item):
-        return Verdict(cluster=row["_id"])
-    alike = Sketch.decode(member["sketch"]).similarity(original.sketch)
-    return Verdict(row["post"], alike, row["_id"])

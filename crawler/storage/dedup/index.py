@@ -1,8 +1,8 @@
-"""Opening the index of the posts' sketches: what is stored there must be what the settings ask for.
+"""Opening the index of sketches, after checking that it matches the settings.
 
-`meta` says which scheme the stored sketches are of, and whether MongoDB or Redis keeps the claims;
-`index` names the claims in Redis, so that those of an earlier time are not taken for them. While
-`keeper` is MongoDB, `index` tells of a move to Redis that has not ended.
+`meta` stores the scheme of the sketches and `keeper`, the backend of the claims: MongoDB or Redis.
+`index` identifies the claims in Redis, so that outdated claims are not mistaken for current ones.
+While `keeper` is MongoDB, `index` marks a move to Redis that has not finished.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from bson import ObjectId
@@ -20,7 +19,7 @@ from pymongo.errors import DuplicateKeyError
 from crawler.config import Config
 from crawler.dedup.scheme import Scheme, scheme_of
 from crawler.errors import BandsLost, ConfigError, StorageError
-from crawler.storage import runs
+from crawler.storage import leases
 from crawler.storage.client import Database, Document
 from crawler.storage.dedup import boilerplate, signatures
 from crawler.storage.dedup.registry import Registry
@@ -32,21 +31,19 @@ logger = logging.getLogger(__name__)
 META: Document = {"_id": "duplicates"}
 MONGODB, REDIS, REBUILDING = "mongodb", "redis", "rebuilding"
 INDEX, FILLING = "index", "filling"
-# Others may change what was read, or Redis may lose what was written, so often.
-MAX_AGREEMENTS = FILLINGS = 10
-# A pass that began longer ago and has not ended was cut off.
-AT_WORK = timedelta(hours=1)
+# Attempts when other processes change `meta`, or Redis loses its claims.
+MAX_AGREEMENTS = MAX_REFILLS = 10
 BATCH = 1000
 HINT = "scrapy duplicates rebuild compares all posts anew"
 
 
 @asynccontextmanager
 async def opened(db: Database, config: Config) -> AsyncIterator[Registry | None]:
-    """The index as the settings ask for it; None where duplicates are off.
+    """Yield the index that the settings ask for; None if duplicates are off.
 
-    Claims move from MongoDB to Redis where the settings ask for that. Redis has to answer first,
-    and `meta` says that they have moved when all of them are there.
-    Raises StorageError where what is stored is of another scheme, or kept elsewhere.
+    Claims move from MongoDB to Redis if the settings ask for it. Redis must be reachable, and
+    `meta` is updated once all claims are in Redis.
+    Raises StorageError if the index has another scheme or backend.
     """
     wanted = wanted_meta(config)
     if wanted is None:
@@ -65,7 +62,7 @@ async def opened(db: Database, config: Config) -> AsyncIterator[Registry | None]
         await refill(registry, bands, meta[INDEX])
         if meta["keeper"] != REDIS:
             await _note_move(db, wanted, meta[INDEX])
-        # No more than what a process left that was ended as it moved claims.
+        # Only bands that an interrupted move has left.
         await db.signatures.update_many({"bands": {"$exists": True}}, {"$unset": {"bands": ""}})
         async with boilerplate.stored_at_end(registry):
             yield registry
@@ -73,9 +70,9 @@ async def opened(db: Database, config: Config) -> AsyncIterator[Registry | None]
 
 @asynccontextmanager
 async def as_stored(db: Database, config: Config, *, fills: bool = True) -> AsyncIterator[Registry]:
-    """The index as it is, whatever the settings ask for: to take posts out of it.
+    """Yield the index as it is stored, whatever the settings ask for, to remove posts.
 
-    fills: whether Redis is to hold all claims, where it has lost them
+    fills: restore the claims in Redis if Redis has lost them
     """
     meta = await db.meta.find_one(META) or {}
     name = meta.get("scheme", config.duplicates).partition("-")[0]
@@ -109,7 +106,7 @@ async def _connected(db: Database, config: Config) -> AsyncIterator[RedisBands]:
 
 
 def wanted_meta(config: Config) -> Document | None:
-    """What the settings ask of `meta`; None where duplicates are off."""
+    """Return the `meta` fields that the settings ask for; None if duplicates are off."""
     if config.duplicates == "off":
         return None
     scheme = scheme_of(config.duplicates, config.duplicate_threshold)
@@ -117,19 +114,19 @@ def wanted_meta(config: Config) -> Document | None:
 
 
 def with_index(wanted: Document) -> Document:
-    """What is noted of a new index; each in Redis has a name of its own."""
+    """Return the `meta` fields of a new index; each index in Redis gets its own id."""
     return wanted | ({INDEX: ObjectId()} if wanted["keeper"] == REDIS else {})
 
 
 def name_of(scheme: Scheme, index: ObjectId) -> str:
-    """What Redis is told of an index that is whole."""
+    """Return the name under which Redis stores a complete index."""
     return f"{scheme.name} {index}"
 
 
 async def _agree(db: Database, wanted: Document) -> Document:
-    """Note in an empty index what it is to be of; raise StorageError where it is of another.
+    """Set scheme and backend of an empty index; raise StorageError if the index has others.
 
-    Returns `meta`, which names a move to Redis where one has to be made.
+    Returns `meta`, which identifies the move to Redis if one is needed.
     """
     for _ in range(MAX_AGREEMENTS):
         meta = await db.meta.find_one(META)
@@ -146,7 +143,7 @@ async def _agree(db: Database, wanted: Document) -> Document:
             lacking = META | {"keeper": meta["keeper"], INDEX: {"$exists": False}}
             await db.meta.update_one(lacking, {"$set": {INDEX: ObjectId()}})
         elif wanted["keeper"] == MONGODB and INDEX in meta:
-            # Redis will lack what is claimed from now on: that move has to be begun anew.
+            # Redis will lack the next claims, so the move must start again.
             await db.meta.update_one(meta, {"$unset": {INDEX: ""}})
         else:
             return meta
@@ -154,7 +151,7 @@ async def _agree(db: Database, wanted: Document) -> Document:
 
 
 async def refusal(db: Database, wanted: Document, meta: Document) -> str | None:
-    """Why a crawl with these settings cannot use an index; None if it can.
+    """Return why a crawl with these settings cannot use an index; None if it can.
 
     wanted: see `wanted_meta`
     """
@@ -163,7 +160,7 @@ async def refusal(db: Database, wanted: Document, meta: Document) -> str | None:
     if meta | wanted == meta or await _is_empty(db):
         return None
     is_move = meta | wanted == meta | {"keeper": REDIS}
-    if is_move and not await runs.is_any_running(db, AT_WORK):
+    if is_move and not await _is_claimed_in_mongodb(db):
         return None
     return (
         f"the stored posts are compared by {meta['scheme']} with claims in {meta['keeper']}, "
@@ -175,10 +172,15 @@ async def _is_empty(db: Database) -> bool:
     return await db.signatures.find_one({}, {"_id": 1}) is None
 
 
+async def _is_claimed_in_mongodb(db: Database) -> bool:
+    """Return whether a crawl without REDIS_URL is running."""
+    return bool(await leases.active(db, leases.CRAWL, without_redis=True))
+
+
 async def _note_move(db: Database, wanted: Document, index: ObjectId) -> None:
-    """Nobody claims in MongoDB any more; raises StorageError where somebody began to."""
+    """Record that claims are in Redis; raise StorageError if a crawl claims in MongoDB."""
     moving = META | {"keeper": MONGODB, INDEX: index}
-    if await db.meta.find_one(moving) is not None and not await runs.is_any_running(db, AT_WORK):
+    if await db.meta.find_one(moving) is not None and not await _is_claimed_in_mongodb(db):
         await db.meta.update_one(moving, {"$set": wanted})
     if await db.meta.find_one(moving | {"keeper": REDIS}) is None:
         raise StorageError(
@@ -189,14 +191,14 @@ async def _note_move(db: Database, wanted: Document, index: ObjectId) -> None:
 
 
 async def refill(registry: Registry, bands: RedisBands, index: ObjectId) -> None:
-    """Make Redis hold what MongoDB does, where it does not hold this index, or has lost it."""
+    """Copy all claims from MongoDB to Redis unless Redis has this index."""
     whole, filling = name_of(registry.scheme, index), f"{FILLING} {index}"
-    for _ in range(FILLINGS):
+    for _ in range(MAX_REFILLS):
         held = await bands.scheme()
         if held == whole:
             return
         logger.info("Redis holds no claims of near-duplicates; they are taken from MongoDB")
-        # Two may do it at the same moment: whoever is late finds that it is done, or goes on.
+        # Several processes may copy at once; a late one continues, or finds the copy complete.
         with suppress(BandsLost):
             if held == filling or await bands.empty(held, filling):
                 await _fill(registry, bands)
@@ -205,7 +207,7 @@ async def refill(registry: Registry, bands: RedisBands, index: ObjectId) -> None
 
 
 async def _fill(registry: Registry, bands: RedisBands) -> None:
-    # Give posts without a cluster their own: MongoDB founds one when the first copy comes.
+    # Redis needs a cluster for each post; MongoDB creates one with the first copy.
     lacking: Document = {"cluster": {"$exists": False}}
     cursor = registry.signatures.find(lacking, {"_id": 1}).batch_size(BATCH)
     while rows := await cursor.to_list(BATCH):
@@ -213,8 +215,8 @@ async def _fill(registry: Registry, bands: RedisBands) -> None:
             [UpdateOne(row | lacking, {"$set": {"cluster": ObjectId()}}) for row in rows],
             ordered=False,
         )
-    # In the order of their creation, originals own what their copies would own else.
-    cursor = registry.signatures.find({}, signatures.OF_OWNER).sort([("created", 1)])
+    # Oldest first, so that originals own the bands that they share with their copies.
+    cursor = registry.signatures.find({}, signatures.OWNER_FIELDS).sort([("created", 1)])
     cursor = cursor.allow_disk_use(True).batch_size(BATCH)
     while rows := await cursor.to_list(BATCH):
         await bands.put(signatures.claims_of(map(signatures.owner_of, rows)))

@@ -1,4 +1,4 @@
-"""What is known of near-duplicates: clusters, their posts, and two posts beside each other."""
+"""Read-only queries on near-duplicates: clusters, their posts, and stored signatures."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MEMBERS: Document = {"cluster": {"$exists": True}}
 
 @dataclass(slots=True)
 class Overview:
-    """How many posts are compared, in how many clusters are how many copies, and some clusters."""
+    """Numbers of compared posts, clusters and copies, and the largest clusters."""
 
     posts: int = 0
     clusters: int = 0
@@ -36,9 +36,10 @@ class Overview:
 
 
 async def overview(db: Database, spider: str | None = None, limit: int | None = None) -> Overview:
-    """The clusters with copies, the largest first; limit: so many at most (None: all).
+    """Return the clusters with copies, the largest first.
 
-    spider: only posts of it are counted, and clusters that it has posts in
+    spider: count only its posts, and clusters that have any of them
+    limit:  maximum number of clusters (None: all)
     """
     meta = await db.meta.find_one(META) or {}
     of_spider = {} if spider is None else {"post": {"$regex": f"^{re.escape(spider)} "}}
@@ -56,10 +57,10 @@ async def overview(db: Database, spider: str | None = None, limit: int | None = 
 
 
 def _cluster_sizes(spider: str | None) -> list[Document]:
-    """Clusters with the number of their copies, if there are any; the largest first.
+    """Return the stages that count the copies of clusters, the largest clusters first.
 
-    Sources of the original's item are no copies of it.
-    spider: only clusters with a post of it
+    Sources of the original's item are not copies of the original.
+    spider: only clusters with a post of this spider
     """
     of_item: Document = {"_id": {"of": "$cluster", "item": "$item"}, "posts": {"$sum": 1}}
     counted: Document = {"_id": "$_id.of", "posts": {"$sum": "$posts"}}
@@ -72,7 +73,7 @@ def _cluster_sizes(spider: str | None) -> list[Document]:
     several = {"$and": [{"$gt": ["$_id.item", None]}, {"$gt": ["$posts", 1]}]}
     item = {"item": "$_id.item", "posts": "$posts"}
     counted["several"] = {"$push": {"$cond": [several, item, "$$REMOVE"]}}
-    # The item of an original is asked only where two posts of its cluster have one.
+    # An original's item is looked up only if two posts of the cluster have the same item.
     needed = {"$cond": [{"$eq": ["$several", []]}, None, "$_id"]}
     same = {"$in": ["$$one.item", "$original.item"]}
     of_original = {"$filter": {"input": "$several", "as": "one", "cond": same}}
@@ -97,7 +98,7 @@ def _looked_up(collection: str, field: str, name: str) -> Document:
 
 
 async def _described(db: Database, rows: Sequence[Document]) -> list[Document]:
-    """Clusters as they are shown: their originals, and how many copies they have."""
+    """Return clusters with their originals and numbers of copies."""
     query = {"_id": {"$in": [row["_id"] for row in rows]}}
     clusters = {cluster["_id"]: cluster async for cluster in db.clusters.find(query)}
     posts = await _posts(db, [cluster["post"] for cluster in clusters.values()])
@@ -113,7 +114,7 @@ async def _described(db: Database, rows: Sequence[Document]) -> list[Document]:
 
 
 def _post(row: Document, posts: dict[str, Document]) -> Document:
-    """What is shown of a post; row: a cluster or a signature that names it."""
+    """Return the shown fields of a post; row: its cluster or signature."""
     post = posts.get(row["post"], {})
     fields = {name: post.get(name) for name in ("spider", "url", "title")}
     return {"id": row["post"], "created": row["created"]} | fields
@@ -125,9 +126,9 @@ async def _posts(db: Database, keys: Iterable[str]) -> dict[str, Document]:
 
 
 async def cluster_of(db: Database, id_: ObjectId, limit: int | None = None) -> Document | None:
-    """A cluster with its copies, the oldest first, and its history; None where there is none.
+    """Return a cluster with its copies, the oldest first, and its history; None if not found.
 
-    `sources`: the posts that have the original's item too, and are no copies of it.
+    `sources`: the posts that have the original's item too, and are not copies
     """
     row = await db.clusters.find_one({"_id": id_})
     if row is None:
@@ -136,7 +137,7 @@ async def cluster_of(db: Database, id_: ObjectId, limit: int | None = None) -> D
     others: Document = {"cluster": id_, "_id": {"$ne": row["original"]}}
     item = own.get("item") if own else None
     query = others if item is None else others | {"item": {"$ne": item}}
-    cursor = db.signatures.find(query, signatures.OF_OWNER).sort([("created", 1), ("_id", 1)])
+    cursor = db.signatures.find(query, signatures.OWNER_FIELDS).sort([("created", 1), ("_id", 1)])
     copies = await cursor.allow_disk_use(True).limit(limit or 0).to_list(None)
     sources = db.signatures.find(others | {"item": item}).sort("_id") if item is not None else None
     described = await _described(db, [{"_id": id_, "copies": 0}])
@@ -162,7 +163,7 @@ async def _copies(
 
 
 async def signatures_of(db: Database, keys: Iterable[str]) -> dict[str, Document]:
-    """What is stored of the sketches of these posts, by their `_id`s."""
+    """Return the stored signatures of posts by their `_id`s."""
     query = {"_id": {"$in": [id_of(key) for key in keys]}}
     return {row["post"]: row async for row in db.signatures.find(query)}
 
@@ -170,7 +171,7 @@ async def signatures_of(db: Database, keys: Iterable[str]) -> dict[str, Document
 async def posts_named(
     db: Database, given: str, urls: Sequence[str], spider: str | None
 ) -> list[Document]:
-    """Posts with this `_id`, or with one of these URLs: their own, of their page, or an alias."""
+    """Return posts by `_id`, or by URL: their own, that of their page, or an alias."""
     watched = await targets.of_url(db, list(urls), spider) if urls else []
     keys = {str(target.get("post") or target["_id"]) for target in watched}
     items = [item for item in map(item_key, urls) if item]
@@ -183,13 +184,13 @@ async def posts_named(
 
 
 async def originals_of(db: Database, clusters: Iterable[ObjectId]) -> dict[ObjectId | None, str]:
-    """The originals of these clusters."""
+    """Return the originals by cluster."""
     cursor = db.clusters.find({"_id": {"$in": list(clusters)}}, {"post": 1})
     return {row["_id"]: row["post"] async for row in cursor}
 
 
 async def stored_scheme(db: Database, config: Config) -> Scheme:
-    """By what the stored posts are compared; where there are none, what the settings ask for."""
+    """Return the scheme of the stored posts; without posts, the one in the settings."""
     meta = await db.meta.find_one(META) or {}
     name = meta.get("scheme", config.duplicates).partition("-")[0]
     return scheme_of("characters" if name == "off" else name, config.duplicate_threshold)

@@ -1,7 +1,7 @@
-"""All posts compared anew, in the order in which they were written.
+"""Rebuild of the index: compare all posts again, in the order of their dates.
 
-While that goes on, and after it was cut short, `meta` says so and crawls are refused; it may be
-begun again as often as it takes. Until it reaches a post, that shows what it did before.
+During a rebuild, and after an interrupted one, `meta` marks the index as rebuilding and crawls are
+refused. A rebuild can be repeated. Posts show their former verdicts until it reaches them.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ _BELIEVABLE: Document = {
         {"$lte": [_STATED, _LATEST]},
     ]
 }
-# As `candidates.created_of` has it, but for the page of a feed's post; a claim bears any order.
+# As `candidates.created_of`, without the page of a feed's post; claims work in any order.
 _CREATED: Document = {"$cond": [_BELIEVABLE, {"$min": [_STATED, "$first_seen"]}, "$first_seen"]}
 
 
 @asynccontextmanager
 async def begun(db: Database, config: Config) -> AsyncIterator[Registry]:
-    """An empty index as the settings ask for it; `meta` names it when the block has ended well.
+    """Yield an empty index that matches the settings; `meta` is updated if the block succeeds.
 
-    Raises Busy while a spider of this database is being crawled, on whichever machine.
+    Raises Busy while any machine is crawling a spider of this database.
     """
     before, wanted = await db.meta.find_one(META), wanted_meta(config)
     wanted = wanted and with_index(wanted)
@@ -61,7 +61,7 @@ async def begun(db: Database, config: Config) -> AsyncIterator[Registry]:
     await db.meta.replace_one(META, marked, upsert=True)
     async with AsyncExitStack() as stack:
         try:
-            # No crawl can begin any more, as `meta` says that this goes on.
+            # `meta` is marked as rebuilding, so no new crawl can begin.
             for lease, holders in (await leases.active(db, leases.CRAWL)).items():
                 spider = lease.removeprefix(leases.CRAWL)
                 raise Busy(
@@ -75,11 +75,11 @@ async def begun(db: Database, config: Config) -> AsyncIterator[Registry]:
         if registry.shared is not None:
             bands = cast("RedisBands", registry.shared)
             await bands.clear()
-            # Whoever claims under another name than this is refused.
+            # Claims under any other name are refused.
             await bands.begin(REBUILDING)
         await registry.signatures.delete_many({})
         await registry.clusters.delete_many({})
-        # Of other settings too: sources that are gone would stay.
+        # Whatever the settings: tables of deleted sources would stay.
         await db.boilerplate.delete_many({})
         registry.tables.clear()
         yield registry
@@ -97,7 +97,7 @@ async def _put(db: Database, meta: Document | None) -> None:
 
 
 async def posts(db: Database) -> AsyncIterator[list[Document]]:
-    """All posts in batches, the oldest first; they may have gone meanwhile."""
+    """Yield all posts in batches, the oldest first, without posts deleted in the meantime."""
     stages: list[Document] = [{"$project": {"date": _CREATED}}, {"$sort": {"date": 1, "_id": 1}}]
     cursor = await db.posts.aggregate(stages, allowDiskUse=True, batchSize=BATCH)
     async with cursor:
@@ -117,7 +117,7 @@ async def learn(registry: Registry, batch: list[Document], now: datetime) -> Non
 
 
 async def compare(db: Database, registry: Registry, batch: list[Document], now: datetime) -> int:
-    """Claim posts; those that are alone show it. Returns how many have a text to compare."""
+    """Claim posts, and show those without copies; return the number with a text to compare."""
     made = {post["_id"]: candidate_of(post, registry.scheme) for post in batch}
     candidates = [candidate for candidate in made.values() if candidate is not None]
     verdicts = await claims.claim(registry, candidates, now)
@@ -128,27 +128,27 @@ async def compare(db: Database, registry: Registry, batch: list[Document], now: 
         if post.get("original") is not True or any(name in post for name in flags.FIELDS)
     ]
     await flags.show(db, dict.fromkeys(alone.intersection(flagged), ALONE))
-    # Earlier ones that boilerplate has become known of; clusters are shown at the end.
+    # Earlier posts in which boilerplate was found since; clusters are shown at the end.
     earlier = {
         key: verdict
         for key, verdict in verdicts.items()
         if key not in made and verdict.cluster is None
     }
     await flags.show(db, earlier)
-    # Who deleted a post before it was claimed could not take it out of the index.
+    # Posts deleted before their claim are still in the index.
     existing = await db.posts.distinct("_id", {"_id": {"$in": list(made)}})
     await edits.release(registry, list(made.keys() - set(existing)), now)
     return len(candidates)
 
 
 async def settle(db: Database, registry: Registry) -> None:
-    """Let posts show the clusters that they are in now."""
+    """Update posts to show their current clusters."""
     cursor = registry.clusters.find({}, {"_id": 1}).batch_size(BATCH)
     while rows := await cursor.to_list(BATCH):
         await flags.settle(db, registry, [row["_id"] for row in rows])
 
 
 async def show_all(db: Database) -> int:
-    """Make all posts originals, as nothing is compared; how many were not."""
+    """Make all posts originals; return how many were not."""
     update = flags.update_of(ALONE)
     return (await db.posts.update_many(FLAGGED, update)).modified_count

@@ -18,11 +18,11 @@ from redis.exceptions import NoScriptError
 
 from crawler.dedup.model import Claim
 from crawler.dedup.sketch import (
-    CONTAINED_LEAST,
     KEY_BITS,
+    MIN_CONTAINED,
+    MIN_OWN_SIMILARITY,
     OWN_CODE,
     OWN_HEAD,
-    OWN_LEAST,
     SHAPES,
     SHARE_STEPS,
     TAG_BYTES,
@@ -191,7 +191,7 @@ class RedisBands:
         own = (
             f"{{code = {OWN_CODE}, head = {OWN_HEAD}, steps = {SHARE_STEPS}, tag = {TAG_BYTES}, "
             f"untitled = string.rep('\\0', {TAG_BYTES}), "
-            f"least = {OWN_LEAST!r}, contained = {CONTAINED_LEAST!r}}}"
+            f"least = {MIN_OWN_SIMILARITY!r}, contained = {MIN_CONTAINED!r}}}"
         )
         values = f"{{{shapes}}}, {own}, {self._bucket_bits}, {LAYOUT}"
         head = f"local SHAPES, OWN, BUCKET_BITS, LAYOUT = {values}\n"

@@ -1,4 +1,4 @@
-"""The index of sketches: its collections, its scheme, and Redis where that claims bands."""
+"""The index of sketches: its collections, its scheme, and its Redis backend if any."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class HotBands:
         self._bands: OrderedDict[int, None] = OrderedDict()
 
     def add(self, bands: Iterable[int]) -> None:
-        """Bands that have owners."""
+        """Add bands that have owners."""
         for band in bands:
             self._bands[band] = None
             self._bands.move_to_end(band)
@@ -50,38 +50,38 @@ class HotBands:
             self._bands.popitem(last=False)
 
     def discard(self, bands: Iterable[int]) -> None:
-        """Bands that have none."""
+        """Remove bands that have no owner."""
         for band in bands:
             self._bands.pop(band, None)
 
     def any(self, bands: frozenset[int]) -> bool:
-        """Whether one of these was refused."""
+        """Return whether one of the given bands was refused."""
         return not self._bands.keys().isdisjoint(bands)
 
 
 class Bands(Protocol):
-    """Claims bands in place of MongoDB's unique index; what it holds can be made anew."""
+    """Claims of bands in place of MongoDB's unique index; they can be rebuilt from MongoDB."""
 
     async def claim(self, batch: Sequence[Claim], threshold: float) -> list[bytes]:
-        """The cluster of each post: that of what it is a duplicate of, else the one it founds."""
+        """Return the cluster of each post: that of its original, else a new one."""
 
     async def put(self, batch: Sequence[Claim]) -> None:
         """Claim bands for posts whose clusters are known."""
 
     async def release(self, batch: Sequence[Claim]) -> None:
-        """Free the bands that these posts own."""
+        """Free the bands that the given posts own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Registry:
     """An index of sketches.
 
-    shared:      claims bands in Redis; None: MongoDB does
-    boilerplate: what is known of sources; None: nothing is learned
+    shared:      claims in Redis; None: in MongoDB
+    boilerplate: tables of sources; None: no boilerplate is learned
     date_days:   how many days before a post is first seen its date may move it among sources
-    read_again:  those of these posts that are stored, as they are compared; None: none is kept
-    keeps_texts: with the signatures, as there are no posts
-    tables:      of the sources that were used lately
+    read_again:  reads candidates of stored posts; None: posts are not stored
+    keeps_texts: store texts with the signatures, as there are no posts
+    tables:      of recently used sources
     """
 
     signatures: AsyncCollection[Document]
@@ -103,7 +103,7 @@ class Registry:
         shared: Bands | None = None,
         date_days: float = DATE_DAYS,
     ) -> Registry:
-        """The index of the database's posts; a claim is in the journal with the post after it."""
+        """Return the index of the database's posts; a claim is journaled with the post after it."""
         claims, clusters = (
             db.get_collection(name, write_concern=UNHURRIED) for name in ("signatures", "clusters")
         )
@@ -117,7 +117,7 @@ class Registry:
         return cls(claims, clusters, scheme, shared, date_days, boilerplate, again)
 
     async def create_indexes(self) -> None:
-        """The indexes of an index that is not the posts'; theirs come with the schema."""
+        """Create the MongoDB indexes of a check index; the schema creates those of the posts."""
         await self.signatures.create_indexes(SIGNATURE_INDEXES)
         await self.clusters.create_indexes(CLUSTER_INDEXES)
         if self.boilerplate is not None:

@@ -1,4 +1,4 @@
-"""`signatures`: the sketch of each post, and the bands that it owns."""
+"""`signatures`: the sketch of each post, and the bands that the post owns."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from crawler.storage.client import Document
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.retry import DUPLICATE_KEY, all_of, in_batches
 
-PARTS, LEAST_OF_A_PART = 4, 50
-# A post of a feed is stored by its feed, and by its page.
+PARTS, MIN_PART_ROWS = 4, 50
+# A feed's post is stored by visits of the feed and of its page.
 FENCES = ("fence", "page_fence")
-OF_OWNER = {
+OWNER_FIELDS = {
     "post": 1, "created": 1, "seen": 1, "source": 1, "sketch": 1, "cluster": 1, "item": 1,
 } | dict.fromkeys(FENCES, 1)  # fmt: skip
 
@@ -29,7 +29,7 @@ OF_OWNER = {
 def row_of(
     registry: Registry, candidate: Candidate, bands: Iterable[int], now: datetime
 ) -> Document:
-    """The document of a post that owns these bands."""
+    """Return the document of a post that owns the given bands."""
     row = {
         "_id": candidate.id,
         "post": candidate.key,
@@ -45,12 +45,12 @@ def row_of(
 
 
 def is_late(candidate: Candidate, stored: Document) -> bool:
-    """Whether a newer visit has stored the signature of a candidate."""
+    """Return whether a newer visit has stored the signature of a candidate."""
     return any(stored.get(name, 0) > number for name, number in candidate.fences.items())
 
 
 def unless_late(candidate: Candidate) -> Document:
-    """The signature of a candidate, if no newer visit has stored it."""
+    """Return a query for a candidate's signature unless a newer visit has stored it."""
     query: Document = {"_id": candidate.id}
     for name, number in candidate.fences.items():
         query |= fences.passed(number, name)
@@ -58,12 +58,12 @@ def unless_late(candidate: Candidate) -> Document:
 
 
 def fences_of(stored: Document) -> dict[str, int]:
-    """The numbers under which visits have stored a signature, by name."""
+    """Return the fence numbers of the visits that stored a signature, by name."""
     return {name: stored[name] for name in FENCES if name in stored}
 
 
 async def raise_fences(registry: Registry, candidates: Iterable[Candidate]) -> None:
-    """Note that these visits have seen their posts as they are stored."""
+    """Record that visits have seen their posts unchanged."""
     raised = [
         UpdateOne({"_id": post.id}, {"$max": post.fences}) for post in candidates if post.fences
     ]
@@ -72,7 +72,7 @@ async def raise_fences(registry: Registry, candidates: Iterable[Candidate]) -> N
 
 
 def times_of(registry: Registry, post: Candidate | Owner) -> dict[str, datetime]:
-    """The fields by which originals are chosen, each the earlier the better."""
+    """Return the dates by which originals are chosen; the earliest wins."""
     # Dates are stored to the millisecond.
     created, seen = (
         date.replace(microsecond=date.microsecond // 1000 * 1000)
@@ -82,7 +82,7 @@ def times_of(registry: Registry, post: Candidate | Owner) -> dict[str, datetime]
 
 
 def text_of(registry: Registry, candidate: Candidate) -> Document:
-    """The fields of a text that is kept, where no post keeps it."""
+    """Return the fields of a text in an index that has no posts."""
     if not registry.keeps_texts or candidate.text is None:
         return {}
     packed = zlib.compress(candidate.text.text.encode("utf-8", "surrogatepass"))
@@ -90,7 +90,7 @@ def text_of(registry: Registry, candidate: Candidate) -> Document:
 
 
 async def candidates_of(registry: Registry, keys: Sequence[str]) -> list[Candidate]:
-    """Those of these texts that are kept, as they are compared."""
+    """Return candidates for the given texts that are stored with their signatures."""
     query = {"_id": {"$in": [id_of(key) for key in keys]}, "text": {"$exists": True}}
     candidates = []
     async for row in registry.signatures.find(
@@ -107,13 +107,13 @@ async def candidates_of(registry: Registry, keys: Sequence[str]) -> list[Candida
 
 
 def bands_of(registry: Registry, bands: Iterable[int]) -> Document:
-    """The field of owned bands, as far as it is needed."""
+    """Return the field of owned bands; empty if Redis has the bands."""
     owned = sorted(bands)
     return {"bands": owned} if owned and registry.shared is None else {}
 
 
 def owner_of(row: Document) -> Owner:
-    """A stored signature as the holder of bands."""
+    """Return the owner that a stored signature describes."""
     return Owner(
         row["_id"], row["post"], row["created"], Sketch.decode(row["sketch"]),
         row.get("cluster"), row.get("item"), row["seen"], row["source"], fences_of(row),
@@ -121,49 +121,53 @@ def owner_of(row: Document) -> Owner:
 
 
 def claims_of(owners: Iterable[Owner]) -> list[Claim]:
-    """Stored posts as they are put into Redis, and taken out of it."""
+    """Return the claims of stored posts, to put into Redis or to release."""
     return [Claim(owner.id, owner.cluster.binary, owner.sketch) for owner in owners]
 
 
 async def insert(registry: Registry, rows: list[Document]) -> set[int]:
-    """Insert what can be; the `_id`s that were refused, for their own sake or a band's."""
+    """Insert signatures; return the `_id`s refused because the `_id` or a band is taken."""
     if not rows:
         return set()
-    # The server is at work on one part while the next is encoded.
-    parts = in_batches(rows, max(LEAST_OF_A_PART, -(-len(rows) // PARTS)))
-    refused = await all_of(_insert(registry, part) for part in parts)
-    return set().union(*refused)
+    # The server inserts one part while the next is encoded.
+    parts = in_batches(rows, max(MIN_PART_ROWS, -(-len(rows) // PARTS)))
+
+    async def insert_part(part: Sequence[Document]) -> set[int]:
+        try:
+            await registry.signatures.insert_many(part, ordered=False)
+        except BulkWriteError as error:
+            return {part[index]["_id"] for index in duplicate_keys(error)}
+        return set()
+
+    return set().union(*await all_of(insert_part(part) for part in parts))
 
 
-async def _insert(registry: Registry, rows: Sequence[Document]) -> set[int]:
-    try:
-        await registry.signatures.insert_many(rows, ordered=False)
-    except BulkWriteError as error:
-        problems = error.details["writeErrors"]
-        if any(problem["code"] != DUPLICATE_KEY for problem in problems):
-            raise
-        return {rows[problem["index"]]["_id"] for problem in problems}
-    return set()
+def duplicate_keys(error: BulkWriteError) -> set[int]:
+    """Return the positions of writes that a unique index refused; raise any other error."""
+    problems = error.details["writeErrors"]
+    if any(problem["code"] != DUPLICATE_KEY for problem in problems):
+        raise error
+    return {problem["index"] for problem in problems}
 
 
 async def by_id(registry: Registry, ids: Iterable[int]) -> dict[int, Document]:
-    """Those of these signatures that are stored."""
+    """Return the stored signatures among the given `_id`s."""
     query = {"_id": {"$in": list(ids)}}
-    rows = await registry.signatures.find(query, OF_OWNER).to_list(None)
+    rows = await registry.signatures.find(query, OWNER_FIELDS).to_list(None)
     return {row["_id"]: row for row in rows}
 
 
 async def holders(
     registry: Registry, bands: Iterable[int], ids: Sequence[int] = ()
 ) -> tuple[dict[int, Owner], dict[int, Document]]:
-    """Owners by each of these bands that has one, and the documents with these `_id`s."""
+    """Return the owners by band, and the stored documents with the given `_id`s."""
     query: Document = {"bands": {"$in": list(bands)}}
     if ids:
         query = {"$or": [{"_id": {"$in": list(ids)}}, query]}
     owners: dict[int, Owner] = {}
     own: dict[int, Document] = {}
     wanted = frozenset(ids)
-    async for row in registry.signatures.find(query, OF_OWNER | {"bands": 1}):
+    async for row in registry.signatures.find(query, OWNER_FIELDS | {"bands": 1}):
         if row["_id"] in wanted:
             own[row["_id"]] = row
         owners |= dict.fromkeys(row.get("bands", ()), owner_of(row))
@@ -171,31 +175,31 @@ async def holders(
 
 
 async def add_bands(registry: Registry, id_: int, bands: Sequence[int]) -> None:
-    """Let a stored post own these bands too, but those that others own."""
+    """Add bands to a stored post, except bands that other posts own."""
     each = [UpdateOne({"_id": id_}, {"$addToSet": {"bands": band}}) for band in bands]
     try:
         await registry.signatures.bulk_write(each, ordered=False)
     except BulkWriteError as error:
-        if any(problem["code"] != DUPLICATE_KEY for problem in error.details["writeErrors"]):
-            raise
+        duplicate_keys(error)
 
 
 def is_earlier(candidate: Candidate, stored: Document) -> bool:
-    """Whether a stored post is older than was known."""
+    """Return whether a candidate has an earlier date than its stored signature."""
     seen = candidate.seen or candidate.created
     return bool(candidate.created < stored["created"] or seen < stored["seen"])
 
 
 async def predate(registry: Registry, candidate: Candidate) -> None:
-    """Note that a stored post is older than was known."""
+    """Store the earlier date of a candidate."""
     update = {"$min": times_of(registry, candidate)}
     await registry.signatures.update_one({"_id": candidate.id}, update)
 
 
 async def set_items(registry: Registry, items: Mapping[int, int | None]) -> set[ObjectId]:
-    """Note that stored posts are sources of other items than before, or of none; their clusters.
+    """Set the items that stored posts are sources of; return the affected clusters.
 
-    items: by the posts' `_id`s. The clusters are marked: their posts have to be compared with them.
+    items: item numbers by the posts' `_id`s; None removes the item. The clusters are marked as
+    unsettled, so that their posts are updated.
     """
     updates = [
         UpdateOne(

@@ -25,11 +25,11 @@ from crawler.dedup.signature import (
     values_of,
 )
 from crawler.dedup.sketch import (
-    OF_CHARACTERS,
-    OF_WORDS,
+    CHARACTERS_SHAPE,
     PAIRS,
     SUPERSHINGLES,
     VALUES,
+    WORDS_SHAPE,
     Shape,
     Sketch,
 )
@@ -250,8 +250,8 @@ RULES: dict[str, Callable[[str], Key]] = {
     FEATURES: partial(_sketched, by_supershingles),
     "characters": partial(_sketched, by_characters),
     "words": partial(_sketched, by_words),
-    "LSH words": partial(_signed, OF_WORDS),
-    "LSH characters": partial(_signed, OF_CHARACTERS),
+    "LSH words": partial(_signed, WORDS_SHAPE),
+    "LSH characters": partial(_signed, CHARACTERS_SHAPE),
 }
 METHODS = {
     "B6D1": _paper("B6D1"),

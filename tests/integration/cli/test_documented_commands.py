@@ -281,7 +281,8 @@ def write_files(folder: Path, hosts: dict[str, str]) -> None:
     """Write the files that the documents name, where they print one as it is printed there."""
     (folder / "node_exporter/textfile").mkdir(parents=True)
     readme, cells = (
-        localized((ROOT / name).read_text(), hosts) for name in ("README.md", "docs/how-to/cells.md")
+        localized((ROOT / name).read_text(), hosts)
+        for name in ("README.md", "docs/how-to/cells.md")
     )
     (folder / "sites").mkdir()
     (code,) = re.findall(r"^```python\n(.*?)^```", readme, re.M | re.S)

@@ -287,13 +287,13 @@ def test_claims_go_to_redis_and_back(freshet: Freshet, posts: Db) -> None:
     with private_server() as server:
         url = url_of(server)
         with redis.Redis(unix_socket_path=str(server.unix_socket_path)) as client:
-            run_at_work = posts.runs.insert_one(
-                {"spider": "other", "started": datetime.now(UTC), "finished": None}
-            )
-            assert "claims in mongodb" in refusal(freshet, redis_url=url)
-            posts.runs.delete_one({"_id": run_at_work.inserted_id})
-            # Without anybody at work there, claims move by themselves.
-            assert refusal(freshet, redis_url=url) == ""
+            with holding(freshet.env["MONGO_URI"], "crawl other", elsewhere=True):
+                assert "claims in mongodb" in refusal(freshet, redis_url=url)
+            # Neither a crawl with Redis nor a run that crashed claims in MongoDB.
+            crashed = {"spider": "other", "started": datetime.now(UTC), "finished": None}
+            posts.runs.insert_one(crashed)
+            with holding(freshet.env["MONGO_URI"], "crawl shared", shared="redis"):
+                assert refusal(freshet, redis_url=url) == ""
             assert posts.signatures.find_one({"bands": {"$exists": True}}) is None
             assert rebuild(freshet, REDIS_URL=url).code == 0
             assert groups(posts) == TEN

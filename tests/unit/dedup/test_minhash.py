@@ -16,7 +16,7 @@ from crawler.dedup.signature import (
     similarity,
     values_of,
 )
-from crawler.dedup.sketch import OF_CHARACTERS, OF_CJK, SUPERSHINGLES, VALUES
+from crawler.dedup.sketch import CHARACTERS_SHAPE, CJK_SHAPE, SUPERSHINGLES, VALUES
 from tests.unit.prose import Writer
 
 TEXTS = [
@@ -31,7 +31,7 @@ TEXTS = [
 
 
 def values(text: str, width: int = 5) -> signature.Values:
-    shape = OF_CHARACTERS if width == OF_CHARACTERS.width else OF_CJK
+    shape = CHARACTERS_SHAPE if width == CHARACTERS_SHAPE.width else CJK_SHAPE
     hashes = hashes_of(code_points(normal_text(text)), shape)
     assert hashes is not None
     return values_of(hashes)

@@ -22,7 +22,7 @@ from numba import njit
 from crawler.dedup.arrays import Values
 from crawler.dedup.post_text import code_points, normal_text
 from crawler.dedup.signature import by_characters, hashes_of, jaccard
-from crawler.dedup.sketch import EXACT, OF_CHARACTERS, OF_CJK, Shape, Sketch
+from crawler.dedup.sketch import CHARACTERS_SHAPE, CJK_SHAPE, EXACT, Shape, Sketch
 
 NEAR_DUP = os.environ.get("NEAR_DUP")
 pytestmark = [
@@ -104,7 +104,7 @@ def exactly_alike(one: int, other: int) -> float:
 def pairs() -> dict[tuple[int, int], float]:
     """The exact Jaccard of all pairs of posts that have much in common, by 5 characters or by 3."""
     found: dict[tuple[int, int], float] = {}
-    for shape in (OF_CHARACTERS, OF_CJK):
+    for shape in (CHARACTERS_SHAPE, CJK_SHAPE):
         sets = [shingles(post, shape) for post in range(len(posts()))]
         for pair, exact in pairs_of(sets, MUCH).items():
             found[pair] = max(exact, found.get(pair, 0.0))
@@ -188,7 +188,7 @@ def test_what_is_found_is_alike(seed: int) -> None:
 
 def test_the_pairs_are_all_that_there_are() -> None:
     """Of some posts, against each with each."""
-    sets = [shingles(post, OF_CHARACTERS) for post in range(200)]
+    sets = [shingles(post, CHARACTERS_SHAPE) for post in range(200)]
     plain = [set(one.tolist()) for one in sets]
     each = {
         (one, other): len(plain[one] & plain[other]) / len(plain[one] | plain[other])

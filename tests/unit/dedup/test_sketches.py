@@ -10,17 +10,17 @@ import pytest
 from crawler.dedup import kernels
 from crawler.dedup.arrays import Keys
 from crawler.dedup.post_text import code_points, normal_text
-from crawler.dedup.scheme import NAMES, OF_SUPERSHINGLES, scheme_of
+from crawler.dedup.scheme import NAMES, SUPERSHINGLES_THRESHOLD, scheme_of
 from crawler.dedup.signature import by_characters, by_supershingles, by_words, exactly, jaccard
 from crawler.dedup.sketch import (
+    CHARACTERS_SHAPE,
+    CJK_SHAPE,
     EXACT,
     KEY_BITS,
     LONG,
-    OF_CHARACTERS,
-    OF_CJK,
-    OF_WORDS,
     SHORT,
     SUPERSHINGLES,
+    WORDS_SHAPE,
     Shape,
     Sketch,
 )
@@ -100,12 +100,12 @@ def test_a_text_and_its_look_alike_are_one() -> None:
 @pytest.mark.parametrize(
     ("han", "expected"),
     [
-        (0, {OF_CHARACTERS}),
-        (39, {OF_CHARACTERS}),
-        (40, {OF_CHARACTERS, OF_CJK}),
-        (60, {OF_CHARACTERS, OF_CJK}),
-        (61, {OF_CJK}),
-        (100, {OF_CJK}),
+        (0, {CHARACTERS_SHAPE}),
+        (39, {CHARACTERS_SHAPE}),
+        (40, {CHARACTERS_SHAPE, CJK_SHAPE}),
+        (60, {CHARACTERS_SHAPE, CJK_SHAPE}),
+        (61, {CJK_SHAPE}),
+        (100, {CJK_SHAPE}),
     ],
 )
 def test_the_shingles_by_the_share_of_cjk(han: int, expected: set[Shape]) -> None:
@@ -114,12 +114,12 @@ def test_the_shingles_by_the_share_of_cjk(han: int, expected: set[Shape]) -> Non
 
 @pytest.mark.parametrize("text", ["こんにちは世界", "안녕하세요 세계", "ㄅㄆㄇㄈㄉ", "𠀀𠀁𠀂𠀃"])
 def test_all_scripts_of_east_asia_have_shingles_of_three(text: str) -> None:
-    assert shapes(text) == {OF_CJK}
+    assert shapes(text) == {CJK_SHAPE}
 
 
 @pytest.mark.parametrize("text", ["Привет, мир", "สวัสดีชาวโลก", "مرحبا بالعالم", "😀😃😄😁😆"])
 def test_all_others_have_shingles_of_five(text: str) -> None:
-    assert shapes(text) == {OF_CHARACTERS}
+    assert shapes(text) == {CHARACTERS_SHAPE}
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -278,7 +278,13 @@ def keys_by_shape() -> dict[tuple[Shape, object], Keys]:
 
 def test_keys_fit_in_47_bits_and_are_of_one_shape_only() -> None:
     found = keys_by_shape()
-    assert {shape for shape, _ in found} == {EXACT, OF_CJK, OF_CHARACTERS, OF_WORDS, SUPERSHINGLES}
+    assert {shape for shape, _ in found} == {
+        EXACT,
+        CJK_SHAPE,
+        CHARACTERS_SHAPE,
+        WORDS_SHAPE,
+        SUPERSHINGLES,
+    }
     together = np.concatenate(list(found.values()))
     assert 0 <= together.min() < together.max() < 2**KEY_BITS
     # All bits are in use, so that keys are spread over the whole index.
@@ -292,11 +298,11 @@ def test_keys_fit_in_47_bits_and_are_of_one_shape_only() -> None:
 def test_words_are_shingled_by_five_and_a_cjk_character_is_one() -> None:
     made = by_words("one two three four five")
     assert made is not None
-    assert set(made.parts) == {OF_WORDS}
+    assert set(made.parts) == {WORDS_SHAPE}
     for text in ("一二三四五", "一 二 三 四 五", "一二 three 四五"):
         found = by_words(text)
         assert found is not None
-        assert set(found.parts) == {OF_WORDS}
+        assert set(found.parts) == {WORDS_SHAPE}
     short = by_words("one two three four")
     assert short is not None
     assert set(short.parts) == {EXACT}
@@ -337,7 +343,7 @@ def test_two_of_six_features_make_a_duplicate_and_are_one_key(
     features[: 8 * agreeing] = one.parts[SUPERSHINGLES][: 8 * agreeing]
     like = Sketch({SUPERSHINGLES: features})
     scheme = scheme_of("supershingles", THRESHOLD)
-    assert scheme.threshold == OF_SUPERSHINGLES
+    assert scheme.threshold == SUPERSHINGLES_THRESHOLD
     assert (one.similarity(like) >= scheme.threshold) is duplicates
     assert len(keys(one) & keys(like)) == agreeing * (agreeing - 1) // 2
 
@@ -364,14 +370,14 @@ def plain_jaccard(one: str, other: str, width: int) -> float:
 def test_the_exact_similarity_is_that_of_the_sets_of_shingles(seed: int) -> None:
     text = Writer(seed).text(80)
     edited = text.replace("a", "o", 9 * seed)
-    assert jaccard(text, edited, OF_CHARACTERS) == plain_jaccard(text, edited, 5)
-    assert jaccard(text, edited, OF_CJK) == plain_jaccard(text, edited, 3)
+    assert jaccard(text, edited, CHARACTERS_SHAPE) == plain_jaccard(text, edited, 5)
+    assert jaccard(text, edited, CJK_SHAPE) == plain_jaccard(text, edited, 3)
 
 
 def test_texts_shorter_than_a_shingle_have_none_in_common() -> None:
-    assert jaccard("abcd", "abcd", OF_CHARACTERS) == 0
-    assert jaccard("abcde", "abcd", OF_CHARACTERS) == 0
-    assert jaccard("abcde", "ABCDE ", OF_CHARACTERS) == 1
+    assert jaccard("abcd", "abcd", CHARACTERS_SHAPE) == 0
+    assert jaccard("abcde", "abcd", CHARACTERS_SHAPE) == 0
+    assert jaccard("abcde", "ABCDE ", CHARACTERS_SHAPE) == 1
 
 
 def test_estimates_of_edited_texts_are_near_the_exact_similarity() -> None:
@@ -383,7 +389,7 @@ def test_estimates_of_edited_texts_are_near_the_exact_similarity() -> None:
         for _ in range(writer.random.randint(1, len(text) // 6)):
             edited[writer.random.randrange(len(edited))] = writer.words(1)[0]
         one, other = " ".join(text), " ".join(edited)
-        exact = jaccard(one, other, OF_CHARACTERS)
+        exact = jaccard(one, other, CHARACTERS_SHAPE)
         errors.append(sketch(one).similarity(sketch(other)) - exact)
     assert abs(np.mean(errors)) < 0.01
     assert np.std(errors) < 0.045

@@ -1,7 +1,7 @@
 """Each place that reads text from outside ends soon, whatever the text is.
 
-docs/explanation/security.md lists the places. A place runs in a process of its own, as code in C that never
-ends could not be interrupted in this one.
+docs/explanation/security.md lists the places. A place runs in a process of its own, as code in C
+that never ends could not be interrupted in this one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""README's table of the demonstration is what the demonstration prints."""
+"""The quick start's table of the demonstration is what the demonstration prints."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_readme_has_the_figures_that_the_demonstration_prints(environment: dict[
     assert 100 < int(took[1]) <= time.time() - began + 1
     if f"http://127.0.0.1:{PORT}/" not in done.stdout:
         pytest.skip(f"another program has port {PORT}, so the figures are others")
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    readme = (ROOT / "docs/quickstart.md").read_text(encoding="utf-8")
     for row, name in (("by plan", "by plan"), ("if all were visited daily", "if daily")):
         for said, printed, tolerance in zip(
             figures(row, readme), figures(name, done.stdout), TOLERANCES, strict=True

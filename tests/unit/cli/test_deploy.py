@@ -177,7 +177,7 @@ def test_valkey_keeps_what_it_is_given(compose: Part) -> None:
 
 def test_names_of_folders_stand_for_their_wrappers(tmp_path: Path) -> None:
     folder = f"{tmp_path}/"
-    with pytest.raises(ConfigError, match=r"no \.toml file there"):
+    with pytest.raises(ConfigError, match=r"no site definitions"):
         list(with_files([folder]))
     for name in ("b.toml", "a.toml", "notes.txt"):
         (tmp_path / name).write_text("")

@@ -35,10 +35,6 @@ _NAME = re.compile(r"[A-Za-z_][\w.-]{0,63}")
 Value = str | int | float | bool | None
 
 
-def _page(value: str) -> str:
-    return canonical(absolute_url(value), ())
-
-
 def _period(value: object) -> object:
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is no period such as 30s, 5m, 2h, 1d or {DYNAMIC}")
@@ -71,6 +67,9 @@ class Source(BaseModel):
         return expanded_url(value)
 
 
+PageUrl = Annotated[str, AfterValidator(lambda value: canonical(absolute_url(value), ()))]
+
+
 class Cell(BaseModel):
     """One cell: `url` with a selector or fields, or `database` with `sql`.
 
@@ -80,7 +79,9 @@ class Cell(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    url: Annotated[str, AfterValidator(_page)] | None = None
+    url: Annotated[str, AfterValidator(lambda value: canonical(absolute_url(value), ()))] | None = (
+        None
+    )
     css: str | None = None
     xpath: str | None = None
     jmespath: str | None = None
@@ -99,7 +100,14 @@ class Cell(BaseModel):
         if (self.url is None) == (self.database is None):
             raise ValueError("needs either url or database")
         if self.url is not None:
-            _check_of_page(self)
+            wrong = [key for key in ("sql", "parameters", "rows") if key in self.model_fields_set]
+            if wrong:
+                raise ValueError(f"{wrong[0]!r} is not allowed in a cell that reads a page")
+            single = [key for key in ("css", "xpath", "jmespath") if getattr(self, key) is not None]
+            if self.fields and (single or "type" in self.model_fields_set):
+                raise ValueError("fields cannot be combined with a selector of the cell's own")
+            if not self.fields:
+                Field(css=self.css, xpath=self.xpath, jmespath=self.jmespath, type=self.type)
         else:
             _check_of_query(self)
         return self
@@ -147,17 +155,6 @@ def checked_names(value: dict[str, Any]) -> dict[str, Any]:
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} cannot be a name (letters, digits, _ . -)")
     return value
-
-
-def _check_of_page(cell: Cell) -> None:
-    wrong = [key for key in ("sql", "parameters", "rows") if key in cell.model_fields_set]
-    if wrong:
-        raise ValueError(f"{wrong[0]} has no meaning for a part of a page")
-    single = [key for key in ("css", "xpath", "jmespath") if getattr(cell, key) is not None]
-    if cell.fields and (single or "type" in cell.model_fields_set):
-        raise ValueError("fields and a selector of the cell's own exclude each other")
-    if not cell.fields:
-        Field(css=cell.css, xpath=cell.xpath, jmespath=cell.jmespath, type=cell.type)
 
 
 def _check_of_query(cell: Cell) -> None:

@@ -65,16 +65,17 @@ def _window(value: str) -> str:
     return value
 
 
-def _domain(value: str) -> str:
-    return host_of(canonical(f"http://{value}/"))
-
-
 Pattern = Annotated[str, AfterValidator(checked_pattern)]
 Patterns = Annotated[tuple[Pattern, ...], BeforeValidator(_as_tuple)]
 StartUrls = Annotated[
     tuple[Annotated[str, AfterValidator(absolute_url)], ...], BeforeValidator(_as_tuple)
 ]
-Domains = Annotated[tuple[Annotated[str, AfterValidator(_domain)], ...], BeforeValidator(_as_tuple)]
+Domains = Annotated[
+    tuple[
+        Annotated[str, AfterValidator(lambda value: host_of(canonical(f"http://{value}/")))], ...
+    ],
+    BeforeValidator(_as_tuple),
+]
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
 Windows = Annotated[tuple[Annotated[str, AfterValidator(_window)], ...], BeforeValidator(_as_tuple)]
 # No longer than the longest cycle, of pages and of feeds.

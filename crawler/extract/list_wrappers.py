@@ -24,7 +24,14 @@ PHASES = 2**32
 
 def definitions(wrapper: Wrapper) -> list[Defined]:
     """All cells of a wrapper."""
-    return [_defined(name, cell) for name, cell in wrapper.cells.items()]
+    defined = []
+    for name, cell in wrapper.cells.items():
+        where = address(name, cell)
+        # In [0, 1), and the same for all cells of a page, so that they come due together.
+        phase = int.from_bytes(blake2b(where.encode(), digest_size=4).digest(), "little") / PHASES
+        every_hours = None if cell.every is None else cell.every / HOUR_SECONDS
+        defined.append(Defined(name, host_of(where), every_hours, cell.group, phase))
+    return defined
 
 
 def address(name: str, cell: Cell) -> str:
@@ -42,22 +49,6 @@ def of_databases(wrapper: Wrapper) -> dict[str, int]:
 def slot(database: str) -> str:
     """The name under which Scrapy's downloader counts a database's queries."""
     return f"{SCHEME}:{database}"
-
-
-def _defined(name: str, cell: Cell) -> Defined:
-    where = address(name, cell)
-    return Defined(
-        name=name,
-        host=host_of(where),
-        every_hours=None if cell.every is None else cell.every / HOUR_SECONDS,
-        group=cell.group,
-        phase=_phase(where),
-    )
-
-
-def _phase(where: str) -> float:
-    """In [0, 1); the same for all cells of a page, so that they come due together."""
-    return int.from_bytes(blake2b(where.encode(), digest_size=4).digest(), "little") / PHASES
 
 
 class CellsWrapper(Wrapper):

@@ -224,15 +224,14 @@ def _headed(blocks: list[Block], heading: Any) -> list[Block]:
         if (run and block.teaser) or _prose(run) >= SHORT_CHARACTERS:
             break
         run += [block] * block.prose
-    box = _common(heading, run) if run and _prose(run) < SHORT_CHARACTERS else None
-    inside = set() if box is None or box.tag == "body" else set(box.iter())
-    return [block for block in following if block.element in inside]
-
-
-def _common(heading: Any, run: list[Block]) -> Any:
+    if not run or _prose(run) >= SHORT_CHARACTERS:
+        return []
+    # The smallest element that has the heading and all of the run.
     above = {element: n for n, element in enumerate((heading, *heading.iterancestors()))}
     lines = ((block.element, *block.element.iterancestors()) for block in run)
-    return max((next(e for e in line if e in above) for line in lines), key=above.__getitem__)
+    box = max((next(e for e in line if e in above) for line in lines), key=above.__getitem__)
+    inside = set() if box.tag == "body" else set(box.iter())
+    return [block for block in following if block.element in inside]
 
 
 def _prose(blocks: list[Block]) -> int:

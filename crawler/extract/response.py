@@ -62,15 +62,11 @@ def decoded(response: TextResponse) -> TextResponse:
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
-        return response.replace(encoding=_guess(head) or response.encoding)
+        from charset_normalizer import from_bytes  # only for the few pages that declare nothing
+
+        best = from_bytes(head, cp_isolation=list(LIKELY)).best()
+        return response.replace(encoding=best.encoding if best else response.encoding)
     return response.replace(encoding="utf-8")
-
-
-def _guess(head: bytes) -> str | None:
-    from charset_normalizer import from_bytes  # only for the few pages that declare nothing
-
-    best = from_bytes(head, cp_isolation=list(LIKELY)).best()
-    return best.encoding if best else None
 
 
 def moved_to(response: Response, final_url: str | None) -> str | None:

@@ -62,7 +62,11 @@ def diff_size(before: str, after: str) -> int:
     first, second = _differing(before, after)
     if len(first) * len(second) <= EXACT_PAIRS:
         return int(Indel.distance(first, second))
-    return _line_diff_size(first.splitlines(keepends=True), second.splitlines(keepends=True))
+    old, new = first.splitlines(keepends=True), second.splitlines(keepends=True)
+    if len(old) * len(new) > LINE_PAIRS:
+        return _moved_diff_size(old, new)
+    common = sum(sum(map(len, old[i : i + n])) for i, _, n in Matcher(LINE_PAIRS).runs(old, new))
+    return sum(map(len, old)) + sum(map(len, new)) - 2 * common
 
 
 def is_quick(before: str, after: str) -> bool:
@@ -93,13 +97,6 @@ def _common_ends(first: str, second: str) -> tuple[int, int]:
     # One character may not belong to both.
     room = min(len(first), len(second)) - start
     return start, min(room, Postfix.similarity(first, second))
-
-
-def _line_diff_size(old: list[str], new: list[str]) -> int:
-    if len(old) * len(new) > LINE_PAIRS:
-        return _moved_diff_size(old, new)
-    common = sum(sum(map(len, old[i : i + n])) for i, _, n in Matcher(LINE_PAIRS).runs(old, new))
-    return sum(map(len, old)) + sum(map(len, new)) - 2 * common
 
 
 def _moved_diff_size(old: list[str], new: list[str]) -> int:

@@ -88,7 +88,10 @@ class Apart:
         try:
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
-            _limit(self._seconds, self._megabytes)
+            _lower(resource.RLIMIT_CPU, math.ceil(self._seconds))
+            _lower(resource.RLIMIT_CORE, 0)
+            if (own_bytes := _own_bytes()) is not None:
+                _lower(resource.RLIMIT_AS, own_bytes + int(self._megabytes * MEGABYTE))
             with os.fdopen(pipe, "wb") as out:
                 out.write(pickle.dumps(_done(work)))
             code = 0
@@ -116,13 +119,6 @@ def _done(work: Callable[[], Any]) -> tuple[Any, Exception | None]:
         raise
     except Exception as error:  # noqa: BLE001 - who asked for it gets it
         return None, error
-
-
-def _limit(seconds: float, megabytes: float) -> None:
-    _lower(resource.RLIMIT_CPU, math.ceil(seconds))
-    _lower(resource.RLIMIT_CORE, 0)
-    if (own_bytes := _own_bytes()) is not None:
-        _lower(resource.RLIMIT_AS, own_bytes + int(megabytes * MEGABYTE))
 
 
 def _lower(limit: int, value: int) -> None:

@@ -62,12 +62,10 @@ def printable(text: str) -> str:
 
     For texts that are read, such as titles and passages, where escapes would be in the way.
     """
-    kept = (x if x.isprintable() else _instead(x) for x in text)
-    return " ".join("".join(kept).split())
-
-
-def _instead(character: str) -> str:
-    return "" if unicodedata.category(character) == "Cf" else " "
+    hidden = {
+        x: "" if unicodedata.category(x) == "Cf" else " " for x in set(text) if not x.isprintable()
+    }
+    return " ".join(text.translate(str.maketrans(hidden)).split())
 
 
 def as_json(value: Any, *, indent: int | None = None) -> str:

@@ -40,16 +40,15 @@ def canonical(url: str, strip: tuple[str, ...] = TRACKING_PARAMETERS) -> str:
     """
     parts = urlsplit(url.strip(BLANKS).partition("#")[0])
     netloc = parts.netloc.removesuffix(USUAL_PORTS.get(parts.scheme, "")) or parts.netloc
-    path = "/".join(_without_session(part, strip) for part in parts.path.split("/"))
+    segments = []
+    for segment in parts.path.split("/"):
+        head, *parameters = segment.split(";")
+        segments.append(";".join([head, *(x for x in parameters if not _matches(_name(x), strip))]))
+    path = "/".join(segments)
     # The query is cut as text: decoding it would lose escapes of other encodings than UTF-8.
     query = "&".join(x for x in parts.query.split("&") if not _matches(_name(x), strip))
     kept = urlunsplit((parts.scheme, netloc, path, query, ""))
     return canonicalize_url(kept.strip(BLANKS))
-
-
-def _without_session(segment: str, strip: tuple[str, ...]) -> str:
-    head, *parameters = segment.split(";")
-    return ";".join([head, *(x for x in parameters if not _matches(_name(x), strip))])
 
 
 def _name(parameter: str) -> str:
@@ -184,7 +183,8 @@ def shapes(urls: Iterable[str]) -> list[Shape]:
             split = urlsplit(url)
         except ValueError:
             continue
-        parts = _parts(split.path)
+        pieces = [DIGITS.sub(NUMBER, part) for part in split.path.split("/", MAX_PARTS + 1)[1:]]
+        parts = tuple(pieces[:MAX_PARTS]) + ((REST,) if len(pieces) > MAX_PARTS else ())
         groups[split.netloc, len(parts), _end(parts), _query(split.query)].append((parts, url))
     several = len({host for host, *_ in groups}) > 1
     found = [
@@ -193,12 +193,6 @@ def shapes(urls: Iterable[str]) -> list[Shape]:
         for parts, members in _grouped(rows, count)
     ]
     return sorted(found, key=lambda shape: -shape.count)
-
-
-def _parts(path: str) -> Parts:
-    """Parts of a path, with `{number}` for digits."""
-    parts = [DIGITS.sub(NUMBER, part) for part in path.split("/", MAX_PARTS + 1)[1:]]
-    return tuple(parts[:MAX_PARTS]) + ((REST,) if len(parts) > MAX_PARTS else ())
 
 
 def _end(parts: Parts) -> str:
@@ -229,18 +223,15 @@ def _grouped(rows: list[tuple[Parts, str]], count: int) -> list[tuple[Parts, lis
             by_text: dict[str, list[tuple[Parts, str]]] = defaultdict(list)
             for member in members:
                 by_text[member[0][place]].append(member)
-            if _vary(by_text, len(members)):
+            different = len(by_text)
+            if different > MAX_SIBLINGS or (
+                different >= MIN_WORDS and different * 2 > len(members)
+            ):
                 refined.append(((*before, _word(list(by_text))), members))
             else:
                 refined += [((*before, text), some) for text, some in by_text.items()]
         groups = refined
     return [(parts, [url for _, url in members]) for parts, members in groups]
-
-
-def _vary(texts: Iterable[str], of: int) -> bool:
-    """Whether different texts in one place of `of` URLs stand for any text."""
-    different = len(list(texts))
-    return different > MAX_SIBLINGS or (different >= MIN_WORDS and different * 2 > of)
 
 
 def _word(texts: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ import sys
 
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.utils.garbage import spare_loading
+from crawler.utils.process import spare_loading
 
 spare_loading()
 try:
@@ -25,5 +25,5 @@ ADDONS = {"crawler.addon.FreshetAddon": 100}
 REMOTE_CONTROL_ENABLED = False
 TELNETCONSOLE_ENABLED = False
 FEED_EXPORT_ENCODING = "utf-8"
-FEED_EXPORTERS = {"csv": "crawler.utils.csv.SafeCsvExporter"}
+FEED_EXPORTERS = {"csv": "crawler.utils.files.SafeCsvExporter"}
 LOG_LEVEL = "INFO"

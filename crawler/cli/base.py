@@ -16,7 +16,7 @@ from scrapy.exceptions import UsageError
 
 from crawler.config import Config
 from crawler.errors import ConfigError, FreshetError
-from crawler.utils.garbage import collect_again
+from crawler.utils.process import collect_again
 from crawler.utils.terminal import as_json, complain, guard_logs, print_line
 
 if TYPE_CHECKING:

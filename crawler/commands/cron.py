@@ -58,7 +58,7 @@ class Command(FreshetCommand):
             stored_sites,
             with_files,
         )
-        from crawler.ops.systemd import SERVICE, WORKER, unit
+        from crawler.ops.schedule import SERVICE, WORKER, unit
 
         assert self.settings is not None
         config = self.config

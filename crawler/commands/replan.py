@@ -16,7 +16,7 @@ from crawler.utils import time as units
 from crawler.utils.terminal import print_line
 
 if TYPE_CHECKING:
-    from crawler.planning.request import Order
+    from crawler.planning.options import Order
     from crawler.storage.client import Document
 
 BUSY = "another replan is running"
@@ -67,7 +67,7 @@ class Command(FreshetCommand):
         """Plan, carry it out, and print the plans."""
         # Slow to import: not for --help.
         from crawler.cli.plan_output import show_replan
-        from crawler.planning.request import Order, Wish
+        from crawler.planning.options import Order, Wish
 
         wish = Wish(
             policy=opts.policy,

@@ -16,7 +16,7 @@ from pathlib import Path
 from redis.asyncio.client import Pipeline
 
 from crawler.storage.redis import RedisRetry, user_errors
-from crawler.utils import tasks
+from crawler.utils.process import end_tasks
 
 SCRIPT = Path(__file__).parent / "lua" / "turn.lua"
 # Others wait for a turn that is used again; they ask so often.
@@ -99,7 +99,7 @@ class Turns:
         self._is_closed = True
         self._given.set()
         if self._keeping is not None:
-            await tasks.end(self._keeping)
+            await end_tasks(self._keeping)
         await self._forget(self._all())
         gone = [Turn(host, self._worker, True, 0.0) for host in self._locks]
         await self._change(gone, lambda pipe, key, name: pipe.zrem(key, name), "users")

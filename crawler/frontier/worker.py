@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from bson import ObjectId
 
 from crawler.frontier.base import Counts
-from crawler.utils import tasks
+from crawler.utils.process import end_tasks
 
 if TYPE_CHECKING:
     from crawler.frontier.redis_queue import Joined, Lease, LeasedQueue, QueueStatus
@@ -244,7 +244,7 @@ class Worker:
         self.stop()
         if not patient:
             self._steady.hurry()
-        await tasks.end(*self._tasks, *([self._feeding] if self._feeding else []))
+        await end_tasks(*self._tasks, *([self._feeding] if self._feeding else []))
         if self._book.done or self._pushed:
             await self._say(0)
         while True:

@@ -27,7 +27,7 @@ from crawler.frontier.session import Session
 from crawler.items import Outcome
 from crawler.ops.progress import logs_above
 from crawler.storage.health import room
-from crawler.utils.garbage import collect_again
+from crawler.utils.process import collect_again
 from crawler.utils.terminal import SafeConsole
 
 if TYPE_CHECKING:

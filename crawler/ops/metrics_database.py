@@ -28,7 +28,7 @@ from crawler.storage.redis import QueueState, open_redis, queue_states
 from crawler.storage.retry import MongoRetry
 from crawler.storage.stats import Sample, SpiderStats, State, Stats
 from crawler.storage.store import Store
-from crawler.utils import tasks
+from crawler.utils.process import end_tasks
 from crawler.utils.time import Clock
 from schedules.dispatch import freshness as freshness_now
 from schedules.dispatch.freshness import Rates
@@ -388,7 +388,7 @@ class Latest:
     async def close(self) -> None:
         """Cancel a reading in progress."""
         if self._reading is not None:
-            await tasks.end(self._reading)
+            await end_tasks(self._reading)
 
     async def _read(self) -> None:
         began = time.monotonic()

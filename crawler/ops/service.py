@@ -50,7 +50,7 @@ from crawler.ops.summary import figures
 from crawler.storage import due
 from crawler.storage.retry import MongoRetry
 from crawler.storage.store import Store
-from crawler.utils import tasks
+from crawler.utils.process import end_tasks
 from crawler.utils.text import count
 from crawler.utils.time import Clock
 
@@ -285,7 +285,7 @@ class Service:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._wake.wait()
-        await asyncio.gather(tasks.end(maintenance), self._end(), return_exceptions=True)
+        await asyncio.gather(end_tasks(maintenance), self._end(), return_exceptions=True)
 
     async def _since_plan(self) -> float:
         """Return the seconds since the last plan, or since the first run; 0 without either."""

@@ -18,7 +18,7 @@ from crawler.storage.histories import Watched
 from crawler.storage.sampling_phases import Phase
 from crawler.storage.sites import Site
 from crawler.utils.text import period, span
-from schedules.evaluation import sampling
+from schedules import population
 from schedules.history import Ints
 from schedules.schedule import WEEK_HOURS
 
@@ -91,7 +91,7 @@ async def choose(db: Database, spider: str, asked: Asked, now: datetime) -> Choi
     pace = await sampling_phases.seconds_per_visit(db, spider)
     every, weeks = asked.every_hours or USUAL_HOURS, asked.weeks or USUAL_WEEKS
     per_day = asked.requests_per_day
-    polls = sampling.polls_per_day(every)
+    polls = population.polls_per_day(every)
     if per_day is None:
         raise ConfigError(
             f"say --budget R/day: polls every {period(every)} are {polls} requests a day and page"
@@ -115,10 +115,10 @@ async def choose(db: Database, spider: str, asked: Asked, now: datetime) -> Choi
         ObjectId(), spider, now, until, weeks, every, per_day, asked.sample, n, turns
     )  # fmt: skip
     keys, stratum = keys_of(watched.ids)[rows], strata(watched)[rows]
-    chosen = sampling.joining_order(keys, stratum)[:n]
+    chosen = population.joining_order(keys, stratum)[:n]
     missed = len(np.unique(stratum)) - len(np.unique(stratum[chosen]))
-    turn = sampling.turns_of(keys[chosen], stratum[chosen], at_once)
-    at = sampling.phases(keys[chosen], turn, every)
+    turn = population.turns_of(keys[chosen], stratum[chosen], at_once)
+    at = population.phases(keys[chosen], turn, every)
     ids = [watched.ids[row] for row in rows[chosen].tolist()]
     notes = [*_notes(phase, missed, site)]
     if limit != BUDGET and n < len(rows):
@@ -128,12 +128,12 @@ async def choose(db: Database, spider: str, asked: Asked, now: datetime) -> Choi
 
 def _most_at_once(per_day: float, every: float, site: Site, pace: float | None) -> tuple[int, str]:
     """How many pages can be polled at a time, and what sets that limit; ConfigError if none."""
-    limits = [(sampling.pages_at_once(per_day, every), BUDGET)]
+    limits = [(population.pages_at_once(per_day, every), BUDGET)]
     if site.requests_per_day:
-        pages = sampling.pages_at_once(site.requests_per_day, every)
+        pages = population.pages_at_once(site.requests_per_day, every)
         limits.append((pages, f"the wrapper's requests_per_day {site.requests_per_day}"))
     if site.requests_per_hour:
-        pages = int(site.requests_per_hour * every + sampling.ALMOST)
+        pages = int(site.requests_per_hour * every + population.ALMOST)
         limits.append((pages, f"the wrapper's requests_per_hour {site.requests_per_hour}"))
     if pace:
         pages = int(SHARE_OF_TIME * every * HOUR_SECONDS / pace)

@@ -16,10 +16,17 @@ import numpy as np
 
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.planning.budget import (
+from crawler.planning.options import (
+    BALANCED,
     DAY_HOURS,
+    FEEDS,
     GOAL,
+    OBJECTIVES,
     Effect,
+    Order,
+    Part,
+    Wish,
+    parts_of,
     terms_of,
     terms_within,
     too_small,
@@ -27,7 +34,6 @@ from crawler.planning.budget import (
 from crawler.planning.population import Gathered, gather, longest_interval
 from crawler.planning.reasons import in_words
 from crawler.planning.report import document_of, document_of_feeds, limits_of
-from crawler.planning.request import BALANCED, FEEDS, OBJECTIVES, Order, Part, Wish, parts_of
 from crawler.storage import histories, plans, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.histories import Watched

@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from crawler.planning.budget import Budget
+from crawler.planning.options import BALANCED, Budget, Wish
 from crawler.planning.population import Gathered
-from crawler.planning.request import BALANCED, Wish
 from crawler.storage import plans, visits
 from crawler.storage.client import Database, Document
 from crawler.storage.sites import Site

@@ -16,9 +16,9 @@ from rich.table import Table
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.items import Kind
+from crawler.planning.options import FEEDS
 from crawler.planning.plots import draw_line, scale_by_factors, side_by_side
 from crawler.planning.population import Gathered, are, keys_of_texts
-from crawler.planning.request import FEEDS
 from crawler.planning.simulation import (
     Outcome,
     Scenario,

@@ -16,10 +16,9 @@ from rich.table import Table
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.items import Kind
-from crawler.planning.budget import too_small
+from crawler.planning.options import PAGES, too_small
 from crawler.planning.plots import GREY, draw_line, scale_by_factors, side_by_side
 from crawler.planning.population import LONGEST_HOURS, SHORTEST_HOURS, Gathered, are, keys_of_texts
-from crawler.planning.request import PAGES
 from crawler.planning.simulation import (
     Outcome,
     Say,

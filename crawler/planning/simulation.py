@@ -26,10 +26,9 @@ from rich.table import Table
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.planning import plots
-from crawler.planning.budget import budget_of
+from crawler.planning.options import FEEDS, Wish, budget_of
 from crawler.planning.population import Gathered, gather
 from crawler.planning.replan import effect_of, hours_of
-from crawler.planning.request import FEEDS, Wish
 from crawler.planning.traces import HOUR_SECONDS, iso, write_visits
 from crawler.storage import histories, targets
 from crawler.storage.store import opened

@@ -30,7 +30,7 @@ from crawler.config import Config
 from crawler.errors import Busy, LeaseLost
 from crawler.storage.client import Database, Document
 from crawler.storage.retry import MongoRetry
-from crawler.utils import tasks
+from crawler.utils.process import end_tasks
 from crawler.utils.time import steady_seconds
 
 logger = logging.getLogger(__name__)
@@ -118,7 +118,7 @@ class Lease:
     async def release(self) -> None:
         """Release the lease; harmless if it was lost or the server is unavailable."""
         if self._keeping is not None:
-            await tasks.end(self._keeping)
+            await end_tasks(self._keeping)
         if self.number:
             own: Document = {"$pull": {"holders": {"id": self._id}}}
             # A lease that cannot be released ends on its own.

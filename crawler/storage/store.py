@@ -26,7 +26,7 @@ from crawler.storage.client import (
 from crawler.storage.embedded import EmbeddedServer
 from crawler.storage.retry import in_short, why_unavailable
 from crawler.storage.schema import prepare
-from crawler.utils import tasks
+from crawler.utils.process import end_tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Store:
 
     async def close(self) -> None:
         """Close the connections; the embedded server keeps running."""
-        await tasks.end(self._following)
+        await end_tasks(self._following)
         await self.client.close()
 
 

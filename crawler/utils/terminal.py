@@ -62,7 +62,7 @@ def printable(text: str) -> str:
 
     For texts that are read, such as titles and passages, where escapes would be in the way.
     """
-    hidden = {
+    hidden: dict[str | int, str | int | None] = {
         x: "" if unicodedata.category(x) == "Cf" else " " for x in set(text) if not x.isprintable()
     }
     return " ".join(text.translate(str.maketrans(hidden)).split())

@@ -10,7 +10,7 @@ import numpy as np
 from bson import ObjectId
 
 from crawler.config import Config
-from crawler.planning.budget import Effect
+from crawler.planning.options import Effect
 from crawler.planning.population import Gathered, keys_of, population_of
 from crawler.storage.client import Document
 from crawler.storage.histories import NameColumn, TextColumn, Watched, offsets

@@ -20,7 +20,7 @@ from crawler.storage import cells
 from crawler.storage.client import Document
 from crawler.storage.retry import MongoRetry
 from crawler.storage.store import Store
-from crawler.utils import tasks
+from crawler.utils.process import end_tasks
 from crawler.utils.terminal import complain
 from crawler.utils.time import Clock
 from crawler.web.pages import sources
@@ -142,7 +142,7 @@ class Pages:
         """Stop checking; a build that has begun is ended first."""
         async with self._building:
             work.cancel()
-        await tasks.end(work)
+        await end_tasks(work)
 
     async def _check(self) -> None:
         """Build what is due; contents are read only where a state says that there is something."""

@@ -38,7 +38,7 @@ from zope.interface import implementer  # type: ignore[import-untyped]
 
 from crawler.errors import FreshetError
 from crawler.fetch.guard import Named, NotAllowed, addresses_for
-from crawler.utils import tasks
+from crawler.utils.process import end_tasks
 from crawler.utils.urls import is_http
 
 logger = logging.getLogger(__name__)
@@ -273,7 +273,7 @@ class TaskPool:
         if not self._tasks:
             return
         _, late = await asyncio.wait(self._tasks.values(), timeout=seconds)
-        await tasks.end(*late)
+        await end_tasks(*late)
 
     async def _run(self, key: str, host: str, work: Work) -> None:
         own = self._of_host.setdefault(host, asyncio.Semaphore(MAX_RUNNING_OF_HOST))

@@ -14,7 +14,7 @@ from crawler.storage import leases, websub
 from crawler.storage.client import Document
 from crawler.storage.retry import MongoRetry
 from crawler.storage.store import Store
-from crawler.utils import tasks
+from crawler.utils.process import end_tasks
 from crawler.utils.time import Clock
 from crawler.web.server import (
     open_port,
@@ -112,7 +112,7 @@ class PushServer:
 
     async def end(self, stop: asyncio.Event) -> int:
         """Let what has begun end; return how many subscriptions were given up."""
-        await tasks.end(self.asking)
+        await end_tasks(self.asking)
         unsubscribed = 0
         if self.order.unsubscribe:
             unsubscribed = await self._unsubscribe(stop)

@@ -20,9 +20,8 @@ from crawler.errors import ConfigError
 from crawler.ops import options
 from crawler.ops.doctor_sites import SETTINGS
 from crawler.ops.jobs import with_files
-from crawler.ops.schedule import chores
+from crawler.ops.schedule import SERVICE, WORKER, chores, unit
 from crawler.ops.service import REST_SECONDS
-from crawler.ops.systemd import SERVICE, WORKER, unit
 from crawler.storage.client import with_database
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -10,7 +10,7 @@ from scrapy import signals
 from scrapy.utils.test import get_crawler
 
 from crawler.ops.extensions import ITEMS, Garbage
-from crawler.utils.garbage import LOADING, USUAL, spare_loading
+from crawler.utils.process import LOADING, USUAL, spare_loading
 
 
 @pytest.fixture

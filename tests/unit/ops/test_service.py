@@ -37,9 +37,9 @@ from crawler.ops.schedule import (
     command_line_settings,
     decide,
     pause_seconds,
+    unit,
 )
 from crawler.ops.service import Report, run_line, run_settings, summary_lines, why
-from crawler.ops.systemd import unit
 from spiders.site import SiteSpider
 from spiders.wrapper import Arguments, WrapperSpider
 

@@ -6,7 +6,7 @@ import pytest
 
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.planning.request import Order, Part, Wish, parts_of
+from crawler.planning.options import Order, Part, Wish, parts_of
 
 KNOWN, FEEDS = ["blog", "feeds", "shop"], ["feeds"]
 CONFIG = Config.load(mongo_uri=None, budget=100, feed_budget=20, feed_policy="min-delay")

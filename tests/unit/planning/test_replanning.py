@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from crawler.errors import ConfigError
-from crawler.planning.budget import Effect
+from crawler.planning.options import Effect, Wish
 from crawler.planning.replan import Replan, next_visits, replanned
-from crawler.planning.request import Wish
 from crawler.storage.client import Document
 from crawler.storage.sites import Site
 from schedules.allocation.policies import times_of

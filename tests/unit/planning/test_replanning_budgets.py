@@ -11,8 +11,7 @@ import pytest
 
 from crawler.commands.replan import Command
 from crawler.errors import ConfigError
-from crawler.planning.budget import ASKED, INTERVALS, Effect, terms_of
-from crawler.planning.request import Wish
+from crawler.planning.options import ASKED, INTERVALS, Effect, Wish, terms_of
 from crawler.utils.text import amount, count, listed, rounded_up
 from tests.unit.watching import (
     NOTHING,

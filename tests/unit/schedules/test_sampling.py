@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schedules.evaluation.sampling import (
+from schedules.population import (
     Keys,
     joining_order,
     pages_at_once,

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from crawler.utils import tasks
+from crawler.utils.process import MAX_CANCELS, end_tasks
 
 
 async def works_on(lost: int) -> None:
@@ -27,10 +27,10 @@ def test_a_task_that_loses_a_cancellation_is_cancelled_again(
     async def run() -> asyncio.Task[None]:
         task = asyncio.create_task(works_on(lost))
         await asyncio.sleep(0)
-        await tasks.end(task)
+        await end_tasks(task)
         return task
 
-    monkeypatch.setattr(tasks, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("crawler.utils.process.AGAIN_SECONDS", 0.01)
     assert asyncio.run(run()).cancelled()
 
 
@@ -38,13 +38,13 @@ def test_a_task_that_never_ends_is_named_and_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def run() -> None:
-        task = asyncio.create_task(works_on(tasks.MAX_CANCELS), name="stubborn")
+        task = asyncio.create_task(works_on(MAX_CANCELS), name="stubborn")
         await asyncio.sleep(0)
-        await tasks.end(task)
+        await end_tasks(task)
         assert not task.done()
-        await tasks.end(task)
+        await end_tasks(task)
 
-    monkeypatch.setattr(tasks, "AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("crawler.utils.process.AGAIN_SECONDS", 0.01)
     asyncio.run(run())
     assert caplog.messages == ["a task does not end: stubborn"]
 
@@ -56,6 +56,6 @@ def test_errors_of_tasks_that_have_ended_are_dropped() -> None:
     async def run() -> None:
         task = asyncio.create_task(fail())
         await asyncio.wait([task])
-        await tasks.end(task)
+        await end_tasks(task)
 
     asyncio.run(run())

@@ -27,7 +27,7 @@ def test_workers_need_redis(runner: Freshet) -> None:
     refused = run(runner, "cron", "--systemd", "--worker")
     assert refused.code == 1
     assert "workers share a pass through Redis: set REDIS_URL" in refused.complaint
-    assert "--worker goes with --systemd" in run(runner, "cron", "--worker").err
+    assert "--worker requires --systemd" in run(runner, "cron", "--worker").err
 
 
 def test_a_line_for_each_wrapper_of_a_folder(runner: Freshet, tmp_path: Path) -> None:

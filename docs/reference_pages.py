@@ -77,7 +77,7 @@ def commands() -> Iterator[str]:
             continue
         for action, description in command.actions.items():
             yield f"\n### scrapy {name} {action}\n"
-            yield f"{description.what}.\n"
+            yield f"{description.summary}.\n"
             yield from _usage(command.parser_of(action), description.example)
 
 

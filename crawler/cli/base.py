@@ -41,7 +41,7 @@ class Help(ScrapyHelpFormatter):
 
 
 class HelpWithLines(argparse.RawDescriptionHelpFormatter, Help):
-    """The same, without rewrapping the examples at the end."""
+    """Help formatter that also prints the examples at the end without rewrapping them."""
 
 
 class FreshetCommand(ScrapyCommand):
@@ -107,9 +107,9 @@ class FreshetCommand(ScrapyCommand):
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """An action as the help shows it: a description in one line, and an example."""
+    """An action as the help shows it: a one-line summary and an example."""
 
-    what: str
+    summary: str
     example: str
 
 
@@ -192,7 +192,7 @@ class ActionsCommand(FreshetCommand):
             usage, _, options = self.parser_of(name).format_help().partition("\n\n")
             usage = " ".join(usage.removeprefix("usage: ").split())
             lines = [line for line in options.splitlines() if line.startswith("  ")]
-            parts += [f"{usage}\n  {action.what}", *lines, f"  Example: {action.example}\n"]
+            parts += [f"{usage}\n  {action.summary}", *lines, f"  Example: {action.example}\n"]
         return "\n".join(parts)
 
 

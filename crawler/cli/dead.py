@@ -25,10 +25,19 @@ def list_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def change_options(parser: argparse.ArgumentParser) -> None:
+def retry_options(parser: argparse.ArgumentParser) -> None:
     """Add the URLs, `--all` and `--spider`."""
-    parser.add_argument("urls", metavar="URL", nargs="*", help="dead-lettered pages to change")
-    parser.add_argument("--all", action="store_true", help="change all dead-lettered pages")
+    _add_selection(parser, "retry")
+
+
+def drop_options(parser: argparse.ArgumentParser) -> None:
+    """Add the URLs, `--all` and `--spider`."""
+    _add_selection(parser, "discard")
+
+
+def _add_selection(parser: argparse.ArgumentParser, verb: str) -> None:
+    parser.add_argument("urls", metavar="URL", nargs="*", help=f"dead-lettered page to {verb}")
+    parser.add_argument("--all", action="store_true", help=f"{verb} all dead-lettered pages")
     list_options(parser)
 
 

@@ -179,7 +179,20 @@ def run_kept(config: Config, opts: argparse.Namespace) -> int:
     with storage_errors():
         rows = with_database(config, check_index.kept)
     if opts.forget is None:
-        print_json(rows) if opts.json else _show_kept(rows)
+        if opts.json:
+            print_json(rows)
+        elif rows:
+            table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+            for heading in ("name", "compared by", "texts", "clusters", "made", "used"):
+                is_number = heading in ("texts", "clusters")
+                table.add_column(heading, justify="right" if is_number else "left")
+            for row in rows:
+                numbers = (f"{row['texts']:,}", f"{row['clusters']:,}")
+                days = (f"{row['made']:%Y-%m-%d}", f"{row['used']:%Y-%m-%d}")
+                table.add_row(row["name"], row["scheme"], *numbers, *days)
+            stdout().print(table)
+        else:
+            print_line("no kept indexes. scrapy duplicates check FILE --keep NAME stores one")
         return 0
     row = next((row for row in rows if row["name"] == opts.forget), None)
     if row is None:
@@ -197,21 +210,6 @@ def run_kept(config: Config, opts: argparse.Namespace) -> int:
         with_database(config, forget)
     print_json(row) if opts.json else print_line(f"deleted {index}")
     return 0
-
-
-def _show_kept(rows: list[Document]) -> None:
-    console = stdout()
-    if not rows:
-        console.print("no kept indexes. scrapy duplicates check FILE --keep NAME stores one")
-        return
-    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in ("name", "compared by", "texts", "clusters", "made", "used"):
-        table.add_column(name, justify="right" if name in ("texts", "clusters") else "left")
-    for row in rows:
-        numbers = (f"{row['texts']:,}", f"{row['clusters']:,}")
-        days = (f"{row['made']:%Y-%m-%d}", f"{row['used']:%Y-%m-%d}")
-        table.add_row(row["name"], row["scheme"], *numbers, *days)
-    console.print(table)
 
 
 def rebuild_options(parser: argparse.ArgumentParser) -> None:

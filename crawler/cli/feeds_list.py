@@ -40,7 +40,7 @@ def row_of(target: Document, monitor: Document) -> Document:
     window_full:   posts have dropped out of the document, so it never holds more than `window`
     trouble:       the feed has an error that needs attention
     """
-    state, trouble = _state(target, monitor)
+    state, needs_attention = _state(target, monitor)
     push = monitor.get("push") or {}
     plan, history = target.get("plan") or {}, target.get("history") or {}
     rate: float | None = None
@@ -73,7 +73,7 @@ def row_of(target: Document, monitor: Document) -> Document:
         "gone": bool(target.get("gone")),
         "alias_of": target.get("alias_of"),
         "state": state,
-        "trouble": trouble,
+        "trouble": needs_attention,
     }
 
 

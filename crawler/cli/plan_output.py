@@ -19,8 +19,8 @@ from schedules.windows import DAYS
 
 BUDGET_SOURCES = {
     "goal": "required by the goal",
-    "intervals": "as used by the fixed intervals",
-    "plans": "as used by the current plans",
+    "intervals": "same as the fixed intervals",
+    "plans": "same as the current plans",
 }
 CAPS = (("daily_cap", "on one day"), ("hourly_cap", "in an hour"))
 # Shorter names, for the first line of `scrapy plan`.
@@ -69,8 +69,15 @@ def _lines(plan: Document) -> dict[str, str]:
         "requests": f"{totals['requests_per_day']:,.1f} a day{_budget(plan)}",
     }
     if is_feeds:
-        lines["posts"] = _posts(totals) if totals["known"] else NOT_KNOWN
-        saves = "each fetch saves at least {:.3g} posts"
+        lines["posts"] = NOT_KNOWN
+        if totals["known"]:
+            missed, delay = totals["missed_share"], totals["delay_hours"]
+            lines["posts"] = (
+                f"{totals['posts_per_day']:,.1f} a day expected, "
+                f"{'an unknown share' if missed is None else f'{missed:.1%}'} missed; "
+                f"delay {'unknown' if delay is None else span(delay * HOUR)}"
+            )
+        saves = "a fetch is added if it saves at least {:.3g} posts"
     else:
         daily = totals["daily"]
         result = f" would give {_freshness(daily)}" if totals["known"] else ""
@@ -79,13 +86,13 @@ def _lines(plan: Document) -> dict[str, str]:
             f"{daily['requests_per_day']:,} a day{result}; "
             f"this plan makes {totals['load']:.1%} of these requests"
         )
-        saves = "each visit saves at least {:.3g} hours of staleness"
+        saves = "a visit is added if it saves at least {:.3g} hours of staleness"
     if plan["price"] is not None:
         lines["marginal value"] = saves.format(plan["price"])
     if not is_feeds and plan["dated"]:
         lines["dates"] = f"trusted for {listed(plan['dated'])}"
-    share = plan["moved"] / plan["targets"]
-    return lines | {"updated": f"{plan['moved']:,} of {plan['targets']:,} ({share:.1%})"}
+    moved, targets = plan["moved"], plan["targets"]
+    return lines | {"updated": f"{moved:,} of {targets:,} ({moved / targets:.1%})"}
 
 
 def _budget(plan: Document) -> str:
@@ -107,15 +114,6 @@ def _freshness(totals: Document, expected: str = "") -> str:
     value, days = totals["freshness"], totals["age_days"]
     freshness = "unknown" if value is None else f"{value:.3f}"
     return f"{freshness}{expected}, age {'unknown' if days is None else span(days * DAY)}"
-
-
-def _posts(totals: Document) -> str:
-    missed, delay = totals["missed_share"], totals["delay_hours"]
-    return (
-        f"{totals['posts_per_day']:,.1f} a day expected, "
-        f"{'an unknown share' if missed is None else f'{missed:.1%}'} missed; "
-        f"delay {'unknown' if delay is None else span(delay * HOUR)}"
-    )
 
 
 def show_plan(console: Console, plan: Document) -> None:

@@ -34,7 +34,7 @@ class Command(ActionsCommand):
 
         functions: Mapping[str, Functions] = {
             "list": (dead.list_options, dead.run_list),
-            "retry": (dead.change_options, dead.run_retry),
-            "drop": (dead.change_options, dead.run_drop),
+            "retry": (dead.retry_options, dead.run_retry),
+            "drop": (dead.drop_options, dead.run_drop),
         }
         return functions[action]

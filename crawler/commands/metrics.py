@@ -41,7 +41,7 @@ class Command(FreshetCommand):
         super().add_options(parser)
         parser.add_argument(
             "--out", metavar="FILE", type=Path,
-            help="file to write atomically (default: standard output)",
+            help="write the metrics to this file, atomically (default: standard output)",
         )  # fmt: skip
         parser.add_argument(
             "--port", metavar="[HOST:]PORT", default=PORT,

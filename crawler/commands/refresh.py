@@ -33,9 +33,9 @@ class Command(ActionsCommand):
         return add_options, self.serve
 
     def serve(self, config: Config, opts: argparse.Namespace) -> None:
-        """Refresh until SIGTERM, SIGINT or the end of `--for`; raises FreshetError.
+        """Run the service until SIGTERM, SIGINT or the end of `--for`; raises FreshetError.
 
-        A line for each run is logged on stderr; a summary goes to stdout at the end.
+        Each crawl run is logged as one line on stderr. A summary is printed on stdout at the end.
         """
         from crawler.ops import jobs
         from crawler.ops.options import order_of

@@ -50,12 +50,12 @@ class Command(FreshetCommand):
         )  # fmt: skip
         parser.add_argument(
             "--spider", metavar="NAME", type=valid_utf8,
-            help="only posts that this spider found, or of which it found a near-duplicate",
+            help="only posts of which this spider found a source or near-duplicate",
         )  # fmt: skip
         parser.add_argument(
             "--category", metavar="NAME", type=category,
-            help="only posts in this category or its subcategories, also if only a source or "
-            "near-duplicate is",
+            help="only posts of which a source or near-duplicate is in this category or one of its "
+            "subcategories",
         )  # fmt: skip
         parser.add_argument(
             "--since", metavar="T", type=time_or_age,

@@ -47,7 +47,7 @@ class Command(FreshetCommand):
 
     def short_desc(self) -> str:
         """Return the description for `scrapy -h`."""
-        return "Simulate policies on recorded changes or posts, on your own history, or on overload"
+        return "Simulate policies on recorded data, on your own history, or under overload"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         """Add the policies, input files, budgets and output files."""
@@ -62,7 +62,7 @@ class Command(FreshetCommand):
         )  # fmt: skip
         parser.add_argument(
             "--plot", type=Path, metavar="FILE",
-            help="chart of the results to write, as .png or .svg",
+            help="write a chart of the results, as .png or .svg",
         )  # fmt: skip
         group = parser.add_argument_group("Pages and feeds")
         group.add_argument(
@@ -85,8 +85,8 @@ class Command(FreshetCommand):
         group.add_argument(
             "--closed-loop", action="store_true",
             help="start without history: visit pages daily for a week, or each feed once, then "
-            "replan from the simulated visits only (default: changes are known to 20 minutes, and "
-            "all posts, from --from to --split)",
+            "replan from the simulated visits only (default: from --from to --split, policies know "
+            "all posts, and changes to within 20 minutes)",
         )  # fmt: skip
         group.add_argument(
             "--replan-every", metavar="DAYS",
@@ -95,7 +95,7 @@ class Command(FreshetCommand):
         )  # fmt: skip
         group.add_argument(
             "--visits-out", type=Path, metavar="DIR",
-            help="folder to write the simulated visits to, as POLICY_BUDGET.csv.gz (pages) or "
+            help="write the simulated visits to this folder, as POLICY_BUDGET.csv.gz (pages) or "
             "POLICY_VISITS.csv.gz (feeds)",
         )  # fmt: skip
         group = parser.add_argument_group("Pages")

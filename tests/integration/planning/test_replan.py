@@ -58,7 +58,7 @@ def test_the_first_plan_spends_what_the_fixed_intervals_do_and_the_second_moves_
     put(db, uri, some_pages(40))
     first = replan(freshet)
     assert (first.code, first.err) == (0, "")
-    assert "of 40 (as used by the fixed intervals)" in first.out
+    assert "of 40 (same as the fixed intervals)" in first.out
     assert "40 of 40 (100.0%)" in first.out
 
     (plan,) = db.plans.find()

@@ -186,10 +186,10 @@ def run_kept(config: Config, opts: argparse.Namespace) -> int:
             for heading in ("name", "compared by", "texts", "clusters", "made", "used"):
                 is_number = heading in ("texts", "clusters")
                 table.add_column(heading, justify="right" if is_number else "left")
-            for row in rows:
-                numbers = (f"{row['texts']:,}", f"{row['clusters']:,}")
-                days = (f"{row['made']:%Y-%m-%d}", f"{row['used']:%Y-%m-%d}")
-                table.add_row(row["name"], row["scheme"], *numbers, *days)
+            for kept in rows:
+                numbers = (f"{kept['texts']:,}", f"{kept['clusters']:,}")
+                days = (f"{kept['made']:%Y-%m-%d}", f"{kept['used']:%Y-%m-%d}")
+                table.add_row(kept["name"], kept["scheme"], *numbers, *days)
             stdout().print(table)
         else:
             print_line("no kept indexes. scrapy duplicates check FILE --keep NAME stores one")

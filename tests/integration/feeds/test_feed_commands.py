@@ -194,7 +194,7 @@ def test_an_export_is_imported_as_it_was(freshet: Freshet, database: Db, tmp_pat
     feeds(freshet, "import", written(tmp_path, OPML))
     path = tmp_path / "out.opml"
     done = feeds(freshet, "export", path)
-    assert (done.code, done.out) == (0, f"2 feeds in {path}\n")
+    assert (done.code, done.out) == (0, f"2 feeds written to {path}\n")
     # The second export may be of the next second.
     dated = re.compile(r"<dateCreated>[^<]+</dateCreated>")
     assert dated.sub("", path.read_text()) == dated.sub("", feeds(freshet, "export").out)

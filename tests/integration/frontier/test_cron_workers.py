@@ -26,7 +26,7 @@ def test_the_unit_of_workers(runner: Freshet) -> None:
 def test_workers_need_redis(runner: Freshet) -> None:
     refused = run(runner, "cron", "--systemd", "--worker")
     assert refused.code == 1
-    assert "workers share a pass through Redis: set REDIS_URL" in refused.complaint
+    assert "workers share a crawl run through Redis, but REDIS_URL is" in refused.complaint
     assert "--worker requires --systemd" in run(runner, "cron", "--worker").err
 
 

@@ -385,7 +385,7 @@ def test_the_help_has_the_options_of_each_kind_and_an_example(bare: Freshet) -> 
     shown = run(bare, "simulate", "--help").out
     both, _, rest = shown.partition("\nPages\n")
     pages, _, feeds = rest.partition("\nFeeds\n")
-    assert "--policy P" in both
+    assert "--policy NAME" in both
     assert "--budget N" in pages
     assert "--visits N" in feeds
     for kind in ("pages --changes", "feeds --posts"):

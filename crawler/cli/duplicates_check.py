@@ -141,7 +141,7 @@ def parse_line(raw: bytes, number: int) -> Line | Bad:
 
 
 def _reject_constant(name: str) -> None:
-    """Raise ValueError for NaN and Infinity, which Python's parser accepts but JSON has not."""
+    """Raise ValueError for NaN and Infinity: Python's parser accepts them, but JSON does not."""
     raise ValueError(name)
 
 
@@ -349,7 +349,7 @@ class Stream:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the file, the output and how texts are compared."""
+    """Add the input file, the output, and the options of the comparison."""
     parser.add_argument(
         "file", metavar="FILE|-",
         help='file with a JSON object per line: "id", "text", and optionally "created" (ISO 8601 '

@@ -98,11 +98,13 @@ class Command(FreshetCommand):
         if opts.json:
             print_json([{"schedule": when, "command": command} for when, command in lines])
             return
-        own = sorted(name for name in os.environ if name in UNPREFIXED or name.startswith(PREFIX))
-        if own:
+        variables = sorted(
+            name for name in os.environ if name in UNPREFIXED or name.startswith(PREFIX)
+        )
+        if variables:
             env = PROJECT / ".env"
             remarks.append(
-                f"cron does not see these variables of this shell: {', '.join(own)}. Set them in "
+                f"cron does not see these variables of this shell: {', '.join(variables)}. Set them in "
                 f"{env}"
             )
         for remark in remarks:

@@ -176,7 +176,9 @@ def test_a_picture_of_the_week(stored: Stored, freshet: Freshet, tmp_path: Path)
     put(*stored, of_the_paper())
     scrapy(freshet, "replan")
     png, svg = tmp_path / "week.png", tmp_path / "week.svg"
-    assert f"heat map written to {png}" in "".join(scrapy(freshet, "plan", "--calendar", png).out.split("\n"))
+    assert f"heat map written to {png}" in "".join(
+        scrapy(freshet, "plan", "--calendar", png).out.split("\n")
+    )
     head = png.read_bytes()[:24]
     assert head[:8] == b"\x89PNG\r\n\x1a\n"
     width, height = struct.unpack(">II", head[16:24])

@@ -104,8 +104,8 @@ class Command(FreshetCommand):
         if variables:
             env = PROJECT / ".env"
             remarks.append(
-                f"cron does not see these variables of this shell: {', '.join(variables)}. Set them in "
-                f"{env}"
+                f"cron does not see these variables of this shell: {', '.join(variables)}. "
+                f"Set them in {env}"
             )
         for remark in remarks:
             print_line(f"# {remark}")

@@ -66,7 +66,7 @@ def test_new_changed_gone_and_back(shop: tuple[Freshet, Pages]) -> None:
     assert len(told(freshet)) == 5, "a page that is still gone is no news"
     pages.item("/item/b", "Pear</h1><b>3</b><h1>")
     crawl(freshet)
-    assert in_short(told(freshet)[:1]) == [("back", "b", "the page was gone before")]
+    assert in_short(told(freshet)[:1]) == [("back", "b", "the page was gone before this visit")]
     assert len(told(freshet, "--match", "ITEM/*")) == 5
     assert [row["url"] for row in told(freshet, "--match", "nosuch")] == []
     assert len(told(freshet, "shop", "--limit", "2")) == 2

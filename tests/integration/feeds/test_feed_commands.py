@@ -112,7 +112,10 @@ def test_what_is_there_gains_categories_and_keeps_its_title(
     feeds(freshet, "import", written(tmp_path, OPML))
     more = OPML.replace("Local", "World").replace('text="A" title="A"', 'text="Other"')
     done = feeds(freshet, "import", written(tmp_path, more))
-    assert (done.code, done.out) == (0, "0 feeds added, 2 known, 2 categories, 1 refused\n")
+    assert (done.code, done.out) == (
+        0,
+        "0 feeds added, 2 already known, 2 categories, 1 rejected\n",
+    )
     assert done.complaint == "scrapy feeds: line 6, Bad: ftp://c.example/: no http or https URL"
     found = database.targets.find_one({"url": "https://a.example/feed"})
     assert found is not None
@@ -134,7 +137,7 @@ def test_a_list_comes_from_standard_input(
     given = io.TextIOWrapper(io.BytesIO(b"# mine\nhttps://a.example/feed\n"))
     monkeypatch.setattr(sys, "stdin", given)
     done = feeds(freshet, "import", "-")
-    assert (done.code, done.out) == (0, "1 feed added, 0 known, 0 categories\n")
+    assert (done.code, done.out) == (0, "1 feed added, 0 already known, 0 categories\n")
     assert urls(database.targets.find()) == {"https://a.example/feed"}
 
 
@@ -185,7 +188,7 @@ def test_a_file_that_is_not_there(freshet: Freshet, tmp_path: Path) -> None:
 def test_a_broken_list_gives_what_can_be_read(freshet: Freshet, tmp_path: Path) -> None:
     done = feeds(freshet, "import", written(tmp_path, OPML.replace("</opml>", "&</o")))
     assert (done.code, done.out.splitlines()[0]) == (
-        0, "2 feeds added, 0 known, 2 categories, 1 refused"
+        0, "2 feeds added, 0 already known, 2 categories, 1 rejected"
     )  # fmt: skip
     assert done.out.splitlines()[1].startswith("note: broken XML (")
 

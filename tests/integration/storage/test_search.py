@@ -85,8 +85,8 @@ def test_without_words_the_newest_come_first(freshet: Freshet, prepared: Db) -> 
     assert done.out.splitlines()[-3:-1] == [f"{NOW:%Y-%m-%d}  https://x.example/new", "  sun"]
     nothing = run(freshet, "search", "--since", "2100-01-01")
     assert (nothing.code, nothing.complaint) == (
-        1, "scrapy search: no posts since then: an earlier --since, or scrapy crawl NAME, may find "
-        "some",
+        1, "scrapy search: no posts since then. Try an earlier --since, or run scrapy crawl "
+        "NAME",
     )  # fmt: skip
     assert "WORD is missing. --since 7d lists the newest posts" in run(freshet, "search").err
 
@@ -366,7 +366,7 @@ def test_so_many_posts_are_shown(freshet: Freshet, prepared: Db) -> None:
         put(prepared, f"p{i:02}", "moon", first_seen=NOW + timedelta(minutes=i))
     first = run(freshet, "search", "moon", "--limit", "2").out.splitlines()
     assert first[1].endswith("/p29")
-    assert first[-1] == "the first 2 posts; --limit N shows more"
+    assert first[-1] == "first 2 posts shown. --limit N shows more"
     assert len(names(freshet, "moon")) == 20
     assert len(names(freshet, "moon", "--limit", 1000)) == 30
     assert "more" not in run(freshet, "search", "moon", "--limit", 30).out

@@ -69,8 +69,8 @@ class Command(FreshetCommand):
             return {"uri": server_uri(config)}
         if config.mongo_uri is not None:
             raise ConfigError(
-                "the embedded server is not used, because MONGO_URI is set: "
-                f"{without_password(config.mongo_uri)}"
+                f"MONGO_URI is set ({without_password(config.mongo_uri)}), so the embedded server "
+                "is not used. Unset MONGO_URI to use it"
             )
         server = EmbeddedServer.of(config)
         if action == "start":

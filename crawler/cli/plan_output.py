@@ -145,12 +145,12 @@ def show_plan(console: Console, plan: Document) -> None:
         counts.append(f"{plan['learning']:,} in a sampling phase")
     console.print("; ".join(counts))
     console.print()
-    groups = Table("group", "targets", "requests a day", *FIGURES[kind])
+    classes = Table("class", "targets", "requests a day", *FIGURES[kind])
     for row in plan["groups"]:
         per_day = f"{row['requests_per_day']:,.1f}"
-        groups.add_row(row["group"], f"{row['targets']:,}", per_day, *_figures(row, kind))
-    _align_right(groups)
-    console.print(groups)
+        classes.add_row(row["group"], f"{row['targets']:,}", per_day, *_figures(row, kind))
+    _align_right(classes)
+    console.print(classes)
     _show_times(console, plan)
 
 
@@ -176,11 +176,11 @@ def _show_times(console: Console, plan: Document) -> None:
         for page in sorted(pages, key=lambda page: -page.get("visits_per_week", 0)):
             key = "\n".join(page.get("windows") or ["?"]), page.get("group") or "?"
             by_times.setdefault(key, []).append(page["url"])
-        table = Table("visited at", "group", "URLs")
+        table = Table("visited at", "class", "URLs")
         for column in table.columns[:2]:
             column.no_wrap = True
-        for (times, group), urls in by_times.items():
-            table.add_row(times, group, shortened("\n".join(urls)))
+        for (times, frequency_class), urls in by_times.items():
+            table.add_row(times, frequency_class, shortened("\n".join(urls)))
         console.print(table)
     elif even["targets"] < plan["targets"] - plan["unplanned"]:
         week = np.array([plan["timetable"][day] for day in DAYS]).ravel()

@@ -12,12 +12,12 @@ class Command(ActionsCommand):
     """List, retry or discard dead letters."""
 
     actions: ClassVar[Mapping[str, Action]] = {
-        "list": Action("list dead-lettered pages, newest first", "scrapy dead list --json"),
+        "list": Action("List dead-lettered pages, newest first", "scrapy dead list --json"),
         "retry": Action(
-            "make pages due, so that the next crawl visits them", "scrapy dead retry --all"
+            "Make pages due, so that the next crawl visits them", "scrapy dead retry --all"
         ),
         "drop": Action(
-            "discard pages, so that they are never visited again",
+            "Discard pages, so that they are never visited again",
             "scrapy dead drop https://shop.example/bad",
         ),
     }

@@ -14,23 +14,23 @@ class Command(ActionsCommand):
     default_action = "list"
     actions: ClassVar[Mapping[str, Action]] = {
         "list": Action(
-            "list the clusters of near-duplicates, largest first, or show one cluster",
+            "List the clusters of near-duplicates, largest first, or show one cluster",
             "scrapy duplicates --cluster 69a5b1f0c2d4e8f1a2b3c4d5",
         ),
         "explain": Action(
-            "compare two posts side by side, and explain why they are duplicates or not",
+            "Compare two posts side by side, and explain why they are duplicates or not",
             "scrapy duplicates explain https://a.example/post https://b.example/copy",
         ),
         "check": Action(
-            'find the duplicates in a file of {"id", "text"} lines; stored posts do not change',
+            'Find the duplicates in a file of {"id", "text"} lines; stored posts do not change',
             "scrapy duplicates check posts.jsonl --keep archive --output flags.jsonl",
         ),
         "kept": Action(
-            "list the indexes stored by `check --keep`, or delete one of them",
+            "List the indexes stored by `check --keep`, or delete one of them",
             "scrapy duplicates kept --forget archive",
         ),
         "rebuild": Action(
-            "compare all posts again with the current settings; crawls wait until it has finished",
+            "Compare all posts again with the current settings; crawls wait until it has finished",
             "scrapy duplicates rebuild -s FRESHET_DUPLICATES=words",
         ),
     }

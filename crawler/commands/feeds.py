@@ -13,26 +13,26 @@ class Command(ActionsCommand):
 
     actions: ClassVar[Mapping[str, Action]] = {
         "import": Action(
-            "add the feeds of an OPML file or of a list of URLs",
+            "Add the feeds of an OPML file or of a list of URLs",
             "scrapy feeds import subscriptions.opml",
         ),
         "add": Action(
-            "add a feed, or the feed that a web page links to",
+            "Add a feed, or the feed that a web page links to",
             "scrapy feeds add https://blog.example/ --category News/Local",
         ),
         "export": Action(
-            "write all feeds as OPML, which import can read", "scrapy feeds export feeds.opml"
+            "Write all feeds as OPML, which import can read", "scrapy feeds export feeds.opml"
         ),
         "list": Action(
-            "list feeds: posts a week, feed size in posts, visits, missed posts, errors",
+            "List feeds: posts a week, feed size in posts, visits, missed posts, errors",
             "scrapy feeds list --errors",
         ),
         "remove": Action(
-            "remove feeds with their posts, versions and visits",
+            "Remove feeds with their posts, versions and visits",
             "scrapy feeds remove https://blog.example/feed --yes",
         ),
         "push": Action(
-            "subscribe to WebSub hubs and receive their updates",
+            "Subscribe to WebSub hubs and receive their updates",
             "scrapy feeds push --callback https://public.example/push",
         ),
     }

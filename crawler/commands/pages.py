@@ -13,11 +13,11 @@ class Command(ActionsCommand):
 
     actions: ClassVar[Mapping[str, Action]] = {
         "build": Action(
-            "write the dashboards whose cells or templates changed",
+            "Write the dashboards whose cells or templates changed",
             "scrapy pages build templates --out /srv/www/cells",
         ),
         "serve": Action(
-            "serve dashboards on this machine, and rebuild them when cells change",
+            "Serve dashboards on this machine, and rebuild them when cells change",
             "scrapy pages serve templates --port 8000",
         ),
     }

@@ -16,7 +16,7 @@ class Command(ActionsCommand):
 
     actions: ClassVar[Mapping[str, Action]] = {
         "run": Action(
-            "run as a service: fetch targets as they become due; replan and prune periodically",
+            "Run as a service: fetch targets as they become due; replan and prune periodically",
             "scrapy refresh run --replan 12h",
         ),
     }

@@ -277,7 +277,7 @@ async def _compare_all(
     async for batch in rebuild.posts(db):
         compared += await rebuild.compare(db, registry, batch, clock.now())
         posts += len(batch)
-        progress(f"{posts:,} of {count(total, 'post')} compared; crawls wait until the end")
+        progress(f"{posts:,} of {count(total, 'post')} compared; crawls cannot run meanwhile")
     progress(f"{count(posts, 'post')} compared; storing their clusters")
     await rebuild.settle(db, registry)
     return posts, compared

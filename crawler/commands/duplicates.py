@@ -30,7 +30,7 @@ class Command(ActionsCommand):
             "scrapy duplicates kept --forget archive",
         ),
         "rebuild": Action(
-            "Compare all posts again with the current settings; crawls wait until it has finished",
+            "Compare all posts again with the current settings; crawls cannot run meanwhile",
             "scrapy duplicates rebuild -s FRESHET_DUPLICATES=words",
         ),
     }

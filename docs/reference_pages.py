@@ -25,7 +25,7 @@ from crawler.config import PREFIX, PROJECT, UNPREFIXED, Config
 from crawler.extract.cells import Cell, Source
 from crawler.extract.fields import Field
 from crawler.extract.wrapper import Wrapper
-from crawler.storage.schema import VALIDATORS
+from crawler.storage.validators import VALIDATORS
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx

@@ -54,10 +54,13 @@ class Source(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    url: Annotated[str, Key(repr=False)]
-    seconds: float = Key(10.0, gt=0, le=3600)
-    rows: int = Key(1000, ge=1, le=100_000)
-    connections: int = Key(1, ge=1, le=16)
+    url: str = Key(
+        repr=False,
+        description="SQLAlchemy URL, `postgresql://…` or `sqlite:///…`; passwords as ${VARIABLE}",
+    )
+    seconds: float = Key(10.0, gt=0, le=3600, description="timeout of a query, in seconds")
+    rows: int = Key(1000, ge=1, le=100_000, description="maximum rows of a result")
+    connections: int = Key(1, ge=1, le=16, description="maximum concurrent queries")
 
     @field_validator("url")
     @classmethod
@@ -79,21 +82,34 @@ class Cell(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    url: Annotated[str, AfterValidator(lambda value: canonical(absolute_url(value), ()))] | None = (
-        None
+    url: PageUrl | None = Key(
+        None, description="URL of the page; cells of one page share one request"
     )
-    css: str | None = None
-    xpath: str | None = None
-    jmespath: str | None = None
-    type: FieldType = FieldType.TEXT
-    fields: Fields = {}
+    css: str | None = Key(None, description="CSS selector")
+    xpath: str | None = Key(None, description="XPath selector")
+    jmespath: str | None = Key(None, description="JMESPath expression, for JSON")
+    type: FieldType = Key(FieldType.TEXT, description="type of the value, as of a field")
+    fields: Fields = Key({}, description="several values by name, instead of a selector")
 
-    database: str | None = None
-    sql: str | None = None
-    parameters: dict[str, Value | tuple[Value, ...]] = {}
-    rows: int | None = Key(None, ge=1, le=100_000)
+    database: str | None = Key(None, description="name of a database, instead of `url`")
+    sql: str | None = Key(
+        None, description="query: one SELECT, WITH or VALUES statement; parameters as `:name`"
+    )
+    parameters: dict[str, Value | tuple[Value, ...]] = Key(
+        {}, description="parameters of the query by name; a list of values is for `IN :name`"
+    )
+    rows: int | None = Key(
+        None,
+        ge=1,
+        le=100_000,
+        description="maximum rows of the result; unset: limit of the database",
+    )
 
-    every: Annotated[float, BeforeValidator(_period)] | None = None
+    every: Annotated[float, BeforeValidator(_period)] | None = Key(
+        None,
+        description="period, such as `30s` or `2h`, or `dynamic` (5 min), `semi-dynamic` (30 min), "
+        "`static` (2 h); unset: planned",
+    )
 
     @model_validator(mode="after")
     def _either(self) -> Self:

@@ -14,6 +14,7 @@ from cssselect import SelectorError
 from lxml import etree
 from parsel import Selector, SelectorList
 from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import Field as Key
 from scrapy.http import TextResponse
 
 from crawler.extract.plain_text import Markup, text_below
@@ -48,10 +49,13 @@ class Field(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    css: str | None = None
-    xpath: str | None = None
-    jmespath: str | None = None
-    type: FieldType = FieldType.TEXT
+    css: str | None = Key(None, description="CSS selector")
+    xpath: str | None = Key(None, description="XPath selector")
+    jmespath: str | None = Key(None, description="JMESPath expression, for JSON")
+    type: FieldType = Key(
+        FieldType.TEXT,
+        description="type of the value: `text`, `number`, `price`, `date`, `list` or `html`",
+    )
 
     @model_validator(mode="after")
     def _one_readable_selector(self) -> Self:

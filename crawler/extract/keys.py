@@ -90,9 +90,12 @@ class CategoryRule(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    pattern: Pattern | None = None
-    css: str | None = None
-    xpath: str | None = None
+    pattern: Pattern | None = Key(
+        None,
+        description="URL pattern: group `category`, or else group 1, or else the whole match",
+    )
+    css: str | None = Key(None, description="CSS selector of a text on the list page")
+    xpath: str | None = Key(None, description="XPath selector of a text on the list page")
 
     @model_validator(mode="after")
     def _one(self) -> Self:

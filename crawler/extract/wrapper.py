@@ -101,51 +101,119 @@ class Wrapper(BaseModel):
         regex_engine="python-re",
     )
 
-    name: str = Key(pattern=SPIDER_NAME)
-    start_urls: StartUrls = Key(min_length=1)
-    list_pages: Patterns = ()
-    item_pages: Patterns = Key(min_length=1)
-    not_list_pages: Patterns = ()
-    not_item_pages: Patterns = ()
-    category: Category | None = None
-    fields: Fields = {}
-    main_text: bool | None = None
-    duplicates: bool | Names = True
-    timezone: str = "UTC"
+    name: str = Key(pattern=SPIDER_NAME, description="name of the spider and in the database")
+    start_urls: StartUrls = Key(
+        min_length=1, description="URLs to start from: list pages, sitemaps or single items"
+    )
+    list_pages: Patterns = Key((), description="URL patterns of pages that are read for links")
+    item_pages: Patterns = Key(min_length=1, description="URL patterns of pages that are collected")
+    not_list_pages: Patterns = Key((), description="URL patterns excluded from list_pages")
+    not_item_pages: Patterns = Key((), description="URL patterns excluded from item_pages")
+    category: Category | None = Key(
+        None,
+        description="category of items: a text, or a table with a rule; unset: group `category` of "
+        "list_pages",
+    )
+    fields: Fields = Key(
+        {}, description="fields of an item by name; a plain string is a CSS selector of type text"
+    )
+    main_text: bool | None = Key(
+        None, description="extract title and main text; unset: only without fields"
+    )
+    duplicates: bool | Names = Key(
+        True,
+        description="fields by which posts are compared; true: title and main text, or else all "
+        "fields; false: none",
+    )
+    timezone: str = Key("UTC", description="IANA time zone of the site")
 
-    allowed_domains: Domains = ()
-    follow_item_links: bool = False
-    strip_parameters: tuple[str, ...] | None = None
-    max_depth: int | None = Key(None, ge=1)
-    max_pattern_lists: int | None = Key(None, ge=1)
-    max_pattern_items: int | None = Key(None, ge=1)
-    max_path_repeats: int | None = Key(None, ge=1)
+    allowed_domains: Domains = Key(
+        (),
+        description="hosts whose links are followed, with subdomains; unset: hosts of the start "
+        "URLs, with and without `www.`",
+    )
+    follow_item_links: bool = Key(False, description="follow matching links on item pages")
+    strip_parameters: tuple[str, ...] | None = Key(
+        None,
+        description="query parameters removed from URLs; unset: FRESHET_STRIP_PARAMETERS",
+    )
+    max_depth: int | None = Key(
+        None,
+        ge=1,
+        description="maximum number of links from a start URL to a target; unset: "
+        "FRESHET_MAX_DEPTH",
+    )
+    max_pattern_lists: int | None = Key(
+        None,
+        ge=1,
+        description="maximum number of targets per pattern of list_pages; unset: "
+        "FRESHET_MAX_PATTERN_LISTS",
+    )
+    max_pattern_items: int | None = Key(
+        None,
+        ge=1,
+        description="maximum number of targets per pattern of item_pages; unset: "
+        "FRESHET_MAX_PATTERN_ITEMS",
+    )
+    max_path_repeats: int | None = Key(
+        None,
+        ge=1,
+        description="maximum repetitions of a segment in a URL path; unset: "
+        "FRESHET_MAX_PATH_REPEATS",
+    )
 
-    headers: dict[str, str] = {}
-    cookies: dict[str, str] = {}
-    proxy: str | None = None
+    headers: dict[str, str] = Key({}, description="request headers for the site's own hosts")
+    cookies: dict[str, str] = Key({}, description="cookies for the site's own hosts")
+    proxy: str | None = Key(None, description="URL of the proxy for all requests")
 
-    delay_seconds: Seconds | None = None
-    concurrency: int | None = Key(None, ge=1, le=64)
-    throttle: bool | None = None
-    robots: bool | None = None
-    verify_tls: bool | None = None
-    host_requests: int | None = Key(None, ge=1)
-    list_interval_hours: Hours | None = None
-    item_interval_hours: Hours | None = None
+    delay_seconds: Seconds | None = Key(
+        None, description="minimum delay between requests to one host, in seconds"
+    )
+    concurrency: int | None = Key(
+        None, ge=1, le=64, description="maximum concurrent requests to one host"
+    )
+    throttle: bool | None = Key(None, description="adjust delays to response times; unset: on")
+    robots: bool | None = Key(None, description="obey robots.txt; unset: on")
+    verify_tls: bool | None = Key(None, description="verify TLS certificates; unset: on")
+    host_requests: int | None = Key(
+        None,
+        ge=1,
+        description="maximum requests per host and run; unset: FRESHET_HOST_REQUESTS",
+    )
+    list_interval_hours: Hours | None = Key(
+        None,
+        description="initial interval of list pages, in hours; unset: FRESHET_LIST_INTERVAL_HOURS",
+    )
+    item_interval_hours: Hours | None = Key(
+        None,
+        description="initial interval of items, in hours; unset: FRESHET_ITEM_INTERVAL_HOURS",
+    )
 
-    windows: Windows = ()
-    blackout: Windows = ()
-    requests_per_day: int | None = Key(None, ge=1)
-    requests_per_hour: int | None = Key(None, ge=1)
-    min_interval_hours: CycleHours | None = None
-    max_interval_hours: CycleHours | None = None
-    weight: Amount = 1.0
-    weights: dict[str, Amount] = {}
-    cost: Amount = 1.0
+    windows: Windows = Key((), description="visiting hours; unset: always")
+    blackout: Windows = Key((), description="hours without visits")
+    requests_per_day: int | None = Key(
+        None, ge=1, description="maximum planned requests per day; unset: no limit"
+    )
+    requests_per_hour: int | None = Key(
+        None, ge=1, description="maximum planned requests per hour; unset: no limit"
+    )
+    min_interval_hours: CycleHours | None = Key(
+        None, description="minimum interval between planned visits, in hours; unset: 1"
+    )
+    max_interval_hours: CycleHours | None = Key(
+        None,
+        description="maximum interval between planned visits, in hours; unset: 672, for feeds 4032",
+    )
+    weight: Amount = Key(1.0, description="importance of a page when visits are allocated")
+    weights: dict[str, Amount] = Key(
+        {},
+        description="weights by URL pattern or `category:NAME`; the first match counts, and all "
+        "other pages have `weight`",
+    )
+    cost: Amount = Key(1.0, description="budget that a request takes")
 
-    databases: Sources = {}
-    cells: Cells = {}
+    databases: Sources = Key({}, description="databases that cells query, by name")
+    cells: Cells = Key({}, description="cells by name: parts of pages and results of queries")
 
     _code: str = PrivateAttr("")
     _definition: Definition | None = PrivateAttr(None)

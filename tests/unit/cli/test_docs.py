@@ -9,7 +9,7 @@ import pytest
 
 from crawler.config import UNPREFIXED, Config
 from crawler.extract.wrapper import Wrapper
-from crawler.storage.schema import VALIDATORS
+from crawler.storage.validators import VALIDATORS
 
 ROOT = Path(__file__).resolve().parents[3]
 REFERENCE = (ROOT / "docs/reference/by-hand.md").read_text(encoding="utf-8")

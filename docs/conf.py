@@ -20,7 +20,7 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 # Anchors of headings, as GitHub makes them, so that links work in both places.
 myst_heading_anchors = 4
 
-autodoc_typehints = "description"
+autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 
 html_theme = "furo"

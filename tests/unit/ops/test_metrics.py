@@ -34,7 +34,7 @@ from crawler.ops.metrics import (
 from crawler.ops.metrics_catalog import Described, of_database, of_processes
 from crawler.ops.metrics_database import Fixed, estimated, text_of
 from crawler.storage.redis import QueueState
-from crawler.storage.stats import NUMBERS, Sample, Stats
+from crawler.storage.stats import NUMBERS, Sample
 from crawler.web.address import Address, address_of
 from crawler.web.metrics import MetricsSource, answer
 

@@ -27,5 +27,6 @@ html_theme = "furo"
 html_title = "Freshet"
 html_static_path: list[str] = []
 html_show_sourcelink = False
+html_copy_source = False
 # Nothing is loaded from other hosts: Furo's own fonts are the system's.
 html_theme_options = {"source_edit_link": "", "top_of_page_buttons": []}

@@ -11,7 +11,7 @@ import argparse
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 PLACEHOLDER = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 # Outside of code, Markdown would take these for emphasis and HTML.
 CODE_OR_SPECIAL = re.compile(r"(`[^`]*`)|([*<])")
+# The meaning of a default of None, in a description.
+UNSET = re.compile(r"; unset: ([^;]+)")
 BSON_NAMES = {
     "binData": "binary", "bool": "boolean", "date": "time", "double": "number", "int": "number",
     "long": "number",
@@ -48,11 +50,8 @@ FORMATTER = argparse.HelpFormatter("")
 GLOBAL_OPTIONS = "Global Options"
 EXAMPLE = "Example: "
 ARGUMENTS: dict[str, type[Arguments]] = {
-    "scrapy crawl NAME": Arguments,
-    "scrapy crawl site": SiteArguments,
-    "scrapy crawl feeds": FeedsArguments,
-    "scrapy crawl cells": CellsArguments,
-}
+    "all": Arguments, "`site`": SiteArguments, "`feeds`": FeedsArguments, "`cells`": CellsArguments,
+}  # fmt: skip
 
 
 def settings() -> Iterator[str]:
@@ -61,14 +60,14 @@ def settings() -> Iterator[str]:
     for name, field in Config.model_fields.items():
         variable = next((key for key, of in UNPREFIXED.items() if of == name), None)
         shown = variable or PREFIX + name.upper()
-        yield row(f"`{shown}`", field.description, default_of(field))
+        yield row(f"`{shown}`", *described(field, ("on", "off")))
 
 
 def keys(model: type[BaseModel]) -> Iterator[str]:
     """Yield a table of the keys of a site definition, or of a table in it."""
     yield from table("key", "meaning", "default")
     for name, field in model.model_fields.items():
-        yield row(f"`{name}`", field.description, default_of(field))
+        yield row(f"`{name}`", *described(field, ("`true`", "`false`")))
 
 
 def arguments() -> Iterator[str]:
@@ -77,7 +76,8 @@ def arguments() -> Iterator[str]:
     for usage, model in ARGUMENTS.items():
         for name, field in model.model_fields.items():
             if model is Arguments or name not in Arguments.model_fields:
-                yield row(f"`{usage}`", f"`-a {name}=…`", field.description)
+                value = "1" if field.annotation is bool else "…"
+                yield row(usage, f"`-a {name}={value}`", field.description)
 
 
 def commands() -> Iterator[str]:
@@ -196,17 +196,21 @@ def type_of(field: Mapping[str, Any]) -> str:
     return " or ".join(dict.fromkeys(BSON_NAMES.get(name, name) for name in names))
 
 
-def default_of(field: FieldInfo) -> str:
-    """Return the default of a setting or key in words."""
+def described(field: FieldInfo, booleans: tuple[str, str]) -> tuple[str, str]:
+    """Return the description and the default of a setting or key. booleans: true and false."""
+    text, value = field.description or "", field.default
+    if get_origin(field.annotation) is Literal:
+        text += f": {', '.join(f'`{choice}`' for choice in get_args(field.annotation))}"
     if field.is_required():
-        return "required"
-    value = field.default
+        return text, "required"
+    if stated := UNSET.search(text):
+        return text.replace(stated[0], ""), stated[1]
     if isinstance(value, bool):
-        return "on" if value else "off"
+        return text, booleans[not value]
     if value is None or value in ("", (), {}):
-        return "unset"
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    return f"`{text.removeprefix(f'{PROJECT}/')}`"
+        return text, "none"
+    shown = f"{value:g}" if isinstance(value, float) else str(value)
+    return text, f"`{shown.removeprefix(f'{PROJECT}/')}`"
 
 
 def sentence(text: str) -> str:

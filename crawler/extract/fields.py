@@ -49,11 +49,11 @@ class Field(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    css: str | None = Key(None, description="CSS selector")
-    xpath: str | None = Key(None, description="XPath selector")
-    jmespath: str | None = Key(None, description="JMESPath expression, for JSON")
+    css: str | None = Key(default=None, description="CSS selector")
+    xpath: str | None = Key(default=None, description="XPath selector")
+    jmespath: str | None = Key(default=None, description="JMESPath expression, for JSON")
     type: FieldType = Key(
-        FieldType.TEXT,
+        default=FieldType.TEXT,
         description="type of the value: `text`, `number`, `price`, `date`, `list` or `html`",
     )
 

@@ -101,29 +101,29 @@ class Wrapper(BaseModel):
         regex_engine="python-re",
     )
 
-    name: str = Key(pattern=SPIDER_NAME, description="name of the spider and in the database")
+    name: str = Key(pattern=SPIDER_NAME, description="name of the spider")
     start_urls: StartUrls = Key(
         min_length=1, description="URLs to start from: list pages, sitemaps or single items"
     )
     list_pages: Patterns = Key((), description="URL patterns of pages that are read for links")
     item_pages: Patterns = Key(min_length=1, description="URL patterns of pages that are collected")
-    not_list_pages: Patterns = Key((), description="URL patterns excluded from list_pages")
-    not_item_pages: Patterns = Key((), description="URL patterns excluded from item_pages")
+    not_list_pages: Patterns = Key((), description="URL patterns excluded from `list_pages`")
+    not_item_pages: Patterns = Key((), description="URL patterns excluded from `item_pages`")
     category: Category | None = Key(
         None,
         description="category of items: a text, or a table with a rule; unset: group `category` of "
-        "list_pages",
+        "`list_pages`",
     )
     fields: Fields = Key(
-        {}, description="fields of an item by name; a plain string is a CSS selector of type text"
+        {}, description="fields of an item by name; a plain string is a CSS selector of type `text`"
     )
     main_text: bool | None = Key(
         None, description="extract title and main text; unset: only without fields"
     )
     duplicates: bool | Names = Key(
         True,
-        description="fields by which posts are compared; true: title and main text, or else all "
-        "fields; false: none",
+        description="fields by which posts are compared; `true`: title and main text, or else all "
+        "fields; `false`: none",
     )
     timezone: str = Key("UTC", description="IANA time zone of the site")
 
@@ -135,31 +135,31 @@ class Wrapper(BaseModel):
     follow_item_links: bool = Key(False, description="follow matching links on item pages")
     strip_parameters: tuple[str, ...] | None = Key(
         None,
-        description="query parameters removed from URLs; unset: FRESHET_STRIP_PARAMETERS",
+        description="query parameters removed from URLs; unset: `FRESHET_STRIP_PARAMETERS`",
     )
     max_depth: int | None = Key(
         None,
         ge=1,
         description="maximum number of links from a start URL to a target; unset: "
-        "FRESHET_MAX_DEPTH",
+        "`FRESHET_MAX_DEPTH`",
     )
     max_pattern_lists: int | None = Key(
         None,
         ge=1,
-        description="maximum number of targets per pattern of list_pages; unset: "
-        "FRESHET_MAX_PATTERN_LISTS",
+        description="maximum number of targets per pattern of `list_pages`; unset: "
+        "`FRESHET_MAX_PATTERN_LISTS`",
     )
     max_pattern_items: int | None = Key(
         None,
         ge=1,
-        description="maximum number of targets per pattern of item_pages; unset: "
-        "FRESHET_MAX_PATTERN_ITEMS",
+        description="maximum number of targets per pattern of `item_pages`; unset: "
+        "`FRESHET_MAX_PATTERN_ITEMS`",
     )
     max_path_repeats: int | None = Key(
         None,
         ge=1,
         description="maximum repetitions of a segment in a URL path; unset: "
-        "FRESHET_MAX_PATH_REPEATS",
+        "`FRESHET_MAX_PATH_REPEATS`",
     )
 
     headers: dict[str, str] = Key({}, description="request headers for the site's own hosts")
@@ -167,26 +167,33 @@ class Wrapper(BaseModel):
     proxy: str | None = Key(None, description="URL of the proxy for all requests")
 
     delay_seconds: Seconds | None = Key(
-        None, description="minimum delay between requests to one host, in seconds"
+        None,
+        description="minimum delay between requests to one host, in seconds; unset: Scrapy's "
+        "`DOWNLOAD_DELAY`",
     )
     concurrency: int | None = Key(
-        None, ge=1, le=64, description="maximum concurrent requests to one host"
+        None,
+        ge=1,
+        le=64,
+        description="maximum concurrent requests to one host; unset: Scrapy's "
+        "`CONCURRENT_REQUESTS_PER_DOMAIN`",
     )
-    throttle: bool | None = Key(None, description="adjust delays to response times; unset: on")
-    robots: bool | None = Key(None, description="obey robots.txt; unset: on")
-    verify_tls: bool | None = Key(None, description="verify TLS certificates; unset: on")
+    throttle: bool | None = Key(None, description="adjust delays to response times; unset: `true`")
+    robots: bool | None = Key(None, description="obey robots.txt; unset: `true`")
+    verify_tls: bool | None = Key(None, description="verify TLS certificates; unset: `true`")
     host_requests: int | None = Key(
         None,
         ge=1,
-        description="maximum requests per host and run; unset: FRESHET_HOST_REQUESTS",
+        description="maximum requests per host and run; unset: `FRESHET_HOST_REQUESTS`",
     )
     list_interval_hours: Hours | None = Key(
         None,
-        description="initial interval of list pages, in hours; unset: FRESHET_LIST_INTERVAL_HOURS",
+        description="initial interval of list pages, in hours; unset: "
+        "`FRESHET_LIST_INTERVAL_HOURS`",
     )
     item_interval_hours: Hours | None = Key(
         None,
-        description="initial interval of items, in hours; unset: FRESHET_ITEM_INTERVAL_HOURS",
+        description="initial interval of items, in hours; unset: `FRESHET_ITEM_INTERVAL_HOURS`",
     )
 
     windows: Windows = Key((), description="visiting hours; unset: always")

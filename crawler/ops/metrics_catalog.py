@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -54,7 +54,9 @@ def of_database() -> list[Described]:
     return list(_described(families, {}))
 
 
-def _described(families: Iterable[Metric], instruments: dict[str, object]) -> Iterator[Described]:
+def _described(
+    families: Iterable[Metric], instruments: Mapping[str, object]
+) -> Iterator[Described]:
     for family in families:
         name = f"{family.name}_total" if family.type == "counter" else family.name
         labels = getattr(instruments.get(family.name, family), "_labelnames", ())

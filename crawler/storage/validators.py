@@ -139,10 +139,11 @@ _PLAN = _object(
     },
 )
 _RUN_COUNTS = _shown_object(
-    "numbers by name; names that are absent are 0. Outcomes such as `new` and `changed` count "
-    "visits",
+    "numbers by name; names that are absent are 0",
     {
         "visits": _shown("number", "visits"),
+        **{str(kind): _shown("number", f"visits with the outcome `{kind}`") for kind in Outcome},
+        **{f"{kind}_pages": _shown("number", f"visited targets of kind `{kind}`") for kind in Kind},
         "bytes": _shown("number", "bytes of response bodies"),
         "targets": _shown("number", "targets of the spider at the end of the run"),
         "discovered": _shown("number", "new targets"),
@@ -157,7 +158,6 @@ _RUN_COUNTS = _shown_object(
         "posts": _shown("number", "new feed posts"),
         "edited_posts": _shown("number", "edited feed posts"),
         "missed_posts": _shown("number", "estimated number of missed feed posts"),
-        "list_pages": _shown("number", "visited list pages; the same for `item`, `feed`, `cell`"),
         "pages_with_links": _shown("number", "pages that were searched for links"),
         "links": _shown("number", "links to pages of the site, once per page"),
         "list_links": _shown("number", "links that `list_pages` matches"),

@@ -200,7 +200,7 @@ def described(field: FieldInfo, booleans: tuple[str, str]) -> tuple[str, str]:
     """Return the description and the default of a setting or key. booleans: true and false."""
     text, value = field.description or "", field.default
     if get_origin(field.annotation) is Literal:
-        text += f": {', '.join(f'`{choice}`' for choice in get_args(field.annotation))}"
+        text += f" ({', '.join(f'`{choice}`' for choice in get_args(field.annotation))})"
     if field.is_required():
         return text, "required"
     if stated := UNSET.search(text):

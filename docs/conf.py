@@ -23,6 +23,9 @@ myst_heading_anchors = 4
 autodoc_typehints = "signature"
 autodoc_member_order = "bysource"
 
+# Options such as --json keep their hyphens.
+smartquotes = False
+
 html_theme = "furo"
 html_title = "Freshet"
 html_static_path: list[str] = []

@@ -11,6 +11,7 @@ import argparse
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
@@ -35,6 +36,7 @@ from spiders.wrapper import Arguments
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
+    from sphinx.environment import BuildEnvironment
 
 PLACEHOLDER = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 # Outside of code, Markdown would take these for emphasis and HTML.
@@ -188,9 +190,11 @@ def fields_of(schema: Mapping[str, Any], prefix: str) -> Iterator[str]:
 def type_of(field: Mapping[str, Any]) -> str:
     """Return the type of a field in words."""
     if "enum" in field:
-        return " ".join(f"`{value}`" for value in field["enum"])
+        return ", ".join(f"`{value}`" for value in field["enum"])
     if "title" in field:
         return str(field["title"])
+    if field.get("items", {}).get("bsonType") == "string":
+        return "array of strings"
     kinds = field["bsonType"]
     names = [kinds] if isinstance(kinds, str) else kinds
     return " or ".join(dict.fromkeys(BSON_NAMES.get(name, name) for name in names))
@@ -236,11 +240,19 @@ def cell(text: str | None) -> str:
     return CODE_OR_SPECIAL.sub(lambda match: match[1] or f"\\{match[2]}", line)
 
 
-def _replace(_: Sphinx, __: str, source: list[str]) -> None:
+def replace_placeholders(_: Sphinx, __: str, source: list[str]) -> None:
+    """Put the generated Markdown into the source of a page."""
     source[0] = PLACEHOLDER.sub(lambda match: "\n".join(GENERATORS[match[1]]()), source[0])
+
+
+def generated_pages(_: Sphinx, env: BuildEnvironment, *__: object) -> list[str]:
+    """Return the pages to read again in every build, as the code may have changed."""
+    paths = {name: Path(env.doc2path(name)) for name in env.found_docs}
+    return [name for name in paths if PLACEHOLDER.search(paths[name].read_text(encoding="utf-8"))]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register the extension with Sphinx."""
-    app.connect("source-read", _replace)
+    app.connect("source-read", replace_placeholders)
+    app.connect("env-get-outdated", generated_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

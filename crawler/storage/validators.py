@@ -234,13 +234,13 @@ VALIDATORS: dict[str, Document] = {
                 "true if an interrupted visit may be stored in part: the next visit stores its "
                 "content even if it is unchanged",
             ),
-            "requested": _count("visits"),
-            "missed": _count("planned visits that were not made; absent: 0"),
-            "refreshed": _count("visits that saw the page"),
-            "consecutive_errors": _count("consecutive visits that failed"),
-            "consecutive_gone": _shown("number", "consecutive 404 or 410 responses"),
+            "requested": _count("number of visits"),
+            "missed": _count("number of planned visits that were not made; absent: 0"),
+            "refreshed": _count("number of visits that saw the page"),
+            "consecutive_errors": _count("number of consecutive visits that failed"),
+            "consecutive_gone": _shown("number", "number of consecutive 404 or 410 responses"),
             "gone": _shown(
-                "boolean", "true if enough consecutive 404 or 410 responses confirmed it"
+                "boolean", "true if `FRESHET_GONE_CONFIRMATIONS` responses confirmed it"
             ),
             "dead": _time("time when the page was dead-lettered; it is not visited until a retry"),
             "retired": _shown("boolean", "for a cell: true while it is not defined"),
@@ -301,9 +301,9 @@ VALIDATORS: dict[str, Document] = {
             "content_hash": _shown("string or null", "hash of the content"),
             "final_url": _shown("string", "URL after redirects"),
             "hint": _shown("string", "change hint that caused the visit: `lastmod` or `list`"),
-            "posts_new": _shown("number", "for a feed: new posts"),
-            "posts_edited": _shown("number", "for a feed: edited posts"),
-            "missed": _shown("number", "for a feed: estimated posts missed before the visit"),
+            "posts_new": _shown("number", "for a feed: number of new posts"),
+            "posts_edited": _shown("number", "for a feed: number of edited posts"),
+            "missed": _shown("number", "for a feed: estimated number of posts missed before it"),
             "pushed": _shown("boolean", "true if a hub delivered the content, without a request"),
             "along": _shown("boolean", "true for a cell that shared the fetch of another cell"),
             "fence": _shown("number", "fence number of the visit"),
@@ -460,8 +460,8 @@ VALIDATORS: dict[str, Document] = {
                     }
                 }
             },
-            "version": _count("changes of `common`"),
-            "revision": _count("changes of the document"),
+            "version": _count("number of changes of `common`"),
+            "revision": _count("number of changes of the document"),
             "at": _time("time of the last change"),
         },
     ),
@@ -478,10 +478,10 @@ VALIDATORS: dict[str, Document] = {
             "window": _count("number of posts in the document"),
             "full": _shown("boolean", "true if posts have been seen to leave the document"),
             "ids": _shown("binary", "digests of the ids of the document's posts, 8 bytes each"),
-            "posts": _count("collected posts"),
+            "posts": _count("number of collected posts"),
             "newest": _shown("time or null", "date of the newest post"),
             "missed": _number("estimated number of missed posts"),
-            "lapses": _count("visits that missed posts"),
+            "lapses": _count("number of visits that missed posts"),
             "lapsed_at": _shown("time or null", "last visit that missed posts"),
             "bounds": _shown_object(
                 "polls that the feed asks for",
@@ -514,8 +514,8 @@ VALIDATORS: dict[str, Document] = {
             "execution_seconds": _shown(
                 "number or null", "recent mean duration of a refresh in seconds"
             ),
-            "requested": _count("elapsed periods, refreshed or not"),
-            "refreshed": _count("refreshes"),
+            "requested": _count("number of elapsed periods, refreshed or not"),
+            "refreshed": _count("number of refreshes"),
             "refreshed_at": _maybe_time("last successful refresh"),
             "changed_at": _maybe_time("time of the refresh that found the current content"),
             "content": _typed(
@@ -693,7 +693,7 @@ VALIDATORS: dict[str, Document] = {
             "spider": _text("name of the spider"),
             "url": _text("URL of the page"),
             "at": _time("time when it was dead-lettered"),
-            "leases": _count("failed attempts"),
+            "leases": _count("number of failed attempts"),
             "worker": _shown("string", "worker that removed it from the queue"),
         },
     ),

@@ -15,24 +15,24 @@ from feedparser.api import LooseFeedParser, StrictFeedParser
 from feedparser.mixin import _FeedParserMixin
 
 QUOTES = {"&quot;": '"', "&apos;": "'"}
-MOST_ELEMENTS = 500_000
-MOST_TAGS = 200
-MOST_NAMESPACES = 100
-MOST_ATTRIBUTES = 200
-MOST_HOURS = 100
-LONGEST_AUTHOR = 500
+MAX_ELEMENTS = 500_000
+MAX_TAGS = 200
+MAX_NAMESPACES = 100
+MAX_ATTRIBUTES = 200
+MAX_HOURS = 100
+MAX_AUTHOR_CHARACTERS = 500
 # Text comes in as many pieces as there are marks in it; so many are no text any more.
 MANY_PIECES = 100
 
 
-class TooMuch(Exception):
+class LimitExceeded(Exception):
     """The rest is not read; `str()` says more than how much there is."""
 
 
 class Bounded(_FeedParserMixin):  # type: ignore[misc] # feedparser has no types
     """What both parsers do otherwise than feedparser.
 
-    most_entries: raises TooMuch at the next one, and at one element more than anybody needs
+    max_entries: raises LimitExceeded at the next one, and at one element more than anybody needs
     skip_hours, skip_days: as they stand in the document
     """
 
@@ -41,8 +41,8 @@ class Bounded(_FeedParserMixin):  # type: ignore[misc] # feedparser has no types
     # A guid is a name, and stays the same when the feed moves to another URL.
     can_be_relative_uri = _FeedParserMixin.can_be_relative_uri - {"id"}
 
-    def __init__(self, url: str, most_entries: int, *args: Any) -> None:
-        self.most_entries = most_entries
+    def __init__(self, url: str, max_entries: int, *args: Any) -> None:
+        self.max_entries = max_entries
         self.elements = 0
         self.skip_hours: list[str] = []
         self.skip_days: list[str] = []
@@ -51,32 +51,32 @@ class Bounded(_FeedParserMixin):  # type: ignore[misc] # feedparser has no types
     def unknown_starttag(self, tag: str, attrs: Any) -> None:
         """Begin an element, whichever it is."""
         self.elements += 1
-        if self.elements > MOST_ELEMENTS:
-            raise TooMuch(f"{MOST_ELEMENTS:,} elements")
+        if self.elements > MAX_ELEMENTS:
+            raise LimitExceeded(f"{MAX_ELEMENTS:,} elements")
         super().unknown_starttag(tag, attrs)
 
     def _start_item(self, attrs_d: Any) -> None:
-        if len(self.entries) >= self.most_entries:
-            raise TooMuch(f"{self.most_entries:,} entries")
+        if len(self.entries) >= self.max_entries:
+            raise LimitExceeded(f"{self.max_entries:,} entries")
         super()._start_item(attrs_d)
 
     _start_entry = _start_item
 
     def _add_tag(self, *args: Any) -> None:
         # Each is compared with all before it.
-        if len(self._get_context().get("tags", ())) < MOST_TAGS:
+        if len(self._get_context().get("tags", ())) < MAX_TAGS:
             super()._add_tag(*args)
 
     def _sync_author_detail(self, key: str = "author") -> None:
         # The search for an address in it takes the square of its length.
         context = self._get_context()
-        if len(author := dict.get(context, key) or "") > LONGEST_AUTHOR:
-            context[key] = author[:LONGEST_AUTHOR]
+        if len(author := dict.get(context, key) or "") > MAX_AUTHOR_CHARACTERS:
+            context[key] = author[:MAX_AUTHOR_CHARACTERS]
         super()._sync_author_detail(key)
 
     def track_namespace(self, prefix: Any, uri: Any) -> None:
         """Remember a namespace; all are looked through at each element."""
-        if len(self.namespaces_in_use) < MOST_NAMESPACES:
+        if len(self.namespaces_in_use) < MAX_NAMESPACES:
             super().track_namespace(prefix, uri)
 
     def pop(self, element: str, strip_whitespace: int = 1) -> Any:
@@ -118,16 +118,16 @@ class Bounded(_FeedParserMixin):  # type: ignore[misc] # feedparser has no types
 
     def _skip(self, within: str, text: Any, skipped: list[str]) -> None:
         stack = self.elementstack
-        if stack and stack[-1][0] == within and text and len(skipped) < MOST_HOURS:
+        if stack and stack[-1][0] == within and text and len(skipped) < MAX_HOURS:
             skipped.append(str(text))
 
 
 class Strict(Bounded, StrictFeedParser):  # type: ignore[misc] # as above
     """Handler of a SAX parser, which tells each line of a text apart."""
 
-    def __init__(self, url: str, most_entries: int) -> None:
+    def __init__(self, url: str, max_entries: int) -> None:
         self.waiting: list[str] = []
-        super().__init__(url, most_entries)
+        super().__init__(url, max_entries)
 
     def characters(self, text: str) -> None:
         """Keep a piece of text until its element has ended or another begins."""
@@ -136,7 +136,7 @@ class Strict(Bounded, StrictFeedParser):  # type: ignore[misc] # as above
     def startElementNS(self, name: Any, qname: Any, attrs: Any) -> None:  # noqa: N802 # SAX's name
         """Begin an element; each attribute is looked for among all."""
         self._say_text()
-        few = attrs if len(attrs) <= MOST_ATTRIBUTES else AttributesNSImpl({}, {})
+        few = attrs if len(attrs) <= MAX_ATTRIBUTES else AttributesNSImpl({}, {})
         super().startElementNS(name, qname, few)
 
     def endElementNS(self, *args: Any) -> None:  # noqa: N802 # as above

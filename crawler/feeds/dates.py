@@ -15,17 +15,17 @@ from crawler.utils.text import count
 
 UTC_ZONE = ZoneInfo("UTC")
 EARLIEST = datetime(1995, 1, 1, tzinfo=UTC)
-MOST_AHEAD = timedelta(hours=1)
+MAX_AHEAD = timedelta(hours=1)
 # A leap second is the end of the one before.
-LAST = 59
+LAST_SECOND = 59
 MINUTE = timedelta(minutes=1)
 # Fewer than these may well be of one moment.
-LEAST_ALIKE = 3
-LONGEST_DATE = 100
+MIN_DATES = 3
+MAX_DATE_CHARACTERS = 100
 SHOWN_CHARACTERS = 40
 # dateparser tries hundreds of languages: a hundredth of a second each.
-MOST_ASKED = 200
-MOST_FAILED = 5
+MAX_WORDED_DATES = 200
+MAX_FAILED_DATES = 5
 NUMBERS = re.compile(
     r"(?:(?P<year>\d{4})[-/](?P<month>\d\d?)[-/](?P<day>\d\d?)"
     r"|(?P<d>\d\d?)\.(?P<m>\d\d?)\.(?P<y>\d{4}))"
@@ -64,11 +64,11 @@ class DateReader:
         parsed: feedparser's reading, nine numbers; it takes 2024/01/05 for the first of November,
                 so it is the last resort
         """
-        text = " ".join(raw[: 10 * LONGEST_DATE].split()) if isinstance(raw, str) else ""
+        text = " ".join(raw[: 10 * MAX_DATE_CHARACTERS].split()) if isinstance(raw, str) else ""
         if not text:
             return None
         date = None
-        if len(text) <= LONGEST_DATE:
+        if len(text) <= MAX_DATE_CHARACTERS:
             if numbers := NUMBERS.fullmatch(text):
                 date = _of_numbers(numbers)
             else:
@@ -78,7 +78,7 @@ class DateReader:
         return date
 
     def _in_words(self, text: str) -> datetime | None:
-        if self.asked >= MOST_ASKED or self.failed >= MOST_FAILED or text.isdigit():
+        if self.asked >= MAX_WORDED_DATES or self.failed >= MAX_FAILED_DATES or text.isdigit():
             return None
         self.asked += 1
         try:
@@ -99,7 +99,7 @@ def _of_numbers(match: re.Match[str]) -> datetime | None:
         if offset and offset[0] in "+-":
             size = timedelta(hours=int(offset[1:3]), minutes=int(offset[3:].strip(":") or 0))
             zone = timezone(-size if offset[0] == "-" else size)
-        local = datetime(year, month, day, hour, minute, min(second, LAST), tzinfo=zone)
+        local = datetime(year, month, day, hour, minute, min(second, LAST_SECOND), tzinfo=zone)
         return local.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
@@ -114,7 +114,7 @@ def _of_mail(text: str) -> datetime | None:
         if (read := parsedate_tz(text)) is None:
             return None
         year, month, day, hour, minute, second = read[:6]
-        local = datetime(year, month, day, hour, minute, min(second, LAST), tzinfo=UTC)
+        local = datetime(year, month, day, hour, minute, min(second, LAST_SECOND), tzinfo=UTC)
         return local - timedelta(seconds=read[9] or 0)
     except (ValueError, OverflowError, IndexError, TypeError):
         return None
@@ -126,17 +126,17 @@ def _of_feedparser(text: str, parsed: Any) -> datetime | None:
         return None
     try:
         year, month, day, hour, minute, second = parsed[:6]
-        return datetime(year, month, day, hour, minute, min(second, LAST), tzinfo=UTC)
+        return datetime(year, month, day, hour, minute, min(second, LAST_SECOND), tzinfo=UTC)
     except (ValueError, TypeError, OverflowError):
         return None
 
 
-def made_up(dates: Sequence[datetime], built: datetime | None, now: datetime) -> str | None:
+def fabricated(dates: Sequence[datetime], built: datetime | None, now: datetime) -> str | None:
     """Why no date of a document is believed: they were made with it. None where they may be true.
 
     dates: of all posts that have one       built: what the document says of itself
     """
-    if len(dates) < LEAST_ALIKE:
+    if len(dates) < MIN_DATES:
         return None
     first, last = min(dates), max(dates)
     if first == last:
@@ -149,7 +149,7 @@ def made_up(dates: Sequence[datetime], built: datetime | None, now: datetime) ->
 
 def believed(stated: datetime | None, now: datetime) -> datetime | None:
     """The date where it can be true; a clock that is a little fast reads as `now`."""
-    if stated is None or not EARLIEST <= stated <= now + MOST_AHEAD:
+    if stated is None or not EARLIEST <= stated <= now + MAX_AHEAD:
         return None
     return min(stated, now)
 

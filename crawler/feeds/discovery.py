@@ -24,11 +24,11 @@ USUAL_PATH = re.compile(
 # An index.json or index.rdf is anything; an index.xml is a feed as a rule.
 NOT_USUAL = re.compile(r"/index\.json$", re.I)
 OF_COMMENTS = re.compile(r"comment|kommentar|commentaire|comentario|reacties", re.I)
-MOST = 50
+MAX_CANDIDATES = 50
 # More than any honest server sends.
-MOST_VALUES = 20
-MOST_CHARACTERS = 16_384
-MOST_HUBS = 10
+MAX_HEADERS = 20
+MAX_HEADER_CHARACTERS = 16_384
+MAX_HUBS = 10
 
 _PARAMETER = re.compile(r'\s*;\s*([^\s=;,"<>]+)\s*(?:=\s*("(?:[^"\\]|\\.)*"|[^\s;,"]*))?')
 _ESCAPED = re.compile(r"\\(.)")
@@ -81,7 +81,7 @@ def _distinct(urls: Iterable[str], others: set[str | None]) -> tuple[str, ...]:
     distinct: dict[str, str] = {}
     for url in urls:
         name = _name(url)
-        if name is not None and name not in others and len(distinct) < MOST:
+        if name is not None and name not in others and len(distinct) < MAX_CANDIDATES:
             distinct.setdefault(name, url.partition("#")[0])
     return tuple(distinct.values())
 
@@ -111,8 +111,8 @@ def hubs_of_headers(values: Iterable[str], base: str = "") -> tuple[tuple[str, .
     """
     hubs: dict[str, None] = {}
     topic: str | None = None
-    for _, value in zip(range(MOST_VALUES), values, strict=False):
-        text, position = value[:MOST_CHARACTERS], 0
+    for _, value in zip(range(MAX_HEADERS), values, strict=False):
+        text, position = value[:MAX_HEADER_CHARACTERS], 0
         while (start := text.find("<", position)) >= 0 and (end := text.find(">", start)) >= 0:
             # Of parameters of one name, the first one counts.
             parameters: dict[str, str] = {}
@@ -131,7 +131,7 @@ def hubs_of_headers(values: Iterable[str], base: str = "") -> tuple[tuple[str, .
             except ValueError:
                 continue
             relations = parameters.get("rel", "").lower().split()
-            if "hub" in relations and len(hubs) < MOST_HUBS:
+            if "hub" in relations and len(hubs) < MAX_HUBS:
                 hubs[target] = None
             if "self" in relations and topic is None:
                 topic = target

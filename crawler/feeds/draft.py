@@ -13,17 +13,17 @@ from crawler.extract.plain_text import line
 from crawler.items import Bounds
 from crawler.utils.urls import is_http
 
-LONGEST_TITLE = 1000
-LONGEST_NAME = 200
-LONGEST_GUID = 2000
-LONGEST_URL = 4000
-MOST_NAMES = 100
+MAX_TITLE_CHARACTERS = 1000
+MAX_NAME_CHARACTERS = 200
+MAX_GUID_CHARACTERS = 2000
+MAX_URL_CHARACTERS = 4000
+MAX_NAMES = 100
 # What URLs are never meant to hold, however often they do.
 BREAKS = str.maketrans("", "", "\t\r\n")
 MINUTES = 60.0
 # Longer than that, somebody has taken one unit for another.
-MOST_SAID_HOURS = 30 * 24.0
-MOST_BELIEVED_HOURS = 7 * 24.0
+MAX_STATED_HOURS = 30 * 24.0
+MAX_EVERY_HOURS = 7 * 24.0
 PERIOD_HOURS = {
     "hourly": 1.0, "daily": 24.0, "weekly": 7 * 24.0, "monthly": 30 * 24.0, "yearly": 365 * 24.0,
 }  # fmt: skip
@@ -80,19 +80,19 @@ class Source:
 
 def absolute(link: object, base: str) -> str | None:
     """A link as an absolute http(s) URL; None where it is none."""
-    if not isinstance(link, str) or not link.strip() or len(link) > LONGEST_URL:
+    if not isinstance(link, str) or not link.strip() or len(link) > MAX_URL_CHARACTERS:
         return None
     try:
-        url = urljoin(base, line(link.translate(BREAKS), LONGEST_URL))
+        url = urljoin(base, line(link.translate(BREAKS), MAX_URL_CHARACTERS))
     except ValueError:
         return None
-    return url if is_http(url) and len(url) <= LONGEST_URL else None
+    return url if is_http(url) and len(url) <= MAX_URL_CHARACTERS else None
 
 
-def unique(names: list[str], longest: int = LONGEST_NAME) -> list[str]:
+def unique(names: list[str], longest: int = MAX_NAME_CHARACTERS) -> list[str]:
     """Short texts in one line each, every one once, in their order; not too many."""
-    lines = (line(name, longest) for name in names[: 10 * MOST_NAMES])
-    return list(dict.fromkeys(filter(None, lines)))[:MOST_NAMES]
+    lines = (line(name, longest) for name in names[: 10 * MAX_NAMES])
+    return list(dict.fromkeys(filter(None, lines)))[:MAX_NAMES]
 
 
 def bounds(
@@ -115,12 +115,12 @@ def bounds(
     name = str(period or "daily").strip().lower()
     if (period, frequency) != (None, None) and times and times > 0 and name in PERIOD_HOURS:
         stated.append(PERIOD_HOURS[name] / times)
-    every = [hours for hours in stated if 0 < hours <= MOST_SAID_HOURS]
+    every = [hours for hours in stated if 0 < hours <= MAX_STATED_HOURS]
     skipped_hours = {int(hour or 0) % 24 for hour in map(_number, hours) if hour in range(25)}
     named = [day.strip().lower() for day in days]
     skipped_days = {DAYS.index(day) for day in named if day in DAYS}
     return Bounds(
-        every_hours=min(max(every), MOST_BELIEVED_HOURS) if every else None,
+        every_hours=min(max(every), MAX_EVERY_HOURS) if every else None,
         skip_hours=tuple(sorted(skipped_hours)) if len(skipped_hours) < 24 else (),
         skip_days=tuple(sorted(skipped_days)) if len(skipped_days) < 7 else (),
     )

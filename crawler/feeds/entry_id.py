@@ -27,12 +27,12 @@ from crawler.utils.text import listed
 from crawler.utils.urls import canonical
 
 DIGEST_BYTES = 16
-LONGEST_NAME = 400
+MAX_NAME_CHARACTERS = 400
 SHOWN_CHARACTERS = 60
 # What stands for a name where a program had none.
 PLACEHOLDERS = frozenset({"none", "null", "nil", "undefined", "nan", "n/a", "#", "-"})
 # Four steps make a ladder; who crafts names that collide again gets no more.
-MOST_ROUNDS = 8
+MAX_ROUNDS = 8
 
 
 def named(source: Source, url: str) -> tuple[list[tuple[str, Draft]], list[str]]:
@@ -80,7 +80,7 @@ def _lowest(ladders: Sequence[Sequence[str]]) -> tuple[list[str], dict[str, int]
     """The first name of each ladder that is shared with no other; what was shared first."""
     steps = [0] * len(ladders)
     shared: dict[str, int] = {}
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         names = [ladder[step] for ladder, step in zip(ladders, steps, strict=True)]
         counts = Counter(names)
         for n, name in enumerate(names):
@@ -105,9 +105,10 @@ def _ladder(draft: Draft, common: frozenset[str]) -> list[str]:
     closer = f"{guid} {place}".strip() or name
     moment = _digest(draft.title, _moment(draft))
     ladder = [name, closer, f"{closer} {moment}", f"{closer} {_digest(moment, draft.content())}"]
-    half = LONGEST_NAME // 2
+    half = MAX_NAME_CHARACTERS // 2
     bounded = (
-        name if len(name) <= LONGEST_NAME else f"{name[:half]} {_digest(name)}" for name in ladder
+        name if len(name) <= MAX_NAME_CHARACTERS else f"{name[:half]} {_digest(name)}"
+        for name in ladder
     )
     return list(dict.fromkeys(bounded))
 

@@ -27,8 +27,8 @@ from crawler.errors import ConfigError
 from crawler.feeds.subscriptions import (
     NOT_IN_XML,
     FeedList,
-    Gathering,
-    NoList,
+    FeedListBuilder,
+    NotAFeedList,
     Subscription,
     category_of,
 )
@@ -38,10 +38,10 @@ Chunks = Iterable[str]
 FEED_TYPES = frozenset({"rss", "atom", "feed", "rdf", "json"})
 ELSEWHERE = frozenset({"include", "link"})
 # Libraries compare each attribute of a tag with all before it.
-MOST_ATTRIBUTES = 200
-TOO_MANY_SAID = f"a tag with more than {MOST_ATTRIBUTES} attributes"
+MAX_ATTRIBUTES = 200
+TOO_MANY_SAID = f"a tag with more than {MAX_ATTRIBUTES} attributes"
 ATTRIBUTE = r"""[\s/]*+[^\s/>][^\s/>=]*+(?:\s*+=\s*+(?:"[^"]*+"?|'[^']*+'?|[^\s>"'][^\s>]*+)?+)?+"""
-TOO_MANY = re.compile(rf"<[a-zA-Z][^\s/>]*+(?:{ATTRIBUTE}){{{MOST_ATTRIBUTES + 1}}}")
+TOO_MANY = re.compile(rf"<[a-zA-Z][^\s/>]*+(?:{ATTRIBUTE}){{{MAX_ATTRIBUTES + 1}}}")
 # libxml2 counts no further in HTML.
 LAST_LINE = 65_500
 # Entities are not resolved, nothing is fetched, what is very deep or very long ends the parse.
@@ -53,11 +53,11 @@ STRICT: dict[str, Any] = {
     "encoding": "utf-8",
 }
 
-LARGEST_MB = 256
+MAX_MB = 256
 BYTES_IN_MB = 1024 * 1024
 CHUNK_BYTES = 65_536
 # What is longer is no URL, and is not kept in memory.
-LONGEST_LINE = 65_536
+MAX_LINE_CHARACTERS = 65_536
 BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -77,7 +77,9 @@ KINDS = (
 NO_TEXT = "neither OPML nor a list of URLs"
 
 
-def read(chunks: Callable[[], Chunks], gathering: Callable[[], Gathering]) -> tuple[Gathering, int]:
+def read(
+    chunks: Callable[[], Chunks], gathering: Callable[[], FeedListBuilder]
+) -> tuple[FeedListBuilder, int]:
     """Read what an OPML document names, and how many outlines it has.
 
     chunks:    the document's text from its start, each time it is called
@@ -97,7 +99,7 @@ def read(chunks: Callable[[], Chunks], gathering: Callable[[], Gathering]) -> tu
     return taken, _outlines(parser, _without_floods(chunks()), taken)
 
 
-def _outlines(parser: Any, chunks: Chunks, taken: Gathering) -> int:
+def _outlines(parser: Any, chunks: Chunks, taken: FeedListBuilder) -> int:
     """Take all outlines; memory does not grow with the document."""
     folders: list[str] = [""]
     count = 0
@@ -123,11 +125,11 @@ def _outlines(parser: Any, chunks: Chunks, taken: Gathering) -> int:
 
 
 def _without_floods(chunks: Chunks) -> Iterator[str]:
-    """The same chunks; raises NoList at a tag that would keep the parser of HTML busy for hours."""
+    """The same chunks; raises NotAFeedList at a tag that would keep the parser of HTML busy for hours."""
     before = ""
     for chunk in chunks:
         if TOO_MANY.search(before + chunk):
-            raise NoList(TOO_MANY_SAID)
+            raise NotAFeedList(TOO_MANY_SAID)
         yield chunk
         before = chunk
 
@@ -136,9 +138,9 @@ def _local(tag: str) -> str:
     return tag.rpartition("}")[2].rpartition(":")[2].lower()
 
 
-def _outline(element: Any, folder: str, taken: Gathering) -> str:
+def _outline(element: Any, folder: str, taken: FeedListBuilder) -> str:
     """Take one outline; the folder that its inner outlines stand in."""
-    if len(element.attrib) > MOST_ATTRIBUTES:
+    if len(element.attrib) > MAX_ATTRIBUTES:
         taken.refuse(_where(element), "an outline", None, TOO_MANY_SAID)
         return folder
     attributes = {_local(name): value for name, value in element.attrib.items()}
@@ -214,24 +216,24 @@ def read_list(file: BinaryIO, name: str, config: Config) -> FeedList:
 
     Raises ConfigError for a file that is too large, is something else, or lists nothing.
     """
-    if file.seek(0, io.SEEK_END) > LARGEST_MB * BYTES_IN_MB:
-        raise ConfigError(f"{name}: larger than {LARGEST_MB} MB; import it in parts")
+    if file.seek(0, io.SEEK_END) > MAX_MB * BYTES_IN_MB:
+        raise ConfigError(f"{name}: larger than {MAX_MB} MB; import it in parts")
     encoding, problem = encoding_of(file)
     head = next(_decoded(file, encoding), "").lstrip()
-    taken = Gathering(config)
+    taken = FeedListBuilder(config)
     try:
         if head.startswith("<"):
-            taken, count = read(lambda: _decoded(file, encoding), lambda: Gathering(config))
+            taken, count = read(lambda: _decoded(file, encoding), lambda: FeedListBuilder(config))
             if not count:
                 kinds = [
                     (match.start(), kind) for sign, kind in KINDS if (match := sign.search(head))
                 ]
-                raise NoList(min(kinds)[1] if kinds else NO_TEXT)
+                raise NotAFeedList(min(kinds)[1] if kinds else NO_TEXT)
         elif head.startswith(("{", "[")) or "\0" in head:
-            raise NoList(NO_TEXT)
+            raise NotAFeedList(NO_TEXT)
         else:
             _take_lines(_decoded(file, encoding), taken)
-    except NoList as error:
+    except NotAFeedList as error:
         raise ConfigError(f"{name}: {error}") from None
     taken.problems += [problem] if problem else []
     listed = taken.result()
@@ -241,12 +243,12 @@ def read_list(file: BinaryIO, name: str, config: Config) -> FeedList:
     return listed
 
 
-def _take_lines(chunks: Iterator[str], taken: Gathering) -> None:
+def _take_lines(chunks: Iterator[str], taken: FeedListBuilder) -> None:
     """Take a URL a line; what follows `#` at the start of a word is a comment."""
     number, tail = 0, ""
     for chunk in chain(chunks, ["\n"]):
         *lines, tail = (tail + chunk).replace("\r\n", "\n").split("\n")
-        tail = tail[:LONGEST_LINE]
+        tail = tail[:MAX_LINE_CHARACTERS]
         for line in lines:
             number += 1
             url, *more = line.split(maxsplit=1) or ("#",)

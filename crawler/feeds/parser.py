@@ -12,11 +12,11 @@ from datetime import datetime
 from typing import Any
 
 from crawler.extract.plain_text import line, lines, plain
-from crawler.feeds.dates import DateReader, believed, made_up, problems_of
+from crawler.feeds.dates import DateReader, believed, fabricated, problems_of
 from crawler.feeds.draft import (
-    LONGEST_GUID,
-    LONGEST_TITLE,
-    LONGEST_URL,
+    MAX_GUID_CHARACTERS,
+    MAX_TITLE_CHARACTERS,
+    MAX_URL_CHARACTERS,
     Draft,
     Source,
     absolute,
@@ -27,9 +27,9 @@ from crawler.feeds.recover import decoded
 from crawler.feeds.xml import xml_source
 from crawler.items import Entry, FeedDocument, NoFeed
 
-MOST_ENTRIES = 50_000
-LARGEST_BYTES = 64 * 1024 * 1024
-LONGEST_PROBLEM = 300
+MAX_ENTRIES = 50_000
+MAX_BYTES = 64 * 1024 * 1024
+MAX_PROBLEM_CHARACTERS = 300
 # What begins files that nobody reads as text.
 BINARY = re.compile(
     rb"\x1f\x8b|PK\x03\x04|%PDF-|\x89PNG|\xff\xd8\xff|GIF8|BZh|\xfd7zXZ|\x28\xb5\x2f\xfd"
@@ -37,7 +37,7 @@ BINARY = re.compile(
 BLANKS = "\ufeff\0 \t\r\n"
 SNIFFED_CHARACTERS = 512
 NO_TEXT = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\x80-\x9f\ufffd]")
-MOST_NO_TEXT = 0.1
+MAX_CONTROL_SHARE = 0.1
 
 
 def read(
@@ -45,17 +45,17 @@ def read(
     url: str,
     content_type: str | None,
     now: datetime,
-    most_entries: int = MOST_ENTRIES,
+    max_entries: int = MAX_ENTRIES,
 ) -> FeedDocument:
     """Read a feed document; raises NoFeed, which says what it is instead.
 
     url:          of the feed, absolute; relative links are resolved against it
     content_type: HTTP header, for the encoding; what the document is, it shows itself
     now:          aware; no post is from the future
-    most_entries: further ones are left out, which is a problem that is told
+    max_entries: further ones are left out, which is a problem that is told
     """
-    if len(body) > LARGEST_BYTES:
-        raise NoFeed(f"larger than {LARGEST_BYTES // 1024**2} MB")
+    if len(body) > MAX_BYTES:
+        raise NoFeed(f"larger than {MAX_BYTES // 1024**2} MB")
     if BINARY.match(body):
         raise NoFeed("binary data")
     text, problems = decoded(body, content_type)
@@ -63,16 +63,16 @@ def read(
     head = start[:SNIFFED_CHARACTERS]
     if not head:
         raise NoFeed("empty")
-    if len(NO_TEXT.findall(head)) > MOST_NO_TEXT * len(head):
+    if len(NO_TEXT.findall(head)) > MAX_CONTROL_SHARE * len(head):
         raise NoFeed("binary data")
     dates = DateReader()
     if start.startswith(("{", "[")):
-        source = json_source(start, url, dates, most_entries)
+        source = json_source(start, url, dates, max_entries)
     else:
-        source = xml_source(text, url, dates, most_entries)
+        source = xml_source(text, url, dates, max_entries)
     stated = [draft.stated for draft in source.drafts if draft.stated]
     problems += source.problems + problems_of(dates, stated, now)
-    if why := made_up(stated, source.built, now):
+    if why := fabricated(stated, source.built, now):
         problems.append(why)
         for draft in source.drafts:
             draft.stated = None
@@ -85,7 +85,7 @@ def read(
             Entry(name, draft.link, believed(draft.stated, now), draft.content())
             for name, draft in posts
         ),
-        problems=tuple(line(problem, LONGEST_PROBLEM) for problem in problems + shared),
+        problems=tuple(line(problem, MAX_PROBLEM_CHARACTERS) for problem in problems + shared),
         bounds=source.bounds,
         hubs=source.hubs,
         topic=source.topic,
@@ -97,10 +97,10 @@ VERSIONS = {"1": "json1", "1.1": "json11"}
 Row = dict[str, Any]
 
 
-def json_source(text: str, url: str, dates: DateReader, most_entries: int) -> Source:
+def json_source(text: str, url: str, dates: DateReader, max_entries: int) -> Source:
     """Read a JSON Feed; raises NoFeed where the document is another one.
 
-    url: what its links are relative to        most_entries: the rest is left out
+    url: what its links are relative to        max_entries: the rest is left out
     """
     try:
         feed = json.loads(text, strict=False)
@@ -114,7 +114,7 @@ def json_source(text: str, url: str, dates: DateReader, most_entries: int) -> So
     hubs = [absolute(_string(hub, "url"), url) for hub in _rows(feed, "hubs")]
     source = Source(
         format="json11",
-        title=line(_string(feed, "title"), LONGEST_TITLE),
+        title=line(_string(feed, "title"), MAX_TITLE_CHARACTERS),
         site=absolute(_string(feed, "home_page_url"), url),
         hubs=tuple(filter(None, dict.fromkeys(hubs))),
         topic=absolute(_string(feed, "feed_url"), url),
@@ -129,9 +129,9 @@ def json_source(text: str, url: str, dates: DateReader, most_entries: int) -> So
         source.problems.append("no version of JSON Feed")
     else:
         raise NoFeed("JSON, but no JSON Feed")
-    if len(items) > most_entries:
-        source.problems.append(f"more than {most_entries:,} entries: the rest is left out")
-    source.drafts = [_draft(item, url, dates) for item in items[:most_entries]]
+    if len(items) > max_entries:
+        source.problems.append(f"more than {max_entries:,} entries: the rest is left out")
+    source.drafts = [_draft(item, url, dates) for item in items[:max_entries]]
     return source
 
 
@@ -146,19 +146,21 @@ def _draft(item: Row, url: str, dates: DateReader) -> Draft:
     single = item.get("author")
     authors = _rows(item, "authors") or ([single] if isinstance(single, dict) else [])
     return Draft(
-        guid=line(guid if isinstance(guid, str) else "", LONGEST_GUID),
+        guid=line(guid if isinstance(guid, str) else "", MAX_GUID_CHARACTERS),
         link=absolute(_string(item, "url"), url) or absolute(_string(item, "external_url"), url),
         stated=dates.read(_string(item, "date_published"))
         or dates.read(_string(item, "date_modified")),
-        title=line(_string(item, "title"), LONGEST_TITLE),
+        title=line(_string(item, "title"), MAX_TITLE_CHARACTERS),
         text=plain(_string(item, "content_html"))
         or lines(_string(item, "content_text"))
         or lines(_string(item, "summary")),
-        author=line(", ".join(unique([_string(row, "name") for row in authors])), LONGEST_TITLE),
+        author=line(
+            ", ".join(unique([_string(row, "name") for row in authors])), MAX_TITLE_CHARACTERS
+        ),
         tags=unique([tag for tag in tags if isinstance(tag, str)])
         if isinstance(tags, list)
         else [],
-        enclosures=unique(files, LONGEST_URL),
+        enclosures=unique(files, MAX_URL_CHARACTERS),
     )
 
 

@@ -12,7 +12,7 @@ Push = Mapping[str, Any]  # `push` of a document in `feeds`
 WEEK_HOURS = 168
 HOUR = timedelta(hours=1)
 # A feed that asks to be left alone for longer has lost count.
-MOST_HOURS = 7 * 24.0
+MAX_HOURS = 7 * 24.0
 
 
 def is_active(push: Push | None, now: datetime) -> bool:
@@ -51,7 +51,7 @@ def not_before(
 
     at_least_hours: how long the answer is good (Cache-Control); None: it does not say
     """
-    hours = min(MOST_HOURS, max(bounds.every_hours or 0.0, at_least_hours or 0.0))
+    hours = min(MAX_HOURS, max(bounds.every_hours or 0.0, at_least_hours or 0.0))
     when = max(when, seen + timedelta(hours=hours))
     if not bounds.skip_hours and not bounds.skip_days:
         return when

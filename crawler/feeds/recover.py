@@ -1,6 +1,6 @@
 """Read feed documents that break the rules: wrong encodings, junk before the root, bad references.
 
-`decoded` makes text of bytes, `prolog` finds the root of a document, and `mended` removes what the
+`decoded` makes text of bytes, `prolog` finds the root of a document, and `repaired` removes what the
 parser complained of. Each takes time in proportion to the document's length.
 """
 
@@ -17,8 +17,8 @@ from w3lib.encoding import resolve_encoding
 
 from crawler.utils.text import count
 
-# What expat complains of, and `mended` knows a way out of.
-MENDABLE = UNDEFINED_NAME, BAD_REFERENCE, BAD_TOKEN = (
+# What expat complains of, and `repaired` knows a way out of.
+REPAIRABLE = UNDEFINED_NAME, BAD_REFERENCE, BAD_TOKEN = (
     errors.XML_ERROR_UNDEFINED_ENTITY,
     errors.XML_ERROR_BAD_CHAR_REF,
     errors.XML_ERROR_INVALID_TOKEN,
@@ -37,11 +37,11 @@ HTML_ROOTS = frozenset({
     "iframe", "form", "ul",
 })  # fmt: skip
 IN_DOCTYPE = re.compile(r"""<!--.*?-->|"[^"]*"|'[^']*'|[\[\]>]""", re.S)
-LONGEST_DOCTYPE = 16_384
+MAX_DOCTYPE_CHARACTERS = 16_384
 ENTITY = re.compile(r"""<!ENTITY\s+([A-Za-z_][\w.-]*)\s+(?:"([^"<>%]*)"|'([^'<>%]*)')\s*>""")
 HARMLESS = re.compile(r"(?:[^&]|&#\w{1,8};)*+")
-LONGEST_ENTITY = 200
-MOST_ENTITIES = 500
+MAX_ENTITY_CHARACTERS = 200
+MAX_ENTITIES = 500
 # Longest first: the mark of UTF-32 begins with that of UTF-16.
 MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32-le"),
@@ -73,10 +73,10 @@ LIKELY = ("cp949", "cp932", "gb18030", "big5", "euc_jp", "cp1251", "koi8_r", "cp
 HEAD_BYTES = 2048
 GUESSED_BYTES = 65_536
 # So many broken characters for each good one still make a damaged text, not another encoding.
-MOST_BROKEN = 0.1
+MAX_BROKEN_SHARE = 0.1
 XML_NAMES = frozenset({"amp", "lt", "gt", "quot", "apos"})
 HTML_NAMES = {name: chr(code) for name, code in name2codepoint.items() if name not in XML_NAMES}
-MOST_EXPANDED = 1_000_000
+MAX_EXPANDED = 1_000_000
 REFERENCE = re.compile(r"&([A-Za-z_][\w.-]*+);")
 # A reference by number. Possessive: a long number without its end is read only once.
 NUMBERED = re.compile(r"&#(?:0*+([0-9]*+)|x0*+([0-9a-f]*+))(?<=[0-9a-f]);", re.I)
@@ -154,7 +154,7 @@ def _behind(text: str, mark: str, at: int) -> int:
 def _end_of_doctype(text: str, start: int) -> int:
     """Its end is the first `>` outside of brackets, quotes and comments."""
     depth = 0
-    for part in IN_DOCTYPE.finditer(text, start, start + LONGEST_DOCTYPE):
+    for part in IN_DOCTYPE.finditer(text, start, start + MAX_DOCTYPE_CHARACTERS):
         depth += {"[": 1, "]": -1}.get(part[0], 0)
         if part[0] == ">" and depth <= 0:
             return part.end()
@@ -166,9 +166,9 @@ def entities(doctype: str) -> dict[str, str]:
     texts: dict[str, str] = {}
     for name, double_quoted, single_quoted in ENTITY.findall(doctype):
         value = double_quoted or single_quoted
-        if len(value) <= LONGEST_ENTITY and HARMLESS.fullmatch(value):
+        if len(value) <= MAX_ENTITY_CHARACTERS and HARMLESS.fullmatch(value):
             texts.setdefault(name, html.unescape(value))
-        if len(texts) >= MOST_ENTITIES:
+        if len(texts) >= MAX_ENTITIES:
             break
     return texts
 
@@ -203,7 +203,7 @@ def decoded(body: bytes, content_type: str | None) -> tuple[str, list[str]]:
     # The bytes are nothing of what they should be.
     text = body.decode("utf-8", "replace")
     good = sum(not character.isascii() for character in text)
-    if text.count("\N{REPLACEMENT CHARACTER}") <= MOST_BROKEN * good:
+    if text.count("\N{REPLACEMENT CHARACTER}") <= MAX_BROKEN_SHARE * good:
         return _replaced(body, "utf-8")
     if others := [name for name in names if name != "utf-8"]:
         return _replaced(body, others[0])
@@ -254,10 +254,10 @@ class Markup:
             return []
         used = [name for name in REFERENCE.findall(self.text) if name in self.names]
         grown = sum(len(self.names[name]) for name in used)
-        return sorted(set(used)) if grown <= MOST_EXPANDED else []
+        return sorted(set(used)) if grown <= MAX_EXPANDED else []
 
 
-def mended(markup: Markup, message: str) -> Markup | None:
+def repaired(markup: Markup, message: str) -> Markup | None:
     """The markup without what the message of expat complains of; None where that is not known."""
     text, names = markup.text, markup.names
     if message == UNDEFINED_NAME:

@@ -17,9 +17,9 @@ OF_READERS = re.compile(r"feed:(?://)?(?=https?://)|feed:(?=//)", re.I)
 TITLE_CHARACTERS = 500
 CATEGORY_CHARACTERS = 200
 # A feed in each of a hundred thousand folders is a mistake, or worse.
-MOST_CATEGORIES = 100
-MOST_FEEDS = 1_000_000
-MOST_REFUSED = 10_000
+MAX_CATEGORIES = 100
+MAX_FEEDS = 1_000_000
+MAX_REFUSED = 10_000
 SHOWN_CHARACTERS = 200
 
 
@@ -58,12 +58,12 @@ class FeedList:
     problems: tuple[str, ...] = ()
 
 
-class NoList(Exception):
+class NotAFeedList(Exception):
     """What is read cannot be a list of feeds, or is too long for one; `str()` says why."""
 
 
 @dataclass(slots=True)
-class Gathering:
+class FeedListBuilder:
     """Takes what a list names and unites what it names twice; the first title counts."""
 
     config: Config
@@ -80,7 +80,7 @@ class Gathering:
         site: str | None = None,
         categories: Iterable[str] = (),
     ) -> None:
-        """One feed of the list; a URL that is none is refused. Raises NoList."""
+        """One feed of the list; a URL that is none is refused. Raises NotAFeedList."""
         title = tidy(title or "", TITLE_CHARACTERS) or None
         try:
             feed = feed_url(url, self.config)
@@ -94,21 +94,21 @@ class Gathering:
             before.site or site,
             self._united(before.categories, categories),
         )
-        if len(self._feeds) > MOST_FEEDS:
-            raise NoList(f"more than {MOST_FEEDS:,} feeds; import it in parts")
+        if len(self._feeds) > MAX_FEEDS:
+            raise NotAFeedList(f"more than {MAX_FEEDS:,} feeds; import it in parts")
 
     def _united(self, categories: tuple[str, ...], named: Iterable[str]) -> tuple[str, ...]:
         for category in filter(None, map(category_of, named)):
-            if category not in categories and len(categories) == MOST_CATEGORIES:
+            if category not in categories and len(categories) == MAX_CATEGORIES:
                 self._crowded = True
             elif category not in categories:
                 categories = (*categories, category)
         return categories
 
     def refuse(self, where: str, url: str, title: str | None, reason: str) -> None:
-        """Something that is no feed. Raises NoList after very many of them."""
-        if len(self.refused) == MOST_REFUSED:
-            raise NoList(f"more than {MOST_REFUSED:,} lines that name no feed")
+        """Something that is no feed. Raises NotAFeedList after very many of them."""
+        if len(self.refused) == MAX_REFUSED:
+            raise NotAFeedList(f"more than {MAX_REFUSED:,} lines that name no feed")
         shown = url if len(url) <= SHOWN_CHARACTERS else url[:SHOWN_CHARACTERS] + "…"
         place = f"{where}, {title}" if title else where
         shown = without_secrets(tidy(shown, SHOWN_CHARACTERS + 1))
@@ -116,7 +116,7 @@ class Gathering:
 
     def result(self) -> FeedList:
         """All that was taken."""
-        crowded = f"only the first {MOST_CATEGORIES} categories of a feed count"
+        crowded = f"only the first {MAX_CATEGORIES} categories of a feed count"
         problems = (*self.problems, *([crowded] if self._crowded else ()))
         return FeedList(tuple(self._feeds.values()), tuple(self.refused), problems)
 

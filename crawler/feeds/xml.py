@@ -13,24 +13,24 @@ from xml.parsers.expat import errors
 from xml.sax.saxutils import escape
 
 from crawler.extract.plain_text import FORBIDDEN, line, lines, plain
-from crawler.feeds.bounded_parser import Bounded, Loose, Strict, TooMuch
+from crawler.feeds.bounded_parser import Bounded, Loose, Strict, LimitExceeded
 from crawler.feeds.dates import DateReader
 from crawler.feeds.draft import (
-    LONGEST_GUID,
-    LONGEST_TITLE,
-    LONGEST_URL,
+    MAX_GUID_CHARACTERS,
+    MAX_TITLE_CHARACTERS,
+    MAX_URL_CHARACTERS,
     Draft,
     Source,
     absolute,
     bounds,
     unique,
 )
-from crawler.feeds.recover import HTML_NAMES, Markup, Prolog, mended, prolog
+from crawler.feeds.recover import HTML_NAMES, Markup, Prolog, repaired, prolog
 from crawler.items import NoFeed
 from crawler.utils.text import count
 
-MOST_MENDS = 4
-LARGEST_LOOSE = 5_000_000
+MAX_REPAIRS = 4
+MAX_LOOSE_CHARACTERS = 5_000_000
 END = re.compile(r"</(?:[\w.-]+:)?(?:rss|feed|rdf|channel)\s*>", re.I)
 TAIL = 2000
 # The document is cut off, or something stands behind its end: all before that is well read.
@@ -92,7 +92,7 @@ class Unreadable(Exception):
     """No parser gets through the document; `str()` says why."""
 
 
-def parse(text: str, prolog: Prolog, url: str, most_entries: int) -> Parsed:
+def parse(text: str, prolog: Prolog, url: str, max_entries: int) -> Parsed:
     """Read a document; raises Unreadable where even the loose parser fails.
 
     text: without characters that XML forbids       url: what its links are relative to
@@ -102,9 +102,9 @@ def parse(text: str, prolog: Prolog, url: str, most_entries: int) -> Parsed:
     names = HTML_NAMES | prolog.entities if is_netscape else prolog.entities
     markup = Markup(text[prolog.at :], names)
     try:
-        parsed = _strict(markup, url, most_entries)
+        parsed = _strict(markup, url, max_entries)
     except Malformed as error:
-        parsed = _mended(markup, error, url, most_entries)
+        parsed = _repaired(markup, error, url, max_entries)
         # The head is one line; what stood in its place had its own.
         line = error.line - 1 + text.count("\n", 0, prolog.at)
         parsed.malformed = f"{PLAINLY.get(error.message, error.message)}, line {max(1, line):,}"
@@ -113,24 +113,24 @@ def parse(text: str, prolog: Prolog, url: str, most_entries: int) -> Parsed:
     return parsed
 
 
-def _mended(markup: Markup, error: Malformed, url: str, most_entries: int) -> Parsed:
+def _repaired(markup: Markup, error: Malformed, url: str, max_entries: int) -> Parsed:
     """What can be read of a document that is no XML."""
-    for _ in range(MOST_MENDS):
+    for _ in range(MAX_REPAIRS):
         if error.message in AT_THE_END and (error.sofar.version or error.sofar.entries):
             return error.sofar
-        better = mended(markup, error.message)
+        better = repaired(markup, error.message)
         if better is None:
             break
         markup = better
         try:
-            return _strict(markup, url, most_entries)
+            return _strict(markup, url, max_entries)
         except Malformed as again:
             error = again
-    return _loose(markup, url, most_entries)
+    return _loose(markup, url, max_entries)
 
 
-def _strict(markup: Markup, url: str, most_entries: int) -> Parsed:
-    handler = Strict(url, most_entries)
+def _strict(markup: Markup, url: str, max_entries: int) -> Parsed:
+    handler = Strict(url, max_entries)
     reader: Any = xml.sax.make_parser()
     reader.setFeature(xml.sax.handler.feature_namespaces, 1)
     reader.setFeature(xml.sax.handler.feature_external_ges, 0)
@@ -140,7 +140,7 @@ def _strict(markup: Markup, url: str, most_entries: int) -> Parsed:
     try:
         reader.feed(markup.head + markup.text)
         reader.close()
-    except TooMuch as much:
+    except LimitExceeded as much:
         left = str(much)
     except xml.sax.SAXParseException as error:
         sofar = _parsed(handler, cut=bool(handler.inentry))
@@ -152,11 +152,11 @@ def _strict(markup: Markup, url: str, most_entries: int) -> Parsed:
     return _parsed(handler, left=left)
 
 
-def _loose(markup: Markup, url: str, most_entries: int) -> Parsed:
-    if len(markup.text) > LARGEST_LOOSE:
+def _loose(markup: Markup, url: str, max_entries: int) -> Parsed:
+    if len(markup.text) > MAX_LOOSE_CHARACTERS:
         raise Unreadable(f"no XML, and with {len(markup.text):,} characters too long to guess")
     names = {name: escape(markup.names[name]) for name in markup.used()}
-    handler = Loose(url, most_entries, names)
+    handler = Loose(url, max_entries, names)
     left = None
     # sgmllib would look for the end of each beginning of a tag or comment that has none.
     end = markup.text.rfind(">") + 1
@@ -165,7 +165,7 @@ def _loose(markup: Markup, url: str, most_entries: int) -> Parsed:
     closed = closed[:end] + closed[end:].replace("<!--", "&lt;!--")
     try:
         handler.feed(closed)
-    except TooMuch as much:
+    except LimitExceeded as much:
         left = str(much)
     except CRASHES as crash:
         raise Unreadable(f"no XML, and feedparser fails: {type(crash).__name__}") from None
@@ -179,10 +179,10 @@ def _parsed(handler: Bounded, *, left: str | None = None, cut: bool = False) -> 
     return Parsed(handler.version, handler.feeddata, entries, *skips, left=left, cut=cut)
 
 
-def xml_source(text: str, url: str, dates: DateReader, most_entries: int) -> Source:
+def xml_source(text: str, url: str, dates: DateReader, max_entries: int) -> Source:
     """Read a document of markup; raises NoFeed where it is another one.
 
-    url: what its links are relative to        most_entries: the rest is left out
+    url: what its links are relative to        max_entries: the rest is left out
     """
     clean = FORBIDDEN.sub("", text)
     start = prolog(clean)
@@ -195,7 +195,7 @@ def xml_source(text: str, url: str, dates: DateReader, most_entries: int) -> Sou
     if not start.root:
         raise NoFeed("text without markup")
     try:
-        parsed = parse(clean, start, url, most_entries)
+        parsed = parse(clean, start, url, max_entries)
     except Unreadable as why:
         raise NoFeed(str(why)) from None
     version = parsed.version or ("cdf" if start.root == "channel" else "")
@@ -230,7 +230,7 @@ def _head(parsed: Parsed, url: str, dates: DateReader) -> Source:
     topics = [link["href"] for link in links if "self" in link["rel"].split()]
     return Source(
         format="",
-        title=line(_text(dict.get(feed, "title"), _type(feed, "title")), LONGEST_TITLE),
+        title=line(_text(dict.get(feed, "title"), _type(feed, "title")), MAX_TITLE_CHARACTERS),
         site=_alternate(links, url),
         bounds=bounds(
             ttl=dict.get(feed, "ttl"),
@@ -257,16 +257,16 @@ def _draft(entry: Row, url: str, dates: DateReader) -> Draft:
     authors = [_string(row, "name") or _string(row, "email") for row in _rows(entry, "authors")]
     authors = list(filter(None, authors)) or [_string(entry, "author")]
     return Draft(
-        guid=line(guid, LONGEST_GUID),
+        guid=line(guid, MAX_GUID_CHARACTERS),
         link=link,
         stated=_date(entry, dates, ("published", "created", "updated")),
-        title=line(_text(dict.get(entry, "title"), _type(entry, "title")), LONGEST_TITLE),
+        title=line(_text(dict.get(entry, "title"), _type(entry, "title")), MAX_TITLE_CHARACTERS),
         text=_main_text(entry),
-        author=line(", ".join(unique(authors)), LONGEST_TITLE),
+        author=line(", ".join(unique(authors)), MAX_TITLE_CHARACTERS),
         tags=unique(
             [_string(tag, "term") or _string(tag, "label") for tag in _rows(entry, "tags")]
         ),
-        enclosures=unique([absolute(link, url) or "" for link in enclosures], LONGEST_URL),
+        enclosures=unique([absolute(link, url) or "" for link in enclosures], MAX_URL_CHARACTERS),
     )
 
 

@@ -26,21 +26,21 @@ from lxml import etree
 from scrapy.http import Response, TextResponse
 
 Result = TypeVar("Result")
-AT_ONCE = 2
+MAX_PROCESSES = 2
 MEGABYTE = 1024 * 1024
 CHUNK_BYTES = MEGABYTE
-LARGEST_RESULT_MB = 64
+MAX_RESULT_MB = 64
 # A busy machine gives a process a tenth of its time.
 PATIENCE = 10
 OUT_OF_TIME = (-signal.SIGXCPU, -signal.SIGKILL)
 OUT_OF_MEMORY = 3
 
 
-class TooMuch(Exception):
+class LimitExceeded(Exception):
     """The work took more than it may, or broke its process; `str()` says so."""
 
 
-class Apart:
+class Sandbox:
     """Does work in other processes, a few at a time.
 
     seconds:   of processor time
@@ -49,10 +49,10 @@ class Apart:
 
     def __init__(self, seconds: float, megabytes: float) -> None:
         self._seconds, self._megabytes = seconds, megabytes
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._places = asyncio.Semaphore(MAX_PROCESSES)
 
     async def do(self, work: Callable[[], Result]) -> Result:
-        """The result of some work, or its exception, which travel as a pickle; raises TooMuch.
+        """The result of some work, or its exception, which travel as a pickle; raises LimitExceeded.
 
         What the work changes in its process stays there.
         """
@@ -64,7 +64,7 @@ class Apart:
                 os.kill(pid, signal.SIGKILL)
                 raise
         if problem := self._problem(data, code):
-            raise TooMuch(problem)
+            raise LimitExceeded(problem)
         result, error = pickle.loads(data)
         if error is not None:
             raise error
@@ -101,8 +101,8 @@ class Apart:
             os._exit(code)
 
     def _problem(self, data: bytes, code: int) -> str | None:
-        if len(data) > LARGEST_RESULT_MB * MEGABYTE:
-            return f"what is read of it is larger than {LARGEST_RESULT_MB} MB"
+        if len(data) > MAX_RESULT_MB * MEGABYTE:
+            return f"what is read of it is larger than {MAX_RESULT_MB} MB"
         if code in OUT_OF_TIME:
             return f"takes longer than {self._seconds:g} s of processor time"
         if code == OUT_OF_MEMORY:
@@ -139,7 +139,7 @@ def _end(pid: int, pipe: int, seconds: float) -> tuple[bytes, int]:
     """What a process writes, and its exit code; it is ended where it takes too long or too much."""
     data, ends = bytearray(), time.monotonic() + seconds
     try:
-        while len(data) <= LARGEST_RESULT_MB * MEGABYTE:
+        while len(data) <= MAX_RESULT_MB * MEGABYTE:
             ready, _, _ = select.select([pipe], [], [], max(0.0, ends - time.monotonic()))
             chunk = os.read(pipe, CHUNK_BYTES) if ready else None
             if not chunk:
@@ -162,7 +162,7 @@ FEW_TAGS = 5_000
 # Of real pages hardly one is deeper than 40.
 IS_DEEP = etree.XPath(f"boolean({'/*' * 51})")
 # libxml2 reads no further than 2,048.
-DEEPEST = 2_000
+MAX_DEPTH = 2_000
 NO_MEMORY = etree.ErrorTypes.ERR_NO_MEMORY
 
 
@@ -177,7 +177,7 @@ def is_heavy(response: Response) -> bool:
     return tags > MANY_TAGS or _is_deep(response)
 
 
-def is_cut_off(page: TextResponse) -> bool:
+def is_truncated(page: TextResponse) -> bool:
     """Whether a page is nested so deeply that the rest of it is lost."""
     try:
         node, depth = page.selector.root, 1
@@ -185,7 +185,7 @@ def is_cut_off(page: TextResponse) -> bool:
         return False
     while isinstance(node, etree._Element) and len(node):
         node, depth = node[-1], depth + 1
-    return depth >= DEEPEST
+    return depth >= MAX_DEPTH
 
 
 def out_of_memory(error: Exception) -> bool:
@@ -206,7 +206,7 @@ def _is_deep(page: TextResponse) -> bool:
 REPEAT_SECONDS = 0.1
 
 
-class TooLong(Exception):
+class TimeLimitExceeded(Exception):
     """What was to be done took longer than it may."""
 
 
@@ -225,7 +225,7 @@ def _signalled(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raises TooLong when what stands in the block has used so many seconds of processor time.
+    """Raises TimeLimitExceeded when what stands in the block has used so many seconds of processor time.
 
     In other threads than the main one there is no limit, as signals do not reach them; within
     another limit that one holds.
@@ -242,7 +242,7 @@ def time_limit(seconds: float) -> Iterator[None]:
     except _Up:
         # It may have come before the timer was stopped.
         _end_timelimit()
-        raise TooLong(f"takes longer than {seconds:g} s of processor time") from None
+        raise TimeLimitExceeded(f"takes longer than {seconds:g} s of processor time") from None
 
 
 def _begin(seconds: float) -> None:

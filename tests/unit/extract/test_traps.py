@@ -56,8 +56,8 @@ def test_a_cap_is_said_once_and_all_that_is_left_out_counts(
         for n in range(4):
             shop.sifted(items(shop, f"item/{n}"), 1)
     (message,) = caplog.messages
-    assert f"{SITE}item/1 would be one more than 1 items by '/item/'" in message
-    assert "max_pattern_items in the wrapper, or FRESHET_MAX_PATTERN_ITEMS" in message
+    assert f"{SITE}item/1 left out, and others like it: already 1 items match '/item/'" in message
+    assert "max_pattern_items in the site definition, or FRESHET_MAX_PATTERN_ITEMS" in message
     assert shop.left_out == 3
 
 

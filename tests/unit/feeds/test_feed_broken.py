@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from crawler.feeds.recover import MENDABLE, Markup, mended
+from crawler.feeds.recover import REPAIRABLE, Markup, repaired
 from crawler.items import NoFeed
 from tests.unit.feeding import atom, item, json_feed, reading, rss
 
@@ -231,6 +231,6 @@ def test_references_to_characters_stay(reference: str) -> None:
 def test_a_long_reference_without_its_end_is_read_once(start: str) -> None:
     markup = Markup(f"<rss>&#0; {start}{'0' * 98_000}</rss>", {})
     began = time.process_time()
-    for message in MENDABLE:
-        mended(markup, message)
+    for message in REPAIRABLE:
+        repaired(markup, message)
     assert time.process_time() - began < 2

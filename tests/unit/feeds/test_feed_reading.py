@@ -286,7 +286,7 @@ def test_more_posts_than_wanted_are_left_out_and_that_is_told() -> None:
         rss(*(item(n=n) for n in range(9))),
         json_feed(*({"id": n} for n in range(9))),
     ):
-        found = read(document.encode(), FEED_URL, None, NOW, most_entries=3)
+        found = read(document.encode(), FEED_URL, None, NOW, max_entries=3)
         assert len(found.entries) == 3
         assert found.problems == ("more than 3 entries: the rest is left out",)
 

@@ -274,19 +274,19 @@ def test_time_and_memory_do_not_grow_with_the_square_of_a_hostile_list(body: str
     begun = time.process_time()
     found = read(body)
     assert urls(found) == ["http://a.b/"]
-    assert len(found.feeds[0].categories) <= subscriptions.MOST_CATEGORIES
+    assert len(found.feeds[0].categories) <= subscriptions.MAX_CATEGORIES
     assert all(len(name) <= subscriptions.CATEGORY_CHARACTERS for name in found.feeds[0].categories)
     assert time.process_time() - begun < 5
 
 
 def test_sizes_have_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crawler.feeds.subscriptions.MOST_FEEDS", 2)
-    monkeypatch.setattr("crawler.feeds.subscriptions.MOST_REFUSED", 2)
+    monkeypatch.setattr("crawler.feeds.subscriptions.MAX_FEEDS", 2)
+    monkeypatch.setattr("crawler.feeds.subscriptions.MAX_REFUSED", 2)
     with pytest.raises(ConfigError, match=r"^my.opml: more than 2 feeds; import it in parts$"):
         read("http://a.b/1\nhttp://a.b/2\nhttp://a.b/3\n")
     with pytest.raises(ConfigError, match=r"^my.opml: more than 2 lines that name no feed$"):
         read("a\nb\nc\n")
-    monkeypatch.setattr("crawler.feeds.opml.LARGEST_MB", 1)
+    monkeypatch.setattr("crawler.feeds.opml.MAX_MB", 1)
     with pytest.raises(ConfigError, match=r"^my.opml: larger than 1 MB; import it in parts$"):
         read("#" * 1_048_577)
 

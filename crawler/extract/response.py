@@ -56,7 +56,7 @@ def page_problem(response: Response) -> str | None:
 
 
 def decoded(response: TextResponse) -> TextResponse:
-    """Return the response with its declared encoding, or with a detected one if none is declared."""
+    """Return the response with its declared encoding, or a detected one if none is declared."""
     if response._declared_encoding():
         return response
     head = response.body[:GUESSED_BYTES]

@@ -61,7 +61,7 @@ def absolute_url(value: str) -> str:
 
 
 def checked_window(value: str) -> str:
-    """Return visiting hours such as `Mon-Fri 08:00-18:00`. Raises ValueError if they are invalid."""
+    """Return visiting hours such as `Mon-Fri 08:00-18:00`. Raises ValueError if invalid."""
     open_hours([value])
     return value
 

@@ -84,7 +84,7 @@ def escaped_json(text: str) -> str:
 
 
 class SafeConsole(Console):
-    """A rich console that prints text literally: no markup, no emoji codes, no UNSAFE characters."""
+    """A rich console that prints text literally: no markup, emoji codes or UNSAFE characters."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, highlight=False, markup=False, emoji=False)

@@ -184,7 +184,7 @@ def storable_name(name: str) -> str:
 
 
 def with_storable_names(value: Any) -> Any:
-    """Apply `storable_name` to the keys of all nested dicts; of keys that collide, the last wins."""
+    """Apply `storable_name` to the keys of all nested dicts; if keys collide, the last wins."""
     if isinstance(value, dict):
         return {storable_name(name): with_storable_names(entry) for name, entry in value.items()}
     if isinstance(value, list):

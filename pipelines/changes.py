@@ -99,7 +99,7 @@ class ChangesPipeline(SessionPipeline):
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        self.apart = Sandbox(MAX_DIFF_SECONDS, MAX_DIFF_MB)
+        self.sandbox = Sandbox(MAX_DIFF_SECONDS, MAX_DIFF_MB)
 
     async def process_item(self, item: Any) -> Any:
         """Decide about a Fetched; return other items unchanged."""
@@ -129,7 +129,7 @@ class ChangesPipeline(SessionPipeline):
         if is_quick(before, after):
             return diff_size(before, after)
         try:
-            return await self.apart.do(partial(diff_size, before, after))
+            return await self.sandbox.run(partial(diff_size, before, after))
         except LimitExceeded as problem:
             url = target.url
             logger.warning("The change of %s is estimated: comparing it %s", url, problem)

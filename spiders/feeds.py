@@ -177,7 +177,7 @@ class FeedsSpider(WrapperSpider):
 
         reading = partial(read, body, url, kind, at)
         if len(body) >= BIG_BYTES:
-            return await self.apart.do(reading)
+            return await self.sandbox.run(reading)
         with time_limit(self.config.read_seconds):
             return reading()
 

@@ -140,7 +140,7 @@ class WrapperSpider(Spider):
         self.config = Config.of(crawler.settings)
         self.clock = Clock(self.config.clock_offset_hours)
         self.wrapper = self.wrapper.completed(self.config)
-        self.apart = Sandbox(self.config.read_seconds, self.config.read_mb)
+        self.sandbox = Sandbox(self.config.read_seconds, self.config.read_mb)
 
     def begin(self, crawler: Crawler) -> None:
         """Open a run."""
@@ -258,7 +258,7 @@ class WrapperSpider(Spider):
     async def read_apart(self, fetched: Fetched, read: Callable[[], None]) -> Fetched:
         """As `read_safely`, in a process of its own; what `read` fills comes back as a copy."""
         try:
-            return await self.apart.do(lambda: self.read_safely(fetched, read))
+            return await self.sandbox.run(lambda: self.read_safely(fetched, read))
         except LimitExceeded as problem:
             fetched.outcome, fetched.reason = Outcome.ERROR, str(problem)
             return fetched

@@ -66,7 +66,7 @@ class Source(BaseModel):
 
     @field_validator("url")
     @classmethod
-    def _no_secret(cls, value: str) -> str:
+    def _expand_url(cls, value: str) -> str:
         if shows_secret(value):
             raise ValueError("keep the password in the environment: …://user:${VARIABLE}@host/name")
         return expanded_url(value)
@@ -151,7 +151,7 @@ Sources = dict[str, Source]
 
 
 @dataclass(frozen=True, slots=True)
-class Defined:
+class StoredCell:
     """A cell as it is stored.
 
     host:  host that politeness limits apply to

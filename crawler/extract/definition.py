@@ -86,6 +86,6 @@ class Definition:
         """Return the place where the definition is written, for messages."""
         return self.file or "arguments (-a)"
 
-    def says_the_same_as(self, other: Definition) -> bool:
+    def has_same_keys_as(self, other: Definition) -> bool:
         """Return True if both definitions store the same keys and withhold the same values."""
         return (self.keys, self.withheld) == (other.keys, other.withheld)

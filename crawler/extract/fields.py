@@ -60,7 +60,7 @@ class Field(BaseModel):
     type: FieldType = FieldType.TEXT
 
     @model_validator(mode="after")
-    def _one_valid_selector(self) -> Self:
+    def _check_selector(self) -> Self:
         given = [s for s in (self.css, self.xpath, self.jmespath) if s is not None]
         if len(given) != 1:
             raise ValueError("needs exactly one of css, xpath and jmespath")

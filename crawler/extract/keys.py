@@ -98,7 +98,7 @@ class CategoryRule(BaseModel):
     xpath: str | None = None
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _check_source(self) -> Self:
         if sum(rule is not None for rule in (self.pattern, self.css, self.xpath)) != 1:
             raise ValueError("needs exactly one of pattern, css and xpath")
         if self.pattern is None:

@@ -74,7 +74,7 @@ class Traps:
         self.left_out = 0
         self._logged: set[tuple[str, str]] = set()
 
-    def sifted(self, links: Iterable[Link], depth: int) -> list[Link]:
+    def within_caps(self, links: Iterable[Link], depth: int) -> list[Link]:
         """Return the new links at this depth that the caps allow, and count them as targets."""
         wanted = []
         for link in links:
@@ -86,7 +86,7 @@ class Traps:
                     self.targets[link.pattern] = self._count(link) + 1
         return wanted
 
-    def filled(self, links: Iterable[Link]) -> set[str]:
+    def over_caps(self, links: Iterable[Link]) -> set[str]:
         """Return the digests of the patterns that these links would bring over their caps."""
         new = Counter((link.pattern, link.kind) for link in links if link.pattern)
         return {

@@ -11,9 +11,9 @@ from typing import Any, Self
 from pydantic import Field as Key
 from pydantic import model_validator
 
-from crawler.extract.cells import Cell, Cells, Defined
+from crawler.extract.cells import Cell, Cells, StoredCell
 from crawler.extract.keys import FeedCycleHours, Patterns, StartUrls
-from crawler.extract.wrapper import OF_SITES, Match, Wrapper, digest_of, read_toml
+from crawler.extract.wrapper import SITE_KEYS, Match, Wrapper, digest_of, read_toml
 from crawler.items import Kind
 from crawler.utils.urls import host_of
 
@@ -22,7 +22,7 @@ SCHEME = "sql"
 PHASES = 2**32
 
 
-def definitions(wrapper: Wrapper) -> list[Defined]:
+def definitions(wrapper: Wrapper) -> list[StoredCell]:
     """Return the cells of a site definition in the form in which they are stored."""
     defined = []
     for name, cell in wrapper.cells.items():
@@ -30,7 +30,7 @@ def definitions(wrapper: Wrapper) -> list[Defined]:
         # All cells of a page share a phase, so that one request serves all of them.
         phase = int.from_bytes(blake2b(where.encode(), digest_size=4).digest(), "little") / PHASES
         every_hours = None if cell.every is None else cell.every / HOUR_SECONDS
-        defined.append(Defined(name, host_of(where), every_hours, cell.group, phase))
+        defined.append(StoredCell(name, host_of(where), every_hours, cell.group, phase))
     return defined
 
 
@@ -39,7 +39,7 @@ def address(name: str, cell: Cell) -> str:
     return cell.url if cell.url is not None else f"{SCHEME}://{cell.database}/{name}"
 
 
-def of_databases(wrapper: Wrapper) -> dict[str, int]:
+def connections_by_host(wrapper: Wrapper) -> dict[str, int]:
     """Return the maximum number of concurrent queries by database (the host of its cells)."""
     return {
         host_of(f"{SCHEME}://{name}/"): source.connections
@@ -61,8 +61,8 @@ class CellsWrapper(Wrapper):
     cells: Cells = Key(min_length=1)
 
     @model_validator(mode="after")
-    def _no_site(self) -> Self:
-        if given := [key for key in OF_SITES if key in self.model_fields_set]:
+    def _check_keys(self) -> Self:
+        if given := [key for key in SITE_KEYS if key in self.model_fields_set]:
             raise ValueError(
                 f"{given[0]!r} is not allowed in a list of cells: it describes the pages of a site"
             )
@@ -96,8 +96,8 @@ class FeedsWrapper(Wrapper):
     max_interval_hours: FeedCycleHours | None = None
 
     @model_validator(mode="after")
-    def _no_site(self) -> Self:
-        if given := [key for key in OF_SITES if key in self.model_fields_set]:
+    def _check_keys(self) -> Self:
+        if given := [key for key in SITE_KEYS if key in self.model_fields_set]:
             raise ValueError(f"{given[0]!r} is not allowed in a list of feeds")
         return self
 

@@ -52,9 +52,9 @@ from schedules.windows import Week, open_hours
 # Keys of stored items with a fixed meaning; a field must not have such a name.
 RESERVED = frozenset({"url", "outcome", "categories", "at", "duplicate_of", "similarity"})
 # Values in the content of an item that are extracted from the page without a field.
-OF_PAGES = ("title", "main_text")
+PAGE_VALUES = ("title", "main_text")
 # Keys that are not allowed in lists of feeds or cells.
-OF_SITES = (
+SITE_KEYS = (
     "start_urls", "list_pages", "item_pages", "not_list_pages", "not_item_pages", "category",
     "fields", "main_text", "allowed_domains", "follow_item_links",
     "list_interval_hours", "item_interval_hours",
@@ -63,7 +63,7 @@ OF_SITES = (
 # Caps that keep a crawl out of sites with endless links (crawler traps).
 CAPS = ("max_depth", "max_pattern_lists", "max_pattern_items", "max_path_repeats")
 # Prefix of a category's name in `weights`, where keys are URL patterns by default.
-OF_CATEGORY = "category:"
+CATEGORY_PREFIX = "category:"
 
 
 # A pattern, its digest, and the number of its group `category`.
@@ -155,7 +155,7 @@ class Wrapper(BaseModel):
 
     @field_validator("timezone")
     @classmethod
-    def _known_zone(cls, value: str) -> str:
+    def _check_timezone(cls, value: str) -> str:
         try:
             ZoneInfo(value)
         except (ZoneInfoNotFoundError, ValueError, OSError):
@@ -166,7 +166,7 @@ class Wrapper(BaseModel):
 
     @field_validator("fields")
     @classmethod
-    def _usable_names(cls, value: Fields) -> Fields:
+    def _check_field_names(cls, value: Fields) -> Fields:
         for name in value:
             if name in RESERVED or not re.fullmatch(r"[A-Za-z_]\w*", name):
                 raise ValueError(f"invalid or reserved field name: {name!r}")
@@ -174,22 +174,22 @@ class Wrapper(BaseModel):
 
     @field_validator("databases", "cells")
     @classmethod
-    def _usable_as_address(cls, value: dict[str, Any]) -> dict[str, Any]:
+    def _check_names(cls, value: dict[str, Any]) -> dict[str, Any]:
         return checked_names(value)
 
     @field_validator("weights")
     @classmethod
-    def _patterns_or_categories(cls, value: dict[str, float]) -> dict[str, float]:
+    def _check_weights(cls, value: dict[str, float]) -> dict[str, float]:
         for key in value:
-            if key == OF_CATEGORY:
-                raise ValueError(f"{key!r} has no category name. Write '{OF_CATEGORY}NAME'")
-            if not key.startswith(OF_CATEGORY):
+            if key == CATEGORY_PREFIX:
+                raise ValueError(f"{key!r} has no category name. Write '{CATEGORY_PREFIX}NAME'")
+            if not key.startswith(CATEGORY_PREFIX):
                 checked_weight(key)
         return value
 
     @field_validator("headers", "cookies")
     @classmethod
-    def _secrets_outside(cls, value: dict[str, str]) -> dict[str, str]:
+    def _expand_secrets(cls, value: dict[str, str]) -> dict[str, str]:
         for name, text in value.items():
             if SECRET_NAMES.search(name) and not VARIABLE.search(text):
                 raise ValueError(
@@ -200,7 +200,7 @@ class Wrapper(BaseModel):
 
     @field_validator("proxy")
     @classmethod
-    def _proxy(cls, value: str | None) -> str | None:
+    def _expand_proxy(cls, value: str | None) -> str | None:
         if value is None:
             return None
         if shows_secret(value):
@@ -208,14 +208,14 @@ class Wrapper(BaseModel):
         return expanded(value)
 
     @model_validator(mode="after")
-    def _distinct_patterns(self) -> Self:
+    def _check_patterns(self) -> Self:
         if shared := set(self.list_pages) & set(self.item_pages):
             raise ValueError(f"list_pages and item_pages share the pattern {shared.pop()!r}")
         return self
 
     @model_validator(mode="after")
-    def _comparable(self) -> Self:
-        unknown = [name for name in self.compared or () if name not in {*self.fields, *OF_PAGES}]
+    def _check_duplicates(self) -> Self:
+        unknown = [name for name in self.compared or () if name not in {*self.fields, *PAGE_VALUES}]
         # Without fields, a spider's own `read_item` may return any names.
         if self.fields and unknown:
             raise ValueError(f"duplicates: {unknown[0]!r} is not a field of this site definition")
@@ -224,19 +224,19 @@ class Wrapper(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _known_databases(self) -> Self:
+    def _check_databases(self) -> Self:
         for name, cell in self.cells.items():
             if cell.database is not None and cell.database not in self.databases:
                 raise ValueError(f"cells.{name}: [databases.{cell.database}] is missing")
         return self
 
     @model_validator(mode="after")
-    def _open_at_some_time(self) -> Self:
+    def _check_visiting_hours(self) -> Self:
         _open_hours(self.windows, self.blackout)
         return self
 
     @model_validator(mode="after")
-    def _ordered_intervals(self) -> Self:
+    def _check_intervals(self) -> Self:
         shortest, longest = self.min_interval_hours, self.max_interval_hours
         if shortest is not None and longest is not None and shortest > longest:
             raise ValueError(
@@ -280,7 +280,7 @@ class Wrapper(BaseModel):
 
     @property
     def open_hours(self) -> Week:
-        """Return a read-only (168,) array: True for the hours of the local week with visits."""
+        """Return a read-only (168,) array with True for the hours of the local week to visit in."""
         return _open_hours(self.windows, self.blackout)
 
     def open_at(self, moment: datetime) -> bool:
@@ -341,7 +341,7 @@ class Wrapper(BaseModel):
     @property
     def field_names(self) -> tuple[str, ...]:
         """Return the names of all values of an item, with title and main text if extracted."""
-        of_pages = OF_PAGES if self.wants_main_text else ()
+        of_pages = PAGE_VALUES if self.wants_main_text else ()
         return tuple(dict.fromkeys((*self.fields, *of_pages)))
 
     @property

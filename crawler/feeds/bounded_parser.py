@@ -21,7 +21,8 @@ MAX_NAMESPACES = 100
 MAX_ATTRIBUTES = 200
 MAX_HOURS = 100
 MAX_AUTHOR_CHARACTERS = 500
-# Text arrives in one piece per entity or line break. Real texts have fewer empty pieces than this.
+# A text arrives in one piece per tag or entity inside it. Above this number of pieces, `pop` drops
+# the empty pieces at the start.
 MANY_PIECES = 100
 
 

@@ -215,7 +215,7 @@ def xml_source(text: str, url: str, dates: DateReader, max_entries: int) -> Sour
             start.root, f"an XML document with root <{start.root[:SHOWN_CHARACTERS]}>"
         )
         raise NoFeed(f"{other}, malformed: {parsed.malformed}" if parsed.malformed else other)
-    source = _source_without_drafts(parsed, url, dates)
+    source = _source_of(parsed, url, dates)
     source.format = version or "unknown"
     forbidden = len(text) - len(clean)
     malformed = [
@@ -232,11 +232,10 @@ def xml_source(text: str, url: str, dates: DateReader, max_entries: int) -> Sour
         source.problems.append(f"more than {parsed.exceeded}: the rest is left out")
     if not version:
         source.problems.append("entries in an unknown format")
-    source.drafts = [_draft_of_entry(entry, url, dates) for entry in parsed.entries]
     return source
 
 
-def _source_without_drafts(parsed: Parsed, url: str, dates: DateReader) -> Source:
+def _source_of(parsed: Parsed, url: str, dates: DateReader) -> Source:
     feed = parsed.feed
     links = _links(feed)
     hubs = [link["href"] for link in links if "hub" in link["rel"].split()]
@@ -255,6 +254,7 @@ def _source_without_drafts(parsed: Parsed, url: str, dates: DateReader) -> Sourc
         hubs=tuple(filter(None, dict.fromkeys(absolute(hub, url) for hub in hubs))),
         topic=next(filter(None, (absolute(topic, url) for topic in topics)), None),
         built=_date(feed, dates, ("updated", "published")),
+        drafts=[_draft_of_entry(entry, url, dates) for entry in parsed.entries],
     )
 
 

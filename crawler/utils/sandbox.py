@@ -56,7 +56,7 @@ class Sandbox:
         self._seconds, self._megabytes = seconds, megabytes
         self._slots = asyncio.Semaphore(MAX_PROCESSES)
 
-    async def do(self, work: Callable[[], Result]) -> Result:
+    async def run(self, work: Callable[[], Result]) -> Result:
         """Run the work in a subprocess, and return its result or raise its exception.
 
         Both must be picklable. Changes that the work makes to objects are lost. Raises
@@ -86,11 +86,11 @@ class Sandbox:
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
-            self._run(work, write_end)
+            self._run_in_subprocess(work, write_end)
         os.close(write_end)
         return pid, read_end
 
-    def _run(self, work: Callable[[], Any], pipe: int) -> NoReturn:
+    def _run_in_subprocess(self, work: Callable[[], Any], pipe: int) -> NoReturn:
         """Run the work in the subprocess, write its outcome to the pipe, and exit.
 
         `os._exit` always ends the subprocess here. Otherwise the copy of the crawl would go on.

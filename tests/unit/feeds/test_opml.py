@@ -227,7 +227,10 @@ def test_a_plain_list_from_a_windows_editor() -> None:
             "<!DOCTYPE html><html><body><a href='/opml'>x</a></body></html>",
             "an HTML page, not OPML",
         ),
-        ("<?xml version='1.0'?><rss><channel/></rss>", r"a feed, not a list of feeds"),
+        (
+            "<?xml version='1.0'?><rss><channel/></rss>",
+            "a feed, not a list of feeds. Use scrapy feeds add URL",
+        ),
         ("<kml/>", "neither OPML nor a list of URLs"),
         ('{"version": 1}', "neither OPML nor a list of URLs"),
         ("\x89PNG\0\0", "neither OPML nor a list of URLs"),

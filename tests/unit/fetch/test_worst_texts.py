@@ -186,7 +186,7 @@ def test_the_worst_texts_end_soon(place: str, kind: str) -> None:
         return True
 
     try:
-        assert asyncio.run(Sandbox(MAX_SECONDS, MAX_MB).do(work))
+        assert asyncio.run(Sandbox(MAX_SECONDS, MAX_MB).run(work))
     except RecursionError:
         assert kind == "deep JSON"
     except LimitExceeded:

@@ -22,7 +22,7 @@ def done(work: Callable[[], Any], seconds: float = 5, megabytes: float = AMPLE_M
     """What comes of some work that is done apart."""
 
     async def do() -> Any:
-        return await Sandbox(seconds, megabytes).do(work)
+        return await Sandbox(seconds, megabytes).run(work)
 
     return asyncio.run(do())
 
@@ -82,8 +82,8 @@ def test_a_result_without_measure_is_not_taken() -> None:
 
 def test_several_at_once_wait_for_a_place() -> None:
     async def all_of() -> list[int]:
-        apart = Sandbox(5, AMPLE_MB)
-        return await asyncio.gather(*(apart.do(lambda n=n: n) for n in range(6)))  # type: ignore[misc]
+        sandbox = Sandbox(5, AMPLE_MB)
+        return await asyncio.gather(*(sandbox.run(lambda n=n: n) for n in range(6)))  # type: ignore[misc]
 
     assert asyncio.run(all_of()) == list(range(6))
 
@@ -97,7 +97,7 @@ def test_who_waits_no_longer_leaves_no_process_behind(tmp_path: Path) -> None:
 
     async def give_up() -> None:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(Sandbox(60, AMPLE_MB).do(work), 1)
+            await asyncio.wait_for(Sandbox(60, AMPLE_MB).run(work), 1)
 
     asyncio.run(give_up())
     with pytest.raises(ProcessLookupError):

@@ -56,7 +56,7 @@ def test_dates_are_read_in_many_forms(said: str, hour: int, minute: int) -> None
 def test_what_nobody_can_read_is_no_date_and_that_is_told(said: str) -> None:
     found = dated(said)
     assert believed(found) == [None]
-    assert [p for p in found.problems if p.startswith("1 date not read")]
+    assert [p for p in found.problems if p.startswith("1 date not understood")]
 
 
 def test_no_date_is_no_problem() -> None:

@@ -167,8 +167,9 @@ def short_post(body: Any, titles: list[str]) -> str:
     post = [block for block in first if heading is None or block.element is not heading]
     text = "\n".join(block.text for block in post)
     is_short = _prose_characters(post) < SHORT_CHARACTERS and len(text) < 2 * SHORT_CHARACTERS
-    is_article = _max_prose_elsewhere(blocks, set(post)) >= ARTICLE_CHARACTERS
-    return text if is_short and not is_article else ""
+    if not is_short or _max_prose_elsewhere(blocks, set(post)) >= ARTICLE_CHARACTERS:
+        return ""
+    return text
 
 
 def blocks_of(body: Any) -> list[Block]:

@@ -51,8 +51,9 @@ NAMED_ZONE = re.compile(rf"\b(?:{'|'.join(ZONES)})$")
 class DateReader:
     """Parses the dates of one document, with a limit on slow attempts.
 
-    unread:       dates that could not be parsed
-    worded, failed: calls of dateparser, and those without a result
+    unread: dates that could not be parsed
+    worded: number of calls of dateparser
+    failed: number of these calls without a result
     """
 
     unread: list[str] = field(default_factory=list)

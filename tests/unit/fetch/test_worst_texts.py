@@ -31,7 +31,7 @@ from crawler.search import Query, passage, search_words
 from crawler.utils import diff
 from crawler.utils import text as normalization
 from crawler.utils.regex import compiled
-from crawler.utils.sandbox import Apart, TooMuch, is_heavy
+from crawler.utils.sandbox import LimitExceeded, Sandbox, is_heavy
 from pipelines.content import digest, normal
 from tests.unit.feeding import item, rss
 from tests.unit.pages import NOON, SITE, wrapper
@@ -186,10 +186,10 @@ def test_the_worst_texts_end_soon(place: str, kind: str) -> None:
         return True
 
     try:
-        assert asyncio.run(Apart(MAX_SECONDS, MAX_MB).do(work))
+        assert asyncio.run(Sandbox(MAX_SECONDS, MAX_MB).run(work))
     except RecursionError:
         assert kind == "deep JSON"
-    except TooMuch:
+    except LimitExceeded:
         # A crawl reads it in a process of its own, which is ended as this one was.
         assert place in OF_PAGES
         assert is_heavy(response(text))

@@ -146,7 +146,7 @@ PLACES: dict[str, Callable[[str], Any]] = {
     "crawler/utils/text.py": lambda text: normalization.normalized("NFKC", text),
     "pipelines/content.py": of_content,
     "crawler/dedup": of_sketches,
-    "crawler/searching": of_searches,
+    "crawler/search.py": of_searches,
     "crawler/extract/main_text.py": of_a_page,
     "crawler/extract/fields.py": of_fields,
     "crawler/extract/plain_text.py": of_markup,
@@ -170,7 +170,7 @@ def libraries() -> None:
 
 def test_the_security_page_lists_the_places() -> None:
     told = DOCS.read_text(encoding="utf-8")
-    section = told.partition("### Where text from outside is read")[2].partition("\n### ")[0]
+    section = told.partition("### Code that reads outside text")[2].partition("\n### ")[0]
     assert {row.split("`")[1] for row in section.splitlines() if row.startswith("| `")} == set(
         PLACES
     )

@@ -19,8 +19,8 @@ FAULTS = {
     "good": None,
     "expired": "the certificate has expired",
     "early": "the certificate is not valid yet",
-    "other": "the certificate is not one of localhost",
-    "itself": "the certificate is signed by itself",
+    "other": "the certificate is not valid for localhost",
+    "itself": "the certificate is self-signed",
 }
 
 
@@ -102,7 +102,10 @@ def test_a_bad_certificate_costs_its_site_and_the_log_says_what_is_wrong(
             assert visit["outcome"] == "new"
         else:
             assert visit["outcome"] == "error"
-            assert visit["reason"] == f"{fault} (verify_tls = false in the wrapper takes it)"
+            assert (
+                visit["reason"]
+                == f"{fault} (to accept it: verify_tls = false in the site definition)"
+            )
             assert f"{visit['target']}: error: {visit['reason']}" in log
     assert "Traceback" not in log
 

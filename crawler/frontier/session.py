@@ -428,7 +428,7 @@ class Session:
 
     async def _sum_up(self, reason: str) -> None:
         self.reason = reason
-        self.counts, self.left = await self.ending.with_what_is_left({**self.counts})
+        self.counts, self.left = await self.ending.with_remaining({**self.counts})
         self.targets_at_end = self.counts["targets"]
         counts = {name.replace(" ", "_"): n for name, n in self.counts.items()}
         assert self.run is not None

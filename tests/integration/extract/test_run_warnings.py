@@ -190,7 +190,7 @@ def test_a_sitemap_that_item_pages_matches_is_an_error_with_the_way_out(
     pages.file("sitemap.xml", SITEMAP.format(entries))
     keys = {"start_urls": [f"{pages.url}/sitemap.xml"], "item_pages": "/"}
     result = freshet.crawl(define(**keys), code=1)
-    assert "sitemap.xml: error: is a sitemap, but an item by its URL: let list_pages" in result.err
+    assert "sitemap.xml: error: sitemap matched by item_pages: make list_pages" in result.err
     corrected = define(**keys | {"item_pages": "/artikel/", "list_pages": "sitemap"})
     assert warned(freshet.crawl(corrected, "-a", "full=1")) == []
 

@@ -261,7 +261,7 @@ def test_a_changed_schema_is_an_error_until_the_cell_is_edited(
     rates.run("ALTER TABLE rates RENAME COLUMN rate TO price")
     read_cells(freshet, text + named, hours=0.25)
     cells = base(database)
-    assert cells["all"]["error"].startswith("the columns were currency, rate, day and are ")
+    assert cells["all"]["error"].startswith("columns changed from currency, rate, day to ")
     assert cells["all"]["content"]["rows"][0]["rate"] == 1
     assert 'column "rate" does not exist' in cells["named"]["error"]
     assert cells["one"]["error"] is None

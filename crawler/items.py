@@ -339,10 +339,10 @@ class LinkCounts:
         if len(self.unmatched) < self.kept:
             self.unmatched[url] = None
 
-    def few(self, most: int) -> LinkCounts:
-        """Return at most `most` unmatched links of different URL shapes, and the examples."""
-        urls = [shape.example for shape in shapes(self.unmatched)[:most]]
-        return LinkCounts(most, unmatched=dict.fromkeys(urls), examples=self.examples)
+    def few(self, max_links: int) -> LinkCounts:
+        """Return at most `max_links` unmatched links of different URL shapes, and the examples."""
+        urls = [shape.example for shape in shapes(self.unmatched)[:max_links]]
+        return LinkCounts(max_links, unmatched=dict.fromkeys(urls), examples=self.examples)
 
     def merge(self, other: LinkCounts) -> None:
         """Add the counts, links and examples of other pages."""

@@ -421,6 +421,6 @@ class SqlHandler(BaseDownloadHandler):
         from crawler.fetch.sql import Queries
 
         if database not in self._queries:
-            source, most = session.wrapper.databases[database], session.config.response_mb
-            self._queries[database] = Queries(database, source, int(most * MEGABYTE))
+            source, max_mb = session.wrapper.databases[database], session.config.response_mb
+            self._queries[database] = Queries(database, source, int(max_mb * MEGABYTE))
         return self._queries[database]

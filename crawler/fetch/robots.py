@@ -54,13 +54,13 @@ def for_agent(text: str, agent: str) -> str:
     """
     bare = (line.partition("#")[0].strip() for line in text.splitlines())
     lines = [(*pair, line) for line in bare if line and (pair := _extract_directive(line))]
-    best, most = "", 0
+    best, best_score = "", 0
     for field, value, _ in lines:
         if field in _USER_AGENT_DIRECTIVE:
             for name in _names(value):
-                if (score := _score(name, agent)) > most:
-                    best, most = name, score
-    if not most:
+                if (score := _score(name, agent)) > best_score:
+                    best, best_score = name, score
+    if not best_score:
         return ""
     # All groups with this name apply.
     rules = ["User-agent: *"]

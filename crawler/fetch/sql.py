@@ -254,16 +254,16 @@ class Queries:
             rows = self._rows(result, cell.rows or self._source.rows)
         return json.dumps({"columns": columns, "rows": rows}, ensure_ascii=False).encode()
 
-    def _rows(self, result: CursorResult[Any], most: int) -> list[list[Any]]:
+    def _rows(self, result: CursorResult[Any], max_rows: int) -> list[list[Any]]:
         rows: list[list[Any]] = []
         size = 0
         for part in result.partitions(BATCH_ROWS):
             batch = [[plain(value) for value in row] for row in part]
             size += sum(len(str(value)) for row in batch for value in row)
             rows += batch
-            if len(rows) > most:
+            if len(rows) > max_rows:
                 raise QueryFailed(
-                    f"more than {most:,} rows (rows = {most} in the cell or database)"
+                    f"more than {max_rows:,} rows (rows = {max_rows} in the cell or database)"
                 )
             if size > self._max_bytes:
                 raise QueryFailed(f"more than {self._max_bytes:,} bytes (FRESHET_RESPONSE_MB)")

@@ -1,4 +1,4 @@
-"""What a run fetches, and when: due targets, request budgets, leases, the state of a run.
+"""Decide what a run fetches and when, and share the work of a run among processes.
 
 `session.Session` is one process's part of a run: it opens the database, prepares or joins the run,
 counts visits and sums them up at the end. It gets its targets from a `base.Frontier`, which has two

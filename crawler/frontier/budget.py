@@ -109,10 +109,10 @@ class Allowance:
         self._left -= 1
         return self._left >= 0
 
-    async def some(self, most: int, in_flight: int) -> int:
-        """Return how many of `most` targets the caps allow, and count these."""
+    async def some(self, max_targets: int, in_flight: int) -> int:
+        """Return how many of `max_targets` targets the caps allow, and count these."""
         taken = 0
-        while taken < most and await self.take(in_flight + taken):
+        while taken < max_targets and await self.take(in_flight + taken):
             taken += 1
         return taken
 

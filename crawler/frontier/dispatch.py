@@ -37,8 +37,8 @@ class Admission:
         self._limit = limit
         self.handed_out = 0
 
-    async def admit(self, most: int, under_way: int) -> int | None:
-        """Return how many of `most` targets to hand out now; None ends the run and logs why.
+    async def admit(self, max_targets: int, under_way: int) -> int | None:
+        """Return how many of `max_targets` targets to hand out now; None ends the run and logs why.
 
         under_way: number of targets that are queued or in progress. Some may already be stored and
                    would count twice, so the caps end the run only when there are none; until then,
@@ -47,14 +47,14 @@ class Admission:
         session, allowance = self._session, self._session.allowance
         refused, allowed = None, 0
         if self._limit is not None:
-            most = min(most, self._limit - self.handed_out)
+            max_targets = min(max_targets, self._limit - self.handed_out)
         if self._limit is not None and self.handed_out >= self._limit:
             refused = "over_limit", f"limit reached (-a limit={self._limit})"
         elif not allowance.is_open():
             refused = "closed", "outside the site's visiting hours (windows, blackout)"
         else:
-            allowed = await allowance.some(most, under_way)
-            if most and not allowed and not under_way:
+            allowed = await allowance.some(max_targets, under_way)
+            if max_targets and not allowed and not under_way:
                 refused = "over_cap", allowance.reached
         if refused is None:
             return allowed

@@ -55,8 +55,8 @@ class LocalFrontier(Frontier):
                         yield by_key[key]
         while session.error is None:
             releases, in_flight = session.releases, frozenset(session.in_flight)
-            most, closed = size + len(in_flight), session.closed_hosts()
-            due = await read(partial(targets.due, db, session.spider, started, most, closed))
+            max_targets, closed = size + len(in_flight), session.closed_hosts()
+            due = await read(partial(targets.due, db, session.spider, started, max_targets, closed))
             # Compare with the targets in flight before the query: a target that was visited during
             # the query would look due and not in flight.
             batch = [target for target in due if target.key not in in_flight]

@@ -71,11 +71,11 @@ class Permits:
         self._now = asyncio.get_running_loop().time
 
     async def take(
-        self, host: str, most: int, delay_seconds: float, patience_seconds: float
+        self, host: str, concurrency: int, delay_seconds: float, patience_seconds: float
     ) -> Permit:
         """Wait for a permit for one request.
 
-        most:             maximum number of concurrent requests of all workers to the host
+        concurrency:      maximum number of concurrent requests of all workers to the host
         delay_seconds:    minimum time between two requests to the host
         patience_seconds: maximum time to wait for the end of a pause
 
@@ -84,7 +84,9 @@ class Permits:
         async with self._locks[host]:
             while True:
                 permit = None if delay_seconds else self._reused(host)
-                permit = permit or await self._ask(host, most, delay_seconds, patience_seconds)
+                permit = permit or await self._ask(
+                    host, concurrency, delay_seconds, patience_seconds
+                )
                 if permit is not None:
                     return permit
 
@@ -125,12 +127,12 @@ class Permits:
         return valid[-1]
 
     async def _ask(
-        self, host: str, most: int, delay_seconds: float, patience_seconds: float
+        self, host: str, concurrency: int, delay_seconds: float, patience_seconds: float
     ) -> Permit | None:
         token = f"{self._worker} {next(self._numbers)}"
         keys = [self._key(host, name) for name in ("running", "next", "hold", "users")]
         expiry_ms = round(self._expiry_seconds * 1000)
-        args: list[str | int] = [token, most, round(delay_seconds * 1000), expiry_ms]
+        args: list[str | int] = [token, concurrency, round(delay_seconds * 1000), expiry_ms]
         with user_errors(self._steady.client):
             reply, ms = await self._steady.ask(lambda: self._script(keys=keys, args=args))
         if reply == b"go":

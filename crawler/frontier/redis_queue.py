@@ -118,14 +118,14 @@ class LeasedQueue(Base):  # type: ignore[misc]
         return bool(await self._ask("open", [run, started_ms]))
 
     async def feed(
-        self, most: int, entries: Iterable[tuple[str, str]]
+        self, max_new: int, entries: Iterable[tuple[str, str]]
     ) -> tuple[QueueStatus, int, int]:
-        """Add at most `most` new entries (name, body) to the queue, in this order.
+        """Add at most `max_new` new entries (name, body) to the queue, in this order.
 
         Returns the status of the queue, the number of entries added, and the number of entries
         added so far in this run.
         """
-        reply = await self._ask("feed", [most, *(part for entry in entries for part in entry)])
+        reply = await self._ask("feed", [max_new, *(part for entry in entries for part in entry)])
         return _status(reply), *reply[5]
 
     async def push(self, entry: str, fingerprint: str, priority: int, body: str) -> bool:
@@ -133,7 +133,7 @@ class LeasedQueue(Base):  # type: ignore[misc]
         return bool(await self._ask("push", [entry, fingerprint, priority, body]) == 1)
 
     async def work(
-        self, done: Sequence[tuple[str, Counts]], want: int, most_leases: int
+        self, done: Sequence[tuple[str, Counts]], want: int, max_tries: int
     ) -> tuple[QueueStatus, list[Lease]]:
         """Report completed entries with their counts, and lease up to `want` entries."""
         args: list[str | int] = []
@@ -142,7 +142,7 @@ class LeasedQueue(Base):  # type: ignore[misc]
 
         def current_args() -> list[str | int]:
             # Lease nothing directly after an outage, until all workers have renewed their leases.
-            return [want if self._steady.is_settled else 0, most_leases, *args]
+            return [want if self._steady.is_settled else 0, max_tries, *args]
 
         reply = await self._ask("work", current_args)
         parts = iter(reply[5])

@@ -75,9 +75,15 @@ class SharedFrontier(Frontier):
         key = f"{{freshet:{session.db.name}:{crawler.spider.name}}}:"
         self._queue = LeasedQueue(steady, crawler.spider, key, name, round(seconds * 1000))
         concurrency = crawler.settings.getint("CONCURRENT_REQUESTS")
-        most = min(config.in_flight, LEASES_PER_REQUEST * concurrency)
+        max_leases = min(config.in_flight, LEASES_PER_REQUEST * concurrency)
         self._worker = Worker(
-            self._queue, steady, seconds, most, config.lease_tries, session.shares, session.fail
+            self._queue,
+            steady,
+            seconds,
+            max_leases,
+            config.lease_tries,
+            session.shares,
+            session.fail,
         )
         return await self._queue.redis_id()
 
@@ -335,9 +341,9 @@ class Feeder:
         while True:
             status = await self._room()
             # Queued and leased targets are still due, so the query returns them, too.
-            most = self._size + status.waiting + status.leased
+            max_targets = self._size + status.waiting + status.leased
             closed = sorted({*session.closed_hosts(), *await self._queue.closed_hosts()})
-            due = partial(targets.due_keys, db, spider, started, most, closed)
+            due = partial(targets.due_keys, db, spider, started, max_targets, closed)
             new = await self._enqueue(status, await session.patience.read(due))
             if new is None or (not new and status.is_empty):
                 return
@@ -354,8 +360,8 @@ class Feeder:
 
     async def _enqueue(self, status: QueueStatus, keys: list[str]) -> int | None:
         """Queue new targets, and return their number; None if the run may fetch no more."""
-        most, under_way = self._size if keys else 0, status.waiting + status.leased
-        allowed = await self._admission.admit(most, under_way)
+        max_targets, under_way = self._size if keys else 0, status.waiting + status.leased
+        allowed = await self._admission.admit(max_targets, under_way)
         if allowed is None:
             return None
         # All cells of a page are one entry, because one worker reads them from a single fetch.

@@ -115,10 +115,10 @@ class LeaseBook:
 class Worker:
     """Requests, renews and completes leases.
 
-    most:   maximum number of leases
-    tries:  number of leases of an entry after which it is dead-lettered
-    shares: returns counts of this worker that do not come from visits
-    failed: called with an error that ends the worker
+    max_leases: maximum number of leases
+    tries:      number of leases of an entry after which it is dead-lettered
+    shares:     returns counts of this worker that do not come from visits
+    failed:     called with an error that ends the worker
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Worker:
         queue: LeasedQueue,
         steady: RedisRetry,
         lease_seconds: float,
-        most: int,
+        max_leases: int,
         tries: int,
         shares: Callable[[], Counts],
         failed: Callable[[BaseException], None],
@@ -136,7 +136,7 @@ class Worker:
         self.tries = tries
         self._steady = steady
         self._lease_seconds = lease_seconds
-        self._most = most
+        self._max_leases = max_leases
         self._book = LeaseBook()
         self._leases: list[Lease] = []
         self._feed: Feed | None = None
@@ -281,7 +281,7 @@ class Worker:
         while not self._is_over:
             self._wake.clear()
             # Can be negative: a suspect is leased in addition to `want` entries.
-            room = max(0, self._most - len(self._book.held))
+            room = max(0, self._max_leases - len(self._book.held))
             want = room if self._is_wanted else 0
             if not want and not self._book.done and not self._pushed:
                 await self._wake.wait()

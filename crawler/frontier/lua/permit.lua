@@ -6,7 +6,7 @@
 -- Returns {"go", ms to wait}, {"full", 0} or {"hold", remaining ms of the pause}.
 local call = redis.call
 local running, next_at, hold, users = unpack(KEYS)
-local token, most = ARGV[1], tonumber(ARGV[2])
+local token, concurrency = ARGV[1], tonumber(ARGV[2])
 local delay_ms, forget_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
 -- GONE_MS is longer than a permit is reused. If a host has more workers than permits, the permits
 -- rotate among the workers every CHANGE_MS.
@@ -34,8 +34,8 @@ for i, name in ipairs(names) do
   rank = name == worker and i or rank
 end
 local position = (rank + math.floor(now / CHANGE_MS)) % #names
-local share = math.floor(most / #names) + (position < most % #names and 1 or 0)
-if #under_way >= most or own >= share then
+local share = math.floor(concurrency / #names) + (position < concurrency % #names and 1 or 0)
+if #under_way >= concurrency or own >= share then
   return {"full", 0}
 end
 

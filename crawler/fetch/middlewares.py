@@ -57,7 +57,7 @@ class PolitenessMiddleware:
                 raise Ended(ENDED)
             await asyncio.sleep(min(seconds, 1.0))
         if not await self.session.frontier.may_fetch(host):
-            raise NotAsked(f"{host}: the maximum of {limits.cap} requests per run is reached")
+            raise NotAsked(f"{host}: request limit reached ({limits.cap} per run)")
 
     async def process_response(self, request: Request, response: Response) -> Response | Request:
         """Retry a busy host after its Retry-After; pause a host that refuses repeatedly."""

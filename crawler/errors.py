@@ -92,10 +92,10 @@ def first_problem(error: ValidationError) -> tuple[str, str]:
 FORBIDDEN = "Forbidden by robots.txt"
 # Hints at the end of error messages: how to allow a refused host, or an address that host names
 # must not resolve to.
-WAY_OUT = "to allow this host and port, add them to FRESHET_PRIVATE_HOSTS"
-LITERAL_WAY_OUT = "write the address in start_urls, or set FRESHET_PRIVATE_ADDRESSES=1"
+ALLOW_HOST_HINT = "to allow this host and port, add them to FRESHET_PRIVATE_HOSTS"
+ALLOW_ADDRESS_HINT = "write the address in start_urls, or set FRESHET_PRIVATE_ADDRESSES=1"
 # Errors that end with one of these are logged once per host, not for each page.
-OF_THE_HOST = (FORBIDDEN, f"({WAY_OUT})", f"({LITERAL_WAY_OUT})")
+HOST_ERRORS = (FORBIDDEN, f"({ALLOW_HOST_HINT})", f"({ALLOW_ADDRESS_HINT})")
 
 
 class Misbehaves(IgnoreRequest):

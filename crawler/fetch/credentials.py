@@ -29,10 +29,10 @@ PORTS = {"http": 80, "https": 443}
 # Keys in request.meta: the host for which the cookies were last set, and the name of the cookie jar
 # that the request used before a redirect left the site.
 GIVEN_FOR = "credentials_given_for"
-JAR_AT_HOME = "cookiejar_at_home"
+SITE_JAR = "site_cookiejar"
 # Name of the cookie jar of foreign hosts. They need their own, because a jar sends the cookies of a
 # host to all of its ports.
-ELSEWHERE = "elsewhere"
+FOREIGN_JAR = "elsewhere"
 # Headers that a request keeps when a redirect leaves the site: they are for the next host or the
 # proxy.
 KEPT = frozenset({b"Referer", b"Proxy-Authorization"})
@@ -115,9 +115,9 @@ class CredentialsMiddleware:
 
     def _add_to(self, request: Request) -> None:
         meta = request.meta
-        is_back = JAR_AT_HOME in meta
+        is_back = SITE_JAR in meta
         if is_back:
-            meta["cookiejar"] = meta.pop(JAR_AT_HOME)
+            meta["cookiejar"] = meta.pop(SITE_JAR)
         if not isinstance(meta.get("target"), Target):
             return
         for name, value in self._headers.items():
@@ -134,8 +134,8 @@ class CredentialsMiddleware:
 
     def _remove_from(self, request: Request) -> None:
         meta = request.meta
-        meta.setdefault(JAR_AT_HOME, meta.get("cookiejar"))
-        meta["cookiejar"] = ELSEWHERE
+        meta.setdefault(SITE_JAR, meta.get("cookiejar"))
+        meta["cookiejar"] = FOREIGN_JAR
         meta.pop(GIVEN_FOR, None)
         request.cookies = [
             cookie for cookie in _pairs(request.cookies) if cookie.get("name") not in self._cookies

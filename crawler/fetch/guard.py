@@ -27,7 +27,7 @@ from twisted.internet.interfaces import (
 from zope.interface import implementer  # type: ignore[import-untyped]
 
 from crawler.config import Config
-from crawler.errors import LITERAL_WAY_OUT, WAY_OUT, OffLimits
+from crawler.errors import ALLOW_ADDRESS_HINT, ALLOW_HOST_HINT, OffLimits
 from crawler.extract.wrapper import Wrapper
 from crawler.items import Kind, Target
 from crawler.utils.urls import host_of
@@ -35,7 +35,7 @@ from crawler.utils.urls import host_of
 logger = logging.getLogger(__name__)
 Address = IPv4Address | IPv6Address
 # Keys in request.meta: the request that caused this one; the URL that the user typed for it.
-SAKE = "for_the_sake_of"
+ON_BEHALF_OF = "on_behalf_of"
 TYPED = "typed_by_the_user"
 # Maximum number of refused hosts that are logged.
 MAX_LOGGED_HOSTS = 100
@@ -262,14 +262,14 @@ def refusal(url: str, addresses: list[Address], *, is_named: bool = False) -> st
     """Return an error message for a refused host, with the setting that allows it."""
     place = host_and_port(url)
     if is_named:
-        return f"{place} resolves to a forbidden address: {addresses[0]} ({LITERAL_WAY_OUT})"
+        return f"{place} resolves to a forbidden address: {addresses[0]} ({ALLOW_ADDRESS_HINT})"
     resolved_to = "" if literal(host_of(url)) else f" ({addresses[0]})"
-    return f"{place} is not on the public Internet{resolved_to} ({WAY_OUT})"
+    return f"{place} is not on the public Internet{resolved_to} ({ALLOW_HOST_HINT})"
 
 
 def given_by_user(request: Request) -> str | None:
     """Return the URL that the user gave for a request: a typed URL, or the URL of the feed."""
-    meta = request.meta.get(SAKE, request).meta
+    meta = request.meta.get(ON_BEHALF_OF, request).meta
     typed, target = meta.get(TYPED), meta.get("target")
     if typed or not isinstance(target, Target):
         return typed or None
@@ -362,7 +362,7 @@ async def addresses_for(hub: str, feed: str, listed: Named) -> list[str]:
         return [str(address) for address in allowed]
     if not usable(addresses, private=True):
         raise NotAllowed(f"{place} has no usable address")
-    raise NotAllowed(f"{place} is not on the public Internet ({WAY_OUT})")
+    raise NotAllowed(f"{place} is not on the public Internet ({ALLOW_HOST_HINT})")
 
 
 async def resolved(host: str, port: int) -> list[Address]:

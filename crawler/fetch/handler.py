@@ -71,8 +71,8 @@ FRAMES_BYTES = 65_536
 MAX_INTERIM = 100
 # Key in request.meta: seconds spent so far, including redirects and retries.
 SPENT = "seconds_under_way"
-NO_HTTP = (ParseError, _MalformedChunkedDataError, ValueError, KeyError)
-WAY_OUT = "to accept it: verify_tls = false in the site definition"
+HTTP_ERRORS = (ParseError, _MalformedChunkedDataError, ValueError, KeyError)
+ACCEPT_HINT = "to accept it: verify_tls = false in the site definition"
 # Messages for the common X509_V_ERR_… numbers of OpenSSL.
 FAULTS = {
     9: "is not valid yet",
@@ -218,7 +218,7 @@ class Verifying(ClientTLSOptions):
                 except (VerificationError, CertificateError):
                     fault = f"is not valid for {name}"
             if fault is not None:
-                problem = Misbehaves(f"the certificate {fault} ({WAY_OUT})")
+                problem = Misbehaves(f"the certificate {fault} ({ACCEPT_HINT})")
                 tlsProtocol.failVerification(Failure(problem))  # type: ignore[no-untyped-call]
             return fault is None
 
@@ -362,7 +362,7 @@ def _explain_errors(request: Request, policy: ConnectionPolicy, limit_bytes: int
         for cause in _causes(error):
             if isinstance(cause, Misbehaves):
                 raise cause from None
-            if cause is not error and isinstance(cause, NO_HTTP):
+            if cause is not error and isinstance(cause, HTTP_ERRORS):
                 reason = ": ".join(map(str, cause.args))
                 raise Misbehaves(f"invalid HTTP response: {reason}") from None
         if isinstance(error, ResponseDataLossError):

@@ -21,7 +21,7 @@ from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.python import to_unicode
 
 from crawler.errors import OffLimits
-from crawler.fetch.guard import SAKE, Guard
+from crawler.fetch.guard import ON_BEHALF_OF, Guard
 from crawler.fetch.middlewares import NotAsked
 
 logger = logging.getLogger(__name__)
@@ -168,7 +168,12 @@ class RobotsMiddleware(RobotsTxtMiddleware):
         parts = urlparse_cached(request)
         url = f"{parts.scheme}://{parts.netloc}/robots.txt"
         # No download_maxsize: _stop_at_limit cuts a file that is too large instead of failing it.
-        meta = {"dont_obey_robotstxt": True, "download_maxsize": 0, RECEIVED: 0, SAKE: request}
+        meta = {
+            "dont_obey_robotstxt": True,
+            "download_maxsize": 0,
+            RECEIVED: 0,
+            ON_BEHALF_OF: request,
+        }
         robots_request = Request(url, NO_CALLBACK, priority=self.DOWNLOAD_PRIORITY, meta=meta)
         assert self.crawler.engine is not None
         self._stats.inc_value("robotstxt/request_count")

@@ -34,17 +34,17 @@ class Allowance:
         self._left: int | None = None
         self._good_until: datetime | None = None
 
-    def follow(self, plan: Document, besides_per_day: float = 0, *, is_full: bool = False) -> None:
+    def follow(self, plan: Document, extra_per_day: float = 0, *, is_full: bool = False) -> None:
         """Use the caps of a plan: `daily_cap` and `hourly_cap`, requests of all its spiders.
 
-        besides_per_day: requests per day in addition to the caps, for sampling phases and cells
-                         with a period; spread evenly over the hours
-        is_full:         the user requested a full run, which ignores the caps
+        extra_per_day: requests per day in addition to the caps, for sampling phases and cells with
+                       a period; spread evenly over the hours
+        is_full:       the user requested a full run, which ignores the caps
         """
         self._is_full = is_full
-        besides = (ceil(besides_per_day), ceil(besides_per_day / 24))
+        extra = (ceil(extra_per_day), ceil(extra_per_day / 24))
         caps = (int(plan.get(name) or 0) for name in ("daily_cap", "hourly_cap"))
-        daily, hourly = (cap and cap + more for cap, more in zip(caps, besides, strict=True))
+        daily, hourly = (cap and cap + more for cap, more in zip(caps, extra, strict=True))
         self._caps = (daily, hourly)
         self._spiders = list(plan["spiders"])
 

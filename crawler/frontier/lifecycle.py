@@ -35,7 +35,7 @@ from crawler.utils.text import count
 
 logger = logging.getLogger(__name__)
 # All processes use MongoDB's clock; their readings of it differ by less than this.
-CLOCKS = timedelta(minutes=1)
+MAX_CLOCK_ERROR = timedelta(minutes=1)
 Counts = dict[str, float]
 # Names of counts: items whose fields were extracted, and (before a field's name) items without it.
 ITEMS_READ, WITHOUT = "items read", "without "
@@ -93,7 +93,7 @@ async def repair_log(
     db: Database, registry: Registry | None, spider: str, since: datetime, now: datetime
 ) -> None:
     """Complete or undo visits that crashed workers stored in part."""
-    since = max(since - CLOCKS, await recovery.logged_since(db, spider))
+    since = max(since - MAX_CLOCK_ERROR, await recovery.logged_since(db, spider))
     await visits.recover(db, spider, since)
     await recovery.undo(db, registry, spider, since, now)
     if registry is not None:

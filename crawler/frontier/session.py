@@ -17,7 +17,7 @@ from scrapy.http import Response
 from twisted.python.failure import Failure
 
 from crawler.config import Config
-from crawler.errors import OF_THE_HOST, Busy, FreshetError, StorageError
+from crawler.errors import HOST_ERRORS, Busy, FreshetError, StorageError
 from crawler.extract.links import Traps
 from crawler.extract.wrapper import Wrapper
 from crawler.frontier.base import IN_DOUBT, Frontier
@@ -172,9 +172,9 @@ class Session:
         """Release a target after its visit; visit: the stored visit, if there is one."""
         counts = {} if visit is None else counts_of(visit)
         if visit is not None and visit.outcome in FAILED:
-            # Some errors are logged once per host instead (OF_THE_HOST).
+            # Some errors are logged once per host instead (HOST_ERRORS).
             reason = visit.reason or ""
-            if not visit.fetched.along and not reason.endswith(OF_THE_HOST):
+            if not visit.fetched.along and not reason.endswith(HOST_ERRORS):
                 logger.warning("%s: %s: %s", target.url, visit.outcome, reason)
         for name, value in counts.items():
             self.counts[name] += value  # type: ignore[assignment]
@@ -353,9 +353,9 @@ class Session:
         """Load the state that every process of a run needs: plan, paused hosts, due targets."""
         self.is_full = self.run is not None and await runs.is_full(self.db, self.run)
         if plan := await plans.latest(self.db, self.spider, self.started):
-            besides = await sampling_phases.requests_per_day(self.db, plan["spiders"], self.started)
-            besides += await cells.requests_per_day(self.db, plan["spiders"])
-            self.allowance.follow(plan, besides, is_full=self.is_full)
+            extra = await sampling_phases.requests_per_day(self.db, plan["spiders"], self.started)
+            extra += await cells.requests_per_day(self.db, plan["spiders"])
+            self.allowance.follow(plan, extra, is_full=self.is_full)
         self.limits.holds |= await runs.held_hosts(self.db, self.started)
         self.due_at_start = await targets.count_due(self.db, self.spider, self.started)
 

@@ -303,7 +303,7 @@ def test_a_document_delivered_again_does_not_bring_old_contents_back(
         old = body.replace("A blog", "An old name")
         deliver(db, url, number, old, datetime.now(UTC))
         said = crawl(freshet, hours=12.1 + number / 10)
-        assert "sent other contents of 1 known post, fetching it" in said.err
+        assert "hub delivered different content for 1 known post; fetching" in said.err
         assert (collected(db)["a"], list(db.versions.find().sort("at"))) == before
         assert asked(pages)["/feed.xml"] == number + 1, "in the same run"
         assert db.feeds.find_one()["title"] == "A blog"

@@ -117,7 +117,7 @@ def test_a_wrapper_may_take_them_as_they_are(freshet: Freshet, database: Db, sit
 
 def test_so_may_the_wrapper_of_feeds(freshet: Freshet, database: Db, sites: Sites) -> None:
     freshet("feeds", "add", "--no-fetch", sites.urls["expired"])
-    for verify, reason in ((True, "the certificate has expired"), (False, "no feed")):
+    for verify, reason in ((True, "the certificate has expired"), (False, "not a feed")):
         wrapper = freshet.wrapper("feeds", verify_tls=verify)
         result = freshet(
             "crawl",

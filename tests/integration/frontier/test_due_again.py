@@ -200,7 +200,7 @@ def test_after_an_edit_what_failed_again_and_again_is_due_at_once(
     assert outcomes(database)["error"] == 3 * ITEMS
     assert "nothing was due" in closing(freshet.crawl(wrong).err)
     said = freshet.crawl(shop(freshet, moody)).err
-    assert f"due again are {ITEMS} targets that failed and 0 others" in said
+    assert f"due again: {ITEMS} targets that failed and 0 others" in said
     assert f"{ITEMS} fetched: {ITEMS} new" in closing(said)
 
 

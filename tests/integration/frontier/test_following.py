@@ -329,7 +329,7 @@ def test_a_pass_in_closed_hours_hands_out_nothing_and_says_so(
     assert last_run(database)["closed"] == 1
     said = crawl(16.5, **hours)
     assert len(asked(pages)) == EVERYTHING
-    assert "closed at" not in said
+    assert "visiting hours" not in said
     said = crawl(49, **hours)
-    assert "closed at" in said
+    assert "outside the site's visiting hours" in said
     assert sum(asked(pages).values()) == EVERYTHING, "all are due, but outside of the windows"

@@ -1,3 +1,3 @@
-"""Freshet: keeps a local copy of chosen sites fresh for few requests."""
+"""Freshet keeps local copies of websites and feeds fresh with few requests."""
 
 __version__ = "0.1.0"

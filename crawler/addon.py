@@ -1,4 +1,4 @@
-"""Wires Freshet into Scrapy: pipelines, middlewares, extensions and manners, in their order."""
+"""Add Freshet's pipelines, middlewares, extensions and politeness settings to Scrapy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
         "pipelines.storage.StoragePipeline": 900,
     },
     "DOWNLOADER_MIDDLEWARES": {
-        # Before everything that reads a request's headers or fills in those that are missing.
+        # Before every middleware that reads headers or adds default headers.
         "crawler.fetch.credentials.CredentialsMiddleware": 50,
         "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware": None,
         "crawler.fetch.robots.RobotsMiddleware": 100,
@@ -27,10 +27,10 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
         "crawler.fetch.bodies.UnpackingMiddleware": 590,
         "scrapy.downloadermiddlewares.cookies.CookiesMiddleware": None,
         "crawler.fetch.credentials.FewCookiesMiddleware": 700,
-        # Nearer to the network than Scrapy's retries (550) and redirects (600), so that both
-        # are counted and wait like any other request.
+        # Closer to the network than Scrapy's retries (550) and redirects (600), so that retried
+        # and redirected requests are counted and delayed like any other request.
         "crawler.fetch.middlewares.ConditionalGetMiddleware": 650,
-        # Before Scrapy's own proxy middleware (750), which takes the password out of the URL.
+        # Before Scrapy's proxy middleware (750), which moves the password from the URL to a header.
         "crawler.fetch.middlewares.WrapperProxyMiddleware": 740,
         "crawler.fetch.middlewares.PolitenessMiddleware": 950,
     },
@@ -46,13 +46,13 @@ COMPONENTS: dict[str, dict[Any, int | None]] = {
     },
 }
 DOWNLOADER = "crawler.fetch.downloader.Downloader"
-# Scrapy imports its extensions before it asks whether they are on. These take 0.2 s (aiohttp,
-# Twisted's terminals); a key with None in EXTENSIONS would be imported as well.
+# Scrapy imports an extension before it checks whether the extension is enabled, even one that is
+# None in EXTENSIONS. Importing these two takes 0.2 s (aiohttp, Twisted's terminal support).
 SLOW_EXTENSIONS = {
     "REMOTE_CONTROL_ENABLED": "scrapy.extensions.remote_control.RemoteControl",
     "TELNETCONSOLE_ENABLED": "scrapy.extensions.telnet.TelnetConsole",
 }
-# By scheme, not by order.
+# Keyed by URL scheme; the values are classes, not positions.
 HANDLERS: dict[str, dict[Any, Any]] = {
     "DOWNLOAD_HANDLERS": {
         "http": "crawler.fetch.handler.HttpHandler",
@@ -63,26 +63,26 @@ HANDLERS: dict[str, dict[Any, Any]] = {
 
 
 class FreshetAddon:
-    """Scrapy add-on; everything it sets can be overridden in settings.py or with `-s`."""
+    """Configure Scrapy for Freshet; settings.py and `-s` override everything set here."""
 
     def update_settings(self, settings: Settings) -> None:
-        """Add Freshet's components and the manners that the config asks for; guard the log."""
+        """Add Freshet's components and politeness settings; escape control characters in logs."""
         guard_logs()
         for name, components in (COMPONENTS | HANDLERS).items():
-            # A plain set at add-on priority would lose against a user's own components.
+            # At add-on priority, settings.set() would be ignored if settings.py has components.
             priority = max(settings.getpriority(name) or 0, get_settings_priority("addon"))
             settings.set(name, components | settings.getdict(name), priority=priority)
-        off = {one for name, one in SLOW_EXTENSIONS.items() if not settings.getbool(name)}
-        usual = settings.getdict("EXTENSIONS_BASE")
-        on = {name: order for name, order in usual.items() if name not in off}
-        settings.set("EXTENSIONS_BASE", on, priority="addon")
+        disabled = {path for name, path in SLOW_EXTENSIONS.items() if not settings.getbool(name)}
+        base = settings.getdict("EXTENSIONS_BASE")
+        enabled = {path: order for path, order in base.items() if path not in disabled}
+        settings.set("EXTENSIONS_BASE", enabled, priority="addon")
         settings.set("DOWNLOADER", DOWNLOADER, priority="addon")
-        for name, value in manners(Config.of(settings)).items():
+        for name, value in politeness_settings(Config.of(settings)).items():
             settings.set(name, value, priority="addon")
 
 
-def manners(config: Config) -> dict[str, Any]:
-    """Scrapy's settings for what the config says about manners."""
+def politeness_settings(config: Config) -> dict[str, Any]:
+    """Return the Scrapy settings for politeness that follow from Freshet's configuration."""
     contact = f" (+{config.contact})" if config.contact else ""
     return {
         "USER_AGENT": f"Freshet/{__version__}{contact}",
@@ -95,12 +95,12 @@ def manners(config: Config) -> dict[str, Any]:
         "DOWNLOAD_MAXSIZE": int(config.response_mb * 1024 * 1024),
         "DOWNLOAD_WARNSIZE": 0,
         "DOWNLOAD_VERIFY_CERTIFICATES": True,
-        # A 429 without Retry-After is not asked again in the same pass.
+        # Without 429: a host that sends it without Retry-After is not retried in the same run.
         "RETRY_HTTP_CODES": [500, 502, 503, 504, 522, 524, 408],
-        # Each page that cannot be read has a line of its own in the log.
+        # Freshet logs each failed page itself.
         "RETRY_GIVE_UP_LOG_LEVEL": "DEBUG",
-        # The length of URLs is limited where they are found, and said there.
+        # Freshet limits the length of URLs where links are extracted, and logs it there.
         "URLLENGTH_LIMIT": 0,
-        # Scrapy's own would send whole URLs, with the keys in their queries, to other hosts.
+        # Scrapy's default sends whole URLs, with any keys in their queries, to other hosts.
         "REFERRER_POLICY": "same-origin",
     }

@@ -1,7 +1,8 @@
-"""Settings of Freshet: unit, default and FRESHET_* variable of each.
+"""Settings of Freshet (FRESHET_*): types, units, defaults and descriptions.
 
-A value comes from, first wins: `-a` (where a spider takes it), `-s FRESHET_NAME=…` or Scrapy
-settings of that name, the environment, the file `.env` in the project folder, the default here.
+A value is taken from the first of these that has it: `-a` (if the spider has such an argument), `-s
+FRESHET_NAME=…` or the Scrapy settings, the environment, the file `.env` in the project folder, the
+default here.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
 PROJECT = Path(__file__).resolve().parent.parent
 UNPREFIXED = {"MONGO_URI": "mongo_uri", "REDIS_URL": "redis_url"}
 PREFIX = "FRESHET_"
-# No wildcards: each host is listed by its name or address.
+# No wildcards: every host has to be listed by its name or address.
 PLAIN_HOST = re.compile(r"[\w.:%-]+")
 
-# The longest interval, unless one is set; a plan has no longer cycles.
+# The maximum interval unless max_interval_hours is set; a plan has no longer cycles.
 MAX_HOURS, MAX_FEED_HOURS = 24.0 * 28, 24.0 * 7 * 24
 
 Hours = Annotated[float, Field(gt=0, le=24 * 365)]
@@ -38,7 +39,7 @@ PerHour = Annotated[float, BeforeValidator(lambda x: per_hour(x) if isinstance(x
 
 
 class Config(BaseSettings):
-    """The settings. The variable is `FRESHET_` and the field's name in capitals."""
+    """Settings of Freshet; the environment variable is `FRESHET_` and the name in capitals."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_file=PROJECT / ".env", extra="ignore", frozen=True,
@@ -54,137 +55,204 @@ class Config(BaseSettings):
     redis_url: str | None = Field(
         None,
         validation_alias=AliasChoices("REDIS_URL", "FRESHET_REDIS_URL"),
-        description="Redis URL through which workers share crawl runs; unset: no sharing",
+        description="URL of a Redis or Valkey server through which workers share crawl runs, "
+        "redis://HOST:PORT/DB or unix:///PATH; unset: no sharing",
     )
     database: str = Field(
         "freshet",
         pattern=r"^[A-Za-z0-9_-]{1,38}$",
-        description="database name if MONGO_URI has none",
+        description="name of the MongoDB database if MONGO_URI has none",
     )
     data_dir: Path = Field(
-        PROJECT / ".freshet", description="folder of the embedded server's data and of lock files"
+        PROJECT / ".freshet",
+        description="folder for the data of the embedded server and for lock files",
     )
     mongod: str | None = Field(
-        None, description="path of the mongod binary for the embedded server"
+        None, description="path of the mongod binary for the embedded server; unset: search for it"
     )
-    mongo_timeout_seconds: Seconds = Field(5.0, description="timeout for connecting to a server")
+    mongo_timeout_seconds: Seconds = Field(
+        5.0, description="timeout in seconds for connecting to MongoDB or Redis"
+    )
     mongo_cache_gb: float | None = Field(
         None,
         ge=0.25,
-        description="cache of the embedded server; unset: depends on the available memory",
+        description="cache size of the embedded server in GB; unset: 1/8 of the memory, between "
+        "0.5 and 2",
     )
 
     min_free_mb: float = Field(
         500.0, ge=0, le=1e9,
-        description="free disk space of the database below which a run stops and the embedded "
-        "server does not start; 0: no limit",
+        description="minimum free disk space of the database in MB; below it, runs stop and the "
+        "embedded server does not start; 0: no minimum",
     )  # fmt: skip
 
-    # How writes are grouped.
-    commit_size: Count = Field(200, le=5000, description="maximum number of visits per batch")
+    # Batches of writes.
+    commit_size: Count = Field(
+        200, le=5000, description="maximum number of visits per batch of writes"
+    )
     commit_ms: float = Field(
-        25.0, ge=0, le=5000, description="maximum time to wait for a batch to fill"
+        25.0, ge=0, le=5000, description="maximum time in ms to wait until a batch is full"
     )
     commit_retry_seconds: Seconds = Field(
-        300.0, description="how long to retry while MongoDB or Redis is unavailable"
+        300.0, description="maximum time in seconds to retry while MongoDB or Redis is unavailable"
     )
 
-    # When a target is visited again, until a plan says otherwise.
-    list_interval_hours: Hours = Field(6.0, description="initial interval of list pages")
-    item_interval_hours: Hours = Field(24.0, description="initial interval of items")
-    feed_interval_hours: Hours = Field(6.0, description="initial interval of feeds")
+    # Initial intervals between visits, until a plan exists.
+    list_interval_hours: Hours = Field(
+        6.0, description="initial interval in hours between visits of a list page"
+    )
+    item_interval_hours: Hours = Field(
+        24.0, description="initial interval in hours between visits of an item"
+    )
+    feed_interval_hours: Hours = Field(
+        6.0, description="initial interval in hours between visits of a feed"
+    )
     cell_interval_hours: Hours = Field(
-        1.0, description="initial interval of cells without a period"
+        1.0, description="initial interval in hours between visits of a cell without a period"
     )
     max_interval_hours: Hours | None = Field(
-        None, description="maximum interval; unset: 28 days, for feeds 24 weeks"
+        None,
+        description="maximum interval in hours between visits; unset: 28 days, or 24 weeks for "
+        "feeds with a plan",
     )
     error_interval_hours: Hours = Field(
-        1.0, description="interval after three consecutive errors or a refusal; doubles with each"
+        1.0,
+        description="interval in hours after the third consecutive error, or after a refusal; "
+        "doubles with each further one",
     )
     error_retry_seconds: Seconds = Field(
-        0.0, description="interval after the first and second error; 0: due at the next run"
+        0.0,
+        description="interval in seconds after the first and second consecutive error; 0: due "
+        "at the next run",
     )
     gone_confirmations: Count = Field(
-        3, description="consecutive 404 or 410 responses until a page is gone"
+        3, description="number of consecutive 404 or 410 responses after which a page is gone"
     )
 
     push_poll_hours: Hours = Field(
-        72.0, description="interval between polls of a feed with WebSub pushes"
+        72.0, description="interval in hours between polls of a feed that a WebSub hub pushes"
     )
 
     # Replans.
-    policy: str | None = Field(None, description="allocation policy of replans; unset: optimal")
+    policy: str | None = Field(
+        None,
+        description="allocation policy of replans: optimal, groups, groups6, uniform, sqrt, "
+        "freshness, harmonic, age, adaptive; unset: optimal",
+    )
     objective: str | None = Field(
-        None, description="objective that optimal optimizes; unset: balanced"
+        None,
+        description="objective of the policy optimal: balanced, freshness, age, delay; unset: "
+        "balanced",
     )
     budget: PerDay | None = Field(
-        None, gt=0, description="mean requests per day; unset: budget of the current plan"
+        None, gt=0, description="mean number of requests per day; unset: budget of the current plan"
     )
     daily_cap: PerDay | None = Field(
-        None, ge=0, description="maximum requests per day; unset: 1.5 times the budget; 0: no cap"
+        None,
+        ge=0,
+        description="maximum number of requests per day; unset: 1.5 times the budget; 0: no cap",
     )
-    hourly_cap: PerHour | None = Field(None, ge=0, description="maximum requests per hour")
-    feed_policy: str | None = Field(None, description="allocation policy of feeds; unset: optimal")
+    hourly_cap: PerHour | None = Field(
+        None, ge=0, description="maximum number of requests per hour; unset or 0: no cap"
+    )
+    feed_policy: str | None = Field(
+        None,
+        description="allocation policy of replans for feeds: optimal, uniform, min-delay, "
+        "min-missing; unset: optimal",
+    )
     feed_budget: PerDay | None = Field(
-        None, gt=0, description="mean requests per day to feeds; unset: budget of the current plan"
+        None,
+        gt=0,
+        description="mean number of requests per day for feeds; unset: budget of the current plan",
     )
     shared_budget: bool = Field(
-        False, description="pages and feeds share the budget; feed_budget is ignored"
+        False,
+        description="whether pages and feeds share FRESHET_BUDGET; FRESHET_FEED_BUDGET is then "
+        "ignored",
     )
     post_hours: float = Field(
         24.0,
         gt=0,
         le=1e6,
-        description="hours of a stale page that weigh as much as one missed post",
+        description="with a shared budget: number of hours for which a page has to be stale to "
+        "weigh as much as one missed post",
     )
 
     # Near-duplicates.
     duplicates: Literal["characters", "words", "supershingles", "off"] = Field(
-        "characters", description="features by which posts are compared; off: none"
+        "characters",
+        description="features by which posts are compared to find near-duplicates: characters, "
+        "words, supershingles, off",
     )
     duplicate_threshold: float = Field(
-        0.7, ge=0.3, le=1, description="minimum Jaccard similarity of near-duplicates"
+        0.7,
+        ge=0.3,
+        le=1,
+        description="minimum Jaccard similarity of near-duplicates, from 0.3 to 1",
     )
     duplicate_date_days: float = Field(
         2.0, ge=0, le=36_500,
-        description="how many days before a post was first seen its date counts against posts of "
-        "other sources",
+        description="maximum number of days by which the date of a post can precede the time "
+        "when it was first seen, when the original of near-duplicates is chosen",
     )  # fmt: skip
 
     # Politeness.
     contact: str = Field(
-        "", max_length=200, description="contact URL or email address in the user agent"
+        "", max_length=200, description="contact URL or email address for the user agent"
     )
-    throttle_start_seconds: Seconds = Field(1.0, description="initial delay of AutoThrottle")
+    throttle_start_seconds: Seconds = Field(
+        1.0, description="initial delay of AutoThrottle in seconds"
+    )
     throttle_concurrency: float = Field(
-        2.0, gt=0, le=64, description="AutoThrottle target concurrency"
+        2.0,
+        gt=0,
+        le=64,
+        description="mean number of concurrent requests per host that AutoThrottle aims for",
     )
-    host_requests: int = Field(0, ge=0, description="maximum requests per host and run; 0: no cap")
+    host_requests: int = Field(
+        0, ge=0, description="maximum number of requests per host and run; 0: no cap"
+    )
     retry_after_seconds: Seconds = Field(
-        60.0, description="longest Retry-After that a run waits for"
+        60.0, description="maximum Retry-After in seconds that a run waits for"
     )
     blocked_strikes: Count = Field(
-        3, description="consecutive 429, 503 or 403 responses until a host is paused"
+        3,
+        description="number of consecutive 403 or 429 responses after which a host is "
+        "paused for an hour",
     )
-    response_mb: float = Field(16.0, gt=0, le=1024, description="maximum size of a response body")
-    response_seconds: Seconds = Field(60.0, description="timeout of a page, including redirects")
+    response_mb: float = Field(
+        16.0,
+        gt=0,
+        le=1024,
+        description="maximum size of a response body in MB, compressed and decompressed",
+    )
+    response_seconds: Seconds = Field(
+        60.0, description="timeout in seconds for fetching a page, including redirects and retries"
+    )
     private_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
-        (), description="HOST:PORT pairs allowed in private networks, comma-separated"
+        (), description="hosts that may be in private networks, as HOST:PORT, separated by commas"
     )
-    private_addresses: bool = Field(False, description="allow every host to be in private networks")
-    read_seconds: Seconds = Field(20.0, gt=0, description="maximum CPU time for parsing one page")
+    private_addresses: bool = Field(
+        False, description="whether all hosts may be in private networks"
+    )
+    read_seconds: Seconds = Field(
+        20.0, gt=0, description="maximum CPU time in seconds for parsing one page"
+    )
     read_mb: float = Field(
-        1024.0, ge=64, le=1_000_000, description="maximum memory for parsing one large page"
+        1024.0, ge=64, le=1_000_000, description="maximum memory in MB for parsing one large page"
     )
-    url_characters: int = Field(2000, ge=64, le=65536, description="maximum length of a URL")
+    url_characters: int = Field(
+        2000, ge=64, le=65536, description="maximum length of a URL in characters"
+    )
     strip_parameters: Annotated[tuple[str, ...] | None, NoDecode] = Field(
-        None, description="query parameters removed from URLs, space-separated; unset: tracking"
+        None,
+        description="query parameters to remove from URLs, separated by spaces; unset: common "
+        "tracking parameters",
     )
 
-    # Sites without end: calendars, facets, session ids in paths.
+    # Limits on crawler traps: calendars, facets, session ids in paths.
     max_depth: Count = Field(
-        1000, description="maximum number of links from a start URL to a target"
+        1000, description="maximum number of links between a start URL and a target"
     )
     max_pattern_lists: Count = Field(
         100_000, description="maximum number of targets per pattern of list_pages"
@@ -192,44 +260,64 @@ class Config(BaseSettings):
     max_pattern_items: Count = Field(
         1_000_000, description="maximum number of targets per pattern of item_pages"
     )
-    max_path_repeats: Count = Field(8, description="maximum repetitions of a segment in a URL path")
+    max_path_repeats: Count = Field(
+        8, description="maximum number of times that a segment occurs in the path of a URL"
+    )
 
     # Crawl runs.
     dispatch: Literal[
         "value", "expected-ratio", "starved-first", "round-robin", "earliest-deadline"
-    ] = Field("value", description="dispatch order if a run cannot fetch all due targets")
+    ] = Field(
+        "value",
+        description="order of targets if a run cannot fetch all that are due: value, "
+        "expected-ratio, starved-first, round-robin, earliest-deadline",
+    )
     in_flight: Count = Field(
-        100, le=10_000, description="maximum number of targets in flight between queue and storage"
+        100, le=10_000, description="maximum number of targets between queue and storage"
     )
     lease_seconds: float = Field(
         30.0,
         ge=1,
         le=3600,
-        description="time without a heartbeat after which a worker or run is lost",
+        description="time in seconds without a heartbeat after which a worker or run counts as "
+        "crashed",
     )
     lease_tries: Count = Field(
-        5, le=100, description="worker crashes on one page until it is dead-lettered"
+        5,
+        le=100,
+        description="number of worker crashes on a page after which the page is dead-lettered",
     )
     grace_seconds: Seconds = Field(
-        30.0, description="time for work in flight to finish after a stop signal"
+        30.0, description="maximum time in seconds between a stop signal and the end of a process"
     )
     clock_offset_hours: float = Field(
-        0.0, ge=-1e6, le=1e6, description="offset of Freshet's clock, for tests"
+        0.0, ge=-1e6, le=1e6, description="offset of Freshet's clock in hours, for tests"
     )
     max_clock_skew_seconds: Seconds = Field(
-        3600.0, description="maximum difference between the clocks of this machine and MongoDB"
+        3600.0,
+        description="maximum difference in seconds between the clocks of this machine and of "
+        "MongoDB; beyond it, commands fail",
     )
-    progress: bool = Field(True, description="live progress display on terminals")
+    progress: bool = Field(True, description="whether to display progress on terminals")
 
     # The service.
     refresh_slice_seconds: float = Field(
-        60.0, gt=0, le=24 * 3600, description="maximum duration of a crawl run of the service"
+        60.0,
+        gt=0,
+        le=24 * 3600,
+        description="maximum duration in seconds of a crawl run of the service",
     )
     refresh_sites_seconds: float = Field(
-        60.0, gt=0, le=24 * 3600, description="interval between checks for sites with new targets"
+        60.0,
+        gt=0,
+        le=24 * 3600,
+        description="interval in seconds between checks of the service for sites with new targets",
     )
     refresh_replan_hours: float = Field(
-        24.0, ge=0, le=24 * 365, description="interval between replans of the service; 0: never"
+        24.0,
+        ge=0,
+        le=24 * 365,
+        description="interval in hours between replans of the service; 0: never",
     )
     refresh_passes: int = Field(
         4, ge=1, le=64, description="maximum number of concurrent crawl runs of the service"
@@ -237,29 +325,41 @@ class Config(BaseSettings):
 
     # Metrics.
     metrics_dir: Path | None = Field(
-        None, description="textfile folder of node_exporter; unset: no files are written"
+        None,
+        description="folder for metrics files, such as the textfile folder of node_exporter; "
+        "unset: no files",
     )
     metrics_port: str | None = Field(
         None,
         coerce_numbers_to_str=True,
-        description="[HOST:]PORT where the service exports metrics; unset: no export",
+        description="[HOST:]PORT at which the service exports metrics; unset: no export",
     )
 
     metrics_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
-        (), description="additional host names accepted in metrics requests, comma-separated"
+        (),
+        description="additional host names accepted in requests for metrics, separated by commas",
     )
 
     # Retention.
     max_target_mb: float = Field(
         64.0, ge=0, le=1e9,
-        description="versions kept per target, uncompressed; the oldest are removed; 0: no limit",
+        description="maximum size in MB of the versions kept per target, uncompressed; the "
+        "oldest are removed; 0: no limit",
     )  # fmt: skip
     max_site_mb: float = Field(
-        20_000.0, ge=0, le=1e9, description="versions kept per site, uncompressed; 0: no limit"
+        20_000.0,
+        ge=0,
+        le=1e9,
+        description="maximum size in MB of the versions kept per site, uncompressed; 0: no limit",
     )
-    keep_versions: int = Field(0, ge=0, description="newest versions kept per target; 0: all")
+    keep_versions: int = Field(
+        0, ge=0, description="number of newest versions kept per target; 0: all"
+    )
     keep_visits_days: float = Field(
-        0, ge=0, le=36_500, description="days until visits become daily aggregates; 0: never"
+        0,
+        ge=0,
+        le=36_500,
+        description="number of days after which visits are replaced by daily aggregates; 0: never",
     )
 
     @field_validator("strip_parameters", mode="before")
@@ -273,7 +373,7 @@ class Config(BaseSettings):
         given = value.replace(",", " ").split() if isinstance(value, str) else value
         if not isinstance(given, list | tuple):
             return given
-        return tuple(_host_and_port(str(one)) for one in given)
+        return tuple(_host_and_port(str(pair)) for pair in given)
 
     @field_validator("metrics_hosts", mode="before")
     @classmethod
@@ -360,14 +460,14 @@ SECRET_NAMES = re.compile(r"authorization|cookie|token|secret|password|api-?key|
 
 def expanded(value: str) -> str:
     """Expand `${NAME}` variables; raises ValueError if one is not set."""
-    return VARIABLE.sub(lambda found: _value(found[1]), value)
+    return VARIABLE.sub(lambda match: _value(match[1]), value)
 
 
 def expanded_url(value: str) -> str:
     """Expand variables in a URL: a value is the whole URL, or is percent-encoded in it."""
     if whole := VARIABLE.fullmatch(value):
         return _value(whole[1])
-    return VARIABLE.sub(lambda found: quote(_value(found[1]), safe=""), value)
+    return VARIABLE.sub(lambda match: quote(_value(match[1]), safe=""), value)
 
 
 def shows_secret(url: str) -> bool:

@@ -1,18 +1,18 @@
-"""Every error that Freshet raises for its user, drawn as a tree.
+"""Errors that Freshet reports to its users.
 
-FreshetError            one line: what is wrong, where, what to do
-├── ConfigError         a setting, an environment variable, a spider argument
-├── WrapperError        a wrapper: file, key and cause
-├── TraceError          a file of changes, pages, posts, feeds or visits: file, line and cause
-├── Busy                another process is at the same work, so that nothing is to be done
-└── StorageError        the database
-    ├── Unreachable     no MongoDB or Redis answered in time
-    ├── ClockError          this machine's clock is too far from the server's
-    ├── LeaseLost       another process has taken over the work of this one
-    ├── BandsLost       Redis lost its claims, or they are made anew
-    ├── PassLost        Redis lost the pass that several workers share
-    ├── NewerDatabase   written by a later Freshet
-    └── ServerError     the embedded server could not be found, started or stopped
+FreshetError            base class; the message is one line: the problem, its place and its fix
+├── ConfigError         invalid setting, environment variable or spider argument
+├── WrapperError        invalid site definition: file, key and cause
+├── TraceError          invalid file of changes, pages, posts, feeds or visits: file, line and cause
+├── Busy                another process is already doing the same work
+└── StorageError        database error
+    ├── Unreachable     MongoDB or Redis did not answer in time
+    ├── ClockError      the clocks of this machine and the server differ too much
+    ├── LeaseLost       another process has taken over this process's work
+    ├── BandsLost       Redis lost its band reservations, or they are being rebuilt
+    ├── PassLost        Redis lost the crawl run that workers share
+    ├── NewerDatabase   the database was written by a later version of Freshet
+    └── ServerError     the embedded server was not found, or did not start or stop
 """
 
 from __future__ import annotations
@@ -22,59 +22,62 @@ from scrapy.exceptions import IgnoreRequest
 
 
 class FreshetError(Exception):
-    """Base of all errors that are the user's to mend; `str()` is one line."""
+    """Base class of errors that the user can fix; `str()` is one line."""
 
 
 class ConfigError(FreshetError):
-    """A setting, an environment variable or a spider argument is wrong."""
+    """Raised for an invalid setting, environment variable or spider argument."""
 
 
 class WrapperError(FreshetError):
-    """A wrapper is wrong; the message names file, key and cause."""
+    """Raised for an invalid site definition; the message contains file, key and cause."""
 
 
 class TraceError(FreshetError):
-    """A file of a simulation is wrong or cannot be written; names file and line."""
+    """Raised for an invalid simulation file, or one that cannot be written.
+
+    The message contains file and line.
+    """
 
 
 class Busy(FreshetError):
-    """Another process is at the same work; nothing is wrong, and nothing is to be done."""
+    """Raised if another process is already doing the same work; the user need not act."""
 
 
 class StorageError(FreshetError):
-    """The database cannot be used or refused a write."""
+    """Raised if the database is unusable or rejected a write."""
 
 
 class Unreachable(StorageError):
-    """No MongoDB or Redis server answered in time."""
+    """Raised if MongoDB or Redis did not answer in time."""
 
 
 class ClockError(StorageError):
-    """The clock of this machine is too far from the server's."""
+    """Raised if the clocks of this machine and the server differ too much."""
 
 
 class LeaseLost(StorageError):
-    """Another process has taken over the work of this one, which was not heard of for too long."""
+    """Raised if another process took over this one's work after it missed its heartbeats."""
 
 
 class BandsLost(StorageError):
-    """Redis lost its claims of near-duplicates, or they are being made anew."""
+    """Raised if Redis lost the band reservations of near-duplicates, or they are being rebuilt."""
 
 
 class PassLost(StorageError):
-    """Redis lost the pass that several workers share."""
+    """Raised if Redis lost the crawl run that workers share."""
 
 
 class NewerDatabase(StorageError):
-    """The database was written by a later version of Freshet."""
+    """Raised if the database was written by a later version of Freshet."""
 
 
 class ServerError(StorageError):
-    """The embedded MongoDB server cannot be found, started or stopped."""
+    """Raised if the embedded MongoDB server was not found, or did not start or stop."""
 
 
 def first_problem(error: ValidationError) -> tuple[str, str]:
-    """The first complaint of pydantic as (dotted key, cause in one line)."""
+    """Return the dotted key and the one-line cause of pydantic's first error."""
     detail = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in detail["loc"] if part not in ("text", "rule"))
     cause = detail["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
@@ -85,33 +88,35 @@ def first_problem(error: ValidationError) -> tuple[str, str]:
     return key, " ".join(cause.split())
 
 
-# What Scrapy's robots.txt middleware says; redirect loops are IgnoreRequests too.
+# Scrapy's message. The class is not enough: Scrapy raises IgnoreRequest for redirect loops, too.
 FORBIDDEN = "Forbidden by robots.txt"
-# How a user allows a refused host; an address to which names must not lead.
-WAY_OUT = "to allow this host and port, add them to FRESHET_PRIVATE_HOSTS"
-LITERAL_WAY_OUT = "write the address in start_urls, or set FRESHET_PRIVATE_ADDRESSES=1"
-# Ends of reasons that are logged for the host, and not for each of its pages.
-OF_THE_HOST = (FORBIDDEN, f"({WAY_OUT})", f"({LITERAL_WAY_OUT})")
+# Hints at the end of error messages: how to allow a refused host, or an address that host names
+# must not resolve to.
+ALLOW_HOST_HINT = "to allow this host and port, add them to FRESHET_PRIVATE_HOSTS"
+ALLOW_ADDRESS_HINT = "write the address in start_urls, or set FRESHET_PRIVATE_ADDRESSES=1"
+# Errors that end with one of these are logged once per host, not for each page.
+HOST_ERRORS = (FORBIDDEN, f"({ALLOW_HOST_HINT})", f"({ALLOW_ADDRESS_HINT})")
 
 
 class Misbehaves(IgnoreRequest):
-    """An answer that costs more than it may, or is none; `str()` says what is wrong.
+    """Raised for an invalid response, or one that exceeds a limit.
 
-    Asked again at once, the server would hardly answer otherwise.
+    An IgnoreRequest, so that Scrapy does not retry: the next response would most likely be the
+    same.
     """
 
 
 class TooLarge(Misbehaves):
-    """A body that unpacks to more than it may."""
+    """Raised for a body that decompresses to more than `limit_bytes`."""
 
     def __init__(self, limit_bytes: int) -> None:
-        super().__init__(f"unpacks to more than {limit_bytes} bytes (FRESHET_RESPONSE_MB)")
+        super().__init__(f"decompresses to more than {limit_bytes} bytes (FRESHET_RESPONSE_MB)")
 
 
 class OffLimits(IgnoreRequest):
-    """An address that is not asked; `str()` says why.
+    """Raised for a request to an address that Freshet may not connect to.
 
-    url: what leads there
+    url: URL of the refused request
     """
 
     def __init__(self, url: str, why: str) -> None:
@@ -120,7 +125,10 @@ class OffLimits(IgnoreRequest):
 
 
 class QueryFailed(Exception):
-    """The query has no result, in words without secrets. hangs: the database does not answer."""
+    """Raised if a query failed; the message contains no secrets.
+
+    hangs: the database did not answer in time
+    """
 
     def __init__(self, reason: str, *, hangs: bool = False) -> None:
         super().__init__(reason)

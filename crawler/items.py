@@ -1,4 +1,4 @@
-"""What travels from a spider through the pipelines to storage, and the words for it."""
+"""Define the records that spiders pass through the pipelines to storage, and their enums."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a feed asks of its readers.
+    """Polling limits that a feed requests from its readers.
 
-    every_hours: not to come sooner than that (ttl, sy:updatePeriod); None: it says nothing
-    skip_hours:  hours of the UTC day in which nobody is to come
-    skip_days:   days of the week in which nobody is to come, 0 = Monday
+    every_hours: minimum interval between polls (ttl, sy:updatePeriod); None: not specified
+    skip_hours:  hours of the UTC day without polls
+    skip_days:   days of the week without polls, 0 = Monday
     """
 
     every_hours: float | None = None
@@ -35,13 +35,13 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One post of a feed.
+    """Entry of a feed document.
 
-    id:        stays with the post: its guid or id, else its link, else a hash of title and date
-    url:       absolute; None for a post without link
-    published: UTC; None where the post says nothing that can be believed
-    content:   title, main_text (plain text; of the full content, else of the summary), author,
-               tags, enclosures; only those that are there. What is compared to find edits
+    id:        permanent id: guid or id, else the link, else a hash of title and date
+    url:       absolute; None for an entry without a link
+    published: UTC; None without a plausible date
+    content:   title, main_text (plain text of the full content, else of the summary), author,
+               tags and enclosures, as far as present; compared to detect edits
     """
 
     id: str
@@ -52,12 +52,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class FeedDocument:
-    """A feed document.
+    """Parsed feed document.
 
-    format:   as feedparser names it, such as rss20, atom10, json11
+    format:   feedparser's name of the format, such as rss20, atom10 or json11
     entries:  in the order of the document, each id once
-    problems: what is wrong with it, one line each; entries left out are among them
-    hubs:     WebSub hubs       topic: the URL under which the hubs know it
+    problems: errors in the document, one line each; includes entries that were skipped
+    hubs:     URLs of WebSub hubs
+    topic:    URL of the feed at its hubs
     """
 
     format: str
@@ -71,7 +72,7 @@ class FeedDocument:
 
 
 class NoFeed(Exception):
-    """The document is no feed; `str()` says in a few words what it is instead."""
+    """Raised if a document is not a feed; the message names what it is instead."""
 
 
 NO_BOUNDS = Bounds()
@@ -79,7 +80,7 @@ NO_BOUNDS = Bounds()
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """An entry of a feed in its normal form; fields as in `documents.Entry`."""
+    """Normalized feed entry; the fields are those of `Entry`."""
 
     id: str
     url: str | None
@@ -90,7 +91,7 @@ class Post:
 
 @dataclass(frozen=True, slots=True)
 class KnownPost:
-    """A post that is stored. key: its `_id`."""
+    """Stored post. key: its `_id`."""
 
     key: str
     content_hash: str
@@ -99,13 +100,18 @@ class KnownPost:
 
 @dataclass(frozen=True, slots=True)
 class Monitor:
-    """What is known of a feed.
+    """State of a feed after its latest visit.
 
-    window:  posts that the document holds (the paper's S)
-    full:    posts have been seen to leave the document, so the window is not larger
-    ids:     digests of the last document's post ids, 8 bytes each, in its order
-    posts:   collected so far        missed: lost before a visit, as far as can be told
-    lapses:  visits that met no post of the visit before
+    window:    number of posts that the document holds (S in the paper)
+    full:      posts have dropped out of the document, so `window` is its full size
+    ids:       digests of the last document's post ids, 8 bytes each, in document order
+    posts:     number of posts collected so far
+    missed:    estimated number of posts that left the document before they were seen
+    lapses:    number of visits that found none of the previous visit's posts
+    lapsed_at: time of the last of these visits
+    newest:    date of the newest post
+    bounds:    polling limits that the feed requests
+    push:      state of its WebSub subscription; empty: none
     """
 
     window: int = 0
@@ -122,12 +128,12 @@ class Monitor:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What a visit of a feed brought.
+    """Posts collected by one visit of a feed.
 
     new, edited: posts, each with the `_id` under which it is stored
-    missed:      posts lost since the visit before, estimated
-    doubted:     stored posts of which a hub delivered another content
-    monitor:     what is known of the feed from now on
+    missed:      estimated number of posts missed since the previous visit
+    doubted:     number of stored posts for which a hub delivered different content
+    monitor:     state of the feed after this visit
     """
 
     new: tuple[tuple[str, Post], ...] = ()
@@ -138,17 +144,17 @@ class Collected:
 
     @property
     def posts(self) -> tuple[tuple[str, Post], ...]:
-        """All that has to be stored."""
+        """Posts that have to be stored."""
         return self.new + self.edited
 
 
 def planned_window(monitor: Monitor) -> int:
-    """Posts that may come between two visits without a loss, as far as is known."""
+    """Return how many posts can appear between two visits before some are missed."""
     return max(1, monitor.window) if monitor.full else max(USUAL_WINDOW, monitor.window)
 
 
 class Kind(StrEnum):
-    """What a target is."""
+    """Kind of a target."""
 
     LIST = "list"
     ITEM = "item"
@@ -156,14 +162,14 @@ class Kind(StrEnum):
     CELL = "cell"
 
 
-# Before a cell's name, where other targets have their URL.
+# Prefix of a cell's name, which takes the place of the URL of other targets.
 CELL = "cell:"
-# Before the digest of caps in the scheme of a page some of whose links were left out.
+# Separates the selector digest from the digest of the caps that dropped some of a page's links.
 OF_CAPS = "+"
 
 
 class Outcome(StrEnum):
-    """What a visit found."""
+    """Outcome of a visit."""
 
     NEW = "new"
     CHANGED = "changed"
@@ -175,15 +181,16 @@ class Outcome(StrEnum):
 
 
 class LinkCount(StrEnum):
-    """Names of what is counted of the links of pages, as in a run's counts.
+    """Names of the link counts of a run.
 
-    PAGES:      pages that were read for links
-    ALL:        links on these pages to pages of the site, each once a page
-    LISTS, ITEMS: of these, matched by list_pages and by item_pages; links to start URLs are neither
-    AMBIGUOUS:  of these, matched by both and left out
-    UNMATCHED:  of these, matched by neither
+    PAGES:      pages whose links were extracted
+    ALL:        links to pages of the site, counted once per page
+    LISTS:      of these, links that match list_pages; links to start URLs are not counted
+    ITEMS:      of these, links that match item_pages; links to start URLs are not counted
+    AMBIGUOUS:  of these, links that match both and are skipped
+    UNMATCHED:  of these, links that match neither
     FOREIGN:    links to other hosts
-    UNFOLLOWED: links that matched a pattern on a start URL that is an item
+    UNFOLLOWED: links that match a pattern, on a start URL that is an item
     """
 
     PAGES = "pages with links"
@@ -196,14 +203,14 @@ class LinkCount(StrEnum):
     UNFOLLOWED = "unfollowed links"
 
 
-# So long after a post its hub has had its time.
+# A hub that has not delivered a post this long after its publication has failed.
 HUB_PATIENCE = timedelta(hours=1)
 SEEN = frozenset({Outcome.NEW, Outcome.CHANGED, Outcome.UNCHANGED, Outcome.NOT_MODIFIED})
 
 
 @dataclass(frozen=True, slots=True)
 class Validators:
-    """What the server gave for conditional requests."""
+    """Validators of the last response, for conditional requests."""
 
     etag: str | None = None
     last_modified: str | None = None
@@ -214,11 +221,11 @@ class Validators:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What a replan decided about a target, as far as a visit has to know it.
+    """Part of a target's plan that a visit needs.
 
-    id:         of the plan
-    until:      from then on it does not count any more (a learning phase); None: no end
-    adaptive:   each visit adapts the schedule's interval between least_hours and most_hours
+    id:       `_id` of the plan
+    until:    end of the plan (a sampling phase); None: no end
+    adaptive: each visit adapts the interval, within least_hours and most_hours
     """
 
     id: Any
@@ -231,16 +238,16 @@ class Planned:
 
 @dataclass(slots=True)
 class Target:
-    """A URL under watch, as the database knew it when it was handed to the spider.
+    """Watched URL, as it was stored when the run handed it to the spider.
 
-    depth:    pages between a start URL and this one: 0 for a start, 1 for what it links to
-    post:     `_id` of the feed's post whose page this is; such a page is fetched once
-    moved_to: where a feed has said so many times (`moves`) in a row that it now is
-    execution_ms: mean time that a cell's refresh took lately
-    kept_bytes: of all versions that are kept of it, or more
-    visited_at: time of the last visit
-    fence:    number under which a visit is stored (crawler/storage/fences.py)
-    again:    an interrupted fetch may have stored a part of what it found
+    depth:        number of links from a start URL; 0 for start URLs
+    post:         `_id` of the feed post whose page this is; such a page is fetched once
+    moved_to:     URL to which the feed has permanently redirected `moves` times in a row
+    execution_ms: mean time of a cell's recent refreshes
+    kept_bytes:   upper bound of the size of all stored versions
+    visited_at:   time of the last visit
+    fence:        fencing token under which a visit is stored (crawler/storage/fences.py)
+    again:        an interrupted fetch may have stored part of its results
     """
 
     spider: str
@@ -277,21 +284,21 @@ class Target:
 
     @property
     def key(self) -> str:
-        """The `_id` in MongoDB: one target per spider and canonical URL."""
+        """`_id` in MongoDB: one target per spider and canonical URL."""
         return f"{self.spider} {self.url}"
 
     @property
     def cell(self) -> str | None:
-        """The name of a cell; None for other targets."""
+        """Name of the cell; None for other targets."""
         return self.url.removeprefix(CELL) if self.kind is Kind.CELL else None
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A wanted URL found on a page.
+    """Link on a page that matches the site definition.
 
-    card:    digest of what the page says of an item around it
-    pattern: digest of the wrapper's pattern that it meets
+    card:    listing digest: hash of the text around a link to an item
+    pattern: digest of the site definition's pattern that the URL matches
     """
 
     url: str
@@ -304,12 +311,12 @@ class Link:
 
 @dataclass(slots=True)
 class LinkCounts:
-    """What the patterns of a site definition made of the links of one page, or of several.
+    """Counts of how the links of one or several pages matched a site definition's patterns.
 
-    kept:      how many links that matched no pattern are kept
-    counts:    by LinkCount
-    unmatched: links of this site that matched no pattern, `kept` at most
-    examples:  the first link (or page) of some of the counts, by their names
+    kept:      maximum number of unmatched links to keep
+    counts:    number of links by LinkCount
+    unmatched: links of this site that match no pattern, at most `kept`; the values are unused
+    examples:  first link (or page) of some counts, by LinkCount
     """
 
     kept: int = 20
@@ -318,13 +325,13 @@ class LinkCounts:
     examples: dict[str, str] = field(default_factory=dict)
 
     def add(self, name: LinkCount, example: str = "") -> None:
-        """Count one link, and keep the first of its kind as an example."""
+        """Count one link, and keep the first one as the example of its count."""
         self.counts[name] += 1
         if example:
             self.examples.setdefault(name, example)
 
     def keep(self, url: str) -> None:
-        """Count a link that matched no pattern, and keep it as long as there is room."""
+        """Count an unmatched link, and keep it if fewer than `kept` are kept."""
         self.counts[LinkCount.UNMATCHED] += 1
         self._keep(url)
 
@@ -332,13 +339,13 @@ class LinkCounts:
         if len(self.unmatched) < self.kept:
             self.unmatched[url] = None
 
-    def few(self, most: int) -> LinkCounts:
-        """`most` of the links that matched no pattern, of different shapes, and the examples."""
-        found = [shape.example for shape in shapes(self.unmatched)[:most]]
-        return LinkCounts(most, unmatched=dict.fromkeys(found), examples=self.examples)
+    def few(self, max_links: int) -> LinkCounts:
+        """Return at most `max_links` unmatched links of different URL shapes, and the examples."""
+        urls = [shape.example for shape in shapes(self.unmatched)[:max_links]]
+        return LinkCounts(max_links, unmatched=dict.fromkeys(urls), examples=self.examples)
 
     def merge(self, other: LinkCounts) -> None:
-        """Add what other pages had."""
+        """Add the counts, links and examples of other pages."""
         self.counts.update(other.counts)
         for url in other.unmatched:
             self._keep(url)
@@ -347,25 +354,27 @@ class LinkCounts:
 
 @dataclass(slots=True)
 class Fetched:
-    """One fetch of a target, before anything is decided about it.
+    """Result of fetching a target, before it is compared with the stored state.
 
-    outcome: set by the spider only where the response alone tells (not_modified, gone, error,
-             blocked); None where the content has to be compared
-    content: the wrapper's fields, or title and main text; None for list pages
-    links:   wanted URLs on a list page (and on an item page that is followed)
-    document, posts: a feed's, as it was read and in normal form
-    moved_to: final URL where all redirects on the way were permanent
-    at_least_hours: how long the answer is good by its own account (Cache-Control)
-    push:    `_id` of the delivery that brought it; None where it was asked for. A hub may leave
-             out old posts, so a delivery tells nothing of those that are not in it
-    pushed_at: when that delivery came
-    follow:  the pages of new posts are wanted too
-    compared: the fields that tell duplicates, where the wrapper names them; empty: none are told
-    markup:  the fields that hold HTML: their text is compared and searched
-    along:   a cell of a page that was fetched for another cell: no request of its own
-    link_counts: of the page's links, where it was read for links
-    empty_fields: fields of the site definition that the page does not have; None where no fields
-             were read
+    outcome:        set by the spider if the response determines it (not_modified, gone, error,
+                    blocked); None if the content has to be compared
+    content:        fields of the site definition, or title and main text; None for list pages
+    links:          matching links on a list page, or on an item page that is followed
+    document:       parsed document of a feed
+    posts:          normalized entries of `document`
+    moved_to:       final URL if all redirects were permanent
+    at_least_hours: how long the response stays fresh according to its Cache-Control header
+    push:           `_id` of the WebSub delivery with this document; None for a poll. A hub may
+                    leave out old posts, so a post that is not in a delivery may still exist
+    pushed_at:      time of that delivery
+    follow:         fetch the pages of new posts, too
+    compared:       fields in which duplicates are compared, if the site definition lists them;
+                    empty: no comparison
+    markup:         fields that contain HTML: their text is compared and searched
+    along:          shared fetch: the page was fetched for another cell
+    link_counts:    counts of the page's links, if links were extracted
+    empty_fields:   fields of the site definition that the page lacks; None if no fields were
+                    extracted
     """
 
     target: Target
@@ -398,9 +407,9 @@ class Fetched:
 
 @dataclass(slots=True)
 class Skipped:
-    """A target that was handed out and not fetched (a host's cap, a hold): no visit.
+    """Target that was handed out but not fetched (cap of the host, Retry-After); not a visit.
 
-    ended: it was this process that had no more time for it
+    ended: the process stopped before the fetch
     """
 
     target: Target
@@ -410,24 +419,26 @@ class Skipped:
 
 @dataclass(slots=True)
 class Visit:
-    """What was decided about a fetch: the change log's row and the target's next state.
+    """Result of comparing a fetch: the change log's row and the target's next state.
 
-    update_size: difference in bytes to the previous fetch (the paper's; blind to replacements)
-    diff_size:   characters really inserted and deleted in the content
-    gone:        404 or 410 was confirmed often enough
-    reread:      the wrapper was edited and reads the same page differently
-    alias_of:    another target that this URL redirects to; it holds the content
-    history:     the target's past with this visit; None where the visit is no look at the page
-    lies:        visits so far whose Last-Modified was new and whose content was not
-    every_hours: the interval that an adaptive plan has from here on; None where nothing adapts
-    missed:      visits of the plan that should have been before this one, but the one it waited for
-    execution_ms: mean time that the refreshes of a cell take, this one included; None for others
-    collected:   what came of a feed's document; None for pages, and where there was none to read
-    candidates:  posts that are compared with those stored; emptied: keys of those without text
-    verdicts:    what they are, by key, once the visit is stored
-    items:       what its posts are sources of, by key, once that is settled; links: what they are
-                 known by within their feed
-    version_bytes: of the versions that it brought
+    update_size:   difference in bytes to the previous fetch (as in the paper; 0 if text was
+                   replaced by text of the same length)
+    diff_size:     number of characters inserted and deleted in the content
+    gone:          404 or 410 was confirmed often enough
+    reread:        an edited site definition extracts different content from the same page
+    alias_of:      another target to which this URL redirects, and which stores the content
+    history:       history including this visit; None if the visit is not an observation
+    lies:          number of visits with a new Last-Modified but unchanged content
+    every_hours:   next interval of an adaptive plan; None for other plans
+    missed:        number of planned visits skipped between the due time and this late visit
+    execution_ms:  mean time of a cell's refreshes including this one; None for other targets
+    collected:     posts of a feed's document; None for pages, and for feeds without a document
+    candidates:    posts to compare with stored posts
+    emptied:       keys of posts that have no text
+    verdicts:      near-duplicate verdicts on the candidates, by key, once the visit is stored
+    items:         items that the posts are sources of, by key, once that is decided
+    links:         ids of the posts within their feed, by key
+    version_bytes: size of the stored versions
     """
 
     fetched: Fetched
@@ -456,7 +467,7 @@ class Visit:
     id: ObjectId = field(default_factory=ObjectId)
 
     def become_alias(self, of: str, why: str = "redirects to") -> None:
-        """The URL redirects to another target, or shows the same: that one holds the content."""
+        """Leave the content to target `of`, to which the URL redirects or which shows the same."""
         self.alias_of = of
         self.outcome = Outcome.UNCHANGED
         self.reason = f"{why} {of}"
@@ -466,35 +477,35 @@ class Visit:
 
     @property
     def has_new_content(self) -> bool:
-        """Whether this visit saw a content that the previous one did not."""
+        """Return whether the content is new or changed since the previous visit."""
         return self.outcome in (Outcome.NEW, Outcome.CHANGED)
 
     @property
     def has_new_links(self) -> bool:
-        """Whether what the page links to has to be compared with what it linked to before."""
+        """Return whether the page's links have to be compared with the stored links."""
         if self.fetched.links is None or self.alias_of is not None:
             return False
         return self.stores_content or self.fetched.target.kind is Kind.ITEM
 
     @property
     def stores_content(self) -> bool:
-        """Whether version and item have to be written: new content, or an old one read anew."""
+        """Return whether a version and an item have to be stored."""
         if self.fetched.target.kind is Kind.FEED:
             return False
         return self.has_new_content or (self.reread and self.alias_of is None)
 
     @property
     def doubts_push(self) -> bool:
-        """Whether a poll found posts that a hub should have delivered long before."""
-        found, at = self.collected, self.fetched.at
-        if found is None or self.fetched.push is not None or not found.monitor.push:
+        """Return whether a poll found posts that the hub failed to deliver within HUB_PATIENCE."""
+        collected, at = self.collected, self.fetched.at
+        if collected is None or self.fetched.push is not None or not collected.monitor.push:
             return False
         return any(
             post.published is not None and post.published < at - HUB_PATIENCE
-            for _, post in found.new
+            for _, post in collected.new
         )
 
     @property
     def changed(self) -> bool:
-        """Whether a change was seen; a first visit has nothing to compare with."""
+        """Return whether the content changed; False for the first visit."""
         return self.outcome is Outcome.CHANGED

@@ -1,4 +1,4 @@
-"""The passage of a text around a hit, ready to be shown."""
+"""Normalize texts for full-text search, match queries, and show passages around the hits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from crawler.dedup.post_text import INVISIBLE, LINKS
 from crawler.utils.terminal import printable
 from crawler.utils.text import MAX_CHARACTERS, normalized
 
-# For a class of a regular expression. Digits and punctuation of these scripts are left out.
+# Scripts without spaces between words, as a character class; without their digits and punctuation.
 UNSPACED = (
     "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ece\u0edc-\u0edf"  # Thai, Lao
     "\u1000-\u103f\u1050-\u109d\u1780-\u17d3\u17dc\u17dd"  # Burmese, Khmer
@@ -25,29 +25,31 @@ UNSPACED = (
 )
 _RUN = re.compile(f"[{UNSPACED}]+")
 _WORD = re.compile(f"[{UNSPACED}]+|[^ {UNSPACED}]+")
-# Letters by their compatibility form, which would be glued to the word before.
+# Treated as spaces, because their compatibility forms (SM, TM) would be joined to the word before.
 TRADE_MARKS = "\u2120\u2122"
-# Of a nukta, a virama or the sign that makes ka to ga (classes up to 9) a letter is another one.
-LAST_CLASS_OF_LETTERS = 9
-# Characters whose letters are kept; all texts of one site have some thousands.
-MAX_LETTERS = 65_536
-# Characters that are translated at a time: one may become 18 letters.
+# Combining classes up to this one (nukta, virama, the sign that makes ga of ka) create a different
+# letter; those above are accents.
+MAX_LETTER_CLASS = 9
+# Maximum number of cached characters; all texts of a site have some thousands.
+MAX_CACHED = 65_536
+# Number of characters to translate at a time, because one may become 18 letters.
 PIECE_CHARACTERS = 65_536
 
 
 class _Letters(dict[int, str]):
-    """A table for `str.translate` to the normal form, filled as characters come up.
+    """Table for `str.translate` that normalizes characters, filled on demand.
 
-    Case is folded and forms for compatibility are resolved; what is no letter is a blank.
+    It folds case, resolves compatibility forms, and replaces all but letters and digits by spaces.
     """
 
     def __missing__(self, code: int) -> str:
-        found = self.read(chr(code))
-        if len(self) < MAX_LETTERS:
-            self[code] = found
-        return found
+        letters = self.read(chr(code))
+        if len(self) < MAX_CACHED:
+            self[code] = letters
+        return letters
 
     def read(self, character: str) -> str:
+        """Return the normalized letters of a character."""
         if INVISIBLE.match(character):
             return ""
         if character in TRADE_MARKS:
@@ -58,14 +60,15 @@ class _Letters(dict[int, str]):
 
 
 class _Bare(_Letters):
-    """The same without accents."""
+    """Table that also removes accents."""
 
     def read(self, character: str) -> str:
+        """Return the normalized letters of a character without accents."""
         letters = super().read(character)
         if is_unspaced(letters):
             return letters
         parts = normalized("NFD", letters)
-        bare = (x for x in parts if unicodedata.combining(x) <= LAST_CLASS_OF_LETTERS)
+        bare = (x for x in parts if unicodedata.combining(x) <= MAX_LETTER_CLASS)
         return normalized("NFC", "".join(bare))
 
 
@@ -73,37 +76,37 @@ _LETTERS, _BARE = _Letters(), _Bare()
 
 
 def is_letter(character: str) -> bool:
-    """Letters, digits and what is written upon them."""
+    """Return whether a character is a letter, a digit or a combining mark."""
     return unicodedata.category(character)[0] in "LMN"
 
 
 def is_unspaced(word: str) -> bool:
-    """Whether a word of `words_of` is a run of characters without blanks between its words."""
+    """Return whether a result of `words_of` is in a script without spaces between words."""
     return _RUN.match(word) is not None
 
 
 def normal(text: str) -> str:
-    """A text in normal form, blanks in place of what is no letter; MAX_CHARACTERS of it."""
+    """Normalize at most MAX_CHARACTERS of a text; spaces replace all but letters and digits."""
     return _translated(text, _LETTERS)
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text in their normal form; runs of unspaced characters are one each."""
+    """Return the normalized words of a text; a run of unspaced characters is one word."""
     return _words(normal(text))
 
 
 def bare(text: str) -> str:
-    """The words of a text without accents, a blank before and after each."""
+    """Return the words of a text without accents, with a space before and after each word."""
     return f" {' '.join(_words(bare_letters(text)))} "
 
 
 def bare_letters(text: str) -> str:
-    """A text without accents, blanks in place of what is no letter."""
+    """Normalize a text and remove accents; spaces replace all but letters and digits."""
     return _translated(text, _BARE)
 
 
 def indexed(word: str) -> str:
-    """A word as the index knows it: of a run each two neighbours, as 虚拟 拟世 世界 of 虚拟世界."""
+    """Return the index form of a word; for unspaced runs bigrams, as 虚拟 拟世 世界."""
     if len(word) < 2 or not is_unspaced(word):
         return word
     return " ".join(map("".join, pairwise(word)))
@@ -124,20 +127,20 @@ def _words(letters: str) -> list[str]:
     return letters.split() if letters.isascii() else _WORD.findall(letters)
 
 
-# So many words, or two characters each, the server looks up; what it finds is compared with all.
+# Maximum number of words or bigrams in a query to the index; its results are then matched in full.
 MAX_LOOKED_UP = 100
 _QUOTES = re.compile('["\u201c\u201d\u201e]')
 
 
 @dataclass(frozen=True)
 class Term:
-    """A word, or several in a row, in normal form; of scripts without blanks whole runs."""
+    """One or several consecutive normalized words; unspaced runs are one word each."""
 
     words: tuple[str, ...]
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """Finds the term in what `letters.bare` gives, whole words only."""
+        """Pattern that finds the term in a result of `bare`, as whole words."""
         parts: list[str] = []
         for word in bare(" ".join(self.words)).split():
             run = is_unspaced(word)
@@ -148,13 +151,18 @@ class Term:
 
     @property
     def is_single(self) -> bool:
-        """Whether it is one word of the index."""
+        """Return whether the term is a single word of the index."""
         return len(self.words) == 1 and " " not in indexed(self.words[0])
 
 
 @dataclass(frozen=True)
 class Query:
-    """A search. every: all terms have to occur, else one of them; without: none of these may."""
+    """Search query.
+
+    terms:   terms to search for
+    without: terms that must not occur
+    every:   whether all terms have to occur, or only one of them
+    """
 
     terms: tuple[Term, ...]
     without: tuple[Term, ...] = ()
@@ -162,12 +170,12 @@ class Query:
 
     @classmethod
     def of(cls, given: Iterable[str], without: Iterable[str] = (), *, every: bool = True) -> Query:
-        """A query as it is typed: each text is a word, or a phrase, or has phrases in quotes."""
+        """Parse search terms; each text is a word or phrase, or contains quoted phrases."""
         return cls(_terms(given), _terms(without), every)
 
     @property
     def look_ups(self) -> list[str]:
-        """For MongoDB's $text: what finds all that can match, and little besides."""
+        """MongoDB $text queries that together find all possible matches, and few others."""
         if self.every or len(self.terms) == 1:
             return [_all_of(word for term in self.terms for word in term.words)]
         singles = [term.words[0] for term in self.terms if term.is_single]
@@ -176,29 +184,29 @@ class Query:
         return words + rest[:MAX_LOOKED_UP]
 
     def matches(self, texts: Sequence[str]) -> bool:
-        """Whether a post with these texts is a hit. The server takes parts of words for words."""
-        told = "\n".join(map(bare, texts))
-        if any(term.pattern.search(told) for term in self.without):
+        """Return whether a post with these texts matches; MongoDB also matches parts of words."""
+        searched = "\n".join(map(bare, texts))
+        if any(term.pattern.search(searched) for term in self.without):
             return False
-        found = (term.pattern.search(told) is not None for term in self.terms)
-        return all(found) if self.every else any(found)
+        matched = (term.pattern.search(searched) is not None for term in self.terms)
+        return all(matched) if self.every else any(matched)
 
     @property
     def is_one_character(self) -> bool:
-        """Whether all of it is one character of a script without blanks."""
+        """Return whether the query is a single character of an unspaced script."""
         words = [word for term in self.terms for word in term.words]
         return len(words) == 1 and len(words[0]) == 1 and is_unspaced(words[0])
 
 
 def _terms(given: Iterable[str]) -> tuple[Term, ...]:
     phrases = (words_of(phrase) for argument in given for phrase in _split(argument))
-    # A lone accent is a word only in normal form.
+    # Drop words that only consist of accents.
     searched = (tuple(x for x in words if not bare(x).isspace()) for words in phrases)
     return tuple(dict.fromkeys(Term(words) for words in searched if words))
 
 
 def _split(given: str) -> Iterator[str]:
-    """The words and phrases of one argument; a quote that is not closed is none."""
+    """Split an argument into words and quoted phrases; ignore an unclosed quote."""
     parts = _QUOTES.split(given)
     if len(parts) < 3:
         yield given
@@ -211,7 +219,7 @@ def _split(given: str) -> Iterator[str]:
 
 
 def _all_of(words: Iterable[str]) -> str:
-    """A look-up of what has all of these words: what is in quotes has to occur."""
+    """Return a $text query for all of these words: MongoDB requires quoted phrases to occur."""
     phrases = dict.fromkeys(_phrases(words))
     if len(phrases) == 1 and " " not in (only := next(iter(phrases))):
         return only
@@ -219,7 +227,7 @@ def _all_of(words: Iterable[str]) -> str:
 
 
 def _phrases(words: Iterable[str]) -> Iterator[str]:
-    """Words, and runs by two characters, as many as are looked up."""
+    """Yield words, and bigrams of unspaced runs, at most MAX_LOOKED_UP in total."""
     room = MAX_LOOKED_UP
     for word in words:
         pieces = indexed(word).split()[:room]
@@ -231,12 +239,12 @@ def _phrases(words: Iterable[str]) -> Iterator[str]:
 
 WINDOW_CHARACTERS = 2000
 OVERLAP_CHARACTERS = 200
-# So much of a passage stands before the hit.
+# Share of a passage that precedes the hit.
 BEFORE = 1 / 3
 MAX_WORD_CHARACTERS = 20
 MORE = "…"
 WIDE = frozenset("WF")
-# A character with what is written upon it; Korean syllables in parts; white space.
+# White space, a decomposed Korean syllable, or a character with its combining marks.
 _CLUSTER = re.compile(
     r"\s+|[\u1100-\u11ff\ua960-\ua97c\ud7b0-\ud7fb]+"
     r"|.[\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u3099\u309a\uff9e\uff9f]*"
@@ -246,16 +254,16 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """Text of one line. marks: where the hits are in it, in order."""
+    """Passage of a text in one line. marks: positions of the hits, in order."""
 
     text: str
     marks: tuple[Span, ...] = ()
 
 
 def passage(texts: Iterable[str], terms: Sequence[Term], columns: int) -> Passage:
-    """What stands around the first hit in some texts, else the beginning of the first text.
+    """Return the passage around the first hit in `texts`, else the start of the first text.
 
-    columns: room of a terminal; Chinese, Japanese and Korean characters take two
+    columns: width in terminal columns; Chinese, Japanese and Korean characters take two
     """
     first = ""
     for text in texts:
@@ -269,23 +277,24 @@ def passage(texts: Iterable[str], terms: Sequence[Term], columns: int) -> Passag
 
 
 def marked(text: str, terms: Sequence[Term]) -> Passage:
-    """A text as it can be shown, with its hits."""
+    """Return a printable text with the positions of its hits."""
     shown = printable(text)
     return Passage(shown, marks(shown, terms))
 
 
 def marks(text: str, terms: Iterable[Term]) -> tuple[Span, ...]:
-    """Where the terms are in a text, in order; what overlaps is one."""
-    told = bare(text)
-    if not any(term.pattern.search(told) for term in terms):
+    """Return the positions of the terms in a text, in order; merge overlapping ones."""
+    # Computing the places is slow, so check for hits first.
+    searched = bare(text)
+    if not any(term.pattern.search(searched) for term in terms):
         return ()
-    read, places = _read(text)
-    found = sorted(
+    letters, places = _with_places(text)
+    spans = sorted(
         (places[match.start() + match[0].startswith(" ")][0], places[match.end() - 1][1])
         for term in terms
-        for match in term.pattern.finditer(read)
+        for match in term.pattern.finditer(letters)
     )
-    return tuple(_joined(found))
+    return tuple(_joined(spans))
 
 
 def _joined(spans: Iterable[Span]) -> Iterator[Span]:
@@ -301,8 +310,8 @@ def _joined(spans: Iterable[Span]) -> Iterator[Span]:
         yield last
 
 
-def _read(text: str) -> tuple[str, list[Span]]:
-    """What `bare` gives, and for each character of it where it stands in the text."""
+def _with_places(text: str) -> tuple[str, list[Span]]:
+    """Return the result of `bare`, and the place in the text of each of its characters."""
     letters, places = [" "], [(0, 0)]
     for cluster in _CLUSTER.finditer(text):
         for letter in bare_letters(cluster[0]):
@@ -320,7 +329,7 @@ def _read(text: str) -> tuple[str, list[Span]]:
 
 
 def _cut(text: str, at: int, columns: int) -> str:
-    """So much of a text as has room, a part of it before the hit; whole words if they are short."""
+    """Return as much of a text around position `at` as fits; do not cut short words."""
     room = columns - 2 * len(f"{MORE} ")
     start = stop = _back(text, at, round(room * BEFORE))
     while stop < len(text) and room > 0:
@@ -334,12 +343,13 @@ def _cut(text: str, at: int, columns: int) -> str:
     return f"{before}{text[start:stop].rstrip()}{after}"
 
 
-def _more(neighbour: str) -> str:
-    """A sign that there is more, part of the word that it cuts."""
-    return f"{MORE} " if neighbour.isspace() else MORE
+def _more(neighbor: str) -> str:
+    """Return an ellipsis, with a space unless it cuts a word."""
+    return f"{MORE} " if neighbor.isspace() else MORE
 
 
 def _back(text: str, at: int, room: int) -> int:
+    """Return the start of a passage with at most `room` columns before position `at`."""
     start = at
     while start and room > 0:
         start -= 1
@@ -354,9 +364,9 @@ def _width(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in WIDE else 1
 
 
-# A million characters of Chinese text have 3.3 MB of bigrams; MongoDB's documents end at 16 MB.
+# The bigrams of a million characters of Chinese text take 3.3 MB; MongoDB's limit is 16 MB.
 MAX_INDEXED_CHARACTERS = 1_000_000
-# Delimiters of the index, for sure. There are more; what stands beside those is looked at closer.
+# Certain delimiters of MongoDB's index. It has more; words next to others are checked separately.
 DELIMITERS = (
     r"\t-\r -/:-@\[-^`{-~\x85\xa0-\xa7\xa9\xab\xac\xae\xb0\xb1\xb6\xbb\xbf\xd7\xf7"
     r"\u2000-\u200a\u2010-\u2029\u202f-\u203e\u2041-\u2053\u2055-\u205f\u3000-\u3003"
@@ -364,29 +374,32 @@ DELIMITERS = (
 )
 _CHUNK = re.compile(f"[^{DELIMITERS}]+")
 _DELIMITER = re.compile(f"[{DELIMITERS}]")
-# Folded by the index.
+# The index folds this letter.
 FINAL_SIGMA = "\u03c2"
-# Capitals that it does not fold.
+# Capitals that the index does not fold.
 _CAPITALS = re.compile("[\u0130\u1c90-\u1cbf\u2c2f\ua7ae-\ua7f5\U00010000-\U0001ffff]")
 
 
 def search_words(title: Any, text: Any, fields: Any) -> str | None:
-    """The words to be indexed besides a post's title and text, each once; None for none.
+    """Return the words to index in addition to a post's title and text; None if there are none.
 
-    fields: whatever else is known of it, texts in lists and tables
+    These are the words of other fields, and words that MongoDB's index does not split or fold as
+    `words_of` does.
+
+    fields: the other fields of the post; texts in lists and dicts are included
     """
-    shown = [value[:MAX_INDEXED_CHARACTERS] for value in (title, text) if isinstance(value, str)]
-    told = [value for value in field_texts([title, fields]) if value not in (title, text)]
-    known = {word for value in shown for word in words_of(value)} if told else set()
-    words, room = dict.fromkeys(_unfound(shown)), MAX_INDEXED_CHARACTERS
-    for value in told:
-        words |= dict.fromkeys(word for word in words_of(value[:room]) if word not in known)
+    main = [value[:MAX_INDEXED_CHARACTERS] for value in (title, text) if isinstance(value, str)]
+    others = [value for value in field_texts([title, fields]) if value not in (title, text)]
+    main_words = {word for value in main for word in words_of(value)} if others else set()
+    words, room = dict.fromkeys(_misindexed(main)), MAX_INDEXED_CHARACTERS
+    for value in others:
+        words |= dict.fromkeys(word for word in words_of(value[:room]) if word not in main_words)
         room -= min(len(value), room)
     return _limited(map(indexed, words)) or None
 
 
 def field_texts(value: Any) -> Iterator[str]:
-    """All texts in a field's value, those of its lists and tables too; no links."""
+    """Yield all texts in a field's value, including its lists and dicts; skip links."""
     if isinstance(value, str):
         if not value.startswith(LINKS):
             yield value
@@ -398,13 +411,13 @@ def field_texts(value: Any) -> Iterator[str]:
             yield from field_texts(entry)
 
 
-def _unfound(texts: Iterable[str]) -> Iterator[str]:
-    """The words in what the index takes for a word but is none, or is none in normal form."""
+def _misindexed(texts: Iterable[str]) -> Iterator[str]:
+    """Yield normalized words that differ from the words in MongoDB's index."""
     for text in texts:
         doubtful = {character for character in set(text) if not _is_clear(character)}
         if doubtful:
             chunks = (x for x in _CHUNK.findall(text) if not doubtful.isdisjoint(x))
-            # One or two unspaced characters between delimiters are found as they are.
+            # The index finds one or two unspaced characters between delimiters without bigrams.
             yield from words_of(
                 " ".join(
                     chunk
@@ -414,9 +427,9 @@ def _unfound(texts: Iterable[str]) -> Iterator[str]:
             )
 
 
-@lru_cache(maxsize=MAX_LETTERS)
+@lru_cache(maxsize=MAX_CACHED)
 def _is_clear(character: str) -> bool:
-    """Whether a word of the index that has this character can be a word in normal form."""
+    """Return whether the index treats a character in the same way as `normal`."""
     if _DELIMITER.match(character) or character == FINAL_SIGMA:
         return True
     if is_unspaced(character) or _CAPITALS.match(character):
@@ -425,7 +438,7 @@ def _is_clear(character: str) -> bool:
 
 
 def _limited(words: Iterable[str]) -> str:
-    """As many words as the limit allows."""
+    """Join words up to MAX_INDEXED_CHARACTERS."""
     kept, room = [], MAX_INDEXED_CHARACTERS
     for word in words:
         if len(word) >= room:

@@ -1,4 +1,4 @@
-"""Decisions about a fetch: its outcome, history and next visit. Nothing is stored here."""
+"""Determine the outcome, history and next visit of a fetch, without storing anything."""
 
 from __future__ import annotations
 
@@ -30,21 +30,28 @@ logger = logging.getLogger(__name__)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 HOUR_SECONDS = 3600
-# A cell's mean execution time is that of about its last visits.
-LATE_VISITS = 20
+# A cell's mean execution time covers about this many recent visits.
+RECENT_VISITS = 20
 # Limits of one diff in a subprocess; the largest takes about 1.5 s.
 MAX_DIFF_SECONDS, MAX_DIFF_MB = 5, 512
 UTC_ZONE = ZoneInfo("UTC")
 FEEDS = Intervals(6.0, 1.0, 672.0, planned_hours=4032.0)
 CELLS = Intervals(1.0, 1.0, 672.0)
-UNDECIDED = "cannot be decided"
-EDITED = "the wrapper was edited"
-AGAIN = "stored again, as an earlier fetch was interrupted"
+UNDECIDED = "cannot be processed"
+EDITED = "the site definition was edited"
+AGAIN = "stored again after an interrupted fetch"
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Settings that a decision depends on; zone: the time zone of the site's weekly profile."""
+    """Settings that determine the next visit.
+
+    zone:               time zone of the site's weekly profile
+    gone_confirmations: number of consecutive 404 or 410 responses until a page is gone
+    push_poll_hours:    interval between polls of a feed with WebSub pushes
+    once_tries:         maximum number of tries to fetch the page of a feed post
+    periods:            intervals of cells with a fixed period, by name
+    """
 
     list_pages: Intervals
     items: Intervals
@@ -69,7 +76,7 @@ class NotStored(DropItem):
     """Raised for a visit that is not stored because the run ends; its target stays due."""
 
     def __init__(self) -> None:
-        super().__init__("the run ends before it is stored", log_level="DEBUG")
+        super().__init__("the run ended before the visit was stored", log_level="DEBUG")
 
 
 class SessionPipeline:
@@ -81,7 +88,7 @@ class SessionPipeline:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Return the pipeline of a crawl."""
+        """Create the pipeline of a crawl."""
         return cls(Session.of(crawler))
 
     def end_run(self, target: Target, error: StorageError) -> NotStored:
@@ -95,14 +102,14 @@ class SessionPipeline:
 
 
 class ChangesPipeline(SessionPipeline):
-    """Turn a Fetched into a Visit with outcome, sizes and next visit."""
+    """Converts a Fetched to a Visit with outcome, sizes and next visit."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
         self.sandbox = Sandbox(MAX_DIFF_SECONDS, MAX_DIFF_MB)
 
     async def process_item(self, item: Any) -> Any:
-        """Decide about a Fetched; return other items unchanged."""
+        """Convert a Fetched to a Visit; return other items unchanged."""
         if not isinstance(item, Fetched):
             return item
         try:
@@ -112,7 +119,7 @@ class ChangesPipeline(SessionPipeline):
         except StorageError as error:
             raise self.end_run(item.target, error) from None
         except Exception as error:
-            logger.exception("Deciding about %s failed", item.target.url)
+            logger.exception("Processing %s failed", item.target.url)
             return as_error(item, UNDECIDED, error, self.rules)
         return visit
 
@@ -124,7 +131,7 @@ class ChangesPipeline(SessionPipeline):
         if old is None:
             return 0
         before = "\n".join(posts.as_lines(old))
-        del old  # it may have megabytes
+        del old  # may take megabytes
         after = "\n".join(posts.as_lines(posts.content_of(fetched)))
         if is_quick(before, after):
             return diff_size(before, after)
@@ -132,11 +139,11 @@ class ChangesPipeline(SessionPipeline):
             return await self.sandbox.run(partial(diff_size, before, after))
         except LimitExceeded as problem:
             url = target.url
-            logger.warning("The change of %s is estimated: comparing it %s", url, problem)
+            logger.warning("Size of the change of %s estimated: the comparison %s", url, problem)
             return estimated_diff_size(before, after)
 
 
-def as_error(fetched: Fetched, what: str, error: Exception, rules: Rules) -> Visit:
+def as_error(fetched: Fetched, problem: str, error: Exception, rules: Rules) -> Visit:
     """Return an error visit without content, so that only this page fails."""
     bare = Fetched(
         fetched.target,
@@ -145,7 +152,7 @@ def as_error(fetched: Fetched, what: str, error: Exception, rules: Rules) -> Vis
         fetched.status,
         fetched.elapsed_ms,
         Outcome.ERROR,
-        f"{what}: {type(error).__name__}: {str(error)[:200]}",
+        f"{problem}: {type(error).__name__}: {str(error)[:200]}",
         fetched.size,
     )
     return decide(bare, rules)
@@ -188,7 +195,7 @@ def decide(fetched: Fetched, rules: Rules) -> Visit:
             lies=lies(fetched, outcome),
             every_hours=every_hours,
         )
-    # The page of a feed's post is fetched until it is seen once, or has failed too often.
+    # The page of a feed post is fetched until one fetch succeeds, or once_tries have failed.
     settled = visit.gone or visit.outcome in SEEN or visit.consecutive_errors >= rules.once_tries
     if target.post and settled:
         visit.next_visit = NEVER
@@ -258,7 +265,7 @@ def execution_ms(fetched: Fetched) -> float | None:
     if target.kind is not Kind.CELL or not fetched.elapsed_ms:
         return target.execution_ms
     before = fetched.elapsed_ms if target.execution_ms is None else target.execution_ms
-    return before + (fetched.elapsed_ms - before) / min(target.visits + 1, LATE_VISITS)
+    return before + (fetched.elapsed_ms - before) / min(target.visits + 1, RECENT_VISITS)
 
 
 def _holds(plan: Planned, at: datetime) -> bool:
@@ -268,8 +275,9 @@ def _holds(plan: Planned, at: datetime) -> bool:
 def compare(fetched: Fetched) -> tuple[Outcome, str | None]:
     """Return new, changed or unchanged by the content hash, and the reason.
 
-    After an edit of the site definition content hashes are not comparable, so the raw page is
-    compared. On a page with too many links, other caps may select more of the same links.
+    Content hashes before and after an edit of the site definition are not comparable, so the hashes
+    of the raw pages are compared. With other caps, a page with too many links has the same content,
+    but more of its links may be kept.
     """
     target = fetched.target
     if target.content_hash is None:
@@ -285,9 +293,9 @@ def compare(fetched: Fetched) -> tuple[Outcome, str | None]:
 
 
 def update_size(fetched: Fetched, outcome: Outcome) -> int:
-    """Return the size difference in bytes to the previous fetch, 0 on the first one.
+    """Return the size difference in bytes to the previous fetch (the paper's update_size).
 
-    The paper's update_size.
+    0 for the first fetch.
     """
     if outcome not in (Outcome.CHANGED, Outcome.UNCHANGED):
         return 0

@@ -1,4 +1,4 @@
-"""Normal form of a page's content, and its hash."""
+"""Normalize and hash the content of pages and feeds."""
 
 from __future__ import annotations
 
@@ -13,34 +13,35 @@ from crawler.items import Entry, Fetched, Kind, Outcome, Post
 from crawler.utils.text import normalized, storable_name, with_storable_names
 
 logger = logging.getLogger(__name__)
-# The largest whole number that MongoDB stores, and one.
+# MongoDB stores integers below this.
 INT64 = 2**63
-LARGEST_FLOAT = 10**308
-# MongoDB takes documents that are a hundred deep, of which some are its own.
+MAX_FLOAT = 10**308
+# MongoDB allows 100 levels of nesting, some of which Freshet's documents need.
 MAX_NESTED = 90
 RESULT_KEYS = {"columns", "rows"}
 
 
 class ContentPipeline:
-    """Normalize and hash the content of a fetched page; return other items unchanged."""
+    """Normalizes and hashes the content of a Fetched."""
 
     def process_item(self, item: Any) -> Any:
-        """Fill `content` and `content_hash` of a Fetched."""
+        """Set `content` and `content_hash` of a Fetched; return other items unchanged."""
         if isinstance(item, Fetched) and item.reason is not None:
-            # It may quote the page.
+            # The reason may quote the page.
             item.reason = normal(item.reason)
         if isinstance(item, Fetched) and item.outcome is None:
             try:
                 fill(item)
             except Exception as error:
-                logger.exception("The content of %s has no normal form", item.target.url)
+                logger.exception("Normalizing the content of %s failed", item.target.url)
                 item.outcome = Outcome.ERROR
-                item.reason = normal(f"no normal form: {type(error).__name__}: {error}"[:300])
+                reason = f"cannot be normalized: {type(error).__name__}: {error}"
+                item.reason = normal(reason[:300])
         return item
 
 
 def fill(item: Fetched) -> None:
-    """Set normal content, posts and their hash; make names storable after hashing."""
+    """Set normalized content, posts and their hash; make field names storable after hashing."""
     if item.document is not None:
         item.posts = tuple(map(post_of, item.document.entries))
     if item.content is not None:
@@ -77,28 +78,28 @@ def content_hash(fetched: Fetched) -> str:
 
 
 def post_of(entry: Entry) -> Post:
-    """Return a feed's entry as a post in normal form."""
+    """Convert a feed's entry to a normalized post."""
     content = {name: normal(value) for name, value in entry.content.items()}
     published = normal(entry.published) if entry.published else None
     return Post(normal(entry.id), entry.url, published, content, digest([entry.url, content]))
 
 
 def normal(value: Any, room: int = MAX_NESTED) -> Any:
-    """Return a value in normal form: NFC, no NUL, no lone surrogates, times in milliseconds.
+    """Normalize a value: NFC, without NUL and lone surrogates, times truncated to milliseconds.
 
-    room: remaining depth of nesting; raises ValueError if the value is nested deeper
+    room: remaining levels of nesting; raises ValueError if the value is nested deeper
     """
     if isinstance(value, str):
         clean = value.replace("\0", "").encode("utf-8", "replace").decode("utf-8")
         return normalized("NFC", clean).strip()
     if isinstance(value, dict | list | tuple):
         if room < 1:
-            raise ValueError(f"nested more than {MAX_NESTED} deep")
+            raise ValueError(f"nested deeper than {MAX_NESTED} levels")
         if isinstance(value, dict):
             return {normal(str(key)): normal(part, room - 1) for key, part in value.items()}
         return [normal(part, room - 1) for part in value]
     if isinstance(value, int) and not -INT64 <= value < INT64:
-        return float(value) if abs(value) < LARGEST_FLOAT else str(value)
+        return float(value) if abs(value) < MAX_FLOAT else str(value)
     if isinstance(value, datetime):
         value = value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
         return value.replace(microsecond=value.microsecond // 1000 * 1000)
@@ -106,7 +107,7 @@ def normal(value: Any, room: int = MAX_NESTED) -> Any:
 
 
 def digest(value: Any) -> str:
-    """Return the 128-bit BLAKE2b of a value's canonical JSON in hex."""
+    """Return the 128-bit BLAKE2b hash of a value's canonical JSON in hexadecimal."""
     text = json.dumps(
         value, sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=_plain
     )

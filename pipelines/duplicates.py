@@ -1,7 +1,7 @@
-"""Sketches of the posts of a visit.
+"""Compute sketches of the posts of a visit, for the detection of near-duplicates.
 
-The storage pipeline claims the sketches right before it stores the batch, so that no claim is made
-for a post that is not stored.
+The writer reserves the bands of the sketches directly before it stores a batch, so that posts that
+are not stored have no reservations.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 class DuplicatesPipeline(SessionPipeline):
-    """Add candidates to a Visit; return other items unchanged."""
+    """Adds candidates for near-duplicates to a Visit."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
@@ -36,23 +36,23 @@ class DuplicatesPipeline(SessionPipeline):
         self.scheme = scheme_of(config.duplicates, config.duplicate_threshold)
 
     def process_item(self, item: Any) -> Any:
-        """Sketch the posts of a Visit that will be stored."""
+        """Sketch the posts that a Visit will store; return other items unchanged."""
         if isinstance(item, Visit):
             try:
                 item.candidates, item.emptied = sketched(item, self.scheme)
             except Exception:
-                # A post that cannot be sketched is stored as an original.
-                logger.exception("%s cannot be compared", item.fetched.target.url)
+                # A post without a sketch is stored as an original.
+                logger.exception("Sketching %s failed", item.fetched.target.url)
         return item
 
 
 def sketched(visit: Visit, scheme: Scheme) -> tuple[tuple[Candidate, ...], tuple[str, ...]]:
-    """Return the candidates of a visit, and the keys of posts without a text to compare."""
+    """Return the candidates of a visit, and the keys of posts that have no text to compare."""
     names = visit.fetched.compared
     candidates, emptied = [], []
     target = visit.fetched.target
     source = source_of(target.spider, target.url, is_feed=target.kind is Kind.FEED)
-    for key, content, published, edited in _posts(visit):
+    for key, content, published, is_stored in _posts(visit):
         texts = as_texts(content, visit.fetched.markup)
         fields = {name: value for name, value in texts.items() if name != "main_text"}
         title, text = texts.get("title"), texts.get("main_text")
@@ -63,7 +63,7 @@ def sketched(visit: Visit, scheme: Scheme) -> tuple[tuple[Candidate, ...], tuple
             created = created_at(published, visit.fetched.at)
             weighed = sourced_text(source, title, text, fields, names) if scheme.weighs else None
             candidate = Candidate(
-                key, created, sketch, edited, text=weighed, fences=dict([fence_of(target)]),
+                key, created, sketch, is_stored, text=weighed, fences=dict([fence_of(target)]),
                 seen=visit.fetched.at, source=id_of(source),
             )  # fmt: skip
             candidates.append(candidate)
@@ -71,7 +71,7 @@ def sketched(visit: Visit, scheme: Scheme) -> tuple[tuple[Candidate, ...], tuple
 
 
 def _posts(visit: Visit) -> Iterator[tuple[str, Mapping[str, Any], datetime | None, bool]]:
-    """Yield key, content, date, and whether it may be stored already, of each post."""
+    """Yield key, content and date of each post, and whether it may already be stored."""
     if visit.collected is not None:
         edited = {key for key, _ in visit.collected.edited}
         for key, post in visit.collected.posts:

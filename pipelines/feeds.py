@@ -1,4 +1,4 @@
-"""Decisions about a fetched feed document: new, edited and missed posts."""
+"""Determine the new, edited and missed posts of a fetched feed document."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ DIGEST_BYTES = 8
 
 
 class FeedsPipeline(SessionPipeline):
-    """Turn a feed's Fetched into a Visit; return other items unchanged."""
+    """Converts a feed's Fetched to a Visit."""
 
     async def process_item(self, item: Any) -> Any:
-        """Decide about a feed."""
+        """Convert a feed's Fetched to a Visit; return other items unchanged."""
         if not isinstance(item, Fetched) or item.target.kind is not Kind.FEED:
             return item
         try:
@@ -35,7 +35,7 @@ class FeedsPipeline(SessionPipeline):
         except StorageError as error:
             raise self.end_run(item.target, error) from None
         except Exception as error:
-            logger.exception("Deciding about %s failed", item.target.url)
+            logger.exception("Processing %s failed", item.target.url)
             return changes.as_error(item, changes.UNDECIDED, error, self.rules)
 
     async def _decided(self, item: Fetched) -> Visit:
@@ -52,7 +52,7 @@ class FeedsPipeline(SessionPipeline):
         visit = decide(item, self.rules, monitor, stored)
         if visit.collected is not None and (doubted := visit.collected.doubted):
             posts = count(doubted, "known post")
-            logger.info("%s: its hub sent other contents of %s, fetching it", target.url, posts)
+            logger.info("%s: hub delivered different content for %s; fetching", target.url, posts)
         if visit.has_new_content and item.posts and item.push is None:
             other = await read(lambda: feeds.duplicate_of(db, item))
             if other is not None:
@@ -80,7 +80,7 @@ def decide(
             collected=collected,
         )
         monitor = collected.monitor
-    # As planned, less often if a hub pushes posts, and never sooner than the feed allows.
+    # Visit as planned, less often if a hub pushes posts, and never sooner than the feed allows.
     planned_hours = (visit.next_visit - fetched.at) / HOUR
     hours = poll_hours(planned_hours, monitor.push, fetched.at, rules.push_poll_hours)
     when = fetched.at + timedelta(hours=hours)
@@ -110,7 +110,7 @@ def collect(
     for post in fetched.posts:
         stored = stored_posts.get(post.id)
         is_other = stored is not None and stored.content_hash != post.content_hash
-        # A crash between the writes of the post and of its visit.
+        # The post was stored by a visit that crashed before it was stored itself.
         is_unacknowledged = stored is not None and (
             before is None or _minutes(stored.first_seen) > before.until
         )
@@ -120,7 +120,7 @@ def collect(
             new.append((stored.key if stored else key_of(fetched, post), post))
         elif is_other:
             edited.append((stored.key, post))
-    missed = lost(fetched, monitor, len(new)) if new and not stored_posts else 0.0
+    missed = missed_posts(fetched, monitor, len(new)) if new and not stored_posts else 0.0
     after = _after(fetched, monitor, len(new), missed)
     return Collected(tuple(new), tuple(edited), missed, doubted, after)
 
@@ -137,8 +137,8 @@ def outcome_of(fetched: Fetched, collected: Collected) -> Outcome:
     return Outcome.CHANGED if collected.posts else Outcome.UNCHANGED
 
 
-def lost(fetched: Fetched, monitor: Monitor, new: int) -> float:
-    """Estimate the posts that left the document between two fetches.
+def missed_posts(fetched: Fetched, monitor: Monitor, new: int) -> float:
+    """Estimate the number of posts that left the document between two fetches.
 
     Posts were missed if the document has no stored post. The gap is the time between the last fetch
     and the oldest post of the document; the estimate is the gap's length times the mean post rate

@@ -1,4 +1,4 @@
-"""Commit of visits, and export of new and changed items to Scrapy's feeds."""
+"""Commit visits, and export new and changed items to Scrapy's feeds."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ class Stored(DropItem):
 
 
 class StoragePipeline(SessionPipeline):
-    """Commit and count each Visit, and return new and changed items."""
+    """Commits and counts each Visit, and passes new and changed items to Scrapy's exports."""
 
     async def process_item(self, item: Any) -> Any:
-        """Store a Visit; return other items unchanged."""
+        """Store a Visit and return the item to export; return other items unchanged.
+
+        Raises Stored if there is nothing to export, NotStored if the run ended.
+        """
         if isinstance(item, Skipped):
             await self._skip(item)
             raise Stored(item.reason)
@@ -35,7 +38,7 @@ class StoragePipeline(SessionPipeline):
             visit = await self._store(item)
         except TakenOver:
             self.session.hand_over(target)
-            raise Stored("another worker has taken it over") from None
+            raise Stored("taken over by another worker") from None
         except BaseException:
             self.session.leave(target)
             raise
@@ -67,21 +70,21 @@ class StoragePipeline(SessionPipeline):
             raise
         except StorageError as error:
             raise self.end_run(visit.fetched.target, error) from None
-        except Exception as error:  # noqa: BLE001 - what a page holds costs that page only
+        except Exception as error:  # noqa: BLE001 - bad content must fail only its page
             bare = as_error(visit.fetched, "cannot be stored", error, self.rules)
             return await self._store_error(bare, error)
         return visit
 
-    async def _store_error(self, visit: Visit, why: Exception) -> Visit:
-        """Store an error visit for a page that cannot be stored; end the run if that fails too.
+    async def _store_error(self, visit: Visit, cause: Exception) -> Visit:
+        """Store an error visit for a page that cannot be stored; if that fails, end the run.
 
-        why: the error that kept the page from being stored
+        cause: error because of which the page could not be stored
         """
         try:
             await self.session.writer.commit(visit)
         except Exception as error:
-            # TakenOver: the target has acknowledged the page, so the first error came later.
-            error = why if isinstance(error, TakenOver) else error
+            # TakenOver: the visit of the page was acknowledged before `cause` was raised.
+            error = cause if isinstance(error, TakenOver) else error
             reason = f"{visit.fetched.target.url}: {type(error).__name__}: {error}"
             self.session.fail(StorageError(reason))
             raise
@@ -89,7 +92,7 @@ class StoragePipeline(SessionPipeline):
 
 
 def exported_posts(visit: Visit) -> list[dict[str, Any]]:
-    """Return new and edited posts of a feed for Scrapy's exports."""
+    """Return the new and edited posts of a feed for Scrapy's exports."""
     if visit.collected is None:
         return []
     outcomes = ((Outcome.NEW, visit.collected.new), (Outcome.CHANGED, visit.collected.edited))
@@ -111,7 +114,7 @@ def exported_posts(visit: Visit) -> list[dict[str, Any]]:
 
 
 def _flag(visit: Visit, key: str) -> dict[str, Any]:
-    """Return the exported fields of a duplicate."""
+    """Return the additional export fields of a duplicate."""
     verdict = visit.verdicts.get(key)
     if verdict is None or verdict.is_original:
         return {}

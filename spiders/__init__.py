@@ -1,1 +1,1 @@
-"""One file a site; each describes where pages are and what an item holds."""
+"""Spiders: one file per site, with the URL patterns of its pages and the fields of its items."""

@@ -7,7 +7,7 @@ from spiders.wrapper import WrapperSpider
 
 
 class Books(WrapperSpider):
-    """A thousand books in fifty categories."""
+    """Collects 1,000 books in 50 categories."""
 
     name = "books"
     is_example = True

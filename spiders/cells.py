@@ -1,6 +1,7 @@
-"""Cells of many sites and databases, described in a file: `scrapy crawl cells -a file=cells.toml`.
+"""Crawl the cells of a TOML file: `scrapy crawl cells -a file=cells.toml`.
 
-Without `file` it is cells.toml of the folder, or what stands here as class attributes.
+Without `file`, the spider reads cells.toml in the project folder, or the class attributes if a
+subclass defines `cells`.
 """
 
 from __future__ import annotations
@@ -17,27 +18,27 @@ from crawler.extract.list_wrappers import CellsWrapper
 from crawler.extract.wrapper import Wrapper, read_toml
 from spiders.wrapper import Arguments, WrapperSpider
 
-USUAL = PROJECT / "cells.toml"
+DEFAULT_FILE = PROJECT / "cells.toml"
 
 
 class CellsArguments(Arguments):
-    """What `-a` may say."""
+    """Arguments of the cells spider (`-a`)."""
 
-    file: Path | None = Field(None, description="TOML file with the cells; cells.toml if unset")
+    file: Path | None = Field(None, description="TOML file with cells; unset: cells.toml")
 
 
 class CellsSpider(WrapperSpider):
-    """Reads the cells that are due."""
+    """Fetches due cells of sites and databases."""
 
     name = "cells"
     arguments_model: ClassVar[type[Arguments]] = CellsArguments
 
     @classmethod
     def read_wrapper(cls, arguments: Arguments) -> Wrapper:
-        """The wrapper of the file, or of the class; raises WrapperError."""
+        """Return the definition in the file, or of the class; raises WrapperError."""
         path = arguments.file if isinstance(arguments, CellsArguments) else None
         if path is None and "cells" not in vars(cls):
-            path = USUAL
+            path = DEFAULT_FILE
         if path is not None:
             return cls.defined(read_toml(path), path)
         values = {
@@ -49,5 +50,5 @@ class CellsSpider(WrapperSpider):
 
     @classmethod
     def wrapper_of(cls, values: Mapping[str, Any], source: str) -> Wrapper:
-        """The wrapper of a list of cells."""
+        """Create the definition of a list of cells."""
         return CellsWrapper.of(values, source)

@@ -1,6 +1,7 @@
-"""All imported feeds: RSS, Atom and JSON Feed. `scrapy feeds import FILE`, then `crawl feeds`.
+"""Crawl all imported feeds (RSS, Atom and JSON Feed): `scrapy crawl feeds`.
 
-Weights, hours and politeness stand here as class attributes, or in a file: -a wrapper=feeds.toml.
+Import feeds with `scrapy feeds import FILE`. Define weights, visiting hours and politeness as class
+attributes here, or in a file: `-a wrapper=feeds.toml`.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from spiders.probe import reader_of, readers
 from spiders.wrapper import Arguments, WrapperSpider
 
 BATCH = 100
-# What takes longer to read than a turn of the reactor may take goes to a process of its own.
+# Larger documents are parsed in a subprocess, because they would block the reactor too long.
 BIG_BYTES = 100_000
 
 
 async def pushed_documents(session: Session) -> AsyncIterator[tuple[Target, Delivery]]:
-    """Deliveries with their feeds, the oldest first; those without a feed are dropped.
+    """Yield WebSub deliveries with their feeds, the oldest first; delete those without a feed.
 
-    A delivery is done with when its visit is stored; the next one of the same feed waits for that.
+    A delivery of a feed waits until the visit of the feed's previous delivery is stored.
     """
     while session.error is None:
         batch = await session.patience.read(
@@ -58,27 +59,29 @@ async def pushed_documents(session: Session) -> AsyncIterator[tuple[Target, Deli
                 continue
             session.take(target)
             yield target, push
-        # Deliveries that are in flight would be taken again.
+        # Otherwise the next query would return deliveries in flight again.
         while session.in_flight and session.error is None:
             await session.until_released(session.releases)
 
 
 class FeedsArguments(Arguments):
-    """What `-a` may say."""
+    """Arguments of the feeds spider (`-a`)."""
 
-    follow: bool = Field(False, description="fetch the page of each new post too")
-    wrapper: Path | None = Field(None, description="TOML file with manners, hours, weights")
+    follow: bool = Field(False, description="also fetch the page of each new post")
+    wrapper: Path | None = Field(
+        None, description="TOML file with politeness, visiting hours and weights"
+    )
 
 
 class FeedsSpider(WrapperSpider):
-    """Visits feeds that are due, and what hubs have delivered."""
+    """Fetches due feeds, and processes deliveries of WebSub hubs."""
 
     name = "feeds"
     arguments_model: ClassVar[type[Arguments]] = FeedsArguments
 
     @classmethod
     def read_wrapper(cls, arguments: Arguments) -> Wrapper:
-        """The wrapper of the file, or of the class; raises WrapperError."""
+        """Return the definition in the file, or of the class; raises WrapperError."""
         if isinstance(arguments, FeedsArguments) and arguments.wrapper is not None:
             return cls.defined(read_toml(arguments.wrapper), arguments.wrapper)
         values = {
@@ -90,27 +93,27 @@ class FeedsSpider(WrapperSpider):
 
     @classmethod
     def wrapper_of(cls, values: Mapping[str, Any], source: str) -> Wrapper:
-        """The wrapper of a list of feeds."""
+        """Create the definition of a list of feeds."""
         return FeedsWrapper.of(values, source)
 
     @property
     def follow(self) -> bool:
-        """Whether pages of posts are wanted."""
+        """Return whether to fetch the pages of new posts."""
         return isinstance(self.arguments, FeedsArguments) and self.arguments.follow
 
     @cached_property
     def readers(self) -> list[WrapperSpider]:
-        """The project's wrappers, which know how to read the pages of their sites."""
+        """Spiders of the project's site definitions, which extract the pages of their sites."""
         return readers(self.crawler.settings)
 
     async def start(self) -> AsyncIterator[Any]:
-        """What was delivered, then requests for what is due."""
+        """Yield deliveries, then requests for due feeds and pages."""
         try:
-            # One worker sees to what hubs have delivered; the others wait for it.
+            # Only the worker that prepares the run processes deliveries; the others wait for it.
             if self.session.prepares:
                 async for target, push in pushed_documents(self.session):
                     yield await self._delivered(target, push)
-        except Exception as error:  # noqa: BLE001 - Scrapy would log it, and go on to a good end
+        except Exception as error:  # noqa: BLE001 - Scrapy would log it, and end successfully
             self.session.fail(error)
             return
         async for request in super().start():
@@ -119,15 +122,17 @@ class FeedsSpider(WrapperSpider):
             session = self.session
             read = session.patience.read
             if not await read(lambda: targets.count(session.db, session.spider)):
-                self.logger.warning("no feeds so far (scrapy feeds import FILE, or add URL)")
+                self.logger.warning(
+                    "No feeds found. Add some: scrapy feeds import FILE, or scrapy feeds add URL"
+                )
 
     def request(self, target: Target) -> Request:
-        """The request for a feed, or for the page of a post."""
+        """Create the request for a feed, or for the page of a post."""
         request = super().request(target)
         return request.replace(callback=self.parse_feed) if target.kind is Kind.FEED else request
 
     async def parse_feed(self, response: Response) -> AsyncIterator[Fetched]:
-        """Turn a response into a Fetched; a failure here is this feed's outcome, no more."""
+        """Convert a response to a Fetched; exceptions only fail this feed."""
         fetched = self.fetched(response, response.meta["target"])
         fetched.at_least_hours = at_least_hours(response)
         fetched.moved_to = self._moved_to(response, fetched)
@@ -138,14 +143,18 @@ class FeedsSpider(WrapperSpider):
             await self._read_feed(fetched, response.body, response.url, kind)
             links = [value.decode("latin-1") for value in response.headers.getlist("Link")]
             if (document := fetched.document) is not None and links:
-                # Hubs may be named by Link headers too; these go before the document's own.
+                # Hubs in Link headers take precedence over hubs in the document.
                 hubs, topic = hubs_of_headers(links, response.url)
                 hubs = tuple(dict.fromkeys((*hubs, *document.hubs)))
                 fetched.document = replace(document, hubs=hubs, topic=topic or document.topic)
         yield fetched
 
     def _moved_to(self, response: Response, fetched: Fetched) -> str | None:
-        """The feed's new URL; None where it would take headers and cookies to another host."""
+        """Return the feed's new URL; None without one.
+
+        None also for a new host if the definition has headers or cookies: as the feed's stored URL,
+        it would receive them.
+        """
         new, wrapper = moved_to(response, fetched.final_url), self.wrapper
         if new and (wrapper.headers or wrapper.cookies):
             return new if OwnPlaces([fetched.target.url]).cover(new) else None
@@ -163,7 +172,7 @@ class FeedsSpider(WrapperSpider):
         try:
             fetched.document = await self._document(body, url, kind, fetched.at)
         except NoFeed as problem:
-            fetched.outcome, fetched.reason = Outcome.ERROR, f"no feed: {problem}"
+            fetched.outcome, fetched.reason = Outcome.ERROR, f"not a feed: {problem}"
         except (TimeLimitExceeded, LimitExceeded) as problem:
             fetched.outcome, fetched.reason = Outcome.ERROR, str(problem)
         except Exception as error:
@@ -172,7 +181,7 @@ class FeedsSpider(WrapperSpider):
             fetched.reason = f"{type(error).__name__}: {error}"[:300]
 
     async def _document(self, body: bytes, url: str, kind: str, at: datetime) -> FeedDocument:
-        # Slow to import, and every command loads every spider.
+        # Imported here, because it is slow and every command loads every spider.
         from crawler.feeds.parser import read
 
         reading = partial(read, body, url, kind, at)
@@ -182,6 +191,6 @@ class FeedsSpider(WrapperSpider):
             return reading()
 
     def read_item(self, response: TextResponse) -> dict[str, Any]:
-        """The page of a post: as a wrapper of its site reads it, else its main text."""
+        """Extract the page of a post with the definition of its site, else its main text."""
         reader = reader_of(response.url, self.readers)
         return reader.read_item(response) if reader else super().read_item(response)

@@ -1,4 +1,4 @@
-"""Reads single pages as a site definition would, and returns what was found; stores nothing."""
+"""Fetch single pages, and return what a site definition extracts from them; store nothing."""
 
 from __future__ import annotations
 
@@ -22,47 +22,46 @@ from crawler.items import Fetched, Kind, LinkCount, LinkCounts, Skipped, Target
 from spiders.wrapper import WrapperSpider
 
 Page = dict[str, Any]
-# Links of a page that matched no pattern, of which the shapes are told.
+# Maximum number of a page's unmatched links, whose URL shapes are reported.
 MAX_UNMATCHED = 2000
-# Characters of a problem.
-LONGEST = 200
-# In a request's meta: the URL that was given for it.
+MAX_PROBLEM_CHARACTERS = 200
+# Key in request.meta: the URL as it was given.
 URL = "asked"
 
 
 def checking(
     spider: type[WrapperSpider], urls: list[str], pages: list[Page]
 ) -> type[WrapperSpider]:
-    """A spider like `spider` that reads `urls` only and appends what it found to `pages`."""
+    """Return a subclass of `spider` that fetches `urls` and appends the results to `pages`."""
 
     class Checking(spider):  # type: ignore[misc, valid-type]
-        """Reads the URLs without a run and without storage."""
+        """Fetches the URLs without a run and without storage."""
 
         kept_links: ClassVar[int] = MAX_UNMATCHED
 
         def begin(self, crawler: Crawler) -> None:
-            """Open no run."""
+            """Do not open a run."""
 
         async def start(self) -> AsyncIterator[Request]:
-            """Requests for the given URLs; those that match no pattern are only reported."""
+            """Yield requests for the given URLs; URLs that match no pattern are only reported."""
             for url in urls:
                 canonical = self.wrapper.canonical(url)
                 match = self.wrapper.match(canonical)
                 if match.kind is None:
-                    pages.append(_unwanted(url, match, self.wrapper))
+                    pages.append(_unmatched(url, match, self.wrapper))
                 else:
                     request = self.request(Target(self.wrapper.name, canonical, match.kind))
                     request.meta[URL] = url
                     yield request
 
         async def parse_target(self, response: Any) -> None:
-            """Keep what the site definition makes of a page."""
+            """Append what the site definition extracts from a page."""
             url = response.meta[URL]
             read = as_async_generator(super().parse_target(response))
             pages.extend([_page(url, fetched, self.wrapper) async for fetched in read])
 
         def parse_failure(self, failure: Any) -> Iterator[Fetched | Skipped]:
-            """Keep why a page could not be fetched."""
+            """Append the reason why a page could not be fetched."""
             url = failure.request.meta[URL]
             read = super().parse_failure(failure)
             pages.extend(_page(url, x, self.wrapper) for x in read if isinstance(x, Fetched))
@@ -71,13 +70,14 @@ def checking(
     return Checking
 
 
-def _unwanted(url: str, match: Match, wrapper: Wrapper) -> Page:
+def _unmatched(url: str, match: Match, wrapper: Wrapper) -> Page:
+    """Return the result for a URL that is neither a list page nor an item page."""
     if match.both:
-        matches, problem = "list_pages and item_pages", "matches both, and would be left out"
+        matches, problem = "list_pages and item_pages", "matches both, so a crawl skips it"
     elif wrapper.is_own(url):
         matches, problem = "no pattern", "matches neither list_pages nor item_pages"
     else:
-        matches, problem = "no pattern", "its host is neither in start_urls nor in allowed_domains"
+        matches, problem = "no pattern", "host is neither in start_urls nor in allowed_domains"
     return {
         "url": url,
         "matches": matches,
@@ -96,7 +96,7 @@ def _page(url: str, fetched: Fetched, wrapper: Wrapper) -> Page:
     match, links = wrapper.match(fetched.target.url), fetched.links
     key = "start_urls" if match.pattern is None else f"{match.kind}_pages"
     counts = fetched.link_counts or LinkCounts()
-    # Why the page would not be read, or leads nowhere.
+    # The reason why the page cannot be extracted, or has no matching links.
     problem = None
     if fetched.outcome:
         problem = f"{fetched.outcome}: {fetched.reason or fetched.status}"
@@ -125,10 +125,12 @@ def _page(url: str, fetched: Fetched, wrapper: Wrapper) -> Page:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of one request.
+    """Result of a request for robots.txt.
 
-    rules: as a crawl would read them; None where nothing came, which `problem` says then
-    agent: the user agent of the request
+    status:  HTTP status; 0 without a response
+    rules:   rules parsed as in a crawl; None without a response
+    agent:   user agent of the request
+    problem: error message if there is no response
     """
 
     url: str
@@ -141,16 +143,19 @@ class Answer:
 def asking(
     spider: type[WrapperSpider], urls: list[str], seconds: float, answers: list[Answer]
 ) -> type[WrapperSpider]:
-    """A spider like `spider` that asks for `urls` alone and appends what came to `answers`."""
+    """Return a subclass of `spider` that fetches `urls` and appends the results to `answers`.
+
+    seconds: timeout of each request
+    """
 
     class Asking(spider):  # type: ignore[misc, valid-type]
-        """All at once, each for so many seconds at most, and once."""
+        """Fetches all URLs concurrently, without retries."""
 
         def begin(self, crawler: Crawler) -> None:
-            """Open no run."""
+            """Do not open a run."""
 
         async def start(self) -> AsyncIterator[Request]:
-            """One request for each; no delay parts them, as each has a slot of its own."""
+            """Yield a request for each URL; separate download slots avoid delays between them."""
             for url in urls:
                 meta = {
                     "dont_obey_robotstxt": True,
@@ -165,7 +170,7 @@ def asking(
                 )
 
         def answered(self, response: Response) -> None:
-            """Keep the rules."""
+            """Append the rules of a host."""
             parser = load_object(self.crawler.settings["ROBOTSTXT_PARSER"])
             rules = build_from_crawler(parser, self.crawler, response.body)
             sent = response.request.headers if response.request else {}
@@ -173,15 +178,17 @@ def asking(
             answers.append(Answer(response.meta[URL], response.status, rules, agent))
 
         def not_answered(self, failure: Any) -> None:
-            """Keep why nothing came."""
+            """Append the reason why a request failed."""
             problem = " ".join(f"{failure.type.__name__}: {failure.value}".split())
-            answers.append(Answer(failure.request.meta[URL], problem=problem[:LONGEST]))
+            answers.append(
+                Answer(failure.request.meta[URL], problem=problem[:MAX_PROBLEM_CHARACTERS])
+            )
 
     return Asking
 
 
 def readers(settings: BaseSettings) -> list[WrapperSpider]:
-    """A spider of each wrapper that needs no arguments and describes the pages of one site."""
+    """Return a spider for each site definition of the project that needs no arguments."""
     loader, spiders = get_spider_loader(settings), list[WrapperSpider]()
     for name in loader.list():
         kind = loader.load(name)
@@ -194,7 +201,7 @@ def readers(settings: BaseSettings) -> list[WrapperSpider]:
 
 
 def reader_of(url: str, among: list[WrapperSpider]) -> WrapperSpider | None:
-    """The first whose item pages the URL is one of; None where there is none."""
+    """Return the first spider whose item_pages match a URL; None if none does."""
     for spider in among:
         try:
             if spider.wrapper.match(spider.wrapper.canonical(url)).kind is Kind.ITEM:

@@ -1,4 +1,4 @@
-"""quotes.toscrape.com, a practice blog: its items are the pages of the authors."""
+"""quotes.toscrape.com, a practice blog; the items are its author pages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from spiders.wrapper import WrapperSpider
 
 
 class Quotes(WrapperSpider):
-    """Authors, found through the pages of quotes and their tags."""
+    """Collects authors, which the pages of quotes and of tags link to."""
 
     name = "quotes"
     is_example = True

@@ -1,4 +1,4 @@
-"""Any site without a Python file: a wrapper from a TOML file or from arguments.
+"""Crawl a site that is defined in a TOML file or by arguments, without a Python file.
 
 scrapy crawl site -a wrapper=shop.toml
 scrapy crawl site -a name=shop -a start_urls=https://… -a list_pages=REGEX -a item_pages=REGEX
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
 logger = logging.getLogger(__name__)
-# Arguments that name the file of a definition.
+# Arguments with the file of a definition.
 FILES = ("wrapper", "file")
-# Without a file; and what a file has in their place.
-NEEDED = ("name", "start_urls", "item_pages")
-IN_A_FILE = (
-    *NEEDED, "list_pages", "not_list_pages", "not_item_pages", "category", "follow_item_links",
+# Arguments that are required without a file, and all arguments that are not allowed with one.
+REQUIRED = ("name", "start_urls", "item_pages")
+KEYS = (
+    *REQUIRED, "list_pages", "not_list_pages", "not_item_pages", "category", "follow_item_links",
 )  # fmt: skip
 
 
 class Loader(SpiderLoader):
-    """Scrapy's spider loader, which also loads sites by the definitions in the database.
+    """Spider loader that also loads sites whose definitions are stored in the database.
 
-    A spider class wins over a definition of its name. The database is read for names that no class
-    has, and for nothing else; `list` names the classes only.
+    A spider class takes precedence over a stored definition. The database is read only for names
+    without a class; `list` returns only classes.
     """
 
     def __init__(self, settings: BaseSettings) -> None:
@@ -51,7 +51,7 @@ class Loader(SpiderLoader):
         self._settings = settings
 
     def load(self, spider_name: str) -> type[Spider]:
-        """The spider class of this name, or one for a stored site; KeyError if there is neither."""
+        """Return the spider class with this name, or one for a stored site; raises KeyError."""
         try:
             return super().load(spider_name)
         except KeyError:
@@ -60,7 +60,7 @@ class Loader(SpiderLoader):
             return spider
 
     def load_stored(self, name: str) -> type[WrapperSpider] | None:
-        """A spider class for a stored site; None where no definition of this name is stored."""
+        """Return a spider class for a stored site; None if there is no such definition."""
         if not is_spider_name(name):
             return None
         definitions = stored_definitions(Config.of(self._settings), [name])
@@ -68,7 +68,7 @@ class Loader(SpiderLoader):
 
 
 def stored_definitions(config: Config, names: Iterable[str] | None = None) -> dict[str, Definition]:
-    """The definitions in the database by name, all if `names` is None (blocking).
+    """Read definitions from the database by name, all if `names` is None; blocks.
 
     Raises StorageError or ConfigError.
     """
@@ -79,7 +79,8 @@ def stored_definitions(config: Config, names: Iterable[str] | None = None) -> di
         async with opened(config) as db:
             return await sites.definitions(db, names)
 
-    # `asyncio.run` takes the main thread's event loop away, on which a crawl may be about to run.
+    # In a thread, because `asyncio.run` resets the event loop of the main thread, which a crawl may
+    # be about to use.
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(lambda: asyncio.run(read())).result()
 
@@ -87,9 +88,9 @@ def stored_definitions(config: Config, names: Iterable[str] | None = None) -> di
 def spider_of(
     definition: Definition, spiders: dict[str, type[Spider]]
 ) -> type[WrapperSpider] | None:
-    """A spider class that runs a stored definition; None where its reader is not in `spiders`.
+    """Return a spider class for a stored definition; None if `spiders` lacks its reader.
 
-    The file that the definition was read from wins while it is there and still defines this site.
+    The file from which the definition was read takes precedence as long as it defines this site.
     """
     spider = spiders.get(definition.reader)
     if spider is None or not issubclass(spider, WrapperSpider):
@@ -99,11 +100,11 @@ def spider_of(
     try:
         reader.read_arguments({})
     except ConfigError:
-        # The reader's own ask for a definition.
+        # The reader's arguments require a definition, which the database has.
         model = Arguments
 
     class Stored(reader):  # type: ignore[misc, valid-type]
-        """A site as its last run had it."""
+        """Crawls a site with the definition of its last run."""
 
         name = definition.name
         arguments_model: ClassVar[type[Arguments]] = model
@@ -111,13 +112,13 @@ def spider_of(
 
         @classmethod
         def read_wrapper(cls, arguments: Arguments) -> Wrapper:
-            """The wrapper of a file that is named, else of its own file, else of what is stored."""
+            """Return the definition in the file of an argument, else the current definition."""
             if any(getattr(arguments, key, None) for key in FILES):
                 return reader.read_wrapper(arguments)
             return current(cls.stored_definition, reader)
 
         def begin(self, crawler: Crawler) -> None:
-            """Log which definition is used where that is not what the last run used."""
+            """Log if the definition differs from that of the last run, then open the run."""
             used = self.wrapper.definition
             assert used is not None
             _log_change(type(self).stored_definition, used)
@@ -129,7 +130,7 @@ def spider_of(
 
 
 def current(definition: Definition, reader: type[WrapperSpider]) -> Wrapper:
-    """The wrapper that a site has now; raises WrapperError where neither source can be used."""
+    """Return the definition in a site's file, else the stored one; raises WrapperError."""
     path = None if definition.file is None else Path(definition.file)
     if path is not None and path.is_file():
         wrapper = reader.defined(read_toml(path), path)
@@ -137,65 +138,75 @@ def current(definition: Definition, reader: type[WrapperSpider]) -> Wrapper:
             return wrapper
     if definition.withheld:
         raise WrapperError(
-            f"{definition.name}: {definition.source} is gone, and the value of "
-            f"{definition.withheld[0]} is not stored, as it may be secret. Put the file back, or "
-            "write such values as ${VARIABLE}"
+            f"{definition.name}: site definition not found: {definition.source}. The stored copy "
+            f"lacks {definition.withheld[0]}, which may be secret. Restore the definition, and "
+            "write secrets as ${VARIABLE}"
         )
     wrapper = reader.wrapper_of(definition.values, f"{definition.name} as stored")
     return wrapper.defined_by(definition)
 
 
 def _log_change(stored: Definition, used: Definition) -> None:
-    """Log what became of the file of a stored definition; nothing where it is as it was."""
+    """Log if the file of a stored definition was edited or removed."""
     if stored.file is None:
         return
     if used.stored is None:
         if not used.has_same_keys_as(stored):
             logger.info(
-                "%s: %s was edited since the last run, using the file", used.name, used.file
+                "%s: %s was edited since the last run; using the file", used.name, used.file
             )
         return
-    lost = "no longer defines this site" if Path(stored.file).is_file() else "is gone"
+    problem = "no longer defines this site" if Path(stored.file).is_file() else "was removed"
     logger.warning(
-        "%s: %s %s, using the site definition stored at %s UTC",
-        used.name, stored.file, lost, f"{used.stored:%Y-%m-%d %H:%M}",
+        "%s: %s %s; using the site definition stored at %s UTC",
+        used.name, stored.file, problem, f"{used.stored:%Y-%m-%d %H:%M}",
     )  # fmt: skip
 
 
 class SiteArguments(Arguments):
-    """Either a file, or a name with start URLs and patterns."""
+    """Arguments of the site spider: a file, or a name with start URLs and patterns."""
 
-    wrapper: Path | None = Field(None, description="TOML file")
-    name: str | None = Field(None, description="name of the spider in the database")
-    start_urls: str | None = Field(None, description="URLs, separated by white space")
-    list_pages: str | None = Field(None, description="regular expression")
-    item_pages: str | None = Field(None, description="regular expression")
-    not_list_pages: str | None = Field(None, description="regular expression, excludes list pages")
-    not_item_pages: str | None = Field(None, description="regular expression, excludes item pages")
-    category: str | None = Field(None, description="regular expression, its group is the category")
-    follow_item_links: bool = Field(False, description="follow matching links on item pages too")
+    wrapper: Path | None = Field(None, description="TOML file with the site definition")
+    name: str | None = Field(None, description="name of the site in the database")
+    start_urls: str | None = Field(None, description="start URLs, separated by spaces")
+    list_pages: str | None = Field(
+        None, description="regular expression that URLs of list pages match"
+    )
+    item_pages: str | None = Field(
+        None, description="regular expression that URLs of item pages match"
+    )
+    not_list_pages: str | None = Field(
+        None, description="regular expression for URLs that are not list pages"
+    )
+    not_item_pages: str | None = Field(
+        None, description="regular expression for URLs that are not item pages"
+    )
+    category: str | None = Field(
+        None, description="regular expression whose group is the category in a URL"
+    )
+    follow_item_links: bool = Field(False, description="also follow matching links on item pages")
 
     @model_validator(mode="after")
     def _file_or_patterns(self) -> Self:
-        given = [name for name in IN_A_FILE if getattr(self, name)]
+        given = [name for name in KEYS if getattr(self, name)]
         if self.wrapper and given:
-            raise ValueError(f"wrapper=FILE and {given[0]}= exclude each other")
-        if not self.wrapper and (missing := [n for n in NEEDED if not getattr(self, n)]):
+            raise ValueError(f"wrapper=FILE and {given[0]}= cannot be combined")
+        if not self.wrapper and (missing := [n for n in REQUIRED if not getattr(self, n)]):
             raise ValueError(
-                f"{missing[0]} is missing: give wrapper=FILE.toml, or {', '.join(NEEDED)}"
+                f"missing argument: {missing[0]}. Set wrapper=FILE.toml, or {', '.join(REQUIRED)}"
             )
         return self
 
 
 class SiteSpider(WrapperSpider):
-    """The spider for wrappers that are no Python class."""
+    """Crawls sites that are not defined as Python classes."""
 
     name = "site"
     arguments_model: ClassVar[type[Arguments]] = SiteArguments
 
     @classmethod
     def read_wrapper(cls, arguments: Arguments) -> Wrapper:
-        """The wrapper of the file or of the arguments; raises WrapperError."""
+        """Return the definition in the file or in the arguments; raises WrapperError."""
         if not isinstance(arguments, SiteArguments):
             raise ConfigError("site: wrong arguments")
         if arguments.wrapper is not None:
@@ -214,5 +225,5 @@ class SiteSpider(WrapperSpider):
 
     @classmethod
     def wrapper_of(cls, values: Mapping[str, Any], source: str) -> Wrapper:
-        """The wrapper of a site, or of cells alone."""
+        """Create the definition of a site, or of a list of cells."""
         return any_wrapper(values, source)

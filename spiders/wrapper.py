@@ -1,4 +1,4 @@
-"""The base of all wrappers: a site described by URL patterns, read page by page."""
+"""Base class of spiders for sites that are defined by URL patterns and fields."""
 
 from __future__ import annotations
 
@@ -62,39 +62,41 @@ from crawler.utils.text import storable_name
 from crawler.utils.time import Clock
 
 BYTES_IN_MB = 1024 * 1024
-# Values of a field that a page does not have.
+# Values of a field that is missing from a page.
 NOTHING: tuple[Any, ...] = (None, [], "")
 SITEMAP_AS_ITEM = (
-    "is a sitemap, but an item by its URL: let list_pages match it too (list_pages = 'sitemap')"
+    "sitemap matched by item_pages: make list_pages match it, too (list_pages = 'sitemap')"
 )
-# What an error names where no file is wrong.
+# Source of a definition without a file, for error messages.
 ARGUMENTS = "-a"
-# A Scrapy setting: pages are only looked at, so no crawl run begins. Set by commands, not by users.
+# Scrapy setting for commands that only inspect pages: no crawl run begins. Not for users.
 INSPECTS = "INSPECTS_PAGES"
-# Errors whose message says it all.
+# Errors whose message does not need the name of the class.
 PLAIN = (QueryFailed, Misbehaves, OffLimits)
 
 
 class Arguments(BaseModel):
-    """What `-a` may say to every wrapper."""
+    """Arguments of all spiders (`-a`)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    full: bool = Field(False, description="everything, due or not, without the plan's caps")
-    limit: int | None = Field(None, ge=1, description="visit so many targets at most")
+    full: bool = Field(
+        False, description="fetch all targets, due or not, and ignore the caps of the plan"
+    )
+    limit: int | None = Field(None, ge=1, description="maximum number of targets of the run")
 
 
 class WrapperSpider(Spider):
-    """Subclass this, say what is where, and `scrapy crawl NAME` keeps it fresh.
+    """Base class for a site; `scrapy crawl NAME` keeps the site fresh.
 
-    Class attributes are the keys of `crawler.extract.wrapper.Wrapper`, the same as in a TOML file.
-    Override `read_item` where selectors do not suffice.
+    The class attributes are the keys of a site definition, as in a TOML file (see
+    `crawler.extract.wrapper.Wrapper`). Override `read_item` if selectors are not enough.
     """
 
     arguments_model: ClassVar[type[Arguments]] = Arguments
-    # Links without a pattern that are kept of a page, for examples.
+    # Maximum number of unmatched links per page that are kept as examples.
     kept_links: ClassVar[int] = 20
-    # An example is kept fresh only once somebody has crawled it.
+    # The service crawls an example only if the user has crawled it before.
     is_example: ClassVar[bool] = False
     wrapper: Wrapper
     session: Session
@@ -109,7 +111,10 @@ class WrapperSpider(Spider):
 
     @classmethod
     def update_settings(cls, settings: BaseSettings) -> None:
-        """Scrapy starts as many tasks a response as CONCURRENT_ITEMS; ours gives one item."""
+        """Set CONCURRENT_ITEMS to 1, and the scheduler if workers share runs.
+
+        Scrapy starts CONCURRENT_ITEMS tasks per response, but a response has only one item here.
+        """
         settings.set("CONCURRENT_ITEMS", 1, priority="addon")
         if Config.of(settings).redis_url is not None and not settings.getbool(INSPECTS):
             settings.set("SCHEDULER", "crawler.frontier.scheduler.Scheduler", priority="addon")
@@ -117,7 +122,7 @@ class WrapperSpider(Spider):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, *args: Any, **kwargs: Any) -> Self:
-        """The spider of a crawl, with its wrapper's settings."""
+        """Create the spider of a crawl, with the settings of its site definition."""
         spider = super().from_crawler(crawler, *args, **kwargs)
         spider.configure(crawler)
         if not crawler.settings.getbool(INSPECTS):
@@ -128,7 +133,7 @@ class WrapperSpider(Spider):
 
     @classmethod
     def handles_request(cls, request: Request) -> bool:
-        """Whether a URL is on this site: `scrapy shell URL` and others choose the spider by it."""
+        """Return whether a URL is on this site; Scrapy's commands choose the spider with it."""
         try:
             wrapper = cls.read_wrapper(cls.read_arguments({}))
         except FreshetError:
@@ -136,7 +141,7 @@ class WrapperSpider(Spider):
         return bool(wrapper.starts) and wrapper.is_own(request.url)
 
     def configure(self, crawler: Crawler) -> None:
-        """Take config and clock from the crawl's settings."""
+        """Initialize configuration and clock from the crawl's settings."""
         self.config = Config.of(crawler.settings)
         self.clock = Clock(self.config.clock_offset_hours)
         self.wrapper = self.wrapper.completed(self.config)
@@ -148,8 +153,8 @@ class WrapperSpider(Spider):
 
     @classmethod
     def read_arguments(cls, given: dict[str, Any]) -> Arguments:
-        """The `-a` arguments; raises ConfigError with the bad one's name."""
-        # Scrapyd says to every spider which job of its own this is.
+        """Parse the `-a` arguments; raises ConfigError with the name of an invalid one."""
+        # Scrapyd passes the id of its job as `_job`.
         ours = {name: value for name, value in given.items() if not name.startswith("_")}
         try:
             return cls.arguments_model.model_validate(ours)
@@ -159,7 +164,7 @@ class WrapperSpider(Spider):
 
     @classmethod
     def read_wrapper(cls, arguments: Arguments) -> Wrapper:
-        """The wrapper that the class describes; raises WrapperError."""
+        """Return the definition in the class attributes; raises WrapperError."""
         values = {
             key: value
             for key in Wrapper.model_fields
@@ -170,19 +175,22 @@ class WrapperSpider(Spider):
 
     @classmethod
     def wrapper_of(cls, values: Mapping[str, Any], source: str) -> Wrapper:
-        """The wrapper with these keys, as this spider reads files; raises WrapperError."""
+        """Create a definition with these keys; raises WrapperError."""
         return Wrapper.of(values, source)
 
     @classmethod
     def defined(cls, values: Mapping[str, Any], file: Path | None) -> Wrapper:
-        """The wrapper with these keys, which carries its definition. file: where they stand."""
+        """Create a definition with these keys that can be stored in the database.
+
+        file: file with the keys; None for arguments
+        """
         source = None if file is None else str(file.resolve())
         wrapper = cls.wrapper_of(values, ARGUMENTS if file is None else str(file))
         return wrapper.defined_by(Definition.of(wrapper.name, cls.name, values, source))
 
     @classmethod
     def own_methods(cls) -> frozenset[str]:
-        """Names of the public methods that a spider class adds to those of `WrapperSpider`."""
+        """Return the names of public methods that a subclass adds to those of `WrapperSpider`."""
         own = {
             name
             for part in _own_classes(cls)
@@ -192,7 +200,7 @@ class WrapperSpider(Spider):
         return frozenset(name for name in own - set(dir(WrapperSpider)) if name[0] != "_")
 
     async def start(self) -> AsyncIterator[Request]:
-        """Requests for what is due, as the crawl makes room."""
+        """Yield requests for due targets, as fast as the crawl processes them."""
         try:
             async for target in self.session.frontier.due(self.arguments.limit):
                 if isinstance(target, Request):
@@ -201,11 +209,11 @@ class WrapperSpider(Spider):
                     yield await self.cell_reader.request(target)
                 else:
                     yield self.request(target)
-        except Exception as error:  # noqa: BLE001 - Scrapy would log it, and go on to a good end
+        except Exception as error:  # noqa: BLE001 - Scrapy would log it, and end successfully
             self.session.fail(error)
 
     def request(self, target: Target) -> Request:
-        """The request for one target; a middleware adds the site's headers and cookies."""
+        """Create the request for a target; a middleware adds the site's headers and cookies."""
         meta: dict[str, Any] = {"target": target, "handle_httpstatus_list": HANDLED}
         if self.wrapper.robots is False:
             meta["dont_obey_robotstxt"] = True
@@ -218,16 +226,15 @@ class WrapperSpider(Spider):
         )
 
     async def parse(self, response: Response, **kwargs: Any) -> AsyncIterator[Any]:
-        """Yield what a page holds in Scrapy's terms, for `scrapy parse` and the shell.
+        """Yield items and requests for `scrapy parse` and the Scrapy shell; store nothing.
 
-        An item page gives one dict of its fields, a list page a request for each link that is
-        followed. Nothing is stored.
+        An item page yields a dict of its fields, a list page a request for each link to follow.
         """
         url = self.wrapper.canonical(response.url)
         match = self.wrapper.match(url)
         if match.kind is None:
-            meets = "both list_pages and item_pages" if match.both else "no pattern"
-            self.logger.error("%s matches %s of %s", url, meets, self.name)
+            matches = "both list_pages and item_pages" if match.both else "no pattern"
+            self.logger.error("%s matches %s of %s", url, matches, self.name)
             return
         response.meta["target"] = Target(self.name, url, match.kind)
         async for fetched in as_async_generator(self.parse_target(response)):
@@ -241,7 +248,7 @@ class WrapperSpider(Spider):
                 yield request.replace(callback=self.parse, errback=None)
 
     def parse_target(self, response: Response) -> Iterable[Fetched] | AsyncIterator[Fetched]:
-        """Turn a response into a Fetched, in a process of its own where that may take long."""
+        """Convert a response to a Fetched, in a subprocess if that may take long."""
         if isinstance(response, TextResponse):
             response = decoded(response)
         fetched = self.fetched(response, response.meta["target"])
@@ -251,12 +258,12 @@ class WrapperSpider(Spider):
 
     async def _parse_heavy(self, response: Response, fetched: Fetched) -> AsyncIterator[Fetched]:
         if self.wrapper.wants_main_text:
-            # Once, not in each process.
+            # Load the library before the fork, so that not each subprocess has to.
             load()
         yield await self.read_apart(fetched, lambda: self._read(response, fetched))
 
     async def read_apart(self, fetched: Fetched, read: Callable[[], None]) -> Fetched:
-        """As `read_safely`, in a process of its own; what `read` fills comes back as a copy."""
+        """Run `read_safely` in a subprocess; return its copy of the Fetched."""
         try:
             return await self.sandbox.run(lambda: self.read_safely(fetched, read))
         except LimitExceeded as problem:
@@ -264,7 +271,7 @@ class WrapperSpider(Spider):
             return fetched
 
     def read_safely(self, fetched: Fetched, read: Callable[[], None]) -> Fetched:
-        """Let `read` fill a Fetched; whatever goes wrong, or takes too long, is its outcome."""
+        """Fill a Fetched with `read`; an exception or timeout becomes its outcome."""
         try:
             with time_limit(self.config.read_seconds):
                 read()
@@ -282,12 +289,12 @@ class WrapperSpider(Spider):
         return fetched
 
     async def parse_cells(self, response: Response) -> AsyncIterator[Fetched]:
-        """Turn a response into a Fetched for each cell that it is for."""
+        """Convert a response to a Fetched for each cell of the page."""
         async for fetched in self.cell_reader.read(response):
             yield fetched
 
     def parse_failure(self, failure: Failure) -> Iterator[Fetched | Skipped]:
-        """Turn a failed download into a Fetched, or into Skipped if nothing was sent."""
+        """Convert a failed download to a Fetched, or to Skipped if no request was sent."""
         request: Request = failure.request  # type: ignore[attr-defined]
         yield self._failed(request.meta["target"], failure)
         for other in request.meta.get("along", ()):
@@ -309,7 +316,7 @@ class WrapperSpider(Spider):
         return fetched
 
     def read_item(self, response: TextResponse) -> dict[str, Any]:
-        """What an item page holds: the wrapper's fields, main text where it is wanted."""
+        """Extract the fields of an item page, and the main text if the definition asks for it."""
         zone = self.wrapper.zone
         content = {name: field.read(response, zone) for name, field in self.wrapper.fields.items()}
         if self.wrapper.wants_main_text:
@@ -317,7 +324,7 @@ class WrapperSpider(Spider):
         return content
 
     def fetched(self, response: Response, target: Target) -> Fetched:
-        """What a response says of a target before it is read."""
+        """Create a Fetched with the metadata of a response, before its content is extracted."""
         final = self.wrapper.canonical(response.url)
         return Fetched(
             target,
@@ -337,15 +344,15 @@ class WrapperSpider(Spider):
         if decided := status_outcome(response):
             fetched.outcome, fetched.reason = decided
             return
-        if problem := self._strays(fetched):
+        if problem := self._redirect_outcome(fetched):
             fetched.outcome, fetched.reason = problem
         elif fetched.target.kind is Kind.LIST:
             self._read_list(response, fetched)
         else:
             self._read_item(response, fetched)
 
-    def _strays(self, fetched: Fetched) -> tuple[Outcome, str] | None:
-        """An item that redirects to a list page or off the site is no item any more."""
+    def _redirect_outcome(self, fetched: Fetched) -> tuple[Outcome, str] | None:
+        """Return an outcome if the page redirects to another site, or an item to a list page."""
         final = fetched.final_url
         if final is None:
             return None
@@ -376,7 +383,7 @@ class WrapperSpider(Spider):
         if (page := self._page(response, fetched)) is None:
             return
         fetched.content = content = self.read_item(page)
-        # What `read_item` of a subclass calls by other names may be named by the page.
+        # Only fields in `content`: `read_item` of a subclass may return other names.
         fetched.empty_fields = tuple(
             name
             for name in self.wrapper.field_names
@@ -392,10 +399,10 @@ class WrapperSpider(Spider):
             fetched.links = tuple(link for link in links if link.url != fetched.target.url)
             fetched.link_counts = counts
         elif is_start:
-            # Wanted links of a start URL that is an item hint that it should be a list page.
+            # Matching links on a start URL that is an item suggest that it is really a list page.
             links = wanted_links(page, self.wrapper, None, longest, LinkCounts())
-            if wanted := sum(link.pattern is not None for link in links):
-                counts.counts[LinkCount.UNFOLLOWED] = wanted
+            if unfollowed_links := sum(link.pattern is not None for link in links):
+                counts.counts[LinkCount.UNFOLLOWED] = unfollowed_links
                 counts.examples[LinkCount.UNFOLLOWED] = fetched.target.url
             fetched.link_counts = counts
 
@@ -415,9 +422,9 @@ def _own_classes(spider: type[WrapperSpider]) -> tuple[type, ...]:
 
 
 def own_code(spider: type[WrapperSpider]) -> str:
-    """Source of the methods that a spider class has besides those of `WrapperSpider`.
+    """Return the source of the methods that a subclass adds to `WrapperSpider`.
 
-    What cannot be read, such as a class made in an interpreter, has none.
+    Empty if the source is not available, as for a class defined in an interpreter.
     """
     methods = [
         method
@@ -432,8 +439,8 @@ def own_code(spider: type[WrapperSpider]) -> str:
 
 
 def politeness(wrapper: Wrapper) -> dict[str, Any]:
-    """Scrapy settings that a wrapper's politeness keys stand for."""
-    # So many queries at a time, without delays.
+    """Return the Scrapy settings for the politeness keys of a site definition."""
+    # Databases get as many concurrent queries as connections, without delays.
     slots = {
         slot(name): {"concurrency": source.connections, "delay": 0, "jitter": 0}
         for name, source in wrapper.databases.items()
@@ -460,13 +467,13 @@ def failure_text(failure: Failure) -> str:
 
 
 class CellReader:
-    """Does for cells what the spider does for pages."""
+    """Creates the requests for cells, and converts their responses."""
 
     def __init__(self, spider: WrapperSpider) -> None:
         self.spider = spider
 
     async def request(self, target: Target) -> Request:
-        """The request for a cell, and for the others of its page with it."""
+        """Create the request for a cell and for the other cells of its page."""
         cell = self._cell(target)
         meta: dict[str, Any] = {"target": target}
         if cell.database is not None:
@@ -486,7 +493,7 @@ class CellReader:
         )
 
     async def read(self, response: Response) -> AsyncIterator[Fetched]:
-        """What each cell is; a failure is that cell's outcome, no more."""
+        """Yield a Fetched for each cell; exceptions only fail that cell."""
         target: Target = response.meta["target"]
         yield await self._read(response, target)
         for other in response.meta.get("along", ()):
@@ -498,7 +505,7 @@ class CellReader:
         return self.spider.wrapper.cells[target.cell or ""]
 
     async def _others(self, target: Target, cell: Cell) -> list[Target]:
-        """The other cells of the page: they cost nothing, so they need not be due."""
+        """Return the other cells of the page, even if not due: they need no further request."""
         session, wrapper = self.spider.session, self.spider.wrapper
         names = [n for n, c in wrapper.cells.items() if c.url == cell.url and n != target.cell]
         if not names:
@@ -513,7 +520,7 @@ class CellReader:
 
     async def _read(self, response: Response, target: Target) -> Fetched:
         fetched = self.spider.fetched(response, target)
-        # Where the page was moved to is no other name of a part of it.
+        # A redirect of the page does not make the cell an alias of another target.
         fetched.final_url = None
         cell = self._cell(target)
         if cell.database is None:
@@ -543,7 +550,7 @@ class CellReader:
                 content["html"] = with_whole_links(html, get_base_url(page))
             if all(value in NOTHING for value in content.values()):
                 selector = cell.css or cell.xpath or cell.jmespath
-                fetched.outcome, fetched.reason = Outcome.ERROR, f"nothing found by {selector!r}"
+                fetched.outcome, fetched.reason = Outcome.ERROR, f"no match for {selector!r}"
                 if selector is None:
                     fetched.reason = f"none of the fields found: {', '.join(cell.fields)}"
             fetched.content = content
@@ -560,6 +567,6 @@ class CellReader:
         if stored is not None and [*map(storable_name, stored)] != [*map(storable_name, columns)]:
             fetched.outcome = Outcome.ERROR
             fetched.reason = (
-                f"the columns were {', '.join(stored)} and are {', '.join(columns)} "
-                "(name those that are wanted in sql)"
+                f"columns changed from {', '.join(stored)} to {', '.join(columns)} "
+                "(select columns by name in sql)"
             )[:300]

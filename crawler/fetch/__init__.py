@@ -1,1 +1,1 @@
-"""Between spider and network: conditional requests, manners towards each host, queries."""
+"""Fetch targets: HTTP requests, robots.txt, politeness, limits on responses, SQL queries."""

@@ -1,8 +1,8 @@
-"""Large bodies: how many of them a crawl has in memory at a time.
+"""Limit how many large response bodies a crawl holds in memory.
 
-A page costs several times its body until it is stored: text, fields, the documents that the
-database gets. A few large pages at a time would take more memory than all the rest of a crawl.
-So a large body is received on disk, and waits there for its turn.
+Until a page is stored, it takes several times the memory of its body, for its text, its fields and
+its database documents. A few large pages would take more memory than the rest of the crawl, so a
+large body is buffered on disk until there is room for it.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ from crawler.utils.compression import MAX_PARTS, gunzipped, inflated
 
 logger = logging.getLogger(__name__)
 LARGE_BYTES = 1024 * 1024
-# A body that waits looks for garbage that holds its room so often.
+# A waiting body triggers garbage collection at this interval, to free bodies in reference cycles.
 COLLECT_SECONDS = 1.0
-# Of the GNU C library's malloc.h.
+# Constants from malloc.h of the GNU C library.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-# Of Scrapy, in a request's meta: bytes that it may download and unpack to.
+# Scrapy's key in request.meta for the maximum size in bytes, both compressed and decompressed.
 LIMIT = "download_maxsize"
-# As many as curl takes.
-MOST_LAYERS = 5
-# Zstandard's frames; the second with the last bytes of those that hold nothing.
+# The limit of curl.
+MAX_LAYERS = 5
+# Magic numbers of Zstandard frames; of skippable frames, only the bytes that are always the same.
 FRAMES = (b"\x28\xb5\x2f\xfd", b"\x2a\x4d\x18")
 _by_crawler: weakref.WeakKeyDictionary[Crawler, LargeBodies] = weakref.WeakKeyDictionary()
 
 
 class LargeBodies:
-    """Admits large bodies in the order of their arrival, while they fit into the limit together.
+    """Admits large bodies in order of arrival, as long as their total size is within a limit.
 
-    limit_bytes: of all that are admitted; one that is larger is admitted alone
-    max_seconds: no body waits longer, whatever happened to those before it
+    limit_bytes: maximum total size; a larger body is admitted when no other body is in memory
+    max_seconds: maximum time that a body waits
     """
 
     def __init__(self, limit_bytes: int, max_seconds: float) -> None:
         self._limit_bytes, self._max_seconds = limit_bytes, max_seconds
         self._used_bytes = 0
-        self._turn = asyncio.Lock()
+        self._order = asyncio.Lock()
         self._freed = asyncio.Event()
 
     @classmethod
     def of(cls, crawler: Crawler) -> LargeBodies:
-        """Return those of a crawl; its handler and its middlewares share them."""
+        """Return the instance that the handler and the middlewares of a crawl share."""
         if crawler not in _by_crawler:
             config = Config.of(crawler.settings)
             limit_bytes = crawler.settings.getint("DOWNLOAD_MAXSIZE")
@@ -66,19 +66,19 @@ class LargeBodies:
         return _by_crawler[crawler]
 
     async def admit(self, size_bytes: int) -> list[str]:
-        """Wait until there is room for a body of this size; return flags for its response.
+        """Wait until a body of this size fits; return flags for its response.
 
-        The room is free again when no response has these flags any more: Scrapy keeps a response
-        until all that came of it is stored, and a replaced response hands its flags on.
+        The body counts as long as a response has these flags: Scrapy keeps a response until its
+        items are stored, and response.replace() copies the flags.
         """
         if size_bytes <= LARGE_BYTES:
             return []
         try:
-            async with asyncio.timeout(self._max_seconds), self._turn:
+            async with asyncio.timeout(self._max_seconds), self._order:
                 while self._used_bytes and self._used_bytes + size_bytes > self._limit_bytes:
                     await self._until_freed()
         except TimeoutError:
-            logger.debug("A body of %d bytes has waited long enough", size_bytes)
+            logger.debug("Body of %d bytes admitted after the maximum wait", size_bytes)
         _return_large_blocks()
         flag = _Flag("large")
         self._used_bytes += size_bytes
@@ -88,14 +88,14 @@ class LargeBodies:
         return [flag]
 
     async def _until_freed(self) -> None:
-        """Return when room is freed, or after a second, so that the caller looks again."""
+        """Wait until a body is freed, at most COLLECT_SECONDS; then collect garbage."""
         self._freed.clear()
         try:
             async with asyncio.timeout(COLLECT_SECONDS):
                 await self._freed.wait()
         except TimeoutError:
-            # An exception and the stack that it was raised from may hold each other, and with them
-            # the response of a page that failed.
+            # An exception and its traceback can form a reference cycle that keeps the response of
+            # a failed page.
             gc.collect()
 
     def _free(self, size_bytes: int) -> None:
@@ -105,37 +105,38 @@ class LargeBodies:
 
 @cache
 def _return_large_blocks() -> None:
-    """Let the C library return large blocks to the system when they are freed.
+    """Make the C library return large blocks to the operating system when they are freed.
 
-    The GNU library stops doing so after the first few, and what lies between them is then lost. A
-    crawl without large pages is faster without this.
+    By default the GNU C library raises its threshold with each freed block, so that later blocks
+    fragment the heap. Set the threshold only when a large page arrives: other crawls run faster
+    with the default.
     """
     with suppress(AttributeError):
         library = ctypes.CDLL(None)
         library.mallopt(M_MMAP_THRESHOLD, LARGE_BYTES)
-        # To set the one stops the library from adapting the other.
+        # Setting one threshold stops the library from adapting the other.
         library.mallopt(M_TRIM_THRESHOLD, 8 * LARGE_BYTES)
 
 
 class _Flag(str):
-    """A flag of a response that says in the log what it is; unlike a `str` it can be watched."""
+    """Response flag that, unlike a plain `str`, supports weak references."""
 
 
 def is_admitted(response: Response) -> bool:
-    """Whether a response has been admitted as a large one."""
+    """Return whether a response was admitted as a large one."""
     return any(isinstance(flag, _Flag) for flag in response.flags)
 
 
 def _free_later(loop: asyncio.AbstractEventLoop, free: Callable[[], None]) -> None:
-    """The last reference may be dropped in any thread, and when the loop has been closed."""
+    """Run `free` in the event loop: finalizers run in any thread, even after the loop closed."""
     if not loop.is_closed():
         loop.call_soon_threadsafe(free)
 
 
 class SpooledBody:
-    """A body while it is received: in memory up to LARGE_BYTES, beyond that in a temporary file.
+    """Buffer of a body during the download: in memory up to LARGE_BYTES, then a temporary file.
 
-    It stands in for the `io.BytesIO` of Scrapy's reader, which hands it on as the body.
+    It replaces the `io.BytesIO` of Scrapy's response reader, which returns it as the body.
     """
 
     def __init__(self, received: bytes) -> None:
@@ -145,13 +146,13 @@ class SpooledBody:
         self.write(received)
 
     def __del__(self) -> None:
-        """Close the file; requests that end early never load their bodies."""
-        # What is still buffered need not reach a full disk.
+        """Close the file of a body that was never loaded, because its request failed."""
+        # Closing flushes the buffer, which fails if the disk is full.
         with suppress(OSError):
             self._file.close()
 
     def write(self, data: bytes) -> None:
-        """Append to it. An exception would leave the request to its timeout, so `load` raises."""
+        """Append data. `load` raises errors: here, one would hang the request until its timeout."""
         self.size_bytes += len(data)
         if self._problem is None:
             try:
@@ -160,36 +161,37 @@ class SpooledBody:
                 self._problem = error
 
     def truncate(self, size_bytes: int) -> None:
-        """Drop what is behind the first bytes."""
+        """Drop all but the first `size_bytes` bytes."""
         self._file.truncate(size_bytes)
 
     def getvalue(self) -> Self:
-        """Return itself: nothing is loaded yet."""
+        """Return the buffer itself, so that Scrapy passes it on without loading it."""
         return self
 
     def load(self) -> bytes:
-        """Return the body and drop the file; raises Misbehaves where it could not be kept."""
+        """Return the body and delete the file; raises Misbehaves if buffering failed."""
         with self._file:
             if self._problem is not None:
-                reason = f"a body of {self.size_bytes} bytes could not be kept: {self._problem}"
+                reason = f"body of {self.size_bytes} bytes could not be buffered: {self._problem}"
                 raise Misbehaves(reason)
             self._file.seek(0)
             return self._file.read()
 
 
 class UnpackingMiddleware(HttpCompressionMiddleware):
-    """Unpacks bodies; what is packed in too many layers or parts, or wrongly, costs its page."""
+    """Decompresses bodies within limits on size, layers and parts; raises Misbehaves."""
 
     def __init__(self, *, crawler: Crawler) -> None:
         super().__init__(crawler=crawler)
         self._large = LargeBodies.of(crawler)
 
     async def process_response(self, request: Request, response: Response) -> Request | Response:  # type: ignore[override] # Scrapy awaits what a middleware returns
-        """Unpack the body; where it is large, when there is room for it."""
-        packings = response.headers.getlist("Content-Encoding")
+        """Decompress the body; wait for room first if the result is large."""
+        encodings = response.headers.getlist("Content-Encoding")
         limit = request.meta.get(LIMIT) or self._max_size
-        if packings and limit > LARGE_BYTES and not is_admitted(response):
-            # Most bodies are small; what becomes of one shows only as it is unpacked.
+        if encodings and limit > LARGE_BYTES and not is_admitted(response):
+            # Try with the small limit first: most bodies are small, and the decompressed size is
+            # not known in advance.
             given = {key: request.meta[key] for key in [LIMIT] if key in request.meta}
             request.meta[LIMIT] = LARGE_BYTES
             try:
@@ -199,9 +201,9 @@ class UnpackingMiddleware(HttpCompressionMiddleware):
             finally:
                 del request.meta[LIMIT]
                 request.meta.update(given)
-            # What unpacks to too much is found out before anything waits for it. Unpacking twice
-            # costs less than keeping the first result while it waits.
-            size_bytes = len(self._handle_encoding(response.body, packings, limit)[0])
+            # Measure before waiting, so that a decompression bomb fails immediately. Drop the
+            # result: decompressing again costs less than keeping it in memory meanwhile.
+            size_bytes = len(self._handle_encoding(response.body, encodings, limit)[0])
             flags = await self._large.admit(size_bytes)
             response = response.replace(flags=[*response.flags, *flags])
         return super().process_response(request, response)
@@ -210,17 +212,18 @@ class UnpackingMiddleware(HttpCompressionMiddleware):
         self, body: bytes, content_encoding: list[bytes], max_size: int
     ) -> tuple[bytes, list[bytes]]:
         layers, unknown = self._split_encodings(content_encoding)
-        if len(layers) > MOST_LAYERS:
-            raise Misbehaves(f"packed {len(layers)} times, {MOST_LAYERS} are the most")
-        # A request that may download as much as it likes may not unpack as much as it likes.
+        if len(layers) > MAX_LAYERS:
+            raise Misbehaves(f"compressed {len(layers)} times (maximum: {MAX_LAYERS})")
+        # A request without a download limit (0) still gets the default limit here.
         limit = max_size or self._max_size
         for coding in layers:
-            body = _unpacked(body, coding, limit)
+            body = _decompressed(body, coding, limit)
         return body, unknown
 
 
-def _unpacked(body: bytes, coding: bytes, limit_bytes: int) -> bytes:
-    if not body:  # 304, and answers to HEAD
+def _decompressed(body: bytes, coding: bytes, limit_bytes: int) -> bytes:
+    """Decode one content coding; raises Misbehaves without a reference to partial output."""
+    if not body:  # responses with status 304, or to HEAD
         return body
     try:
         if coding in {b"gzip", b"x-gzip"}:
@@ -234,8 +237,8 @@ def _unpacked(body: bytes, coding: bytes, limit_bytes: int) -> bytes:
         problem: Misbehaves = TooLarge(limit_bytes)
     except Misbehaves as error:
         problem = Misbehaves(str(error))
-    except Exception as error:  # noqa: BLE001 - each library has errors of its own
-        reason = f"cannot be unpacked as {coding.decode()}: {' '.join(str(error).split())}"
+    except Exception as error:  # noqa: BLE001 - each library has its own exceptions
+        reason = f"cannot be decompressed as {coding.decode()}: {' '.join(str(error).split())}"
         problem = Misbehaves(reason[:200])
-    # Not from there: the error would keep all that was unpacked so far.
+    # Raised outside the except clause: the original error would keep the partial output in memory.
     raise problem

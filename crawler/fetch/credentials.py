@@ -1,7 +1,7 @@
-"""The headers and cookies of a site definition: sent to the site's own hosts and nowhere else.
+"""Send the headers and cookies of a site definition to the site's own hosts only.
 
-No other module adds them to a request, so that links, redirects, sitemaps, cells and pages of posts
-all go by one rule.
+No other module adds them to requests, so the same rule covers links, redirects, sitemaps, cells and
+pages of posts.
 """
 
 from __future__ import annotations
@@ -26,28 +26,31 @@ from crawler.items import Target
 from crawler.utils.urls import host_of, within
 
 PORTS = {"http": 80, "https": 443}
-# In a request's meta: the host that the cookies were last given for; the name of the cookie jar
-# that a request had before it left the site.
+# Keys in request.meta: the host for which the cookies were last set, and the name of the cookie jar
+# that the request used before a redirect left the site.
 GIVEN_FOR = "credentials_given_for"
-JAR_AT_HOME = "cookiejar_at_home"
-# Cookies of all other hosts are kept apart: a jar sends a host's cookies to all its ports.
-ELSEWHERE = "elsewhere"
-# Headers that are meant for the next host, or for the proxy, when a redirect leaves the site.
+SITE_JAR = "site_cookiejar"
+# Name of the cookie jar of foreign hosts. They need their own, because a jar sends the cookies of a
+# host to all of its ports.
+FOREIGN_JAR = "elsewhere"
+# Headers that a request keeps when a redirect leaves the site: they are for the next host or the
+# proxy.
 KEPT = frozenset({b"Referer", b"Proxy-Authorization"})
-# What a browser has to keep at least (RFC 6265, 6.1).
-MOST_OF_A_HOST = 50
-MOST = 3000
-# Servers refuse longer headers: one page's cookies would cost all pages of its host.
-MOST_BYTES = 8000
+# Browsers have to store at least this many cookies (RFC 6265, section 6.1).
+MAX_HOST_COOKIES = 50
+MAX_COOKIES = 3000
+# Maximum size of a host's cookies. Servers reject longer headers, so that one page with large
+# cookies would block all pages of its host.
+MAX_HOST_BYTES = 8000
 
 
 class OwnPlaces:
-    """Where a site's headers and cookies may go.
+    """Places (scheme, host and port) that may receive a site's headers and cookies.
 
-    urls:    what the user gave: their hosts with and without `www.`, at the same scheme and port,
-             and at https with its usual port if the URL is http with its usual port
-    domains: these and their subdomains too, at usual ports and those of `urls`, and by http only
-             if none of `urls` is https
+    urls:    URLs from the user: covers their hosts with and without `www.`, at the same scheme and
+             port, and port 443 with https for each http URL at port 80
+    domains: covers these domains and their subdomains, at default ports and at the ports of `urls`;
+             only with https if one of `urls` is https
     """
 
     def __init__(self, urls: Sequence[str], domains: Sequence[str] = ()) -> None:
@@ -63,7 +66,7 @@ class OwnPlaces:
         self._domains = domains
 
     def cover(self, url: str) -> bool:
-        """Whether a URL leads to one of them."""
+        """Return whether a URL leads to one of these places."""
         place = _place(url)
         if place is None:
             return False
@@ -76,33 +79,33 @@ class OwnPlaces:
 class CredentialsMiddleware:
     """Adds a site definition's headers and cookies to requests for its own pages.
 
-    From any other request it removes them, and a redirect that leaves the site loses all headers
-    that the site's request had.
+    It removes them from all other requests. A redirect that leaves the site loses all headers of
+    the original request, except KEPT.
     """
 
     def __init__(self, wrapper: Wrapper) -> None:
         cells = [cell.url for cell in wrapper.cells.values() if cell.url]
         urls = list(wrapper.start_urls) or cells
-        # A list of feeds names no URL: each feed is a site of its own.
+        # The definition of a list of feeds has no URL: each feed counts as its own site.
         self._own = OwnPlaces(urls, wrapper.allowed_domains) if urls else None
         self._headers, self._cookies = wrapper.headers, wrapper.cookies
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """The middleware of a crawl; NotConfigured without a site definition."""
+        """Create the middleware; raises NotConfigured if the spider has no site definition."""
         wrapper = getattr(crawler.spider, "wrapper", None)
         if not isinstance(wrapper, Wrapper):
             raise NotConfigured
         return cls(wrapper)
 
     def process_request(self, request: Request) -> None:
-        """Add the headers and cookies, or remove them."""
+        """Add the headers and cookies to requests for the site, remove them from all others."""
         if urlsplit(request.url).scheme not in PORTS:
             return
         if self._is_own(request):
-            self._give(request)
+            self._add_to(request)
         else:
-            self._withhold(request)
+            self._remove_from(request)
 
     def _is_own(self, request: Request) -> bool:
         if self._own is not None:
@@ -110,28 +113,29 @@ class CredentialsMiddleware:
         given = given_by_user(request)
         return given is not None and OwnPlaces([given]).cover(request.url)
 
-    def _give(self, request: Request) -> None:
+    def _add_to(self, request: Request) -> None:
         meta = request.meta
-        is_back = JAR_AT_HOME in meta
+        is_back = SITE_JAR in meta
         if is_back:
-            meta["cookiejar"] = meta.pop(JAR_AT_HOME)
+            meta["cookiejar"] = meta.pop(SITE_JAR)
         if not isinstance(meta.get("target"), Target):
             return
         for name, value in self._headers.items():
             if is_back or name not in request.headers:
                 request.headers[name] = value
-        # After a redirect on the same host, its jar may hold newer ones.
+        # Not again after a redirect on the same host: its cookie jar may have newer cookies.
         if meta.get(GIVEN_FOR) != (host := host_of(request.url)):
             meta[GIVEN_FOR] = host
             if self._cookies:
-                # For all paths: by its folder, a jar would hold and send one cookie many times.
+                # Path "/": with its default, the folder of the URL, a jar would store the same
+                # cookie once per folder and send it several times.
                 own = [cookie | {"path": "/"} for cookie in _pairs(self._cookies)]
                 request.cookies = own + _pairs(request.cookies)
 
-    def _withhold(self, request: Request) -> None:
+    def _remove_from(self, request: Request) -> None:
         meta = request.meta
-        meta.setdefault(JAR_AT_HOME, meta.get("cookiejar"))
-        meta["cookiejar"] = ELSEWHERE
+        meta.setdefault(SITE_JAR, meta.get("cookiejar"))
+        meta["cookiejar"] = FOREIGN_JAR
         meta.pop(GIVEN_FOR, None)
         request.cookies = [
             cookie for cookie in _pairs(request.cookies) if cookie.get("name") not in self._cookies
@@ -144,14 +148,14 @@ class CredentialsMiddleware:
 
 
 def _pairs(cookies: Any) -> list[Any]:
-    """Cookies in the longer of the two forms that Scrapy takes."""
+    """Return a request's cookies as a list of dicts; Scrapy also allows a dict of values."""
     if isinstance(cookies, dict):
         return [{"name": name, "value": value} for name, value in cookies.items()]
     return list(cookies)
 
 
 def _place(url: str) -> tuple[str, str, int] | None:
-    """Scheme, host without `www.`, and port of a web URL."""
+    """Return scheme, host without `www.` and port of a web URL; None for other URLs."""
     try:
         parts = urlsplit(url)
         scheme = parts.scheme.lower()
@@ -163,10 +167,10 @@ def _place(url: str) -> tuple[str, str, int] | None:
 
 
 class FewCookiesMiddleware(CookiesMiddleware):
-    """Scrapy's, which forgets the oldest cookies of a host that has many, and of many hosts.
+    """Scrapy's cookie middleware with limits per host and in total; drops the oldest cookies.
 
-    A cookie without a domain is sent to the host that set it, and not to its subdomains (RFC 6265,
-    5.3); by Python's default it is.
+    A cookie without a Domain attribute is sent only to the host that set it (RFC 6265, section
+    5.3). By default, Python's http.cookiejar sends it to subdomains, too.
     """
 
     def __init__(self, debug: bool = False) -> None:
@@ -178,24 +182,24 @@ class FewCookiesMiddleware(CookiesMiddleware):
     def _process_cookies(
         self, cookies: Iterable[Cookie], *, jar: CookieJar, request: Request
     ) -> None:
-        small = (cookie for cookie in cookies if _size(cookie) <= MOST_BYTES)
-        if kept := list(islice(small, MOST_OF_A_HOST)):
+        small = (cookie for cookie in cookies if _size(cookie) <= MAX_HOST_BYTES)
+        if kept := list(islice(small, MAX_HOST_COOKIES)):
             super()._process_cookies(kept, jar=jar, request=request)
-            forget(jar)
+            drop_oldest(jar)
 
 
-def forget(jar: CookieJar) -> None:
-    """Keep to the limits; the newest stay."""
-    whole = 0
+def drop_oldest(jar: CookieJar) -> None:
+    """Drop the oldest cookies until the jar is within the limits."""
+    total = 0
     for host, paths in reversed(list(jar._cookies.items())):
         of_host = [cookie for names in paths.values() for cookie in names.values()]
-        room, left = MOST_BYTES, min(MOST_OF_A_HOST, MOST - whole)
+        room, left = MAX_HOST_BYTES, min(MAX_HOST_COOKIES, MAX_COOKIES - total)
         for cookie in reversed(of_host):
             room, left = room - _size(cookie), left - 1
             if room < 0 or left < 0:
                 jar.clear(host, cookie.path, cookie.name)
             else:
-                whole += 1
+                total += 1
         for path in [path for path, names in paths.items() if not names]:
             jar.clear(host, path)
         if not paths:
@@ -203,5 +207,5 @@ def forget(jar: CookieJar) -> None:
 
 
 def _size(cookie: Cookie) -> int:
-    # With what stands between two of them.
+    # Plus "=" and the separator "; " in the Cookie header.
     return len(cookie.name) + len(cookie.value or "") + 3

@@ -1,4 +1,4 @@
-"""Scrapy's downloader, with two mends for Scrapy 2.19, and with the turns of shared runs."""
+"""Scrapy's downloader with two fixes for Scrapy 2.19, and rate limits across workers."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from crawler.frontier.session import Session
 from crawler.items import Target
 
 if TYPE_CHECKING:
-    from crawler.frontier.politeness import Turn, Turns
+    from crawler.frontier.politeness import Permit, Permits
 
 
-class Waiting(deque[Any]):
-    """A slot's queue whose requests count as under way from the moment they leave it."""
+class SlotQueue(deque[Any]):
+    """Queue of a slot; adds each request to `transferring` as it leaves the queue."""
 
-    def __init__(self, under_way: set[Request]) -> None:
+    def __init__(self, transferring: set[Request]) -> None:
         super().__init__()
-        self._under_way = under_way
+        self._transferring = transferring
 
     def popleft(self) -> Any:
-        """The next request and its Deferred."""
+        """Return the next request and its Deferred."""
         entry = super().popleft()
-        self._under_way.add(entry[0])
+        self._transferring.add(entry[0])
         return entry
 
 
 class Downloader(downloader.Downloader):
-    """Keeps to a slot's concurrency, and ends a run without asking for what still waits.
+    """Enforces the concurrency of slots, and drops queued targets at the end of a run.
 
-    Where there is no delay, Scrapy sends all that waits in a slot at once when one request ends:
-    it counts what is under way by tasks that have not begun yet. And at the end of a run it asks
-    for whatever waits in slots, up to sixteen times a site's delay.
+    Without a delay, Scrapy sends all queued requests of a slot when one request ends, because it
+    counts a request only when its task starts. And at the end of a run Scrapy still sends up to 16
+    queued requests per slot, with the site's delay between them.
     """
 
     def _get_slot(self, request: Request, spider: Spider | None = None) -> tuple[str, Slot]:
-        # Scrapy warns of whoever names the spider.
+        # Without the spider: passing it is deprecated and logs a warning.
         key, slot = super()._get_slot(request)
-        if not isinstance(slot.queue, Waiting):
-            slot.queue = Waiting(slot.transferring)
+        if not isinstance(slot.queue, SlotQueue):
+            slot.queue = SlotQueue(slot.transferring)
         return key, slot
 
     def __init__(self, crawler: Crawler) -> None:
@@ -55,7 +55,7 @@ class Downloader(downloader.Downloader):
         self._sending: set[asyncio.Task[Any]] = set()
 
     def give_up(self) -> None:
-        """Wait no longer for answers."""
+        """Cancel all requests in progress; they fail with Ended."""
         for task in list(self._sending):
             task.cancel()
 
@@ -64,25 +64,25 @@ class Downloader(downloader.Downloader):
         assert task is not None
         self._sending.add(task)
         try:
-            return await self._in_turn(slot, request)
+            return await self._with_permit(slot, request)
         except asyncio.CancelledError:
             raise Ended(ENDED) from None
         finally:
             self._sending.discard(task)
 
-    async def _in_turn(self, slot: Slot, request: Request) -> Response:
+    async def _with_permit(self, slot: Slot, request: Request) -> Response:
         session = getattr(self.crawler.spider, "session", None)
-        turns = session.frontier.turns if isinstance(session, Session) else None
-        if turns is None:
+        permits = session.frontier.permits if isinstance(session, Session) else None
+        if permits is None:
             return await super()._download(slot, request)
-        turn = await self._turn(turns, slot, request)
+        permit = await self._permit(permits, slot, request)
         try:
             return await super()._download(slot, request)
         finally:
-            turns.give(turn)
+            permits.give(permit)
 
-    async def _turn(self, turns: Turns, slot: Slot, request: Request) -> Turn:
-        """Leave to send it, while its place among this process's requests is kept."""
+    async def _permit(self, permits: Permits, slot: Slot, request: Request) -> Permit:
+        """Wait for a permit; meanwhile the request counts against the slot's concurrency."""
         from crawler.frontier.politeness import HostHeld
 
         host = request.meta[self.DOWNLOAD_SLOT]
@@ -90,28 +90,28 @@ class Downloader(downloader.Downloader):
         patience_seconds = Session.of(self.crawler).config.retry_after_seconds
         slot.transferring.add(request)
         try:
-            return await turns.take(host, slot.concurrency, delay_seconds, patience_seconds)
+            return await permits.take(host, slot.concurrency, delay_seconds, patience_seconds)
         except BaseException as error:
             slot.transferring.discard(request)
             self._process_queue(slot)
             if isinstance(error, HostHeld):
-                held = f"{host} asked to be left alone for {error.seconds:.0f} s"
-                raise NotAsked(held) from None
+                reason = f"requests to {host} are paused for another {error.seconds:.0f} s"
+                raise NotAsked(reason) from None
             raise
 
     def _process_queue(self, slot: Slot) -> None:
         if self.is_closing:
-            self._let_go(slot)
+            self._drop_targets(slot)
         super()._process_queue(slot)
 
     @property
     def is_closing(self) -> bool:
-        """Whether the run is ending: nothing more is begun."""
+        """Return whether the run is ending, so that no more targets are fetched."""
         state = self.crawler.engine._slot if self.crawler.engine is not None else None
         return state is not None and state.closing is not None
 
-    def _let_go(self, slot: Slot) -> None:
-        """Targets that wait stay due; what is no target is asked for as ever."""
+    def _drop_targets(self, slot: Slot) -> None:
+        """Fail queued requests for targets, which stay due; keep all other requests."""
         for request, answer in list(slot.queue):
             if isinstance(request.meta.get("target"), Target):
                 slot.queue.remove((request, answer))

@@ -1,7 +1,7 @@
-"""Which addresses Freshet may connect to, however they are written or wrapped.
+"""Prevent requests to private networks, whatever the notation or encapsulation of an address.
 
-Hosts in private networks are asked only where the user named them. `usable` decides; crawls go by
-it through a `Guard`, requests to WebSub hubs through `addresses_for`.
+Freshet connects to a host in a private network only if the user named the host. `usable` implements
+the rule. Crawls apply it through a `Guard`, requests to WebSub hubs through `addresses_for`.
 """
 
 from __future__ import annotations
@@ -27,45 +27,45 @@ from twisted.internet.interfaces import (
 from zope.interface import implementer  # type: ignore[import-untyped]
 
 from crawler.config import Config
-from crawler.errors import LITERAL_WAY_OUT, WAY_OUT, OffLimits
+from crawler.errors import ALLOW_ADDRESS_HINT, ALLOW_HOST_HINT, OffLimits
 from crawler.extract.wrapper import Wrapper
 from crawler.items import Kind, Target
 from crawler.utils.urls import host_of
 
 logger = logging.getLogger(__name__)
 Address = IPv4Address | IPv6Address
-# In a request's meta: the request for whose sake it is made; the URL that the user typed for it.
-SAKE = "for_the_sake_of"
+# Keys in request.meta: the request that caused this one; the URL that the user typed for it.
+ON_BEHALF_OF = "on_behalf_of"
 TYPED = "typed_by_the_user"
-# Refused hosts that have a line of their own in the log.
+# Maximum number of refused hosts that are logged.
 MAX_LOGGED_HOSTS = 100
 RESOLVE_SECONDS = 10.0
 HOST_HEADER = re.compile(r"(?P<name>[^\s:\[\]]+|\[[0-9a-fA-F:.]+\])(:\d{1,5})?")
-# What has been given out so far for the public Internet.
+# The only range allocated for the public IPv6 Internet so far.
 GLOBAL_UNICAST = IPv6Network("2000::/3")
-# Stands for the IPv4 addresses behind a translator (RFC 6052).
+# IPv4 addresses embedded in IPv6 addresses by a NAT64 translator (RFC 6052).
 TRANSLATED = IPv6Network("64:ff9b::/96")
-# Who names one of these ports means the site, which may move from one to the other.
+# These ports count as the same place: a site may redirect from http to https.
 USUAL_PORTS = {"http": 80, "https": 443}
 
 
 def usable(addresses: Iterable[Address], *, private: bool) -> list[Address]:
-    """Those of a host's addresses that may be asked, in their order.
+    """Return the addresses of a host that Freshet may connect to, in their order.
 
-    private: also those of a private network, where none is public; but never whole nets, nor what
-             machines in a cloud tell of themselves
+    private: allow addresses in private networks if none is public. Multicast, unspecified,
+             reserved and link-local addresses (including cloud metadata) are never allowed
     """
-    askable = []
+    allowed = []
     for address in addresses:
         inner = _unwrapped(address)
         is_net = inner.is_multicast or inner.is_unspecified or inner.is_reserved
         if inner.is_loopback or not (is_net or inner.is_link_local):
-            askable.append(address)
-    return [address for address in askable if is_public(address)] or (askable if private else [])
+            allowed.append(address)
+    return [address for address in allowed if is_public(address)] or (allowed if private else [])
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address is one of the public Internet, whatever it is wrapped in."""
+    """Return whether an address, or the IPv4 address embedded in it, is on the public Internet."""
     inner = _unwrapped(address)
     if isinstance(inner, IPv6Address) and inner not in GLOBAL_UNICAST:
         return False
@@ -81,7 +81,10 @@ def _unwrapped(address: Address) -> Address:
 
 
 def literal(host: str) -> Address | None:
-    """The address that a host is written as: dotted, short, decimal, octal, hexadecimal, IPv6."""
+    """Return the address if a host is an IP address or `localhost`; None for other names.
+
+    IPv4 addresses may be dotted, short, decimal, octal or hexadecimal, as in `inet_aton`.
+    """
     bare = host.strip("[]").rstrip(".")
     try:
         return ipaddress.ip_address(bare.partition("%")[0])
@@ -97,30 +100,30 @@ def literal(host: str) -> Address | None:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Hosts with their ports that may be in private networks, as a user has named them.
+    """Hosts and ports named by the user, which may be in private networks.
 
-    A name in a URL is not enough: whoever controls its name server could point it at any machine.
+    A host name in a URL is not enough: its DNS could point to any machine.
     """
 
     places: frozenset[tuple[str, int]] = frozenset()
 
     @classmethod
     def of(cls, urls: Iterable[str] = (), listed: Iterable[str] = ()) -> Self:
-        """Return what these URLs name by an address, and what is listed as HOST:PORT.
+        """Collect the URLs whose host is an IP address, and the listed HOST:PORT pairs.
 
-        Each with and without `www.`; `localhost` counts as an address.
+        `localhost` counts as an address. Host names match with and without `www.`.
         """
         literals = (url for url in urls if literal(host_of(url)) is not None)
         named = (f"http://{place}" for place in listed)
         return cls(frozenset(place for place in map(_place, (*literals, *named)) if place[0]))
 
     def cover(self, url: str) -> bool:
-        """Whether a URL leads to one of them."""
+        """Return whether a URL has one of these hosts and ports."""
         return _place(url) in self.places
 
 
 def host_and_port(url: str) -> str:
-    """Return HOST:PORT of a web URL, in the form in which users list private hosts."""
+    """Return HOST:PORT of a web URL, in the format of FRESHET_PRIVATE_HOSTS."""
     host = host_of(url)
     try:
         parts = urlsplit(url)
@@ -131,7 +134,7 @@ def host_and_port(url: str) -> str:
 
 
 def _place(url: str) -> tuple[str, int]:
-    """Host and port of a URL; 80 and 443 are one. No host where there is none."""
+    """Return host and port of a URL, with 80 for port 443; ("", 0) for an invalid URL."""
     try:
         parts = urlsplit(url)
         port = parts.port or USUAL_PORTS.get(parts.scheme.lower(), 0)
@@ -141,7 +144,7 @@ def _place(url: str) -> tuple[str, int]:
 
 
 def is_loopback(address: str) -> bool:
-    """The address, without brackets, is one of this machine for itself."""
+    """Return whether a host is a loopback address, in IPv6 without brackets."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
@@ -149,16 +152,19 @@ def is_loopback(address: str) -> bool:
 
 
 def is_local(host: str) -> bool:
-    """Whether a Host header names this machine; other names may have been pointed at it."""
+    """Return whether a Host header is `localhost` or a loopback address.
+
+    Other names are rejected, because DNS rebinding can point any name to this machine.
+    """
     name = _name_of(host)
     return name == "localhost" or is_loopback(name)
 
 
 def is_in_network(host: str, names: Collection[str]) -> bool:
-    """Whether a Host header names a machine as only its own network does.
+    """Return whether a Host header is an IP address, a name without dots, or one of `names`.
 
-    That is by an address, a name without dots, or one of `names`. Any other name may be that of a
-    web page whose owner has pointed it at this machine.
+    Other names are rejected, because DNS rebinding can point the name of a malicious web page to
+    this machine.
     """
     name = _name_of(host)
     try:
@@ -169,13 +175,13 @@ def is_in_network(host: str, names: Collection[str]) -> bool:
 
 
 def _name_of(host: str) -> str:
-    """The lower-case name or address in a Host header; empty where there is none."""
+    """Return the host name or address in a Host header in lower case; empty if invalid."""
     match = HOST_HEADER.fullmatch(host.strip())
     return match["name"].lower().strip("[]") if match else ""
 
 
 class Guard:
-    """Says which requests of a crawl may lead into private networks."""
+    """Decides which requests of a crawl may connect to private networks."""
 
     def __init__(self, named: Named, *, is_open: bool) -> None:
         self._named = named
@@ -184,7 +190,7 @@ class Guard:
 
     @classmethod
     def of(cls, crawler: Crawler) -> Self:
-        """The guard of a crawl, by what its spider names."""
+        """Create the guard of a crawl from the URLs of its spider and the settings."""
         config, spider = Config.of(crawler.settings), crawler.spider
         wrapper = getattr(spider, "wrapper", None)
         if isinstance(wrapper, Wrapper):
@@ -197,9 +203,9 @@ class Guard:
         return cls(named, is_open=config.private_addresses)
 
     def is_named(self, request: Request) -> bool:
-        """Whether the user has listed the request's host and port, or named them by an address.
+        """Return whether the user listed the request's host and port, or gave its IP address.
 
-        The address is that of a start URL, a cell, the request's feed or a URL that the user typed.
+        The user gives an address in a start URL, a cell, the request's feed, or a typed URL.
         """
         if self._named.cover(request.url):
             return True
@@ -207,20 +213,20 @@ class Guard:
         return given is not None and Named.of([given]).cover(request.url)
 
     def policy(self, request: Request) -> ConnectionPolicy:
-        """How the connection for a request is to be made.
+        """Return the policy for the connection of a request.
 
-        Raises OffLimits if the host is written as an address that may not be asked.
+        Raises OffLimits if the URL's host is an IP address to which Freshet may not connect.
         """
         host, named = host_of(request.url), self.is_named(request)
-        written = literal(host)
-        anywhere = self._is_open or (named and written is not None)
+        address = literal(host)
+        anywhere = self._is_open or (named and address is not None)
         policy = ConnectionPolicy(private=named, anywhere=anywhere)
-        if written is not None and not policy.let_through([written]):
-            raise OffLimits(request.url, refusal(request.url, [written]))
+        if address is not None and not policy.let_through([address]):
+            raise OffLimits(request.url, refusal(request.url, [address]))
         return policy
 
     def log(self, error: OffLimits) -> None:
-        """Log that a host was refused: once for each port, and for a bounded number of them."""
+        """Log a refused host: once per host and port, and at most MAX_LOGGED_HOSTS of them."""
         place = host_and_port(error.url)
         if place in self._refused or len(self._refused) > MAX_LOGGED_HOSTS:
             return
@@ -233,9 +239,10 @@ class Guard:
 
 @dataclass(slots=True)
 class ConnectionPolicy:
-    """Lets the addresses of one host through, or not; remembers those it refused.
+    """Filters the addresses of one host, and records refused ones.
 
-    private:  addresses of private networks too      anywhere: all there are
+    private:  allow addresses in private networks
+    anywhere: allow all addresses
     """
 
     private: bool
@@ -243,7 +250,7 @@ class ConnectionPolicy:
     refused: list[Address] = field(default_factory=list)
 
     def let_through(self, addresses: list[Address]) -> list[Address]:
-        """Those of a host's addresses that may be connected to."""
+        """Return the addresses that the policy allows; if it allows none, record them all."""
         if self.anywhere:
             return addresses
         allowed = usable(addresses, private=self.private)
@@ -252,29 +259,29 @@ class ConnectionPolicy:
 
 
 def refusal(url: str, addresses: list[Address], *, is_named: bool = False) -> str:
-    """Return why a URL's host is not asked, with the host and port that the user may list."""
+    """Return an error message for a refused host, with the setting that allows it."""
     place = host_and_port(url)
     if is_named:
-        return f"{place} leads to {addresses[0]}, where no name may lead ({LITERAL_WAY_OUT})"
-    leads = "" if literal(host_of(url)) else f" ({addresses[0]})"
-    return f"{place} is not on the public Internet{leads} ({WAY_OUT})"
+        return f"{place} resolves to a forbidden address: {addresses[0]} ({ALLOW_ADDRESS_HINT})"
+    resolved_to = "" if literal(host_of(url)) else f" ({addresses[0]})"
+    return f"{place} is not on the public Internet{resolved_to} ({ALLOW_HOST_HINT})"
 
 
 def given_by_user(request: Request) -> str | None:
-    """Return the URL that a user gave for a request: one that they typed, or their feed."""
-    meta = request.meta.get(SAKE, request).meta
+    """Return the URL that the user gave for a request: a typed URL, or the URL of the feed."""
+    meta = request.meta.get(ON_BEHALF_OF, request).meta
     typed, target = meta.get(TYPED), meta.get("target")
     if typed or not isinstance(target, Target):
         return typed or None
     if target.kind is Kind.FEED:
         return target.url
-    # The page of a feed's post: a post's key is the spider, its feed's URL and its id.
+    # A page of a feed post: the key of a post is "SPIDER FEED_URL ID".
     return target.post.split(" ")[1] if target.post else None
 
 
 @implementer(IReactorPluggableNameResolver)
 class GuardedReactor:
-    """Twisted's reactor, with names resolved by a policy."""
+    """Twisted's reactor with a resolver that applies a connection policy."""
 
     def __init__(self, reactor: Any, policy: ConnectionPolicy) -> None:
         self._reactor = reactor
@@ -282,11 +289,11 @@ class GuardedReactor:
 
     @property
     def nameResolver(self) -> Any:  # noqa: N802 - Twisted's name
-        """The reactor's resolver of this moment, guarded."""
+        """Wrap the reactor's current resolver, which may be replaced at run time."""
         return GuardedResolver(self._reactor.nameResolver, self._policy)
 
     def installNameResolver(self, resolver: Any) -> Any:  # noqa: N802
-        """As of the reactor."""
+        """Install a resolver in the wrapped reactor."""
         return self._reactor.installNameResolver(resolver)
 
     def __getattr__(self, name: str) -> Any:
@@ -295,21 +302,21 @@ class GuardedReactor:
 
 @implementer(IHostnameResolver)
 class GuardedResolver:
-    """Resolves names, and tells only the addresses that are let through."""
+    """Resolves names, and returns only addresses that the policy allows."""
 
     def __init__(self, resolver: Any, policy: ConnectionPolicy) -> None:
         self._resolver = resolver
         self._policy = policy
 
     def resolveHostName(self, resolutionReceiver: Any, *names: Any, **more: Any) -> Any:  # noqa: N802, N803
-        """As Twisted's interface has it."""
+        """Resolve a name through an AddressFilter."""
         addresses = AddressFilter(resolutionReceiver, self._policy)
         return self._resolver.resolveHostName(addresses, *names, **more)
 
 
 @implementer(IResolutionReceiver)
 class AddressFilter:
-    """Waits for all addresses of a name before it hands on those that are let through."""
+    """Collects all addresses of a name, then passes on those that the policy allows."""
 
     def __init__(self, receiver: Any, policy: ConnectionPolicy) -> None:
         self._receiver = receiver
@@ -317,36 +324,36 @@ class AddressFilter:
         self._addresses: dict[Address, Any] = {}
 
     def resolutionBegan(self, resolutionInProgress: Any) -> None:  # noqa: N802, N803
-        """As Twisted's interface has it."""
+        """Pass on the start of the resolution."""
         self._receiver.resolutionBegan(resolutionInProgress)
 
     def addressResolved(self, address: Any) -> None:  # noqa: N802
-        """Keep one."""
+        """Collect an address."""
         self._addresses[ipaddress.ip_address(address.host.partition("%")[0])] = address
 
     def resolutionComplete(self) -> None:  # noqa: N802
-        """Hand on what may be connected to."""
+        """Pass on the allowed addresses."""
         for address in self._policy.let_through(list(self._addresses)):
             self._receiver.addressResolved(self._addresses[address])
         self._receiver.resolutionComplete()
 
 
 class NotAllowed(Exception):
-    """The host must not be asked, or has no address; `str()` says why."""
+    """Raised if Freshet may not connect to a host, or the host has no address."""
 
 
 async def addresses_for(hub: str, feed: str, listed: Named) -> list[str]:
-    """Return the addresses of a hub that may be asked, in the resolver's order.
+    """Return the addresses of a hub that Freshet may connect to, in the resolver's order.
 
     hub:    http or https URL
-    feed:   URL of the feed that names the hub
-    listed: hosts and ports that the user allows to be in private networks
+    feed:   URL of the feed that links to the hub
+    listed: hosts and ports that the user allows in private networks
 
-    A hub in a private network is asked only if it is listed, or has the host and port of the feed
-    and the user named the feed by its address: a name may lead to another machine at any time.
+    A hub in a private network is allowed only if it is listed, or if it has the host and port of
+    the feed and the feed's URL contains an IP address: a host name can change its address.
 
-    Raises NotAllowed. The caller connects to these, so that no second answer of the name server
-    can lead elsewhere.
+    Raises NotAllowed. The caller has to connect to these addresses, without a second DNS query,
+    which could return different ones.
     """
     place = host_and_port(hub)
     addresses = await resolved(host_of(hub), int(place.rpartition(":")[2]))
@@ -355,17 +362,17 @@ async def addresses_for(hub: str, feed: str, listed: Named) -> list[str]:
         return [str(address) for address in allowed]
     if not usable(addresses, private=True):
         raise NotAllowed(f"{place} has no usable address")
-    raise NotAllowed(f"{place} is not on the public Internet ({WAY_OUT})")
+    raise NotAllowed(f"{place} is not on the public Internet ({ALLOW_HOST_HINT})")
 
 
 async def resolved(host: str, port: int) -> list[Address]:
-    """All addresses of a host; raises NotAllowed where there are none."""
+    """Return all addresses of a host; raises NotAllowed if it has none."""
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(RESOLVE_SECONDS):
             rows = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError, TimeoutError) as error:
-        reason = getattr(error, "strerror", None) or "no answer from the name server"
+        reason = getattr(error, "strerror", None) or "no answer from the DNS server"
         raise NotAllowed(f"{host}: {reason}") from None
     names = dict.fromkeys(str(row[4][0]).partition("%")[0] for row in rows)
     return [ipaddress.ip_address(name) for name in names]

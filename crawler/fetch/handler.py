@@ -1,6 +1,6 @@
-"""Scrapy's download handlers, with bounds on what an answer may cost; and the one for SQL cells.
+"""Download handlers: HTTP with limits on the size and time of a response, and SQL for cells.
 
-What is not bounded here: bodies that unpack to more (bodies.py), cookies, robots.txt.
+Limits on decompressed bodies, cookies and robots.txt are in their own modules.
 """
 
 from __future__ import annotations
@@ -63,55 +63,58 @@ from crawler.items import Target
 if TYPE_CHECKING:
     from crawler.fetch.sql import Queries
 
-# As much as Chrome takes; curl takes 300 kB.
+# The limit of Chrome; curl allows 300 kB.
 HEAD_BYTES = 262_144
 LINE_BYTES = 16_384
-# Sizes of chunks may take so much more than the chunks themselves.
+# Bytes by which the framing of chunks may exceed the data in them.
 FRAMES_BYTES = 65_536
-MOST_INTERIM = 100
-# In a request's meta: seconds under way so far, those of redirects and retries before included.
+MAX_INTERIM = 100
+# Key in request.meta: seconds spent so far, including redirects and retries.
 SPENT = "seconds_under_way"
-NO_HTTP = (ParseError, _MalformedChunkedDataError, ValueError, KeyError)
-WAY_OUT = "verify_tls = false in the wrapper takes it"
-# OpenSSL's numbers (X509_V_ERR_…) in words; the others are said as numbers.
+HTTP_ERRORS = (ParseError, _MalformedChunkedDataError, ValueError, KeyError)
+ACCEPT_HINT = "to accept it: verify_tls = false in the site definition"
+# Messages for the common X509_V_ERR_… numbers of OpenSSL.
 FAULTS = {
     9: "is not valid yet",
     10: "has expired",
-    18: "is signed by itself",
-    19: "is signed by an authority that this machine does not trust",
+    18: "is self-signed",
+    19: "has a root certificate that this machine does not trust",
     20: "is signed by an authority that this machine does not know",
-    21: "comes without those of its authority",
+    21: "lacks the intermediate certificates of its authority",
     23: "was revoked",
 }
 MEGABYTE = 1024 * 1024
 
 
 class BoundedChunks(_ChunkedTransferDecoder):
-    """Chunks, handed on by the read and not one by one: crumbs would cost more time than pages."""
+    """Chunked decoder that passes on all chunks of a read together.
 
-    def __init__(self, hand_on: Callable[[bytes], None], end: Callable[[bytes], None]) -> None:
+    Twisted passes on each chunk, which takes too long for a page in chunks of one byte.
+    """
+
+    def __init__(self, pass_on: Callable[[bytes], None], end: Callable[[bytes], None]) -> None:
         self._pieces: list[bytes] = []
         self._rest: list[bytes] = []
         super().__init__(self._pieces.append, self._rest.append)
-        self._hand_on, self._end = hand_on, end
+        self._pass_on, self._end = pass_on, end
         self._surplus = 0
 
     def dataReceived(self, data: bytes) -> None:  # noqa: N802 - Twisted's name
-        """Read what came; raises Misbehaves where it is frames rather than body."""
+        """Decode received data; raises Misbehaves if it is mostly framing."""
         super().dataReceived(data)
         read = b"".join(self._pieces)
         self._pieces.clear()
         self._surplus += len(data) - 2 * len(read)
         if self._surplus > FRAMES_BYTES + len(self._buffer):
-            raise Misbehaves("chunks that are smaller than what frames them")
+            raise Misbehaves("chunk framing larger than the chunks")
         if read:
-            self._hand_on(read)
+            self._pass_on(read)
         if self._rest:
             self._end(self._rest.pop())
 
 
 class BoundedParser(_LenientHTTPClientParser):
-    """Reads the head of an answer, and of those before it (1xx), up to a limit."""
+    """Parses the headers of a response, including interim (1xx) responses, within limits."""
 
     MAX_LENGTH = LINE_BYTES
     _transferDecoders: dict[bytes, Any] = {b"chunked": BoundedChunks}  # noqa: N815, RUF012
@@ -119,49 +122,53 @@ class BoundedParser(_LenientHTTPClientParser):
     interim = 0
 
     def allHeadersReceived(self) -> None:  # noqa: N802
-        """Go on to the body, or to the next head; raises Misbehaves where there were too many."""
+        """Continue with the body or the next response; raises Misbehaves for too many interims."""
         self.interim += self.response.code < 200
-        if self.interim > MOST_INTERIM:
-            raise Misbehaves(f"more than {MOST_INTERIM} interim answers")
+        if self.interim > MAX_INTERIM:
+            raise Misbehaves(f"more than {MAX_INTERIM} interim (1xx) responses")
         super().allHeadersReceived()  # type: ignore[no-untyped-call]
 
     def lineReceived(self, line: bytes) -> None:  # noqa: N802
-        """Read a line; raises Misbehaves where there were too many."""
+        """Parse a header line; raises Misbehaves if the headers are too large."""
         self.head_bytes += len(line) + 1
         if self.head_bytes > HEAD_BYTES:
-            raise Misbehaves(f"headers of more than {HEAD_BYTES // 1024} kB")
+            raise Misbehaves(f"headers larger than {HEAD_BYTES // 1024} kB")
         super().lineReceived(line)
 
     def lineLengthExceeded(self, line: bytes) -> None:  # noqa: N802
-        """Raise Misbehaves."""
-        raise Misbehaves(f"a line of more than {LINE_BYTES // 1024} kB before the body")
+        """Raise Misbehaves for a line longer than LINE_BYTES."""
+        raise Misbehaves(f"header line longer than {LINE_BYTES // 1024} kB")
 
 
 class BoundedProtocol(_LenientHTTP11ClientProtocol):
-    """A connection that is cut at once where its bytes make no sense, or too much of it."""
+    """HTTP/1.1 connection that is aborted if a response is invalid or exceeds a limit."""
 
     def request(self, request: Any) -> Deferred[Any]:
-        """Send a request, and read its answer within bounds."""
+        """Send a request, and parse its response within limits."""
         answer = super().request(request)
-        # As Scrapy gives the parser its class: Twisted names no way.
+        # Scrapy, too, sets the class of the parser: Twisted has no hook for it.
         if self._parser is not None:
             self._parser.__class__ = BoundedParser
             self._parser.finisher = self._ended
         return answer
 
     def _ended(self, rest: bytes) -> None:
-        """What comes behind an answer must not be taken for the next page's."""
+        """Close the connection if data follows a response: it is not part of the next one."""
         if rest and self._parser is not None:
             self._parser.connHeaders.setRawHeaders(b"Connection", [b"close"])
         self._finishResponse(rest)
 
     def dataReceived(self, data: bytes) -> None:  # noqa: N802
-        """Read what came. Twisted would say goodbye and wait, as long as an endless answer goes."""
+        """Parse received data; on error, abort the connection.
+
+        Twisted calls loseConnection(), which waits for the peer: forever if the response never
+        ends.
+        """
         try:
             if self._parser is None:
-                raise Misbehaves("an answer that nobody asked for")
+                raise Misbehaves("response without a request")
             self._parser.dataReceived(data)  # type: ignore[no-untyped-call]
-        except Exception:  # noqa: BLE001 - whatever it is, it ends this answer
+        except Exception:  # noqa: BLE001 - any error ends the response
             failure = Failure()  # type: ignore[no-untyped-call]
             transport: Any = self.transport
             transport.abortConnection()
@@ -169,17 +176,18 @@ class BoundedProtocol(_LenientHTTP11ClientProtocol):
 
 
 class BoundedFactory(_LenientHTTP11ClientFactory):
-    """Makes such connections."""
+    """Creates bounded connections."""
 
     def buildProtocol(self, addr: Any) -> BoundedProtocol:  # noqa: N802
-        """One of them."""
+        """Create a connection."""
         return BoundedProtocol(self._quiescentCallback)  # type: ignore[no-untyped-call]
 
 
 class VerifyingContextFactory(_ScrapyClientContextFactory):
-    """Scrapy's context factory; Scrapy 2.19 can verify, but would not tell what was wrong.
+    """TLS context factory that reports why a certificate is invalid; Scrapy 2.19 does not.
 
-    One context for all connections: to read what the machine trusts takes longer than a page.
+    It shares one context among all connections: loading the trusted root certificates takes longer
+    than fetching a page.
     """
 
     def __init__(self, *args: Any, **given: Any) -> None:
@@ -189,28 +197,28 @@ class VerifyingContextFactory(_ScrapyClientContextFactory):
         self._options = _ScrapyCertificateOptions(trustRoot=trusted, **options)
 
     def creatorForNetloc(self, hostname: bytes, port: int) -> Any:  # noqa: N802 - Twisted's name
-        """What makes connections to a host."""
+        """Return the creator of TLS connections to a host."""
         return Verifying(self._options._makeTLSConnection, hostname.decode("ascii"))
 
 
 class Verifying(ClientTLSOptions):
-    """Makes connections that end with a reason where the certificate is no good."""
+    """Creates TLS connections that fail with a reason if the certificate is invalid."""
 
     def clientConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:  # noqa: N802, N803
-        """As Twisted has it, with a check of its own."""
+        """Create a connection with a callback that checks certificate and host name."""
         connection = super().clientConnectionForTLS(tlsProtocol)
         name = self._hostnameASCII
-        wanted = DNS_ID(name) if self._hostnameIsDnsName else IPAddress_ID(name)
+        expected = DNS_ID(name) if self._hostnameIsDnsName else IPAddress_ID(name)
 
         def check(_: Any, certificate: Any, error: int, depth: int, ok: int) -> bool:
-            fault = None if ok else FAULTS.get(error, f"is no good (OpenSSL error {error})")
+            fault = None if ok else FAULTS.get(error, f"is invalid (OpenSSL error {error})")
             if fault is None and depth == 0:
                 try:
-                    verify_service_identity(extract_patterns(certificate), [wanted], [])
+                    verify_service_identity(extract_patterns(certificate), [expected], [])
                 except (VerificationError, CertificateError):
-                    fault = f"is not one of {name}"
+                    fault = f"is not valid for {name}"
             if fault is not None:
-                problem = Misbehaves(f"the certificate {fault} ({WAY_OUT})")
+                problem = Misbehaves(f"the certificate {fault} ({ACCEPT_HINT})")
                 tlsProtocol.failVerification(Failure(problem))  # type: ignore[no-untyped-call]
             return fault is None
 
@@ -219,7 +227,7 @@ class Verifying(ClientTLSOptions):
 
 
 class HttpHandler(HTTP11DownloadHandler):
-    """Asks for http and https; raises Misbehaves and OffLimits besides what Scrapy's raises."""
+    """Downloads http and https URLs; raises Misbehaves and OffLimits in addition to Scrapy's."""
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
@@ -232,7 +240,7 @@ class HttpHandler(HTTP11DownloadHandler):
         self._longest = Config.of(crawler.settings).url_characters
 
     async def download_request(self, request: Request) -> Response:
-        """The answer to a request."""
+        """Return the response to a request."""
         if request.meta.get("redirect_times") and len(request.url) > self._longest:
             raise Misbehaves(
                 f"redirects to a URL of {len(request.url)} characters (FRESHET_URL_CHARACTERS)"
@@ -254,15 +262,15 @@ class HttpHandler(HTTP11DownloadHandler):
             fail_on_dataloss=self._fail_on_dataloss,
             crawler=self._crawler,
         )
-        words = _in_words(request, policy, self._default_maxsize)
-        with words, _in_time(request), wrap_twisted_exceptions():
+        errors = _explain_errors(request, policy, self._default_maxsize)
+        with errors, _limit_time(request), wrap_twisted_exceptions():
             answer: Any = await maybe_deferred_to_future(agent.download_request(request))
-        # Not in the request's time: it is not the server that lets it wait.
+        # Outside the time limit: this wait is not the server's fault.
         return await agent.loaded(answer, self._large)
 
 
 class BoundedAgent(_ScrapyAgent):
-    """One request: by its connection policy, unless a proxy connects for us."""
+    """Sends one request under its connection policy; with a proxy, the policy does not apply."""
 
     def __init__(self, *, policy: ConnectionPolicy, **given: Any) -> None:
         super().__init__(**given)
@@ -272,16 +280,16 @@ class BoundedAgent(_ScrapyAgent):
         result = super()._cb_bodyready(txresponse, request)
         reader = txresponse._bodyProtocol
         if isinstance(reader, _ResponseReader):
-            # It has been handed what came with the headers, which may have been all.
+            # The reader may already have the data that arrived with the headers.
             reader._bodybuf = SpooledBody(reader._bodybuf.getvalue())  # type: ignore[assignment]
         return result
 
     def _cb_bodydone(self, result: _ResultT, url: str) -> Any:
-        """Scrapy's makes the response here, within the request's time."""
+        """Return the raw result; Scrapy would create the response here, within the time limit."""
         return result, url
 
     async def loaded(self, answer: tuple[_ResultT, str], large: LargeBodies) -> Response:
-        """The response with its body in memory; waits for room where the body is large."""
+        """Return the response with its body in memory; wait for room if the body is large."""
         result, url = answer
         body: SpooledBody | bytes = result.get("body", b"")
         flags: list[str] = []
@@ -310,7 +318,7 @@ class BoundedAgent(_ScrapyAgent):
 
 
 class GuardedAgent(_BindAddressAgent):
-    """Takes no open connection that another request was let through to, but not this one."""
+    """Reuses an open connection only for requests with the same connection policy."""
 
     def __init__(self, *, policy: ConnectionPolicy, **given: Any) -> None:
         super().__init__(**given)
@@ -321,26 +329,26 @@ class GuardedAgent(_BindAddressAgent):
 
 
 @contextmanager
-def _in_time(request: Request) -> Iterator[None]:
-    """Give a request what is left of its time, its redirects and retries included."""
+def _limit_time(request: Request) -> Iterator[None]:
+    """Limit the time of a request, including its redirects and retries; raises Misbehaves."""
     meta, began = request.meta, monotonic()
-    whole, spent = meta.get("download_timeout"), meta.get(SPENT, 0.0)
-    late = f"Timeout: no whole answer in {whole or 0:g} s (FRESHET_RESPONSE_SECONDS)"
-    if whole and spent >= whole:
-        raise Misbehaves(late)
+    timeout, spent = meta.get("download_timeout"), meta.get(SPENT, 0.0)
+    message = f"Timeout: no complete response in {timeout or 0:g} s (FRESHET_RESPONSE_SECONDS)"
+    if timeout and spent >= timeout:
+        raise Misbehaves(message)
     try:
-        meta["download_timeout"] = whole and whole - spent
+        meta["download_timeout"] = timeout and timeout - spent
         yield
     except DownloadTimeoutError:
-        raise Misbehaves(late) from None
+        raise Misbehaves(message) from None
     finally:
-        meta["download_timeout"] = whole
+        meta["download_timeout"] = timeout
         meta[SPENT] = spent + monotonic() - began
 
 
 @contextmanager
-def _in_words(request: Request, policy: ConnectionPolicy, limit_bytes: int) -> Iterator[None]:
-    """Say what was wrong with an answer, where Scrapy and Twisted only say that something was."""
+def _explain_errors(request: Request, policy: ConnectionPolicy, limit_bytes: int) -> Iterator[None]:
+    """Replace generic errors of Scrapy and Twisted by errors with the cause."""
     try:
         yield
     except CannotResolveHostError:
@@ -349,21 +357,22 @@ def _in_words(request: Request, policy: ConnectionPolicy, limit_bytes: int) -> I
             raise OffLimits(request.url, why) from None
         raise
     except DownloadCancelledError:
-        raise Misbehaves(f"a body of more than {limit_bytes} bytes (FRESHET_RESPONSE_MB)") from None
+        raise Misbehaves(f"body larger than {limit_bytes} bytes (FRESHET_RESPONSE_MB)") from None
     except Exception as error:
         for cause in _causes(error):
             if isinstance(cause, Misbehaves):
                 raise cause from None
-            if cause is not error and isinstance(cause, NO_HTTP):
+            if cause is not error and isinstance(cause, HTTP_ERRORS):
                 reason = ": ".join(map(str, cause.args))
-                raise Misbehaves(f"no valid HTTP: {reason}") from None
+                raise Misbehaves(f"invalid HTTP response: {reason}") from None
         if isinstance(error, ResponseDataLossError):
-            raise ResponseDataLossError("the connection ended before the body") from None
+            message = "connection closed before the end of the body"
+            raise ResponseDataLossError(message) from None
         raise
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error and what led to it, as Twisted and Python keep it."""
+    """Yield an error and its causes, both Python's `__cause__` and Twisted's `reasons`."""
     if error is not None:
         yield error
         yield from _causes(error.__cause__)
@@ -372,7 +381,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 class SqlHandler(BaseDownloadHandler):
-    """Runs the query of the cell that a request is for."""
+    """Runs the SQL query of a cell."""
 
     lazy = True
 
@@ -381,13 +390,16 @@ class SqlHandler(BaseDownloadHandler):
         self._queries: dict[str, Queries] = {}
 
     async def download_request(self, request: Request) -> Response:
-        """The result as a JSON response; raises QueryFailed, and NotAsked after one that hung."""
+        """Return the result as a JSON response.
+
+        Raises QueryFailed, and NotAsked if the database did not answer an earlier query of the run.
+        """
         session, target = Session.of(self.crawler), request.meta.get("target")
         if not isinstance(target, Target) or target.cell is None:
-            raise NotSupported(f"{request.url}: no cell of this spider")
+            raise NotSupported(f"{request.url}: not a cell of this spider")
         cell = session.wrapper.cells[target.cell]
         if target.host in session.limits.given_up:
-            raise NotAsked(f"{cell.database} does not answer")
+            raise NotAsked(f"database {cell.database} does not answer")
         try:
             queries = self._of(session, cell.database or "")
             began = time.monotonic()
@@ -400,7 +412,7 @@ class SqlHandler(BaseDownloadHandler):
         return TextResponse(request.url, body=body, encoding="utf-8", request=request)
 
     async def close(self) -> None:
-        """Let all connections go."""
+        """Close all database connections."""
         from crawler.fetch.sql import all_closed
 
         await all_closed(list(self._queries.values()))
@@ -409,6 +421,6 @@ class SqlHandler(BaseDownloadHandler):
         from crawler.fetch.sql import Queries
 
         if database not in self._queries:
-            source, most = session.wrapper.databases[database], session.config.response_mb
-            self._queries[database] = Queries(database, source, int(most * MEGABYTE))
+            source, max_mb = session.wrapper.databases[database], session.config.response_mb
+            self._queries[database] = Queries(database, source, int(max_mb * MEGABYTE))
         return self._queries[database]

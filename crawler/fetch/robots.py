@@ -1,4 +1,4 @@
-"""robots.txt: read once a host, as far as it has to be read, and obeyed."""
+"""Obey robots.txt: fetch it once per host, up to a size limit, and apply its rules."""
 
 from __future__ import annotations
 
@@ -21,69 +21,70 @@ from scrapy.utils.misc import build_from_crawler
 from scrapy.utils.python import to_unicode
 
 from crawler.errors import OffLimits
-from crawler.fetch.guard import SAKE, Guard
+from crawler.fetch.guard import ON_BEHALF_OF, Guard
 from crawler.fetch.middlewares import NotAsked
 
 logger = logging.getLogger(__name__)
-# In the meta of a request for robots.txt: bytes that came so far.
-CAME = "robots_bytes"
-# More than this takes longer to read and to apply than a turn of the reactor may take.
+# Key in the meta of a request for robots.txt: bytes received so far.
+RECEIVED = "robots_bytes"
+# Longer files are parsed and applied in a thread, because they would block the reactor too long.
 LONG_CHARACTERS = 16_384
-# Of all hosts' rules; each is some 60 bytes in memory.
-MOST_CHARACTERS = 1_000_000
-USUAL_CHARACTERS = 100
-# RFC 9309, 2.5: at least 500 KiB.
-MOST_BYTES = 512 * 1024
+# Maximum size of all cached rules; each character takes about 60 bytes of memory.
+MAX_CACHED_CHARACTERS = 1_000_000
+# Added for each cached host, so that hosts without rules count, too.
+HOST_CHARACTERS = 100
+# RFC 9309, section 2.5, requires at least 500 KiB.
+MAX_BYTES = 512 * 1024
 LINE_ENDS = b"\n", b"\r"
 
 
 def beginning(body: bytes, *, is_cut: bool) -> bytes:
-    """As much of a file as is read; where it is cut off, its whole lines."""
-    if len(body) <= MOST_BYTES and not is_cut:
+    """Return at most MAX_BYTES of a file; drop the last, incomplete line if the file was cut."""
+    if len(body) <= MAX_BYTES and not is_cut:
         return body
-    head = body[:MOST_BYTES]
+    head = body[:MAX_BYTES]
     return head[: 1 + max(map(head.rfind, LINE_ENDS))]
 
 
 def for_agent(text: str, agent: str) -> str:
-    """The rules for one user agent, as those for all; empty where there are none.
+    """Return the rules for one user agent, rewritten as rules for `*`; empty without rules.
 
-    Protego would keep each rule of a group for each of its user agents: half a megabyte of both is
-    a hundred million. Fields and values are read as Protego reads them.
+    Protego stores each rule of a group once per user agent of the group, so a file of 512 KiB could
+    result in a hundred million rules. Fields and values are parsed with Protego's functions.
     """
     bare = (line.partition("#")[0].strip() for line in text.splitlines())
     lines = [(*pair, line) for line in bare if line and (pair := _extract_directive(line))]
-    best, most = "", 0
+    best, best_score = "", 0
     for field, value, _ in lines:
         if field in _USER_AGENT_DIRECTIVE:
             for name in _names(value):
-                if (score := _score(name, agent)) > most:
-                    best, most = name, score
-    if not most:
+                if (score := _score(name, agent)) > best_score:
+                    best, best_score = name, score
+    if not best_score:
         return ""
-    # The rules of all groups that this name stands above.
+    # All groups with this name apply.
     rules = ["User-agent: *"]
-    is_ours, among_agents = False, False
+    is_ours, in_agents = False, False
     for field, value, line in lines:
         if field in _USER_AGENT_DIRECTIVE:
-            is_ours = best in _names(value) or (among_agents and is_ours)
-            among_agents = True
+            is_ours = best in _names(value) or (in_agents and is_ours)
+            in_agents = True
         elif field not in _SITE_WIDE_DIRECTIVES:
-            among_agents = False
+            in_agents = False
             if is_ours:
                 rules.append(line)
     return "\n".join(rules)
 
 
 def _names(value: str) -> tuple[str, ...]:
-    """The user agents that a line names: asterisks have no meaning in a name."""
+    """Return a user agent in a line, and the same without asterisks, which Protego ignores."""
     name = value.strip().lower()
     bare = name if name == "*" else name.replace("*", "")
     return (name, bare) if bare else ()
 
 
 def _score(name: str, agent: str) -> int:
-    """How well a name fits a user agent, as Protego has it; 0: not at all."""
+    """Return how well a name matches a user agent, with Protego's score; 0: no match."""
     if name == "*":
         return 1
     text = agent.strip().lower()
@@ -95,29 +96,32 @@ def _score(name: str, agent: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a host's robots.txt says to us; without a parser it forbids nothing."""
+    """Rules of a host for Freshet's user agent; without a parser, every URL is allowed.
+
+    characters: size of the rules
+    """
 
     parser: RobotParser | None = None
     characters: int = 0
 
 
 class RobotsMiddleware(RobotsTxtMiddleware):
-    """Obeys robots.txt for every request that waits for it, and does not choke on it.
+    """Scrapy's robots.txt middleware with a cache of limited size and limits on the file.
 
-    Of Scrapy 2.19's only the check is used: to the third and later request that wait for one
-    robots.txt it looks there as if it were missing.
+    Only the URL check of Scrapy 2.19 is used: its middleware treats robots.txt as missing for the
+    third and later requests that wait for the same file.
     """
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(crawler)
         self._guard = Guard.of(crawler)
-        self._known: OrderedDict[tuple[str, bool], Rules] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, bool], Rules] = OrderedDict()
         self._characters = 0
-        self._coming: dict[tuple[str, bool], asyncio.Future[Rules]] = {}
-        crawler.signals.connect(self._came, signals.bytes_received)
+        self._pending: dict[tuple[str, bool], asyncio.Future[Rules]] = {}
+        crawler.signals.connect(self._stop_at_limit, signals.bytes_received)
 
     async def process_request(self, request: Request) -> None:  # type: ignore[override]
-        """Raise IgnoreRequest where the rules forbid a request, OffLimits where the host is."""
+        """Raise IgnoreRequest if the rules forbid a request, OffLimits if the host is refused."""
         is_web = urlparse_cached(request).scheme in {"http", "https"}
         if not is_web or request.meta.get("dont_obey_robotstxt"):
             return
@@ -128,71 +132,78 @@ class RobotsMiddleware(RobotsTxtMiddleware):
             self.process_request_2(rules.parser, request)
 
     async def robot_parser(self, request: Request) -> RobotParser | None:
-        """The rules of the request's host, once they are there; None where it has none."""
+        """Return the rules of the request's host, fetched if necessary; None: no rules."""
         return (await self._rules(request)).parser
 
     async def _rules(self, request: Request) -> Rules:
-        # What one request is kept from, as only a page names it, another may ask for.
+        # Cache by is_named, too: the guard may refuse robots.txt of a private host to a request
+        # that follows a link, but allow it to a request for a URL from the user.
         key = urlparse_cached(request).netloc, self._guard.is_named(request)
-        if key in self._known:
-            self._known.move_to_end(key)
-            return self._known[key]
-        if key not in self._coming:
-            self._coming[key] = asyncio.ensure_future(self._fetched(request, key))
-        return await asyncio.shield(self._coming[key])
+        if key in self._cache:
+            self._cache.move_to_end(key)
+            return self._cache[key]
+        if key not in self._pending:
+            self._pending[key] = asyncio.ensure_future(self._fetched(request, key))
+        return await asyncio.shield(self._pending[key])
 
     async def _fetched(self, request: Request, key: tuple[str, bool]) -> Rules:
         try:
             response = await self._response(request)
             rules = await self._read(request, response) if response is not None else Rules()
         finally:
-            del self._coming[key]
+            del self._pending[key]
         self._keep(key, rules)
         return rules
 
     def _keep(self, key: tuple[str, bool], rules: Rules) -> None:
-        """Remember the rules of a host, and forget those that were not asked for the longest."""
-        self._known[key] = rules
-        self._characters += rules.characters + USUAL_CHARACTERS
-        while len(self._known) > 1 and self._characters > MOST_CHARACTERS:
-            _, forgotten = self._known.popitem(last=False)
-            self._characters -= forgotten.characters + USUAL_CHARACTERS
+        """Cache the rules of a host, and drop the least recently used rules beyond the limit."""
+        self._cache[key] = rules
+        self._characters += rules.characters + HOST_CHARACTERS
+        while len(self._cache) > 1 and self._characters > MAX_CACHED_CHARACTERS:
+            _, dropped = self._cache.popitem(last=False)
+            self._characters -= dropped.characters + HOST_CHARACTERS
 
     async def _response(self, request: Request) -> Response | None:
-        """What the host sends for robots.txt; None where that cannot be read."""
+        """Fetch robots.txt of the request's host; return None if that fails."""
         parts = urlparse_cached(request)
         url = f"{parts.scheme}://{parts.netloc}/robots.txt"
-        meta = {"dont_obey_robotstxt": True, "download_maxsize": 0, CAME: 0, SAKE: request}
-        wanted = Request(url, NO_CALLBACK, priority=self.DOWNLOAD_PRIORITY, meta=meta)
+        # No download_maxsize: _stop_at_limit cuts a file that is too large instead of failing it.
+        meta = {
+            "dont_obey_robotstxt": True,
+            "download_maxsize": 0,
+            RECEIVED: 0,
+            ON_BEHALF_OF: request,
+        }
+        robots_request = Request(url, NO_CALLBACK, priority=self.DOWNLOAD_PRIORITY, meta=meta)
         assert self.crawler.engine is not None
         self._stats.inc_value("robotstxt/request_count")
         try:
-            return await self.crawler.engine.download_async(wanted)
+            return await self.crawler.engine.download_async(robots_request)
         except NotAsked:
             return None
         except Exception as error:
-            if isinstance(error, OffLimits) and error.url == wanted.url:
+            if isinstance(error, OffLimits) and error.url == robots_request.url:
                 raise
             reason = " ".join(str(error).split())[:300] or type(error).__name__
-            logger.warning("%s cannot be read, so it forbids nothing: %s", url, reason)
+            logger.warning("Reading %s failed, so every URL is allowed: %s", url, reason)
             return None
 
-    def _came(self, data: bytes, request: Request) -> None:
-        """Stop where enough of a robots.txt has come."""
-        if CAME in request.meta:
-            request.meta[CAME] += len(data)
-            if request.meta[CAME] > MOST_BYTES:
+    def _stop_at_limit(self, data: bytes, request: Request) -> None:
+        """Stop the download of a robots.txt after MAX_BYTES."""
+        if RECEIVED in request.meta:
+            request.meta[RECEIVED] += len(data)
+            if request.meta[RECEIVED] > MAX_BYTES:
                 raise StopDownload(fail=False)
 
     async def _read(self, request: Request, response: Response) -> Rules:
         self._stats.inc_value("robotstxt/response_count")
         agent = self._robotstxt_useragent or request.headers.get("User-Agent")
         agent = to_unicode(agent or self._default_useragent)
-        words = beginning(response.body, is_cut="download_stopped" in response.flags), agent
+        body = beginning(response.body, is_cut="download_stopped" in response.flags)
         if len(response.body) > LONG_CHARACTERS:
-            rules = await asyncio.to_thread(self._parsed, *words)
+            rules = await asyncio.to_thread(self._parsed, body, agent)
         else:
-            rules = self._parsed(*words)
+            rules = self._parsed(body, agent)
         await self.crawler.signals.send_catch_log_async(
             signal=signals.robots_parsed, robotparser=rules.parser, request=request
         )
@@ -200,5 +211,5 @@ class RobotsMiddleware(RobotsTxtMiddleware):
 
     def _parsed(self, body: bytes, agent: str) -> Rules:
         text = for_agent(body.decode("utf-8-sig", errors="ignore"), agent)
-        made: Any = build_from_crawler(self._parserimpl, self.crawler, text.encode())
-        return Rules(made, len(text))
+        parser: Any = build_from_crawler(self._parserimpl, self.crawler, text.encode())
+        return Rules(parser, len(text))

@@ -1,4 +1,4 @@
-"""Refresh queries: run on a database for reading alone, within limits of time, rows and bytes."""
+"""Run the SQL queries of cells read-only, with limits on time, rows and bytes."""
 
 from __future__ import annotations
 
@@ -28,63 +28,64 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 from crawler.errors import ConfigError, QueryFailed
 from crawler.extract.cells import Cell, Source
 
-# Steps of SQLite's machine between two looks at the clock.
+# SQLite instructions between two checks of the time limit.
 STEPS = 10_000
-AGAIN_SECONDS = 300
-ROWS_AT_ONCE = 100
-# What a database may take longer than the limit that it was told.
+RECYCLE_SECONDS = 300
+BATCH_ROWS = 100
+# Time that a database gets to enforce its own statement timeout.
 GRACE_SECONDS = 2.0
-MOST_REASON_CHARACTERS = 250
+MAX_REASON_CHARACTERS = 250
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """A database that can be read.
+class Backend:
+    """Functions of a database that depend on its kind.
 
-    begin:     limits the queries of a new transaction to so many seconds
-    break_off: frees a thread that waits for an answer on a connection of the driver
+    set_timeout: sets the timeout in seconds of the queries of a new transaction
+    interrupt:   frees a thread that waits for an answer on a driver connection
     """
 
     engine: Engine
-    begin: Callable[[Connection, float], None]
-    break_off: Callable[[Any], None]
+    set_timeout: Callable[[Connection, float], None]
+    interrupt: Callable[[Any], None]
 
 
-def opened(name: str, source: Source) -> Opened:
-    """The database; nothing is asked of it yet. ConfigError where it cannot be."""
+def opened(name: str, source: Source) -> Backend:
+    """Return a database without connecting to it; raises ConfigError if it is not supported."""
     try:
         url = make_url(source.url)
         if (kind := url.get_backend_name()) not in _KINDS:
             raise ConfigError(
-                f"databases.{name}: {kind} cannot be opened for reading alone by Freshet "
-                f"(it can: {', '.join(_KINDS)})"
+                f"databases.{name}: unsupported kind of database: {kind!r}. "
+                f"Supported: {', '.join(_KINDS)}"
             )
         return _KINDS[kind](url, source)
     except (ArgumentError, NoSuchModuleError, ImportError) as error:
-        problem = "its driver is not installed" if isinstance(error, ImportError) else "no such URL"
+        problem = "driver not installed" if isinstance(error, ImportError) else "invalid URL"
         cause = " ".join(str(error).split()).partition(" (Background")[0]
         raise ConfigError(f"databases.{name}: {problem}: {cause}") from None
 
 
-def _postgresql(url: URL, source: Source) -> Opened:
+def _postgresql(url: URL, source: Source) -> Backend:
     arguments = {"connect_timeout": max(2, math.ceil(source.seconds))}
     engine = _engine(url, source, connect_args=arguments)
 
-    def limit(connection: Connection, seconds: float) -> None:
+    def set_timeout(connection: Connection, seconds: float) -> None:
         statement = text("SELECT set_config('statement_timeout', :limit, true)")
         connection.execute(statement, {"limit": f"{math.ceil(seconds * 1000)}ms"})
 
-    def hang_up(driver: Any) -> None:
-        # End the connection under the thread that waits for it: it then reads the end.
+    def interrupt(driver: Any) -> None:
+        # Shut down a copy of the socket: the waiting thread then reads the end of the connection.
         with socket.socket(fileno=os.dup(driver.fileno())) as same:
             same.shutdown(socket.SHUT_RDWR)
 
-    return Opened(engine.execution_options(postgresql_readonly=True), limit, hang_up)
+    read_only = engine.execution_options(postgresql_readonly=True)
+    return Backend(read_only, set_timeout, interrupt)
 
 
-def _sqlite(url: URL, source: Source) -> Opened:
+def _sqlite(url: URL, source: Source) -> Backend:
     if not url.database or url.database == ":memory:":
-        raise ConfigError("sqlite: a file has to be named: sqlite:///path/to/file.db")
+        raise ConfigError("sqlite: missing file name. Example: sqlite:///path/to/file.db")
     address = f"file:{quote(str(Path(url.database).resolve()))}?mode=ro"
 
     def connect() -> sqlite3.Connection:
@@ -94,12 +95,13 @@ def _sqlite(url: URL, source: Source) -> Opened:
         connection.execute("PRAGMA query_only = ON")
         return connection
 
-    def limit(connection: Connection, seconds: float) -> None:
+    def set_timeout(connection: Connection, seconds: float) -> None:
         ends = time.monotonic() + seconds
         driver: Any = connection.connection.driver_connection
         driver.set_progress_handler(lambda: time.monotonic() > ends, STEPS)
 
-    return Opened(_engine(url, source, creator=connect), limit, sqlite3.Connection.interrupt)
+    engine = _engine(url, source, creator=connect)
+    return Backend(engine, set_timeout, sqlite3.Connection.interrupt)
 
 
 def _engine(url: URL, source: Source, **more: Any) -> Engine:
@@ -110,22 +112,22 @@ def _engine(url: URL, source: Source, **more: Any) -> Engine:
         max_overflow=0,
         pool_timeout=source.seconds,
         pool_pre_ping=True,
-        pool_recycle=AGAIN_SECONDS,
+        pool_recycle=RECYCLE_SECONDS,
         **more,
     )
 
 
-_KINDS: dict[str, Callable[[URL, Source], Opened]] = {
+_KINDS: dict[str, Callable[[URL, Source], Backend]] = {
     "postgresql": _postgresql,
     "sqlite": _sqlite,
 }
 
 
 def plain(value: Any) -> Any:
-    """A value of a database driver as text, number, list or dict.
+    """Convert a value of a database driver to a JSON type.
 
-    Times with an offset are in UTC; decimals are numbers where a float holds them exactly as they
-    are written, else text; bytes are hexadecimal.
+    Times with an offset are converted to UTC. Decimals become numbers if a float represents them
+    exactly, else strings. Bytes become hexadecimal strings.
     """
     if value is None or isinstance(value, bool | int | str):
         return value
@@ -166,9 +168,10 @@ Result = TypeVar("Result")
 
 
 async def in_thread(call: Callable[[], Result], seconds: float) -> Result:
-    """The result of a call; TimeoutError where it takes longer, and then it is left to itself.
+    """Return the result of a call in a thread; raises TimeoutError after `seconds`.
 
-    The threads of an executor would be waited for when the process ends; these are not.
+    After a timeout, the thread keeps running. It is a daemon thread, because the process would wait
+    for the threads of an executor when it exits.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
@@ -184,9 +187,9 @@ async def in_thread(call: Callable[[], Result], seconds: float) -> Result:
     def work() -> None:
         try:
             settled = partial(settle, None, call())
-        except BaseException as error:  # noqa: BLE001 - whatever it is, who waits has to hear it
+        except BaseException as error:  # noqa: BLE001 - passed on to the caller
             settled = partial(settle, error)
-        # The loop may have ended meanwhile.
+        # The event loop may be closed by now.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(settled)
 
@@ -196,95 +199,96 @@ async def in_thread(call: Callable[[], Result], seconds: float) -> Result:
 
 
 class Queries:
-    """The queries of one database."""
+    """Runs the queries of one database."""
 
-    def __init__(self, name: str, source: Source, most_bytes: int) -> None:
-        self._name, self._source, self._most_bytes = name, source, most_bytes
-        self._opened = opened(name, source)
+    def __init__(self, name: str, source: Source, max_bytes: int) -> None:
+        self._name, self._source, self._max_bytes = name, source, max_bytes
+        self._backend = opened(name, source)
         self._password = make_url(source.url).password
-        self._at_work: set[Any] = set()
+        self._active: set[Any] = set()
 
     async def result(self, cell: Cell) -> bytes:
-        """The result as JSON: `columns` and `rows`; raises QueryFailed."""
+        """Return the result of a cell's query as JSON (`columns`, `rows`); raises QueryFailed."""
         limit = self._source.seconds
         try:
             return await in_thread(lambda: self._result(cell), limit + GRACE_SECONDS)
         except TimeoutError:
-            self._break_off()
-            raise QueryFailed(f"no answer in {limit:g} s ({self._name})", hangs=True) from None
+            self._interrupt()
+            reason = f"no answer from database {self._name} in {limit:g} s"
+            raise QueryFailed(reason, hangs=True) from None
         except SQLAlchemyError as error:
-            raise QueryFailed(self._in_words(error)) from None
+            raise QueryFailed(self._reason(error)) from None
 
     async def close(self) -> None:
-        """Let the connections go; those that hang are not waited for."""
+        """Close the connections; abandon those that do not close within GRACE_SECONDS."""
         with contextlib.suppress(TimeoutError):
-            await in_thread(self._opened.engine.dispose, GRACE_SECONDS)
+            await in_thread(self._backend.engine.dispose, GRACE_SECONDS)
 
     def _result(self, cell: Cell) -> bytes:
-        """In a thread of its own."""
+        """Run a query in the current thread."""
         with self._connected() as connection:
             driver = connection.connection.driver_connection
-            self._at_work.add(driver)
+            self._active.add(driver)
             try:
                 return self._read(connection, cell)
             finally:
-                self._at_work.discard(driver)
+                self._active.discard(driver)
                 connection.rollback()
 
     def _connected(self) -> Connection:
-        """A connection; who waits long for none need not be asked again soon."""
+        """Return a connection; a slow failure counts as a hang, so that the run gives up."""
         began = time.monotonic()
         try:
-            return self._opened.engine.connect()
+            return self._backend.engine.connect()
         except SQLAlchemyError as error:
             hangs = time.monotonic() - began > self._source.seconds / 2
-            raise QueryFailed(self._in_words(error), hangs=hangs) from None
+            raise QueryFailed(self._reason(error), hangs=hangs) from None
 
     def _read(self, connection: Connection, cell: Cell) -> bytes:
-        self._opened.begin(connection, self._source.seconds)
-        streaming = connection.execution_options(stream_results=True, max_row_buffer=ROWS_AT_ONCE)
+        self._backend.set_timeout(connection, self._source.seconds)
+        streaming = connection.execution_options(stream_results=True, max_row_buffer=BATCH_ROWS)
         with streaming.execute(statement(cell), cell.parameters) as result:
             columns = list(result.keys())
             if twice := sorted({name for name in columns if columns.count(name) > 1}):
-                raise QueryFailed(f"two columns are called {twice[0]!r}: name one with AS")
+                raise QueryFailed(f"duplicate column name: {twice[0]!r}. Rename one with AS")
             rows = self._rows(result, cell.rows or self._source.rows)
         return json.dumps({"columns": columns, "rows": rows}, ensure_ascii=False).encode()
 
-    def _rows(self, result: CursorResult[Any], most: int) -> list[list[Any]]:
+    def _rows(self, result: CursorResult[Any], max_rows: int) -> list[list[Any]]:
         rows: list[list[Any]] = []
         size = 0
-        for part in result.partitions(ROWS_AT_ONCE):
+        for part in result.partitions(BATCH_ROWS):
             batch = [[plain(value) for value in row] for row in part]
             size += sum(len(str(value)) for row in batch for value in row)
             rows += batch
-            if len(rows) > most:
+            if len(rows) > max_rows:
                 raise QueryFailed(
-                    f"more than {most:,} rows (rows = {most} of the cell or database)"
+                    f"more than {max_rows:,} rows (rows = {max_rows} in the cell or database)"
                 )
-            if size > self._most_bytes:
-                raise QueryFailed(f"more than {self._most_bytes:,} bytes (FRESHET_RESPONSE_MB)")
+            if size > self._max_bytes:
+                raise QueryFailed(f"more than {self._max_bytes:,} bytes (FRESHET_RESPONSE_MB)")
         return rows
 
-    def _break_off(self) -> None:
-        for driver in list(self._at_work):
+    def _interrupt(self) -> None:
+        for driver in list(self._active):
             with contextlib.suppress(Exception):
-                self._opened.break_off(driver)
+                self._backend.interrupt(driver)
 
-    def _in_words(self, error: SQLAlchemyError) -> str:
-        """The driver's own words; SQLAlchemy's would show the query and its parameters."""
+    def _reason(self, error: SQLAlchemyError) -> str:
+        """Return the driver's message; SQLAlchemy's contains the query and its parameters."""
         cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
-        words = " ".join(str(cause).split()).partition(" (Background")[0]
+        message = " ".join(str(cause).split()).partition(" (Background")[0]
         if self._password:
-            words = words.replace(str(self._password), "***")
-        return f"{type(cause).__name__}: {words}"[:MOST_REASON_CHARACTERS]
+            message = message.replace(str(self._password), "***")
+        return f"{type(cause).__name__}: {message}"[:MAX_REASON_CHARACTERS]
 
 
 def statement(cell: Cell) -> TextClause:
-    """The query, its parameters bound; a list of values is for `IN :name`."""
+    """Return a cell's query with bound parameters; a list becomes the values of `IN :name`."""
     lists = [name for name, value in cell.parameters.items() if isinstance(value, tuple)]
     return text(cell.sql or "").bindparams(*(bindparam(name, expanding=True) for name in lists))
 
 
 async def all_closed(databases: list[Queries]) -> None:
-    """Close several databases at once."""
+    """Close several databases concurrently."""
     await asyncio.gather(*(database.close() for database in databases))

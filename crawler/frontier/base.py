@@ -1,4 +1,4 @@
-"""What a frontier does: hand out a run's targets, and keep apart the processes that share them."""
+"""Define the interface of frontiers, which hand out a run's targets to one or more processes."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from scrapy import Request
 from crawler.items import Target
 
 if TYPE_CHECKING:
-    from crawler.frontier.politeness import Turns
+    from crawler.frontier.politeness import Permits
     from crawler.frontier.session import Session
 
 Counts = Mapping[str, float]
-# Among the counts of a process: its last visits may be stored in part.
+# Name of a count: workers whose last visits may be stored in part.
 IN_DOUBT = "workers in doubt"
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How a run stands as a process leaves it.
+    """State of a run when a process leaves it.
 
-    counts:  of all processes, where this one has summed them; None: the process's own still count
-    sums_up: whether this process is the last one
-    workers: processes that took part, where this one sums up
-    others:  processes that are still running
-    visits_of_all: visits of all processes so far
+    counts:        sums over all processes; None if another process sums up the run
+    sums_up:       whether this process sums up the run, as the last one
+    workers:       number of processes that took part; 1 if another process sums up the run
+    others:        number of processes that are still running
+    visits_of_all: number of visits of all processes so far
     """
 
     counts: Counter[str] | None = None
@@ -41,85 +41,87 @@ class Tally:
 
 
 class Frontier:
-    """Hands out due targets, and knows which of them are this process's.
+    """Hands out due targets, and keeps track of those that this process works on.
 
-    Backends have `due` and `leave`; the rest is what a process needs that shares its run with no
-    other: next to nothing.
+    Backends implement `due` and `leave`. The other methods default to the behavior of a process
+    that does not share its run.
 
-    is_shared: whether other processes take part in the run
-    turns:     politeness slots that processes share; None where each process keeps its own
+    is_shared: whether other processes can take part in the run
+    permits:   rate limits that processes share; None if each process has its own
     """
 
     is_shared: bool = False
-    turns: Turns | None = None
+    permits: Permits | None = None
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def due(self, limit: int | None) -> AsyncIterator[Target | Request]:
-        """What this process is to fetch, until the run is over.
+        """Yield what this process has to fetch, until the run is over.
 
-        These are targets that are due at the start of the run or found during it, each once, and
-        requests that spiders made. limit: how many targets the run hands out at most.
+        That is each target that is due at the start of the run or discovered during it, once, and
+        the requests of spiders.
+
+        limit: maximum number of targets of the run; None: no limit
         """
         raise NotImplementedError
 
     async def leave(self) -> Tally:
-        """End this process's part in the run, and return how the run stands."""
+        """End this process's part in the run, and return the state of the run."""
         raise NotImplementedError
 
     async def open(self) -> str:
-        """Connect; return the id of what processes of a run share, empty where they share nothing.
+        """Connect; return the id of the shared queue, or an empty string without one.
 
         Raises ConfigError or Unreachable.
         """
         return ""
 
     async def join(self) -> tuple[bool, ObjectId | None, datetime | None]:
-        """Take part in a run.
+        """Join the run, or begin one.
 
-        Returns whether this process prepares it, its `_id` where it has been begun before, and,
-        where another process prepared it, its start.
+        Returns whether this process has to prepare the run, the run's `_id` if it was begun before,
+        and its start if another process has prepared it.
         """
         return True, None, None
 
     async def begin(self, run: ObjectId, started: datetime) -> None:
-        """Let all processes work: the run is prepared."""
+        """Announce that the run is prepared, so that all processes start."""
 
     def take_along(self, target: Target, others: Iterable[Target]) -> None:
-        """Note targets that are read from the page of another one."""
+        """Note that the page of a target is also read for `others` (shared fetch)."""
 
     async def may_fetch(self, host: str) -> bool:
-        """Count a request to a host; False if the host's cap for the run is used up."""
+        """Count a request to a host; return False if the host's cap for the run is reached."""
         return self._session.limits.spend(host)
 
     def done(self, key: str, counts: Counts) -> None:
-        """A target is stored, or is not this process's any more; what is to be counted of it."""
+        """Note that a target is stored or was taken over, and add its counts."""
 
     def give_up(self, host: str) -> None:
-        """Send a host no more requests in this run, from any process."""
+        """Stop requests of all processes to a host for the rest of the run."""
         self._session.limits.given_up.add(host)
 
     async def hold(self, host: str, seconds: float) -> None:
-        """Let no process send a request to the host for a time."""
+        """Pause requests of all processes to a host for `seconds`."""
 
     @property
     def is_sure(self) -> bool:
-        """Whether no other process can have taken over what this one works on."""
+        """Return whether this process certainly still holds its leases."""
         return True
 
     async def still_holds(self, key: str) -> bool:
-        """Whether a target is still this process's; asks, unless it is sure."""
+        """Return whether this process still holds a target; renews the leases if unsure."""
         return True
 
     def stop(self) -> None:
-        """Hand out nothing more."""
+        """Hand out no more targets."""
 
     def hurry(self) -> None:
-        """Wait no longer for a server that is unavailable."""
+        """Stop retrying while a server is unavailable."""
 
     async def finish(self) -> None:
-        """Keep nothing of the run: it is summed up."""
+        """Delete the shared state of a run that is summed up."""
 
     async def close(self) -> None:
         """Disconnect."""

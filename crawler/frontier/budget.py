@@ -1,4 +1,4 @@
-"""What a run may ask for at this moment: the plan's caps, and the hours the wrapper keeps."""
+"""Limit the requests of a run: caps of the plan, visiting hours, and limits per host."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from crawler.utils.time import Clock
 from schedules.dispatch.dispatch import least, room
 
 logger = logging.getLogger(__name__)
-# Visits of other crawls count too, so they are counted again after this time.
-TRUSTED_FOR = timedelta(minutes=1)
+# Other runs use the same caps, so visits in the database are counted again after this time.
+RECOUNT_AFTER = timedelta(minutes=1)
 
 
 class Allowance:
-    """Counts what is handed out against the plan's caps; hours and days are UTC."""
+    """Counts requests against the plan's daily and hourly caps; days and hours are in UTC."""
 
     def __init__(self, db: Database, patience: MongoRetry, wrapper: Wrapper, clock: Clock) -> None:
         self._db, self._patience, self._clock = db, patience, clock
@@ -34,53 +34,57 @@ class Allowance:
         self._left: int | None = None
         self._good_until: datetime | None = None
 
-    def follow(self, plan: Document, besides_per_day: float = 0, *, is_full: bool = False) -> None:
-        """Take the caps of a plan: `daily_cap` and `hourly_cap`, requests of all its spiders.
+    def follow(self, plan: Document, extra_per_day: float = 0, *, is_full: bool = False) -> None:
+        """Use the caps of a plan: `daily_cap` and `hourly_cap`, requests of all its spiders.
 
-        besides_per_day: what learning phases and cells with a period may spend besides, on a day
-                         and evenly in its hours
-        is_full: the user asked for everything: the caps are known, and not kept
+        extra_per_day: requests per day in addition to the caps, for sampling phases and cells with
+                       a period; spread evenly over the hours
+        is_full:       the user requested a full run, which ignores the caps
         """
         self._is_full = is_full
-        besides = (ceil(besides_per_day), ceil(besides_per_day / 24))
+        extra = (ceil(extra_per_day), ceil(extra_per_day / 24))
         caps = (int(plan.get(name) or 0) for name in ("daily_cap", "hourly_cap"))
-        daily, hourly = (cap and cap + more for cap, more in zip(caps, besides, strict=True))
+        daily, hourly = (cap and cap + more for cap, more in zip(caps, extra, strict=True))
         self._caps = (daily, hourly)
         self._spiders = list(plan["spiders"])
 
     @property
     def caps(self) -> str:
-        """The caps in words; empty where there are none."""
+        """Describe the caps; empty if there are none."""
         return " and ".join(cap for cap, _ in self._each((True, True)))
 
     @property
     def reached(self) -> str:
-        """That the caps are reached, and the way out, in words; those that are, as far as known."""
+        """Describe the caps that are reached, and how to raise or ignore them."""
         each = self._each(self._reached if any(self._reached) else (True, True))
-        caps, options = " and ".join(cap for cap, _ in each), " N or ".join(way for _, way in each)
+        caps = " and ".join(cap for cap, _ in each)
+        options = " N or ".join(option for _, option in each)
         return (
             f"the plan's cap of {caps} is reached (to raise it: scrapy replan {options} N; to "
             "ignore it once: -a full=1)"
         )
 
     def _each(self, which: tuple[bool, bool]) -> list[tuple[str, str]]:
-        """The daily and the hourly cap in words, and the option of `scrapy replan` that sets it."""
+        """Describe the daily and hourly cap, each with the option of `scrapy replan` to set it.
+
+        which: whether to include the daily and the hourly cap
+        """
         daily, hourly = self._caps
         several = f" by the {len(self._spiders)} spiders of the plan"
         together = several if len(self._spiders) > 1 else ""
         each = ((daily, "a day", "--daily-cap"), (hourly, "an hour", "--hourly-cap"))
         return [
             (f"{count(cap, 'request')} {time}{together}", option)
-            for wanted, (cap, time, option) in zip(which, each, strict=True)
-            if wanted and cap
+            for is_included, (cap, time, option) in zip(which, each, strict=True)
+            if is_included and cap
         ]
 
     def is_open(self) -> bool:
-        """Whether the wrapper lets anything be asked for at this hour."""
+        """Return whether the current time is within the site's visiting hours."""
         return self._wrapper.open_at(self._clock.now())
 
     async def room(self, in_flight: int) -> int | None:
-        """Requests that may still be made now, besides those in flight; None: no cap."""
+        """Return how many requests the caps allow now, after those in flight; None: no cap."""
         if self._is_full or not any(self._caps):
             return None
         now = self._clock.now()
@@ -93,32 +97,32 @@ class Allowance:
         return least(*rooms)
 
     async def take(self, in_flight: int) -> bool:
-        """Whether one more may be handed out; it is counted then."""
+        """Return whether the caps allow one more target, and count it if so."""
         now = self._clock.now()
         spent = self._left is None or self._left <= 0
         if spent or self._good_until is None or now >= self._good_until:
             self._left = self._share(await self.room(in_flight))
             hour_ends = now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
-            self._good_until = min(now + TRUSTED_FOR, hour_ends)
+            self._good_until = min(now + RECOUNT_AFTER, hour_ends)
         if self._left is None:
             return True
         self._left -= 1
         return self._left >= 0
 
-    async def some(self, most: int, in_flight: int) -> int:
-        """How many of `most` may be handed out; they are counted then."""
+    async def some(self, max_targets: int, in_flight: int) -> int:
+        """Return how many of `max_targets` targets the caps allow, and count these."""
         taken = 0
-        while taken < most and await self.take(in_flight + taken):
+        while taken < max_targets and await self.take(in_flight + taken):
             taken += 1
         return taken
 
     def give_back(self, count: int) -> None:
-        """So many were counted and not handed out."""
+        """Uncount `count` targets that were not handed out after all."""
         if self._left is not None:
             self._left += count
 
     def _share(self, left: int | None) -> int | None:
-        """Other spiders of the plan draw on the same caps: only a part before the next count."""
+        """Return a quarter of what is left if other spiders of the plan use the same caps."""
         if left is None or len(self._spiders) < 2:
             return left
         return -(-left // 4)
@@ -129,10 +133,13 @@ class Allowance:
 
 @dataclass(slots=True)
 class HostLimits:
-    """Per-host state of one run; bounded by the number of hosts of the spider.
+    """State of the hosts of one run.
 
-    cap:     requests to one host; 0: no cap
-    strikes: blocked responses in a row until a host is left alone
+    cap:      maximum number of requests per host; 0: no cap
+    strikes:  number of consecutive blocked responses after which a host is paused
+    asked:    number of requests by host
+    holds:    end of the pause by host
+    given_up: hosts that get no more requests in this run
     """
 
     cap: int = 0
@@ -143,28 +150,31 @@ class HostLimits:
     _blocked: Counter[str] = field(default_factory=Counter)
 
     def spend(self, host: str) -> bool:
-        """Count a request to a host; False if its cap is used up."""
+        """Count a request to a host; return False if the host's cap is reached."""
         if self.cap and self.asked[host] >= self.cap:
             return False
         self.asked[host] += 1
         return True
 
     def wait_seconds(self, host: str, now: datetime) -> float:
-        """How long the host has asked to be left alone yet; 0 if it has not."""
+        """Return for how many more seconds a host is paused; 0 if it is not."""
         until = self.holds.get(host)
         return max(0.0, (until - now).total_seconds()) if until else 0.0
 
     def hold(self, host: str, until: datetime) -> None:
-        """Leave the host alone until `until`, or longer if that was said before."""
+        """Pause a host until `until`, or until the end of its current pause if that is later."""
         self.holds[host] = max(until, self.holds.get(host, until))
 
     def note(self, host: str, *, blocked: bool) -> bool:
-        """Count a response; True when a host has just refused once too often in a row."""
+        """Count a response; return True if it is the `strikes`-th blocked one in a row."""
         self._blocked[host] = self._blocked[host] + 1 if blocked else 0
         return self._blocked[host] == self.strikes
 
     def closed(self, now: datetime, patience: timedelta) -> list[str]:
-        """Hosts that get no more requests in this run: capped, on long hold, given up."""
+        """Return hosts that get no more requests in this run.
+
+        Their cap is reached, they are paused for longer than `patience`, or the run gave them up.
+        """
         capped = [host for host, n in self.asked.items() if self.cap and n >= self.cap]
         held = [host for host, until in self.holds.items() if until > now + patience]
         return sorted({*capped, *held, *self.given_up})

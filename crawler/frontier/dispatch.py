@@ -1,6 +1,6 @@
-"""Which due targets a run hands out: in what order, and until when.
+"""Order the due targets of a run, and end the run at its limit, visiting hours or caps.
 
-Both frontiers ask here, so that the limit, the hours and the caps end a run in the same way.
+Both frontiers use this module, so a run ends in the same way with and without Redis.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ logger = logging.getLogger(__name__)
 
 
 class Admission:
-    """How many targets may be handed out now; logs once why a run hands out no more.
+    """Decides how many targets a run may hand out now.
 
-    limit: the user's, for the whole run; handed_out: so far, of all processes
+    limit:      maximum number of targets of the run (`-a limit`); None: no limit
+    handed_out: number of targets handed out so far by all processes
     """
 
     def __init__(self, session: Session, limit: int | None) -> None:
@@ -36,23 +37,24 @@ class Admission:
         self._limit = limit
         self.handed_out = 0
 
-    async def admit(self, most: int, under_way: int) -> int | None:
-        """How many of `most` may go now, counted against the caps; None if the run is to end.
+    async def admit(self, max_targets: int, under_way: int) -> int | None:
+        """Return how many of `max_targets` targets to hand out now; None ends the run and logs why.
 
-        under_way: targets that wait or are worked on; some of them may be stored already, and so
-        counted twice. Caps end the run only once there are none; before that, 0 is returned.
+        under_way: number of targets that are queued or in progress. Some may already be stored and
+                   would count twice, so the caps end the run only when there are none; until then,
+                   0 is returned
         """
         session, allowance = self._session, self._session.allowance
         refused, allowed = None, 0
         if self._limit is not None:
-            most = min(most, self._limit - self.handed_out)
+            max_targets = min(max_targets, self._limit - self.handed_out)
         if self._limit is not None and self.handed_out >= self._limit:
-            refused = "over_limit", f"-a limit={self._limit} is reached"
+            refused = "over_limit", f"limit reached (-a limit={self._limit})"
         elif not allowance.is_open():
-            refused = "closed", "closed at this hour by the wrapper's windows or blackout"
+            refused = "closed", "outside the site's visiting hours (windows, blackout)"
         else:
-            allowed = await allowance.some(most, under_way)
-            if most and not allowed and not under_way:
+            allowed = await allowance.some(max_targets, under_way)
+            if max_targets and not allowed and not under_way:
                 refused = "over_cap", allowance.reached
         if refused is None:
             return allowed
@@ -60,14 +62,15 @@ class Admission:
         count = partial(targets.count_due, session.db, session.spider, session.started)
         session.counts[name] = left = max(0, await session.patience.read(count) - under_way)
         if left:
-            logger.info("%s: %s; %d stay due", session.spider, reason, left)
+            logger.info("%s: %s; %d targets remain due", session.spider, reason, left)
         return None
 
 
 async def chosen(session: Session, size: int) -> AsyncIterator[list[str]]:
-    """Keys of the targets that go, in their order, `size` at a time; nothing if all have room.
+    """Yield the keys of the targets to fetch in dispatch order, in lists of `size`.
 
-    Some may have to wait where a cap is near, or where Scrapy ends the run before all are fetched.
+    Yields nothing if the run can fetch all due targets: dispatch only matters if a cap or a
+    CLOSESPIDER_* setting may end the run before that.
     """
     limits, db, spider = session.limits, session.db, session.spider
     room = await session.allowance.room(0)
@@ -78,7 +81,7 @@ async def chosen(session: Session, size: int) -> AsyncIterator[list[str]]:
     candidates = await session.patience.read(partial(due.read, db, spider, session.started))
     longest = session.config.longest_hours(feeds=isinstance(session.wrapper, FeedsWrapper))
     waiting = candidates.waiting.due(longest, by_time=session.is_timed)
-    # (h,) requests that each host may still get.
+    # Array (h,): number of requests that each host may still get.
     of_host = None
     if limits.cap:
         spent = np.array([limits.asked[host] for host in candidates.hosts], np.int64)
@@ -88,7 +91,7 @@ async def chosen(session: Session, size: int) -> AsyncIterator[list[str]]:
     best = dispatch(session.config.dispatch, waiting, capacity, served)
     if len(best) < len(waiting):
         logger.info(
-            "%s: %d due, %d may be asked for: chosen by %s",
+            "%s: %d targets due, %d can be fetched; chosen by %s",
             spider, len(waiting), len(best), session.config.dispatch,
         )  # fmt: skip
     for part in in_batches(best.tolist(), size):
@@ -96,10 +99,10 @@ async def chosen(session: Session, size: int) -> AsyncIterator[list[str]]:
 
 
 async def _served(session: Session, candidates: DueTargets) -> float | Floats:
-    """The ratio that all would have if all had the same.
+    """Return the ratio of visits to planned visits that all targets would get if it were equal.
 
-    Where requests are short, it is what they had so far. Where time is short, each host is by
-    itself; of a database it is known what its cells ask for and what it can do.
+    If requests are limited, that is the spider's ratio so far. If time is limited, each host has
+    its own ratio; the ratio of a database follows from the load of its cells and its connections.
     """
     if not session.is_timed:
         return await due.served(session.db, session.spider)

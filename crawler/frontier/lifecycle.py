@@ -1,4 +1,4 @@
-"""What a run does before its first request and after its last: repairs, starts, counts."""
+"""Prepare a run before its first request, and repair and count it after its last."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ from crawler.storage.targets import RemainingTargets
 from crawler.utils.text import count
 
 logger = logging.getLogger(__name__)
-# All processes go by MongoDB's clock, as far as each has read it: that is exact to less than this.
-CLOCKS = timedelta(minutes=1)
+# All processes use MongoDB's clock; their readings of it differ by less than this.
+MAX_CLOCK_ERROR = timedelta(minutes=1)
 Counts = dict[str, float]
-# Items whose fields were read; and, before a field's name, those that do not have it.
+# Names of counts: items whose fields were extracted, and (before a field's name) items without it.
 ITEMS_READ, WITHOUT = "items read", "without "
 NOT_STORED = frozenset({"missed visits", "dead", ITEMS_READ, *LinkCount})
 SUMMED = ("visits", "bytes", "posts", "edited posts", "missed posts")
@@ -53,47 +53,47 @@ async def prepare(
     *,
     full: bool,
 ) -> ObjectId:
-    """Make everything ready for a run that begins; return its `_id`. Safe to repeat.
+    """Prepare a run and return its `_id`; can be repeated.
 
-    run: of one that is taken over from workers that died
+    run: `_id` of a run to take over from crashed workers
     """
     spider = wrapper.name
     if since := await runs.unfinished_since(db, spider):
-        # The processes of what was interrupted may be asleep, and not dead.
+        # Take over first: processes of the interrupted run may be suspended, not dead.
         await targets.take_over_due(db, spider, started)
-        await make_whole(db, registry, spider, since, started)
+        await repair_log(db, registry, spider, since, started)
         await runs.close_unfinished(db, spider, started, but=run)
     is_edited = await sites.is_edited(db, wrapper)
     await plans.finish(db, started, [spider])
     run = run or await runs.begin(db, spider, started)
     await targets.ensure_starts(db, spider, wrapper.start_matches, started, started)
     for old, new in await aliases.rename_moved(db, spider, config.gone_confirmations):
-        logger.info("%s has moved for good to %s", old, new)
+        logger.info("%s moved permanently to %s", old, new)
     await cells.define(db, spider, definitions(wrapper), started)
     await sampling_phases.follow(db, spider, started)
     if full:
         await runs.mark_full(db, run)
         await targets.make_all_due(db, spider, started)
-        logger.info("%s: full run: all targets are due, and the caps of plans are ignored", spider)
+        logger.info("%s: full run: all targets are due; the caps of plans are ignored", spider)
     if is_edited:
-        # Another site definition may read these otherwise, or may read them at all.
+        # The new site definition may fix failed targets, or extract other content.
         failed, read = await targets.make_edited_due(db, wrapper, started)
         if failed or read:
             logger.info(
-                "%s: the site definition changed since the last run: due again are %s that failed "
-                "and %s that it may read differently",
+                "%s: site definition changed since the last run; due again: %s that failed and %s "
+                "whose content may differ",
                 spider, count(failed, "target"), count(read, "other"),
             )  # fmt: skip
-    # Last: where this is cut off, the next run finds that the wrapper was edited.
+    # Last: if preparation is interrupted, the next run detects the edit again.
     await sites.note(db, wrapper, started)
     return run
 
 
-async def make_whole(
+async def repair_log(
     db: Database, registry: Registry | None, spider: str, since: datetime, now: datetime
 ) -> None:
-    """What workers stored in part before they died is completed, or undone."""
-    since = max(since - CLOCKS, await recovery.logged_since(db, spider))
+    """Complete or undo visits that crashed workers stored in part."""
+    since = max(since - MAX_CLOCK_ERROR, await recovery.logged_since(db, spider))
     await visits.recover(db, spider, since)
     await recovery.undo(db, registry, spider, since, now)
     if registry is not None:
@@ -101,7 +101,7 @@ async def make_whole(
 
 
 def counts_of(visit: Visit) -> Counts:
-    """The counts of one stored visit, by name; none is 0."""
+    """Return the nonzero counts of one stored visit, by name."""
     fetched = visit.fetched
     kind = f"{fetched.target.kind} pages"
     counts = {"visits": 1.0, str(visit.outcome): 1, kind: 1, "bytes": fetched.size}
@@ -123,10 +123,12 @@ def recounted(
     by_outcome: Iterable[Mapping[str, Any]],
     by_kind: Iterable[Mapping[str, Any]],
 ) -> Counts:
-    """Counts of a run by what is stored, where workers that died may have told it twice or never.
+    """Return the counts of a run, recounted from stored visits.
 
-    by_outcome, by_kind: as `storage.visits` has them. What is not stored (missed visits, pages left
-    for dead, links, fields that were not found) stays as it was counted.
+    Crashed workers may have reported a visit twice or not at all. Counts that are not stored
+    (missed visits, dead-lettered pages, links, missing fields) are taken from `counts`.
+
+    by_outcome, by_kind: results of the functions in `storage.visits`
     """
     stored = Counter[str]()
     for row in by_outcome:
@@ -141,13 +143,17 @@ def recounted(
 
 
 def whole(counts: Mapping[str, float]) -> Counter[str]:
-    """Counts as whole numbers; estimates are rounded."""
+    """Round all counts; some are estimates."""
     return Counter({name: round(value) for name, value in counts.items()})
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What a run leaves to later ones. held: hosts of due targets, and until when."""
+    """State of a spider after a run.
+
+    outlook: state of the spider's targets
+    held:    paused hosts of due targets, and the end of each pause
+    """
 
     outlook: RemainingTargets
     held: dict[str, datetime]
@@ -155,7 +161,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """A run that ends. Both of what it does may be repeated."""
+    """End of a run; all steps can be repeated."""
 
     db: Database
     registry: Registry | None
@@ -163,22 +169,22 @@ class Ending:
     started: datetime
     now: datetime
 
-    async def counted_anew(self, counts: Counts) -> Counts:
-        """Make whole what workers that died have left, and count the run by its log."""
+    async def recount(self, counts: Counts) -> Counts:
+        """Repair visits of crashed workers, and return the run's counts from the change log."""
         db, spider = self.db, self.spider
-        await self.make_whole()
+        await self.repair()
         since = await runs.unfinished_since(db, spider) or self.started
         outcomes = await visits.by_outcome(db, spider, since)
         return recounted(counts, outcomes, await visits.by_kind(db, spider, since))
 
-    async def make_whole(self) -> None:
-        """Repair what workers have left that died, or could not reach the server."""
-        await make_whole(self.db, self.registry, self.spider, self.started, self.now)
+    async def repair(self) -> None:
+        """Repair visits of workers that crashed or lost their connection."""
+        await repair_log(self.db, self.registry, self.spider, self.started, self.now)
 
-    async def with_what_is_left(self, counts: Counts) -> tuple[Counter[str], Left]:
-        """Counts, with what is off the lists, what is watched and what is still due."""
+    async def with_remaining(self, counts: Counts) -> tuple[Counter[str], Left]:
+        """Add the counts of unlisted items, of all targets and of targets that remain due."""
         of_run = dict(counts)
-        # An item is off the lists only when all lists that are due have been read.
+        # Items are marked as unlisted only after all due list pages were read.
         if not await targets.lists_are_due(self.db, self.spider, self.started):
             of_run["unlisted"] = await listings.settle(self.db, self.spider, self.now)
         outlook = await targets.remaining(self.db, self.spider, self.started, self.now)

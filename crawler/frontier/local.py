@@ -1,4 +1,4 @@
-"""The frontier of a single process: what is due, read from MongoDB as the crawl makes room."""
+"""Implement the frontier of a single process, which reads due targets from MongoDB."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from crawler.storage import targets
 
 
 class LocalFrontier(Frontier):
-    """Hands out what is due, never more than the crawl has room for."""
+    """Hands out due targets, at most FRESHET_IN_FLIGHT at a time."""
 
     async def due(self, limit: int | None) -> AsyncIterator[Target]:
-        """Targets that are due at the start of the run or discovered during it, each once."""
+        """Yield each target that is due at the start of the run or discovered during it, once."""
         session, admission = self._session, Admission(self._session, limit)
         async for target in self._candidates():
             while len(session.in_flight) >= session.config.in_flight and session.error is None:
@@ -38,11 +38,10 @@ class LocalFrontier(Frontier):
             yield target
 
     async def _candidates(self) -> AsyncIterator[Target]:
-        """What is due: first what the dispatcher chose, if not all of it has room.
+        """Yield due targets: first those chosen by dispatch, then the most overdue ones.
 
-        Then the most overdue first. A visited target's next visit lies after the start of the run,
-        so asking for what is due again and again gives each target once; only those in flight have
-        to be left out.
+        A visit moves a target's next visit to after the start of the run. So repeated queries for
+        due targets return each target once, except for those in flight, which are left out here.
         """
         session, size = self._session, self._session.config.in_flight
         db, started, read = session.db, session.started, session.patience.read
@@ -56,10 +55,10 @@ class LocalFrontier(Frontier):
                         yield by_key[key]
         while session.error is None:
             releases, in_flight = session.releases, frozenset(session.in_flight)
-            most, closed = size + len(in_flight), session.closed_hosts()
-            due = await read(partial(targets.due, db, session.spider, started, most, closed))
-            # The answer is older than this moment: a target that was visited and released while it
-            # was on its way would look due and free.
+            max_targets, closed = size + len(in_flight), session.closed_hosts()
+            due = await read(partial(targets.due, db, session.spider, started, max_targets, closed))
+            # Compare with the targets in flight before the query: a target that was visited during
+            # the query would look due and not in flight.
             batch = [target for target in due if target.key not in in_flight]
             if not batch and not in_flight:
                 return
@@ -69,11 +68,11 @@ class LocalFrontier(Frontier):
                 yield target
 
     async def leave(self) -> Tally:
-        """The counts of the run, repaired where visits may be stored in part."""
+        """Return the counts of the run, after a repair if visits may be stored in part."""
         session = self._session
         if session.error is not None or not session.is_open:
             return Tally()
         counts = session.counts | Counter(session.shares())
         if counts.pop(IN_DOUBT, 0):
-            await session.patience.read(session.ending.make_whole)
+            await session.patience.read(session.ending.repair)
         return Tally(counts, visits_of_all=counts["visits"])

@@ -1,7 +1,7 @@
-"""Politeness across workers: how many requests a host gets at a time, and how long after another.
+"""Limit concurrency and request rate per host across workers.
 
-A turn is taken before a request is sent. Where there is no delay a turn is used again for a second,
-so that Redis is not asked for each request.
+A worker needs a permit for each request. For hosts without a delay, it reuses a permit for a second
+instead of querying Redis for each request.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from redis.asyncio.client import Pipeline
 from crawler.storage.redis import RedisRetry, user_errors
 from crawler.utils.process import end_tasks
 
-SCRIPT = Path(__file__).parent / "lua" / "turn.lua"
-# Others wait for a turn that is used again; they ask so often.
-REUSE_SECONDS, IDLE_SECONDS, ASK_SECONDS = 1.0, 0.1, 0.03
-LONGEST_SLEEP_SECONDS = 1.0
-# A worker that says nothing for so long has lost its turns: it is dead as a rule, and was it
-# asleep, the host gets a few requests more at a time for a moment.
-FORGET_SECONDS = 6.0
+SCRIPT = Path(__file__).parent / "lua" / "permit.lua"
+# A permit is reused until it is REUSE_SECONDS old or unused for IDLE_SECONDS. Workers that wait for
+# one retry every RETRY_SECONDS.
+REUSE_SECONDS, IDLE_SECONDS, RETRY_SECONDS = 1.0, 0.1, 0.03
+MAX_SLEEP_SECONDS = 1.0
+# Without a heartbeat for this time, a worker loses its permits. Usually it has crashed; if it was
+# only suspended, the host briefly gets a few more concurrent requests than allowed.
+EXPIRY_SECONDS = 6.0
 
 
 class HostHeld(Exception):
-    """The host has asked to be left alone for so many seconds."""
+    """Raised if a host is paused for longer than a request can wait."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(seconds)
@@ -36,8 +37,11 @@ class HostHeld(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class Turn:
-    """Leave to send; times are of the event loop's clock. once: it is not used again."""
+class Permit:
+    """Permission to send requests to a host; times are of the event loop's clock, in seconds.
+
+    once: the permit is for a single request
+    """
 
     host: str
     token: str
@@ -45,150 +49,160 @@ class Turn:
     taken: float
     given: float = 0.0
 
-    def is_left(self, now: float) -> bool:
-        """Whether others should have it."""
+    def is_expired(self, now: float) -> bool:
+        """Return whether this worker should leave the permit to others."""
         return self.once or now > self.taken + REUSE_SECONDS or now > self.given + IDLE_SECONDS
 
 
-class Turns:
-    """The turns of one worker, at all hosts."""
+class Permits:
+    """Permits of one worker for all hosts."""
 
     def __init__(self, steady: RedisRetry, prefix: str, worker: str, lease_seconds: float) -> None:
         self._steady, self._prefix, self._worker = steady, prefix, worker
-        self._forget_seconds = min(lease_seconds, FORGET_SECONDS)
+        self._expiry_seconds = min(lease_seconds, EXPIRY_SECONDS)
         self._script = steady.client.register_script(SCRIPT.read_text())
         self._numbers = count()
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._used: dict[str, Turn] = {}
-        self._free: defaultdict[str, list[Turn]] = defaultdict(list)
+        self._used: dict[str, Permit] = {}
+        self._free: defaultdict[str, list[Permit]] = defaultdict(list)
         self._given = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
         self._is_closed = False
         self._now = asyncio.get_running_loop().time
 
     async def take(
-        self, host: str, most: int, delay_seconds: float, patience_seconds: float
-    ) -> Turn:
-        """Return when a request may be sent.
+        self, host: str, concurrency: int, delay_seconds: float, patience_seconds: float
+    ) -> Permit:
+        """Wait for a permit for one request.
 
-        most: requests to the host at a time, of all workers. Raises HostHeld where that would be
-        later than `patience_seconds`, as the host has asked for that.
+        concurrency:      maximum number of concurrent requests of all workers to the host
+        delay_seconds:    minimum time between two requests to the host
+        patience_seconds: maximum time to wait for the end of a pause
+
+        Raises HostHeld if the host is paused for longer than `patience_seconds`.
         """
         async with self._locks[host]:
             while True:
-                turn = None if delay_seconds else self._freed(host)
-                turn = turn or await self._ask(host, most, delay_seconds, patience_seconds)
-                if turn is not None:
-                    return turn
+                permit = None if delay_seconds else self._reused(host)
+                permit = permit or await self._ask(
+                    host, concurrency, delay_seconds, patience_seconds
+                )
+                if permit is not None:
+                    return permit
 
-    def give(self, turn: Turn) -> None:
-        """The request has been answered."""
-        self._used.pop(turn.token, None)
-        turn.given = self._now()
-        self._free[turn.host].append(turn)
+    def give(self, permit: Permit) -> None:
+        """Return a permit after the response."""
+        self._used.pop(permit.token, None)
+        permit.given = self._now()
+        self._free[permit.host].append(permit)
         self._given.set()
 
     async def hold(self, host: str, seconds: float) -> None:
-        """Nobody asks the host for anything for a time."""
+        """Pause requests of all workers to a host for `seconds`."""
         key, ms = self._key(host, "hold"), max(1, round(seconds * 1000))
         with user_errors(self._steady.client):
             await self._steady.ask(lambda: self._steady.client.set(key, self._worker, px=ms))
 
     async def close(self) -> None:
-        """Give back all turns, and leave all hosts to others."""
+        """Return all permits to Redis, and remove this worker from the users of all hosts."""
         self._is_closed = True
         self._given.set()
         if self._keeping is not None:
             await end_tasks(self._keeping)
-        await self._forget(self._all())
-        gone = [Turn(host, self._worker, True, 0.0) for host in self._locks]
-        await self._change(gone, lambda pipe, key, name: pipe.zrem(key, name), "users")
+        await self._remove(self._all())
+        # The "users" keys have worker names in place of tokens.
+        users = [Permit(host, self._worker, True, 0.0) for host in self._locks]
+        await self._change(users, lambda pipe, key, name: pipe.zrem(key, name), "users")
 
-    def _all(self) -> list[Turn]:
+    def _all(self) -> list[Permit]:
         return [*self._used.values(), *chain.from_iterable(self._free.values())]
 
-    def _freed(self, host: str) -> Turn | None:
+    def _reused(self, host: str) -> Permit | None:
         free, now = self._free[host], self._now()
-        young = [turn for turn in free if not turn.is_left(now)]
-        if not young:
+        valid = [permit for permit in free if not permit.is_expired(now)]
+        if not valid:
             return None
-        free.remove(young[-1])
-        self._used[young[-1].token] = young[-1]
-        return young[-1]
+        free.remove(valid[-1])
+        self._used[valid[-1].token] = valid[-1]
+        return valid[-1]
 
     async def _ask(
-        self, host: str, most: int, delay_seconds: float, patience_seconds: float
-    ) -> Turn | None:
+        self, host: str, concurrency: int, delay_seconds: float, patience_seconds: float
+    ) -> Permit | None:
         token = f"{self._worker} {next(self._numbers)}"
         keys = [self._key(host, name) for name in ("running", "next", "hold", "users")]
-        forget_ms = round(self._forget_seconds * 1000)
-        words: list[str | int] = [token, most, round(delay_seconds * 1000), forget_ms]
+        expiry_ms = round(self._expiry_seconds * 1000)
+        args: list[str | int] = [token, concurrency, round(delay_seconds * 1000), expiry_ms]
         with user_errors(self._steady.client):
-            reply, ms = await self._steady.ask(lambda: self._script(keys=keys, args=words))
+            reply, ms = await self._steady.ask(lambda: self._script(keys=keys, args=args))
         if reply == b"go":
-            return await self._begun(Turn(host, token, bool(delay_seconds), self._now()), ms / 1000)
+            permit = Permit(host, token, bool(delay_seconds), self._now())
+            return await self._started(permit, ms / 1000)
         if reply == b"hold" and ms / 1000 > patience_seconds:
             raise HostHeld(ms / 1000)
-        await self._pause(ms / 1000 if reply == b"hold" else ASK_SECONDS)
+        await self._pause(ms / 1000 if reply == b"hold" else RETRY_SECONDS)
         return None
 
-    async def _begun(self, turn: Turn, seconds: float) -> Turn:
-        """A turn that begins after so many seconds."""
-        self._used[turn.token] = turn
+    async def _started(self, permit: Permit, seconds: float) -> Permit:
+        """Return a permit after the delay of `seconds` that Redis has assigned to it."""
+        self._used[permit.token] = permit
         if self._keeping is None or self._keeping.done():
             self._keeping = asyncio.ensure_future(self._keep())
         try:
             await asyncio.sleep(seconds)
         except BaseException:
-            self.give(turn)
+            self.give(permit)
             raise
-        return turn
+        return permit
 
     async def _pause(self, seconds: float) -> None:
-        """Wait a little, or until a turn of this worker is given back."""
+        """Wait for `seconds`, or until a permit of this worker is returned."""
         self._given.clear()
         try:
-            await asyncio.wait_for(self._given.wait(), min(seconds, LONGEST_SLEEP_SECONDS))
+            await asyncio.wait_for(self._given.wait(), min(seconds, MAX_SLEEP_SECONDS))
         except TimeoutError:
             return
 
     async def _keep(self) -> None:
-        """Give back turns that are left to others, and keep those that are used."""
+        """Return expired permits to Redis, and renew all others."""
         renewed = self._now()
         while not self._is_closed and (self._used or any(self._free.values())):
             await self._pause(IDLE_SECONDS)
             now = self._now()
-            left = [turn for turns in self._free.values() for turn in turns if turn.is_left(now)]
-            for turn in left:
-                self._free[turn.host].remove(turn)
-            await self._forget(left)
-            if now > renewed + self._forget_seconds / 4:
+            free = chain.from_iterable(self._free.values())
+            expired = [permit for permit in free if permit.is_expired(now)]
+            for permit in expired:
+                self._free[permit.host].remove(permit)
+            await self._remove(expired)
+            if now > renewed + self._expiry_seconds / 4:
                 renewed = now
                 await self._renew(self._all())
 
-    async def _forget(self, turns: list[Turn]) -> None:
-        await self._change(turns, lambda pipe, key, token: pipe.zrem(key, token))
+    async def _remove(self, permits: list[Permit]) -> None:
+        await self._change(permits, lambda pipe, key, token: pipe.zrem(key, token))
 
-    async def _renew(self, turns: list[Turn]) -> None:
+    async def _renew(self, permits: list[Permit]) -> None:
         seconds, micros = await self._steady.ask(self._steady.client.time)
-        until = seconds * 1000 + micros // 1000 + round(self._forget_seconds * 1000)
-        await self._change(turns, lambda pipe, key, token: pipe.zadd(key, {token: until}, xx=True))
+        until = seconds * 1000 + micros // 1000 + round(self._expiry_seconds * 1000)
+        await self._change(
+            permits, lambda pipe, key, token: pipe.zadd(key, {token: until}, xx=True)
+        )
 
     async def _change(
         self,
-        turns: list[Turn],
+        permits: list[Permit],
         change: Callable[[Pipeline, str, str], object],
         of: str = "running",
     ) -> None:
-        async def sent() -> None:
+        async def send() -> None:
             async with self._steady.client.pipeline(transaction=False) as pipe:
-                for turn in turns:
-                    change(pipe, self._key(turn.host, of), turn.token)
+                for permit in permits:
+                    change(pipe, self._key(permit.host, of), permit.token)
                 await pipe.execute()
 
-        if turns:
+        if permits:
             with user_errors(self._steady.client):
-                await self._steady.ask(sent)
+                await self._steady.ask(send)
 
     def _key(self, host: str, name: str) -> str:
         return f"{{{self._prefix}:host:{host}}}:{name}"

@@ -1,6 +1,6 @@
-"""Warnings at the end of a run: patterns that matched no link, fields that were never found.
+"""Create warnings at the end of a run: patterns that matched no link, fields that were not found.
 
-A run that collects nothing looks like one that had nothing to do, unless it is said.
+Without them, a run that fails to collect anything looks like a run without due targets.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from crawler.utils.urls import shapes
 
 EXAMPLES = 2
 MAX_FIELDS = 10
-# Fields are missing by chance, as on pages without a discount, if that is at least as likely.
+# Do not warn of missing fields if the probability that they are missing by chance (such as the
+# discount of items that are not on sale) is at least this.
 MIN_CHANCE = 0.01
 TRY = "try patterns with scrapy wrapper check"
 FAILED = {Outcome.ERROR: "failed", Outcome.BLOCKED: "blocked", Outcome.GONE: "gone"}
@@ -26,10 +27,10 @@ FAILED = {Outcome.ERROR: "failed", Outcome.BLOCKED: "blocked", Outcome.GONE: "go
 
 @dataclass(frozen=True, slots=True)
 class RunWarnings:
-    """What the user has to know of a run that has ended.
+    """Warnings about a run that has ended.
 
-    lines:         one sentence each
-    found_nothing: whether everything was visited, and the site has no item that was ever read
+    lines:         warnings, one line each
+    found_nothing: everything was visited, but no item of the site was ever extracted
     """
 
     lines: list[str] = field(default_factory=list)
@@ -43,14 +44,15 @@ async def of_run(
     links: LinkCounts,
     matched: Mapping[str, int],
 ) -> RunWarnings:
-    """The warnings of a run of a site; none for feeds and for lists of cells.
+    """Return the warnings about a run of a site; none for feeds and lists of cells.
 
-    counts:  of the run; links: examples of its links
-    matched: targets that each pattern has, by the pattern's digest
+    counts:  counts of the run
+    links:   examples of links seen in the run
+    matched: number of targets per pattern, by the pattern's digest
     """
     if not wrapper.item_pages:
         return RunWarnings()
-    lines = [*_left_out(counts, links)]
+    lines = [*_skipped_links(counts, links)]
     if counts.get(LinkCount.PAGES) and not counts.get(LinkCount.AMBIGUOUS):
         keys = [
             f"{kind}_pages"
@@ -59,7 +61,7 @@ async def of_run(
         ]
         if keys:
             lines.append(no_match(keys, counts, links))
-    lines += await _never_found(db, wrapper, counts)
+    lines += await _missing_fields(db, wrapper, counts)
     everything = counts.get("visits") and not counts.get("due")
     if everything and not await targets.has_items(db, wrapper.name):
         return RunWarnings([*lines, nothing(counts)], found_nothing=True)
@@ -67,7 +69,7 @@ async def of_run(
 
 
 def no_match(keys: Sequence[str], counts: Mapping[str, float], links: LinkCounts) -> str:
-    """That no link matched the patterns of one or both keys, and what links there were."""
+    """Return the warning that no link matched the patterns in one or both keys."""
     key = " or ".join(keys)
     pages = count(round(counts[LinkCount.PAGES]), "page")
     seen, foreign = (round(counts.get(n, 0)) for n in (LinkCount.ALL, LinkCount.FOREIGN))
@@ -80,16 +82,16 @@ def no_match(keys: Sequence[str], counts: Mapping[str, float], links: LinkCounts
         shown = f", for example {example}" if example else ""
         return (
             f"no link matched {key} ({count(foreign, 'link')} seen on {pages}, all to other "
-            f"hosts{shown}); if they are wanted, name the hosts in allowed_domains"
+            f"hosts{shown}); to follow them, add the hosts to allowed_domains"
         )
     return (
-        f"no link matched {key} (no link seen on {pages}): pages are read as the server sends "
-        "them, without running scripts; a sitemap may name the items"
+        f"no link matched {key} (no links on {pages}): Freshet does not run scripts in pages; a "
+        "sitemap may list the items"
     )
 
 
 def nothing(counts: Mapping[str, float]) -> str:
-    """That a run found nothing, and as far as the counts say it, why."""
+    """Return the warning that a run found no items, with the cause if the counts show it."""
     visits, items = round(counts["visits"]), round(counts.get("item pages", 0))
     failed = {word: round(counts[name]) for name, word in FAILED.items() if counts.get(name)}
     outcomes = ", ".join(f"{many} {word}" for word, many in failed.items())
@@ -101,48 +103,48 @@ def nothing(counts: Mapping[str, float]) -> str:
 
 
 def never_found(wrapper: Wrapper, name: str, missing: int) -> str:
-    """That a field was not found on any of so many pages."""
+    """Return the warning that a field was not found on any of `missing` pages."""
     pages = f"nothing found on {missing} of {count(missing, 'page')}"
     if (definition := wrapper.fields.get(name)) is not None:
         return f"field {name}: {pages} (selector {definition.selector})"
     return f"{name}: {pages}"
 
 
-def _left_out(counts: Mapping[str, float], links: LinkCounts) -> Iterator[str]:
-    """Links that matched patterns and were left out all the same."""
+def _skipped_links(counts: Mapping[str, float], links: LinkCounts) -> Iterator[str]:
+    """Yield warnings about links that matched patterns but were not followed."""
     if many := round(counts.get(LinkCount.AMBIGUOUS, 0)):
         example = links.examples.get(LinkCount.AMBIGUOUS)
         yield (
             f"{count(many, 'link')} matched both list_pages and item_pages"
             + (f", for example {example}" if example else "")
-            + "; they are left out until only one of the two matches"
+            + "; they are skipped until only one of the two matches"
         )
     if many := round(counts.get(LinkCount.UNFOLLOWED, 0)):
         page = links.examples.get(LinkCount.UNFOLLOWED, "a start URL")
         yield (
-            f"{page} is an item, as item_pages matches it, so {count(many, 'link')} on it that "
-            "match too are not followed; if it is a list of items, let list_pages match it, "
-            "or else narrow item_pages"
+            f"{page} is an item because item_pages matches it, so {count(many, 'matching link')} "
+            "on it are not followed; if it is a list of items, make list_pages match it or narrow "
+            "item_pages"
         )
 
 
 async def _has_matched(
     db: Database, wrapper: Wrapper, kind: Kind, matched: Mapping[str, int]
 ) -> bool:
-    """Whether the patterns of a kind have matched something before, or are none."""
+    """Return whether the patterns of a kind matched in an earlier run, or there are none."""
     patterns = wrapper.list_pages if kind is Kind.LIST else wrapper.item_pages
     if not patterns or wrapper.has_matched_start(kind):
         return True
     if any(matched.get(digest) for digest in wrapper.digests_of(patterns)):
         return True
-    # An edited pattern may match what one before it has found.
+    # An edited pattern may still match URLs that were found with its previous version.
     urls = await targets.some_urls(db, wrapper.name, kind)
     matches = (wrapper.match(url) for url in urls)
     return any(match.kind is kind and match.pattern is not None for match in matches)
 
 
-async def _never_found(db: Database, wrapper: Wrapper, counts: Mapping[str, float]) -> list[str]:
-    """Fields that none of the items read has, unless that may be chance."""
+async def _missing_fields(db: Database, wrapper: Wrapper, counts: Mapping[str, float]) -> list[str]:
+    """Return warnings about fields missing from all items of the run, unless by chance."""
     read = round(counts.get(ITEMS_READ, 0))
     names = [n for n in wrapper.field_names if read and counts.get(WITHOUT + n, 0) >= read]
     if not names:

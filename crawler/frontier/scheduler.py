@@ -1,8 +1,8 @@
-"""Scrapy's scheduler where several workers share a run.
+"""Scrapy scheduler for workers that share a run.
 
-What this worker has leased, and whatever follows from that (redirects, retries), stays with it, in
-Scrapy's own queues in memory: were the worker to die, all of it comes back as one. Requests that a
-spider makes go to Redis, for whoever has room.
+Requests for a worker's leases, including redirects and retries, stay in Scrapy's queues in the
+memory of that worker: if it crashes, the whole entry is leased again. New requests of a spider go
+to Redis, for any worker.
 """
 
 from __future__ import annotations
@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
 
 class DupeFilter(RFPDupeFilter):  # type: ignore[misc]
-    """Knows a request's fingerprint as the settings make it (REQUEST_FINGERPRINTER_CLASS).
-
-    scrapy-redis has one of its own, which knows nothing of them.
-    """
+    """Duplicate filter that uses REQUEST_FINGERPRINTER_CLASS, which scrapy-redis ignores."""
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(None, "", debug=crawler.settings.getbool("DUPEFILTER_DEBUG"))
@@ -34,17 +31,17 @@ class DupeFilter(RFPDupeFilter):  # type: ignore[misc]
         self._fingerprinter = crawler.request_fingerprinter
 
     def request_fingerprint(self, request: Request) -> str:
-        """The fingerprint as text; empty where the request may come again."""
+        """Return the fingerprint in hexadecimal; empty for a request with dont_filter."""
         return "" if request.dont_filter else self._fingerprinter.fingerprint(request).hex()
 
 
-# In a request's meta: the entry that it belongs to.
+# Keys in request.meta: name of the leased entry, and the target.
 LEASE = "lease"
 TARGET = "target"
 
 
 class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
-    """Parts requests into those that are this worker's, and those that are everybody's."""
+    """Queues requests for this worker's leases in memory, and all others in Redis."""
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(server=None, dupefilter=DupeFilter(crawler))
@@ -55,17 +52,17 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """The scheduler of a crawl; the session makes the connection."""
+        """Create the scheduler of a crawl; the session connects to Redis."""
         return cls(crawler)
 
     def open(self, spider: Spider) -> Deferred[None] | None:
-        """Open the worker's own queue."""
+        """Open the queue in memory."""
         self.spider = spider
         opened: Deferred[None] | None = self._own.open(spider)
         return opened
 
     def close(self, reason: str) -> Deferred[None] | None:
-        """Close the worker's own queue; what is in Redis is the session's."""
+        """Close the queue in memory; the session closes the queue in Redis."""
         closed: Deferred[None] | None = self._own.close(reason)
         return closed
 
@@ -73,11 +70,11 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
         return len(self._own)
 
     def has_pending_requests(self) -> bool:
-        """Whether this worker has something to send."""
+        """Return whether the queue in memory has requests."""
         return bool(self._own.has_pending_requests())
 
     def enqueue_request(self, request: Request) -> bool:
-        """Keep a request, or let it wait for whoever has room."""
+        """Queue a request in memory or in Redis; return False for a duplicate."""
         frontier = cast("SharedFrontier", cast("Any", self.spider).session.frontier)
         if LEASE in request.meta or TARGET in request.meta:
             self._queued[request.meta.get(LEASE, "")] += 1
@@ -88,14 +85,14 @@ class Scheduler(scheduler.Scheduler):  # type: ignore[misc]
         return True
 
     def next_request(self) -> Request | None:
-        """The next request of this worker."""
+        """Return the next request of the queue in memory."""
         request: Request | None = self._own.next_request()
         if request is not None:
             self._queued[request.meta.get(LEASE, "")] -= 1
         return request
 
     def ended(self, entries: Iterable[str]) -> list[str]:
-        """Those of some entries whose requests Scrapy is done with, items and all."""
+        """Return those of `entries` whose requests and items Scrapy has finished."""
         engine = cast("Any", self._crawler.engine)
         under_way = {request.meta.get(LEASE) for request in engine._slot.inprogress}
         return [

@@ -1,10 +1,11 @@
-"""Requests as JSON for scrapy-redis, instead of pickle: who writes to Redis cannot run code here.
+"""Serialize requests for scrapy-redis as JSON, so that write access to Redis cannot run code.
 
-What JSON does not know is marked: bytes and dictionaries whose keys are no text.
+With scrapy-redis's default, pickle, it could. Types that JSON lacks are marked: bytes, and dicts
+with keys that are not strings.
 
-Only requests of a bounded size that have nothing but the keys, headers and meta below are shared by
-workers. All others stay with the worker that made them, so that a text in Redis cannot choose a
-proxy, send a cookie or switch robots.txt off.
+Workers share only requests of limited size with the keys, headers and meta below. All other
+requests stay with the worker that created them, so that nobody can use Redis to choose a proxy,
+send a cookie or disable robots.txt.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from crawler.utils.urls import is_http
 BYTES, PAIRS = "$bytes", "$pairs"
 MAX_BYTES, MAX_DEPTH = 256_000, 32
 MAX_URL, MAX_PRIORITY, MAX_TRIES = 8_000, 1_000_000, 20
-# A string, closed or not, or what opens or closes a list or an object. Possessive, so that each
-# character is read once.
+# A string, closed or not, or a bracket. The quantifiers are possessive, so that each character is
+# read once.
 TOKENS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
 METHODS = frozenset({"GET", "HEAD", "POST"})
 HEADERS = frozenset(
@@ -61,7 +62,7 @@ META: dict[str, Callable[[Any], bool]] = {
     ),
     "max_retry_times": lambda value: _is_int(value, 0, MAX_TRIES),
 }
-# What each part of a request must be; all but the URL may be left out.
+# Checks of the parts of a request; all parts but the URL are optional.
 PARTS: dict[str, Callable[[Any], bool]] = {
     "url": lambda value: isinstance(value, str) and len(value) <= MAX_URL and is_http(value),
     "callback": _is_name,
@@ -83,24 +84,24 @@ PARTS: dict[str, Callable[[Any], bool]] = {
 
 
 def dumps(value: dict[str, Any]) -> str:
-    """A request's dictionary as text; raises TypeError for what cannot be told in JSON."""
+    """Serialize a request's dict; raises TypeError for types that are not supported."""
     return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"))
 
 
 def loads(text: str | bytes) -> dict[str, Any]:
-    """What `dumps` was given; raises ValueError for what it never wrote, or what is too large."""
+    """Deserialize a request's dict; raises ValueError if it is too large or not from `dumps`."""
     raw = text.encode() if isinstance(text, str) else text
     if len(raw) > MAX_BYTES:
         raise ValueError(f"longer than {MAX_BYTES:,} bytes")
     text = raw.decode()
     depth = 0
-    # Python's parser of JSON goes as deep as the text does, until its stack is full.
+    # Check the depth first: json.loads would exhaust the stack.
     for token in TOKENS.finditer(text):
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
         if depth > MAX_DEPTH:
-            raise ValueError(f"nested more than {MAX_DEPTH} deep")
+            raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
     try:
-        value = _lively(json.loads(text))
+        value = _restored(json.loads(text))
     except TypeError as error:
         raise ValueError(str(error)) from None
     if not isinstance(value, dict):
@@ -109,12 +110,12 @@ def loads(text: str | bytes) -> dict[str, Any]:
 
 
 def check(value: dict[str, Any]) -> None:
-    """Raise ValueError, which names the part, unless workers may share a request's dictionary."""
+    """Raise ValueError with the name of the part unless workers can share a request's dict."""
     if "url" not in value:
-        raise ValueError("no url")
+        raise ValueError("missing url")
     for name, part in value.items():
         if name not in PARTS or not PARTS[name](part):
-            raise ValueError(f"{name!r} is not allowed in Redis, or has a value that is not")
+            raise ValueError(f"unsupported part or value: {name!r}")
 
 
 def _plain(value: Any) -> Any:
@@ -132,13 +133,13 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
-def _lively(value: Any) -> Any:
+def _restored(value: Any) -> Any:
     if isinstance(value, list):
-        return [_lively(entry) for entry in value]
+        return [_restored(entry) for entry in value]
     if not isinstance(value, dict):
         return value
     if value.keys() == {BYTES}:
         return str(value[BYTES]).encode("latin-1")
     if value.keys() == {PAIRS}:
-        return {_lively(key): _lively(entry) for key, entry in value[PAIRS]}
-    return {key: _lively(entry) for key, entry in value.items()}
+        return {_restored(key): _restored(entry) for key, entry in value[PAIRS]}
+    return {key: _restored(entry) for key, entry in value.items()}

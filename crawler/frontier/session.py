@@ -1,4 +1,4 @@
-"""One process's part of a run: what it knows, what is in flight, what it counted."""
+"""Open and close one process's part of a run, and keep its state and counts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scrapy.http import Response
 from twisted.python.failure import Failure
 
 from crawler.config import Config
-from crawler.errors import OF_THE_HOST, Busy, FreshetError, StorageError
+from crawler.errors import HOST_ERRORS, Busy, FreshetError, StorageError
 from crawler.extract.links import Traps
 from crawler.extract.wrapper import Wrapper
 from crawler.frontier.base import IN_DOUBT, Frontier
@@ -39,12 +39,12 @@ from crawler.storage.writer import BothLeases, Writer
 from crawler.utils.time import Clock
 
 logger = logging.getLogger(__name__)
-# Counts of what was not handed out.
+# Counts of due targets that were not handed out.
 LEFT_OVER = ("over_cap", "closed", "over_limit")
-# Links without a pattern that a process keeps.
-KEPT_LINKS = 200
-TROUBLE = frozenset({Outcome.ERROR, Outcome.BLOCKED})
-# Of Scrapy: they log what was raised where nobody else hears of it, and go on.
+# Maximum number of unmatched links that a process keeps as examples.
+MAX_UNMATCHED_LINKS = 200
+FAILED = frozenset({Outcome.ERROR, Outcome.BLOCKED})
+# Loggers of Scrapy modules that log exceptions and continue, without another way to detect them.
 SWALLOWING = ("scrapy.core.engine", "scrapy.extensions.feedexport", "scrapy.utils.signal")
 EXCEPTIONS = "spider_exceptions/"
 NOTE_SECONDS = 3.0
@@ -52,20 +52,23 @@ MAX_CHARACTERS = 300
 
 
 class Session:
-    """Opens and closes a run and holds its state; the spider carries it.
+    """Opens and closes a run, and keeps its state; stored as `spider.session`.
 
-    frontier: where its targets come from
-    lease:  on the runs of this spider: a process without it writes nothing
-    in_flight, along: keys of targets that are not stored yet; of cells read from others' pages
-    prepares, sums_up: whether it is this process that begins the run, and that ends it
-    counts: of the run; of this process alone until it has left the others
-    own:    of this process alone, once it has left
-    links:  examples of the links that this process has seen
-    warnings: what the user has to know of the run, once it has been summed up
-    is_full: whether the run is of everything, whatever the caps say
-    left:   what the run leaves to later ones, once it has been summed up; reason: why it ended
-    error:  why the run failed; Busy where it has not begun, as another process runs the spider
-    flaw:   what went wrong beside its work, so that it fails at its end
+    frontier:  source of the targets
+    lease:     lease on the runs of this spider; a process without it must not write
+    in_flight: keys of targets that are handed out but not stored yet
+    along:     keys of cells that are read from the page of another cell
+    prepares:  whether this process prepares the run
+    sums_up:   whether this process sums up the run
+    counts:    counts of the run; only of this process until it has left the run
+    own:       counts of only this process, once it has left the run
+    links:     examples of links that this process has seen
+    warnings:  warnings about the run, once it is summed up
+    is_full:   whether this is a full run, which ignores the caps
+    left:      state of the spider after the run, once the run is summed up
+    reason:    reason for which the run ended
+    error:     error that ended the run; Busy if another process already runs the spider
+    flaw:      error that did not end the run, but makes it fail at its end
     """
 
     db: Database
@@ -93,7 +96,7 @@ class Session:
         self.releases = 0
         self.counts: Counter[str] = Counter()
         self.own: Counter[str] = Counter()
-        self.links = LinkCounts(KEPT_LINKS)
+        self.links = LinkCounts(MAX_UNMATCHED_LINKS)
         self.warnings = RunWarnings()
         self.error: FreshetError | None = None
         self.flaw: FreshetError | None = None
@@ -120,7 +123,7 @@ class Session:
 
     @staticmethod
     def of(crawler: Crawler) -> Session:
-        """The session of a crawl; NotConfigured for spiders that are no wrappers."""
+        """Return the session of a crawl; raises NotConfigured for spiders without one."""
         session = getattr(crawler.spider, "session", None)
         if not isinstance(session, Session):
             raise NotConfigured
@@ -128,9 +131,9 @@ class Session:
 
     @property
     def failure(self) -> FreshetError | None:
-        """Why the run failed, in whatever part; None once it has come to a good end."""
+        """Error for which the run failed; None after a successful end."""
         if self.error is None and self.flaw is None and not self.ended.is_set():
-            return FreshetError(f"{self.spider}: the run has not come to its end")
+            return FreshetError(f"{self.spider}: the run did not reach its end")
         return self.error or self.flaw
 
     @property
@@ -140,70 +143,71 @@ class Session:
 
     @property
     def may_end_early(self) -> bool:
-        """Whether Scrapy is to end the run after a time, or after so many pages or items."""
+        """Return whether a CLOSESPIDER_* setting limits the time, pages or items of the run."""
         counts = ("CLOSESPIDER_PAGECOUNT", "CLOSESPIDER_ITEMCOUNT")
         return self.is_timed or any(map(self.crawler.settings.getint, counts))
 
     @property
     def is_timed(self) -> bool:
-        """Whether Scrapy is to end the run after a time."""
+        """Return whether CLOSESPIDER_TIMEOUT limits the time of the run."""
         return self.crawler.settings.getfloat("CLOSESPIDER_TIMEOUT") > 0
 
     @property
     def discovered(self) -> int:
-        """Targets found in this run so far."""
+        """Number of targets discovered in this run so far."""
         return self.writer.discovered if self.is_open else 0
 
     def take(self, target: Target) -> None:
-        """A target is handed to the spider."""
+        """Note that a target is handed to the spider."""
         self.in_flight.add(target.key)
 
     def take_along(self, target: Target, others: list[Target]) -> None:
-        """Cells are read from the page of another, and are not to be handed out by themselves."""
+        """Note that the page of a cell is also read for other cells, which need no own request."""
         for other in others:
             self.along.add(other.key)
             self.take(other)
         self.frontier.take_along(target, others)
 
     def release(self, target: Target, visit: Visit | None = None) -> None:
-        """A target is done with; visit: what came of it, where that is stored."""
+        """Release a target after its visit; visit: the stored visit, if there is one."""
         counts = {} if visit is None else counts_of(visit)
-        if visit is not None and visit.outcome in TROUBLE:
-            # Its host has a line of its own already.
+        if visit is not None and visit.outcome in FAILED:
+            # Some errors are logged once per host instead (HOST_ERRORS).
             reason = visit.reason or ""
-            if not visit.fetched.along and not reason.endswith(OF_THE_HOST):
+            if not visit.fetched.along and not reason.endswith(HOST_ERRORS):
                 logger.warning("%s: %s: %s", target.url, visit.outcome, reason)
         for name, value in counts.items():
             self.counts[name] += value  # type: ignore[assignment]
         if visit is not None and visit.fetched.link_counts is not None:
             self.links.merge(visit.fetched.link_counts)
         self.in_flight.discard(target.key)
-        # What could not be stored goes back to the other workers.
+        # After an error, the target may not be stored: leave it to the other workers.
         if self.error is None:
             self.frontier.done(target.key, counts)
         self._wake()
 
     def skip(self, target: Target) -> None:
-        """A target could not be asked for, perhaps because of a host that it redirects to.
+        """Release a target that was not fetched, and give up its host for this run.
 
-        Its host gets no more requests in this run: still due, it would be handed out for ever.
+        The target remains due, so the run would otherwise hand it out forever. The cause may be
+        another host to which the target redirects.
         """
         self.frontier.give_up(target.host)
         self.release(target)
 
     def leave(self, target: Target) -> None:
-        """A target is not this process's any more: it ends, or others have taken it over."""
+        """Note that a target is no longer this process's, which stops or has lost its lease."""
         self.in_flight.discard(target.key)
         self._wake()
 
     def hand_over(self, target: Target) -> None:
-        """Others have visited a target, or taken it over: nothing of this visit counts."""
-        # Redis may not know, and would wait for it.
+        """Drop a visit of a target that another process has visited or taken over."""
+        # Complete the entry: Redis may still list it as leased by this worker.
         self.frontier.done(target.key, {})
         self.leave(target)
 
     async def until_released(self, releases: int) -> None:
-        """Return when more than `releases` targets have been released since the run began."""
+        """Wait until more than `releases` targets were released since the start of the run."""
         while self.releases <= releases:
             self._released.clear()
             await self._released.wait()
@@ -213,30 +217,30 @@ class Session:
         self._released.set()
 
     def closed_hosts(self) -> list[str]:
-        """Hosts that get no more requests in this run."""
+        """Return hosts that get no more requests in this run."""
         patience = timedelta(seconds=self.config.retry_after_seconds)
         return self.limits.closed(self.clock.now(), patience)
 
     async def leave_alone(self, host: str, until: datetime) -> None:
-        """Hold a host, in later runs too."""
+        """Pause requests to a host until `until`, also in later runs."""
         self.limits.hold(host, until)
         await self.frontier.hold(host, (until - self.clock.now()).total_seconds())
         await self.patience.read(lambda: runs.hold_host(self.db, host, until))
 
     def hurry(self) -> None:
-        """The time is over in which what is under way may end."""
+        """Stop waiting and retrying: the grace period is over."""
         self.is_hurried = True
         self.patience.hurry()
         self.frontier.hurry()
 
     def fail(self, error: BaseException) -> None:
-        """End the run because of an error that is not one page's; said once, in one line."""
+        """End the run because of an error that does not concern a single page; log it once."""
         if self.error is None:
             if not isinstance(error, FreshetError):
-                logger.debug("Why the run failed", exc_info=error)
+                logger.debug("Run failed", exc_info=error)
                 error = self._failed(_in_line(error))
             self.error = error
-            # Nothing is wrong then; whoever began the run says it.
+            # Busy is not an error, and the command reports it.
             logger.log(logging.DEBUG if isinstance(error, Busy) else logging.ERROR, "%s", error)
             engine = self.crawler.engine
             if engine is not None and engine.spider is not None:
@@ -246,7 +250,7 @@ class Session:
         self._wake()
 
     def end_early(self, reason: str, message: str) -> None:
-        """End the run in good order: what is under way is stored, and the run fails at its end."""
+        """Stop the run gracefully: store the targets in progress, then fail the run."""
         if self.flaw is None:
             self.flaw = FreshetError(f"{self.spider}: the run ended early: {message}")
         engine = self.crawler.engine
@@ -255,7 +259,7 @@ class Session:
         self._wake()
 
     def find_flaw(self, message: str) -> None:
-        """Let the run do its work, and fail at its end; the first flaw is the one that is said."""
+        """Fail the run at its end, without stopping it; only the first message is reported."""
         if self.flaw is None:
             self.flaw = self._failed(message)
 
@@ -263,7 +267,7 @@ class Session:
         return FreshetError(f"{self.spider}: the run failed: {message}")
 
     def _item_failed(self, item: Any, failure: Failure) -> None:
-        """What a pipeline could not carry through ends the run: its target would be waited for."""
+        """End the run after an exception in a pipeline; it would wait for the target forever."""
         fetched = item.fetched if isinstance(item, Visit) else item
         if isinstance(fetched, Fetched | Skipped):
             self._give_up(fetched.target, failure.value)
@@ -271,14 +275,14 @@ class Session:
             self.find_flaw(_in_line(failure.value))
 
     def _callback_failed(self, failure: Failure, response: Response | None) -> None:
-        """As `_item_failed`, of a spider that raises where it should have said what it found."""
+        """End the run after an exception in a callback, which yields no item for its target."""
         target = response.request.meta.get("target") if response and response.request else None
         if isinstance(target, Target):
             self._give_up(target, failure.value)
 
     def _give_up(self, target: Target, error: BaseException | None) -> None:
         if not isinstance(error, FreshetError):
-            logger.debug("Why %s ended the run", target.url, exc_info=error)
+            logger.debug("%s ended the run", target.url, exc_info=error)
             error = StorageError(f"{target.url}: {_in_line(error)}")
         self.fail(error)
         self.release(target)
@@ -294,14 +298,14 @@ class Session:
             self._opened.push_async_callback(self.lease.release)
             if abs(store.clock.ahead_seconds) > SKEW_SECONDS:
                 logger.warning(
-                    "%s: this machine's clock is %s MongoDB's; the run goes by MongoDB's. Set the "
+                    "%s: this machine's clock is %s MongoDB's; the run uses MongoDB's. Set the "
                     "clock (timedatectl set-ntp true)",
                     self.spider,
                     skew_text(store.clock.ahead_seconds),
                 )
             self.started = self.clock.now()
             self._opened.push_async_callback(self.frontier.close)
-            # Keeps all others from running this spider, but the workers that share the run.
+            # The lease excludes other processes, except workers that share the run.
             shared = await self.frontier.open()
             await self.lease.take(f"{self.spider} is already being crawled", shared)
             self.lease.keep(self.fail)
@@ -320,22 +324,22 @@ class Session:
                 BothLeases(self.lease, self.frontier),
             )
             self.is_open = True
-        except Exception as error:  # noqa: BLE001 - Scrapy would log it, and go on to a good end
+        except Exception as error:  # noqa: BLE001 - Scrapy would log it, and end successfully
             self.fail(error)
 
     async def _begin(self, *, full: bool) -> None:
-        """Prepare the run, or join it where another worker has prepared it."""
+        """Prepare the run, or join a run that another worker has prepared."""
         self.prepares, self.run, started = await self.frontier.join()
         if started is not None:
             self.started = started
-            logger.info("%s: this worker joins a pass that is at work", self.spider)
+            logger.info("%s: joined a run in progress", self.spider)
         if self.prepares:
             await self.patience.read(lambda: self._prepare(full=full))
-        await self.patience.read(self._know)
+        await self.patience.read(self._load_state)
         if full and not self.is_full:
             logger.warning(
-                "%s: -a full=1 is ignored, as this worker joins a run in progress; repeat it when "
-                "that run has ended",
+                "%s: -a full=1 ignored, because this worker joined a run in progress; repeat the "
+                "command after that run",
                 self.spider,
             )
 
@@ -345,18 +349,18 @@ class Session:
         )
         await self.frontier.begin(self.run, self.started)
 
-    async def _know(self) -> None:
-        """Learn what every process of a run has to know."""
+    async def _load_state(self) -> None:
+        """Load the state that every process of a run needs: plan, paused hosts, due targets."""
         self.is_full = self.run is not None and await runs.is_full(self.db, self.run)
         if plan := await plans.latest(self.db, self.spider, self.started):
-            besides = await sampling_phases.requests_per_day(self.db, plan["spiders"], self.started)
-            besides += await cells.requests_per_day(self.db, plan["spiders"])
-            self.allowance.follow(plan, besides, is_full=self.is_full)
+            extra = await sampling_phases.requests_per_day(self.db, plan["spiders"], self.started)
+            extra += await cells.requests_per_day(self.db, plan["spiders"])
+            self.allowance.follow(plan, extra, is_full=self.is_full)
         self.limits.holds |= await runs.held_hosts(self.db, self.started)
         self.due_at_start = await targets.count_due(self.db, self.spider, self.started)
 
     def shares(self) -> dict[str, int]:
-        """What this process counts besides its visits."""
+        """Return the counts of this process that do not come from visits."""
         own = {name: self.counts[name] for name in LEFT_OVER if self.counts[name]}
         shares = {"discovered": self.discovered, "left out": self.traps.left_out, **own}
         if self.is_open and (self.error is not None or self.writer.is_in_doubt):
@@ -380,9 +384,9 @@ class Session:
         if self.is_open:
             try:
                 await self.writer.close()
-            except Exception as error:  # noqa: BLE001 - the others of the run are told all the same
+            except Exception as error:  # noqa: BLE001 - leave the frontier all the same
                 self.fail(error)
-        # What the spider raised where it was not about a target.
+        # Exceptions of callbacks that were not for a target.
         stats = self.crawler.stats
         assert stats is not None
         names = {name.removeprefix(EXCEPTIONS) for name in stats.get_stats() if EXCEPTIONS in name}
@@ -401,19 +405,19 @@ class Session:
             self.fail(self.flaw)
         if self.is_open and has_worked and self.sums_up:
             await self.patience.read(lambda: self._sum_up(reason))
-            # It has written: whatever failed before, the server is there.
+            # The write succeeded, so the server is available whatever failed before.
             self.patience.outage.succeeds(asyncio.get_running_loop().time(), has_failed=True)
         if self.sums_up:
             await self.frontier.finish()
 
     async def _note_failure(self) -> None:
-        """Let `runs` say that the run failed; of one that others are at work on, they say it."""
+        """Store the failure in `runs`, unless other workers still run and sum up the run."""
         if self.error is None or not self.sums_up or not hasattr(self, "started"):
             return
         if isinstance(self.error, Busy):
             return
         now = self.clock.now()
-        # The error may be that the server is away.
+        # The cause of the failure may be that the server is unavailable.
         with suppress(StorageError, TimeoutError):
             async with asyncio.timeout(NOTE_SECONDS):
                 await runs.fail(self.db, self.spider, self.started, now, str(self.error))
@@ -424,7 +428,7 @@ class Session:
 
     async def _sum_up(self, reason: str) -> None:
         self.reason = reason
-        self.counts, self.left = await self.ending.with_what_is_left({**self.counts})
+        self.counts, self.left = await self.ending.with_remaining({**self.counts})
         self.targets_at_end = self.counts["targets"]
         counts = {name.replace(" ", "_"): n for name, n in self.counts.items()}
         assert self.run is not None
@@ -437,19 +441,19 @@ class Session:
 
     @property
     def ending(self) -> Ending:
-        """What the run does after its last visit, as of now."""
+        """Functions for the end of the run, as of now."""
         return Ending(self.db, self.registry, self.spider, self.started, self.clock.now())
 
 
 class _Watch(logging.Handler):
-    """Notes what Scrapy caught, so that the run does not end as if nothing had been."""
+    """Fails the run for exceptions that Scrapy logs and ignores."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(logging.ERROR)
         self._session = session
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Note it, unless it is of another run of this process."""
+        """Fail the run, unless the record is from another run in this process."""
         if getattr(record, "spider", None) in (None, self._session.crawler.spider):
             raised = record.exc_info[1] if record.exc_info else None
             message = record.getMessage().partition(":")[0]

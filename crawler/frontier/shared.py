@@ -1,4 +1,4 @@
-"""The frontier of workers that share a run: what is due waits in Redis, and each worker leases."""
+"""Implement the frontier of workers that share a run through a queue in Redis."""
 
 from __future__ import annotations
 
@@ -30,20 +30,23 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 PREPARE = "prepare"
-# A Redis that does not answer for so long is taken for unavailable.
+# Redis counts as unavailable after this time without an answer.
 ANSWER_SECONDS = 5.0
-# Leases for each request that Scrapy has under way: some wait to be sent, some to be stored.
-HOLD = 4
-# Between two looks at the queue, and at what Scrapy is done with.
-LOOK_SECONDS = 0.1
-# Log lines about refused entries of a run, and characters of a reason.
+# Leases per concurrent request: some wait to be sent, some to be stored.
+LEASES_PER_REQUEST = 4
+# Interval between checks of the queue, and of the requests that Scrapy has finished.
+POLL_SECONDS = 0.1
+# Maximum number of logged invalid entries per run, and of characters per reason.
 MAX_LOGGED, MAX_REASON = 20, 300
-# Links without a pattern that a worker shows the one that sums up.
-SHARED_LINKS = 3
+# Unmatched links that a worker passes to the one that sums up the run.
+MAX_SHARED_LINKS = 3
 
 
 class SharedFrontier(Frontier):
-    """Turns leases into work, and gives up what has killed one worker after the other."""
+    """Hands out the targets and requests that a worker has leased.
+
+    Moves entries that repeatedly crashed workers to the dead letters.
+    """
 
     is_shared = True
 
@@ -55,37 +58,44 @@ class SharedFrontier(Frontier):
         self._refused = 0
 
     async def open(self) -> str:
-        """Connect to Redis; return the id of what it keeps. Raises ConfigError or Unreachable."""
-        from crawler.frontier.politeness import Turns
+        """Connect to Redis; return its id. Raises ConfigError or Unreachable."""
+        from crawler.frontier.politeness import Permits
         from crawler.frontier.redis_queue import LeasedQueue
         from crawler.storage.redis import RedisRetry, open_redis
 
         session = self._session
         config, crawler, seconds = session.config, session.crawler, session.config.lease_seconds
-        # A server that is silent is noticed before a lease runs out.
+        # Detect a server that does not answer before a lease expires.
         timeout_seconds = min(ANSWER_SECONDS, seconds / 3)
         client = await open_redis(config.redis_url or "", timeout_seconds, retry_seconds=0)
         self._client = client
         steady, name = RedisRetry(client, config.commit_retry_seconds), own_name()
-        self.turns = Turns(steady, f"freshet:{session.db.name}", name, seconds)
+        self.permits = Permits(steady, f"freshet:{session.db.name}", name, seconds)
         assert crawler.spider is not None
         key = f"{{freshet:{session.db.name}:{crawler.spider.name}}}:"
         self._queue = LeasedQueue(steady, crawler.spider, key, name, round(seconds * 1000))
-        hold = min(config.in_flight, HOLD * crawler.settings.getint("CONCURRENT_REQUESTS"))
+        concurrency = crawler.settings.getint("CONCURRENT_REQUESTS")
+        max_leases = min(config.in_flight, LEASES_PER_REQUEST * concurrency)
         self._worker = Worker(
-            self._queue, steady, seconds, hold, config.lease_tries, session.shares, session.fail
+            self._queue,
+            steady,
+            seconds,
+            max_leases,
+            config.lease_tries,
+            session.shares,
+            session.fail,
         )
         return await self._queue.redis_id()
 
     async def close(self) -> None:
-        """Give back the slots at hosts, and disconnect."""
-        if self.turns is not None:
+        """Return all permits, and disconnect."""
+        if self.permits is not None:
             with suppress(FreshetError):
-                await self.turns.close()
+                await self.permits.close()
             await self._client.aclose()
 
     async def join(self) -> tuple[bool, ObjectId | None, datetime | None]:
-        """Share the run with other workers; one of them prepares it."""
+        """Join the run; one of its workers prepares it."""
         self._has_joined = True
         joined = await self._worker.join()
         run = ObjectId(joined.run) if joined.run else None
@@ -94,11 +104,11 @@ class SharedFrontier(Frontier):
         return False, run, from_milliseconds(int(joined.started))
 
     async def begin(self, run: ObjectId, started: datetime) -> None:
-        """Let all workers lease: the run is prepared."""
+        """Mark the run as prepared, so that all workers start leasing."""
         await self._queue.open(str(run), milliseconds(started))
 
     async def due(self, limit: int | None) -> AsyncIterator[Target | Request]:
-        """What this worker leases, until the run is over."""
+        """Yield the targets and requests that this worker leases, until the run is over."""
         worker = self._worker
         worker.begin(Feeder(self._session, worker, limit).feed)
         while leases := await worker.next():
@@ -106,22 +116,22 @@ class SharedFrontier(Frontier):
             alive = [lease for lease in leases if lease.count <= worker.tries]
             for lease in leases:
                 if lease not in alive:
-                    await self._bury(lease)
+                    await self._dead_letter(lease)
             for request in self._decoded([lease for lease in alive if _is_request(lease)]):
                 yield request
             async for target in self._due([lease for lease in alive if not _is_request(lease)]):
                 yield target
 
     async def _due(self, leases: list[Lease]) -> AsyncIterator[Target]:
-        """Targets that are still to be visited; with the others nothing is left to do."""
+        """Yield leased targets that are still due; complete the other leases."""
         session = self._session
         db, started, closed = session.db, session.started, session.closed_hosts()
-        # Else whoever finds out what is due would let their targets wait again and again.
+        # Otherwise the feeder would queue the targets of these hosts again and again.
         for host in closed:
-            self._worker.shut(host)
+            self._worker.close_host(host)
         keys = {lease: lease.body or lease.entry for lease in leases}
         own = [key for key in keys.values() if key.startswith(f"{session.spider} ")]
-        # Another worker had them, and may be asleep.
+        # Another worker had these targets; it may be suspended and continue later.
         late = {keys[lease] for lease in leases if lease.count > 1} - session.in_flight
         if late:
             taken = sorted(late.intersection(own))
@@ -129,23 +139,24 @@ class SharedFrontier(Frontier):
         due = await session.patience.read(lambda: targets.due_of(db, own, started, closed))
         for lease, key in keys.items():
             if (target := due.get(key)) is not None:
-                self._worker.holds(lease, [key])
-                # Lost while this process slept, and leased again: it is at work on it yet.
+                self._worker.assign(lease, [key])
+                # In flight if the lease expired while this process was suspended, and the same
+                # worker leased the entry again.
                 if key not in session.in_flight:
                     session.take(target)
                     yield target
             else:
-                # A worker may have died after it had stored the visit, and before it could say so.
+                # A worker may have crashed between storing the visit and reporting it.
                 self._worker.drop(lease.entry)
 
     def _decoded(self, leases: list[Lease]) -> Iterator[Request]:
-        """Requests that a spider made, in this process or in another."""
+        """Yield leased requests of the spider, from this process or another one."""
         from crawler.frontier.scheduler import LEASE
 
         for lease in leases:
             try:
                 request = self._queue.decode(lease.body)
-            except Exception as error:  # noqa: BLE001 - whatever stands in Redis, it is no request
+            except Exception as error:  # noqa: BLE001 - Redis may contain anything
                 self._refuse(lease, error)
                 continue
             self._requests.add(lease.entry)
@@ -164,25 +175,24 @@ class SharedFrontier(Frontier):
         return True
 
     def _refuse(self, lease: Lease, error: Exception) -> None:
-        """Drop what no worker of this run can have written; the first ones are logged."""
+        """Drop an entry that no worker of this run can have written; log the first ones."""
         self._refused += 1
         if self._refused <= MAX_LOGGED:
             more = "; more are not logged" if self._refused == MAX_LOGGED else ""
-            why = f"{error}"[:MAX_REASON]
+            reason = f"{error}"[:MAX_REASON]
             logger.warning(
-                "Redis holds what is no request of %s, dropped: %s%s",
-                self._session.spider, why, more,
-            )  # fmt: skip
+                "Invalid request in Redis dropped by %s: %s%s", self._session.spider, reason, more
+            )
         self._worker.drop(lease.entry)
 
     async def _watch(self) -> None:
-        """Scrapy does not say when it is done with a request, so it is looked at."""
+        """Poll for requests that Scrapy has finished, because it has no signal for that."""
         from crawler.frontier.scheduler import Scheduler
 
         engine = self._session.crawler.engine
         scheduler = engine.scheduler if engine is not None else None
         while self._requests and isinstance(scheduler, Scheduler):
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             for entry in scheduler.ended(self._requests):
                 self._requests.discard(entry)
                 self._worker.drop(entry)
@@ -191,12 +201,12 @@ class SharedFrontier(Frontier):
         if not watching.cancelled() and (error := watching.exception()) is not None:
             self._session.fail(error)
 
-    async def _bury(self, lease: Lease) -> None:
-        """Dead-letter what no worker has survived."""
+    async def _dead_letter(self, lease: Lease) -> None:
+        """Move an entry that repeatedly crashed workers to the dead letters."""
         session, lost = self._session, lease.count - 1
         if _is_request(lease):
             key = url = lease.entry
-            with suppress(Exception):  # As in `_decoded`.
+            with suppress(Exception):  # as in `_decoded`
                 url = self._queue.decode(lease.body).url
         else:
             key = lease.body or lease.entry
@@ -204,51 +214,51 @@ class SharedFrontier(Frontier):
         worker = self._queue.worker
         letter = DeadLetter(key, session.spider, url, session.clock.now(), lost, worker)
         await session.patience.read(lambda: runs.add_dead_letter(session.db, letter))
-        logger.error("%s is left for dead: %d workers died or slept over it", url, lost)
+        logger.error("%s dead-lettered: %d workers crashed or stalled on it", url, lost)
         self._worker.drop(lease.entry, {"dead": 1})
 
     def share(self, request: Request, fingerprint: Callable[[Request], str]) -> bool:
-        """Let a spider's request wait for any worker; False if it cannot leave this process."""
+        """Add a spider's request to the shared queue; return False if it cannot be shared."""
         try:
             text = self._queue.encode(request)
         except (TypeError, ValueError) as error:
-            logger.debug("%s stays with this worker: %s", request, error)
+            logger.debug("%s kept by this worker: %s", request, error)
             return False
         entry = f"{self._session.spider} request {token_hex(8)}"
         self._worker.push((entry, fingerprint(request), request.priority, text))
         return True
 
     def take_along(self, target: Target, others: Iterable[Target]) -> None:
-        """The entry of a page stands for all of its cells that this worker reads."""
-        self._worker.holds_with(target.key, [other.key for other in others])
+        """Assign other cells to the entry of a cell whose page they share."""
+        self._worker.assign_with(target.key, [other.key for other in others])
 
     async def may_fetch(self, host: str) -> bool:
-        """Count a request to a host; False if all workers together have used up its cap."""
+        """Count a request to a host; return False if all workers together reached its cap."""
         cap = self._session.limits.cap
         is_free = await super().may_fetch(host)
         return is_free and (not cap or await self._queue.spend(host) <= cap)
 
     def done(self, key: str, counts: Counts) -> None:
-        """A target is stored, or is not this worker's any more: nothing waits for it."""
+        """Note that a target is stored or was taken over, and add its counts."""
         self._worker.done(key, counts)
 
     def give_up(self, host: str) -> None:
-        """A host gets no more requests in this run, from any worker."""
+        """Stop requests of all workers to a host for the rest of the run."""
         super().give_up(host)
-        self._worker.shut(host)
+        self._worker.close_host(host)
 
     async def hold(self, host: str, seconds: float) -> None:
-        """No worker sends a request to the host for a time."""
-        assert self.turns is not None
-        await self.turns.hold(host, seconds)
+        """Pause requests of all workers to a host for `seconds`."""
+        assert self.permits is not None
+        await self.permits.hold(host, seconds)
 
     @property
     def is_sure(self) -> bool:
-        """Whether this worker was heard so lately that no other one has its leases."""
+        """Return whether this worker's last renewal rules out that its leases have expired."""
         return self._worker.is_sure
 
     async def still_holds(self, key: str) -> bool:
-        """Whether a target is still this worker's; it asks where it is not sure."""
+        """Return whether this worker still holds a target; renew the leases if unsure."""
         return await self._worker.still_holds(key)
 
     def stop(self) -> None:
@@ -257,20 +267,20 @@ class SharedFrontier(Frontier):
             self._worker.stop()
 
     def hurry(self) -> None:
-        """Wait no longer for a Redis that is unavailable."""
+        """Stop retrying while Redis is unavailable."""
         if self._has_joined:
             self._worker.hurry()
 
     async def leave(self) -> Tally:
-        """Give back what is leased; the last worker of all sums up what all have done."""
+        """Return all leases; the last worker to leave sums up the counts of all workers."""
         if not self._has_joined:
             return Tally()
         session, patient = self._session, self._session.error is None
         read, run = session.patience.read, session.run
         has_links = patient and session.is_open and run is not None
         if run is not None and has_links:
-            few = session.links.few(SHARED_LINKS)
-            # Without these examples the warnings are shorter, no more.
+            few = session.links.few(MAX_SHARED_LINKS)
+            # The links are only examples in warnings, so an error here does not matter.
             with suppress(StorageError):
                 await read(lambda: runs.note_links(session.db, run, few))
         sums_up, others, visits_of_all = await self._worker.leave(patient=patient)
@@ -278,24 +288,24 @@ class SharedFrontier(Frontier):
             return Tally(None, sums_up, 1, others, visits_of_all)
         counts, shares, workers, has_expired = await self._queue.sums()
         if (has_expired or shares.pop(IN_DOUBT, 0)) and session.is_open:
-            counts = await read(lambda: session.ending.counted_anew(counts))
+            counts = await read(lambda: session.ending.recount(counts))
         if run is not None and has_links:
             session.links.merge(await read(lambda: runs.links(session.db, run)))
-        # Deliveries of hubs are among both.
+        # Both may have the same names: deliveries of hubs are counted in shares.
         names = {*counts, *shares}
         of_all = whole({name: counts.get(name, 0) + shares.get(name, 0) for name in names})
         return Tally(of_all, sums_up, workers, others, of_all["visits"])
 
     async def finish(self) -> None:
-        """Keep nothing of the run in Redis: it is summed up."""
+        """Delete the run, which is summed up, from Redis."""
         if self._has_joined:
             await self._queue.finish()
 
 
 class Feeder:
-    """Lets what is due wait in the queue until nothing is left; then the run ends.
+    """Adds due targets to the queue until none is left, then ends the run.
 
-    One worker at a time has this part; where it dies, another one begins again.
+    One worker at a time is the feeder. If it crashes, another worker starts over.
     """
 
     def __init__(self, session: Session, worker: Worker, limit: int | None) -> None:
@@ -304,57 +314,57 @@ class Feeder:
         self._size = session.config.in_flight
 
     async def feed(self) -> None:
-        """Return when the run is over."""
+        """Feed the queue until the run is over."""
         if await self._feed_chosen():
             await self._feed_overdue()
-        # Other processes are waited for: there is nothing here that could tell.
+        # Poll, because other processes complete the last entries.
         while not await self._queue.close():  # noqa: ASYNC110
-            await asyncio.sleep(LOOK_SECONDS)
-        await self._worker.look()
+            await asyncio.sleep(POLL_SECONDS)
+        await self._worker.poll()
 
     async def _feed_chosen(self) -> bool:
-        """What the dispatcher lets go, where there is no room for all; False if no more may."""
+        """Queue the targets chosen by dispatch; return False if the run may fetch no more."""
         if self._session.allowance.is_open():
             async for keys in chosen(self._session, self._size):
-                if await self._let_wait(await self._room(), keys) is None:
+                if await self._enqueue(await self._room(), keys) is None:
                     return False
         return True
 
     async def _feed_overdue(self) -> None:
-        """What is due, the most overdue first, and what was found meanwhile.
+        """Queue due targets, the most overdue first, including those discovered meanwhile.
 
-        A visited target's next visit lies after the start of the run: once nothing waits, nothing
-        is worked on and nothing is due, all is done.
+        A visit moves a target's next visit to after the start of the run. So the run is complete
+        when no target is queued, leased or due.
         """
         session = self._session
         db, spider, started = session.db, session.spider, session.started
         while True:
             status = await self._room()
-            # What waits already, or is worked on, is among what is due.
-            most = self._size + status.waiting + status.leased
-            closed = sorted({*session.closed_hosts(), *await self._queue.shut_hosts()})
-            due = partial(targets.due_keys, db, spider, started, most, closed)
-            new = await self._let_wait(status, await session.patience.read(due))
+            # Queued and leased targets are still due, so the query returns them, too.
+            max_targets = self._size + status.waiting + status.leased
+            closed = sorted({*session.closed_hosts(), *await self._queue.closed_hosts()})
+            due = partial(targets.due_keys, db, spider, started, max_targets, closed)
+            new = await self._enqueue(status, await session.patience.read(due))
             if new is None or (not new and status.is_empty):
                 return
             if not new:
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(POLL_SECONDS)
 
     async def _room(self) -> QueueStatus:
-        """How the run stands once few enough entries wait."""
+        """Return the status of the queue when it has room for more entries."""
         while True:
             status, _, self._admission.handed_out = await self._queue.feed(0, [])
             if status.waiting < self._size * max(1, status.workers):
                 return status
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
-    async def _let_wait(self, status: QueueStatus, keys: list[str]) -> int | None:
-        """How many of these were new and now wait; None if no more may, now or ever."""
-        most, under_way = self._size if keys else 0, status.waiting + status.leased
-        allowed = await self._admission.admit(most, under_way)
+    async def _enqueue(self, status: QueueStatus, keys: list[str]) -> int | None:
+        """Queue new targets, and return their number; None if the run may fetch no more."""
+        max_targets, under_way = self._size if keys else 0, status.waiting + status.leased
+        allowed = await self._admission.admit(max_targets, under_way)
         if allowed is None:
             return None
-        # All cells of a page are one entry, as one worker reads them.
+        # All cells of a page are one entry, because one worker reads them from a single fetch.
         spider, cells = self._session.spider, self._session.wrapper.cells
         entries: dict[str, str] = {}
         for key in keys:

@@ -1,7 +1,7 @@
-"""One worker's part in a shared run: the leases it holds, and what became of them.
+"""Manage the leases of one worker in a shared run.
 
-Three things go on at once: talking to the queue (what is done, what is wanted), renewing what is
-held, and, in one of the workers at a time, finding out what is due.
+Three tasks run concurrently: one reports completed entries and requests new leases, one renews the
+leases, and in one worker at a time, the feeder adds due targets to the queue.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
-# Between two looks where nothing waits: ever longer, up to the second.
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.02, 0.5
+# Interval between requests for leases while the queue is empty: doubles from the first to the
+# second value.
+MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.02, 0.5
 JOIN_SECONDS = 0.2
 TICK_SECONDS = 1.0
 OVER = "ending"
@@ -38,16 +39,16 @@ Pushed = tuple[str, str, int, str]
 
 
 def own_name() -> str:
-    """A name that no other worker has."""
+    """Return a unique name for this worker."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}".replace(" ", "-")
 
 
 class LeaseBook:
-    """The leases of one worker.
+    """Leases of one worker.
 
-    held:  targets that are not stored yet, by entry; none: it is not known yet, or a request
-    done:  entries that Redis has not been told of, with what is to be counted of them
-    loose: counts of what was never leased (deliveries of hubs)
+    held:  targets that are not stored yet, by entry; empty if not yet assigned, or for a request
+    done:  completed entries that are not yet reported to Redis, with their counts
+    loose: counts of visits without a lease (deliveries of hubs)
     """
 
     def __init__(self) -> None:
@@ -59,24 +60,24 @@ class LeaseBook:
         self._lost: set[str] = set()
 
     def take(self, leases: Iterable[Lease]) -> None:
-        """Entries that were just leased."""
+        """Add entries that were just leased."""
         self.held |= {lease.entry: set() for lease in leases}
 
-    def stand(self, entry: str, keys: Iterable[str]) -> None:
-        """The targets that an entry stands for: it is done when all of them are."""
+    def assign(self, entry: str, keys: Iterable[str]) -> None:
+        """Assign targets to an entry, which is completed when all its targets are stored."""
         if entry in self.held:
             keys = set(keys)
             self.held[entry] |= keys
             self._entries |= dict.fromkeys(keys, entry)
             self._lost -= keys
 
-    def stand_with(self, key: str, others: Iterable[str]) -> None:
-        """As `stand`, for the entry that stands for a target; nothing where that is lost."""
+    def assign_with(self, key: str, others: Iterable[str]) -> None:
+        """Assign `others` to the entry of target `key`, unless the lease on it is lost."""
         if (entry := self._entries.get(key)) is not None:
-            self.stand(entry, others)
+            self.assign(entry, others)
 
     def store(self, key: str, counts: Counts) -> None:
-        """A target is stored; what is to be counted of it."""
+        """Note that a target is stored, and add its counts."""
         self._lost.discard(key)
         entry = self._entries.pop(key, None)
         so_far = self.loose if entry is None else self._counted.setdefault(entry, Counter())
@@ -88,13 +89,13 @@ class LeaseBook:
                 self.drop(entry, so_far)
 
     def drop(self, entry: str, counts: Counts) -> None:
-        """An entry is done with, whatever it stood for."""
+        """Complete an entry, even if some of its targets are not stored."""
         if self.held.pop(entry, None) is not None:
             self._counted.pop(entry, None)
             self.done.append((entry, counts))
 
     def lose(self, entries: Iterable[str]) -> None:
-        """Others have taken over these entries."""
+        """Remove entries that other workers have taken over."""
         for entry in entries:
             keys = self.held.pop(entry, set())
             self._counted.pop(entry, None)
@@ -103,21 +104,21 @@ class LeaseBook:
                 self._entries.pop(key, None)
 
     def is_lost(self, key: str) -> bool:
-        """Whether others have taken over a target."""
+        """Return whether another worker has taken over a target."""
         return key in self._lost
 
     def entries(self) -> list[str]:
-        """All that Redis takes for this worker's."""
+        """Return all entries that are leased to this worker in Redis."""
         return [*self.held, *(entry for entry, _ in self.done)]
 
 
 class Worker:
-    """Holds leases and says what became of them.
+    """Requests, renews and completes leases.
 
-    hold:   how many entries at most
-    tries:  leases of an entry until it is left for dead
-    shares: this worker's own sums
-    failed: is told of an error that ends the work
+    max_leases: maximum number of leases
+    tries:      number of leases of an entry after which it is dead-lettered
+    shares:     returns counts of this worker that do not come from visits
+    failed:     called with an error that ends the worker
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class Worker:
         queue: LeasedQueue,
         steady: RedisRetry,
         lease_seconds: float,
-        hold: int,
+        max_leases: int,
         tries: int,
         shares: Callable[[], Counts],
         failed: Callable[[BaseException], None],
@@ -135,16 +136,17 @@ class Worker:
         self.tries = tries
         self._steady = steady
         self._lease_seconds = lease_seconds
-        self._hold = hold
+        self._max_leases = max_leases
         self._book = LeaseBook()
         self._leases: list[Lease] = []
         self._feed: Feed | None = None
         self._shares, self._failed = shares, failed
         self._pushed: list[Pushed] = []
-        self._shut: set[str] = set()
-        self._told: set[str] = set()
+        # Closed hosts that are not yet reported to Redis, and all closed hosts.
+        self._unreported_hosts: set[str] = set()
+        self._closed_hosts: set[str] = set()
         self._wake, self._arrived = asyncio.Event(), asyncio.Event()
-        # What is held is told and changed by one message at a time.
+        # Only one message at a time may report or change the leases.
         self._lock = asyncio.Lock()
         self._is_wanted = self._is_stopped = False
         self._sure_until = 0.0
@@ -154,7 +156,7 @@ class Worker:
         self._now = asyncio.get_running_loop().time
 
     async def join(self) -> Joined:
-        """Take part in the run, once it is clear what this worker is to do there."""
+        """Join the run; wait while another worker prepares or ends it."""
         while True:
             joined = await self.queue.join(str(ObjectId()))
             if joined.todo != "wait":
@@ -164,12 +166,12 @@ class Worker:
             await asyncio.sleep(JOIN_SECONDS)
 
     def begin(self, feed: Feed) -> None:
-        """Go to work. feed: finds out what is due, where that is this worker's to do."""
+        """Start leasing. feed: function to call if this worker becomes the feeder."""
         self._feed = feed
-        self._tasks.append(self._start(self._talk()))
+        self._tasks.append(self._start(self._exchange()))
 
     async def next(self) -> list[Lease]:
-        """Leases, as there is room for them; none when the run is over, or this worker is."""
+        """Wait for new leases and return them; empty when the run ends or this worker stops."""
         while not self._leases and not self._is_over:
             self._is_wanted = True
             self._wake.set()
@@ -183,31 +185,31 @@ class Worker:
     def _is_over(self) -> bool:
         return self._is_stopped or (self.status is not None and self.status.state == OVER)
 
-    def holds(self, lease: Lease, keys: Iterable[str]) -> None:
-        """The targets that an entry stands for: it is done when all of them are."""
-        self._book.stand(lease.entry, keys)
+    def assign(self, lease: Lease, keys: Iterable[str]) -> None:
+        """Assign targets to a leased entry, which is completed when all its targets are stored."""
+        self._book.assign(lease.entry, keys)
 
-    def holds_with(self, key: str, others: Iterable[str]) -> None:
-        """Further targets that the entry of a target stands for."""
-        self._book.stand_with(key, others)
+    def assign_with(self, key: str, others: Iterable[str]) -> None:
+        """Assign more targets to the entry of target `key`."""
+        self._book.assign_with(key, others)
 
     def done(self, key: str, counts: Counts) -> None:
-        """A target is stored; what is to be counted of it."""
+        """Note that a target is stored, and add its counts."""
         self._book.store(key, counts)
         self._wake.set()
 
     def drop(self, entry: str, counts: Counts | None = None) -> None:
-        """An entry is done with, whatever it stood for."""
+        """Complete an entry, even if some of its targets are not stored."""
         self._book.drop(entry, counts or {})
         self._wake.set()
 
     @property
     def is_sure(self) -> bool:
-        """Whether its last word is so young that nobody can have taken over what it holds."""
+        """Return whether the last renewal rules out that a lease has expired."""
         return self._now() <= self._sure_until
 
     async def still_holds(self, key: str) -> bool:
-        """Whether a target is still this worker's; it asks where it is not sure."""
+        """Return whether this worker still holds a target; renew the leases if unsure."""
         while not self.is_sure:
             if self._is_stopped:
                 return False
@@ -215,17 +217,17 @@ class Worker:
         return not self._book.is_lost(key)
 
     def hurry(self) -> None:
-        """Wait no longer for a Redis that is away."""
+        """Stop retrying while Redis is unavailable."""
         self._steady.hurry()
 
-    def shut(self, host: str) -> None:
-        """A host gets no more requests in this run, from nobody."""
-        if host not in self._told:
-            self._told.add(host)
-            self._shut.add(host)
+    def close_host(self, host: str) -> None:
+        """Stop requests of all workers to a host for the rest of the run."""
+        if host not in self._closed_hosts:
+            self._closed_hosts.add(host)
+            self._unreported_hosts.add(host)
 
     def push(self, request: Pushed) -> None:
-        """A request that the spider made waits for whoever has room."""
+        """Add a spider's request to the shared queue."""
         self._pushed.append(request)
         self._wake.set()
 
@@ -236,17 +238,19 @@ class Worker:
         self._arrived.set()
 
     async def leave(self, *, patient: bool) -> tuple[bool, int, int]:
-        """Say what is done, give back the rest, and go; at once or never if not `patient`.
+        """Report completed entries, return all other leases, and leave the run.
 
-        Returns whether this worker is to sum up the run (all others have left then), how many
-        others are at work, and the visits of the run so far.
+        patient: whether to retry while Redis is unavailable
+
+        Returns whether this worker has to sum up the run (all others have left), the number of
+        other workers, and the number of visits of the run so far.
         """
         self.stop()
         if not patient:
             self._steady.hurry()
         await end_tasks(*self._tasks, *([self._feeding] if self._feeding else []))
         if self._book.done or self._pushed:
-            await self._say(0)
+            await self._report(0)
         while True:
             closes, others, visits = await self.queue.leave(self._sums())
             if not closes or not others:
@@ -256,8 +260,8 @@ class Worker:
     def _sums(self) -> Counts:
         return {**self._book.loose, **self._shares()}
 
-    async def look(self) -> None:
-        """See how the run stands; who finds out what is due keeps that role so."""
+    async def poll(self) -> None:
+        """Update the status of the queue; this also keeps the role of feeder."""
         async with self._lock:
             status, _ = await self.queue.work([], 0, 0)
         self._note(status)
@@ -268,38 +272,40 @@ class Worker:
     async def _guarded(self, work: Awaitable[None]) -> None:
         try:
             await work
-        except Exception as error:  # noqa: BLE001 - the run fails, whatever it is
+        except Exception as error:  # noqa: BLE001 - any error fails the run
             self.stop()
             self._failed(error)
 
-    async def _talk(self) -> None:
-        pause_seconds = FIRST_PAUSE_SECONDS
+    async def _exchange(self) -> None:
+        pause_seconds = MIN_PAUSE_SECONDS
         while not self._is_over:
             self._wake.clear()
-            # A suspect is leased on top of what was wanted.
-            room = max(0, self._hold - len(self._book.held))
+            # Can be negative: a suspect is leased in addition to `want` entries.
+            room = max(0, self._max_leases - len(self._book.held))
             want = room if self._is_wanted else 0
             if not want and not self._book.done and not self._pushed:
                 await self._wake.wait()
                 continue
-            has_leased = await self._say(want)
-            pause_seconds = FIRST_PAUSE_SECONDS if has_leased else pause_seconds * 2
+            has_leased = await self._report(want)
+            pause_seconds = MIN_PAUSE_SECONDS if has_leased else pause_seconds * 2
             if has_leased:
                 self._arrived.set()
             elif want:
-                pause_seconds = min(pause_seconds, LONGEST_PAUSE_SECONDS)
+                pause_seconds = min(pause_seconds, MAX_PAUSE_SECONDS)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), pause_seconds)
         self._arrived.set()
 
-    async def _say(self, want: int) -> bool:
-        # Before what they came from is done: else the run could end between the two.
+    async def _report(self, want: int) -> bool:
+        """Report to Redis and lease up to `want` entries; return whether any were leased."""
+        # Push requests before completing the entries that they come from: otherwise the run could
+        # end in between.
         while self._pushed:
             await self.queue.push(*self._pushed[0])
             del self._pushed[0]
-        if self._shut:
-            await self.queue.shut(self._shut)
-            self._shut = set()
+        if self._unreported_hosts:
+            await self.queue.close_hosts(self._unreported_hosts)
+            self._unreported_hosts = set()
         async with self._lock:
             done = list(self._book.done)
             status, leases = await self.queue.work(done, want, self.tries)
@@ -313,11 +319,11 @@ class Worker:
         while not self._is_stopped:
             await asyncio.sleep(min(TICK_SECONDS, self._lease_seconds / 4))
             due = self._now() > self._sure_until - self._lease_seconds * 2 / 3
-            # Whoever is late after an outage finds that others have what it holds.
+            # Renew promptly after an outage, before other workers take over the leases.
             if due or self._steady.outages != self._outages:
                 await self._renew()
             elif self._feeding is not None:
-                await self.look()
+                await self.poll()
 
     async def _renew(self) -> None:
         async with self._lock:
@@ -329,7 +335,7 @@ class Worker:
             self._sure_until = began + self._lease_seconds
             self._outages = outages
             self._book.lose(lost)
-            self._leases = [held for held in self._leases if held.entry in self._book.held]
+            self._leases = [lease for lease in self._leases if lease.entry in self._book.held]
         self._note(status)
 
     def _note(self, status: QueueStatus) -> None:

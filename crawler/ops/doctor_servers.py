@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from crawler.config import Config
 from crawler.errors import FreshetError, StorageError
-from crawler.frontier.lifecycle import make_whole
+from crawler.frontier.lifecycle import repair_log
 from crawler.ops.doctor_sites import Site
 from crawler.ops.findings import Check, Finding, Say, Status, failed, ok, warning
 from crawler.storage import health, invariants, leases, recovery, runs, sites, targets
@@ -314,7 +314,7 @@ async def repair(db: Database, config: Config, now: datetime, say: Say) -> list[
         for spider in await targets.spiders(db):
             say(f"repairing the log of {spider}")
             since = await recovery.logged_since(db, spider)
-            await make_whole(db, registry, spider, since, now)
+            await repair_log(db, registry, spider, since, now)
     await invariants.check(db, say, repair_at=now)
     return await check_invariants(db, say)
 

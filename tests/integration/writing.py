@@ -79,7 +79,7 @@ class Process:
         """As the last process of a run does it."""
         ending = Ending(self.db, self._registry, "site", self.started, self.started + HOUR)
         if self.writer.is_in_doubt:
-            await ending.make_whole()
+            await ending.repair()
 
 
 @asynccontextmanager

@@ -1,4 +1,5 @@
--- Nothing more will be fed: the pass ends if nothing waits and nothing is leased. 1 if it ends.
+-- End the run if no entry is queued or leased; the feeder calls this when it has no more targets.
+-- Returns 1 if the run ends.
 if is_over() or call("HGET", pass, "feeder") ~= worker or call("HGET", pass, "state") ~= "open" then
   return 0
 end

@@ -1,6 +1,7 @@
--- New entries wait, in this order; those that wait already, or are leased, are left as they are.
--- From ARGV[6] on: how many may be new, then for each entry its name and its body (empty where the
--- name says it all). Returns how the pass stands, how many were new, and how many were so far.
+-- Add new entries to the queue in this order; skip those that are already queued or leased.
+-- From ARGV[6] on: maximum number of new entries, then name and body of each entry (body is empty
+-- if the name is a target's key).
+-- Returns the status, the number of new entries, and their number so far in this run.
 if is_over() then
   return {"over"}
 end
@@ -8,9 +9,9 @@ local new = 0
 if feeds() == 1 then
   for i = FIRST + 1, #ARGV, 2 do
     local entry = ARGV[i]
-    local known = call("ZSCORE", of.leased, entry) or call("ZSCORE", of.pending, entry)
+    local exists = call("ZSCORE", of.leased, entry) or call("ZSCORE", of.pending, entry)
       or call("ZSCORE", of.suspects, entry)
-    if not known and new < tonumber(ARGV[FIRST]) then
+    if not exists and new < tonumber(ARGV[FIRST]) then
       new = new + 1
       local order = call("HINCRBY", pass, "fed", 1)
       local lost = tonumber(call("HGET", tries, entry) or "0")
@@ -21,4 +22,4 @@ if feeds() == 1 then
     end
   end
 end
-return standing({new, tonumber(call("HGET", pass, "fed"))})
+return status({new, tonumber(call("HGET", pass, "fed"))})

@@ -1,4 +1,4 @@
--- The pass has been summed up: nothing of it stays.
+-- Delete all keys of a run that is summed up.
 if is_over() then
   return 0
 end

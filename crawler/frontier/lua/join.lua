@@ -1,26 +1,27 @@
--- Take part in a spider's pass, or begin one. ARGV[1]: id of the pass if a new one begins.
--- Returns what to do, the id of the pass, its run and when it started.
-local found = call("HGET", pass, "id")
-if not found then
+-- Join a spider's run, or begin one. ARGV[1]: id for a new run.
+-- Returns the next step ("prepare", "join" or "wait"), the id of the run, its _id in MongoDB and its
+-- start.
+local id = call("HGET", pass, "id")
+if not id then
   call("HSET", pass, "id", ARGV[1], "state", "preparing", "preparer", worker, "fed", 0, "expired", 0)
   beat()
   keep()
   return {"prepare", ARGV[1], "", ""}
 end
-of = keys_of(found)
-local known = call("HMGET", pass, "state", "preparer", "run", "started")
-local state, preparer = known[1], known[2]
-local function join(what)
+of = keys_of(id)
+local fields = call("HMGET", pass, "state", "preparer", "run", "started")
+local state, preparer = fields[1], fields[2]
+local function join(step)
   beat()
-  return {what, found, known[3] or "", known[4] or ""}
+  return {step, id, fields[3] or "", fields[4] or ""}
 end
--- Those who began it may all have died, at whatever they were.
+-- Prepare the run again if all of its workers have crashed, in any state, or its preparer has.
 if others() == 0 or (state == "preparing" and (preparer == worker or not is_alive(preparer))) then
   call("HSET", pass, "state", "preparing", "preparer", worker)
   call("HDEL", pass, "feeder", "closer")
   return join("prepare")
 end
 if state == "ending" then
-  return {"wait", found, "", ""}
+  return {"wait", id, "", ""}
 end
 return join(state == "open" and "join" or "wait")

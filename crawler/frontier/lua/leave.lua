@@ -1,7 +1,8 @@
--- A worker has ended, and gives back what it holds, also by an answer that it did not wait for.
--- From ARGV[6] on: its shares (name, value).
--- Whoever is to sum up the pass stays until all others have left.
--- Returns whether it is to sum up, how many others are at work, and the visits of the pass so far.
+-- Return all leases of a worker, including those from replies that it did not receive, and leave the
+-- run. The worker that has to sum up the run stays a member until all others have left.
+-- From ARGV[6] on: the worker's counts (name, value).
+-- Returns whether the worker has to sum up the run, the number of other workers, and the number of
+-- visits of the run so far.
 if is_over() then
   return {0, 0, "0"}
 end

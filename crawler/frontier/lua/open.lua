@@ -1,4 +1,4 @@
--- The pass is prepared. From ARGV[6] on: its run, when it started.
+-- Mark the run as prepared. From ARGV[6] on: its _id in MongoDB, its start.
 if is_over() or call("HGET", pass, "preparer") ~= worker then
   return 0
 end

@@ -1,22 +1,29 @@
--- What every script of a shared pass begins with.
--- KEYS[1]: `{freshet:DATABASE:SPIDER}:`, with which all keys begin
--- ARGV: id of the pass, name of this worker, milliseconds of a lease, milliseconds until keys expire,
---       number of this message among the worker's
+-- Common part of all scripts of a shared run; prepended to each of them.
+-- KEYS[1]: prefix of all keys, `{freshet:DATABASE:SPIDER}:`
+-- ARGV: id of the run, name of this worker, duration of a lease in ms, time until keys expire in ms,
+--       sequence number of this worker's message
 --
--- pass      hash   id, state (preparing, open, ending), run, started, preparer, closer, feeder,
---                  feeder_until, fed (entries so far), expired (leases so far), beat, settled
--- tries     hash   entry -> leases so far; outlives a pass that was cut off
--- of one pass, behind its id:
--- pending   zset   entries that wait, in their order
--- suspects  zset   entries whose lease has expired twice: each worker tries one at a time
--- leased    zset   entry -> when its lease expires; holders: entry -> worker
--- trying    hash   worker -> the suspect that it tries
--- bodies    hash   entry -> request, where the entry's name does not say it
--- workers   zset   worker -> when it counts as dead; members: all that ever took part
--- messages  hash   worker -> number of its last message
--- counts    hash   sums over all entries that are done; shares: worker's own sums
--- seen      set    fingerprints of requests; closed: hosts that get no more requests
--- asked     hash   host -> requests, where their number has a cap
+-- Keys of a spider:
+-- pass      hash   state of the run: id, state (preparing, open, ending), run, started, preparer,
+--                  closer, feeder, feeder_until, fed (number of entries so far), expired (number of
+--                  expired leases so far), beat (last heartbeat), settled (end of the grace period)
+-- tries     hash   entry -> number of leases so far; kept if the run is interrupted
+--
+-- Keys of a run, which contain its id:
+-- pending   zset   queued entries, in order
+-- suspects  zset   entries whose lease has expired twice; each worker leases one at a time
+-- leased    zset   entry -> expiry of its lease
+-- holders   hash   entry -> worker
+-- trying    hash   worker -> suspect that it has leased
+-- bodies    hash   entry -> request as JSON, or key of the target if it is not the entry's name
+-- workers   zset   worker -> time when it counts as crashed
+-- members   set    all workers that ever joined the run
+-- messages  hash   worker -> sequence number of its last message
+-- counts    hash   counts of all completed entries
+-- shares    hash   counts of each worker
+-- seen      set    fingerprints of requests
+-- closed    set    hosts that get no more requests
+-- asked     hash   host -> number of requests, if hosts have a cap
 local call = redis.call
 local base, worker = KEYS[1], ARGV[2]
 local lease_ms, expiry_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -44,12 +51,12 @@ local function is_over()
 end
 
 local function is_alive(name)
-  local dies = name and call("ZSCORE", of.workers, name)
-  return dies and tonumber(dies) > now
+  local expires = name and call("ZSCORE", of.workers, name)
+  return expires and tonumber(expires) > now
 end
 
--- Where nobody has said a word for long the server slept, not the workers: until all have said what
--- they hold, no lease expires and none is given.
+-- If no worker has sent a heartbeat for long, the server was suspended, not the workers. No lease
+-- expires or is granted in the following grace period, so that all workers can renew theirs.
 local GRACE_MS = 3000
 local function beat()
   local last = tonumber(call("HGET", pass, "beat") or now)
@@ -69,7 +76,8 @@ local function keep()
   end
 end
 
--- One worker at a time finds out what is due; 1 if it is this one. It says something every second.
+-- Return 1 if this worker is the feeder, or becomes it: one worker at a time adds due targets. The
+-- feeder calls this every second.
 local FEEDER_MS = 5000
 local function feeds()
   local feeder = call("HGET", pass, "feeder")
@@ -83,7 +91,8 @@ local function feeds()
   return 1
 end
 
--- Whether a message arrives after a later one of its worker, who has given up waiting for its answer.
+-- Return whether this message arrived after a later one from the same worker, which no longer waits
+-- for the reply.
 local function is_stale()
   local last = tonumber(call("HGET", of.messages, worker) or "0")
   call("HSET", of.messages, worker, math.max(last, tonumber(ARGV[FIRST - 1])))
@@ -94,7 +103,8 @@ local function is_settled()
   return now >= tonumber(call("HGET", pass, "settled") or "0")
 end
 
-local function let_go(entry)
+-- Return 1 if the entry was leased.
+local function release(entry)
   local holder = call("HGET", of.holders, entry)
   if holder and call("HGET", of.trying, holder) == entry then
     call("HDEL", of.trying, holder)
@@ -108,20 +118,20 @@ local function take(entry)
   call("HSET", of.holders, entry, worker)
 end
 
--- What this worker holds.
+-- Return the entries leased to this worker.
 local function held()
-  local found = {}
+  local entries = {}
   for _, entry in ipairs(call("ZRANGE", of.leased, 0, -1)) do
     if call("HGET", of.holders, entry) == worker then
-      found[#found + 1] = entry
+      entries[#entries + 1] = entry
     end
   end
-  return found
+  return entries
 end
 
--- As if it had never been leased.
+-- Queue a leased entry again; this lease does not count as a try.
 local function give_back(entry)
-  if let_go(entry) == 1 then
+  if release(entry) == 1 then
     call("ZADD", of.pending, 0, entry)
     if call("HINCRBY", tries, entry, -1) <= 0 then
       call("HDEL", tries, entry)
@@ -138,10 +148,8 @@ local function others()
   return is_alive(worker) and count - 1 or count
 end
 
-local function standing(more)
-  local said = {
-    call("HGET", pass, "state"), feeds(), waiting(), call("ZCARD", of.leased), others() + 1,
+local function status(more)
+  return {
+    call("HGET", pass, "state"), feeds(), waiting(), call("ZCARD", of.leased), others() + 1, more,
   }
-  said[6] = more
-  return said
 end

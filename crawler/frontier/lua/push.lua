@@ -1,5 +1,5 @@
--- A request that a spider made. From ARGV[6] on: its entry, fingerprint (empty: it may come again),
--- priority and body. Returns 1, or 0 where it was seen before.
+-- Add a spider's request to the queue. From ARGV[6] on: its entry, fingerprint (empty: duplicates
+-- are allowed), priority and body. Returns 1, or 0 for a duplicate.
 if is_over() then
   return -1
 end

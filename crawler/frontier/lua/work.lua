@@ -1,12 +1,13 @@
--- What a worker says again and again: what is done, and how much it would like to lease.
--- From ARGV[6] on: entries wanted; after so many leases an entry is leased once more, to be buried;
--- then for each entry that is done its name, how many counts follow, and these (name, value).
--- Returns how the pass stands and the leases: name, body, number of leases so far.
+-- Complete entries, and lease new ones.
+-- From ARGV[6] on: number of entries to lease; maximum number of leases of an entry (not used here:
+-- the worker dead-letters an entry that exceeds it); then for each completed entry its name, the
+-- number of its counts, and these (name, value).
+-- Returns the status and the leases: name, body, number of leases so far.
 if is_over() then
   return {"over"}
 end
 if is_stale() then
-  return standing({})
+  return status({})
 end
 beat()
 local want, most = tonumber(ARGV[FIRST]), tonumber(ARGV[FIRST + 1])
@@ -14,9 +15,9 @@ local want, most = tonumber(ARGV[FIRST]), tonumber(ARGV[FIRST + 1])
 local i = FIRST + 2
 while i <= #ARGV do
   local entry, last = ARGV[i], i + 1 + tonumber(ARGV[i + 1]) * 2
-  local there = let_go(entry) + call("ZREM", of.pending, entry) + call("ZREM", of.suspects, entry)
-  -- Else somebody else has done it, and counted it.
-  if there > 0 then
+  local removed = release(entry) + call("ZREM", of.pending, entry) + call("ZREM", of.suspects, entry)
+  -- Otherwise another worker has completed and counted the entry.
+  if removed > 0 then
     call("HDEL", tries, entry)
     call("HDEL", of.bodies, entry)
     for at = i + 2, last, 2 do
@@ -27,11 +28,11 @@ while i <= #ARGV do
 end
 
 if want == 0 or not is_settled() or call("HGET", pass, "state") ~= "open" then
-  return standing({})
+  return status({})
 end
 
 for _, entry in ipairs(call("ZRANGEBYSCORE", of.leased, "-inf", now, "LIMIT", 0, 200)) do
-  let_go(entry)
+  release(entry)
   call("HINCRBY", pass, "expired", 1)
   if tonumber(call("HGET", tries, entry) or "0") > 1 then
     call("ZADD", of.suspects, now, entry)
@@ -41,7 +42,7 @@ for _, entry in ipairs(call("ZRANGEBYSCORE", of.leased, "-inf", now, "LIMIT", 0,
 end
 
 local leases = {}
--- A longer one is refused by whoever leases it, in a few bytes as well as in all.
+-- The worker rejects longer bodies, so there is no need to send them whole.
 local MAX_BYTES = 256000
 local function lease(entry)
   take(entry)
@@ -49,7 +50,7 @@ local function lease(entry)
   leases[#leases + 1] = string.sub(call("HGET", of.bodies, entry) or "", 1, MAX_BYTES + 1)
   leases[#leases + 1] = call("HINCRBY", tries, entry, 1)
 end
--- Were two tried at once, the one that kills its worker would drag the other down.
+-- Lease at most one suspect per worker: a poison page would otherwise fail the other suspects, too.
 if call("HEXISTS", of.trying, worker) == 0 then
   local suspect = call("ZPOPMIN", of.suspects)[1]
   if suspect then
@@ -57,10 +58,10 @@ if call("HEXISTS", of.trying, worker) == 0 then
     lease(suspect)
   end
 end
--- The last entries are for all.
+-- Share the last entries among all workers.
 local share = math.ceil(call("ZCARD", of.pending) / (others() + 1))
-local found = call("ZPOPMIN", of.pending, math.min(want, share))
-for at = 1, #found, 2 do
-  lease(found[at])
+local popped = call("ZPOPMIN", of.pending, math.min(want, share))
+for at = 1, #popped, 2 do
+  lease(popped[at])
 end
-return standing(leases)
+return status(leases)

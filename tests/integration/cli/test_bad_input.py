@@ -43,7 +43,7 @@ INPUT = {
     "secret in file": ("crawl site -a wrapper={}/secret.toml", ["cookies", "environment"]),
     "missing file": ("crawl site -a wrapper={}/none.toml", ["none.toml", "No such file"]),
     "a folder": ("crawl site -a wrapper={}", ["directory"]),
-    "file and name": ("crawl site -a wrapper={}/good.toml -a name=x", ["exclude each other"]),
+    "file and name": ("crawl site -a wrapper={}/good.toml -a name=x", ["cannot be combined"]),
     "knob by -s": ("crawl books -s FRESHET_COMMIT_SIZE=abc", ["FRESHET_COMMIT_SIZE"]),
     "nothing to forget": ("forget nosuch --yes", ["nosuch"]),
     "unwatched page": ("history http://a.test/", ["http://a.test/", "URL not found"]),

@@ -30,12 +30,12 @@ class Resolver(CachingThreadedResolver):
         private = name == "rebound.test"
         return succeed("127.0.0.1") if private else super().getHostByName(name, timeout)
 """
-TOO_LONG = "a body of more than 1048576 bytes (FRESHET_RESPONSE_MB)"
-BOMB = "unpacks to more than 1048576 bytes (FRESHET_RESPONSE_MB)"
+TOO_LONG = "body larger than 1048576 bytes (FRESHET_RESPONSE_MB)"
+BOMB = "decompresses to more than 1048576 bytes (FRESHET_RESPONSE_MB)"
 PARTS = "packed in more than 2000 parts"
-LATE = "Timeout: no whole answer in 4 s (FRESHET_RESPONSE_SECONDS)"
-HEAD = "headers of more than 256 kB"
-LINE = "a line of more than 16 kB before the body"
+LATE = "Timeout: no complete response in 4 s (FRESHET_RESPONSE_SECONDS)"
+HEAD = "headers larger than 256 kB"
+LINE = "header line longer than 16 kB"
 CIRCLES = "max redirections reached"
 REASONS = {
     "bomb-gzip": BOMB,
@@ -44,26 +44,26 @@ REASONS = {
     "bomb-zstd": BOMB,
     "bomb-nested": BOMB,
     "bomb-nested-headers": BOMB,
-    "bomb-layers": "packed 3000 times, 5 are the most",
+    "bomb-layers": "compressed 3000 times (maximum: 5)",
     "bomb-members": PARTS,
     "bomb-frames": PARTS,
     "bomb-sitemap.xml.gz": BOMB,
-    "not-gzip": "cannot be unpacked as gzip: not a gzip file",
+    "not-gzip": "cannot be decompressed as gzip: not a gzip file",
     "endless": TOO_LONG,
     "endless-chunked": TOO_LONG,
-    "endless-crumbs": "chunks that are smaller than what frames them",
+    "endless-crumbs": "chunk framing larger than the chunks",
     "one-chunk": TOO_LONG,
     "terabytes": TOO_LONG,
     "drip": LATE,
-    "short": "the connection ended before the body",
-    "length-negative": "no valid HTTP: Value contains non-decimal digits: b'-5'",
-    "length-word": "no valid HTTP: Value contains non-decimal digits: b'many'",
-    "lengths-differ": "no valid HTTP: Invalid response: conflicting Content-Length headers",
-    "chunk-bad": "no valid HTTP: Chunk-size must be an integer",
-    "chunk-cut": "the connection ended before the body",
-    "chunk-long-line": "no valid HTTP: Chunk size line exceeds",
-    "endless-trailers": "no valid HTTP: Trailer headers data is too long",
-    "unknown-transfer": "no valid HTTP: b'rot13'",
+    "short": "connection closed before the end of the body",
+    "length-negative": "invalid HTTP response: Value contains non-decimal digits: b'-5'",
+    "length-word": "invalid HTTP response: Value contains non-decimal digits: b'many'",
+    "lengths-differ": "invalid HTTP response: Invalid response: conflicting Content-Length headers",
+    "chunk-bad": "invalid HTTP response: Chunk-size must be an integer",
+    "chunk-cut": "connection closed before the end of the body",
+    "chunk-long-line": "invalid HTTP response: Chunk size line exceeds",
+    "endless-trailers": "invalid HTTP response: Trailer headers data is too long",
+    "unknown-transfer": "invalid HTTP response: b'rot13'",
     "silent": LATE,
     "drip-head": LATE,
     "endless-headers": HEAD,
@@ -71,8 +71,8 @@ REASONS = {
     "folded-header": HEAD,
     "cookies": HEAD,
     "endless-status": LINE,
-    "endless-1xx": "more than 100 interim answers",
-    "no-http": "no valid HTTP: non-integer status code",
+    "endless-1xx": "more than 100 interim (1xx) responses",
+    "no-http": "invalid HTTP response: non-integer status code",
     "closed": "DownloadFailedError",
     "loop": CIRCLES,
     "ever-new": CIRCLES,
@@ -241,8 +241,8 @@ def test_a_robots_txt_is_obeyed_as_far_as_it_can_be_read(
         (visit,) = visits(db, target=f"{url}/good/{n}")
         assert visit["outcome"] == ("blocked" if n in ROBOTS[address] else "new")
     why = UNREAD.get(address, "").format(port=port)
-    said = f"{url}/robots.txt cannot be read, so it forbids nothing: {why}"
-    assert (said in log) == (address in UNREAD)
+    message = f"Reading {url}/robots.txt failed, so every URL is allowed: {why}"
+    assert (message in log) == (address in UNREAD)
 
 
 def test_a_proxy_is_not_sent_into_its_private_network(

@@ -37,7 +37,7 @@ READ: dict[str, tuple[str, Row]] = {
 BROKEN = {
     "huge": ('{"a": "x" * 17_000_000}', "cannot be stored: "),
     "object": ('{"a": object()}', "cannot be stored: InvalidDocument"),
-    "nested": ("nested", "no normal form: ValueError: nested more than 90 deep"),
+    "nested": ("nested", "cannot be normalized: ValueError: nested deeper than 90 levels"),
     "no dict": ('["a"]', "AttributeError"),
     "reason": ('{}["\\0\\ud800$x"]', "KeyError"),
 }

@@ -117,7 +117,7 @@ def test_links_that_match_both_patterns_are_one_line(
     result = freshet.crawl(define(list_pages=r"/seite|\.html"), code=1)
     assert warned(result) == [
         f"12 links matched both list_pages and item_pages, for example {pages.url}{ITEMS[0]}; "
-        "they are left out until only one of the two matches",
+        "they are skipped until only one of the two matches",
         "no items found on 2 pages",
     ]
     assert "ERROR" not in result.err
@@ -176,9 +176,9 @@ def test_a_list_that_item_pages_matches_is_told_as_its_links_are_not_followed(
     pages.list("index.html", [*ITEMS, "/about.html"], category="All")
     result = freshet.crawl(define(item_pages=r"\.html$", list_pages=[], fields=fields))
     assert warned(result) == [
-        f"{pages.url}/index.html is an item, as item_pages matches it, so 13 links on it that "
-        "match too are not followed; if it is a list of items, let list_pages match it, or else "
-        "narrow item_pages"
+        f"{pages.url}/index.html is an item because item_pages matches it, so 13 matching links "
+        "on it are not followed; if it is a list of items, make list_pages match it or narrow "
+        "item_pages"
     ]
     assert database.targets.count_documents({}) == 1
 
@@ -190,7 +190,7 @@ def test_a_sitemap_that_item_pages_matches_is_an_error_with_the_way_out(
     pages.file("sitemap.xml", SITEMAP.format(entries))
     keys = {"start_urls": [f"{pages.url}/sitemap.xml"], "item_pages": "/"}
     result = freshet.crawl(define(**keys), code=1)
-    assert "sitemap.xml: error: is a sitemap, but an item by its URL: let list_pages" in result.err
+    assert "sitemap.xml: error: sitemap matched by item_pages: make list_pages" in result.err
     corrected = define(**keys | {"item_pages": "/artikel/", "list_pages": "sitemap"})
     assert warned(freshet.crawl(corrected, "-a", "full=1")) == []
 

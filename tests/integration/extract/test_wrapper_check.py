@@ -85,8 +85,8 @@ def test_a_url_that_matches_no_pattern_is_a_problem(
     urls = [f"{pages.url}/about", "https://other.example/item/1", f"{pages.url}/list/item/1"]
     assert checked(freshet, wrapper, *urls, code=1)["problems"] == [
         f"{urls[0]}: matches neither list_pages nor item_pages",
-        f"{urls[1]}: its host is neither in start_urls nor in allowed_domains",
-        f"{urls[2]}: matches both, and would be left out",
+        f"{urls[1]}: host is neither in start_urls nor in allowed_domains",
+        f"{urls[2]}: matches both, so a crawl skips it",
     ]
 
 
@@ -116,7 +116,7 @@ def test_a_site_may_be_given_by_arguments(freshet: Freshet, pages: Pages, wrappe
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("site",), "name is missing"),
+        (("site",), "missing argument: name"),
         (("site", "-a", "nosuch=1"), "nosuch"),
         (("site", "-a", "name=x", "-a", "start_urls=x", "-a", "item_pages=/"), "start_urls"),
     ],

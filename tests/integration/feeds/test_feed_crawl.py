@@ -125,8 +125,8 @@ def test_a_feed_that_gives_its_posts_new_ids_brings_them_only_once(
 
 
 BAD = {
-    "empty": ("", "no feed: empty"),
-    "page": ("<!DOCTYPE html><title>Just a moment</title><p>hi", "no feed: an HTML page"),
+    "empty": ("", "not a feed: empty"),
+    "page": ("<!DOCTYPE html><title>Just a moment</title><p>hi", "not a feed: an HTML page"),
     "bomb": (
         '<?xml version="1.0"?><!DOCTYPE b [<!ENTITY a "aaaaaaaaaa">'
         + "".join(f'<!ENTITY {chr(98 + i)} "{("&" + chr(97 + i) + ";") * 10}">' for i in range(9))
@@ -303,7 +303,7 @@ def test_a_document_delivered_again_does_not_bring_old_contents_back(
         old = body.replace("A blog", "An old name")
         deliver(db, url, number, old, datetime.now(UTC))
         said = crawl(freshet, hours=12.1 + number / 10)
-        assert "sent other contents of 1 known post, fetching it" in said.err
+        assert "hub delivered different content for 1 known post; fetching" in said.err
         assert (collected(db)["a"], list(db.versions.find().sort("at"))) == before
         assert asked(pages)["/feed.xml"] == number + 1, "in the same run"
         assert db.feeds.find_one()["title"] == "A blog"
@@ -318,4 +318,4 @@ def test_a_document_delivered_again_does_not_bring_old_contents_back(
 
 
 def test_without_a_feed_the_crawl_says_how_to_get_one(freshet: Freshet) -> None:
-    assert "no feeds so far (scrapy feeds import FILE, or add URL)" in crawl(freshet).err
+    assert "No feeds found. Add some: scrapy feeds import FILE" in crawl(freshet).err

@@ -19,8 +19,8 @@ FAULTS = {
     "good": None,
     "expired": "the certificate has expired",
     "early": "the certificate is not valid yet",
-    "other": "the certificate is not one of localhost",
-    "itself": "the certificate is signed by itself",
+    "other": "the certificate is not valid for localhost",
+    "itself": "the certificate is self-signed",
 }
 
 
@@ -102,7 +102,10 @@ def test_a_bad_certificate_costs_its_site_and_the_log_says_what_is_wrong(
             assert visit["outcome"] == "new"
         else:
             assert visit["outcome"] == "error"
-            assert visit["reason"] == f"{fault} (verify_tls = false in the wrapper takes it)"
+            assert (
+                visit["reason"]
+                == f"{fault} (to accept it: verify_tls = false in the site definition)"
+            )
             assert f"{visit['target']}: error: {visit['reason']}" in log
     assert "Traceback" not in log
 
@@ -114,7 +117,7 @@ def test_a_wrapper_may_take_them_as_they_are(freshet: Freshet, database: Db, sit
 
 def test_so_may_the_wrapper_of_feeds(freshet: Freshet, database: Db, sites: Sites) -> None:
     freshet("feeds", "add", "--no-fetch", sites.urls["expired"])
-    for verify, reason in ((True, "the certificate has expired"), (False, "no feed")):
+    for verify, reason in ((True, "the certificate has expired"), (False, "not a feed")):
         wrapper = freshet.wrapper("feeds", verify_tls=verify)
         result = freshet(
             "crawl",

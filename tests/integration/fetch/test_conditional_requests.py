@@ -68,7 +68,11 @@ def test_an_edit_of_the_fields_reads_the_page_again_and_logs_no_change(
     assert conditional(pages_once) == {"/list.html"}, "lists are read as before"
     assert outcomes(database) == {"new": 2, "unchanged": 1, "not_modified": 1}
     item = visits(database, target=f"{pages_once.url}/item-a.html")[-1]
-    assert (item["status"], item["changed"], item["reason"]) == (200, 0, "the wrapper was edited")
+    assert (item["status"], item["changed"], item["reason"]) == (
+        200,
+        0,
+        "the site definition was edited",
+    )
 
 
 def test_a_field_that_was_added_reaches_the_stored_items(

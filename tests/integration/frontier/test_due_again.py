@@ -184,7 +184,7 @@ def test_an_edit_of_the_fields_reads_all_items_at_the_next_run_and_no_list(
     asked()
     edited = shop(freshet, moody, fields={"title": "h1", "price": "p.price"})
     said = freshet.crawl(edited).err
-    assert "the site definition changed since the last run" in said
+    assert "site definition changed since the last run" in said
     assert asked() == {f"/item/{i}": 1 for i in range(ITEMS)}
     assert database.posts.distinct("fields.price") == ["5"], "no 304 hides what is new"
     assert "nothing was due" in closing(freshet.crawl(edited).err)
@@ -200,7 +200,7 @@ def test_after_an_edit_what_failed_again_and_again_is_due_at_once(
     assert outcomes(database)["error"] == 3 * ITEMS
     assert "nothing was due" in closing(freshet.crawl(wrong).err)
     said = freshet.crawl(shop(freshet, moody)).err
-    assert f"due again are {ITEMS} targets that failed and 0 others" in said
+    assert f"due again: {ITEMS} targets that failed and 0 others" in said
     assert f"{ITEMS} fetched: {ITEMS} new" in closing(said)
 
 
@@ -358,7 +358,7 @@ def test_full_is_not_dropped_in_silence_by_a_worker_that_joins(
         assert first.returncode is None
         time.sleep(0.02)
     second = freshet(*words, "-a", "full=1", REDIS_URL=redis)
-    assert "-a full=1 is ignored, as this worker joins a run in progress" in second.err
+    assert "-a full=1 ignored, because this worker joined a run in progress" in second.err
     first.communicate(timeout=60)
 
 

@@ -194,11 +194,11 @@ def test_the_daily_cap_is_kept_over_passes_and_days_and_the_most_valuable_go_fir
     said = crawl(25.5)
 
     assert set(asked(pages)) == {"/item-9.html", "/item-7.html", "/item-2.html"}
-    assert "13 due, 3 may be asked for: chosen by value" in said
+    assert "13 targets due, 3 can be fetched; chosen by value" in said
     left = EVERYTHING - 3
     way_out = r"to raise it: scrapy replan --daily-cap N; to ignore it once: -a full=1"
     reached = rf"the plan's cap of 3 requests a day is reached \({way_out}\)"
-    assert len(re.findall(rf"{reached}; {left} stay due", said)) == 1
+    assert len(re.findall(rf"{reached}; {left} targets remain due", said)) == 1
     assert len(re.findall(rf"3 fetched: .*; {left} still due, as {reached}", said)) == 1
     assert (last_run(crawled)["over_cap"], last_run(crawled)["due"]) == (left, left)
     said = crawl(26)
@@ -225,7 +225,7 @@ def test_another_policy_may_be_asked_for(crawl: Crawl, crawled: Db, pages: Pages
     long_ago = {"$set": {"visited_at": MONDAY - 9 * HOUR}}
     crawled.targets.update_one({"url": {"$regex": f"{NAMES[4]}$"}}, long_ago)
     cap(crawled, daily_cap=1)
-    assert "1 may be asked for: chosen by round-robin" in crawl(
+    assert "1 can be fetched; chosen by round-robin" in crawl(
         25.5, "-s", "FRESHET_DISPATCH=round-robin"
     )
     assert set(asked(pages)) == {f"/{NAMES[4]}"}
@@ -325,11 +325,11 @@ def test_a_pass_in_closed_hours_hands_out_nothing_and_says_so(
     hours = {"windows": ["Mon-Fri 22:00-06:00"], "blackout": ["Tue 03:00-04:00"]}
     said = crawl(15.5, **hours)
     assert asked(pages) == {}
-    assert "closed at this hour" in said
+    assert "outside the site's visiting hours" in said
     assert last_run(database)["closed"] == 1
     said = crawl(16.5, **hours)
     assert len(asked(pages)) == EVERYTHING
-    assert "closed at" not in said
+    assert "visiting hours" not in said
     said = crawl(49, **hours)
-    assert "closed at" in said
+    assert "outside the site's visiting hours" in said
     assert sum(asked(pages).values()) == EVERYTHING, "all are due, but outside of the windows"

@@ -1,4 +1,4 @@
-"""A worker's turns at hosts, at their end."""
+"""Check that a worker returns its permits when it leaves."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import uuid
 
 import pytest
 
-from crawler.frontier.politeness import Turns
+from crawler.frontier.politeness import Permits
 from crawler.storage.redis import RedisRetry, open_redis
 
 
 async def ended(url: str, pause_seconds: float) -> tuple[bool, int]:
     """Whether anything is at work after a worker's end, and how many keys it has left.
 
-    pause_seconds: from the first turn to the end, at which all turns are given back
+    pause_seconds: time from the first permit to the end, when all permits are returned
     """
     client, prefix = await open_redis(url, retry_seconds=0), f"freshet:{uuid.uuid4().hex}"
-    turns = Turns(RedisRetry(client, 5.0), prefix, "ann", 30.0)
-    taken = [await turns.take("shop.example", 16, 0.0, 60.0) for _ in range(4)]
+    permits = Permits(RedisRetry(client, 5.0), prefix, "ann", 30.0)
+    taken = [await permits.take("shop.example", 16, 0.0, 60.0) for _ in range(4)]
     others = asyncio.all_tasks() - {asyncio.current_task()}
     await asyncio.sleep(pause_seconds)
-    for turn in taken:
-        turns.give(turn)
-    await turns.close()
+    for permit in taken:
+        permits.give(permit)
+    await permits.close()
     left = [key async for key in client.scan_iter(f"*{prefix}*")]
     await client.aclose()
     return any(not task.done() for task in others), len(left)

@@ -58,7 +58,7 @@ def test_an_edited_file_wins_and_the_log_says_so(
     shop(freshet, site, item_pages="/item/a")
     site.item(ITEMS[1], "edited")
     done = crawl(freshet)
-    assert f"shop: {file} was edited since the last run, using the file" in done.err
+    assert f"shop: {file} was edited since the last run; using the file" in done.err
     kept = database.sites.find_one({"_id": "shop"})
     assert kept is not None
     assert json.loads(kept["definition"]["keys"])["item_pages"] == "/item/a"
@@ -75,7 +75,7 @@ def test_without_its_file_a_site_runs_as_it_was_stored(
     site.item(ITEMS[0], "edited")
     done = crawl(freshet)
     assert done.code == 0, done.err
-    assert f"WARNING: shop: {file} is gone, using the site definition stored at 20" in done.err
+    assert f"WARNING: shop: {file} was removed; using the site definition stored at 20" in done.err
     assert titles(database) == {"edited", ITEMS[1]}
     shop(freshet, site, item_pages="/item/a")
     assert f"{file} was edited" in crawl(freshet).err, "a file that is back wins again"
@@ -86,7 +86,7 @@ def test_a_file_of_another_site_by_now(freshet: Freshet, database: Db, site: Pag
     freshet.crawl(file)
     file.write_text(shop(freshet, site, "news").read_text(encoding="utf-8"), encoding="utf-8")
     done = crawl(freshet)
-    assert f"shop: {file} no longer defines this site, using the site definition" in done.err
+    assert f"shop: {file} no longer defines this site; using the site definition" in done.err
     assert database.targets.distinct("spider") == ["shop"]
 
 
@@ -118,8 +118,9 @@ def test_secrets_are_stored_as_references_only(freshet: Freshet, database: Db, s
     done = crawl(freshet, **env)
     assert done.code == 1
     assert done.complaint == (
-        f"scrapy crawl: shop: {file} is gone, and the value of headers.X-Who is not stored, as it "
-        "may be secret. Put the file back, or write such values as ${VARIABLE}"
+        f"scrapy crawl: shop: site definition not found: {file}. The stored copy lacks "
+        "headers.X-Who, which may be secret. Restore the definition, and write secrets as "
+        "${VARIABLE}"
     )
 
 

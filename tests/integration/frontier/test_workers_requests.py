@@ -127,7 +127,7 @@ def test_what_a_stranger_writes_into_the_queue_is_thrown_out(
         client.zadd(f"{base}{run}:pending", {"good": 0})
         client.zadd(f"{base}{run}:pending", {"other http://127.0.0.1/": 0})
     (said,) = ended([worker])
-    assert said.count("Redis holds what is no request of shop") == len(strange) == MAX_LOGGED
+    assert said.count("Invalid request in Redis dropped by shop") == len(strange) == MAX_LOGGED
     assert "more are not logged" in said
     assert not evil.exists()
     assert asked(pages)["/good"] == 1

@@ -302,7 +302,7 @@ def test_without_names_it_keeps_stored_sites_fresh(
         until(lambda: outcomes(database, spider="shop")["changed"] == 1)
     assert service.of("shop")["changed"] == 1
     assert {row["name"] for row in service.done["spiders"]} == {"shop", "feeds"}
-    assert "is gone, using the site definition stored at" in service.err
+    assert "was removed; using the site definition stored at" in service.err
 
 
 def test_a_site_that_gets_targets_while_it_runs(

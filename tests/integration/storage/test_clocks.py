@@ -138,7 +138,7 @@ def test_a_clock_that_is_hours_off_is_refused(
     assert "MongoDB is 1.08e+04 s ahead of this machine, more than " in found.out
     began = datetime.now(UTC)
     done = freshet.crawl(wrapper, FRESHET_MAX_CLOCK_SKEW_SECONDS=86400, **clock.env)
-    assert "shop: this machine's clock is 3 h behind MongoDB's; the run goes by" in done.err
+    assert "shop: this machine's clock is 3 h behind MongoDB's; the run uses" in done.err
     check_log(database, began, {})
 
 

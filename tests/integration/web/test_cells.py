@@ -104,7 +104,7 @@ def test_a_cell_whose_selector_finds_nothing_fails_alone(freshet: Freshet, datab
         pages.file("front.html", FRONT.replace("h1", "h2"))
         read_cells(freshet, of_front(pages), hours=0.25)
     cells = base(database)
-    assert cells["heading"]["error"] == "nothing found by 'h1'"
+    assert cells["heading"]["error"] == "no match for 'h1'"
     assert cells["heading"]["content"] == {"value": "Today"}
     # After a quarter of an hour three periods of five minutes are over.
     assert (cells["heading"]["requested"], cells["heading"]["refreshed"]) == (4, 1)

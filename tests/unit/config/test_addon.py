@@ -8,7 +8,7 @@ import pytest
 from scrapy.settings import Settings
 from scrapy.utils.misc import load_object
 
-from crawler.addon import COMPONENTS, FreshetAddon, manners
+from crawler.addon import COMPONENTS, FreshetAddon, politeness_settings
 from crawler.config import Config
 
 
@@ -50,12 +50,16 @@ def test_settings_of_the_project_win() -> None:
 
 
 def test_the_user_agent_names_a_contact_where_there_is_one() -> None:
-    assert manners(Config.load(contact="a@b.example"))["USER_AGENT"].endswith(" (+a@b.example)")
-    assert "+" not in manners(Config.load(contact=""))["USER_AGENT"]
+    assert politeness_settings(Config.load(contact="a@b.example"))["USER_AGENT"].endswith(
+        " (+a@b.example)"
+    )
+    assert "+" not in politeness_settings(Config.load(contact=""))["USER_AGENT"]
 
 
-def test_manners_are_in_scrapy_s_units() -> None:
-    scrapy = manners(Config.load(response_mb=2, response_seconds=7, throttle_concurrency=3))
+def test_politeness_settings_are_in_scrapy_s_units() -> None:
+    scrapy = politeness_settings(
+        Config.load(response_mb=2, response_seconds=7, throttle_concurrency=3)
+    )
     assert scrapy["DOWNLOAD_MAXSIZE"] == 2 * 1024 * 1024
     assert scrapy["DOWNLOAD_TIMEOUT"] == 7
     assert scrapy["AUTOTHROTTLE_TARGET_CONCURRENCY"] == 3

@@ -10,9 +10,14 @@ from pydantic import ValidationError
 from scrapy.settings import Settings
 
 from crawler.config import Config
+from crawler.dedup.scheme import NAMES
 from crawler.errors import ConfigError
+from crawler.planning.options import OBJECTIVES
 from crawler.storage.embedded import usual_cache_gb
+from schedules.dispatch.dispatch import POLICIES as DISPATCH_POLICIES
+from schedules.evaluation.feeds import FEED_POLICIES
 from schedules.schedule import LONGEST_FEED_WEEKS, LONGEST_WEEKS, WEEK_HOURS
+from schedules.terms import POLICIES
 
 
 @pytest.fixture(autouse=True)
@@ -28,6 +33,21 @@ def test_every_knob_has_a_default_and_a_description() -> None:
     Config.load()
     undescribed = [name for name, knob in Config.model_fields.items() if not knob.description]
     assert undescribed == []
+
+
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    [
+        ("policy", POLICIES),
+        ("objective", tuple(OBJECTIVES)),
+        ("feed_policy", FEED_POLICIES),
+        ("dispatch", DISPATCH_POLICIES),
+        ("duplicates", (*NAMES, "off")),
+    ],
+)
+def test_descriptions_list_all_choices(name: str, choices: tuple[str, ...]) -> None:
+    description = Config.model_fields[name].description or ""
+    assert f": {', '.join(choices)}" in description
 
 
 @pytest.mark.parametrize(

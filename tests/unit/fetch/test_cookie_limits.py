@@ -6,7 +6,12 @@ from scrapy import Request
 from scrapy.http import Response
 from scrapy.http.cookies import CookieJar
 
-from crawler.fetch.credentials import MOST, MOST_BYTES, MOST_OF_A_HOST, FewCookiesMiddleware
+from crawler.fetch.credentials import (
+    MAX_COOKIES,
+    MAX_HOST_BYTES,
+    MAX_HOST_COOKIES,
+    FewCookiesMiddleware,
+)
 
 
 def visited(middleware: FewCookiesMiddleware, url: str, *cookies: str) -> CookieJar:
@@ -35,22 +40,22 @@ def test_of_a_host_the_newest_are_kept() -> None:
     for page in range(30):
         cookies = [f"c{page}-{n}=1; Path=/{page}" for n in range(5)]
         jar = visited(middleware, f"http://a.example/{page}", *cookies)
-    assert len(jar) == MOST_OF_A_HOST
-    assert len(jar._cookies["a.example"]) == MOST_OF_A_HOST // 5
+    assert len(jar) == MAX_HOST_COOKIES
+    assert len(jar._cookies["a.example"]) == MAX_HOST_COOKIES // 5
     assert len(sent(middleware, "http://a.example/29/x")) == 5
 
 
 def test_they_fit_into_a_request() -> None:
     middleware = FewCookiesMiddleware()
     visited(middleware, "http://a.example/", *(f"c{n}={'x' * 3000}" for n in range(10)))
-    visited(middleware, "http://a.example/", f"huge={'x' * MOST_BYTES}")
+    visited(middleware, "http://a.example/", f"huge={'x' * MAX_HOST_BYTES}")
     assert [cookie[:2] for cookie in sent(middleware, "http://a.example/")] == [b"c8", b"c9"]
 
 
 def test_of_many_hosts_the_latest_are_kept() -> None:
     middleware = FewCookiesMiddleware()
-    for n in range(MOST // 40 + 10):
+    for n in range(MAX_COOKIES // 40 + 10):
         jar = visited(middleware, f"http://h{n}.example/", *(f"c{i}=1" for i in range(40)))
-    assert len(jar) <= MOST
+    assert len(jar) <= MAX_COOKIES
     assert "h0.example" not in jar._cookies
-    assert len(sent(middleware, f"http://h{MOST // 40 + 9}.example/")) == 40
+    assert len(sent(middleware, f"http://h{MAX_COOKIES // 40 + 9}.example/")) == 40

@@ -136,7 +136,7 @@ def test_a_body_that_the_disk_does_not_take_costs_its_page(full_disk: Callable[[
     full_disk()
     for _ in range(3):
         body.write(bytes(LARGE_BYTES))
-    with pytest.raises(Misbehaves, match="a body of 3145728 bytes could not be kept: "):
+    with pytest.raises(Misbehaves, match="body of 3145728 bytes could not be buffered: "):
         body.load()
 
 

@@ -8,7 +8,7 @@ import pytest
 from scrapy import Request
 
 from crawler.errors import OffLimits
-from crawler.fetch.guard import MAX_LOGGED_HOSTS, SAKE, TYPED, Guard, Named
+from crawler.fetch.guard import MAX_LOGGED_HOSTS, ON_BEHALF_OF, TYPED, Guard, Named
 from crawler.items import Kind, Target
 
 INTRANET = "http://intranet:8080/list"
@@ -85,7 +85,7 @@ def test_a_feed_names_its_own_host_for_itself_and_its_posts() -> None:
 
 def test_robots_txt_has_the_rights_of_whom_it_is_read_for() -> None:
     feed = Target("feeds", "http://10.0.0.5/feed", Kind.FEED)
-    asked = Request("http://10.0.0.5/robots.txt", meta={SAKE: request(feed.url, feed)})
+    asked = Request("http://10.0.0.5/robots.txt", meta={ON_BEHALF_OF: request(feed.url, feed)})
     guard().policy(asked)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from protego import Protego
 
-from crawler.fetch.robots import MOST_BYTES, beginning, for_agent
+from crawler.fetch.robots import MAX_BYTES, beginning, for_agent
 
 AGENT = "Freshet/1.0 (+https://bot.example/fresh)"
 URLS = ["http://a.example/", *(f"http://a.example/{n}" for n in range(4))]
@@ -46,9 +46,9 @@ def test_thousands_of_names_above_thousands_of_rules_are_no_product() -> None:
 
 def test_a_file_is_read_to_the_last_whole_line_before_the_limit() -> None:
     line = b"Disallow: /private/of/somebody\n"
-    body = line * (MOST_BYTES // len(line) + 10)
+    body = line * (MAX_BYTES // len(line) + 10)
     read = beginning(body, is_cut=False)
-    assert MOST_BYTES - len(line) < len(read) <= MOST_BYTES
+    assert MAX_BYTES - len(line) < len(read) <= MAX_BYTES
     assert read.endswith(line)
 
 

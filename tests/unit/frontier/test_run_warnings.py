@@ -30,14 +30,14 @@ def test_a_site_whose_links_all_lead_elsewhere() -> None:
     said = no_match(["list_pages", "item_pages"], counts, links)
     assert said == (
         "no link matched list_pages or item_pages (57 links seen on 1 page, all to other hosts, "
-        "for example https://b.example/x); if they are wanted, name the hosts in allowed_domains"
+        "for example https://b.example/x); to follow them, add the hosts to allowed_domains"
     )
 
 
 def test_a_page_without_any_link() -> None:
     said = no_match(["item_pages"], {"pages with links": 1}, LinkCounts())
-    assert "no link seen on 1 page" in said
-    assert "without running scripts" in said
+    assert "no links on 1 page" in said
+    assert "does not run scripts" in said
 
 
 def test_why_a_run_found_nothing() -> None:

@@ -118,12 +118,12 @@ def test_the_site_spider_takes_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "cause"),
     [
-        ({}, "name is missing: give wrapper=FILE.toml, or name, start_urls, item_pages"),
-        ({"name": "a", "item_pages": "b"}, "start_urls is missing"),
-        ({"name": "a", "start_urls": "https://a.example"}, "item_pages is missing"),
-        ({"wrapper": "a.toml", "name": "b"}, "wrapper=FILE and name= exclude each other"),
-        ({"wrapper": "a.toml", "category": "b"}, "wrapper=FILE and category= exclude"),
-        ({"wrapper": "a.toml", "follow_item_links": "1"}, "follow_item_links= exclude"),
+        ({}, "missing argument: name. Set wrapper=FILE.toml, or name, start_urls, item_pages"),
+        ({"name": "a", "item_pages": "b"}, "missing argument: start_urls"),
+        ({"name": "a", "start_urls": "https://a.example"}, "missing argument: item_pages"),
+        ({"wrapper": "a.toml", "name": "b"}, "wrapper=FILE and name= cannot be combined"),
+        ({"wrapper": "a.toml", "category": "b"}, "wrapper=FILE and category= cannot"),
+        ({"wrapper": "a.toml", "follow_item_links": "1"}, "follow_item_links= cannot"),
         ({"wrapper": "a.toml", "limit": "0"}, "-a limit: Input should be greater"),
         ({"wrapper": "a.toml", "limit": "many"}, "-a limit: "),
         ({"wrapper": "a.toml", "full": "perhaps"}, "-a full: "),

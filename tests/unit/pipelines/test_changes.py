@@ -57,7 +57,7 @@ def test_each_outcome_has_its_next_visit(page: Fetched, outcome: Outcome, due: f
 @pytest.mark.parametrize(
     ("scheme", "raw", "outcome", "reason"),
     [
-        ("s2", "r1", Outcome.UNCHANGED, "the wrapper was edited"),
+        ("s2", "r1", Outcome.UNCHANGED, "the site definition was edited"),
         ("s2", "r2", Outcome.CHANGED, None),
         ("s1", "r1", Outcome.CHANGED, None),
     ],

@@ -20,7 +20,7 @@ from crawler.items import (
     planned_window,
 )
 from pipelines.content import ContentPipeline
-from pipelines.feeds import collect, lapsed, lost, outcome_of, past
+from pipelines.feeds import collect, lapsed, missed_posts, outcome_of, past
 from schedules.history import CHANGE, History
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
@@ -126,7 +126,7 @@ def test_how_many_were_lost_follows_from_the_rate_and_the_hours_that_no_document
     seen = seen_until(last, *(last - i * 24 * HOUR for i in range(10)))
     monitor = collect(fetched(entry("old")), Monitor(), {}).monitor
     found = fetched(entry("y", NOW - HOUR), entry("x", NOW - 2 * HOUR), seen=seen)
-    assert lost(found, monitor, 2) == pytest.approx(12 / (240 + 2) * 8)
+    assert missed_posts(found, monitor, 2) == pytest.approx(12 / (240 + 2) * 8)
 
 
 def test_without_dates_the_rate_over_the_whole_time_less_what_came_is_lost() -> None:
@@ -134,14 +134,14 @@ def test_without_dates_the_rate_over_the_whole_time_less_what_came_is_lost() -> 
     seen = seen_until(last, *(last - i * 12 * HOUR for i in range(20)))
     monitor = collect(fetched(entry("old")), Monitor(), {}).monitor
     found = fetched(entry("y"), entry("x"), seen=seen)
-    assert lost(found, monitor, 2) == pytest.approx(20 / 240 * 240 - 2)
+    assert missed_posts(found, monitor, 2) == pytest.approx(20 / 240 * 240 - 2)
 
 
 def test_nothing_is_lost_when_a_post_is_older_than_the_last_look() -> None:
     seen = seen_until(NOW - 10 * HOUR, NOW - 20 * HOUR)
     monitor = collect(fetched(entry("old")), Monitor(), {}).monitor
     found = fetched(entry("y", NOW - HOUR), entry("x", NOW - 11 * HOUR), seen=seen)
-    assert lost(found, monitor, 2) == 0
+    assert missed_posts(found, monitor, 2) == 0
 
 
 def test_the_dates_of_a_first_document_are_a_past() -> None:

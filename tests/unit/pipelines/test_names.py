@@ -75,7 +75,7 @@ def test_what_is_nested_too_deeply_for_the_database_is_an_error() -> None:
     assert normal(nested(MAX_NESTED)) == nested(MAX_NESTED)
     page = filled(content=nested(MAX_NESTED + 1))
     assert page.outcome == "error"
-    assert page.reason == "no normal form: ValueError: nested more than 90 deep"
+    assert page.reason == "cannot be normalized: ValueError: nested deeper than 90 levels"
 
 
 def test_a_reason_that_quotes_a_page_can_be_stored() -> None:

@@ -1,14 +1,15 @@
--- Leave to send a request to a host: so many at a time, so long after the last one.
--- KEYS: requests under way (zset, token -> when it is forgotten), when the next may be sent, a hold,
--- workers that send to the host (zset, worker -> when it counts as gone)
--- ARGV: token (worker and number), how many at a time, milliseconds between two, milliseconds until
--- a token is forgotten
--- Returns {"go", milliseconds to wait}, {"full", 0} or {"hold", milliseconds that it lasts}.
+-- Request a permit to send requests to a host, within its concurrency and delay.
+-- KEYS: permits in use (zset, token -> expiry), time of the next request, pause of the host, workers
+--       that use the host (zset, worker -> time when it counts as gone)
+-- ARGV: token (worker and number), maximum concurrency, delay between requests in ms, time until a
+--       token expires in ms
+-- Returns {"go", ms to wait}, {"full", 0} or {"hold", remaining ms of the pause}.
 local call = redis.call
 local running, next_at, hold, users = unpack(KEYS)
-local token, most = ARGV[1], tonumber(ARGV[2])
+local token, concurrency = ARGV[1], tonumber(ARGV[2])
 local delay_ms, forget_ms = tonumber(ARGV[3]), tonumber(ARGV[4])
--- Longer than a turn is used again. Where workers are more than turns, they change so often.
+-- GONE_MS is longer than a permit is reused. If a host has more workers than permits, the permits
+-- rotate among the workers every CHANGE_MS.
 local GONE_MS, CHANGE_MS = 2500, 2000
 local worker = string.match(token, "^%S+")
 local time = call("TIME")
@@ -32,9 +33,9 @@ local rank = 0
 for i, name in ipairs(names) do
   rank = name == worker and i or rank
 end
-local turn = (rank + math.floor(now / CHANGE_MS)) % #names
-local share = math.floor(most / #names) + (turn < most % #names and 1 or 0)
-if #under_way >= most or own >= share then
+local position = (rank + math.floor(now / CHANGE_MS)) % #names
+local share = math.floor(concurrency / #names) + (position < concurrency % #names and 1 or 0)
+if #under_way >= concurrency or own >= share then
   return {"full", 0}
 end
 

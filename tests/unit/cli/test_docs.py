@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,30 @@ def test_every_key_of_a_wrapper_is_in_the_guide(key: str) -> None:
 def test_links_between_the_pages_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\((?!http|#)([^)#]+)", (ROOT / page).read_text(encoding="utf-8")):
         assert ((ROOT / page).parent / target).exists(), target
+
+
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs/pictures").glob("*.svg")))
+def test_pictures_are_small_and_shown_somewhere(picture: Path) -> None:
+    assert picture.stat().st_size < 60_000
+    pages = [(ROOT / page).read_text(encoding="utf-8") for page in PAGES]
+    assert any(f"pictures/{picture.name})" in page for page in pages)
+    # GitHub shows no picture that loads something from elsewhere.
+    assert not re.search(r"(?:src|href|url)\W+https?:", picture.read_text(encoding="utf-8"))
+
+
+def test_the_commands_of_the_pictures_are_those_of_the_pages() -> None:
+    spec = spec_from_file_location("make_pictures", ROOT / "docs/make_pictures.py")
+    assert spec is not None
+    assert spec.loader is not None
+    pictures = module_from_spec(spec)
+    spec.loader.exec_module(pictures)
+    pages = [(ROOT / page).read_text(encoding="utf-8").replace("\\\n    ", "") for page in PAGES]
+    recorded = [command for *_, commands in pictures.RECORDINGS for command in commands]
+    for command in [*recorded, *pictures.CHARTS.values()]:
+        assert any(command in page for page in pages), command
+    names = {name for name, *_ in pictures.RECORDINGS} | set(pictures.CHARTS)
+    by_hand = {"data-flow", "freshness"}
+    assert names | by_hand == {path.stem for path in (ROOT / "docs/pictures").glob("*.svg")}
 
 
 @pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md"])

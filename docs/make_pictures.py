@@ -51,7 +51,12 @@ PROJECT_SETTINGS = "from crawler.settings import *\n\nAUTOTHROTTLE_ENABLED = Fal
 OPML = '<opml version="2.0"><body><outline xmlUrl="{}/feed"/></body></opml>'
 HIDDEN = ("FRESHET_", "MONGO_URI", "REDIS_URL", "SCRAPY_", "NO_COLOR")
 # The ids in charts are the same in each run; text stays text, which is smaller.
-MATPLOTLIB = "svg.hashsalt: freshet\nsvg.fonttype: none\nsavefig.dpi: 50\nfigure.dpi: 50\n"
+MATPLOTLIB = """
+svg.hashsalt: freshet
+svg.fonttype: none
+savefig.dpi: 50
+font.sans-serif: DejaVu Sans, Verdana
+"""
 
 WEEKS = 4
 FIRST_CRAWL = "scrapy crawl site -a wrapper=shop.toml"

@@ -79,7 +79,15 @@ CHARTS = {
     "simulate": "scrapy simulate pages --history shop --policy optimal --policy uniform "
     "--budget 25 --budget 50 --budget 100 --budget 190 --plot simulate.svg",
 }
-LABEL_SHIFTS = {"equal interval": 0, "refresh-cycle": -11}
+# Rows of the benchmark table: Freshet's own, and others by a part of their names, with the label
+# and its offset in points. Without the offsets, labels of close points would overlap.
+OWN_NAMES = {"Freshet", "optimal"}
+COMPARED = {
+    "every page daily": ("every page daily", -8, -3),
+    "Cho and Garcia-Molina": ("intervals for freshness (Cho and Garcia-Molina)", 8, -3),
+    "equal interval": ("an equal interval for all pages", 8, 0),
+    "refresh-cycle": ("classes of the refresh-cycle paper", 8, -11),
+}
 # rich's own template loads a font from another host.
 SVG = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" \
 xmlns="http://www.w3.org/2000/svg">
@@ -292,23 +300,21 @@ def freshness_chart(folder: Path) -> str:
     mpl.rc_file(folder / "matplotlibrc")
     from matplotlib import pyplot as plt
 
-    text = BENCHMARKS.read_text(encoding="utf-8").partition("## Planning pages")[2]
-    rows = re.findall(r"^\| ([^|]+) \| (\d+) \| (0\.\d+) \|", text.partition("\n## ")[0], re.M)
+    table = BENCHMARKS.read_text(encoding="utf-8").partition("## Planning pages")[2]
+    table = re.sub(r"[*`]", "", table.partition("\n## ")[0])
+    rows = re.findall(r"^\| ([^|]+) \| ([\d.]+) \| (0\.\d+) \|", table, re.M)
     points = [(name, float(requests), float(freshness)) for name, requests, freshness in rows]
     figure, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")
-    own = sorted((x, y) for name, x, y in points if name == "Freshet")
+    own = sorted((x, y) for name, x, y in points if name in OWN_NAMES)
     axes.plot(*zip(*own, strict=True), "o-", color="#0072b2", linewidth=2)
     axes.annotate("Freshet", own[-1], (8, 4), textcoords="offset points", color="#0072b2",
                   weight="bold")  # fmt: skip
-    for name, x, y in points:
-        if name != "Freshet":
-            axes.plot(x, y, "s", color="#606060")
-            # Some points are so close that their labels would overlap.
-            shift = next((dy for part, dy in LABEL_SHIFTS.items() if part in name), -3)
-            side, align = (-8, "right") if x > 800 else (8, "left")
-            axes.annotate(name, (x, y), (side, shift), textcoords="offset points",
-                          fontsize=9, ha=align)  # fmt: skip
-    axes.set(xlim=(0, 1000), ylim=(0.76, 0.92), xlabel="requests a day for 916 pages",
+    for part, (label, side, shift) in COMPARED.items():
+        (point,) = ((x, y) for name, x, y in points if part in name)
+        axes.plot(*point, "s", color="#606060")
+        axes.annotate(label, point, (side, shift), textcoords="offset points", fontsize=9,
+                      ha="left" if side > 0 else "right")  # fmt: skip
+    axes.set(xlim=(0, 1000), ylim=(0.76, 0.93), xlabel="requests a day for 916 pages",
              ylabel="freshness: share of time\nin which copy and page agree")  # fmt: skip
     axes.grid(color="#e4e4e4")
     axes.set_axisbelow(True)

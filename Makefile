@@ -46,6 +46,10 @@ docs: $(DEV) ## Build the documentation into build/docs; a warning is an error
 bench: $(DEV) ## Run the benchmarks
 	@$(PY) -m tests.bench $(ARGS)
 
+.PHONY: pictures
+pictures: $(DEV) ## Draw the pictures of README and the tutorials
+	@$(PY) docs/make_pictures.py
+
 clean: ## Remove the virtual environment and all caches; the data in .freshet stays
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
 	find crawler spiders pipelines schedules tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -49,7 +49,7 @@ SPIDER_MODULES = ["sites", "spiders.site", "spiders.feeds", "spiders.cells"]
 AUTOTHROTTLE_ENABLED = False
 """
 # What the documentation searches for.
-FOUND = "climate harvest virtual world game rain jaguar election 虚拟世界"
+FOUND = "climate harvest virtual world game rain jaguar election mossy heron 虚拟世界"
 IMPORTS = """
 from crawler.extract.fields import number, price, text
 from spiders.wrapper import WrapperSpider
@@ -71,6 +71,7 @@ PLACEHOLDERS = {
     "D": "90",
     "N/day": "500/day",
     "cell:NAME": "cell:forecast",
+    "https://shop.example/category/garden/": "https://shop.example/category/toys/",
 }
 
 

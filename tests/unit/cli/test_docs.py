@@ -18,8 +18,8 @@ PAGES = ["README.md", *(str(p.relative_to(ROOT)) for p in sorted(DOCS.rglob("*.m
 CELLS = re.compile(r"(?<!\\)\|")
 
 
-def loaded() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("reference_pages", DOCS / "reference_pages.py")
+def loaded(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -27,7 +27,7 @@ def loaded() -> ModuleType:
     return module
 
 
-reference_pages = loaded()
+reference_pages = loaded("reference_pages")
 GENERATED = {name: list(lines()) for name, lines in reference_pages.GENERATORS.items()}
 
 
@@ -71,6 +71,26 @@ def test_the_documentation_builds_without_a_warning(tmp_path: Path) -> None:
 def test_links_between_the_pages_lead_somewhere(page: str) -> None:
     for target in re.findall(r"\]\((?!http|#)([^)#]+)", (ROOT / page).read_text(encoding="utf-8")):
         assert ((ROOT / page).parent / target).exists(), target
+
+
+@pytest.mark.parametrize("picture", sorted((DOCS / "pictures").glob("*.svg")))
+def test_pictures_are_small_and_shown_somewhere(picture: Path) -> None:
+    assert picture.stat().st_size < 60_000
+    pages = [(ROOT / page).read_text(encoding="utf-8") for page in PAGES]
+    assert any(f"pictures/{picture.name})" in page for page in pages)
+    # GitHub shows no picture that loads something from elsewhere.
+    assert not re.search(r"(?:src|href|url)\W+https?:", picture.read_text(encoding="utf-8"))
+
+
+def test_the_commands_of_the_pictures_are_those_of_the_pages() -> None:
+    pictures = loaded("make_pictures")
+    pages = [(ROOT / page).read_text(encoding="utf-8").replace("\\\n    ", "") for page in PAGES]
+    recorded = [command for *_, commands in pictures.RECORDINGS for command in commands]
+    for command in [*recorded, *pictures.CHARTS.values()]:
+        assert any(command in page for page in pages), command
+    names = {name for name, *_ in pictures.RECORDINGS} | set(pictures.CHARTS)
+    by_hand = {"data-flow", "freshness"}
+    assert names | by_hand == {path.stem for path in (DOCS / "pictures").glob("*.svg")}
 
 
 @pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md"])

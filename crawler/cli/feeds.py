@@ -338,9 +338,9 @@ def run_push(config: Config, opts: argparse.Namespace) -> None:
     Events are logged on stderr; a summary goes to stdout at the end. While another process serves
     the same database, this one only prints so. Raises FreshetError.
     """
-    from crawler.web.websub.options import order_of
+    from crawler.web.websub.options import options_of
 
-    order = order_of(opts)
+    order = options_of(opts)
     # Twisted's web parts are slow to import: not before the options are right.
     from crawler.web.websub.service import run
 

@@ -109,9 +109,9 @@ class Command(FreshetCommand):
 
 def _usual(spiders: Spiders, stored: StoredSites) -> tuple[list[str], list[str]]:
     """The sites to schedule where none are named, and remarks; raises ConfigError if none."""
-    from crawler.ops.jobs import undefined_words, usual
+    from crawler.ops.jobs import default_jobs, undefined_words
 
-    sites = usual(spiders, stored)
+    sites = default_jobs(spiders, stored)
     remarks = [f"not scheduled: {name}: {undefined_words(name)}" for name in sites.undefined]
     never_run = ", ".join(sites.unwatched)
     if never_run:

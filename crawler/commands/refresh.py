@@ -38,14 +38,14 @@ class Command(ActionsCommand):
         A line for each run is logged on stderr; a summary goes to stdout at the end.
         """
         from crawler.ops import jobs
-        from crawler.ops.options import order_of
+        from crawler.ops.options import options_of
 
-        order = order_of(config, opts)
+        order = options_of(config, opts)
         spiders = jobs.spiders_of(opts.settings)
         names = list(jobs.with_files(order.names))
         needs_database = jobs.needs_database(names, spiders)
         stored = jobs.stored_sites(config) if needs_database else jobs.StoredSites()
-        chosen = jobs.jobs_of(names, spiders, stored) if names else jobs.to_serve(spiders)
+        chosen = jobs.jobs_of(names, spiders, stored) if names else jobs.initial_jobs(spiders)
         # Slow to import: not before the options are right.
         from crawler.ops.service import serve, summary_lines
 

@@ -65,7 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def order_of(opts: argparse.Namespace) -> Order:
+def options_of(opts: argparse.Namespace) -> Order:
     """The options, checked; raises ConfigError."""
     days = _number(opts.lease_days, "--lease-days", *LEASE_DAYS)
     check_seconds = _number(opts.look_seconds, "--look-seconds", 1, 3600)

@@ -97,7 +97,7 @@ def test_a_calendar_ends_at_the_cap_of_its_depth_and_goes_on_under_a_higher_one(
     assert f"{url}/calendar/4/ is further than 3 pages" in of_lists
     assert "max_depth in the wrapper, or FRESHET_MAX_DEPTH" in of_lists
     assert f"{url}/event/3 is further" in of_items
-    assert said(result.err, "; 2 links left out")
+    assert said(result.err, "; 2 links skipped")
     assert first is not None
     assert first["counts"]["left_out"] == 2
     assert database.targets.count_documents({"kind": "list"}) == 7, "though no page has changed"

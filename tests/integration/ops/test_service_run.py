@@ -316,7 +316,7 @@ def test_a_site_that_gets_targets_while_it_runs(
         before = len(list(database.runs.find({"spider": "shop"})))
         database.targets.update_many({}, {"$set": {"next_visit": datetime(2020, 1, 1)}})
         until(lambda: database.runs.count_documents({"spider": "shop"}) > before)
-    assert "shop: targets found, added to the service" in service.err
+    assert "Site shop added: it has targets now" in service.err
 
 
 def test_it_takes_the_name_of_a_stored_site(freshet: Freshet, database: Db, pages: Pages) -> None:

@@ -29,7 +29,7 @@ from crawler.web.websub.hubs import (
     renewal,
     retry_pause,
 )
-from crawler.web.websub.options import add_options, order_of
+from crawler.web.websub.options import add_options, options_of
 from crawler.web.websub.subscriptions import Tokens, is_signed, new_secret
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -302,7 +302,7 @@ def order(*words: str) -> Any:
 
     parser = argparse.ArgumentParser()
     add_options(parser)
-    return order_of(parser.parse_args(words))
+    return options_of(parser.parse_args(words))
 
 
 def test_options_as_they_are_meant() -> None:

@@ -340,12 +340,12 @@ def run_push(config: Config, opts: argparse.Namespace) -> None:
     """
     from crawler.web.websub.options import options_of
 
-    order = options_of(opts)
+    options = options_of(opts)
     # Twisted's web parts are slow to import: not before the options are right.
     from crawler.web.websub.service import run
 
     try:
-        done = run(config, order)
+        done = run(config, options)
     except Busy as busy:
         print_line(f"scrapy feeds push: {busy}", error=True)
         return

@@ -40,16 +40,16 @@ class Command(ActionsCommand):
         from crawler.ops import jobs
         from crawler.ops.options import options_of
 
-        order = options_of(config, opts)
+        options = options_of(config, opts)
         spiders = jobs.spiders_of(opts.settings)
-        names = list(jobs.with_files(order.names))
+        names = list(jobs.with_files(options.names))
         needs_database = jobs.needs_database(names, spiders)
         stored = jobs.stored_sites(config) if needs_database else jobs.StoredSites()
         chosen = jobs.jobs_of(names, spiders, stored) if names else jobs.initial_jobs(spiders)
         # Slow to import: not before the options are right.
         from crawler.ops.service import serve, summary_lines
 
-        done = serve(config, opts.settings, chosen, order)
+        done = serve(config, opts.settings, chosen, options)
         if opts.json:
             print_json(done)
         else:

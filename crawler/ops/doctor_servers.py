@@ -230,7 +230,7 @@ def judge_indexes(lacks: Sequence[IndexProblem]) -> list[Finding]:
     findings = []
     for lack in lacks:
         is_wrong = "differs from the schema" if lack.differs else "is missing"
-        message = f"index {lack.name} of {lack.collection} {is_wrong}"
+        message = f"{lack.name} of {lack.collection} {is_wrong}"
         todo = f"in mongosh: {lack.command}"
         if lack.unique:
             message += ": duplicates are not prevented"

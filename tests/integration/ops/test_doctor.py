@@ -220,7 +220,7 @@ def test_a_site_of_a_file_whose_only_page_fails(
     told = {
         one["of"]: one["found"] for one in findings(quick(freshet)) if one["check"] == "wrapper"
     }
-    assert told["shop"].endswith(f"; defined by what is stored of {file}")
+    assert told["shop"].endswith(f"; defined by the stored copy of {file}")
 
 
 def test_a_site_whose_definition_is_lost(freshet: Freshet, prepared: Db) -> None:

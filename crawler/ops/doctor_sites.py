@@ -146,7 +146,7 @@ def check_definitions(
     findings: list[Finding] = []
     spiders: Spiders = {}
     for package in settings.getlist("SPIDER_MODULES"):
-        for name in _modules(package):
+        for name in _module_names(package):
             try:
                 module = import_module(name)
             except Exception as error:  # noqa: BLE001 - a user's module may raise anything
@@ -168,11 +168,11 @@ def check_definitions(
         except ConfigError as error:
             findings.append(failed(Check.WRAPPER, str(error), of=name))
     sites: dict[str, Site] = {}
-    findings += [_load(job, sites) for job in sorted(jobs, key=lambda job: job.word)]
+    findings += [_load_site(job, sites) for job in sorted(jobs, key=lambda job: job.word)]
     return findings, list(sites.values())
 
 
-def _modules(package: str) -> list[str]:
+def _module_names(package: str) -> list[str]:
     """Return the names of a module and, if it is a package, of the modules in it."""
     try:
         path = import_module(package).__path__
@@ -181,7 +181,7 @@ def _modules(package: str) -> list[str]:
     return [package, *(module.name for module in pkgutil.iter_modules(path, f"{package}."))]
 
 
-def _load(job: Job, sites: dict[str, Site]) -> Finding:
+def _load_site(job: Job, sites: dict[str, Site]) -> Finding:
     """Load a job's site definition and add it to `sites`, keyed by its name in the database."""
     try:
         wrapper = job.spider.read_wrapper(job.spider.read_arguments(job.arguments))

@@ -26,7 +26,7 @@ from crawler.fetch.downloader import Downloader
 from crawler.frontier.session import Session
 from crawler.items import Outcome
 from crawler.ops.progress import logs_above
-from crawler.storage.health import room
+from crawler.storage.health import low_disk
 from crawler.utils.process import collect_again
 from crawler.utils.terminal import SafeConsole
 
@@ -186,7 +186,7 @@ class Room:
         if self.session.patience.outage.is_on:
             return
         with suppress(StorageError):
-            problem = await room(self.session.db, self._config)
+            problem = await low_disk(self.session.db, self._config)
             if problem is not None and not self.session.ended.is_set():
                 self._is_low = True
                 self.session.end_early(DISK_FULL, problem)

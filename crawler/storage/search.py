@@ -122,8 +122,8 @@ async def _united(
     whose: Document,
     moment: datetime | None,
 ) -> AsyncGenerator[Document]:
-    """Yield the items of the posts that look-ups find, with the score of the best source."""
-    # The score of a post is the sum of its look-ups.
+    """Yield the items of the posts that lookups find, with the score of the best source."""
+    # The score of a post is the sum of its scores in the lookups.
     first, *more = look_ups
     united = [{"$unionWith": {"coll": "posts", "pipeline": stages}} for stages in more]
     kept = {name: {"$first": f"${name}"} for name in ("date", "item", "cluster")}
@@ -149,13 +149,13 @@ async def _united(
         ) from None
     async with cursor:
         while rows := await cursor.to_list(ROWS if whose else BATCH):
-            for batch in in_batches(await _meeting(db, rows, whose) if whose else rows, BATCH):
+            for batch in in_batches(await _matching(db, rows, whose) if whose else rows, BATCH):
                 for item in await _items(db, batch, query, whose):
                     if moment is None or item["date"] >= moment:
                         yield item
 
 
-async def _meeting(db: Database, rows: Sequence[Document], whose: Document) -> list[Document]:
+async def _matching(db: Database, rows: Sequence[Document], whose: Document) -> list[Document]:
     """Return the rows with a source, or a copy of a source, that meets a condition."""
     members = {
         "_id": [id_ for row in rows for id_ in row["posts"]],

@@ -94,7 +94,7 @@ async def _claim_weighed(
         if stored:
             waiting = waiting + await _judge_stored(registry, stored, verdicts, now)
     for candidate in waiting:
-        logger.warning("%s: its duplicates come and go; taken for an original", candidate.key)
+        logger.warning("%s judged an original: its duplicates kept changing", candidate.key)
         verdicts[candidate.key] = ALONE
     await boilerplate.note(registry, weighing.again)
 
@@ -111,7 +111,7 @@ async def claim_in_mongodb(
             break
     else:
         # Other processes claimed the free bands in every round.
-        logger.warning("%d posts are stored without bands of their own", len(wanted))
+        logger.warning("%d posts stored without bands: others kept claiming them", len(wanted))
         bare = dict.fromkeys(wanted, frozenset[int]())
         claimed.lost.extend(await _insert_originals(registry, bare, claimed, copies, now))
     if copies:
@@ -268,7 +268,7 @@ async def _judge_stored(
         if candidate.id in left:
             continue
         post = replace(candidate, **_merged_with(row, candidate))
-        stands, freed = await _stands(registry, post, row, now)
+        stands, freed = await _keeps_place(registry, post, row, now)
         again += freed
         if stands:
             standing[post.id] = post
@@ -302,7 +302,7 @@ async def _keep_newer(
     verdicts |= await clusters.standing(registry, members, now)
 
 
-async def _stands(
+async def _keeps_place(
     registry: Registry, candidate: Candidate, stored: Document, now: datetime
 ) -> tuple[bool, list[Candidate]]:
     """Return whether a stored post keeps its place, and the posts to claim again."""

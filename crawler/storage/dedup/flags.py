@@ -1,7 +1,7 @@
 """Duplicate flags on posts, kept in line with `clusters`.
 
-Between the claim of a post and the write of the post another worker may have made another post the
-original. So each batch is compared with its clusters after it is written.
+Between the claim and the write of a post, another worker may make another post the original. So
+each batch is compared with its clusters again after it is written.
 """
 
 from __future__ import annotations

@@ -136,8 +136,8 @@ def test_what_is_current_stays_even_if_it_is_more_than_the_bound(
         result = freshet.crawl(wrapper, *words, hours=run, **limits)
         check_current_contents_are_there(database)
         assert database.posts.count_documents({}) == 5
-    assert "its current contents have 1 MB, more than FRESHET_MAX_SITE_MB (1)" in result.err
-    assert result.err.count("its current contents have") <= 3, "it is not said for each batch"
+    assert "the current contents have 1 MB, more than FRESHET_MAX_SITE_MB (1)" in result.err
+    assert result.err.count("the current contents have") <= 3, "it is not said for each batch"
 
 
 def test_prune_keeps_to_the_bounds_and_counts_again(

@@ -125,24 +125,24 @@ class Table:
     def take_over(self, earlier: Table) -> None:
         """Add what an earlier state of the table learned and did not store."""
         for post in earlier.taught:
-            its = earlier.posts.get(post)
-            if its is None:
+            marks = earlier.posts.get(post)
+            if marks is None:
                 continue
             if (before := self.posts.get(post)) is not None:
                 self.tally.remove(before)
-            self.tally.add(its)
-            states = self.tally.states(its)
+            self.tally.add(marks)
+            states = self.tally.states(marks)
             # The post was compared when fewer marks were common.
-            if (np.isin(its, self.common) & ~np.isin(its, earlier.common)).any():
+            if (np.isin(marks, self.common) & ~np.isin(marks, earlier.common)).any():
                 self.pending[post] = self.version
             from crawler.dedup.marks import COMMON
 
-            self._note(post, its, its[(states >= MIN_POSTS) & (states < COMMON)])
+            self._note(post, marks, marks[(states >= MIN_POSTS) & (states < COMMON)])
 
-    def _note(self, post: str, its: Values, frequent: Values) -> None:
+    def _note(self, post: str, marks: Values, frequent: Values) -> None:
         """Record the counted marks of a post."""
         self.posts.pop(post, None)
-        self.posts[post] = its
+        self.posts[post] = marks
         self.taught.pop(post, None)
         self.taught[post] = None
         if frequent.size:
@@ -160,8 +160,8 @@ class Table:
         if self.common.size > MAX_COMMON:
             self.common = self.common[-MAX_COMMON:]
             del self.tally
-        for post, its in self.posts.items():
-            if np.isin(its, new).any():
+        for post, marks in self.posts.items():
+            if np.isin(marks, new).any():
                 self.pending[post] = self.version
 
     def knows(self, text: Sourced) -> Flags:

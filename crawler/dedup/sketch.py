@@ -203,10 +203,10 @@ def _likeness(left: dict[Shape, Bytes], right: dict[Shape, Bytes]) -> float:
     for shape in left.keys() & right.keys():
         same = left[shape] == right[shape]
         if shape.value_size == 1:
-            alike = jaccard_of(np.count_nonzero(same) / shape.values)
+            similarity = jaccard_of(np.count_nonzero(same) / shape.values)
         else:
-            alike = float(same.reshape(shape.values, shape.value_size).all(axis=1).mean())
-        most = max(most, alike)
+            similarity = float(same.reshape(shape.values, shape.value_size).all(axis=1).mean())
+        most = max(most, similarity)
     return most
 
 

@@ -97,7 +97,7 @@ async def _judge(
     stored = await _stored_rows(registry, candidates, {"at": 1, "cluster": 1})
     query = {"_id": {"$in": [row["cluster"] for row in stored.values() if "cluster" in row]}}
     clusters = {row["_id"]: row async for row in registry.clusters.find(query)}
-    standing = {
+    clustered = {
         candidate: cluster
         for candidate in candidates
         if (cluster := clusters.get(stored.get(candidate.key, {}).get("cluster"))) is not None
@@ -109,7 +109,7 @@ async def _judge(
         before = [change["was"] for change in cluster.get("changes", ()) if change["at"] == now]
         if before and before[0] not in new_keys and before[0] != cluster["post"]:
             replaced[cluster["post"]] = before[0]
-    return BatchVerdicts(await _current_verdicts(registry, claimed, standing), replaced)
+    return BatchVerdicts(await _current_verdicts(registry, claimed, clustered), replaced)
 
 
 async def _stored_rows(
@@ -121,23 +121,23 @@ async def _stored_rows(
 
 
 async def _current_verdicts(
-    registry: Registry, claimed: Verdicts, standing: dict[Candidate, Document]
+    registry: Registry, claimed: Verdicts, clustered: dict[Candidate, Document]
 ) -> Verdicts:
     """Return the verdicts of texts that are in clusters now."""
-    verdicts = {candidate.key: claimed.get(candidate.key, ALONE) for candidate in standing}
+    verdicts = {candidate.key: claimed.get(candidate.key, ALONE) for candidate in clustered}
     stale = {
         cluster["original"]
-        for candidate, cluster in standing.items()
+        for candidate, cluster in clustered.items()
         if cluster["post"] not in (candidate.key, verdicts[candidate.key].duplicate_of)
     }
     originals = await signatures.by_id(registry, stale) if stale else {}
-    for candidate, cluster in standing.items():
+    for candidate, cluster in clustered.items():
         if cluster["post"] == candidate.key:
             verdicts[candidate.key] = Verdict(cluster=cluster["_id"])
         elif cluster["original"] in originals:
             original = signatures.owner_of(originals[cluster["original"]])
-            alike = candidate.sketch.similarity(original.sketch)
-            verdicts[candidate.key] = Verdict(original.post, alike, cluster["_id"])
+            similarity = candidate.sketch.similarity(original.sketch)
+            verdicts[candidate.key] = Verdict(original.post, similarity, cluster["_id"])
     return verdicts
 
 

@@ -34,13 +34,13 @@ _ALWAYS: Document = {"$literal": True}
 _NONE: Document = {"$eq": [{"$type": "$original"}, "missing"]}
 
 
-async def standing(
+async def stored_verdicts(
     registry: Registry, members: Sequence[Member], now: datetime
 ) -> dict[str, Verdict]:
     """Return the verdicts of posts stored with a cluster; alone if the cluster has no document."""
     if not members:
         return {}
-    existing = await there(registry, {cluster for _, cluster in members})
+    existing = await existing_clusters(registry, {cluster for _, cluster in members})
     alone = dict.fromkeys((post.key for post, to in members if to not in existing), ALONE)
     return alone | await verdicts(registry, [pair for pair in members if pair[1] in existing], now)
 
@@ -57,7 +57,7 @@ async def verdicts(
     ]
     ids = {cluster for _, cluster in members}
     # Propose the stored posts of clusters without a document first.
-    new = ids - await there(registry, ids)
+    new = ids - await existing_clusters(registry, ids)
     own = [owner.id for owner in joining]
     before = await _firsts(registry, {"cluster": {"$in": list(new)}, "_id": {"$nin": own}})
     made = await _propose(registry, before, now) | await _propose(registry, joining, now)
@@ -83,12 +83,12 @@ async def verdicts(
         elif original.id == post.id or is_source(post.item, original.item):
             result[post.key] = Verdict(cluster=cluster)
         else:
-            alike = post.sketch.similarity(original.sketch)
-            result[post.key] = Verdict(original.post, alike, cluster)
+            similarity = post.sketch.similarity(original.sketch)
+            result[post.key] = Verdict(original.post, similarity, cluster)
     return result
 
 
-async def there(registry: Registry, clusters: Collection[ObjectId]) -> set[ObjectId]:
+async def existing_clusters(registry: Registry, clusters: Collection[ObjectId]) -> set[ObjectId]:
     """Return the given clusters that have a document."""
     if not clusters:
         return set()
@@ -273,7 +273,7 @@ async def without_original(registry: Registry) -> set[ObjectId]:
     return {row["_id"] async for row in await registry.clusters.aggregate(stages)}
 
 
-async def unsettle(registry: Registry, clusters: Collection[ObjectId]) -> None:
+async def mark_unsettled(registry: Registry, clusters: Collection[ObjectId]) -> None:
     """Mark clusters whose posts may show outdated verdicts."""
     if clusters:
         query: Document = {"_id": {"$in": list(clusters)}}

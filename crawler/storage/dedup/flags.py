@@ -172,8 +172,8 @@ async def settle(db: Database, registry: Registry, wanted: Collection[ObjectId])
                 ):
                     verdicts[member["post"]] = Verdict(cluster=cluster)
                     continue
-                alike = Sketch.decode(member["sketch"]).similarity(original.sketch)
-                verdicts[member["post"]] = Verdict(rows[cluster]["post"], alike, cluster)
+                similarity = Sketch.decode(member["sketch"]).similarity(original.sketch)
+                verdicts[member["post"]] = Verdict(rows[cluster]["post"], similarity, cluster)
             await show(db, verdicts)
         others = {row["_id"] for row in stored} - rows.keys()
         others |= await _settle_others(db, registry, wanted)

@@ -17,7 +17,7 @@ local function agreeing(shape, one, at, other, there)
   return count
 end
 
-local function alike(shape, ...)
+local function similar_share(shape, ...)
   local share = agreeing(shape, ...) / shape.values
   if shape.size > shape.values then
     return share
@@ -55,7 +55,7 @@ local function likeness(one, some, other, others)
   local best = 0
   for code, at in pairs(some) do
     if others[code] then
-      best = math.max(best, alike(SHAPES[code], one, at, other, others[code]))
+      best = math.max(best, similar_share(SHAPES[code], one, at, other, others[code]))
     end
   end
   return best

@@ -193,7 +193,10 @@ class Room:
 
 
 class Grace:
-    """Ends a shutdown in time: drops pending requests after most of FRESHET_GRACE_SECONDS."""
+    """Bounds the time of a shutdown: drops pending requests after most of FRESHET_GRACE_SECONDS.
+
+    Also stops waiting for unavailable servers then. The rest of the time is for closing.
+    """
 
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler

@@ -106,7 +106,7 @@ def default_jobs(spiders: Spiders, stored: StoredSites) -> DefaultJobs:
         else:
             undefined.append(name)
     for name, spider in spiders.items():
-        # Cells may have no targets yet, but somebody wrote the file.
+        # Run cells even before they have targets: the user has written the file.
         if issubclass(spider, CellsSpider) and not lacks_file(spider):
             jobs.setdefault(name, Job(name, spider))
     unwatched = [name for name in classes(spiders) if name not in jobs]
@@ -176,7 +176,7 @@ def with_files(names: Iterable[str]) -> Iterator[str]:
 def job_of(name: str, spiders: Spiders, stored: StoredSites) -> Job:
     """Return the job of a file, a spider class or a stored site; raises ConfigError."""
     if name.endswith(".toml"):
-        # The file must exist, but may be invalid: somebody may be editing it.
+        # The file must exist, but may be invalid, for example while it is being edited.
         path = Path(name).resolve()
         if not path.is_file():
             raise ConfigError(f"{path}: no such file")

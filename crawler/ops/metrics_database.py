@@ -381,7 +381,7 @@ class LatestMetrics:
         if self._reading is not None:
             done, _ = await asyncio.wait({self._reading}, timeout=WAIT_SECONDS)
             for reading in done:
-                reading.result()  # Raises unexpected errors.
+                reading.result()  # raises unexpected errors
         return self._text
 
     async def problem(self) -> str | None:

@@ -62,7 +62,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics",
         metavar="[HOST:]PORT",
-        help="export Prometheus metrics; loopback without HOST [FRESHET_METRICS_PORT]",
+        help="serve Prometheus metrics; HOST defaults to loopback [FRESHET_METRICS_PORT]",
     )
 
 

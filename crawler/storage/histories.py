@@ -174,8 +174,8 @@ class Watched:
     lies:       (n,) visits with a new Last-Modified and the old content
     histories:  up to now
     stated:     (c,) when each change happened according to the page itself; NaN where unknown
-    schedules:  those in effect; no visits a week where there is no plan
-    ahead:      number of histories that reached beyond now and were cut
+    schedules:  active schedules; 0 visits a week without a plan
+    ahead:      number of histories with changes after `now`, which were cut off
     """
 
     ids: Texts

@@ -1,4 +1,4 @@
-"""Deletion: old versions and visits (prune), and whole targets (forget)."""
+"""Deletion of old versions and visits (prune), and of whole targets (forget)."""
 
 from __future__ import annotations
 

@@ -136,8 +136,8 @@ async def _propose(registry: Registry, members: Iterable[Owner], now: datetime) 
     the process that creates the document also proposes the posts stored before. The result is the
     same in any order.
 
-    If another source takes the lead, the earlier posts of that source were not proposed as its
-    earliest. The document is marked as `overtaken` until they are.
+    If another source takes the lead, posts of that source that were stored before have not been
+    considered yet. The document is marked as `overtaken` until the earliest of them is proposed.
     """
     # Only two posts can matter per cluster and source: the one by which it leads, and the earliest.
     leading: dict[tuple[ObjectId, int], Owner] = {}

@@ -51,18 +51,18 @@ ALWAYS = {
 TEXTS = re.compile(r"text/.*|application/(json|javascript)")
 
 
-async def serve(config: Config, order: Places, address: Listening) -> Document:
+async def serve(config: Config, places: Places, address: Listening) -> Document:
     """Serve until a signal or the timeout; return a summary. Raises FreshetError."""
     stop, began = stop_at_signals(), time.monotonic()
     store = await Store.open(config)
     try:
-        pages = Pages(store, order)
-        site = site_of(Folder(order.out))
+        pages = Pages(store, places)
+        site = site_of(Folder(places.out))
         option = f"--bind {address.bind} --port {address.port}"
         async with served(site, address.port, address.bind, option) as listening:
             url = url_of(listening)
             await pages.build()
-            complain(COMMAND, f"{url} shows {order.out}")
+            complain(COMMAND, f"{url} shows {places.out}")
             ended = asyncio.create_task(until_signal(stop, address.seconds))
             work = asyncio.create_task(pages.work())
             done, _ = await asyncio.wait({ended, work}, return_when=asyncio.FIRST_COMPLETED)
@@ -74,7 +74,7 @@ async def serve(config: Config, order: Places, address: Listening) -> Document:
         await store.close()
     return {
         "url": url,
-        "out": str(order.out),
+        "out": str(places.out),
         "seconds": round(time.monotonic() - began, 1),
         "written": pages.written,
         "pages": pages.pages,
@@ -88,16 +88,16 @@ class Pages:
     pages:   last result by page
     """
 
-    def __init__(self, store: Store, order: Places) -> None:
-        self.order = order
+    def __init__(self, store: Store, places: Places) -> None:
+        self.places = places
         self.written = 0
         self.pages: dict[str, str] = {}
         self._store = store
         self._clock = Clock(store.config.clock_offset_hours)
         # Reads are not retried here: `work` handles an unavailable server.
         self._no_retry = MongoRetry(-1, store.revive)
-        self._stamp = sources.stamp(order.templates)
-        self._sources = sources.find(order.templates)
+        self._stamp = sources.stamp(places.templates)
+        self._sources = sources.find(places.templates)
         self._record = Record()
         self._states = b""
         self._problems: dict[str, str] = {}
@@ -108,9 +108,9 @@ class Pages:
         """Build the pages that are due; raises FreshetError."""
         stored = await self._read(content=True)
         async with self._building:
-            work = (stored, self._sources, self.order.out)
+            work = (stored, self._sources, self.places.out)
             done = await asyncio.to_thread(build, *work, retry=retry)
-        self._record = Record.read(self.order.out)
+        self._record = Record.read(self.places.out)
         self._states = states(stored)
         self.pages = done.pages
         self.written += list(done.pages.values()).count(WRITTEN)
@@ -147,17 +147,17 @@ class Pages:
 
     async def _check(self) -> None:
         """Build the pages that are due; reads the contents of cells only if a state has changed."""
-        stamp = sources.stamp(self.order.templates)
+        stamp = sources.stamp(self.places.templates)
         if stamp != self._stamp:
-            self._sources = sources.find(self.order.templates)
+            self._sources = sources.find(self.places.templates)
             self._stamp = stamp
         stored = await self._read(content=False)
-        work = (stored, self._sources, self._record, self.order.out)
+        work = (stored, self._sources, self._record, self.places.out)
         plan = await asyncio.to_thread(decide, *work, retry=False)
         if not plan.empty or self._record.templates != self._sources.digest:
             await self.build(retry=False)
         elif (now := states(stored)) != self._states:
-            await asyncio.to_thread(write_states, self.order.out, now)
+            await asyncio.to_thread(write_states, self.places.out, now)
             self._states = now
 
     async def _read(self, *, content: bool) -> Cells:

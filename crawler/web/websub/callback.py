@@ -132,7 +132,7 @@ class Receiver:
             self.counts["too_large"] += 1
             return TOO_LARGE
         if not is_signed(delivery.signature, body, feed.push["secret"]):
-            # The same response as to valid deliveries, so that it reveals nothing about the signature.
+            # The same response as to valid deliveries, to reveal nothing about the signature.
             await self.patience.read(lambda: websub.count_ignored(self.db, feed.key, token))
             self.counts["ignored"] += 1
             return ACCEPTED

@@ -122,7 +122,7 @@ def test_a_site_is_bounded_by_its_oldest_versions(
     assert len(visits(database)) == 5 * 4
     findings = json.loads(freshet("doctor", "--json", FRESHET_MAX_SITE_MB=2).out)["findings"]
     (said,) = [row["found"] for row in findings if row["check"] == "versions"]
-    assert said == f"{site['kept_bytes'] / MEGABYTE:.1f} MB kept, at most 2.0 MB"
+    assert said == f"{site['kept_bytes'] / MEGABYTE:.1f} MB stored, limit 2.0 MB"
 
 
 def test_what_is_current_stays_even_if_it_is_more_than_the_bound(

@@ -89,6 +89,8 @@ LONG = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
 LAGS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5)
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 TO_STORED = "Seconds from receiving a response to storing its visit."
+FILE_TIME = "freshet_metrics_timestamp_seconds"
+FILE_TIME_HELP = "Unix time when this file was written."
 LAG = "Event loop lag in seconds, sampled once a second."
 # Types of families that continue from the values of the last process of the same name.
 CUMULATIVE = ("counter", "histogram")
@@ -342,11 +344,7 @@ class TextFile:
             raise ConfigError(_message(folder, error)) from None
         self.path = folder / f"{PREFIX}{stem}{SUFFIX}"
         self._draft = folder / f".{PREFIX}{stem}.new"
-        self._written = Gauge(
-            "freshet_metrics_timestamp_seconds",
-            "Unix time when this file was written.",
-            registry=registry,
-        )
+        self._written = Gauge(FILE_TIME, FILE_TIME_HELP, registry=registry)
         earlier: Samples = {}
         # Without a readable file of Freshet's, all counters start at 0.
         with contextlib.suppress(OSError, ValueError):

@@ -342,11 +342,16 @@ async def read(store: Store) -> list[Metric]:
     # If Redis is unavailable, the metrics of the database are still exported.
     with contextlib.suppress(StorageError, ConfigError):
         metrics += await read_queues(store)
-    seconds, text = time.monotonic() - began, "Duration of the last database read in seconds."
-    metrics.append(_unlabeled("freshet_database_read_seconds", text, seconds))
-    at, text = Clock().now().timestamp(), "Unix time of the last database read."
-    metrics.append(_unlabeled("freshet_database_read_timestamp_seconds", text, at))
-    return [*metrics, _up(1)]
+    seconds, at = time.monotonic() - began, Clock().now().timestamp()
+    return [*metrics, *reading_families(seconds, at), up(1)]
+
+
+def reading_families(seconds: float, at: float) -> Iterator[Metric]:
+    """Yield the gauges of the last database read: its duration, and its end as Unix time."""
+    text = "Duration of the last database read in seconds."
+    yield _unlabeled("freshet_database_read_seconds", text, seconds)
+    text = "Unix time of the last database read."
+    yield _unlabeled("freshet_database_read_timestamp_seconds", text, at)
 
 
 def text_of(metrics: Sequence[Metric]) -> bytes:
@@ -375,7 +380,7 @@ class LatestMetrics:
         If a read takes longer than WAIT_SECONDS, returns the result of the previous read.
         """
         if await self.problem() is not None:
-            return text_of([_up(0)])
+            return text_of([up(0)])
         if self._reading is None and time.monotonic() >= self._next:
             self._reading = asyncio.create_task(self._read())
         if self._reading is not None:
@@ -398,7 +403,7 @@ class LatestMetrics:
         try:
             self._text = text_of(await read(self._store))
         except StorageError:
-            self._text = text_of([_up(0)])
+            self._text = text_of([up(0)])
             self._next = time.monotonic() + RETRY_SECONDS
         else:
             seconds = time.monotonic() - began
@@ -407,9 +412,9 @@ class LatestMetrics:
             self._reading = None
 
 
-def _up(value: float) -> Metric:
-    text = "1 if MongoDB could be read, else 0."
-    return _unlabeled("freshet_database_up", text, value)
+def up(value: float) -> Metric:
+    """Return the gauge of whether MongoDB could be read."""
+    return _unlabeled("freshet_database_up", "1 if MongoDB could be read, else 0.", value)
 
 
 def _unlabeled(name: str, text: str, value: float) -> Metric:

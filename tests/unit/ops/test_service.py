@@ -240,7 +240,7 @@ def test_options() -> None:
 
 @pytest.mark.parametrize("words", [("--for", "soon"), ("--slice", "0m"), ("--replan", "-1h")])
 def test_bad_times_name_their_option(words: tuple[str, str]) -> None:
-    with pytest.raises(ConfigError, match=f"^{words[0]}: '{words[1]}' is no time"):
+    with pytest.raises(ConfigError, match=f"^{words[0]}: invalid duration: '{words[1]}'"):
         order("=".join(words))
 
 

@@ -188,7 +188,7 @@ def test_items_that_link_to_items_for_ever_end_too(freshet: Freshet, database: D
         wrapper = calendar_wrapper(freshet, url, follow_item_links=True, max_pattern_items=20)
         result = freshet.crawl(wrapper)
     assert len(asked) == 21
-    assert said(result.err, "one more than 20 items by '/event/'")
+    assert said(result.err, "already 20 items match '/event/'")
     assert database.listings.count_documents({"item": {"$nin": items_of(database)}}) == 0, (
         "what is no target has no place in the category map"
     )

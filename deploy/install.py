@@ -1,6 +1,7 @@
-"""Install the packages of a lock file with pip, and show how far it is.
+"""Install the packages of a lock file with pip, and show the progress.
 
-python deploy/install.py LOCK, with the interpreter that they are for. Exits with pip's exit code.
+Usage: python deploy/install.py LOCK, run with the interpreter to install for. Exits with the exit
+code of pip.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ import time
 from collections import deque
 from pathlib import Path
 
+# Without a terminal, print a line for each STEP packages.
 STEP = 10
-# Of pip's log, where it fails.
+# Number of lines of pip's log to print if it fails.
 LAST_LINES = 30
 
 
 def main(lock: str) -> int:
-    """Run pip; the lines of its log become a count."""
+    """Run pip and show the number of packages processed; return pip's exit code."""
     total = len(re.findall(r"^[\w.-]+==", Path(lock).read_text(encoding="utf-8"), re.MULTILINE))
     command = [
         sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-input",
@@ -37,7 +39,7 @@ def main(lock: str) -> int:
                 name = line.split(": ")[-1].removeprefix("Collecting ").split()[0]
                 show(f"{n} of {total} packages: {name}", is_step=n % STEP == 0 or n == total)
             elif line.startswith("Installing collected packages"):
-                show(f"unpacking {n} packages", is_step=True)
+                show(f"installing {n} packages", is_step=True)
     if pip.returncode == 0:
         show(f"{n} packages installed in {time.monotonic() - began:.0f} s", is_step=True)
     if sys.stdout.isatty():
@@ -48,7 +50,7 @@ def main(lock: str) -> int:
 
 
 def show(text: str, *, is_step: bool) -> None:
-    """Renew the line on a terminal; elsewhere print a line for every few packages."""
+    """Update the line on a terminal; elsewhere, print the text if it is a step."""
     if sys.stdout.isatty():
         print(f"\r\x1b[2K  {text[:76]}", end="", flush=True)
     elif is_step:

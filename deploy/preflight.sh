@@ -1,17 +1,17 @@
 #!/bin/sh
-# Checks what Freshet needs from the system before anything is installed.
+# Checks for system packages that Freshet requires, before the installation.
 #
-#   deploy/preflight.sh             prints the Python to use; or one line that says what is
-#                                   missing and the command that installs it, and exits 1
-#   deploy/preflight.sh --packages  prints the names of the missing packages, nothing if all is there
+#   deploy/preflight.sh             prints the path of the Python to use; or what is missing and the
+#                                   command that installs it, and exits with 1
+#   deploy/preflight.sh --packages  prints the names of missing packages, if any
 #
-# PYTHON=/path/to/python chooses the interpreter.
-# With MONGO_URI, FRESHET_MONGOD or a mongod on the PATH the bundled server's libraries are not
-# asked for.
+# PYTHON=/path/to/python selects the interpreter.
+# If MONGO_URI or FRESHET_MONGOD is set, or mongod is on the PATH, the libraries of the bundled server
+# are not required.
 
 set -u
 
-packages=""   # Debian and Ubuntu names of what is missing
+packages=""   # missing packages, by their Debian and Ubuntu names
 python=""
 
 add() {
@@ -27,12 +27,12 @@ fail() {
     exit 1
 }
 
-# Running it is the test: a pyenv shim is on the PATH even where its version is not installed.
+# Run it, because a pyenv shim is on the PATH even if its version is not installed.
 is_recent() {
     "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
 }
 
-# Debian and Ubuntu leave ensurepip to a package of its own.
+# Debian and Ubuntu ship ensurepip in a separate package.
 makes_venvs() {
     "$1" -c 'import venv, ensurepip' >/dev/null 2>&1
 }
@@ -40,7 +40,7 @@ makes_venvs() {
 find_python() {
     if [ -n "${PYTHON:-}" ]; then
         set -- "$PYTHON"
-        is_recent "$1" || fail "Python 3.11 or newer: PYTHON=$PYTHON is none"
+        is_recent "$1" || fail "Python 3.11 or newer: PYTHON=$PYTHON does not run or is older"
     else
         set -- python3.13 python3.12 python3.11 python3
     fi
@@ -60,7 +60,7 @@ find_python() {
     fi
 }
 
-# python3-venv belongs to the system's own version; others have a package each.
+# python3-venv is for the system's default version; other versions have their own packages.
 venv_package() {
     version='import sys; print("%d.%d" % sys.version_info[:2])'
     wanted=$("$1" -c "$version")
@@ -77,7 +77,7 @@ add_python() {
     case $release in
         "ubuntu 22.04") add "python3.11 python3.11-venv" ;;
         "ubuntu 20.04" | "debian 11" | "debian 10")
-            fail "Python 3.11 or newer, which this system has no package of: install one, then make PYTHON=/path/to/python3" ;;
+            fail "Python 3.11 or newer, which this system does not package: install it, then make PYTHON=/path/to/python3" ;;
         *) add "python3 python3-venv" ;;
     esac
 }
@@ -87,7 +87,7 @@ check_tools() {
     has make || add make
 }
 
-# The bundled mongod is for Linux on x86-64 and needs two system libraries.
+# The bundled mongod runs on Linux x86-64 and needs two system libraries.
 check_libraries() {
     [ "$(uname -s) $(uname -m)" = "Linux x86_64" ] || return 0
     [ -z "${MONGO_URI:-}${FRESHET_MONGO_URI:-}${FRESHET_MONGOD:-}" ] || return 0
@@ -115,7 +115,7 @@ if [ -z "$packages" ]; then
     printf '%s\n' "$python"
     exit 0
 fi
-has apt-get || fail "$packages (names of Debian packages; install what your system calls them)"
+has apt-get || fail "$packages (Debian package names; install the equivalents of your system)"
 sudo="sudo "
 [ "$(id -u)" != 0 ] || sudo=""
 fail "$packages -> ${sudo}apt-get install -y $packages"

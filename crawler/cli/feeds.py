@@ -365,14 +365,14 @@ def run_push(config: Config, opts: argparse.Namespace) -> None:
     already does this for the same database, the command prints a message and exits with code 0.
     Raises FreshetError.
     """
-    from crawler.web.websub.options import order_of
+    from crawler.web.websub.options import options_of
 
-    order = order_of(opts)
+    options = options_of(opts)
     # twisted.web is slow to import. Invalid options are reported before.
     from crawler.web.websub.service import run
 
     try:
-        done = run(config, order)
+        done = run(config, options)
     except Busy as busy:
         print_line(f"scrapy feeds push: {busy}", error=True)
         return

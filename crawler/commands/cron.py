@@ -118,9 +118,9 @@ def _sites_to_schedule(spiders: Spiders, stored: StoredSites) -> tuple[list[str]
 
     Raises ConfigError if no site has targets.
     """
-    from crawler.ops.jobs import undefined_words, usual
+    from crawler.ops.jobs import default_jobs, undefined_words
 
-    sites = usual(spiders, stored)
+    sites = default_jobs(spiders, stored)
     remarks = [f"not scheduled: {name}: {undefined_words(name)}" for name in sites.undefined]
     never_run = ", ".join(sites.unwatched)
     if never_run:

@@ -93,7 +93,7 @@ class Command(FreshetCommand):
     def _serve(self, opts: argparse.Namespace) -> None:
         """Serve until SIGTERM, SIGINT or the end of `--for`."""
         # twisted.web is slow to import, and printing does not need it.
-        from crawler.ops.metrics_database import Latest
+        from crawler.ops.metrics_database import LatestMetrics
         from crawler.storage.store import Store
         from crawler.web.metrics import MetricsSource, served
         from crawler.web.server import run_in_reactor, stop_at_signals, until_signal
@@ -106,7 +106,7 @@ class Command(FreshetCommand):
         async def work() -> None:
             stop = stop_at_signals()
             store = await Store.open(config)
-            latest = Latest(store, cache_seconds)
+            latest = LatestMetrics(store, cache_seconds)
             source = MetricsSource(latest.exposition, latest.problem)
             try:
                 async with served(source, address, "--port", config.metrics_hosts) as url:

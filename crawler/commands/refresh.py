@@ -38,18 +38,18 @@ class Command(ActionsCommand):
         Each crawl run is logged as one line on stderr. A summary is printed on stdout at the end.
         """
         from crawler.ops import jobs
-        from crawler.ops.options import order_of
+        from crawler.ops.options import options_of
 
-        order = order_of(config, opts)
+        options = options_of(config, opts)
         spiders = jobs.spiders_of(opts.settings)
-        names = list(jobs.with_files(order.names))
+        names = list(jobs.with_files(options.names))
         needs_database = jobs.needs_database(names, spiders)
         stored = jobs.stored_sites(config) if needs_database else jobs.StoredSites()
-        chosen = jobs.jobs_of(names, spiders, stored) if names else jobs.to_serve(spiders)
+        chosen = jobs.jobs_of(names, spiders, stored) if names else jobs.initial_jobs(spiders)
         # Slow to import. Invalid options are reported before.
         from crawler.ops.service import serve, summary_lines
 
-        done = serve(config, opts.settings, chosen, order)
+        done = serve(config, opts.settings, chosen, options)
         if opts.json:
             print_json(done)
         else:

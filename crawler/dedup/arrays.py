@@ -1,4 +1,4 @@
-"""Types of the arrays that sketches are made of."""
+"""Types of arrays in sketches."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Boilerplate that the posts of a source share: menus, footers, notices. Pure.
+"""Boilerplate that the posts of a source share: menus, footers, notices. No I/O.
 
-A passage is boilerplate once MIN_POSTS posts of a source had it that each brought a passage of
-their own besides. Repeated posts and edited copies bring none, so nothing in them becomes
-boilerplate however often they come.
+A passage becomes boilerplate when MIN_POSTS posts of a source have it, each of which also has a
+passage that no earlier post has. Repeated posts and edited copies have no such passage, so their
+text never becomes boilerplate, however often they are stored.
 """
 
 from __future__ import annotations
@@ -23,22 +23,24 @@ if TYPE_CHECKING:
     from crawler.dedup.marks import Flags, Marks, Tally
 
 MIN_POSTS = 3
-# An edited word leaves some 15 characters unknown, two that are neighbors 25; a title is longer.
+# Minimum length of a post's own passage. An edited word makes about 15 characters of a text new,
+# two neighboring words 25; a title is longer.
 MIN_OWN_WEIGHT = 40
-# Of a source: the latest posts that can teach, marks of each, and learned marks.
+# Limits per source: the latest posts learned from, marks per post, and common marks.
 MAX_POSTS, MAX_MARKS_A_POST, MAX_COMMON = 48, 192, 8192
-# Each of a source's first posts teaches, later one in so many, and each that is taken for a copy.
+# Learn from the first posts of a source, then from one post in SAMPLED_POSTS, and from each post
+# that is judged a copy.
 EAGER_POSTS, SAMPLED_POSTS = 8, 8
-# Boilerplate that is less of a text than this does not change what it is like.
+# A smaller share of boilerplate does not affect similarity, and is ignored.
 MIN_COVERED = 0.1
 MIN_OWN_SHINGLES = 10
-# What is compared of longer texts is theirs, whatever surrounds it.
+# In longer texts, boilerplate is a negligible part of the compared text.
 MAX_CHARACTERS = 20_000
 
 
 @dataclass(frozen=True, eq=False)
 class Sourced:
-    """A text that is compared, with the source and the title of its post."""
+    """A text to compare, with the source and the title of its post."""
 
     source: str
     text: str
@@ -46,35 +48,35 @@ class Sourced:
 
     @cached_property
     def points(self) -> CodePoints:
-        """(n,) code points of the normal text."""
+        """Return the (n,) code points of the normal text."""
         return code_points(normal_text(self.text))
 
     @cached_property
     def marks(self) -> Marks:
-        """Marks of the normal text."""
+        """Return the marks of the normal text."""
         from crawler.dedup import marks
 
         return marks.marks_of(self.points)
 
 
 def sourced(source: str, text: str, title: str | None = None) -> Sourced | None:
-    """Return a text from which boilerplate is learned; None where it is too long."""
+    """Return a text from which to learn boilerplate; None if it is too long."""
     return Sourced(source, text, title) if len(text) <= MAX_CHARACTERS else None
 
 
 @dataclass(eq=False)
 class Table:
-    """The boilerplate learned of a source.
+    """The boilerplate learned from the posts of a source.
 
-    version:  how often something has become common
-    posts:    (up to MAX_MARKS_A_POST,) marks of the latest posts that taught, the oldest first
+    version:  number of times that marks have become common
+    posts:    (up to MAX_MARKS_A_POST,) marks of the latest posts learned from, the oldest first
     common:   (up to MAX_COMMON,) marks of boilerplate, the oldest first
-    pending:  posts that have something which became common after they were compared, and the
-              version since which it is
-    at:       when it was used last
-    revision: which of the stored ones it began as; 0: none is stored
-    taught:   posts that have taught since
-    has_news: something has become common since
+    pending:  posts with marks that became common after the posts were compared, and the version
+              in which they did
+    at:       when the table was last used
+    revision: revision of the stored table that this one is based on; 0: none is stored
+    taught:   posts learned from since that revision
+    has_news: whether marks have become common since that revision
     """
 
     source: str
@@ -96,13 +98,13 @@ class Table:
 
     @property
     def is_new(self) -> bool:
-        """Return whether all posts of the source are learned from."""
+        """Return whether the source is so new that all its posts are learned from."""
         return len(self.posts) < EAGER_POSTS
 
     def wants(self, post: str, number: int) -> bool:
         """Return whether to learn from a post.
 
-        number: a hash of its key, so that the same posts teach wherever they come
+        number: a hash of the post's key, so that all workers choose the same posts
         """
         return self.is_new or number % SAMPLED_POSTS == 0 or post in self.posts
 
@@ -111,7 +113,7 @@ class Table:
         before = self.posts.get(post)
         if before is not None:
             self.tally.remove(before)
-        # The smallest hashes: two posts with the same passage keep the same marks of it.
+        # Keeps the smallest hashes, so that two posts keep the same marks of a common passage.
         taught = self.tally.teach(text, MAX_MARKS_A_POST, MIN_OWN_WEIGHT, MIN_POSTS)
         if taught is None:
             if before is not None:
@@ -123,24 +125,24 @@ class Table:
     def take_over(self, earlier: Table) -> None:
         """Add what an earlier state of the table learned and did not store."""
         for post in earlier.taught:
-            its = earlier.posts.get(post)
-            if its is None:
+            marks = earlier.posts.get(post)
+            if marks is None:
                 continue
             if (before := self.posts.get(post)) is not None:
                 self.tally.remove(before)
-            self.tally.add(its)
-            states = self.tally.states(its)
-            # The post was compared when less was common.
-            if (np.isin(its, self.common) & ~np.isin(its, earlier.common)).any():
+            self.tally.add(marks)
+            states = self.tally.states(marks)
+            # The post was compared when fewer marks were common.
+            if (np.isin(marks, self.common) & ~np.isin(marks, earlier.common)).any():
                 self.pending[post] = self.version
             from crawler.dedup.marks import COMMON
 
-            self._note(post, its, its[(states >= MIN_POSTS) & (states < COMMON)])
+            self._note(post, marks, marks[(states >= MIN_POSTS) & (states < COMMON)])
 
-    def _note(self, post: str, its: Values, frequent: Values) -> None:
+    def _note(self, post: str, marks: Values, frequent: Values) -> None:
         """Record the counted marks of a post."""
         self.posts.pop(post, None)
-        self.posts[post] = its
+        self.posts[post] = marks
         self.taught.pop(post, None)
         self.taught[post] = None
         if frequent.size:
@@ -158,8 +160,8 @@ class Table:
         if self.common.size > MAX_COMMON:
             self.common = self.common[-MAX_COMMON:]
             del self.tally
-        for post, its in self.posts.items():
-            if np.isin(its, new).any():
+        for post, marks in self.posts.items():
+            if np.isin(marks, new).any():
                 self.pending[post] = self.version
 
     def knows(self, text: Sourced) -> Flags:
@@ -170,7 +172,7 @@ class Table:
 
 
 def weighed(sketch: Sketch, text: Sourced, table: Table) -> Sketch:
-    """Return the sketch of a text with its text outside of boilerplate added."""
+    """Add to the sketch of a text its own part, which is the text without boilerplate."""
     if not table.common.size or not (common := table.knows(text)).any():
         return sketch
     from crawler.dedup import kernels, marks

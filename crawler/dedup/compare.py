@@ -1,4 +1,4 @@
-"""Explanations of why two posts are or are not duplicates. Pure."""
+"""Explains why two posts are or are not duplicates. No I/O."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from crawler.dedup.scheme import Scheme
 from crawler.dedup.signature import jaccard, library_estimate
 from crawler.dedup.sketch import EXACT, SUPERSHINGLES, Shape, Sketch
 
-REBUILD = "scrapy duplicates rebuild compares all anew"
-# Of an estimate from 128 values: twice its standard error at the usual threshold.
+REBUILD = "run scrapy duplicates rebuild"
+# Twice the standard error of an estimate from 128 values, at the default threshold.
 TOLERANCE = 0.08
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedPost:
-    """One of two compared posts: its current text, and its stored signature.
+    """One of two posts to compare: its current text, and its stored signature.
 
-    scheme:   of the stored sketch; None if none is stored
-    at:       time of the comparison
+    scheme:   scheme of the stored sketch; None if none is stored
+    at:       when the post was compared
     original: `_id` of the cluster's original; None without a cluster
     item:     the item that the post is a source of; None if it is the only source
     """
@@ -49,9 +49,9 @@ class ComparedPost:
 class Measured:
     """Similarity of two texts.
 
-    shared_bands, of_bands: keys under which both are found, among those that could be the same
-    exact:                  Jaccard by kind of shingles
-    datasketch:             the same, as datasketch estimates it from full MinHash values
+    shared_bands, of_bands: number of shared bands, and of bands that could be shared
+    exact:                  exact Jaccard similarity by kind of shingles
+    datasketch:             datasketch's estimates of these from full MinHash values
     """
 
     shared_bands: int
@@ -62,7 +62,7 @@ class Measured:
 
 
 def measure(a: ComparedPost, b: ComparedPost) -> Measured:
-    """Compare two texts by their sketches, and exactly."""
+    """Measure the similarity of two texts by their sketches and by their shingles."""
     if a.sketch is None or b.sketch is None:
         return Measured(0, 0, 0.0, {})
     shapes = [shape for shape in a.sketch.parts if shape in b.sketch.parts]
@@ -109,49 +109,50 @@ def verdict(a: ComparedPost, b: ComparedPost, measured: Measured, scheme: Scheme
     """Return whether the posts are duplicates, and why if their texts suggest otherwise."""
     if is_same_item(a, b):
         return f"one item, not duplicates: both are sources of {a.item}"
-    alike = a.sketch is not None and measured.similarity >= scheme.threshold
+    is_similar = a.sketch is not None and measured.similarity >= scheme.threshold
     if are_duplicates(a, b):
-        return f"duplicates: {_together(a, b, alike=alike)}"
-    if alike:
-        return f"alike, but not marked as duplicates: {_apart(a, b, measured, scheme)}"
+        return f"duplicates: {_describe_copies(a, b, is_similar=is_similar)}"
+    if is_similar:
+        return f"similar, but not marked as duplicates: {_why_unmarked(a, b, measured, scheme)}"
     for name, side in (("A", a), ("B", b)):
         if side.sketch is None:
-            return f"no duplicates: {name} has no text to compare"
+            return f"not duplicates: {name} has no text to compare"
     if not measured.exact:
-        why = "one text is too short for the kind of shingles that the other is compared by"
-        return f"no duplicates: {why}"
+        why = "one text is too short for the shingles by which the other is compared"
+        return f"not duplicates: {why}"
     below = f"similarity {measured.similarity:.2f} is below {scheme.threshold:.2f}"
     if max(measured.exact.values()) >= scheme.threshold:
-        below += f"; the estimate is off by up to {TOLERANCE:.2f}, mostly by less"
-    return f"no duplicates: {below}"
+        below += f" (an estimate, with an error of up to {TOLERANCE:.2f})"
+    return f"not duplicates: {below}"
 
 
-def _together(a: ComparedPost, b: ComparedPost, *, alike: bool) -> str:
+def _describe_copies(a: ComparedPost, b: ComparedPost, *, is_similar: bool) -> str:
     """Return which post is a copy, and why if the texts are not similar."""
     result = f"both are copies of {a.original}"
     for name, side, other, copy in (("A", a, "B", b), ("B", b, "A", a)):
         if side.original == side.key:
             since = f" since {copy.at:%Y-%m-%d %H:%M}" if copy.at else ""
             result = f"{other} is a copy of {name}{since}"
-    if alike:
+    if is_similar:
         return result
     if a.is_changed or b.is_changed:
-        return f"{result} (a text has changed since; {REBUILD})"
+        return f"{result} (a text has changed since they were compared; {REBUILD})"
     if a.key in (a.original, b.original) or b.key in (a.original, b.original):
-        return f"{result} (by a copy between them)"
-    return f"{result} (not alike enough themselves; each is compared with the original)"
+        return f"{result} (through another copy, which is similar to both)"
+    return f"{result} (each is similar to the original, but they are not to each other)"
 
 
-def _apart(a: ComparedPost, b: ComparedPost, measured: Measured, scheme: Scheme) -> str:
+def _why_unmarked(a: ComparedPost, b: ComparedPost, measured: Measured, scheme: Scheme) -> str:
+    """Return why two similar posts are not in one cluster."""
     for name, side in (("A", a), ("B", b)):
         if side.scheme is None:
             return f"{name} has not been compared yet; {REBUILD}"
         if side.scheme != scheme.name:
-            return f"{name} was compared by {side.scheme}; {REBUILD}"
+            return f"{name} was compared by scheme {side.scheme}; {REBUILD}"
         if side.is_changed:
             return f"the text of {name} has changed since it was compared; {REBUILD}"
     if not measured.shared_bands:
-        return "they share no band, so neither is found by the other"
+        return "they share no bands, so a lookup of one does not find the other"
     if a.cluster is not None and b.cluster is not None:
-        return "each is in the cluster of what it was more alike when it came"
-    return "the bands they share belonged to other posts when they came"
+        return "each was more similar to the posts of its own cluster when it was stored"
+    return "the bands they share belonged to other posts when they were stored"

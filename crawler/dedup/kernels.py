@@ -1,8 +1,8 @@
-"""One pass over code points: counts, shingle hashes and 128 minima, in machine code.
+"""Compiled code for sketches: character counts, shingle hashes and MinHash minima.
 
-Shingling in Python takes a millisecond a post whatever the library; fused with the permutations
-it is some tens of microseconds. The machine code writes into arrays that it is given: as it makes
-none itself, it is loaded in half the time.
+In Python, shingling takes a millisecond per post with any library; compiled together with the
+permutations it takes some tens of microseconds. The compiled functions only write to arrays given
+by their callers: without allocations of their own, they load in half the time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MIX_1, MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 SPACE = np.uint32(32)
 LARGEST = np.uint32(0xFFFFFFFF)
-# Scripts without spaces have long runs; a run counts as a word for each so many letters.
+# Scripts without spaces have long runs of letters; a run counts as one word per LETTERS_A_WORD.
 LETTERS_A_WORD = 12
 
 
@@ -42,7 +42,7 @@ def is_of_cjk(point: np.uint32) -> bool:
 
 @compiled
 def count(points: CodePoints) -> tuple[int, int, int]:
-    """CJK characters, other characters but spaces, and words of these others."""
+    """Return the numbers of CJK characters, of other characters except spaces, and of words."""
     cjk = other = words = run = 0
     for point in points:
         is_cjk = is_of_cjk(point)
@@ -58,7 +58,7 @@ def count(points: CodePoints) -> tuple[int, int, int]:
 
 
 def tokens(points: CodePoints) -> Values:
-    """(n,) a hash for each word; a CJK character is a word."""
+    """Return (n,) hashes, one for each word; a CJK character is a word."""
     hashes = np.empty(points.size, np.uint32)
     return hashes[: _tokens(points, hashes)]
 
@@ -84,7 +84,7 @@ def _tokens(points: CodePoints, hashes: Values) -> int:
 
 
 def shingle_hashes(units: Values, width: int) -> Values:
-    """(n - width + 1,) FNV-1a over each `width` consecutive units: a 32-bit hash a shingle."""
+    """Return (n - width + 1,) 32-bit FNV-1a hashes of each `width` consecutive units."""
     hashes = np.empty(units.size - width + 1, np.uint32)
     _shingle_hashes(units, width, hashes)
     return hashes
@@ -100,9 +100,9 @@ def _shingle_hashes(units: Values, width: int, hashes: Values) -> None:
 
 
 def minima(hashes: Values, a: Values, b: Values) -> Values:
-    """(k,) least value of each permutation a * fmix(h) + b mod 2**32 over the hashes.
+    """Return (k,) minima over the hashes h of each permutation a * fmix(h) + b mod 2**32.
 
-    datasketch 2's scheme affine32 with its pre-mixing (MurmurHash3's finalizer).
+    This is the scheme affine32 of datasketch 2 with its pre-mixing (MurmurHash3's finalizer).
     """
     mixed, least = np.empty(hashes.size, np.uint32), np.empty(a.size, np.uint32)
     _minima(hashes, a, b, mixed, least)
@@ -112,7 +112,7 @@ def minima(hashes: Values, a: Values, b: Values) -> Values:
 @compiled
 def _minima(hashes: Values, a: Values, b: Values, mixed: Values, least: Values) -> None:
     for i in range(hashes.size):
-        # MurmurHash3's finalizer. Numba widens products to 64 bits; each is cut to 32 again.
+        # MurmurHash3's finalizer. Numba widens products to 64 bits, so each is cast back to 32.
         value = hashes[i]
         value = np.uint32((value ^ (value >> np.uint32(16))) * FMIX_1)
         value = np.uint32((value ^ (value >> np.uint32(13))) * FMIX_2)
@@ -130,7 +130,7 @@ def _fnv(value: np.uint32, unit: np.uint32) -> np.uint32:
 
 
 def band_keys(signature: Bytes, bands: int, rows: int, tag: int, bits: int) -> Keys:
-    """(bands,) a key of `bits` bits for each band of `rows` values; never equal over two tags."""
+    """Return (bands,) keys of `bits` bits, one per band of `rows` values; tags never share keys."""
     keys = np.empty(bands, np.int64)
     _band_keys(signature, rows, tag, bits, keys)
     return keys
@@ -147,7 +147,7 @@ def _band_keys(signature: Bytes, rows: int, tag: int, bits: int, keys: Keys) -> 
 
 @njit(inline="always")
 def _mix(value: np.uint64) -> np.uint64:
-    """SplitMix64's finalizer."""
+    """Mix the bits of a value: SplitMix64's finalizer."""
     value += GOLDEN
     value = (value ^ (value >> np.uint64(30))) * MIX_1
     value = (value ^ (value >> np.uint64(27))) * MIX_2

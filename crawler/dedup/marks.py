@@ -1,8 +1,8 @@
-"""Marks: samples of a text by which its passages are found in other texts. Machine code.
+"""Marks: samples of a text by which its passages are found in other texts. Compiled code.
 
-A text is cut into overlapping windows of some 30 characters, or 10 of Chinese, Japanese or Korean.
-One window in four is a mark. The window's own characters decide whether it is one, so two texts
-with a common passage have the same marks in it, wherever it stands, with or without line breaks.
+A text is cut into overlapping windows of about 30 characters, or 10 of Chinese, Japanese or Korean.
+One window in four is a mark. A hash of the window's characters decides which, so two texts with a
+common passage have the same marks in it, at any position, with or without line breaks.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ from schedules.compiled import compiled
 Places = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
-# A character of Chinese, Japanese or Korean tells as much as three others.
+# A Chinese, Japanese or Korean character has about as much information as three others.
 CJK_WEIGHT = 3
-# Longer than idioms and names, shorter than most entries of a menu.
+# A window is longer than idioms and names, and shorter than most entries of a menu.
 WINDOW_WEIGHT = 30
 SAMPLED = 4
 # Characters between two neighboring chosen marks are covered too, up to this many.
 MAX_GAP = 40
-# Passages of less weight between covered ones are dates, numbers, or what an edit left of a window.
+# Shorter passages between covered ones are dates, numbers, or the rest of an edited window.
 MIN_PASSAGE_WEIGHT = 16
 BASE, SPREAD = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9)
-# BASE is odd, so it has an inverse: the hash of a window rolls in both directions.
+# BASE is odd, so it has an inverse mod 2**64, which removes a window's first character from its
+# hash.
 INVERSE = np.uint64(pow(0x9E3779B97F4A7C15, -1, 1 << 64))
 LOW = np.uint64(0xFFFFFFFF)
-# In a tally's states, over the number of posts.
+# Flag in a tally's states; the other bits are the number of posts.
 COMMON = 0x80
 MIN_SLOTS = 64
 
 
 class Marks(NamedTuple):
-    """(m,) the marks of a text in its order: their hashes (never 0), where they start and end."""
+    """(m,) marks of a text in order: hashes (never 0), and the positions of start and end."""
 
     hashes: Values
     starts: Places
@@ -70,7 +71,7 @@ def _marks(points: CodePoints, hashes: Values, starts: Places, ends: Places) -> 
         value = (rolling ^ (rolling >> np.uint64(31))) * SPREAD
         value = (value ^ (value >> np.uint64(29))) * BASE
         first = CJK_WEIGHT if is_of_cjk(points[start]) else 1
-        # The upper half decides whether it is a mark, the lower half is its hash.
+        # The upper half decides whether the window is a mark, the lower half is the mark's hash.
         if (value >> np.uint64(32)) * np.uint64(SAMPLED) < np.uint64(first) << np.uint64(32):
             hashes[count] = max(np.uint32(1), np.uint32(value & LOW))
             starts[count], ends[count] = start, end
@@ -86,18 +87,18 @@ class Text(Protocol):
 
     @property
     def points(self) -> CodePoints:
-        """(n,) its code points."""
+        """Return the (n,) code points."""
 
     @property
     def marks(self) -> Marks:
-        """Its marks."""
+        """Return the marks."""
 
 
 class CountedMarks(NamedTuple):
-    """What a post taught.
+    """The marks counted for a post.
 
-    marks:    (m,) those that were counted, each once
-    frequent: (f,) those of them that enough posts have by now and that are not common yet
+    marks:    (m,) counted marks, without repetitions
+    frequent: (f,) marks among these that enough posts have now, and that are not common yet
     """
 
     marks: Values
@@ -105,7 +106,7 @@ class CountedMarks(NamedTuple):
 
 
 class Tally:
-    """How many posts have each mark, and which marks are common: a hash table."""
+    """A hash table of marks: the number of posts that have a mark, and whether it is common."""
 
     def __init__(self, posts: Iterable[Values], common: Values) -> None:
         self._used = 0
@@ -118,30 +119,29 @@ class Tally:
         self.make_common(common)
 
     def states(self, hashes: Values) -> Bytes:
-        """(m,) of marks: the number of posts that have it, and COMMON; 0 where it is unknown."""
+        """Return (m,) states of marks: the number of posts, and the flag COMMON; 0 if unknown."""
         states = np.empty(hashes.size, np.uint8)
         _states(hashes, self._keys, self._states, states)
         return states
 
     def add(self, hashes: Values) -> None:
-        """Count the marks of a post, which has each of them once."""
+        """Add the marks of a post to the counts; without repetitions."""
         self._change(hashes, 1)
 
     def remove(self, hashes: Values) -> None:
-        """Count the marks of a post no more."""
+        """Remove the marks of a post from the counts."""
         self._change(hashes, -1)
 
     def make_common(self, hashes: Values) -> None:
-        """Note that these marks are common."""
+        """Flag these marks as common."""
         self._change(hashes, 0)
 
     def teach(self, text: Text, most: int, least_own: int, least_posts: int) -> CountedMarks | None:
-        """Count a post's marks, if the post has a passage of its own.
+        """Count a post's marks if it has a passage of its own; return None if it has not.
 
-        most:        marks that are counted, those with the smallest hashes
-        least_own:   weight of a passage without any mark that is known
-        least_posts: from how many posts on a mark is frequent
-        Returns None where there is no such passage, and nothing is counted then.
+        most:        maximum number of marks to count, those with the smallest hashes
+        least_own:   minimum weight of the passage, which must not have known marks
+        least_posts: number of posts that make a mark frequent
         """
         hashes = text.marks.hashes
         counted = self.states(hashes) > 0
@@ -168,7 +168,7 @@ class Tally:
     def _make_room(self, more: int) -> None:
         if (self._used + more) * 2 <= self._keys.size:
             return
-        # Marks that no post has any more have kept their slots until now.
+        # Rebuild the table, which also frees the slots of marks that no post has anymore.
         kept = self._states > 0
         keys, states = self._keys[kept], self._states[kept]
         slots = 1 << (2 * (keys.size + more)).bit_length()
@@ -179,7 +179,7 @@ class Tally:
 
 @njit(inline="always")
 def _slot(mark: np.uint32, keys: Values) -> int:
-    """Where a mark is, or would be."""
+    """Return the slot of a mark, or the free slot for it."""
     last = np.uint32(keys.size - 1)
     slot = mark & last
     while keys[slot] != mark and keys[slot] != np.uint32(0):
@@ -226,9 +226,9 @@ def _count(
     frequent: Values,
     least: int,
 ) -> tuple[int, int, int]:
-    """Count a post's marks and fill `its` and `frequent`; sizes of both, and new slots.
+    """Count a post's marks and fill `its` and `frequent`; return their sizes, and the new slots.
 
-    seen: of zeros, a power of two of them, twice as many as there is room for in `its`
+    seen: zeros; its size is a power of two, and at least twice that of `its`
     """
     size, count, new = 0, 0, 0
     for mark in hashes:
@@ -249,10 +249,7 @@ def _count(
 
 
 def covered(points: CodePoints, marks: Marks, chosen: Flags) -> Flags:
-    """(n,) which characters belong to chosen marks.
-
-    chosen: (m,) which marks they are
-    """
+    """Return an (n,) mask of the characters in chosen marks. chosen: (m,) mask of the marks."""
     mask = np.zeros(points.size, np.bool_)
     _cover(points, marks.starts, marks.ends, chosen, mask)
     return mask
@@ -260,7 +257,7 @@ def covered(points: CodePoints, marks: Marks, chosen: Flags) -> Flags:
 
 @compiled
 def _cover(points: CodePoints, starts: Places, ends: Places, chosen: Flags, mask: Flags) -> None:
-    done = 0  # the mask is right up to here
+    done = 0  # the mask is complete up to here
     for i in range(starts.size):
         if not chosen[i]:
             continue
@@ -298,7 +295,7 @@ def longest_passage(points: CodePoints, mask: Flags) -> int:
 
 
 def outside(hashes: Values, mask: Flags, width: int) -> Values:
-    """Return the hashes of those shingles that lie outside of a mask.
+    """Return the hashes of shingles that are completely outside of a mask.
 
     hashes: (n - width + 1,) of all shingles; mask: (n,) of their units
     """

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from crawler.dedup.boilerplate import Sourced
     from crawler.dedup.sketch import Sketch
 
-# Blogs are younger; and clocks of sites go wrong by hours, not by days.
+# Limits of plausible dates: blogs are younger, and the clocks of sites are wrong by hours, not
+# days.
 OLDEST = datetime(1995, 1, 1, tzinfo=UTC)
 AHEAD = timedelta(hours=1)
 
@@ -23,13 +24,13 @@ class Candidate:
     """A post to be claimed as an original or a copy.
 
     key:     `_id` of the post
-    created: when it was written, by its own word as far as that can be
-    edited:  a sketch of an older text may be stored
-    item:    number of the item that the post is a source of; sources of one item are no copies
-    text:    what boilerplate is learned from, and taken out of; None: the sketch is as it is
-    fences:  numbers under which visits have stored it, by name (crawler/storage/fences.py)
-    seen:    when it was first seen; None: when it was created
-    source:  number of the feed or site that it comes from
+    created: the stated date if it is plausible, else when the post was first seen
+    edited:  whether a sketch of an older text may be stored
+    item:    number of the item that the post is a source of; sources of one item are not copies
+    text:    text to learn boilerplate from and to remove it from; None: keep the sketch as it is
+    fences:  fence numbers of the visits that stored the post, by name (crawler/storage/fences.py)
+    seen:    when the post was first seen; None: the same as `created`
+    source:  number of the post's feed or site
     """
 
     key: str
@@ -57,9 +58,9 @@ class Candidate:
 class Verdict:
     """The result of a claim.
 
-    duplicate_of: `_id` of the original that is shown instead; None for an original
-    similarity:   estimated, to that original
-    cluster:      of all posts that are duplicates of one another; None where it is alone
+    duplicate_of: `_id` of the original, which is shown instead; None for an original
+    similarity:   estimated similarity to the original
+    cluster:      cluster of the post; None without duplicates
     """
 
     duplicate_of: str | None = None
@@ -78,9 +79,9 @@ Verdicts = dict[str, Verdict]
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A stored post; cluster: None where it is alone.
+    """A stored post. cluster: None without duplicates.
 
-    created, seen, source, item, fences: as of Candidate
+    created, seen, source, item, fences: as in Candidate
     """
 
     id: int
@@ -94,7 +95,7 @@ class Owner:
     fences: dict[str, int] = field(default_factory=dict, hash=False)
 
     def claimed_again(self) -> Candidate:
-        """Return the post as one that is to be claimed again."""
+        """Return the post as a candidate for another claim."""
         return Candidate(
             self.post, self.created, self.sketch, item=self.item, fences=self.fences,
             seen=self.seen, source=self.source,
@@ -102,9 +103,9 @@ class Owner:
 
 
 class Claim(NamedTuple):
-    """What a post claims its bands with, where they are kept apart from its document.
+    """A claim of a post's bands, for a backend that stores bands apart from the post's document.
 
-    cluster: 12 bytes; the one that it founds, if it is nobody's copy
+    cluster: 12 bytes; the cluster that the post founds if it is not a copy
     """
 
     id: int
@@ -113,9 +114,9 @@ class Claim(NamedTuple):
 
 
 def id_of(key: str) -> int:
-    """A 64-bit number for a post's `_id` or item: indexes of numbers are a fraction of URLs'.
+    """Return a 64-bit hash of a post's `_id` or item: indexes of numbers are far smaller.
 
-    Among a hundred million posts the chance that any two have the same is 1 in 3,700.
+    Among a hundred million posts, the probability of any collision is 1 in 3,700.
     """
     return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), signed=True)
 
@@ -128,11 +129,11 @@ def created_at(published: datetime | None, first_seen: datetime) -> datetime:
 
 
 def rank_of(created: datetime, seen: datetime, date_days: float) -> datetime:
-    """The time by which posts of different sources are ordered: the smallest is the original's.
+    """Return the date by which posts of different sources are ordered, the original's first.
 
-    Nobody can check the date that a post states, so it counts only from so many days before the
-    (UTC) day on which the post was first seen. Of whole days, so that the dates of posts count
-    that are all new to us on the same day, as when many feeds are added.
+    Stated dates cannot be verified, so a date counts only up to `date_days` days before the day
+    (UTC) on which the post was first seen. The limit is a whole day, so that stated dates decide
+    between posts that were first seen on the same day, for example after many feeds were added.
     """
     day = seen.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     try:

@@ -1,4 +1,4 @@
-"""The text that a post is compared by."""
+"""Selects and normalizes the text by which a post is compared."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from crawler.dedup.scheme import Scheme
     from crawler.dedup.sketch import Sketch
 
-# A record of few words is like too many others: "It" and "Us" of one shop share most of the rest.
+# Records with fewer words resemble too many others: two items of a shop may differ in one word.
 MIN_WORDS = 20
 LINKS = ("http://", "https://", "//", "data:")
 # Invisible characters: soft hyphen, joiners, directions, zero-width spaces, byte order,
@@ -26,8 +26,8 @@ INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f"
     "\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]"
 )
-# What NFKC makes of the marks of Chinese and of typography. To compose a text takes ten times as
-# long as all the rest; after these, nearly every text is composed.
+# The most frequent replacements of NFKC: Chinese punctuation, typographic marks. Normalizing takes
+# ten times as long as everything else, and after these replacements few texts need it.
 FREQUENT = {
     mark: normalized("NFKC", mark)
     for mark in "\uff0c\uff1a\uff08\uff09\uff01\uff1b\uff1f\u2026\u00a0\u3000"
@@ -37,10 +37,9 @@ FREQUENT = {
 def text_of(
     title: str | None, text: str | None, fields: Mapping[str, Any], names: Sequence[str] | None
 ) -> str:
-    """Return the text by which two posts are compared, at most MAX_CHARACTERS of it.
+    """Return the text by which a post is compared, cut to MAX_CHARACTERS.
 
-    names: the fields that the site definition chooses; None: the main text under its title, else
-    all fields
+    names: fields chosen in the site definition; None: title and main text, or else all fields
     """
     if names is not None:
         chosen = {**fields, "main_text": text}
@@ -66,7 +65,7 @@ def sketch_of(
     """Return the sketch of a post; None without text. A record matches only the same record."""
     compared = text_of(title, text, fields, names)
     if is_record(text, names, compared):
-        from crawler.dedup.signature import exactly  # machine code, where a text comes first
+        from crawler.dedup.signature import exactly  # compiled code, loaded with the first text
 
         return exactly(compared)
     return scheme.sketch(compared)
@@ -88,7 +87,7 @@ def sourced_text(
     names: Sequence[str] | None,
 ) -> Sourced | None:
     """Return the text to remove boilerplate from; None for records and very long texts."""
-    from crawler.dedup.boilerplate import sourced  # machine code, where a text comes first
+    from crawler.dedup.boilerplate import sourced  # compiled code, loaded with the first text
 
     compared = text_of(title, text, fields, names)
     return None if is_record(text, names, compared) else sourced(source, compared, title)
@@ -96,7 +95,7 @@ def sourced_text(
 
 def is_record(text: str | None, names: Sequence[str] | None, compared: str) -> bool:
     """Return whether a post's fields have so few words that only exact matches count."""
-    # Splitting all of a text makes a string of each word, 60 bytes where the word has four letters.
+    # Split only as much as needed: a string takes about 60 bytes per word.
     return not text and names is None and len(compared.split(None, MIN_WORDS)) < MIN_WORDS
 
 
@@ -113,11 +112,11 @@ def _plain(value: Any) -> str:
     return str(value)
 
 
-@lru_cache(maxsize=2)  # a text is sketched, then searched for boilerplate
+@lru_cache(maxsize=2)  # called twice for each text: for its sketch, and for its marks
 def normal_text(text: str) -> str:
-    """NFKC, case folded, without invisible characters, one space for all white space.
+    """Normalize a text: NFKC, case folded, no invisible characters, single spaces.
 
-    Of longer texts only the first MAX_CHARACTERS are read, and as many are returned at most.
+    Reads and returns at most MAX_CHARACTERS.
     """
     text = text[:MAX_CHARACTERS]
     if text.isascii():

@@ -1,8 +1,8 @@
-"""The ways to compare texts that a user can choose from.
+"""The comparison schemes that users can choose from.
 
-A scheme's version is raised when anything changes by which a stored sketch would no longer match a
-new one: the normal form, shingles, hashes, permutations, bands. It is stored with each sketch, and
-what is stored under another is never compared.
+Increase VERSION with every change that makes new sketches incompatible with stored ones: of the
+normal form, shingles, hashes, permutations or bands. Sketches of different versions are never
+compared.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ SUPERSHINGLES_THRESHOLD = 2 / SUPERSHINGLES.values
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """How texts are compared.
+    """A way to compare texts.
 
-    threshold: two texts are duplicates from this similarity on
-    sketch:    makes a text's sketch; None for an empty text
-    weighs:    the boilerplate of a source does not count
+    threshold: minimum similarity of duplicates
+    sketch:    returns the sketch of a text; None for an empty text
+    weighs:    whether to remove boilerplate
     """
 
     name: str
@@ -34,12 +34,12 @@ class Scheme:
 
 
 def scheme_of(name: str, threshold: float) -> Scheme:
-    """The scheme of this name; the paper's has a threshold of its own."""
+    """Return a scheme by name; the paper's scheme ignores `threshold` and has its own."""
     if name == "supershingles":
         threshold = SUPERSHINGLES_THRESHOLD
 
     def sketch(text: str) -> Sketch | None:
-        from crawler.dedup import signature  # machine code, where a text comes first
+        from crawler.dedup import signature  # compiled code, loaded with the first text
 
         return getattr(signature, f"by_{name}")(text)  # type: ignore[no-any-return]
 

@@ -1,12 +1,13 @@
-"""How a text becomes a sketch: which shingles, and which bands.
+"""Sketches of texts: shingles, MinHash values, bands.
 
-By the kind of text:
+Shingles and bands depend on the text, with overlapping ranges:
 
-    CJK share   up to .6: 5 characters   from .4: 3 characters   (both between)
-    words       up to 60: 25 bands of 5  from 40: 16 bands of 8  (both between)
+    CJK share   up to 0.6: 5 characters   from 0.4: 3 characters
+    words       up to 60: 25 bands of 5   from 40: 16 bands of 8
 
-so that an edit across a border finds what stands on the other side. A text shorter than a shingle
-is known by its exact hash; an empty one has no sketch and is like nothing.
+Texts within an overlap have both kinds, so that a text is still found after an edit across a limit.
+A text shorter than a shingle is represented by its hash, so that it matches only exactly. An empty
+text has no sketch and matches nothing.
 """
 
 from __future__ import annotations
@@ -43,41 +44,41 @@ if TYPE_CHECKING:
 SEED = 1
 SCHEME = "affine32"
 HALF, WHOLE = 1 << 31, 1 << 32
-# Minima of one of the paper's features, and bits of the feature.
+# Number of minima in each of the paper's features, and bits of a feature.
 GROUP, FEATURE_BITS = 14, 64
-# From which share of CJK characters on a text is cut as such, up to which as any other.
+# Minimum share of CJK characters for CJK shingles, and maximum share for other shingles.
 CJK_FROM, CJK_TO = 0.4, 0.6
-# From how many words on a text has long bands, up to how many short ones.
+# Minimum number of words for long bands, and maximum number for short bands.
 LONG_FROM, SHORT_TO = 40.0, 60.0
 CJK_A_WORD = 2
 
 
 @cache
 def permutations(count: int = VALUES) -> tuple[Values, Values]:
-    """Odd factors and summands, (count,) each, as datasketch draws them for its default seed."""
+    """Return (count,) odd factors and (count,) summands, as datasketch's for its default seed."""
     random = np.random.RandomState(SEED)
     factors = random.randint(0, HALF, count, dtype=np.uint32) * np.uint32(2) + np.uint32(1)
     return factors, random.randint(0, WHOLE, count, dtype=np.uint32)
 
 
 def values_of(hashes: Values, count: int = VALUES) -> Values:
-    """(count,) the MinHash of a set of 32-bit shingle hashes, repetitions welcome."""
+    """Return (count,) MinHash values of 32-bit shingle hashes, which may have repetitions."""
     return minima(hashes, *permutations(count))
 
 
 def low_bytes(values: Values) -> Bytes:
-    """The signature as it is stored: 8 bits a value tell as much as 32 (b-bit MinHash)."""
+    """Return the stored form of a signature: the low 8 bits of each value (b-bit MinHash)."""
     return values.astype(np.uint8)
 
 
 def similarity(left: Bytes, right: Bytes) -> float:
-    """Estimated Jaccard of two signatures of low bytes."""
+    """Return the estimated Jaccard similarity of two signatures of low bytes."""
     return jaccard_of(np.count_nonzero(left == right) / left.size)
 
 
 def as_datasketch(values: Values) -> MinHash:
-    """A MinHash of datasketch with these values; it goes on with `shingle_hash`."""
-    from datasketch import MinHash  # brings half a second of scipy
+    """Return a MinHash of datasketch with these values, whose hash function is `shingle_hash`."""
+    from datasketch import MinHash  # imports scipy, which takes half a second
 
     return MinHash(
         hashvalues=values,
@@ -89,7 +90,7 @@ def as_datasketch(values: Values) -> MinHash:
 
 
 def shingle_hash(shingle: bytes) -> int:
-    """The 32-bit hash of a shingle of characters in UTF-8, as the kernels make it."""
+    """Return the 32-bit hash of a shingle of UTF-8 characters, equal to that of the kernels."""
     value = int(FNV_START)
     for point in map(ord, shingle.decode("utf-8", "surrogatepass")):
         value = ((value ^ point) * int(FNV_PRIME)) & 0xFFFFFFFF
@@ -97,7 +98,7 @@ def shingle_hash(shingle: bytes) -> int:
 
 
 def features_of(hashes: Values) -> Bytes:
-    """(48,) six features of 8 bytes of a set of 32-bit shingle hashes."""
+    """Return (48,) bytes: six features of 8 bytes of 32-bit shingle hashes."""
     values = values_of(hashes, FEATURES * GROUP).view(np.uint8)
     tag = SUPERSHINGLES.code
     return band_keys(values, FEATURES, GROUP * 4, tag, FEATURE_BITS).view(np.uint8)
@@ -167,7 +168,7 @@ def _sketch(
 
 
 def jaccard(left: str, right: str, shape: Shape) -> float:
-    """Shared shingles among all shingles of two texts; 0 where one is shorter than a shingle."""
+    """Return the exact Jaccard similarity of two texts; 0 if one is shorter than a shingle."""
     if shape == EXACT:
         return float(normal_text(left) == normal_text(right))
     first, second = (hashes_of(code_points(normal_text(text)), shape) for text in (left, right))
@@ -179,9 +180,9 @@ def jaccard(left: str, right: str, shape: Shape) -> float:
 
 
 def library_estimate(left: str, right: str, shape: Shape) -> float:
-    """The Jaccard of two texts' shingles as datasketch estimates it; independent of our sketches.
+    """Return datasketch's estimate of the Jaccard similarity, independent of our sketches.
 
-    0 where one is shorter than a shingle.
+    Returns 0 if one text is shorter than a shingle.
     """
     hashes = [hashes_of(code_points(normal_text(text)), shape) for text in (left, right)]
     first, second = (

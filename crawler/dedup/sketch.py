@@ -1,4 +1,4 @@
-"""A text's sketch as it is stored: signatures to compare it by, from which its bands are made."""
+"""Stored sketches of texts: signatures for comparison, from which the bands are derived."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ VALUES_A_BYTE = 256
 
 
 class Shape(NamedTuple):
-    """A kind of shingles and what is kept of them.
+    """A kind of shingles and the format of their signature.
 
-    code:       names the shape in a stored sketch
-    width:      units a shingle; 0: the whole text is one
-    words:      the units are words, else characters
-    values:     how many values the signature has
-    value_size: bytes a value
+    code:       number of the shape in stored sketches
+    width:      units per shingle; 0: the whole text is one shingle
+    words:      whether units are words; else they are characters
+    values:     number of values in the signature
+    value_size: bytes per value
     """
 
     code: int
@@ -33,12 +33,12 @@ class Shape(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of a signature."""
+        """Return the number of bytes of a signature."""
         return self.values * self.value_size
 
 
 class Banding(NamedTuple):
-    """A signature cut into `bands` pieces of `rows` values."""
+    """The split of a signature into `bands` pieces of `rows` values."""
 
     bands: int
     rows: int
@@ -54,15 +54,16 @@ SHAPES = {
 }
 
 SHORT, LONG = Banding(25, 5), Banding(16, 8)
-# Between posts of one source that share boilerplate: so alike has to be what else they have.
+# If two posts of one source share boilerplate: minimum similarity of their own parts.
 MIN_OWN_SIMILARITY = 0.4
-# Between other posts: so much of what a post has besides its boilerplate has to be in the other.
+# For posts of different sources: minimum share of a post's own part that the other must contain.
 MIN_CONTAINED = 0.2
 SHARE_STEPS = 255
-# Where the shape's code would stand. Then: bandings, tags of source and title, share.
+# The own part begins with OWN_CODE in place of a shape's code, then: bandings, tags of source and
+# title, share.
 OWN_CODE, OWN_HEAD, TAG_BYTES = 255, 7, 2
 UNTITLED = bytes(TAG_BYTES)
-# 47 bits are the most that MongoDB's index keeps in six bytes.
+# The most bits that MongoDB's index stores in six bytes.
 KEY_BITS = 47
 FEATURES = SUPERSHINGLES.values
 AGREEING = 2
@@ -72,13 +73,13 @@ PAIR_TAG = SUPERSHINGLES.code * 16
 
 @dataclass(frozen=True, eq=False)
 class OwnText:
-    """The part of a text outside of its source's boilerplate.
+    """The own part of a text: the text without its source's boilerplate.
 
-    tag:      two bytes that name the source
-    title:    two bytes that name the title; UNTITLED where there is none
-    steps:    its share of the text, in steps of 1 / SHARE_STEPS
-    parts:    signature by shape; none where next to nothing is left
-    bandings: how it is found
+    tag:      two-byte hash of the source
+    title:    two-byte hash of the title; UNTITLED without a title
+    steps:    share of the text, in steps of 1 / SHARE_STEPS
+    parts:    signature by shape; empty if almost nothing is left
+    bandings: of the own part
     """
 
     tag: bytes
@@ -89,7 +90,7 @@ class OwnText:
 
     @property
     def share(self) -> float:
-        """Its share of the text."""
+        """Return the own part's share of the text."""
         return self.steps / SHARE_STEPS
 
 
@@ -98,8 +99,8 @@ class Sketch:
     """The stored form of a text.
 
     parts:    signature by shape
-    bandings: how the text is found, where its shape is cut into bands
-    own:      None where no boilerplate is known in it
+    bandings: of the shapes that are split into bands
+    own:      the own part; None if the text has no known boilerplate
     """
 
     parts: dict[Shape, Bytes]
@@ -115,12 +116,12 @@ class Sketch:
         return np.unique(np.concatenate(keys))
 
     def similarity(self, other: Sketch) -> float:
-        """Estimated Jaccard of two texts, by the shape that shows more of it.
+        """Return the estimated Jaccard similarity, by the shape for which it is higher.
 
-        Boilerplate tells nothing: where it is known, texts are as alike as what else they have.
-        An edited copy may be more alike as a whole; that counts if what else they have is alike
-        to some degree. It does not count between posts of one source with different titles: their
-        publisher tells them apart.
+        If boilerplate is known, only the own parts are compared. However, an edited copy may be
+        more similar as a whole text: that similarity counts if the own parts are similar to some
+        degree. It does not count for posts of one source with different titles, because their
+        publisher considers them different.
         """
         whole = _likeness(self.parts, other.parts)
         if self.own is None and other.own is None:
@@ -146,13 +147,13 @@ class Sketch:
             return own >= MIN_OWN_SIMILARITY and (len(titles) == 1 or UNTITLED in titles)
         if not self.own.parts:
             return True
-        # The other text may have this one's boilerplate, and its own may not be known yet.
+        # Compare with the whole other text, because its boilerplate may not be known yet.
         return _likeness(self.own.parts, other.parts) >= MIN_CONTAINED * self.own.share
 
     def encode(self) -> bytes:
-        """As it is stored: a byte for the bandings, then each shape's code and values.
+        """Return the stored form: a byte for the bandings, then each shape's code and values.
 
-        What is besides boilerplate follows in the same form, after OWN_CODE.
+        The own part follows OWN_CODE in the same format.
         """
         stored = bytes([_flags_of(self.bandings)]) + _encoded(self.parts)
         if self.own is None:
@@ -165,7 +166,7 @@ class Sketch:
     def decode(cls, stored: bytes) -> Sketch:
         """Return the sketch of a stored form; raise ValueError if the form is invalid."""
         if len(stored) < 2:
-            raise ValueError("a sketch has at least one signature")
+            raise ValueError("the sketch has no signature")
         at = 1
         whole: dict[Shape, Bytes] = {}
         parts, own = whole, None
@@ -178,7 +179,7 @@ class Sketch:
                 continue
             shape = SHAPES.get(stored[at])
             if shape is None:
-                raise ValueError(f"no shape of shingles has the code {stored[at]}")
+                raise ValueError(f"unknown shape code in a sketch: {stored[at]}")
             parts[shape] = np.frombuffer(stored, np.uint8, shape.size, at + 1)
             at += 1 + shape.size
         return cls(whole, _bandings_of(stored[0]), own)
@@ -197,20 +198,20 @@ def _encoded(parts: dict[Shape, Bytes]) -> bytes:
 
 
 def _likeness(left: dict[Shape, Bytes], right: dict[Shape, Bytes]) -> float:
-    """Estimated Jaccard by the shape that shows more of it; 0 where they have none in common."""
+    """Return the highest estimated Jaccard similarity by shape; 0 without a common shape."""
     most = 0.0
     for shape in left.keys() & right.keys():
         same = left[shape] == right[shape]
         if shape.value_size == 1:
-            alike = jaccard_of(np.count_nonzero(same) / shape.values)
+            similarity = jaccard_of(np.count_nonzero(same) / shape.values)
         else:
-            alike = float(same.reshape(shape.values, shape.value_size).all(axis=1).mean())
-        most = max(most, alike)
+            similarity = float(same.reshape(shape.values, shape.value_size).all(axis=1).mean())
+        most = max(most, similarity)
     return most
 
 
 def _bands(shape: Shape, part: Bytes, bandings: tuple[Banding, ...]) -> Keys:
-    # Machine code is loaded only where something is looked up.
+    # Imported here, so that compiled code is loaded only for lookups.
     from crawler.dedup import kernels
 
     if shape == EXACT:
@@ -235,8 +236,9 @@ def pair_keys(features: Bytes, bits: int) -> Keys:
 
 
 def jaccard_of(agreeing: float) -> float:
-    """Estimated Jaccard where this share of the bytes agrees; standard error .04 at .7.
+    """Return the estimated Jaccard similarity for a share of equal bytes.
 
-    Two different values agree in their low byte once in 256 (Li and König 2010, equation 5).
+    Corrected for different values with the same low byte, which occur with a probability of 1/256
+    (Li and König 2010, equation 5). The standard error is 0.04 at a similarity of 0.7.
     """
     return max(0.0, float(agreeing * VALUES_A_BYTE - 1) / (VALUES_A_BYTE - 1))

@@ -1,10 +1,12 @@
 """Running Freshet: the service, its metrics, and the checks of `scrapy doctor`.
 
-`service` keeps spiders fresh in one process, by the times in `schedule`; `jobs` finds the spiders,
-`options` and `systemd` set the service up. `extensions` are Scrapy's, of every crawl. `metrics` are
-of a process and `metrics_database` of the database, for Prometheus. `doctor` runs the checks in
-`doctor_servers` and `doctor_sites`, and `findings` prints them. `progress` shows live lines on a
-terminal, and `kernels` compiles the planner's at installation.
+`service` is the loop of `scrapy refresh run`, with its options in `options`. `schedule` decides
+when the service runs a crawl, a replan or a prune, and fills in the systemd units; `jobs` finds the
+spiders to run. `extensions` and `summary` are Scrapy extensions that every crawl loads. `metrics`
+exports the Prometheus metrics of a process, `metrics_database` those of the database. `doctor` runs
+the checks of `doctor_servers` and `doctor_sites`; `findings` formats the results. `progress` shows
+live lines on a terminal. `kernels` compiles the numba kernels during installation.
 
-Nothing here decides when a target is due, or stores visits: plans and sessions do.
+This package neither decides when a target is due (`schedules`) nor stores visits
+(`crawler.frontier`).
 """

@@ -1,7 +1,7 @@
-"""`scrapy doctor`: runs all checks in their order, those of this machine among them.
+"""`scrapy doctor`: runs all checks in order, and checks this machine.
 
-A check is left out when something that it needs was found wanting. In the doctor's modules
-`check_*` reads something; `judge_*` returns what follows from what was read.
+A check is skipped if a check that it depends on has failed. In the doctor's modules, `check_*`
+functions do I/O; `judge_*` functions turn the values read into findings.
 """
 
 from __future__ import annotations
@@ -45,18 +45,19 @@ from crawler.storage import health
 from crawler.utils.time import Clock
 
 OLDEST, NEWEST = (3, 11), (3, 13)
-# To crawl; other packages could hide them.
+# Packages that a crawl imports; installed packages of the same name could shadow them.
 NEEDED = ("crawler", "spiders", "pipelines", "schedules")
 
 
 @dataclass(slots=True)
 class Examination:
-    """One run of all checks.
+    """Run all checks and collect their findings.
 
-    say:     shows what is being checked
-    spiders: names and files; empty: all of the project
-    quick:   start no server, and ask no site for its robots.txt
-    deep:    read all documents of the database; repair: and repair them
+    say:     callback that shows the check in progress
+    spiders: spider names and site definition files; empty: all of the project
+    quick:   do not start the embedded server, do not fetch robots.txt
+    deep:    read all documents of the database and check the invariants
+    repair:  with `deep`: repair violated invariants
     """
 
     settings: BaseSettings
@@ -68,7 +69,7 @@ class Examination:
     findings: list[Finding] = field(default_factory=list)
 
     def run(self) -> list[Finding]:
-        """Return all findings."""
+        """Run the checks; return all findings."""
         try:
             here = Path.cwd()
         except FileNotFoundError:
@@ -103,7 +104,7 @@ class Examination:
         return config
 
     def _stored(self, config: Config) -> StoredSites | None:
-        """Return the sites that the database has; None where it does not answer."""
+        """Read the sites stored in the database; None if the database is unavailable."""
         if config.mongo_uri is None:
             self.say("checking the embedded MongoDB")
             finding, answers = check_embedded(config, start=not self.quick)
@@ -147,7 +148,7 @@ class Examination:
 
 
 def judge_python(version: Sequence[int], system: str) -> Finding:
-    """Return whether the tests run on this interpreter and system."""
+    """Check that the interpreter and the system are among those that Freshet is tested on."""
     result = f"{'.'.join(map(str, version))} on {system} {platform.machine()}"
     if tuple(version[:2]) < OLDEST:
         return failed(Check.PYTHON, result, "install Python 3.11 or newer, then make clean venv")
@@ -161,19 +162,19 @@ def judge_python(version: Sequence[int], system: str) -> Finding:
 
 
 def judge_folder(here: Path | None, search: Sequence[str]) -> list[Finding]:
-    """Return whether the running code is that of the project in whose folder we are.
+    """Check that the imported code belongs to the project in the working directory.
 
-    here:   the folder, None where it was removed
-    search: where Python looks for modules
+    here:   working directory; None if it was deleted
+    search: the module search path, `sys.path`
     """
     if here is None:
         return [failed(Check.FOLDER, "the working directory was deleted", f"cd {PROJECT}")]
     findings = []
-    # In crawler/, `import redis` would find a module of the project.
+    # With crawler/storage on the path, `import redis` would import crawler/storage/redis.py.
     packages = [PROJECT / name for name in NEEDED]
     for path in search:
         if any((here / path).resolve().is_relative_to(package) for package in packages):
-            message = f"Python imports from {path or here}, where redis is a module of Freshet"
+            message = f"Python imports from {path or here}, where Freshet's modules shadow redis"
             todo = f"run scrapy in {PROJECT} and remove the folder from PYTHONPATH"
             findings.append(failed(Check.FOLDER, message, todo))
             break
@@ -186,7 +187,11 @@ def judge_folder(here: Path | None, search: Sequence[str]) -> list[Finding]:
 
 
 def check_names() -> list[Finding]:
-    """Return whether other packages hide the project's, however Freshet is started."""
+    """Check that no installed package shadows a package of the project.
+
+    The order of sys.path depends on how Freshet is started, so a package that does not shadow the
+    project's now may do so with another command: that is a warning.
+    """
     elsewhere = [path for path in sys.path if not _is_project(path)]
     findings = []
     for name in (*NEEDED, "tests"):
@@ -194,8 +199,8 @@ def check_names() -> list[Finding]:
         if spec is None or spec.origin is None:
             continue
         owners = packages_distributions().get(name, [])
-        owner = f"of {' and '.join(owners)}" if owners else "of no distribution"
-        message = f"{name} is also a package {owner} ({spec.origin})"
+        owner = f"by {' and '.join(owners)}" if owners else "without a distribution"
+        message = f"package {name!r} is also installed {owner} ({spec.origin})"
         origin = Path(spec.origin)
         place = origin.parent if origin.name == "__init__.py" else origin
         todo = f"pip uninstall {owners[0]}" if owners else f"remove {place}"

@@ -1,4 +1,4 @@
-"""The doctor's checks of servers: MongoDB and what it stores, the data folder, Redis, clocks."""
+"""The doctor's checks of servers: MongoDB and its data, the data folder, Redis, clocks."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ from crawler.utils.time import Clock
 MIN_MONGODB, TESTED_MONGODB = (4, 4), (6, 0)
 # Before Redis 5.0 a script that read the time could not write.
 MIN_REDIS = (5, 0)
-# A crawl waits for its batches; a visit more than once.
+# Round trips and writes slower than this slow a crawl down: it waits for each batch.
 SLOW_MS, SLOW_WRITE_MS = 50.0, 500.0
 GB, MB = 1024**3, 1024**2
-# Of a database's disk: below it is time to look. A run ends with less than FRESHET_MIN_FREE_MB.
-LITTLE_GB = 2.0
-# Of the data folder's disk, where it holds only locks.
-LOCKS_GB = 0.05
+# Free space of a database's disk below which to warn. Runs end below FRESHET_MIN_FREE_MB.
+LOW_GB = 2.0
+# Free space that the data folder needs if it holds only lock files.
+MIN_LOCKS_GB = 0.05
 MAX_SKEW_SECONDS = 1.0
-# From this share of failed pages on something is wrong with the site, or with its definition.
-MANY_FAILED = 0.1
-# Workers of a run that are named.
+# A larger share of failed pages suggests a problem of the site or its definition.
+MAX_FAILED_SHARE = 0.1
+# Number of a run's workers to list.
 MAX_SHOWN = 3
-# An unfinished run that began longer ago does not run any more.
-LONGEST_RUN = timedelta(hours=1)
+# An unfinished run that started longer ago is considered dead.
+MAX_RUN = timedelta(hours=1)
 
-SET_CLOCKS = "set the clocks of all machines by NTP: timedatectl set-ntp true"
-LOSES = (
+SET_CLOCKS = "synchronize the clocks of all machines by NTP: timedatectl set-ntp true"
+CRASH_EFFECT = (
     "a crash loses leased entries (they are visited again) and all near-duplicate claims "
     "(the next crawl restores them from MongoDB while other crawls wait)"
 )
-REPAIR = "scrapy doctor --deep --repair adds them to the log"
-VISIT = "scrapy doctor --deep --repair makes their targets due; then run scrapy crawl"
-REMOVE = "scrapy doctor --deep --repair removes what was never acknowledged"
-REBUILD = "scrapy duplicates rebuild"
-# What to do about an invariant that does not hold; REBUILD for those of near-duplicates.
+REPAIR = "run scrapy doctor --deep --repair to add them to the change log"
+VISIT = "run scrapy doctor --deep --repair to make their targets due, then run scrapy crawl"
+REMOVE = "run scrapy doctor --deep --repair to remove unacknowledged writes"
+REBUILD = "run scrapy duplicates rebuild"
+# Fixes for violated invariants; REBUILD for those of near-duplicates, which are not listed.
 ADVICE = {
     Invariant.LAST_LOGGED: REPAIR,
     Invariant.NEWEST: VISIT,
@@ -68,12 +68,15 @@ ADVICE = {
 
 
 def check_data_folder(config: Config) -> list[Finding]:
-    """Return whether the data folder can be written; one that is missing goes by its parent."""
+    """Check that the data folder is writable and has free space.
+
+    Until the folder exists, its nearest existing parent is checked.
+    """
     folder = config.data_dir.expanduser().absolute()
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     problem = ""
     if not existing.is_dir():
-        problem = f"{existing} is no folder"
+        problem = f"{existing} is not a folder"
     else:
         try:
             with tempfile.TemporaryFile(dir=existing):
@@ -81,33 +84,33 @@ def check_data_folder(config: Config) -> list[Finding]:
         except OSError as error:
             problem = os.strerror(error.errno) if error.errno else str(error)
     if problem:
-        todo = "set FRESHET_DATA_DIR to a folder that can be written"
+        todo = "set FRESHET_DATA_DIR to a writable folder"
         return [failed(Check.DATA_FOLDER, f"{folder}: {problem}", todo)]
-    limits = (LOCKS_GB, LOCKS_GB) if config.mongo_uri else (min_free_gb(config), LITTLE_GB)
+    limits = (MIN_LOCKS_GB, MIN_LOCKS_GB) if config.mongo_uri else (min_free_gb(config), LOW_GB)
     free_bytes = shutil.disk_usage(existing).free
-    return [judge_room(Check.DATA_FOLDER, free_bytes, str(folder), *limits)]
+    return [judge_free_space(Check.DATA_FOLDER, free_bytes, str(folder), *limits)]
 
 
 def min_free_gb(config: Config) -> float:
-    """Return the free space of a database's disk below which a run ends."""
+    """Return the free disk space in GB below which runs end (FRESHET_MIN_FREE_MB)."""
     return config.min_free_mb * MB / GB
 
 
-def judge_room(
-    check: str, free_bytes: float, where: str, min_gb: float, little_gb: float = LITTLE_GB
+def judge_free_space(
+    check: str, free_bytes: float, where: str, min_gb: float, low_gb: float = LOW_GB
 ) -> Finding:
-    """Return whether a disk has room: not enough below `min_gb`, little below `little_gb`."""
+    """Check the free space of a disk: failed below `min_gb`, a warning below `low_gb`."""
     free_gb = free_bytes / GB
     result = f"{where}: {free_gb:,.1f} GB free"
     if free_gb < min_gb:
         return failed(check, result, "free disk space (scrapy prune) or use a larger disk")
-    if free_gb < little_gb:
+    if free_gb < low_gb:
         return warning(check, result, "free disk space soon (scrapy prune) or use a larger disk")
     return ok(check, result)
 
 
 def check_embedded(config: Config, *, start: bool) -> tuple[Finding, bool]:
-    """Return the finding, and whether the embedded server answers; `start` starts it."""
+    """Check the embedded server, after starting it if `start`; also return whether it answers."""
     server = EmbeddedServer.of(config)
     try:
         if start:
@@ -116,7 +119,7 @@ def check_embedded(config: Config, *, start: bool) -> tuple[Finding, bool]:
         return failed(Check.EMBEDDED, str(error)), False
     pid = server.pid()
     if server.answers():
-        return ok(Check.EMBEDDED, f"process {pid} answers, data in {server.folder}"), True
+        return ok(Check.EMBEDDED, f"running (process {pid}), data in {server.folder}"), True
     if pid is not None:
         message, _, todo = server.unresponsive().partition(": ")
         return failed(Check.EMBEDDED, message, todo), False
@@ -125,7 +128,7 @@ def check_embedded(config: Config, *, start: bool) -> tuple[Finding, bool]:
 
 
 async def check_mongodb(db: Database, config: Config) -> list[Finding]:
-    """Return the findings of the server and of Freshet's database; raises StorageError."""
+    """Check the server, and Freshet's data in it; raises StorageError."""
     server = await health.server(db)
     clock = judge_clock("MongoDB", server.ahead_seconds, config.max_clock_skew_seconds)
     findings = [*judge_mongodb(server, config), clock, await _check_write(db, config)]
@@ -134,7 +137,7 @@ async def check_mongodb(db: Database, config: Config) -> list[Finding]:
     if version != VERSION:
         return findings
     findings += judge_indexes(await health.index_problems(db))
-    # Whether crawls with these settings can compare posts with those that are stored.
+    # Near-duplicates: crawls need the scheme and the backend that the stored claims were made with.
     wanted = index.wanted_meta(config)
     stored = await db.meta.find_one(index.META)
     if wanted is None or stored is None:
@@ -142,9 +145,9 @@ async def check_mongodb(db: Database, config: Config) -> list[Finding]:
     if refused := await index.refusal(db, wanted, stored):
         message, _, todo = refused.rpartition(": ")
         return [*findings, failed(Check.NEAR_DUPLICATES, message, todo)]
-    message = f"compared by {stored['scheme']}, claims are in {stored['keeper']}"
+    message = f"scheme {stored['scheme']}, band claims in {stored['keeper']}"
     if wanted["keeper"] != stored["keeper"]:
-        message += f", the next crawl moves them to {wanted['keeper']}"
+        message += f"; the next crawl moves them to {wanted['keeper']}"
     return [*findings, ok(Check.NEAR_DUPLICATES, message)]
 
 
@@ -152,10 +155,10 @@ async def _check_write(db: Database, config: Config) -> Finding:
     try:
         taken_ms = await health.write(db, Clock().now(), config.mongo_timeout_seconds)
     except StorageError as error:
-        message = f"write with majority and journal failed: {error}"
+        message = f"write with write concern majority and journal failed: {error}"
         todo = "check the server's log, disk and journal, and the user's role (readWrite)"
         return failed(Check.MONGODB_WRITE, message, todo)
-    message = f"written by a majority, journaled after {taken_ms:.1f} ms, read and removed"
+    message = f"wrote, read and deleted a document; journaled by a majority in {taken_ms:.1f} ms"
     if taken_ms > SLOW_WRITE_MS:
         todo = "check the server's disk and the replication lag"
         return warning(Check.MONGODB_WRITE, message, todo)
@@ -163,7 +166,7 @@ async def _check_write(db: Database, config: Config) -> Finding:
 
 
 def judge_mongodb(server: Server, config: Config) -> list[Finding]:
-    """Return the findings of a server's version, replica set, delay and disk."""
+    """Check a server's version, replica set, round-trip time and disk."""
     kind = "mongos" if server.is_router else "standalone"
     if server.replica_set:
         kind = f"replica set {server.replica_set} of {server.members}"
@@ -172,52 +175,52 @@ def judge_mongodb(server: Server, config: Config) -> list[Finding]:
     if server.version < MIN_MONGODB:
         findings = [failed(Check.MONGODB, message, "Freshet needs MongoDB 4.4 or newer")]
     elif server.version < TESTED_MONGODB:
-        todo = "upgrade to 6.0, the oldest version tested, or newer"
+        todo = "upgrade to 6.0 (the oldest tested version) or newer"
         findings = [warning(Check.MONGODB, message, todo)]
     elif server.round_trip_ms > SLOW_MS:
-        todo = "run it closer to the crawls: each batch waits for a round trip"
+        todo = "run it closer to the crawlers: each batch waits for a round trip"
         findings = [warning(Check.MONGODB, message, todo)]
     else:
         findings = [ok(Check.MONGODB, message)]
     if server.members == 2:
         message = f"replica set {server.replica_set} has two members"
-        todo = "add a third member: with two, writes fail if one is unavailable"
+        todo = "add a third member: with two, writes fail if either is unavailable"
         findings.append(warning(Check.MONGODB, message, todo))
     if server.free_bytes is not None:
         where, min_gb = "the server's data", min_free_gb(config)
-        findings.append(judge_room(Check.MONGODB_DISK, server.free_bytes, where, min_gb))
+        findings.append(judge_free_space(Check.MONGODB_DISK, server.free_bytes, where, min_gb))
     return findings
 
 
-def judge_clock(whose: str, ahead_seconds: float, max_seconds: float = math.inf) -> Finding:
-    """Return how far apart a server's clock and this machine's are.
+def judge_clock(server: str, ahead_seconds: float, max_seconds: float = math.inf) -> Finding:
+    """Compare a server's clock with this machine's.
 
-    ahead_seconds: the server's clock less this machine's
-    max_seconds:   from here on nothing runs; without a limit for Redis, none of whose times is
-                   compared with any other
+    ahead_seconds: the server's clock minus this machine's
+    max_seconds:   difference above which runs do not start; no limit for Redis, whose times are
+                   only compared with each other
     """
     skew_seconds, way = abs(ahead_seconds), "ahead of" if ahead_seconds > 0 else "behind"
-    message = f"{whose} is {skew_seconds:,.3g} s {way} this machine"
+    message = f"{server} is {skew_seconds:,.3g} s {way} this machine"
     if skew_seconds > max_seconds:
-        message += ", more than FRESHET_MAX_CLOCK_SKEW_SECONDS: nothing runs"
+        message += ", more than FRESHET_MAX_CLOCK_SKEW_SECONDS: runs do not start"
         return failed(Check.CLOCK, message, SET_CLOCKS)
     if skew_seconds > MAX_SKEW_SECONDS:
-        message += f"; runs go by {whose}'s" if max_seconds < math.inf else ""
+        message += f"; runs use {server}'s clock" if max_seconds < math.inf else ""
         return warning(Check.CLOCK, message, SET_CLOCKS)
-    return ok(Check.CLOCK, f"{whose} agrees with this machine to {skew_seconds:.3f} s")
+    return ok(Check.CLOCK, f"{server} and this machine differ by {skew_seconds:.3f} s")
 
 
 def judge_data_version(name: str, version: int | None) -> Finding:
-    """Return whether this Freshet can use the data. name: of the database."""
+    """Check that this version of Freshet can use the data. name: of the database."""
     if version is None:
         message = f"{name}: no data yet; the first command creates the collections"
         return ok(Check.MONGODB_DATA, message)
     if version > VERSION:
-        message = f"{name}: version {version}, but this Freshet supports versions up to {VERSION}"
+        message = f"{name}: version {version}, but this Freshet supports only up to {VERSION}"
         return failed(Check.MONGODB_DATA, message, "upgrade Freshet or use another database")
     if version < VERSION:
-        message = f"{name}: version {version}, the next command migrates it to {VERSION}"
-        todo = "first make a backup and stop all other workers"
+        message = f"{name}: version {version}; the next command migrates it to {VERSION}"
+        todo = "make a backup and stop all other workers first"
         return warning(Check.MONGODB_DATA, message, todo)
     return ok(Check.MONGODB_DATA, f"{name}: version {version}")
 
@@ -239,7 +242,7 @@ def judge_indexes(lacks: Sequence[IndexProblem]) -> list[Finding]:
 
 
 async def check_runs(db: Database, sites: Sequence[Site], now: datetime) -> list[Finding]:
-    """Return one finding for each spider."""
+    """Return a finding on the last run of each spider."""
     running = await leases.active(db, leases.CRAWL)
     names = [site.wrapper.name for site in sites]
     return [
@@ -253,23 +256,24 @@ async def check_runs(db: Database, sites: Sequence[Site], now: datetime) -> list
 def judge_run(
     name: str, state: LastRun | None, workers: Sequence[Holder], now: datetime
 ) -> Finding:
-    """Return how a spider's last run went. workers: the processes that run it now."""
+    """Judge a spider's last run. workers: the processes that are running it now."""
     on = "; ".join(map(str, workers[:MAX_SHOWN]))
     if len(workers) > MAX_SHOWN:
         on += f" and {len(workers) - MAX_SHOWN} more"
     if state is None:
-        message = f"the first one is running on {on}" if on else f"none so far: scrapy crawl {name}"
+        message = f"the first run is in progress on {on}" if on else "never run"
+        message += "" if on else f"; start with scrapy crawl {name}"
         return ok(Check.LAST_RUN, message, of=name)
     due = "nothing is due"
     if state.since is not None:
         more = " or more" if state.due == MAX_COUNTED else ""
         waits = span((now - state.since).total_seconds())
-        due = f"{count(state.due, 'target')}{more} due, the first since {waits}"
+        due = f"{count(state.due, 'target')}{more} due, the oldest for {waits}"
     if on:
         return ok(Check.LAST_RUN, f"running on {on}; {due}", of=name)
     ago = span((now - state.latest).total_seconds())
     if state.finished is None:
-        todo = "no action needed: the next run repairs the change log; check its log for the cause"
+        todo = "no action needed: the next run repairs the change log; the cause may be in the log"
         return warning(Check.LAST_RUN, f"interrupted {ago} ago; {due}", todo, of=name)
     message, fetches = f"ended {ago} ago ({state.reason}); {due}", state.fetches
     if fetches is None or not fetches.failed:
@@ -280,25 +284,25 @@ def judge_run(
     message += f"; {which} {count(fetches.visits, 'page')} failed {ago} ago"
     if fetches.reason is not None:
         message += f", most often: {fetches.reason} ({fetches.url})"
-    if share < MANY_FAILED:
+    if share < MAX_FAILED_SHARE:
         return ok(Check.LAST_RUN, message, of=name)
-    # No failure: a site that is down keeps Freshet from nothing else, and health checks of
-    # containers go by the exit code.
-    return warning(Check.LAST_RUN, message, f"scrapy targets {name} --errors lists them", of=name)
+    # Only a warning: other sites still work, and container health checks use the exit code.
+    todo = f"scrapy targets {name} --errors lists the pages"
+    return warning(Check.LAST_RUN, message, todo, of=name)
 
 
 async def check_versions(db: Database, spiders: Sequence[str], config: Config) -> list[Finding]:
-    """Return how many bytes of versions each spider keeps, unless it has none."""
+    """Return a finding on the size of the stored versions of each spider that has any."""
     sizes = [(name, await sites.kept_bytes(db, name)) for name in spiders]
     return [judge_versions(name, size, config.max_site_mb * MB) for name, size in sizes if size]
 
 
 def judge_versions(name: str, size: int, max_size: float) -> Finding:
-    """Return whether a spider's versions are within their limit of bytes; 0: no limit."""
-    message = f"{megabytes(size)} kept"
+    """Compare the bytes of a spider's versions with their limit; a limit of 0 is none."""
+    message = f"{megabytes(size)} stored"
     if not max_size:
         return ok(Check.VERSIONS, f"{message}, no limit", of=name)
-    message += f", at most {megabytes(max_size)}"
+    message += f", limit {megabytes(max_size)}"
     if size <= max_size:
         return ok(Check.VERSIONS, message, of=name)
     todo = "the next run removes the oldest; raise FRESHET_MAX_SITE_MB to keep more"
@@ -306,13 +310,16 @@ def judge_versions(name: str, size: int, max_size: float) -> Finding:
 
 
 async def repair(db: Database, config: Config, now: datetime, say: Say) -> list[Finding]:
-    """Repair what needs no fetch, make the rest due; return the invariants' findings after that."""
-    if await runs.is_any_running(db, LONGEST_RUN):
+    """Repair violated invariants, then check them again and return the findings.
+
+    Targets whose repair needs a fetch are made due.
+    """
+    if await runs.is_any_running(db, MAX_RUN):
         message = "a run is in progress or was interrupted"
-        return [failed(Check.NO_RUN, message, "re-run when it has ended")]
+        return [failed(Check.NO_RUN, message, "re-run after the run has ended")]
     async with index.as_stored(db, config) as registry:
         for spider in await targets.spiders(db):
-            say(f"repairing the log of {spider}")
+            say(f"repairing the change log of {spider}")
             since = await recovery.logged_since(db, spider)
             await repair_log(db, registry, spider, since, now)
     await invariants.check(db, say, repair_at=now)
@@ -320,15 +327,15 @@ async def repair(db: Database, config: Config, now: datetime, say: Say) -> list[
 
 
 async def check_invariants(db: Database, say: Say) -> list[Finding]:
-    """Return one finding for each invariant."""
+    """Return a finding for each invariant of the stored data."""
     findings = []
-    if await runs.is_any_running(db, LONGEST_RUN):
+    if await runs.is_any_running(db, MAX_RUN):
         message = "a run is in progress or was interrupted: its writes are incomplete"
-        findings.append(warning(Check.NO_RUN, message, "re-run when it has ended"))
+        findings.append(warning(Check.NO_RUN, message, "re-run after the run has ended"))
     report = await invariants.check(db, say)
     for invariant, broken in report.broken.items():
         if not broken.count:
-            findings.append(ok(invariant, "holds everywhere"))
+            findings.append(ok(invariant, "no violations"))
             continue
         more = ", …" if broken.count > len(broken.examples) else ""
         message = f"{count(broken.count, 'violation')}: {', '.join(broken.examples)}{more}"
@@ -338,12 +345,12 @@ async def check_invariants(db: Database, say: Say) -> list[Finding]:
         )
     if report.uncompared:
         message = f"{report.uncompared:,} posts with text have not been compared"
-        findings.append(warning(Check.COMPARED, message, f"{REBUILD} compares them"))
+        findings.append(warning(Check.COMPARED, message, f"{REBUILD} to compare them"))
     return findings
 
 
 async def check_redis(url: str, config: Config) -> list[Finding]:
-    """Return the findings of a Redis server, or why it cannot be asked."""
+    """Return the findings on a Redis server, or a failed one if it is unavailable."""
     try:
         server = await redis_server(url, config.mongo_timeout_seconds)
     except FreshetError as error:
@@ -352,8 +359,8 @@ async def check_redis(url: str, config: Config) -> list[Finding]:
 
 
 def judge_redis(server: RedisServer) -> list[Finding]:
-    """Return the findings of a server's version, scripts, memory, persistence and clock."""
-    version = ".".join(map(str, server.version)) if server.version else "of unknown version"
+    """Check a server's version, scripting, memory limit, persistence and clock."""
+    version = ".".join(map(str, server.version)) if server.version else "(unknown version)"
     message = f"{server.product} {version}, {server.round_trip_ms:.1f} ms round trip"
     if server.version and server.version < MIN_REDIS:
         findings = [failed(Check.REDIS, message, "Freshet needs Redis 5 or newer, or Valkey")]
@@ -363,7 +370,7 @@ def judge_redis(server: RedisServer) -> list[Finding]:
         findings.append(ok(Check.REDIS_SCRIPTS, "Lua scripts can read and write"))
     else:
         message, todo = (
-            "a Lua script could not read the value it wrote",
+            "a Lua script could not read a value that it had written",
             "use a server with Lua scripting",
         )
         findings.append(failed(Check.REDIS_SCRIPTS, message, todo))
@@ -375,7 +382,7 @@ def judge_redis(server: RedisServer) -> list[Finding]:
         message = "the server does not report its maxmemory-policy"
         findings.append(warning(Check.REDIS_MEMORY, message, "allow the user to run INFO"))
     else:
-        todo = "set maxmemory-policy noeviction: a full server would evict keys that Freshet needs"
+        todo = "set maxmemory-policy noeviction: otherwise a full server evicts Freshet's keys"
         findings.append(warning(Check.REDIS_MEMORY, message, todo))
     kept = Check.REDIS_PERSISTENCE
     if server.is_failing:
@@ -384,7 +391,7 @@ def judge_redis(server: RedisServer) -> list[Finding]:
     elif server.is_kept is None:
         findings.append(warning(kept, "the server does not report whether persistence is on"))
     elif server.is_kept:
-        findings.append(ok(kept, "appendonly is on: a crash loses at most one second"))
+        findings.append(ok(kept, "appendonly is on: a crash loses at most one second of writes"))
     else:
-        findings.append(warning(kept, f"appendonly is off: {LOSES}", "set appendonly yes"))
+        findings.append(warning(kept, f"appendonly is off: {CRASH_EFFECT}", "set appendonly yes"))
     return [*findings, judge_clock(server.product, server.ahead_seconds)]

@@ -1,4 +1,4 @@
-"""The doctor's checks of settings and sites: definitions, robots.txt, what was collected."""
+"""The doctor's checks of settings and sites: definitions, robots.txt, collected items."""
 
 from __future__ import annotations
 
@@ -22,8 +22,16 @@ from crawler.errors import ConfigError, FreshetError
 from crawler.extract.wrapper import Wrapper
 from crawler.items import Kind
 from crawler.ops.findings import Check, Finding, failed, ok, warning
-from crawler.ops.jobs import Job, Spiders, StoredSites, jobs_of, undefined_words, usual, with_files
-from crawler.ops.service import why
+from crawler.ops.jobs import (
+    Job,
+    Spiders,
+    StoredSites,
+    default_jobs,
+    jobs_of,
+    undefined_words,
+    with_files,
+)
+from crawler.ops.service import describe_error
 from crawler.storage import posts, runs, targets
 from crawler.storage.client import Database
 from crawler.storage.posts import FieldCoverage
@@ -33,28 +41,28 @@ from spiders.wrapper import WrapperSpider
 
 ENV_FILE = PROJECT / ".env"
 SETTINGS = {PREFIX + field.upper() for field in Config.model_fields} | set(UNPREFIXED)
-# How alike a setting's name has to be to what was written.
+# Similarity (0 to 1) from which a setting is suggested for a misspelled variable.
 MIN_SIMILARITY = 0.8
 DAY_HOURS = 24
 ROBOTS_SECONDS = 10.0
-# Of one spider: cells may be of many.
+# Hosts checked per spider; cells may be on many.
 MAX_HOSTS = 20
-# Fewer posts may all lack a field by chance.
+# With fewer posts, a field may be missing from all of them by chance.
 MIN_POSTS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A spider that loads, with its wrapper."""
+    """A job whose site definition was loaded."""
 
     job: Job
     wrapper: Wrapper
 
 
 def check_settings(config: Config, environment: Iterable[str]) -> list[Finding]:
-    """Return the findings of settings that are valid one by one.
+    """Check settings that are valid on their own for typing errors, conflicts and risks.
 
-    environment: names of the process's variables
+    environment: names of the process's environment variables
     """
     written = dict(read_env_file(ENV_FILE)) if ENV_FILE.is_file() else {}
     findings = [
@@ -64,25 +72,25 @@ def check_settings(config: Config, environment: Iterable[str]) -> list[Finding]:
     ]
     if config.private_hosts:
         hosts = ", ".join(config.private_hosts)
-        message = f"FRESHET_PRIVATE_HOSTS: allowed in private networks: {hosts}"
+        message = f"FRESHET_PRIVATE_HOSTS allows these hosts in private networks: {hosts}"
         findings.append(ok(Check.SETTINGS, message))
     source = f"environment and {ENV_FILE}" if written else f"environment; {ENV_FILE} does not exist"
     return findings or [ok(Check.SETTINGS, source)]
 
 
 def judge_variables(names: Iterable[str]) -> Iterator[Finding]:
-    """Yield a finding for each variable that looks like a setting of Freshet and is none."""
+    """Yield a finding for each variable that has the prefix of settings, but is not a setting."""
     for name in sorted({name.upper() for name in names}):
         if name.startswith(PREFIX) and name not in SETTINGS:
             near = difflib.get_close_matches(name, SETTINGS, 1, MIN_SIMILARITY)
-            todo = f"did you mean {near[0]}?" if near else "docs/reference/settings.md lists them"
+            todo = f"did you mean {near[0]}?" if near else "see docs/reference/settings.md"
             yield warning(Check.SETTINGS, f"{name} is not a Freshet setting", todo)
 
 
 def judge_env_file(written: Mapping[str, str | None]) -> Iterator[Finding]:
     """Yield a finding for each line of `.env` without a value.
 
-    written: values by name, None where there is no `=`
+    written: values by name; None for a line without `=`
     """
     for name, value in written.items():
         if value is None:
@@ -90,14 +98,14 @@ def judge_env_file(written: Mapping[str, str | None]) -> Iterator[Finding]:
 
 
 def judge_settings(config: Config) -> Iterator[Finding]:
-    """Yield a finding for values that contradict each other, or are a risk."""
+    """Yield a finding for settings that conflict with each other or are a risk."""
     if config.redis_url and config.mongo_uri is None:
         message = "REDIS_URL is set, but other machines cannot use the embedded MongoDB"
         todo = "set MONGO_URI if workers on other machines share the crawl"
         yield warning(Check.SETTINGS, message, todo)
     if config.clock_offset_hours:
-        message = f"FRESHET_CLOCK_OFFSET_HOURS={config.clock_offset_hours:g}: all times are shifted"
-        yield warning(Check.SETTINGS, message, "unset it: it is only for tests")
+        message = f"FRESHET_CLOCK_OFFSET_HOURS={config.clock_offset_hours:g} shifts all times"
+        yield warning(Check.SETTINGS, message, "unset it: it is meant for tests")
     for kind in ("list", "item", "feed", "cell"):
         hours = getattr(config, f"{kind}_interval_hours")
         if hours > (longest := config.longest_hours(feeds=kind == "feed")):
@@ -111,41 +119,44 @@ def judge_settings(config: Config) -> Iterator[Finding]:
         yield warning(Check.SETTINGS, message, "unset one of them")
     budget, daily, hourly = config.budget, config.daily_cap, config.hourly_cap
     if budget and daily and daily < budget:
-        message = f"FRESHET_DAILY_CAP={daily:g} is less than the budget, {budget:g}"
-        yield warning(Check.SETTINGS, message, "the budget cannot be spent: raise the cap")
+        message = f"FRESHET_DAILY_CAP={daily:g} is below the budget of {budget:g} requests a day"
+        yield warning(Check.SETTINGS, message, "raise the cap or lower the budget")
     if budget and hourly and hourly * DAY_HOURS < budget:
-        message = f"FRESHET_HOURLY_CAP={hourly:g} leaves no room for a budget of {budget:g} a day"
-        yield warning(Check.SETTINGS, message, "raise the cap")
+        message = (
+            f"FRESHET_HOURLY_CAP={hourly:g} allows fewer requests a day than the budget, {budget:g}"
+        )
+        yield warning(Check.SETTINGS, message, "raise the cap or lower the budget")
     if config.private_addresses:
-        message = "FRESHET_PRIVATE_ADDRESSES=1: any page can make Freshet fetch private addresses"
-        todo = "list only the hosts you need in FRESHET_PRIVATE_HOSTS"
+        message = "FRESHET_PRIVATE_ADDRESSES=1 lets any page make Freshet fetch private addresses"
+        todo = "unset it and list the hosts that you need in FRESHET_PRIVATE_HOSTS"
         yield warning(Check.SETTINGS, message, todo)
     if not config.contact:
-        todo = "set FRESHET_CONTACT to a URL or email address of yours"
-        yield warning(Check.SETTINGS, "the user agent has no contact for site owners", todo)
+        todo = "set FRESHET_CONTACT to your URL or email address"
+        yield warning(Check.SETTINGS, "the user agent gives site owners no contact", todo)
 
 
 def check_definitions(
     settings: BaseSettings, names: Sequence[str], stored: StoredSites
 ) -> tuple[list[Finding], list[Site]]:
-    """Load the sites and files that are named, else all; return the findings and those that load.
+    """Load site definitions; return the findings and the sites that loaded.
 
-    stored: what the database has of sites
+    names:  sites and files to load; empty: all
+    stored: names and definitions of sites in the database
     """
     findings: list[Finding] = []
     spiders: Spiders = {}
     for package in settings.getlist("SPIDER_MODULES"):
-        for name in _modules(package):
+        for name in _module_names(package):
             try:
                 module = import_module(name)
             except Exception as error:  # noqa: BLE001 - a user's module may raise anything
-                todo = "fix it: until then no spider can run"
-                findings.append(failed(Check.WRAPPER, why(error), todo, of=name))
+                todo = "fix the module: until then no spider can run"
+                findings.append(failed(Check.WRAPPER, describe_error(error), todo, of=name))
                 continue
             spiders |= {spider.name: spider for spider in iter_spider_classes(module)}
     jobs: list[Job] = []
     if not names:
-        every = usual(spiders, stored)
+        every = default_jobs(spiders, stored)
         jobs = list(every.jobs)
         names = [name for name in every.unwatched if issubclass(spiders[name], WrapperSpider)]
         for name in every.undefined:
@@ -157,21 +168,21 @@ def check_definitions(
         except ConfigError as error:
             findings.append(failed(Check.WRAPPER, str(error), of=name))
     sites: dict[str, Site] = {}
-    findings += [_load(job, sites) for job in sorted(jobs, key=lambda job: job.word)]
+    findings += [_load_site(job, sites) for job in sorted(jobs, key=lambda job: job.word)]
     return findings, list(sites.values())
 
 
-def _modules(package: str) -> list[str]:
-    """Return a module, and if it is a package, those within."""
+def _module_names(package: str) -> list[str]:
+    """Return the names of a module and, if it is a package, of the modules in it."""
     try:
         path = import_module(package).__path__
-    except Exception:  # noqa: BLE001 - importing it again for its spiders reports why
+    except Exception:  # noqa: BLE001 - the caller imports the module again and reports the error
         return [package]
     return [package, *(module.name for module in pkgutil.iter_modules(path, f"{package}."))]
 
 
-def _load(job: Job, sites: dict[str, Site]) -> Finding:
-    """Load a job's wrapper into `sites`, by the name that it has in the database."""
+def _load_site(job: Job, sites: dict[str, Site]) -> Finding:
+    """Load a job's site definition and add it to `sites`, keyed by its name in the database."""
     try:
         wrapper = job.spider.read_wrapper(job.spider.read_arguments(job.arguments))
     except FreshetError as error:
@@ -185,14 +196,14 @@ def _load(job: Job, sites: dict[str, Site]) -> Finding:
         count(len(wrapper.fields), "field") if wrapper.fields else "main text",
         count(len(wrapper.cells), "cell") if wrapper.cells else "",
     ]
-    message = "fine; " + ", ".join(filter(None, parts))
+    message = "valid; " + ", ".join(filter(None, parts))
     if job.definition is not None and (used := wrapper.definition) is not None:
-        message += f"; defined by {'what is stored of ' if used.stored else ''}{used.source}"
+        message += f"; defined by {'the stored copy of ' if used.stored else ''}{used.source}"
     return ok(Check.WRAPPER, message, of=job.word)
 
 
 def _advice_on_variables(job: Job) -> str:
-    """Return what to do about variables that a wrapper names and that are not set."""
+    """Return how to set the variables that a site definition uses and that are not set."""
     files = (Path(path) for path in job.arguments.values())
     text = "".join(path.read_text("utf-8", "replace") for path in files if path.is_file())
     names = sorted(set(VARIABLE.findall(text or str(vars(job.spider)))) - os.environ.keys())
@@ -200,14 +211,14 @@ def _advice_on_variables(job: Job) -> str:
         return ""
     written = read_env_file(ENV_FILE) if ENV_FILE.is_file() else {}
     if misplaced := [name for name in names if name.lower() in written or name in written]:
-        return f"export {listed(misplaced)}: wrappers see the environment, not {ENV_FILE}"
+        return f"export {listed(misplaced)}: site definitions do not read {ENV_FILE}"
     return f"set {listed(names)} in the environment"
 
 
 def check_robots(settings: BaseSettings, sites: Sequence[Site]) -> list[Finding]:
-    """Ask the hosts of all sites for their robots.txt, all at the same time."""
+    """Fetch the robots.txt of all hosts concurrently and check that start pages are allowed."""
     findings: list[Finding] = []
-    # The pages that a crawl begins at, by spider and URL of their robots.txt.
+    # Start pages by spider and URL of their robots.txt.
     pages: dict[str, dict[str, list[str]]] = {}
     answers: dict[str, list[Answer]] = {}
     own: Any = settings.copy()
@@ -241,27 +252,28 @@ def check_robots(settings: BaseSettings, sites: Sequence[Site]) -> list[Finding]
             answer = by_url.get(url, silent)
             findings.append(judge_robots(wrapper, pages[wrapper.name][url], answer))
         if (more := len(urls) - MAX_HOSTS) > 0:
-            message = f"{count(more, 'more host')} not checked"
+            message = f"{count(more, 'more host')} not checked (limit {MAX_HOSTS})"
             findings.append(ok(Check.ROBOTS, message, of=wrapper.name))
     return findings
 
 
 def judge_robots(wrapper: Wrapper, pages: Sequence[str], answer: Answer) -> Finding:
-    """Return what a host's answer means for its pages that a crawl begins at."""
+    """Judge the robots.txt response of a host. pages: the start pages on that host."""
     host, of = urlsplit(answer.url).netloc, wrapper.name
     if answer.rules is None:
-        message = f"{host} cannot be reached: {answer.problem}"
+        message = f"{host} is unreachable: {answer.problem}"
         todo = "check the host name, the network and the proxy"
         return warning(Check.ROBOTS, message, todo, of=of)
-    message = f"{host} answers {answer.status}"
+    message = f"{host} returned {answer.status}"
     if refused := [page for page in pages if not answer.rules.allowed(page, answer.agent)]:
         todo = "these pages will not be fetched; ask the site owner or change start_urls"
-        return warning(Check.ROBOTS, f"{message}, and forbids {listed(refused, 3)}", todo, of=of)
+        return warning(Check.ROBOTS, f"{message} and disallows {listed(refused, 3)}", todo, of=of)
     site_seconds = answer.rules.crawl_delay(answer.agent) or 0.0
     own_seconds = wrapper.delay_seconds or 0.0
     if site_seconds > own_seconds:
-        message += f", and asks for {site_seconds:g} s between requests; ours is {own_seconds:g}"
-        return warning(Check.ROBOTS, message, f"delay_seconds = {site_seconds:g}", of=of)
+        message += f" and asks for a delay of {site_seconds:g} s; the site definition's is "
+        message += f"{own_seconds:g} s"
+        return warning(Check.ROBOTS, message, f"set delay_seconds = {site_seconds:g}", of=of)
     if answer.status >= 500 or answer.status in (401, 403, 429):
         return warning(
             Check.ROBOTS, message, "the site may refuse crawlers; ask the site owner", of=of
@@ -270,7 +282,10 @@ def judge_robots(wrapper: Wrapper, pages: Sequence[str], answer: Answer) -> Find
 
 
 async def check_items(db: Database, sites: Sequence[Site], config: Config) -> list[Finding]:
-    """Return what the newest posts of each site have; nothing for feeds and for lists of cells."""
+    """Check that the newest items of each site have all fields.
+
+    Sites without item pages, such as feeds and lists of cells, are skipped.
+    """
     findings: list[Finding] = []
     for site in sites:
         wrapper = site.wrapper.completed(config)
@@ -279,7 +294,8 @@ async def check_items(db: Database, sites: Sequence[Site], config: Config) -> li
         if not await targets.has_items(db, wrapper.name):
             if await runs.has_ended(db, wrapper.name):
                 message = "no items collected in any finished run"
-                todo = f"scrapy wrapper check {site.job.word} {next(iter(site.wrapper.starts))}"
+                start = next(iter(site.wrapper.starts))
+                todo = f"test the site definition: scrapy wrapper check {site.job.word} {start}"
                 findings.append(warning(Check.ITEMS, message, todo, of=wrapper.name))
         elif names := wrapper.field_names:
             filled = await posts.field_coverage(db, wrapper.name, wrapper.scheme(Kind.ITEM), names)
@@ -290,9 +306,10 @@ async def check_items(db: Database, sites: Sequence[Site], config: Config) -> li
 def judge_fields(
     wrapper: Wrapper, filled: Mapping[str, FieldCoverage], word: str
 ) -> Iterator[Finding]:
-    """Yield a finding for each field that is always empty.
+    """Yield a finding for each field that is missing from all of the newest posts.
 
-    filled: how many of the newest posts have each field; word: names the site
+    filled: number of the newest posts that were read and that have the field, by field
+    word:   the site's name on the command line
     """
     most = max((each.read for each in filled.values()), default=0)
     missing = [name for name, n in filled.items() if n.read >= MIN_POSTS and not n.found]
@@ -301,8 +318,8 @@ def judge_fields(
         selector = f" (selector {field.selector})" if field else ""
         items = count(filled[name].read, "item")
         message = f"{name}: not found in any of the newest {items}{selector}"
-        todo = f"correct the selector: scrapy wrapper check {word} URL"
+        todo = f"fix the selector and test it: scrapy wrapper check {word} URL"
         yield warning(Check.FIELDS, message, todo if field else "", of=wrapper.name)
     if most and not missing:
-        message = f"each is found in the newest {count(most, 'item')}"
+        message = f"all fields found in the newest {count(most, 'item')}"
         yield ok(Check.FIELDS, message, of=wrapper.name)

@@ -1,7 +1,7 @@
 """Scrapy extensions of every crawl.
 
-Metrics, the live display, the ends for a full disk and for a grace time that is over, garbage
-collection, AutoThrottle. The summary at a crawl's end is in `summary`.
+Metrics, the live progress display, ending runs on a full disk or after the shutdown timeout,
+garbage collection, AutoThrottle. The summary printed at the end of a crawl is in `summary`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from crawler.fetch.downloader import Downloader
 from crawler.frontier.session import Session
 from crawler.items import Outcome
 from crawler.ops.progress import logs_above
-from crawler.storage.health import room
+from crawler.storage.health import low_disk
 from crawler.utils.process import collect_again
 from crawler.utils.terminal import SafeConsole
 
@@ -35,22 +35,23 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 UPDATE_SECONDS = 0.5
-# Between checks of the free space: of the embedded server a system call, of another a command.
-NEAR_SECONDS, FAR_SECONDS = 5.0, 30.0
+# Time between checks of the free disk space: a system call for the embedded server, a database
+# command for other servers.
+LOCAL_CHECK_SECONDS, REMOTE_CHECK_SECONDS = 5.0, 30.0
 DISK_FULL = "disk"
 GRACE_CHECK_SECONDS = 0.5
-# Of the grace time, what is kept for storing what has been read and for closing: a share, and the
-# most that it is.
+# Part of the shutdown timeout that is reserved for storing the responses already received: this
+# share, but at most these seconds.
 CLOSING_SHARE, MAX_CLOSING_SECONDS = 0.2, 5.0
-# Some libraries are loaded with the first page that needs them.
-ITEMS = 50
+# Items after which to freeze objects again: some libraries are imported with the first pages.
+WARM_UP_ITEMS = 50
 
 
 class Metrics:
     """Reports one run to the metrics of its process.
 
-    of_process: the metrics of all runs of this process; None: it is not measured
-    export:     of a process that is measured for this run only
+    of_process: metrics of all runs of this process, if a service exports them
+    export:     else the export of this run alone, which the run starts and ends
     """
 
     of_process: ClassVar[ProcessMetrics | None] = None
@@ -66,35 +67,35 @@ class Metrics:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """The metrics of a crawl; NotConfigured where there are none."""
+        """Create the extension; raises NotConfigured if metrics are disabled."""
         session = Session.of(crawler)
         if cls.of_process is not None:
             return cls(crawler, cls.of_process, None)
         if session.config.metrics_dir is None:
             raise NotConfigured
-        # Slow to import, and needed by few.
+        # Imported only if needed: prometheus_client is slow to import.
         from crawler.ops.metrics import Export
 
         try:
             export = Export(session.config.metrics_dir, session.spider)
         except FreshetError as error:
-            logger.error("%s; writing metrics disabled", error)
+            logger.error("Metrics disabled: %s", error)
             raise NotConfigured from None
         return cls(crawler, export.metrics, export)
 
     def open(self) -> None:
-        """Note that the run begins."""
+        """Count the start of the run."""
         if self.export is not None:
             self.export.begin()
         self.metrics.runs.begin(self.session)
 
     def start(self) -> None:
-        """Measure the batches: the database is open, unless that failed."""
+        """Start measuring stored batches; skipped if the database could not be opened."""
         if self.session.error is None:
             self.session.writer.on_stored = self.metrics.on_stored(self.session)
 
     async def close(self, spider: Spider, reason: str) -> None:
-        """Note that the run has ended, once the session has stored all of it."""
+        """Count the end of the run after the session has stored everything."""
         await self.session.ended.wait()
         self.metrics.run_ended(self.session, reason, time.monotonic() - self.began)
         if self.export is not None:
@@ -102,7 +103,7 @@ class Metrics:
 
 
 class Progress:
-    """Shows visits against what is known to be due; silent where there is no terminal."""
+    """Shows a progress bar of visits and due targets; disabled unless stderr is a terminal."""
 
     def __init__(self, crawler: Crawler) -> None:
         self.session = Session.of(crawler)
@@ -129,23 +130,23 @@ class Progress:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """The display of a crawl; NotConfigured where it would not be seen."""
+        """Create the extension; raises NotConfigured if stderr is not a terminal."""
         return cls(crawler)
 
     def open(self) -> None:
-        """Show it, with what is logged from now on above it."""
+        """Show the progress bar, and log lines above it."""
         self._shown.enter_context(logs_above(self.console))
         self._shown.enter_context(self.bar)
         self.loop.start(UPDATE_SECONDS)
 
     def close(self) -> None:
-        """Take it away."""
+        """Remove the progress bar."""
         if self.loop.running:
             self.loop.stop()
         self._shown.close()
 
     def update(self) -> None:
-        """Bring it up to date."""
+        """Update the progress bar."""
         counts = self.session.counts
         total = max(self.session.due_at_start + self.session.discovered, counts["visits"], 1)
         note = f"{counts[Outcome.NEW]} new, {counts[Outcome.CHANGED]} changed"
@@ -161,38 +162,41 @@ class Room:
         if not self._config.min_free_mb:
             raise NotConfigured
         self._is_low = False
-        self._looking: asyncio.Future[None] | None = None
-        self._loop = create_looping_call(self._look)
+        self._checking: asyncio.Future[None] | None = None
+        self._loop = create_looping_call(self._start_check)
         crawler.signals.connect(self._open, signals.engine_started)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """The extension of a crawl; NotConfigured without a limit."""
+        """Create the extension; raises NotConfigured if there is no limit."""
         return cls(crawler)
 
     def _open(self) -> None:
-        is_near = self._config.mongo_uri is None
-        self._loop.start(NEAR_SECONDS if is_near else FAR_SECONDS, now=True)
+        is_local = self._config.mongo_uri is None
+        self._loop.start(LOCAL_CHECK_SECONDS if is_local else REMOTE_CHECK_SECONDS, now=True)
 
-    def _look(self) -> None:
+    def _start_check(self) -> None:
         if self._is_low or self.session.ended.is_set() or self.session.error:
             self._loop.stop()
-        elif self._looking is None or self._looking.done():
-            self._looking = asyncio.ensure_future(self._check())
+        elif self._checking is None or self._checking.done():
+            self._checking = asyncio.ensure_future(self._check())
 
     async def _check(self) -> None:
-        """End the run if there is too little room; in an outage the run stands still already."""
+        """End the run if the disk is nearly full; skipped in an outage, when nothing is written."""
         if self.session.patience.outage.is_on:
             return
         with suppress(StorageError):
-            lack = await room(self.session.db, self._config)
-            if lack is not None and not self.session.ended.is_set():
+            problem = await low_disk(self.session.db, self._config)
+            if problem is not None and not self.session.ended.is_set():
                 self._is_low = True
-                self.session.end_early(DISK_FULL, lack)
+                self.session.end_early(DISK_FULL, problem)
 
 
 class Grace:
-    """Gives up answers that are still waited for, and servers that are away, after a time."""
+    """Bounds the time of a shutdown: drops pending requests after most of FRESHET_GRACE_SECONDS.
+
+    Also stops waiting for unavailable servers then. The rest of the time is for closing.
+    """
 
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
@@ -200,19 +204,19 @@ class Grace:
         grace = self.session.config.grace_seconds
         self._seconds = grace - min(CLOSING_SHARE * grace, MAX_CLOSING_SECONDS)
         self._began: float | None = None
-        # Scrapy says when a pass has ended, not when it begins to.
-        self._loop = create_looping_call(self._look)
+        # Polled, because Scrapy sends no signal when a shutdown begins.
+        self._loop = create_looping_call(self._check)
         crawler.signals.connect(self._open, signals.engine_started)
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """The extension of a crawl."""
+        """Create the extension."""
         return cls(crawler)
 
     def _open(self) -> None:
         self._loop.start(GRACE_CHECK_SECONDS, now=False)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         downloader = getattr(self.crawler.engine, "downloader", None)
         if self.session.ended.is_set() or not isinstance(downloader, Downloader):
             self._loop.stop()
@@ -228,7 +232,10 @@ class Grace:
 
 
 class Garbage:
-    """Leaves out of collections what is there when a crawl starts, and after its first items."""
+    """Excludes long-lived objects from garbage collection, at the start and after the first items.
+
+    Objects that a collection need not visit are frozen, which makes collections faster.
+    """
 
     def __init__(self, crawler: Crawler) -> None:
         self._signals = crawler.signals
@@ -238,22 +245,22 @@ class Garbage:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """The extension of a crawl."""
+        """Create the extension."""
         return cls(crawler)
 
     def count(self) -> None:
-        """Note an item."""
+        """Count an item; freeze objects again when the crawl has warmed up."""
         self._items += 1
-        if self._items == ITEMS:
+        if self._items == WARM_UP_ITEMS:
             self._signals.disconnect(self.count, signals.item_scraped)
             collect_again()
 
 
 class AutoThrottle(throttle.AutoThrottle):
-    """Scrapy's own, for passes that are answered with 304.
+    """Scrapy's AutoThrottle, which also lowers the delay after 304 responses.
 
-    It never lowers the delay after a status other than 200: a pass over an unchanged site would
-    stay at the first delay for ever.
+    Scrapy never lowers the delay after a status other than 200, so a run over an unchanged site
+    would keep the initial delay forever.
     """
 
     def _adjust_delay(self, slot: Slot, latency: float, response: Response) -> None:

@@ -1,4 +1,4 @@
-"""Findings of `scrapy doctor`, and how they are printed."""
+"""Findings of `scrapy doctor`: their statuses, and their text and JSON formats."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 
 from crawler.utils.text import count
 
-# The longest status, and a space.
+# Width of the first column: the longest status and a space.
 STATUS_CHARACTERS = 9
-# Shows what is being checked.
+# A callback that shows the check in progress.
 Say = Callable[[str], None]
 
 
 class Check(StrEnum):
-    """Names of the checks; each invariant of `--deep` is a check of its own beside these."""
+    """Names of the checks. With `--deep`, the name of each invariant is a check, too."""
 
     PYTHON = "python"
     FOLDER = "folder"
@@ -48,7 +48,7 @@ class Check(StrEnum):
 
 
 class Status(StrEnum):
-    """OK: nothing to do. WARNING: Freshet works, but. FAILED: it does not until that is fixed."""
+    """Severity of a finding. WARNING: Freshet works. FAILED: fix it before running Freshet."""
 
     OK = "ok"
     WARNING = "warning"
@@ -57,13 +57,13 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the doctor.
+    """The result of one check.
 
-    check: what was checked, such as `mongodb write`
+    check: name of the check, such as `mongodb write`
     found: the result in words
-    todo:  what to do; empty where there is nothing to do, or where `found` says it
+    todo:  how to fix it; empty if nothing needs fixing or `found` includes the fix
     of:    the spider, for checks of each spider
-    broken, examples: of an invariant: how often it does not hold, and the first places
+    broken, examples: number and first examples of an invariant's violations
     """
 
     check: str
@@ -81,19 +81,19 @@ def ok(check: str, result: str, of: str = "") -> Finding:
 
 
 def warning(check: str, result: str, todo: str = "", of: str = "") -> Finding:
-    """Return a finding that keeps Freshet from nothing."""
+    """Return a finding that does not prevent Freshet from running."""
     return Finding(check, Status.WARNING, result, todo, of)
 
 
 def failed(check: str, result: str, todo: str = "", of: str = "") -> Finding:
-    """Return a finding without whose fix Freshet does not work."""
+    """Return a finding that has to be fixed before Freshet works."""
     return Finding(check, Status.FAILED, result, todo, of)
 
 
 def lines(findings: Sequence[Finding], characters: int) -> list[str]:
-    """Return one paragraph for each finding, in columns, and a line with the counts.
+    """Format the findings in columns, one paragraph each, and a last line with the counts.
 
-    characters: width that the paragraphs are wrapped to, by words
+    characters: width to which paragraphs are wrapped at spaces
     """
     names = [" ".join(filter(None, (finding.check, finding.of))) for finding in findings]
     width = max(map(len, names), default=0)

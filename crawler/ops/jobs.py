@@ -1,4 +1,4 @@
-"""Jobs, what the service and cron run: spider classes, sites with stored definitions, files."""
+"""Jobs of the service and of cron: spider classes, stored site definitions, definition files."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ from spiders.cells import CellsSpider
 from spiders.site import spider_of
 from spiders.wrapper import WrapperSpider
 
-# The spider of sites that have a file instead of a class.
+# Name of the spider that runs site definition files.
 ANY_SITE = "site"
 Spiders = dict[str, type[Spider]]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One spider with its arguments, as `scrapy crawl` would be given them."""
+    """One spider and its arguments, as for `scrapy crawl`.
+
+    word: how the user names it: the name of a spider or site, or a file
+    """
 
     word: str
     spider: type[WrapperSpider]
@@ -38,20 +41,20 @@ class Job:
 
     @property
     def definition(self) -> Definition | None:
-        """The stored definition that it runs; None for spider classes and files."""
+        """The stored definition that the job runs; None for spider classes and files."""
         return getattr(self.spider, "stored_definition", None)
 
     def name(self) -> str:
-        """The name in the database; raises ConfigError or WrapperError."""
+        """Return the spider's name in the database; raises ConfigError or WrapperError."""
         return self.spider.read_wrapper(self.spider.read_arguments(self.arguments)).name
 
 
 @dataclass(frozen=True, slots=True)
 class StoredSites:
-    """What the database has of sites.
+    """The sites in the database.
 
-    watched:     names that have targets
-    definitions: of sites without a spider class, by name
+    watched:     names of sites that have targets
+    definitions: definitions of sites without a spider class, by name
     """
 
     watched: tuple[str, ...] = ()
@@ -59,12 +62,12 @@ class StoredSites:
 
 
 @dataclass(frozen=True, slots=True)
-class Usual:
-    """What runs where no names are given.
+class DefaultJobs:
+    """What runs if the user names nothing.
 
-    jobs:      the sites that have targets, by name, and cells that the project's file describes
+    jobs:      sites that have targets, and the cells of the project's cells file; sorted by name
     undefined: names that have targets, but no site definition
-    unwatched: names of spiders that have no targets, as they have never run
+    unwatched: names of spiders that have no targets because they have never run
     """
 
     jobs: list[Job]
@@ -73,12 +76,12 @@ class Usual:
 
 
 async def read_stored_sites(db: Database) -> StoredSites:
-    """Return what the database has of sites; by indexes."""
+    """Return the sites in the database; reads only indexes."""
     return StoredSites(tuple(await targets.spiders(db)), await sites.definitions(db))
 
 
 def stored_sites(config: Config) -> StoredSites:
-    """As `read_stored_sites`, from a database that is opened for it (blocking)."""
+    """Open the database and return its sites; blocks."""
 
     async def read() -> StoredSites:
         async with opened(config) as db:
@@ -88,13 +91,13 @@ def stored_sites(config: Config) -> StoredSites:
 
 
 def spiders_of(settings: BaseSettings) -> Spiders:
-    """All spider classes of the project, by name."""
+    """Return all spider classes of the project, by name."""
     loader = get_spider_loader(settings)
     return {name: loader.load(name) for name in sorted(loader.list())}
 
 
-def usual(spiders: Spiders, stored: StoredSites) -> Usual:
-    """What runs where no names are given."""
+def default_jobs(spiders: Spiders, stored: StoredSites) -> DefaultJobs:
+    """Return what runs if the user names nothing."""
     jobs: dict[str, Job] = {}
     undefined: list[str] = []
     for name in stored.watched:
@@ -103,40 +106,40 @@ def usual(spiders: Spiders, stored: StoredSites) -> Usual:
         else:
             undefined.append(name)
     for name, spider in spiders.items():
-        # Its file is there, so that somebody wants it.
+        # Run cells even before they have targets: the user has written the file.
         if issubclass(spider, CellsSpider) and not lacks_file(spider):
             jobs.setdefault(name, Job(name, spider))
     unwatched = [name for name in classes(spiders) if name not in jobs]
-    return Usual([jobs[name] for name in sorted(jobs)], undefined, unwatched)
+    return DefaultJobs([jobs[name] for name in sorted(jobs)], undefined, unwatched)
 
 
 def undefined_words(name: str) -> str:
-    """What is wrong with a name that has targets but no site definition, and what to do."""
+    """Return the problem of a name that has targets but no site definition, and the fix."""
     return (
         "it has targets but no site definition: run scrapy crawl site -a wrapper=FILE.toml once, "
         f"or scrapy forget {name}"
     )
 
 
-def to_serve(spiders: Spiders) -> list[Job]:
-    """What the service keeps fresh from its start where no names are given.
+def initial_jobs(spiders: Spiders) -> list[Job]:
+    """Return the jobs that the service starts with if the user names nothing.
 
-    Spider classes may never have run, and feeds may be imported at any time; examples wait until
-    they have targets, as sites without a class do.
+    These are all spider classes, as some may have no targets yet. Examples, and sites without a
+    spider class, are added only when they have targets.
     """
     names = [name for name in classes(spiders) if issubclass(spiders[name], WrapperSpider)]
     jobs = [job_of(name, spiders, StoredSites()) for name in names]
-    # A class of the user's that inherits from an example is none.
+    # vars() ignores inheritance: a user's class derived from an example is not an example.
     return [job for job in jobs if not vars(job.spider).get("is_example")]
 
 
 def classes(spiders: Spiders) -> list[str]:
-    """Names of the spider classes that can run without arguments."""
+    """Return the names of the spider classes that can run without arguments."""
     return [name for name in spiders if name != ANY_SITE and not lacks_file(spiders[name])]
 
 
 def lacks_file(spider: type[Spider]) -> bool:
-    """Whether a spider's wrapper is a file that is not there; one that is broken counts."""
+    """Return whether a spider's site definition file is missing; a broken file is not missing."""
     try:
         if issubclass(spider, WrapperSpider):
             Job(spider.name, spider).name()
@@ -146,7 +149,7 @@ def lacks_file(spider: type[Spider]) -> bool:
 
 
 def needs_database(names: Iterable[str], spiders: Spiders) -> bool:
-    """Whether some of these names are neither files nor spider classes that can run."""
+    """Return whether some of the names may be sites that are only defined in the database."""
     return any(
         name not in spiders or lacks_file(spiders[name])
         for name in names
@@ -155,12 +158,12 @@ def needs_database(names: Iterable[str], spiders: Spiders) -> bool:
 
 
 def jobs_of(names: list[str], spiders: Spiders, stored: StoredSites) -> list[Job]:
-    """The jobs of these names: spider classes, stored sites, files; raises ConfigError."""
+    """Return the jobs of spider classes, stored sites and files by name; raises ConfigError."""
     return [job_of(name, spiders, stored) for name in names]
 
 
 def with_files(names: Iterable[str]) -> Iterator[str]:
-    """These names, and for a folder (its name ends with /) its wrappers; raises ConfigError."""
+    """Replace each folder (its name ends with /) by its .toml files; raises ConfigError."""
     for name in names:
         if not name.endswith(os.sep):
             yield name
@@ -171,26 +174,26 @@ def with_files(names: Iterable[str]) -> Iterator[str]:
 
 
 def job_of(name: str, spiders: Spiders, stored: StoredSites) -> Job:
-    """The job of a file, a spider class or a stored site; raises ConfigError."""
+    """Return the job of a file, a spider class or a stored site; raises ConfigError."""
     if name.endswith(".toml"):
-        # The file may be broken for a while, as it is being edited; it has to be there.
+        # The file must exist, but may be invalid, for example while it is being edited.
         path = Path(name).resolve()
         if not path.is_file():
             raise ConfigError(f"{path}: no such file")
         reader = spiders.get(ANY_SITE)
         if reader is None or not issubclass(reader, WrapperSpider):
             raise ConfigError(
-                f"{path}: this project has no spider {ANY_SITE!r}, which reads such files"
+                f"{path}: the project lacks the spider {ANY_SITE!r}, which runs .toml files"
             )
         return Job(name, reader, {"wrapper": str(path)})
     check_name(name, spiders, stored)
     if (job := _named_job(name, spiders, stored)) is None:
-        raise ConfigError(f"{name}: not a WrapperSpider, so it never has anything due")
+        raise ConfigError(f"{name}: not a WrapperSpider, so it has no targets to keep fresh")
     return job
 
 
 def check_name(name: str, spiders: Spiders, stored: StoredSites) -> None:
-    """Raise ConfigError unless this is the name of a spider class or of a stored site."""
+    """Raise ConfigError unless `name` is a spider class or a stored site."""
     if name in stored.definitions or (name in spiders and name != ANY_SITE):
         return
     available = ", ".join(sorted({*classes(spiders), *stored.definitions})) or "none"
@@ -198,7 +201,11 @@ def check_name(name: str, spiders: Spiders, stored: StoredSites) -> None:
 
 
 def _named_job(name: str, spiders: Spiders, stored: StoredSites) -> Job | None:
-    """A spider class wins over a definition of its name, unless its own file is missing."""
+    """Return a job; None if `name` is not a WrapperSpider or a stored site.
+
+    A spider class takes precedence over a stored definition, unless the file of the class is
+    missing.
+    """
     spider = None if name == ANY_SITE else spiders.get(name)
     if (spider is None or lacks_file(spider)) and name in stored.definitions:
         spider = spider_of(stored.definitions[name], spiders)

@@ -1,7 +1,7 @@
-"""Compile the kernels of plans and near-duplicates, so that no first run waits for them.
+"""Compile the numba kernels of planning and deduplication, so that the first run need not wait.
 
-`python -m crawler.ops.kernels` is a step of the installation. It makes small plans of invented
-pages and feeds, and sketches of two texts; what these need is compiled and kept.
+The installation runs `python -m crawler.ops.kernels`. It plans a few synthetic pages and feeds and
+sketches two texts; numba compiles the kernels that these need and caches them on disk.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TEXTS = ("a text of several words that are compared by their characters " * 3, "
 
 
 def main() -> int:
-    """Compile what is missing, in as many processes as there are parts, and print how much."""
+    """Compile missing kernels, one process for each part, and print their number."""
     began = time.perf_counter()
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         count = sum(pool.map(compiled_for, PARTS))
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def compiled_for(part: str) -> int:
-    """Run a part, and return how many kernels had to be compiled for it."""
+    """Run a part; return the number of kernels compiled for it."""
     count = 0
 
     def one_more() -> None:
@@ -55,7 +55,7 @@ def compiled_for(part: str) -> int:
 
 
 def pages() -> None:
-    """Plan pages: with a budget and nothing else, and with caps when they have a plan."""
+    """Plan pages with a budget, then replan them with caps."""
     some, past = _population(TARGETS), _histories(TARGETS)
     budget = TARGETS / 2
     made = plan(some, past, Terms(budget_per_day=budget, daily_cap=1.5 * budget), END)
@@ -64,7 +64,7 @@ def pages() -> None:
 
 
 def feeds() -> None:
-    """Plan feeds: with a budget and nothing else, and with caps when they have a plan."""
+    """Plan feeds with a budget, then replan them with caps."""
     some, past = _population(TARGETS), _histories(TARGETS)
     window, budget = np.full(TARGETS, 10, np.int64), float(TARGETS)
     none = Schedules.none(TARGETS)
@@ -85,14 +85,14 @@ PARTS: dict[str, Callable[[], None]] = {"pages": pages, "feeds": feeds, "texts":
 
 
 def _population(n: int) -> Population:
-    """Return n targets of one site."""
+    """Return n synthetic targets of one site."""
     key = np.random.default_rng(1).integers(0, 2**63, n).astype(np.uint64)
     hours = (1.0, float(LONGEST_WEEKS * WEEK_HOURS))
     return even_population(key, np.zeros(n, np.int64), np.ones(n), hours, BEGIN, END)
 
 
 def _histories(n: int) -> Histories:
-    """Return pasts of three weeks, with 0 to 30 changes each."""
+    """Return change histories of WEEKS weeks with 0 to 29 changes each."""
     rng = np.random.default_rng(7)
     count = rng.integers(0, 30, n)
     first = np.concatenate([[0], np.cumsum(count)])

@@ -1,9 +1,10 @@
-"""Metrics of a process: the runs in it, what the service counts, and their file.
+"""Metrics of a process: its crawl runs, the service's chores, and the file with the metrics.
 
-The counters of runs are read off what a crawl counts anyway, so that they cost it nothing.
-`freshet-NAME.prom` is the file for node_exporter's textfile collector. Several processes of one
-name take `NAME`, `NAME-2`, `NAME-3`; names, unlike process ids, come again, so Prometheus keeps few
-series. Import the module only where metrics are wanted: prometheus_client is slow to import.
+Counters of runs are computed on export from the stats that a crawl collects anyway, so they add no
+cost to the crawl. `freshet-NAME.prom` is a file for node_exporter's textfile collector. Concurrent
+processes of the same name use `NAME`, `NAME-2`, `NAME-3`: unlike process ids, these names are
+reused, which keeps the number of Prometheus series small. Import this module only if metrics are
+enabled, because prometheus_client is slow to import.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 LAST_SUCCESS = "freshet_pass_last_success_timestamp_seconds"
 BUILD = "freshet_build_info"
-OF_PROCESS = "freshet_process_"
+PROCESS_PREFIX = "freshet_process_"
 RESULTS = ("finished", "limited", "stopped", "failed", "other")
 CLASSES = ("2xx", "3xx", "4xx", "5xx", "other")
 PLAIN = {
@@ -65,8 +66,9 @@ PLAIN = {
     "freshet_storage_retries": "Number of retries while MongoDB was unavailable.",
     "freshet_passes_started": "Number of started crawl runs.",
 }
-# With the label besides the spider and its values, which are there before they are counted.
-LABELLED = {
+# With a second label and its values. All series are exported from the start at 0, because
+# Prometheus's increase() misses the event with which a series begins.
+LABELED = {
     "freshet_responses": ("Number of responses by status class.", "code", CLASSES),
     "freshet_visits": ("Number of stored visits by outcome.", "outcome", tuple(map(str, Outcome))),
     "freshet_passes_ended": ("Number of ended crawl runs by result.", "result", RESULTS),
@@ -75,7 +77,7 @@ ENDS = {"finished": "finished", "shutdown": "stopped", "cancelled": "stopped"}
 LIMIT = "closespider_"
 STATUS = ("downloader/response_status_count/", "freshet/asked_again_status_count/")
 FAILURES = "downloader/exception_count"
-# What was never sent: robots.txt forbids it, or its host is to be left alone.
+# Errors of requests that were never sent: robots.txt disallows them, or their host is paused.
 NEVER_SENT = tuple(
     f"downloader/exception_type_count/{global_object_name(error)}"
     for error in (IgnoreRequest, NotAsked)
@@ -90,49 +92,50 @@ TO_STORED = "Seconds from receiving a response to storing its visit."
 FILE_TIME = "freshet_metrics_timestamp_seconds"
 FILE_TIME_HELP = "Unix time when this file was written."
 LAG = "Event loop lag in seconds, sampled once a second."
-# Families that go on counting where the last process of their name ended.
-SUMS = ("counter", "histogram")
-# Gauges of which a process has only the spiders that it runs.
-GAUGES = (LAST_SUCCESS,)
+# Types of families that continue from the values of the last process of the same name.
+CUMULATIVE = ("counter", "histogram")
+# Gauges whose values of spiders that this process has not run are kept.
+KEPT_GAUGES = (LAST_SUCCESS,)
 PREFIX, SUFFIX = "freshet-", ".prom"
-MAX_ALIKE = 64
+MAX_SAME_NAME = 64
 WRITE_SECONDS = 10.0
-# A file that was not written for so long is of a spider that is crawled no longer.
-KEPT_SECONDS = 40 * 24 * 3600.0
-# The service's name in file names, and the option of its address.
+# A file that was not written for this long belongs to a spider that is no longer crawled.
+MAX_FILE_AGE_SECONDS = 40 * 24 * 3600.0
+# The service's name in file names, and the option for its address.
 SERVICE, OPTION = "refresh", "--metrics"
 PING_SECONDS = 2.0
 
-# Of labels, and of the metric.
+# Pairs of label values and metric values.
 Values = Iterable[tuple[Sequence[str], float]]
 Counts = Counter[tuple[str, str]]
 Key = tuple[str, frozenset[tuple[str, str]]]
-Past = dict[str, dict[Key, Sample]]
+# Samples of an earlier process, by family name and key.
+Samples = dict[str, dict[Key, Sample]]
 
 
 def gauge(name: str, text: str, labels: Sequence[str], values: Values) -> Metric:
-    """Return a gauge; values that are NaN, so unknown, are left out."""
+    """Return a gauge family without the samples whose value is unknown (NaN)."""
     family = GaugeMetricFamily(name, text, labels=labels)
-    for of, value in values:
+    for label_values, value in values:
         if not math.isnan(value):
-            family.add_metric(of, value)
+            family.add_metric(label_values, value)
     return family
 
 
 def by_spider(name: str, text: str, values: Iterable[tuple[str, float]]) -> Metric:
-    """Return a gauge with the one label `spider`."""
+    """Return a gauge family with the single label `spider`."""
     return gauge(name, text, ("spider",), (((spider,), value) for spider, value in values))
 
 
 def _counter(name: str, text: str, labels: Sequence[str], values: Values) -> Metric:
     family = CounterMetricFamily(name, text, labels=labels)
-    for of, value in values:
-        family.add_metric(of, value)
+    for label_values, value in values:
+        family.add_metric(label_values, value)
     return family
 
 
 class RunsCollector(Collector):
-    """The runs of this process, by spider: those that have ended, and those in progress."""
+    """Counts the runs of this process by spider, both ended and in progress."""
 
     def __init__(self) -> None:
         self._ended: dict[str, Counts] = {}
@@ -140,13 +143,13 @@ class RunsCollector(Collector):
         self._in_progress: set[Session] = set()
 
     def begin(self, session: Session) -> None:
-        """Note that a run begins."""
+        """Count the start of a run."""
         self._in_progress.add(session)
         counts = self._ended.setdefault(session.spider, Counter())
         counts["freshet_passes_started", ""] += 1
 
     def end(self, session: Session, reason: str) -> None:
-        """Note that a run has ended. reason: Scrapy's."""
+        """Count the end of a run. reason: Scrapy's close reason."""
         self._in_progress.discard(session)
         counts = self._ended[session.spider]
         counts.update(counted(session))
@@ -157,18 +160,18 @@ class RunsCollector(Collector):
             self._succeeded[session.spider] = Clock().now().timestamp()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield counters and gauges by spider."""
+        """Yield the counters and gauges."""
         now = {spider: Counter(counts) for spider, counts in self._ended.items()}
         for session in self._in_progress:
             now[session.spider].update(counted(session))
         for name, text in PLAIN.items():
             values = (((spider,), counts[name, ""]) for spider, counts in now.items())
             yield _counter(name, text, ["spider"], values)
-        for name, (text, label, labels) in LABELLED.items():
+        for name, (text, label, labels) in LABELED.items():
             each = (((of, to), counts[name, to]) for of, counts in now.items() for to in labels)
             yield _counter(name, text, ["spider", label], each)
         in_flight = ((session.spider, len(session.in_flight)) for session in self._in_progress)
-        text = "Number of targets in flight between queue and storage."
+        text = "Number of targets taken from the queue and not stored yet."
         yield by_spider("freshet_targets_in_flight", text, in_flight)
         running = Counter(session.spider for session in self._in_progress)
         of_all = ((spider, running[spider]) for spider in now)
@@ -178,12 +181,12 @@ class RunsCollector(Collector):
 
 
 def result_of(reason: str) -> str:
-    """Return how a run without an error has ended: spiders may name reasons of their own."""
+    """Map the close reason of a run without an error to a label; spiders may define reasons."""
     return "limited" if reason.startswith(LIMIT) else ENDS.get(reason, "other")
 
 
 def counted(session: Session) -> Counts:
-    """Return what a run has counted so far, by metric and label; it never falls."""
+    """Return the counts of a run so far, by metric and label; they never decrease."""
     stats = session.crawler.stats.get_stats()
     counts: Counts = Counter()
     for name, value in stats.items():
@@ -200,31 +203,31 @@ def counted(session: Session) -> Counts:
     counts["freshet_missed_visits", ""] = session.counts["missed visits"]
     for outcome in Outcome:
         counts["freshet_visits", outcome] = session.counts[outcome]
-    # A run that could not reach the database has none.
+    # A run that could not connect to the database has no `patience`.
     if patience := getattr(session, "patience", None):
         counts["freshet_storage_retries", ""] = patience.counts["retries"]
     return counts
 
 
 def class_of(status: str) -> str:
-    """Return the class of an HTTP status; some servers make up their own."""
+    """Return the class of an HTTP status, such as 4xx; "other" for nonstandard ones."""
     return f"{status[0]}xx" if status[:1] in {"2", "3", "4", "5"} else "other"
 
 
 class ProcessMetrics:
-    """The registry of a process, and what is put into it."""
+    """The Prometheus registry of a process, and its metrics."""
 
     def __init__(self) -> None:
-        # When each counter was made is of no use where counters outlive processes.
+        # *_created series are misleading here: counters continue from those of earlier processes.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self.runs = RunsCollector()
         self.registry.register(self.runs)
-        # Under its usual name it would clash with that of node_exporter.
+        # Without the namespace, process_* would clash with node_exporter's own series.
         ProcessCollector(namespace="freshet", registry=self.registry)
         version = Gauge(BUILD, "Running version of Freshet.", ["version"], registry=self.registry)
         version.labels(__version__).set(1)
-        self._took = self._histogram(
+        self._durations = self._histogram(
             "pass_duration_seconds", "Duration of crawl runs in seconds.", LONG
         )
         self._sizes = self._histogram(
@@ -236,28 +239,28 @@ class ProcessMetrics:
         self._lag = self._histogram("reactor_lag_seconds", LAG, LAGS, by_spider=False)
 
     def run_ended(self, session: Session, reason: str, seconds: float) -> None:
-        """Note that a run has ended. reason: Scrapy's."""
+        """Count the end of a run and its duration. reason: Scrapy's close reason."""
         self.runs.end(session, reason)
-        self._took.labels(session.spider).observe(seconds)
+        self._durations.labels(session.spider).observe(seconds)
 
     def on_stored(self, session: Session) -> Callable[[list[Visit], float], None]:
-        """Return what is to be called with each stored batch of a run, and its seconds."""
+        """Return a callback to call with each stored batch of a run and the seconds it took."""
         of_batch = (self._sizes, self._storing, self._to_stored)
         sizes, storing, to_stored = (each.labels(session.spider) for each in of_batch)
 
-        def note(batch: list[Visit], seconds: float) -> None:
+        def observe(batch: list[Visit], seconds: float) -> None:
             sizes.observe(len(batch))
             storing.observe(seconds)
             now = session.clock.now()
             for visit in batch:
-                # Deliveries of hubs have waited for a run.
+                # Not deliveries of WebSub hubs: they were stored until this run began.
                 if visit.fetched.push is None:
                     to_stored.observe((now - visit.fetched.at).total_seconds())
 
-        return note
+        return observe
 
     async def watch_lag(self) -> None:
-        """Measure the event loop's lag until this is cancelled."""
+        """Sample the event loop's lag until cancelled."""
         clock = asyncio.get_running_loop().time
         while True:
             due = clock() + LAG_EVERY_SECONDS
@@ -265,7 +268,7 @@ class ProcessMetrics:
             self._lag.observe(max(0.0, clock() - due))
 
     async def exposition(self) -> bytes:
-        """Return all metrics in the text format."""
+        """Return all metrics in Prometheus's text format."""
         return generate_latest(self.registry)
 
     def _histogram(
@@ -275,8 +278,11 @@ class ProcessMetrics:
         return Histogram(name, text, labels, buckets=buckets, registry=self.registry)
 
 
-def past_of(families: Iterable[Metric], version: str) -> Past:
-    """Return what is carried on, by family; nothing of another version: its buckets may differ."""
+def samples_to_carry(families: Iterable[Metric], version: str) -> Samples:
+    """Return the samples that a new process continues from.
+
+    Samples of another version of Freshet are dropped, because histogram buckets may differ.
+    """
     by_name = {family.name: family for family in families}
     build = by_name.get(BUILD)
     if build is None or version not in {sample.labels.get("version") for sample in build.samples}:
@@ -284,40 +290,40 @@ def past_of(families: Iterable[Metric], version: str) -> Past:
     return {
         name: {_key(sample): sample for sample in family.samples}
         for name, family in by_name.items()
-        if family.type in SUMS or name in GAUGES
+        if family.type in CUMULATIVE or name in KEPT_GAUGES
     }
 
 
 class Carried(Collector):
-    """A registry with the past added to it, and a label that names the process.
+    """A registry whose counters continue from those of an earlier process.
 
-    process: the value of that label, on every series
+    process: value of the label `process`, which is added to every series
     """
 
-    def __init__(self, registry: CollectorRegistry, past: Past, process: str) -> None:
+    def __init__(self, registry: CollectorRegistry, earlier: Samples, process: str) -> None:
         self._registry = registry
-        self._past = past
+        self._earlier = earlier
         self._process = process
         self.is_over = False
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all families; of a process that is over, without what only a running one has."""
+        """Yield all families; process gauges, such as memory, only while the process runs."""
         for family in self._registry.collect():
-            is_of_process = family.type == "gauge" and family.name.startswith(OF_PROCESS)
+            is_of_process = family.type == "gauge" and family.name.startswith(PROCESS_PREFIX)
             if not (self.is_over and is_of_process):
                 yield self._carried(family)
 
     def _carried(self, family: Metric) -> Metric:
-        before = dict(self._past.get(family.name, {}))
+        earlier = dict(self._earlier.get(family.name, {}))
         whole = Metric(family.name, family.documentation, family.type)
         for sample in family.samples:
             own = sample._replace(labels={"process": self._process, **sample.labels})
-            was = before.pop(_key(own), None)
-            if was is not None and family.type in SUMS:
-                own = own._replace(value=own.value + was.value)
+            before = earlier.pop(_key(own), None)
+            if before is not None and family.type in CUMULATIVE:
+                own = own._replace(value=own.value + before.value)
             whole.samples.append(own)
-        # Of spiders that this process has not begun.
-        whole.samples.extend(before.values())
+        # Samples of spiders that this process has not run.
+        whole.samples.extend(earlier.values())
         return whole
 
 
@@ -326,7 +332,7 @@ def _key(sample: Sample) -> Key:
 
 
 class TextFile:
-    """The file of one process, which holds its name until `close`; raises ConfigError."""
+    """The metrics file of one process, whose name is locked until `close`; raises ConfigError."""
 
     def __init__(self, folder: Path, name: str, registry: CollectorRegistry) -> None:
         self._folder = folder
@@ -335,76 +341,76 @@ class TextFile:
             stem = self._claim(name)
             self._remove_old()
         except OSError as error:
-            raise ConfigError(_in_words(folder, error)) from None
+            raise ConfigError(_message(folder, error)) from None
         self.path = folder / f"{PREFIX}{stem}{SUFFIX}"
         self._draft = folder / f".{PREFIX}{stem}.new"
         self._written = Gauge(FILE_TIME, FILE_TIME_HELP, registry=registry)
-        past: Past = {}
-        # A file that cannot be read, or is not ours, has nothing to carry on.
+        earlier: Samples = {}
+        # Without a readable file of Freshet's, all counters start at 0.
         with contextlib.suppress(OSError, ValueError):
             text = self.path.read_text(encoding="utf-8")
-            past = past_of(list(text_string_to_metric_families(text)), __version__)
-        self._carried = Carried(registry, past, stem)
+            earlier = samples_to_carry(list(text_string_to_metric_families(text)), __version__)
+        self._carried = Carried(registry, earlier, stem)
         self._is_failing = False
 
     def write(self) -> None:
-        """Replace the file atomically; an error is logged once."""
+        """Replace the file atomically. Log only the first of consecutive errors."""
         self._written.set_to_current_time()
         try:
             self._draft.write_bytes(generate_latest(self._carried))
             self._draft.replace(self.path)
         except OSError as error:
             if not self._is_failing:
-                logger.warning("%s; retrying", _in_words(self.path, error))
+                logger.warning("Writing metrics failed, retrying: %s", _message(self.path, error))
             self._is_failing = True
         else:
             self._is_failing = False
 
     async def keep_writing(self) -> None:
-        """Write it again and again until this is cancelled."""
+        """Write the file every WRITE_SECONDS until cancelled."""
         while True:
             self.write()
             await asyncio.sleep(WRITE_SECONDS)
 
     def close(self) -> None:
-        """Write it for the last time: what only a running process has is left out."""
+        """Write the file for the last time, without process gauges, and release its name."""
         self._carried.is_over = True
         self.write()
         self._lock.release()
 
     def _claim(self, name: str) -> str:
-        """Lock and return the first name that no other process has."""
-        for number in range(1, MAX_ALIKE + 1):
+        """Lock and return the first name that no other process uses."""
+        for number in range(1, MAX_SAME_NAME + 1):
             stem = name if number == 1 else f"{name}-{number}"
             self._lock = self._lock_of(stem)
             with contextlib.suppress(Timeout):
                 self._lock.acquire()
                 return stem
-        message = f"{self._folder}: {MAX_ALIKE} processes of {name} at work"
+        message = f"{self._folder}: {MAX_SAME_NAME} processes of {name} are already running"
         raise ConfigError(f"FRESHET_METRICS_DIR {message}")
 
     def _lock_of(self, stem: str) -> FileLock:
         return FileLock(self._folder / f".{PREFIX}{stem}.lock", timeout=0)
 
     def _remove_old(self) -> None:
-        oldest = time.time() - KEPT_SECONDS
+        oldest = time.time() - MAX_FILE_AGE_SECONDS
         for path in self._folder.glob(f"{PREFIX}*{SUFFIX}"):
             stem = path.name.removeprefix(PREFIX).removesuffix(SUFFIX)
-            # Another process may be at the same, or about to write this one.
+            # Another process may be removing this file too, or may have locked it for writing.
             with contextlib.suppress(Timeout, FileNotFoundError):
                 if path.stat().st_mtime < oldest:
                     with self._lock_of(stem):
                         path.unlink()
 
 
-def _in_words(place: Path, error: OSError) -> str:
+def _message(place: Path, error: OSError) -> str:
     return f"FRESHET_METRICS_DIR {place}: {error.strerror or error}"
 
 
 class Export:
-    """Measures from `begin` to `end`; raises ConfigError where the file cannot be had.
+    """Collects metrics from `begin` to `end`; raises ConfigError if the file cannot be created.
 
-    folder: where the file `freshet-NAME.prom` goes; None: no file
+    folder: folder of the file `freshet-NAME.prom`; None: no file
     """
 
     def __init__(self, folder: Path | None, name: str) -> None:
@@ -413,33 +419,33 @@ class Export:
         self._tasks: list[asyncio.Task[None]] = []
 
     def begin(self) -> None:
-        """Measure the runs of this process from now on."""
+        """Start collecting metrics of all runs of this process."""
         Metrics.of_process = self.metrics
-        self._do(self.metrics.watch_lag())
+        self._start(self.metrics.watch_lag())
         if self._file is not None:
-            self._do(self._file.keep_writing())
+            self._start(self._file.keep_writing())
 
     def end(self) -> None:
-        """Stop, and write the file for the last time."""
+        """Stop collecting and write the file for the last time."""
         Metrics.of_process = None
         for task in self._tasks:
             task.cancel()
         if self._file is not None:
             self._file.close()
 
-    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.get_running_loop().create_task(work))
 
 
 class ServiceCollector(Collector):
-    """What the service counts: failures, also of runs that could not begin; replans and prunes."""
+    """Counts the service's failed runs, including those that could not start; replans, prunes."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
 
     def collect(self) -> Iterator[Metric]:
-        """Yield counters."""
-        # A spider may be named twice, as its file too.
+        """Yield the counters."""
+        # Two jobs may run the same spider: one by its name, one by its file.
         failed: Counter[str] = Counter()
         for word, sums in self._report.sums.items():
             failed[self._report.names[word]] += sums["failed"]
@@ -460,14 +466,15 @@ class ServiceCollector(Collector):
 async def service_measured(
     store: Store, report: Report, address: Address | None
 ) -> AsyncIterator[None]:
-    """Measure the service while inside; serve the metrics at an address, else write the file.
+    """Collect the service's metrics inside the context and serve them or write the file.
 
-    Raises ConfigError where the address cannot be had. The service does without a file.
+    Raises ConfigError if the address is unavailable. If the file cannot be written, logs an error
+    and runs without metrics.
     """
     try:
         export = Export(store.config.metrics_dir if address is None else None, SERVICE)
     except ConfigError as error:
-        logger.error("%s; writing metrics disabled", error)
+        logger.error("Metrics disabled: %s", error)
         yield
         return
     export.metrics.registry.register(ServiceCollector(report))
@@ -476,13 +483,13 @@ async def service_measured(
         if address is None:
             yield
             return
-        # Twisted's web parts are slow to import.
+        # Imported only if needed: twisted.web is slow to import.
         from crawler.web.metrics import MetricsSource, served
 
         problem = partial(store.problem, PING_SECONDS)
         source = MetricsSource(export.metrics.exposition, problem)
         async with served(source, address, OPTION, store.config.metrics_hosts) as url:
-            logger.info("serving metrics at %smetrics", url)
+            logger.info("Serving metrics at %smetrics", url)
             yield
     finally:
         export.end()

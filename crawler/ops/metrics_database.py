@@ -1,7 +1,7 @@
 """Metrics of the database: targets, plans, posts, runs, queues.
 
-`Latest` reads the database for scrapes at most so often, however often it is scraped. Sums over
-targets come from a sample of them, as there may be millions.
+`LatestMetrics` reads the database at a limited rate, however often Prometheus scrapes. Sums over
+targets are estimated from a sample, because there may be millions of targets.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from schedules.terms import WEEK_DAYS
 
 HOUR_SECONDS = 3600.0
 DAY_SECONDS = 24 * HOUR_SECONDS
-# A scrape waits no longer: Prometheus gives up after ten seconds.
+# Limits on the time of a scrape: Prometheus's default timeout is 10 seconds.
 PING_SECONDS, WAIT_SECONDS = 2.0, 5.0
 QUEUES_WAIT_SECONDS = 2.0
-# Reading may take a tenth of the time at most.
-REST = 9.0
+# Pause after a read, as a multiple of its duration: reads use at most 10 % of the time.
+PAUSE_FACTOR = 9.0
 RETRY_SECONDS = 5.0
-# Targets with at least so many errors in a row are counted.
+# Thresholds of consecutive errors by which targets are counted.
 IN_A_ROW = (1, 5)
-# Gauges by fields of `stats.SpiderStats`.
+# Names and help texts of gauges, by the field of `stats.SpiderStats`.
 TIMES = {
     "due": ("freshet_targets_due", "Number of due targets."),
     "overdue": (
@@ -64,7 +64,7 @@ POSTS = {
         "Number of stored posts that are near-duplicates of earlier posts.",
     ),
 }
-# By fields of Estimates.
+# By the field of Estimates.
 ESTIMATES = {
     "planned": (
         "freshet_plan_targets",
@@ -103,7 +103,7 @@ COUNTS = (
     *map(str, Outcome), "visits", "discovered", "unlisted", "due", "over_cap", "closed",
     "over_limit", "missed_visits", "posts", "edited_posts", "missed_posts", "bytes",
 )  # fmt: skip
-# Spiders may name reasons of their own, as many as they like.
+# Other reasons, which spiders may define, are exported as "other" to bound the number of series.
 REASONS = frozenset(
     {
         "finished", "shutdown", "cancelled", "storage", "start_error", "cut off", "failed",
@@ -132,13 +132,13 @@ DEAD = "Number of dead-lettered pages."
 
 @dataclass(frozen=True, slots=True)
 class Estimates:
-    """Estimates of one spider; NaN where they are unknown.
+    """Estimates for one spider; NaN if unknown.
 
-    planned:          targets that are visited by a plan or a period
-    requests_per_day: of these
-    expected_*:       means as plans expect them, of pages and planned cells
-    present_*:        the same for this moment
-    missed_per_week, delay_seconds: of feeds, as plans expect them
+    planned:          number of targets with a planned frequency or a fixed period
+    requests_per_day: required by these targets
+    expected_*:       means expected by the plan, over pages and planned cells
+    present_*:        the same at the current time
+    missed_per_week, delay_seconds: expected by the plan, for feeds
     """
 
     planned: float
@@ -152,11 +152,11 @@ class Estimates:
 
 
 def estimated(sample: Sample, of_spiders: Counter[str]) -> Iterator[tuple[str, Estimates]]:
-    """Yield the estimates of each spider in a sample. of_spiders: how many targets each has."""
+    """Yield estimates for each spider of a sample. of_spiders: number of targets by spider."""
     low = np.where(np.isnan(sample.low), sample.rate, sample.low)
     high = np.where(np.isnan(sample.high), sample.rate, sample.high)
     rates, hours = Rates(sample.rate, low, high), sample.hours
-    # A feed's rate is one of posts, which come in batches: it has no freshness.
+    # Feeds have no freshness: their rates are of posts, which arrive in batches.
     of_pages = np.where(np.isnan(sample.freshness), np.nan, 1.0)
     fresh = freshness_now.freshness(rates, hours) * of_pages
     age = freshness_now.age_hours(rates, hours) * of_pages
@@ -184,7 +184,7 @@ def _mean(values: Floats) -> float:
 
 
 def _sum(values: Floats) -> float:
-    """Return the sum of what is known; NaN where nothing is."""
+    """Return the sum of the known values; NaN if there are none."""
     values = values[~np.isnan(values)]
     return float(values.sum()) if len(values) else np.nan
 
@@ -210,13 +210,13 @@ def families(figures: Stats) -> Iterator[Metric]:
     yield from _by_field(POSTS, spiders)
     yield gauge(
         "freshet_database_documents",
-        "Approximate number of documents by collection.",
+        "Estimated number of documents by collection.",
         ("collection",),
         (((name,), n) for name, n in figures.documents.items()),
     )
     yield gauge(
         "freshet_database_bytes",
-        "Database size in bytes: uncompressed data, compressed storage, indexes.",
+        "Size of the database in bytes, by part: uncompressed data, compressed storage, indexes.",
         ("part",),
         (((part,), size) for part, size in figures.size.items()),
     )
@@ -225,7 +225,7 @@ def families(figures: Stats) -> Iterator[Metric]:
 def _by_field(
     fields: Mapping[str, tuple[str, str]], spiders: Mapping[str, Any]
 ) -> Iterator[Metric]:
-    """Yield a gauge by spider for each field of their figures."""
+    """Yield a gauge by spider for each field."""
     for field, (name, text) in fields.items():
         values = ((spider, getattr(of, field)) for spider, of in spiders.items())
         yield by_spider(name, text, values)
@@ -252,7 +252,7 @@ def _targets(states: Counter[State]) -> Iterator[Metric]:
 
 
 def _plans(figures: Stats) -> Iterator[Metric]:
-    """Yield gauges by spider; of spiders without a plan only what follows from their periods."""
+    """Yield gauges by spider. Spiders without a plan have only the estimates from fixed periods."""
     plans = {name: of.plan for name, of in figures.spiders.items() if of.plan is not None}
     yield by_spider(
         "freshet_plan_timestamp_seconds",
@@ -290,7 +290,7 @@ def _last_runs(spiders: dict[str, SpiderStats]) -> Iterator[Metric]:
             for name, reason in reasons.items()
         ),
     )
-    # A run that was interrupted has counted nothing.
+    # An interrupted run has no counts.
     counts = {name: run.get("counts") or {} for name, run in last.items()}
     yield gauge(
         "freshet_last_pass_counts",
@@ -301,7 +301,7 @@ def _last_runs(spiders: dict[str, SpiderStats]) -> Iterator[Metric]:
 
 
 async def read_queues(store: Store) -> list[Metric]:
-    """Return the gauges; those of shared runs where there is a Redis. Raises StorageError."""
+    """Return the gauge of dead letters and, with Redis, those of queues; raises StorageError."""
     metrics: list[Metric] = [dead_letters(await runs.count_dead_letters(store.db))]
     if store.config.redis_url is not None:
         client = await open_redis(store.config.redis_url, QUEUES_WAIT_SECONDS, retry_seconds=0)
@@ -324,7 +324,7 @@ def dead_letters(counts: Mapping[str, int]) -> Metric:
 
 
 class Fixed(Collector):
-    """Metrics as they were read."""
+    """A collector of metrics that were already read."""
 
     def __init__(self, metrics: Sequence[Metric]) -> None:
         self._metrics = metrics
@@ -335,36 +335,36 @@ class Fixed(Collector):
 
 
 async def read(store: Store) -> list[Metric]:
-    """Return all metrics of the database, and of shared runs; raises StorageError."""
+    """Return all metrics of the database and of queues; raises StorageError."""
     began, now = time.monotonic(), Clock(store.config.clock_offset_hours).now()
     figures = await MongoRetry(0, store.revive).read(lambda: stats.read(store.db, now))
     metrics = list(families(figures))
-    # That Redis cannot be read says nothing of the database.
+    # If Redis is unavailable, the metrics of the database are still exported.
     with contextlib.suppress(StorageError, ConfigError):
         metrics += await read_queues(store)
-    took, at = time.monotonic() - began, Clock().now().timestamp()
-    return [*metrics, *reading_families(took, at), up(1)]
+    seconds, at = time.monotonic() - began, Clock().now().timestamp()
+    return [*metrics, *reading_families(seconds, at), up(1)]
 
 
 def reading_families(seconds: float, at: float) -> Iterator[Metric]:
-    """Yield the gauges of a reading of the database. at: its end, as Unix time."""
-    text = "Duration of the last reading of the database in seconds."
-    yield _unlabelled("freshet_database_read_seconds", text, seconds)
-    text = "Unix time when the database was last read."
-    yield _unlabelled("freshet_database_read_timestamp_seconds", text, at)
+    """Yield the gauges of the last database read: its duration, and its end as Unix time."""
+    text = "Duration of the last database read in seconds."
+    yield _unlabeled("freshet_database_read_seconds", text, seconds)
+    text = "Unix time of the last database read."
+    yield _unlabeled("freshet_database_read_timestamp_seconds", text, at)
 
 
 def text_of(metrics: Sequence[Metric]) -> bytes:
-    """Return metrics in the text format."""
+    """Return metrics in Prometheus's text format."""
     registry = CollectorRegistry()
     registry.register(Fixed(metrics))
     return generate_latest(registry)
 
 
-class Latest:
-    """What was read last; a scrape that finds it old has it read again.
+class LatestMetrics:
+    """Metrics of the database, read again when a scrape finds the last ones too old.
 
-    cache_seconds: how old it may be
+    cache_seconds: age up to which metrics are served again without a read
     """
 
     def __init__(self, store: Store, cache_seconds: float) -> None:
@@ -375,7 +375,10 @@ class Latest:
         self._reading: asyncio.Task[None] | None = None
 
     async def exposition(self) -> bytes | None:
-        """Return the text, perhaps an old one where reading takes long; None before the first."""
+        """Return the metrics as text; None before the first read has finished.
+
+        If a read takes longer than WAIT_SECONDS, returns the result of the previous read.
+        """
         if await self.problem() is not None:
             return text_of([up(0)])
         if self._reading is None and time.monotonic() >= self._next:
@@ -383,15 +386,15 @@ class Latest:
         if self._reading is not None:
             done, _ = await asyncio.wait({self._reading}, timeout=WAIT_SECONDS)
             for reading in done:
-                reading.result()
+                reading.result()  # raises unexpected errors
         return self._text
 
     async def problem(self) -> str | None:
-        """Return why the database cannot be read, in a line; None if it can."""
+        """Return why the database cannot be read, in one line; None if it can."""
         return await self._store.problem(PING_SECONDS)
 
     async def close(self) -> None:
-        """Cancel a reading in progress."""
+        """Cancel a read in progress."""
         if self._reading is not None:
             await end_tasks(self._reading)
 
@@ -403,16 +406,16 @@ class Latest:
             self._text = text_of([up(0)])
             self._next = time.monotonic() + RETRY_SECONDS
         else:
-            took = time.monotonic() - began
-            self._next = time.monotonic() + max(self._cache_seconds, REST * took)
+            seconds = time.monotonic() - began
+            self._next = time.monotonic() + max(self._cache_seconds, PAUSE_FACTOR * seconds)
         finally:
             self._reading = None
 
 
 def up(value: float) -> Metric:
     """Return the gauge of whether MongoDB could be read."""
-    return _unlabelled("freshet_database_up", "1 if MongoDB could be read, else 0.", value)
+    return _unlabeled("freshet_database_up", "1 if MongoDB could be read, else 0.", value)
 
 
-def _unlabelled(name: str, text: str, value: float) -> Metric:
+def _unlabeled(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(name, text, value=value)

@@ -1,4 +1,4 @@
-"""Options of `scrapy refresh run`, checked."""
+"""Options of `scrapy refresh run`: definition, validation."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ HOUR_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """The options.
+class ServiceOptions:
+    """Validated options of the service.
 
-    names:         spiders, files of wrappers, folders of them; empty: all spiders of the project
-    seconds:       after which the service ends; None: when it is stopped
-    slice_seconds: longest time of a run
-    replan_hours:  0 is never
-    prunes:        whether old versions and visits are removed
-    metrics:       where they are served by HTTP; None: nowhere
+    names:         spiders, site definition files, folders; empty: all spiders of the project
+    seconds:       time after which the service exits; None: run until stopped
+    slice_seconds: maximum duration of a run
+    replan_hours:  interval between replans; 0: never
+    prunes:        whether to prune old versions and visits
+    metrics:       address of the metrics server; None: no server
     """
 
     names: list[str]
@@ -35,7 +35,7 @@ class Order:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The arguments and options of `scrapy refresh run`."""
+    """Add the arguments and options of `scrapy refresh run`."""
     parser.add_argument(
         "names",
         nargs="*",
@@ -62,12 +62,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics",
         metavar="[HOST:]PORT",
-        help="export Prometheus metrics; loopback without HOST [FRESHET_METRICS_PORT]",
+        help="serve Prometheus metrics; HOST defaults to loopback [FRESHET_METRICS_PORT]",
     )
 
 
-def order_of(config: Config, opts: argparse.Namespace) -> Order:
-    """The options, checked, over the config; raises ConfigError."""
+def options_of(config: Config, opts: argparse.Namespace) -> ServiceOptions:
+    """Validate the options, which override settings; raises ConfigError."""
     words = list(dict.fromkeys([*opts.names, *opts.spider]))
     limit = None if opts.for_time is None else _seconds(opts.for_time, "--for")
     slice_seconds, replan_hours = config.refresh_slice_seconds, config.refresh_replan_hours
@@ -81,7 +81,7 @@ def order_of(config: Config, opts: argparse.Namespace) -> Order:
         address = address_of(opts.metrics, "--metrics")
     elif config.metrics_port is not None:
         address = address_of(config.metrics_port, "FRESHET_METRICS_PORT")
-    return Order(words, limit, slice_seconds, replan_hours, opts.prunes, address)
+    return ServiceOptions(words, limit, slice_seconds, replan_hours, opts.prunes, address)
 
 
 def _seconds(text: str, option: str) -> float:

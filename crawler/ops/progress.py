@@ -1,4 +1,4 @@
-"""Live lines on a terminal, and log lines above them."""
+"""Live status lines on a terminal, with log lines above them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ COMPILING = "{what}: compiling the planner's kernels, once per machine: {count}"
 
 @contextmanager
 def working(config: Config, what: str) -> Iterator[Callable[[str], None]]:
-    """A live line on a terminal, and how to change what it says; nothing elsewhere."""
+    """Show a live status line; yield a function that changes its text.
+
+    Shows nothing unless stderr is a terminal.
+    """
     if not (config.progress and sys.stderr.isatty()):
         yield lambda what: None
         return
@@ -43,10 +46,10 @@ def working(config: Config, what: str) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def logs_above(console: Console) -> Iterator[None]:
-    """Print what is logged to stderr above the console's live display, which it would tear.
+    """Print log lines above the console's live display instead of in the middle of it.
 
-    A handler keeps the stream that it was made with, so that it does not notice rich's redirection
-    of sys.stderr.
+    Handlers keep the stream that they were created with, so rich's redirection of sys.stderr does
+    not affect them.
     """
     moved = [
         (handler, handler.stream)
@@ -63,13 +66,13 @@ def logs_above(console: Console) -> Iterator[None]:
 
 
 class _Above(io.TextIOBase):
-    """A stream that prints through a console, whose display moves down for it."""
+    """A stream that prints above the live display of a console."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def write(self, text: str) -> int:
-        """Print a record as it is: the terminal wraps long lines, so that they can be copied."""
+        """Print text unwrapped: a long line that the terminal wraps can be copied as one line."""
         if text:
             self._console.print(Text(text.removesuffix("\n")), soft_wrap=True)
         return len(text)

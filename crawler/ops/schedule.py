@@ -1,4 +1,7 @@
-"""What the service runs when: crawl runs by what is due, replans and prunes by the clock."""
+"""The service's schedule: crawl runs when targets are due, replans and prunes at intervals.
+
+Also fills in the systemd units.
+"""
 
 from __future__ import annotations
 
@@ -21,30 +24,30 @@ from crawler.config import PROJECT, Config
 from crawler.storage.embedded import EmbeddedServer
 
 logger = logging.getLogger(__name__)
-# Between two reads of what is due, as imports and replans may bring visits forward.
+# Interval between reads of due targets: imports and replans may make targets due earlier.
 DUE_SECONDS = 5.0
-# Pauses after a run, by how it ended; those after idle and failed ones double to the longest.
+# Pause after a run, by how it ended. Pauses after idle and failed runs double up to the maximum.
 MIN_PAUSE_SECONDS = 0.2
 IDLE_SECONDS = 30.0
 FAILED_SECONDS = 5.0
 BUSY_SECONDS = 5.0
 MAX_PAUSE_SECONDS = 300.0
 CHORES = REPLAN, PRUNE = "replan", "prune"
-# Behind the name of a chore in its counts.
+# Suffix of a chore's name in the counts of failures.
 FAILED = "failed"
-# What cron's prune keeps where no setting says it.
+# Options of prune if no setting limits what to keep; the same as in cron's prune.
 KEEP = ("--keep-versions", "20", "--keep-days", "180")
 PRUNE_SECONDS = 24 * 3600.0
 FIRST_PRUNE_SECONDS = 3600.0
-# After a chore that failed.
+# Pause after a failed chore.
 RETRY_SECONDS = 3600.0
-# For a command to end after SIGTERM.
+# Time between SIGTERM and SIGKILL for a chore's command.
 STOP_SECONDS = 10.0
 STDERR = 2
 
 
 class RunEnd(StrEnum):
-    """How a run ended. IDLE: it could visit nothing, though something is due."""
+    """The result of a run. IDLE: it made no visits, although targets are due."""
 
     GOOD = "good"
     IDLE = "idle"
@@ -54,13 +57,13 @@ class RunEnd(StrEnum):
 
 @dataclass(slots=True)
 class SpiderState:
-    """The state of one spider in the service; times are those of one monotonic clock.
+    """The state of one spider in the service; all times are of one monotonic clock, in seconds.
 
-    due:        when its next target is due; None: it has none
-    not_before: end of its pause
-    read_at:    when `due` was read; None: it has to be read; infinite at first and after a failure,
-                as the next run does not depend on it
-    repeated:   how often in a row its runs ended as the last one did
+    due:        when the next target is due; None: no target is
+    not_before: end of the pause after the last run
+    read_at:    when `due` was read; None: not since the last run; infinite: at the start and after
+                a failed run, the next run begins without reading `due`
+    repeated:   number of consecutive runs with the same result as the last one
     """
 
     due: float | None = 0.0
@@ -72,50 +75,51 @@ class SpiderState:
 
     @property
     def ready(self) -> float | None:
-        """When a run may begin; None: not as things are."""
+        """Return when a run may begin; None if one is in progress or no target is due."""
         return None if self.is_running or self.due is None else max(self.due, self.not_before)
 
     @property
     def is_blind(self) -> bool:
-        """Whether its run begins, or began, without a read: it need not find anything to do."""
+        """Return whether the run begins without a read of `due`, so that it may find none due."""
         return self.read_at == math.inf
 
     def needs_read(self, now: float) -> bool:
-        """Whether `due` is to be read before the next decision."""
+        """Return whether `due` has to be read before the next decision."""
         if self.is_running or now < self.not_before:
             return False
         return self.read_at is None or now >= self.read_at + DUE_SECONDS
 
     def ended(self, end: RunEnd, now: float) -> float:
-        """Note the end of a run; return the seconds of the pause after it."""
+        """Record the end of a run; return the pause after it in seconds."""
         self.repeated = self.repeated + 1 if end is self.last_end else 1
         self.is_running, self.last_end = False, end
         seconds = pause_seconds(end, self.repeated)
         self.not_before = now + seconds
-        # Of a spider that could not begin the database may have nothing yet.
+        # After a run that could not start, the database may have no targets of the spider yet.
         is_stored = end in (RunEnd.GOOD, RunEnd.IDLE)
         self.due, self.read_at = (None, None) if is_stored else (self.not_before, math.inf)
         return seconds
 
 
 def decide(now: float, states: Mapping[str, SpiderState], room: int) -> tuple[list[str], float]:
-    """Return the spiders whose runs begin, and the seconds to sleep unless a run ends.
+    """Return the spiders whose runs should begin now, and the seconds to sleep unless a run ends.
 
-    Those that have waited longest begin.
+    Spiders that have waited longest go first.
 
-    room: runs that may be in progress at a time
+    room: maximum number of concurrent runs
     """
     room -= sum(state.is_running for state in states.values())
     times = {name: ready for name, state in states.items() if (ready := state.ready) is not None}
     waiting = sorted((name for name, ready in times.items() if ready <= now), key=times.__getitem__)
-    # Those that find no room wait for the end of a run, which ends the sleep.
+    # Ready spiders beyond `room` do not shorten the sleep: they wait until a run ends, which wakes
+    # us.
     later = [ready - now for ready in times.values() if ready > now]
     pauses = [state.not_before - now for state in states.values() if state.not_before > now]
     return waiting[: max(0, room)], min([DUE_SECONDS, *later, *pauses])
 
 
 def pause_seconds(end: RunEnd, repeated: int) -> float:
-    """Return how long a spider pauses after a run. repeated: runs in a row that ended so."""
+    """Return the pause after a run. repeated: number of consecutive runs with this result."""
     if end is RunEnd.GOOD:
         return MIN_PAUSE_SECONDS
     if end is RunEnd.BUSY:
@@ -126,10 +130,10 @@ def pause_seconds(end: RunEnd, repeated: int) -> float:
 
 @dataclass(slots=True)
 class Chore:
-    """A command that is run periodically.
+    """A command that the service runs periodically.
 
-    every:   seconds between two starts
-    next_at: of a monotonic clock, in seconds
+    every:   interval in seconds
+    next_at: time of the next start on a monotonic clock, in seconds
     """
 
     name: str
@@ -138,7 +142,7 @@ class Chore:
     next_at: float
 
     def ran(self, now: float, *, well: bool) -> None:
-        """Note that it was run; one that failed is run again within the hour."""
+        """Schedule the next run; after a failure, within RETRY_SECONDS."""
         self.next_at = now + (self.every if well else min(self.every, RETRY_SECONDS))
 
 
@@ -147,8 +151,8 @@ def chores(
 ) -> list[Chore]:
     """Return the chores of a service.
 
-    replan_seconds: between replans; 0: never
-    since_plan:     seconds since the last plan, or since the first run ever
+    replan_seconds: interval between replans; 0: never
+    since_plan:     seconds since the last plan or, if there is none, since the first run
     """
     prune = Chore(PRUNE, prune_words(config), PRUNE_SECONDS, now + FIRST_PRUNE_SECONDS)
     first = now + max(0.0, replan_seconds - since_plan)
@@ -157,13 +161,13 @@ def chores(
 
 
 def prune_words(config: Config) -> list[str]:
-    """Return the words of a prune; what to keep is left to the settings if they say it."""
+    """Return the arguments of a prune; settings take precedence over the defaults in KEEP."""
     keeps = config.keep_versions or config.keep_visits_days
     return ["prune", *([] if keeps else KEEP)]
 
 
 def command_line_settings(settings: BaseSettings) -> list[str]:
-    """Return the options `-s` of this process that other commands need too."""
+    """Return this process's `-s` options, to pass them on to chores."""
     priority = SETTINGS_PRIORITIES["cmdline"]
     given = (name for name in settings if settings.getpriority(name) == priority)
     ours = sorted(name for name in given if name.startswith(("FRESHET_", "MONGO_", "REDIS_")))
@@ -176,9 +180,10 @@ async def run_chores(
     counts: Counter[str],
     waits: Callable[[Chore], Awaitable[float]],
 ) -> None:
-    """Run each chore at its time, one after the other, until this is cancelled; count them.
+    """Run the chores on schedule, one at a time, and count the results, until cancelled.
 
-    waits: seconds that a chore has to wait yet, as another machine runs it, or has run it
+    waits: returns the seconds that a chore has to wait because another machine runs it or has run
+    it
     """
     clock = asyncio.get_running_loop().time
     while todo:
@@ -197,7 +202,7 @@ async def run_chores(
 
 
 async def _run_command(words: list[str]) -> int:
-    """Return the exit code of a command; what it prints goes to stderr. Ends it when cancelled."""
+    """Run a command with its output on stderr; return its exit code. Terminate it if cancelled."""
     try:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "scrapy", *words,
@@ -224,12 +229,12 @@ SERVICE, WORKER = "freshet.service", "freshet@.service"
 
 
 def unit(config: Config, names: Sequence[str], template: str = SERVICE) -> str:
-    """The text of a unit.
+    """Return the text of a systemd unit.
 
-    names:    of spiders, files and folders; empty for all spiders
-    template: SERVICE, or WORKER for one that neither replans nor prunes
+    names:    spiders, files and folders; empty: all spiders
+    template: SERVICE, or WORKER for a unit that neither replans nor prunes
     """
-    # A unit runs in the project folder.
+    # Absolute paths, because a unit runs in the project folder.
     words = [
         f"{Path(name).resolve()}{os.sep if name.endswith(os.sep) else ''}"
         if name.endswith((os.sep, ".toml"))
@@ -238,10 +243,10 @@ def unit(config: Config, names: Sequence[str], template: str = SERVICE) -> str:
     ]
     is_embedded, needs_tmp = config.mongo_uri is None, False
     if is_embedded:
-        # Where the path of its data is long, the server's socket is in /tmp.
+        # If the path of the data folder is too long for a socket, the socket is in /tmp.
         server = EmbeddedServer.of(config)
         needs_tmp = server.socket.parent != server.folder
-    # systemd ignores those that are missing.
+    # With the prefix "-", systemd ignores missing folders.
     folders = [PROJECT, config.data_dir.expanduser().absolute()]
     if config.metrics_dir is not None:
         folders.append(config.metrics_dir.expanduser().absolute())
@@ -263,11 +268,11 @@ def unit(config: Config, names: Sequence[str], template: str = SERVICE) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text in which systemd finds no specifiers."""
+    """Escape systemd's specifiers."""
     return text.replace("%", "%%")
 
 
 def _quoted(word: str) -> str:
-    """A word of a command line, which systemd unquotes and expands."""
+    """Quote a word of a command line for systemd."""
     word = _plain(word).replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
     return f'"{word}"' if set(word) & set(" '\"\\;\t") else word

@@ -1,7 +1,7 @@
 """The service of `scrapy refresh run`: one process that runs crawls when targets are due.
 
-`serve` sets the process up: reactor, log, signals, metrics. `Service` is its loop, `Run` one crawl,
-`Report` what all runs counted.
+`serve` sets up the process: reactor, log, signals, metrics. `Service` is its loop, `Run` one crawl,
+`Report` the totals of all runs.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from crawler.frontier.session import Session
 from crawler.items import Outcome
 from crawler.ops.jobs import (
     Job,
+    default_jobs,
     read_stored_sites,
     spiders_of,
     undefined_words,
-    usual,
 )
-from crawler.ops.options import HOUR_SECONDS, Order
+from crawler.ops.options import HOUR_SECONDS, ServiceOptions
 from crawler.ops.schedule import (
     DUE_SECONDS,
     REPLAN,
@@ -56,23 +56,24 @@ from crawler.utils.time import Clock
 
 logger = logging.getLogger(__name__)
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# Of a run that Scrapy has ended, for its last visits to be stored.
+# Time for storing a run's last visits after Scrapy has ended it.
 CLOSED_SECONDS = 60.0
 CLOSE_CHECK_SECONDS = 0.05
 MIN_RETRY_SECONDS = 60.0
-# To close the rest, after what is in flight has had its time.
+# Time for the rest of the shutdown, in addition to FRESHET_GRACE_SECONDS for requests in flight.
 REST_SECONDS = 10.0
-# Clocks of machines may differ so much.
+# Tolerated difference between the clocks of machines.
 CLOCKS_SECONDS = 2.0
 MAX_MESSAGE_CHARACTERS = 300
-# The service prints what a run did; and frozen garbage of a run would stay forever.
-LEFT_OUT = {"crawler.ops.summary.Summary": None, "crawler.ops.extensions.Garbage": None}
+# Extensions disabled in the service: it logs its own summaries, and objects that Garbage freezes in
+# one run would never be freed in later ones.
+DISABLED = {"crawler.ops.summary.Summary": None, "crawler.ops.extensions.Garbage": None}
 LIMIT = "CLOSESPIDER_TIMEOUT"
-# What the service sums up, by its name in a session's counts.
+# Counts of this process's part of a run, by their names in the session.
 OWN = {"fetched": "visits", "missed_visits": "missed visits", "posts": "posts"} | {
     str(outcome): str(outcome) for outcome in Outcome
 }
-# Counts of the summary, and what they are called in a run.
+# Counts of the summary, by their names in a run.
 SUMS = {
     "visits": "fetched",
     "new": "new",
@@ -85,34 +86,37 @@ SUMS = {
 }
 
 
-def serve(config: Config, settings: Settings, jobs: list[Job], order: Order) -> dict[str, Any]:
-    """Keep the jobs fresh to the end, and return a summary. Raises FreshetError."""
-    # As in a crawl: reactor, DNS and its threads; the runs are not this object's.
+def serve(
+    config: Config, settings: Settings, jobs: list[Job], options: ServiceOptions
+) -> dict[str, Any]:
+    """Run the service until it is stopped; return the summary. Raises FreshetError."""
+    # Only for the reactor, DNS and threads as in a crawl: the service creates the crawlers itself.
     own = settings.copy()
     own.set("LOG_INSTALL_ROOT_HANDLER", False, priority="cmdline")
     process = AsyncCrawlerProcess(own)
     _set_up_log(settings)
-    task = asyncio.get_event_loop().create_task(_work(config, settings, jobs, order))
-    # Importing it before the process has installed its reactor would install another.
+    task = asyncio.get_event_loop().create_task(_work(config, settings, jobs, options))
+    # Imported here: an import before AsyncCrawlerProcess would install Twisted's default reactor.
     from twisted.internet import reactor as installed
 
     reactor: Any = installed
     task.add_done_callback(lambda _: reactor.stop())
     process.start(stop_after_crawl=False, install_signal_handlers=False)
-    # A run that did not end in time is left as it is; the next one repairs its change log.
+    # Runs that did not end in time are abandoned, so asyncio would log their pending tasks as
+    # errors. The next run repairs their change log.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     return task.result()
 
 
 def _set_up_log(settings: Settings) -> None:
-    """Log the service from `LOG_LEVEL` on, all others from WARNING on."""
+    """Log the service's records from `LOG_LEVEL`, all others from WARNING (or all with DEBUG)."""
     level = logging.getLevelNamesMapping().get(str(settings["LOG_LEVEL"]).upper())
     if level is None:
         raise ConfigError(
             f"LOG_LEVEL: {settings['LOG_LEVEL']!r} is not a log level. "
             "Choices: DEBUG, INFO, WARNING, ERROR, CRITICAL"
         )
-    # LOG_ENABLED is off in all commands, so only `--nolog` counts.
+    # LOG_ENABLED is off by default in all commands, so only an explicit --nolog counts.
     is_set = settings.getpriority("LOG_ENABLED") == SETTINGS_PRIORITIES["cmdline"]
     path = settings["LOG_FILE"]
     handler: logging.Handler = logging.StreamHandler()
@@ -129,19 +133,19 @@ def _set_up_log(settings: Settings) -> None:
     logging.root.setLevel(level if is_debugged else max(level, logging.WARNING))
     logging.getLogger("scrapy").setLevel(logging.NOTSET)
     logging.getLogger("crawler.ops").setLevel(level)
-    # The service logs why a run failed, and that it is repeated.
+    # The service itself logs why a run failed and when it is retried.
     session_log = logging.getLogger("crawler.frontier.session")
     session_log.addFilter(lambda record: record.levelno < logging.ERROR)
 
 
 async def _work(
-    config: Config, settings: Settings, jobs: list[Job], order: Order
+    config: Config, settings: Settings, jobs: list[Job], options: ServiceOptions
 ) -> dict[str, Any]:
     began, loop = time.monotonic(), asyncio.get_running_loop()
     stop = asyncio.Event()
 
     def hear() -> None:
-        # A second signal ends the process immediately, as it does where nobody listens.
+        # Restore the default handlers, so that a second signal ends the process immediately.
         for number in SIGNALS:
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
@@ -149,21 +153,21 @@ async def _work(
 
     for number in SIGNALS:
         loop.add_signal_handler(number, hear)
-    if order.seconds is not None:
-        loop.call_later(order.seconds, stop.set)
+    if options.seconds is not None:
+        loop.call_later(options.seconds, stop.set)
     store = await Store.open(config)
     try:
-        service = Service(store, jobs, settings, order)
+        service = Service(store, jobs, settings, options)
         stopping = asyncio.create_task(stop.wait())
         stopping.add_done_callback(lambda _: service.stop())
-        # Libraries stay: no collection need look at them.
+        # Imported modules are never freed: exclude them from garbage collection.
         gc.freeze()
         async with contextlib.AsyncExitStack() as stack:
-            if order.metrics is not None or config.metrics_dir is not None:
-                # Slow to import, and needed by few.
+            if options.metrics is not None or config.metrics_dir is not None:
+                # Imported only if needed: prometheus_client is slow to import.
                 from crawler.ops.metrics import service_measured
 
-                measured = service_measured(store, service.report, order.metrics)
+                measured = service_measured(store, service.report, options.metrics)
                 await stack.enter_async_context(measured)
             await service.work()
         stopping.cancel()
@@ -175,9 +179,9 @@ async def _work(
 class Run:
     """A crawl in progress.
 
-    task: returns the counts of `crawler.ops.summary.figures`, and the visits of all processes
-          that shared the run. Raises Busy, FreshetError, or whatever a spider raises when it is
-          made.
+    task: returns the counts of `crawler.ops.summary.figures`, and `of_all`, the visits of all
+          processes that shared the run. Raises Busy, FreshetError, or whatever the spider's
+          constructor raises.
     """
 
     def __init__(self, job: Job, config: Config, settings: Settings) -> None:
@@ -186,12 +190,12 @@ class Run:
         self.task = asyncio.create_task(self._crawl(config, settings))
 
     async def close(self) -> None:
-        """End it early: what is in flight is waited for and stored."""
+        """End the crawl early: wait for requests in flight and store their visits."""
         while not self.task.done():
             try:
                 is_open = self.crawler is not None and self.crawler.engine.running
             except RuntimeError:
-                # Until its engine runs, Scrapy cannot stop a crawl.
+                # Scrapy cannot stop a crawl before its engine runs.
                 is_open = False
             if self.crawler is not None and is_open:
                 await self.crawler.stop_async()
@@ -203,14 +207,15 @@ class Run:
         self.crawler = Crawler(self.job.spider, settings)
         await self.crawler.crawl_async(**self.job.arguments)
         session = Session.of(self.crawler)
-        # A run that is closed while it ends on its own returns before its visits are stored.
+        # If close() is called while the run ends on its own, crawl_async() returns before the last
+        # visits are stored.
         async with asyncio.timeout(CLOSED_SECONDS):
             await session.ended.wait()
         if (failure := session.failure) is not None:
             raise failure
         counts: dict[str, Any] = {"name": name} | figures(session)
-        # Of a shared run only what this process did: the others count what they did.
-        own = {count: session.own[of] for count, of in OWN.items()}
+        # In a shared run, count only this process's part: each process counts its own.
+        own = {name: session.own[key] for name, key in OWN.items()}
         return counts | own | {"of_all": session.visits_of_all}
 
 
@@ -220,15 +225,16 @@ def run_settings(settings: Settings, slice_seconds: float) -> Settings:
     limit = settings.getfloat(LIMIT) or slice_seconds
     own.set(LIMIT, min(limit, slice_seconds), priority="cmdline")
     own.set("FRESHET_PROGRESS", False, priority="cmdline")
-    # The next run may begin in the same second.
+    # Without a minimum, failed targets would be retried constantly: runs follow each other
+    # directly.
     retry_seconds = max(MIN_RETRY_SECONDS, Config.of(settings).error_retry_seconds)
     own.set("FRESHET_ERROR_RETRY_SECONDS", retry_seconds, priority="cmdline")
-    own.set("EXTENSIONS", own.getdict("EXTENSIONS") | LEFT_OUT, priority="cmdline")
+    own.set("EXTENSIONS", own.getdict("EXTENSIONS") | DISABLED, priority="cmdline")
     return own
 
 
-def why(error: BaseException) -> str:
-    """Return what went wrong, in one line; of a bug, where it happened."""
+def describe_error(error: BaseException) -> str:
+    """Return an error's message in one line; for unexpected errors, with type and place."""
     message = " ".join(str(error).split())[:MAX_MESSAGE_CHARACTERS]
     if isinstance(error, FreshetError):
         return message
@@ -238,11 +244,13 @@ def why(error: BaseException) -> str:
 
 
 class Service:
-    """Keeps the spiders of some jobs fresh."""
+    """Runs crawls of the jobs' spiders whenever their targets are due."""
 
-    def __init__(self, store: Store, jobs: list[Job], settings: Settings, order: Order) -> None:
+    def __init__(
+        self, store: Store, jobs: list[Job], settings: Settings, options: ServiceOptions
+    ) -> None:
         self.store = store
-        self.order = order
+        self.options = options
         self.settings = settings
         self.jobs = {job.word: job for job in jobs}
         self.states = {word: SpiderState() for word in self.jobs}
@@ -254,27 +262,27 @@ class Service:
         self._now = asyncio.get_running_loop().time
         self._wake = asyncio.Event()
         self._is_stopping = False
-        self._is_away = False
-        self._spiders = {} if order.names else spiders_of(settings)
+        self._is_offline = False
+        self._spiders = {} if options.names else spiders_of(settings)
         self._undefined: set[str] = set()
         self._next_sites_at = 0.0
 
     def stop(self) -> None:
-        """Begin no more runs; `work` ends those in progress and returns."""
+        """Start no more runs; `work` ends those in progress and returns."""
         self._is_stopping = True
         self._wake.set()
 
     async def work(self) -> None:
-        """Return when it was stopped and all has ended; raises StorageError at its start only."""
+        """Run until stopped and all runs have ended; raises StorageError only at the start."""
         await self._add_sites()
         if not self.jobs:
-            logger.warning("no site has targets yet. Run scrapy crawl NAME to find the first ones")
+            logger.warning("No site has targets yet. Run scrapy crawl NAME to discover targets")
         for word, job in self.jobs.items():
-            # A definition that is broken is reported when its run begins.
+            # A broken definition is reported when its run begins.
             with contextlib.suppress(FreshetError):
                 self._names[word] = job.name()
-        cadence, since = self.order.replan_hours * HOUR_SECONDS, await self._since_plan()
-        prunes = self.order.prunes
+        cadence, since = self.options.replan_hours * HOUR_SECONDS, await self._since_plan()
+        prunes = self.options.prunes
         todo = chores(self.store.config, cadence, since, self._now(), prunes=prunes)
         options = command_line_settings(self.settings)
         doing = run_chores(todo, options, self.report.chores, self._chore_waits)
@@ -288,7 +296,7 @@ class Service:
         await asyncio.gather(end_tasks(maintenance), self._end(), return_exceptions=True)
 
     async def _since_plan(self) -> float:
-        """Return the seconds since the last plan, or since the first run; 0 without either."""
+        """Return the seconds since the last plan or, without one, since the first run; else 0."""
         now, names, db = self.clock.now(), list(self._names.values()), self.store.db
 
         async def last() -> datetime | None:
@@ -298,22 +306,25 @@ class Service:
         return max(0.0, (now - at).total_seconds()) if at else 0.0
 
     async def _chore_waits(self, chore: Chore) -> float:
-        """Return the seconds that a chore waits yet: of several machines one runs it."""
+        """Return the seconds a chore still has to wait; 0 if this machine is to run it now.
+
+        Only one of several machines runs a chore.
+        """
         try:
-            # The last plan's time is that of another clock.
+            # The last plan may have been made by another machine, whose clock may differ.
             if chore.name == REPLAN:
                 since = await self._since_plan()
                 if (seconds := chore.every - since - CLOCKS_SECONDS) > 0:
                     return seconds
             now, db = self.clock.now(), self.store.db
-            apart = timedelta(seconds=min(chore.every, RETRY_SECONDS) / 2)
-            is_ours = await self._patience.read(lambda: due.claim_job(db, chore.name, now, apart))
+            pause = timedelta(seconds=min(chore.every, RETRY_SECONDS) / 2)
+            is_ours = await self._patience.read(lambda: due.claim_job(db, chore.name, now, pause))
         except StorageError:
             return DUE_SECONDS
-        return 0.0 if is_ours else apart.total_seconds()
+        return 0.0 if is_ours else pause.total_seconds()
 
     async def _read_due(self) -> bool:
-        """Read what is due of the spiders that need it; False if the database is unavailable."""
+        """Read when spiders have due targets; return False if the database is unavailable."""
         try:
             await self._add_sites()
             for word, state in self.states.items():
@@ -324,24 +335,24 @@ class Service:
                 state.due = None if at is None else self._now() + (at - now).total_seconds()
                 state.read_at = self._now()
         except StorageError as error:
-            if not self._is_away:
-                logger.warning("%s; runs wait until MongoDB is available", error)
-            self._is_away = True
+            if not self._is_offline:
+                logger.warning("MongoDB connection lost, runs paused: %s", error)
+            self._is_offline = True
             with contextlib.suppress(FreshetError):
                 await self.store.revive()
             return False
-        if self._is_away:
-            logger.warning("MongoDB reconnected")
-        self._is_away = False
+        if self._is_offline:
+            logger.warning("MongoDB reconnected, runs resumed")
+        self._is_offline = False
         return True
 
     async def _add_sites(self) -> None:
-        """Where no names are given, add the sites that have got targets since the start."""
-        if self.order.names or self._now() < self._next_sites_at:
+        """Add sites that got targets since the start, unless the user named the sites to run."""
+        if self.options.names or self._now() < self._next_sites_at:
             return
         self._next_sites_at = self._now() + self.store.config.refresh_sites_seconds
         stored = await self._patience.read(lambda: read_stored_sites(self.store.db))
-        every = usual(self._spiders, stored)
+        every = default_jobs(self._spiders, stored)
         for job in every.jobs:
             if job.word not in self.jobs:
                 self.jobs[job.word] = job
@@ -349,19 +360,19 @@ class Service:
                 self.report.add_site(job.word)
                 with contextlib.suppress(FreshetError):
                     self._names[job.word] = job.name()
-                logger.info("%s: targets found, added to the service", job.word)
+                logger.info("Site %s added: it has targets now", job.word)
             elif job.definition is not None:
-                # It may have been crawled by other arguments since.
+                # The stored definition may have changed.
                 self.jobs[job.word] = job
         for name in set(every.undefined) - self._undefined:
             self._undefined.add(name)
-            logger.warning("%s: skipped, %s", name, undefined_words(name))
+            logger.warning("Site %s skipped: %s", name, undefined_words(name))
 
     def _begin_runs(self) -> float:
-        """Begin what is due, and return the seconds to sleep then."""
+        """Start runs of spiders with due targets; return the seconds to sleep."""
         begin, sleep = decide(self._now(), self.states, self.store.config.refresh_passes)
         for word in begin:
-            settings = run_settings(self.settings, self.order.slice_seconds)
+            settings = run_settings(self.settings, self.options.slice_seconds)
             self.states[word].is_running = True
             run = self.running[word] = Run(self.jobs[word], self.store.config, settings)
             run.task.add_done_callback(partial(self._ended, word, self._now()))
@@ -390,14 +401,15 @@ class Service:
         if isinstance(error, Busy):
             state.ended(RunEnd.BUSY, self._now())
             if state.repeated == 1:
-                logger.info("%s; retrying", error)
+                logger.info("Run of %s postponed: %s", word, error)
             return
         self.report.failed(word)
         seconds = state.ended(RunEnd.FAILED, self._now())
-        logger.error("%s failed: %s; retrying in %.0f s", word, why(error), seconds)
+        message = describe_error(error)
+        logger.error("Run of %s failed, retrying in %.0f s: %s", word, seconds, message)
 
     async def _end(self) -> None:
-        """End the runs in progress: what is in flight is stored, if there is time for it."""
+        """End the runs in progress; wait for their last visits to be stored, up to a timeout."""
         in_progress = list(self.running.values())
         if not in_progress:
             return
@@ -407,11 +419,11 @@ class Service:
         for task in closing:
             task.cancel()
         for word in self.running:
-            logger.warning("%s: run did not end within %.0f s", word, seconds)
+            logger.warning("Run of %s abandoned: it did not end within %.0f s", word, seconds)
 
 
 class Report:
-    """Sums over all runs, by spider."""
+    """Totals of all runs, by spider."""
 
     def __init__(self, words: Iterable[str]) -> None:
         self.names: dict[str, str] = {}
@@ -421,12 +433,12 @@ class Report:
             self.add_site(word)
 
     def add_site(self, word: str) -> None:
-        """Add a site, without any runs."""
+        """Add a site without any runs."""
         self.names[word] = word
         self.sums[word] = Counter()
 
     def add(self, word: str, counts: dict[str, Any]) -> None:
-        """Count a run that ended well."""
+        """Add the counts of a successful run."""
         self.names[word] = counts["name"]
         self.sums[word]["passes"] += 1
         for name, in_a_run in SUMS.items():
@@ -451,7 +463,7 @@ class Report:
 
 
 def run_line(counts: dict[str, Any], seconds: float) -> str:
-    """Return one run in a line."""
+    """Summarize a run in one line."""
     named = {name: int(counts[of]) for name, of in SUMS.items() if name != "visits"}
     named["still due"] = int(counts["due"])
     more = "".join(f", {n} {name}" for name, n in named.items() if n)
@@ -459,7 +471,7 @@ def run_line(counts: dict[str, Any], seconds: float) -> str:
 
 
 def summary_lines(done: dict[str, Any]) -> list[str]:
-    """Return the summary as text. done: from `Report.as_json`."""
+    """Format the summary as text. done: from `Report.as_json`."""
     lines = []
     for row in done["spiders"]:
         runs = count(row["passes"], "run")

@@ -1,4 +1,4 @@
-"""The summary at the end of a crawl: what was fetched, what is left due and why, in one line."""
+"""The one-line summary at the end of a crawl: what was fetched, what is still due and why."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from crawler.utils.terminal import print_line
 from crawler.utils.text import count, moment
 
 logger = logging.getLogger(__name__)
-# Fewer fetched pages than these say nothing of a site definition's accuracy.
+# With fewer fetched pages, the accuracy of a site definition is not computed.
 MIN_FETCHED = 20
 MAX_SHOWN_HOSTS = 3
-# Counts of what a run left due, by the reason.
+# Counts of targets that the run left due, by reason.
 LEFT = ("over_cap", "closed", "over_limit")
 ALL_NOW = "to fetch them all now, add -a full=1"
 # Counts of feeds, as the session names them.
@@ -34,13 +34,13 @@ class Summary:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """The summary of a crawl."""
+        """Create the extension."""
         summary = cls(crawler)
         crawler.signals.connect(summary.show, signals.spider_closed)
         return summary
 
     async def show(self, spider: Spider) -> None:
-        """Print it once the session has ended; nothing after a run that failed."""
+        """Print the summary after the session has ended; print nothing if the run failed."""
         await self.session.ended.wait()
         if self.session.error is not None:
             return
@@ -50,14 +50,14 @@ class Summary:
         if self.session.sums_up:
             line = sentence(self.session, counts)
         else:
-            # Of a shared run the last worker to end reports what all have done.
+            # In a shared run, the last worker to end prints the summary of all workers.
             others = self.session.others
             line = (
                 f"{self.session.spider}: {self.session.counts['visits']} fetched by this worker, "
                 f"{self.session.visits_of_all} by all; {others} other "
                 f"{'worker is' if others == 1 else 'workers are'} still running"
             )
-        # On a terminal the log is quiet, and the line is below the live display.
+        # On a terminal the default log level hides INFO, so print the line below the live display.
         if sys.stderr.isatty() and self.crawler.settings["LOG_LEVEL"] != "INFO":
             print_line(line, error=True)
         else:
@@ -65,17 +65,17 @@ class Summary:
 
 
 def figures(session: Session) -> dict[str, float]:
-    """The counts of a run.
+    """Return the counts of a run.
 
-    accuracy: of all fetched, those that could be read and were wanted (the paper's equation 1);
-              left out where fewer than MIN_FETCHED were fetched
-    left_out: links that became no targets, as there are caps for sites without end
-    due:      still due at the end (a limit, a host's cap)
+    accuracy: share of the fetched pages that could be read and were wanted (equation 1 of the
+              paper); missing if fewer than MIN_FETCHED pages were fetched
+    left_out: links that did not become targets because of a cap
+    due:      targets still due at the end, for example because of a limit or a host's cap
     posts, edited_posts, missed_posts: of feeds; the last is an estimate
-    missed_visits: that plans asked for since the visits before, and that nobody made
-    over_cap, closed, over_limit: of these, left as the plan's cap or the user's limit was reached,
-              or the site definition's hours were over
-    saved:    requests less than fetching every target
+    missed_visits: planned visits that were not made
+    over_cap, closed, over_limit: targets of `due`, by reason: the plan's cap, the site's visiting
+              hours, the user's limit
+    saved:    requests saved compared with fetching every target
     """
     counts = session.counts
     visits = counts["visits"]
@@ -98,10 +98,10 @@ def figures(session: Session) -> dict[str, float]:
 
 
 def sentence(session: Session, counts: dict[str, float]) -> str:
-    """Return what a run did and what it left, in one line; where it fetched nothing, why."""
+    """Return the summary of a run in one line; if nothing was fetched, with the reasons."""
     fetched, due = counts["fetched"], counts["due"]
     why = _why_left(session, counts) if due else []
-    reasons = f", as {' and '.join(why)}" if why else ""
+    reasons = f" because {' and '.join(why)}" if why else ""
     parts: list[str] = []
     if fetched:
         parts.append(_outcomes(counts))
@@ -109,16 +109,16 @@ def sentence(session: Session, counts: dict[str, float]) -> str:
         are = "target is" if due == 1 else "targets are"
         parts.append(f"nothing fetched: {due:.0f} {are} due{reasons}")
     elif session.left is None or not session.left.outlook.targets:
-        parts.append("nothing fetched: there are no targets, or all are gone (scrapy targets)")
+        parts.append("nothing fetched: no targets, or all are gone (see scrapy targets)")
     else:
         parts += ["nothing fetched: nothing was due", *_not_due(session)]
     new, edited, missed = (counts[name.replace(" ", "_")] for name in POSTS)
     if new or edited or missed:
         parts.append(f"{new:.0f} new posts, {edited:.0f} edited, about {missed:.0f} missed")
     if counts["left_out"]:
-        parts.append(f"{counts['left_out']:.0f} links left out by the caps named in the warnings")
+        parts.append(f"{counts['left_out']:.0f} links skipped because of caps (see the warnings)")
     if counts["missed_visits"]:
-        parts.append(f"{counts['missed_visits']:.0f} visits missed")
+        parts.append(f"{counts['missed_visits']:.0f} planned visits missed")
     if fetched:
         parts += _not_due(session)
     if fetched and due:
@@ -146,57 +146,57 @@ def _outcomes(counts: dict[str, float]) -> str:
 
 
 def _not_due(session: Session) -> list[str]:
-    """What was not due, until when, and how to have it all the same."""
+    """Return how many targets are not due, when the next ones are, and how to fetch them now."""
     left, now = session.left, session.clock.now()
     if left is None:
         return []
     outlook, parts = left.outlook, []
     if outlook.repeated:
-        parts.append(f"{outlook.repeated:,} that failed are due at the next run")
+        parts.append(f"{outlook.repeated:,} failed and will be retried in the next run")
     if outlook.waiting and outlook.next_visit is not None:
         first = moment(outlook.next_visit, now)
         parts.append(
-            f"{outlook.waiting:,} of {count(outlook.targets, 'target')} not due, the first of "
-            f"them at {first}; {ALL_NOW}"
+            f"{outlook.waiting:,} of {count(outlook.targets, 'target')} not due until {first} "
+            f"at the earliest; {ALL_NOW}"
         )
     if outlook.failed and outlook.failed_until is not None:
         first = moment(outlook.failed_until, now)
-        parts.append(f"{outlook.failed:,} of these failed before, the first is due at {first}")
+        parts.append(f"{outlook.failed:,} of these failed before and are retried from {first}")
     return parts
 
 
 def _why_left(session: Session, counts: dict[str, float]) -> list[str]:
-    """Why a run left what was due, each with its way out."""
+    """Return the reasons why targets are still due, each with what to do about it."""
     now, why = session.clock.now(), []
     if counts["over_cap"]:
         why.append(session.allowance.reached)
     if counts["closed"]:
         opens = moment(session.wrapper.opens_at(now), now)
-        why.append(f"the site definition's windows or blackout close it until {opens}")
+        why.append(f"the site definition's windows or blackout allow no visits until {opens}")
     if counts["over_limit"]:
         limit = getattr(getattr(session.crawler.spider, "arguments", None), "limit", None)
         given = "-a limit" if limit is None else f"-a limit={limit}"
-        why.append(f"{given} is reached (the next run goes on, or leave it out)")
+        why.append(f"{given} was reached (run again to continue, or omit the limit)")
     held = list(session.left.held.items()) if session.left else []
     for host, until in held[:MAX_SHOWN_HOSTS]:
-        why.append(f"{host} asked for a pause until {moment(until, now)}")
+        why.append(f"{host} requested a pause until {moment(until, now)}")
     if len(held) > MAX_SHOWN_HOSTS:
-        why.append(f"{count(len(held) - MAX_SHOWN_HOSTS, 'more host')} asked for that")
+        why.append(f"{count(len(held) - MAX_SHOWN_HOSTS, 'more host')} requested pauses")
     cap = session.limits.cap
     if session.frontier.is_shared:
-        # What other workers asked for is not known here.
+        # The number of other workers' requests is unknown, so infer the cap from the other reasons.
         is_capped = not why and session.reason == "finished"
     else:
         is_capped = any(requests >= cap for requests in session.limits.asked.values())
     if cap and is_capped:
         why.append(
-            f"a host gets {count(cap, 'request')} in one run at most "
+            f"a host gets at most {count(cap, 'request')} in a run "
             "(host_requests in the site definition, or FRESHET_HOST_REQUESTS)"
         )
     if session.reason not in ("", "finished"):
-        # Scrapy's own setting, if one ended the run.
+        # The reason of CLOSESPIDER_* settings is the name of the setting in lower case.
         name = session.reason.upper()
         value = session.crawler.settings.get(name)
         reason = session.reason if value is None else f"{name}={value}"
-        why.append(f"the run was ended early ({reason})")
-    return why or ["their hosts could not be asked (see the log)"]
+        why.append(f"the run ended early ({reason})")
+    return why or ["their hosts were unavailable (see the log)"]

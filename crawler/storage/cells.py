@@ -59,7 +59,7 @@ async def requests_per_day(db: Database, spiders: Sequence[str]) -> float:
 async def define(db: Database, spider: str, cells: Sequence[StoredCell], now: datetime) -> None:
     """Add new cells as due targets, and retire cells that are no longer defined.
 
-    Retired cells keep their history, versions and content, and use them if they are defined again.
+    Retired cells keep their history, versions and content, in case they are defined again.
     """
     fields = {"host": 1, "retired": 1} | {f"plan.{name}": 1 for name in PERIOD_FIELDS}
     stored = {target["_id"]: target async for target in db.targets.find(_cells_of(spider), fields)}

@@ -27,10 +27,10 @@ Database = AsyncDatabase[Document]
 
 logger = logging.getLogger(__name__)
 # For writes that may be lost, or that a later journaled write confirms: the journal is ordered.
-UNHURRIED = WriteConcern(w=1, j=False)
-MONGO_URI_HINT = "MONGO_URI names it; without MONGO_URI an embedded server is used"
+UNJOURNALED = WriteConcern(w=1, j=False)
+MONGO_URI_HINT = "Check MONGO_URI, or unset it to use the embedded server"
 CLOCK_SAMPLES = 3
-# Interval of reading the server's clock: two good clocks drift by a millisecond meanwhile.
+# Interval of reading the server's clock. Two good clocks drift apart by about a millisecond in it.
 CLOCK_SECONDS = 30.0
 # Larger differences are logged as a wrong clock.
 SKEW_SECONDS = 5.0
@@ -80,7 +80,7 @@ async def check_reachable(
     except ServerSelectionTimeoutError:
         seconds = client.options.server_selection_timeout
         raise Unreachable(
-            f"MongoDB at {without_password(uri)}: no answer in {seconds:g} s (does it run? {hint})"
+            f"MongoDB at {without_password(uri)}: no response within {seconds:g} s. {hint}"
         ) from None
     except PyMongoError as error:
         reason = " ".join(str(error).split(", full error")[0].split())
@@ -119,7 +119,7 @@ class Reading:
 
 
 async def read_clock(client: AsyncMongoClient[Document], samples: int = CLOCK_SAMPLES) -> Reading:
-    """Read the server's clock and follow it in this process; the fastest answer counts."""
+    """Read the server's clock and follow it in this process; uses the fastest of the answers."""
     taken: list[tuple[float, float, float, Document]] = []
     for _ in range(samples):
         wall, began = time.time(), steady_seconds()

@@ -52,7 +52,7 @@ async def target_of(uri: str, config: Config) -> AsyncIterator[Database]:
     uri = with_database(uri, config.database, "TO_URI")
     client = open_client(uri, config)
     try:
-        await check_reachable(client, uri, "TO_URI names it")
+        await check_reachable(client, uri, "Check TO_URI")
         yield client.get_default_database()
     finally:
         await client.close()

@@ -237,11 +237,11 @@ async def first_run_started(db: Database, spiders: Sequence[str]) -> datetime | 
 
 
 async def claim_job(db: Database, work: str, now: datetime, apart: timedelta) -> bool:
-    """Return whether this machine may start a periodic job that nobody started for `apart`."""
+    """Claim a periodic job; return False if a machine started it less than `apart` ago."""
     query: Document = {"_id": f"turn {work}", "at": {"$lte": now - apart}}
     try:
         await db.meta.update_one(query, {"$set": {"at": now}}, upsert=True)
     except DuplicateKeyError:
-        # The upsert collides with the document of a later start.
+        # The upsert collides with the existing document, which has a later start.
         return False
     return True

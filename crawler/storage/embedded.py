@@ -35,12 +35,12 @@ from crawler.errors import ServerError
 
 START_SECONDS = 60
 STOP_SECONDS = 60
-# Attempts to start mongod, and its exit status where its address is in use.
+# Attempts to start mongod, and its exit status if its address is in use.
 MAX_STARTS, ADDRESS_IN_USE = 5, 48
 MEGABYTE, GIGABYTE = 1024**2, 1024**3
 # If mongod does not start, the last bytes of its log are searched for a full disk.
 LOG_END_BYTES, NO_SPACE = 65_536, b"No space left on device"
-# States in /proc of a process that does nothing until it gets SIGCONT.
+# States in /proc of a process that is suspended until it gets SIGCONT.
 STOPPED = ("T", "t")
 # A replan moves a million keys of an index: with the defaults, where only 5 % of a small cache may
 # be unwritten, each page of the index would be written for every fourth key, in twice the time.
@@ -76,7 +76,7 @@ class EmbeddedServer:
             config.data_dir.expanduser().absolute(),
             config.database,
             config.mongod,
-            config.mongo_cache_gb or usual_cache_gb(memory_bytes / GIGABYTE),
+            config.mongo_cache_gb or default_cache_gb(memory_bytes / GIGABYTE),
             config.min_free_mb,
         )
 
@@ -227,7 +227,7 @@ class EmbeddedServer:
 
     def _launch(self) -> None:
         free_bytes = shutil.disk_usage(self.folder).free
-        if lack := lack_of_room(f"data folder {self.folder}", free_bytes, self.min_free_mb):
+        if lack := low_disk_message(f"data folder {self.folder}", free_bytes, self.min_free_mb):
             raise ServerError(lack)
         (self.folder / "db").mkdir(exist_ok=True)
         self.socket.parent.mkdir(mode=0o700, exist_ok=True)
@@ -291,7 +291,7 @@ def _check_owner(folder: Path) -> None:
         )
 
 
-def usual_cache_gb(memory_gb: float) -> float:
+def default_cache_gb(memory_gb: float) -> float:
     """Return an eighth of the memory, between 0.5 and 2 GB; small databases use less.
 
     The bands of a million posts need more than 1 GB: with less, every claim reads from disk.
@@ -329,7 +329,7 @@ def find_mongod(given: str | None, folder: Path) -> str:
     raise ServerError(f"mongod not found: {INSTALL_HINT}")
 
 
-def lack_of_room(where: str, free_bytes: float, min_free_mb: float) -> str | None:
+def low_disk_message(where: str, free_bytes: float, min_free_mb: float) -> str | None:
     """Return the error message for a disk with too little space; None if it has enough."""
     if free_bytes >= min_free_mb * MEGABYTE:
         return None

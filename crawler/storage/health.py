@@ -29,7 +29,7 @@ from crawler.storage.client import (
     server_uri,
     without_password,
 )
-from crawler.storage.embedded import EmbeddedServer, lack_of_room
+from crawler.storage.embedded import EmbeddedServer, low_disk_message
 from crawler.storage.retry import in_short
 from crawler.storage.schema import INDEXES, META, refuse_partial_copy
 
@@ -131,7 +131,7 @@ async def _disk(db: Database) -> tuple[int, int] | tuple[None, None]:
     return int(stats["fsTotalSize"] - stats["fsUsedSize"]), int(stats["fsTotalSize"])
 
 
-async def room(db: Database, config: Config) -> str | None:
+async def low_disk(db: Database, config: Config) -> str | None:
     """Return the error message for a disk with too little space; None if it has enough.
 
     Returns None if the server does not report its disk. Raises StorageError without an answer.
@@ -146,7 +146,7 @@ async def room(db: Database, config: Config) -> str | None:
         except PyMongoError as error:
             raise StorageError(f"MongoDB: {in_short(error)}") from None
         where = f"disk of MongoDB at {without_password(config.mongo_uri)}"
-    return None if free is None else lack_of_room(where, free, config.min_free_mb)
+    return None if free is None else low_disk_message(where, free, config.min_free_mb)
 
 
 async def write(db: Database, now: datetime, timeout_seconds: float) -> float:

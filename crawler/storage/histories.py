@@ -34,7 +34,7 @@ BETWEEN = "\0"
 
 
 def _unless(field: str, usual: float) -> Document:
-    """Return a field that is left out if it is missing or has its usual value."""
+    """Return an expression that omits a field if it is missing or has its default value."""
     given = {"$ifNull": [field, usual]}
     return {"$cond": [{"$eq": [given, usual]}, "$$REMOVE", field]}
 
@@ -162,7 +162,7 @@ class Watched:
     """The n watched targets: all except gone targets, aliases and dead links.
 
     Times are hours since 1970 (UTC). A column of numbers such as `spider` indexes the tuple of
-    names next to it; -1 stands for none.
+    names next to it; -1 means none.
 
     ids:        (n,) texts, `_id` of each target
     spider, kind, category, plan: (n,) numbers of names; plan: the one in effect
@@ -174,8 +174,8 @@ class Watched:
     lies:       (n,) visits with a new Last-Modified and the old content
     histories:  up to now
     stated:     (c,) when each change happened according to the page itself; NaN where unknown
-    schedules:  those in effect; no visits a week where there is no plan
-    ahead:      number of histories that reached beyond now and were cut
+    schedules:  active schedules; 0 visits a week without a plan
+    ahead:      number of histories with changes after `now`, which were cut off
     """
 
     ids: Texts

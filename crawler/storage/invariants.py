@@ -215,7 +215,9 @@ class _Checker:
         if visit["at"] != row["at"] or (
             is_own and visit.get("content_hash") != row["content_hash"]
         ):
-            self.report.add(Invariant.VERSION_LOGGED, f"{row['_id']}: its visit saw something else")
+            self.report.add(
+                Invariant.VERSION_LOGGED, f"{row['_id']}: its visit has another content"
+            )
 
     async def check_current_versions(self) -> None:
         """Check that the current version of each target exists."""
@@ -285,7 +287,9 @@ class _Checker:
                     number is not None and row.get(name, number) != number
                     for name, number in stored.items()
                 ):
-                    self.report.add(Invariant.SIGNATURE_CURRENT, f"{row['post']}: of another visit")
+                    self.report.add(
+                        Invariant.SIGNATURE_CURRENT, f"{row['post']}: stored by another visit"
+                    )
             n += len(rows)
             self.say(f"checking signatures: {n:,}")
 
@@ -348,13 +352,13 @@ class _Checker:
                 example = f"{key}: its cluster {cluster} does not exist"
                 report.add(Invariant.CLUSTER_ORIGINAL, example)
             if len(members) > 1:
-                example = f"cluster {cluster} of {len(members)} posts: none"
+                example = f"cluster {cluster} of {len(members)} posts: no original"
                 report.add(Invariant.CLUSTER_ORIGINAL, example)
             return
         row = rows["cluster"][0]
         original = members.get(row["post"])
         if original is None or original["_id"] != row["original"]:
-            example = f"cluster {cluster}: {row['post']} is not in it"
+            example = f"cluster {cluster}: its original {row['post']} is not a member"
             report.add(Invariant.CLUSTER_ORIGINAL, example)
             return
         for key in sorted(members.keys() ^ posts.keys()):
@@ -366,10 +370,11 @@ class _Checker:
             is_source = member.get("item") is not None and member["item"] == original.get("item")
             is_original = key == row["post"] or is_source
             if bool(post.get("original")) != is_original:
-                why = "is flagged as an original, as" if post.get("original") else "is a copy, not"
-                report.add(Invariant.ONE_ORIGINAL, f"{key}: {why} {row['post']}")
+                why = "is also an original of" if post.get("original") else "is not an original of"
+                example = f"{key}: {why} the cluster of {row['post']}"
+                report.add(Invariant.ONE_ORIGINAL, example)
             elif not is_original and post.get("duplicate_of") != row["post"]:
-                example = f"{key}: names another original than {row['post']}"
+                example = f"{key}: its original is not {row['post']}"
                 report.add(Invariant.CLUSTER_MEMBERS, example)
 
     async def _by_id(self, name: str, ids: Iterable[Any], *fields: str) -> dict[Any, Document]:

@@ -165,7 +165,7 @@ class Lease:
         by = "".join(f": {holder}" for holder in _holders(lease)[:1])
         self._error = LeaseLost(
             f"{self.name}: this process did not renew its lease for {self._seconds:g} s, and "
-            f"another process has taken over{by}. It writes nothing more"
+            f"another process has taken over{by}. It stopped writing"
         )
         raise self._error
 
@@ -253,9 +253,9 @@ async def active(
 
 
 async def refuse_second(db: Database, name: str, busy: str, *, shares: bool) -> None:
-    """Raise Busy if a work cannot be started now; take no lease.
+    """Raise Busy if another process holds the lease of a work; take no lease.
 
-    shares: workers may share the work, so a shared lease does not refuse it
+    shares: workers may share the work, so a shared lease is not an obstacle
     """
     lease = await db.leases.find_one({"_id": name}) or {}
     if shares and lease.get("shared"):
@@ -314,7 +314,7 @@ def _refusal(busy: str, holders: Sequence[Holder], theirs: str, ours: str) -> st
     message = f"{busy} on {holders[0]}{more}"
     if not ours:
         return f"{message}; nothing to do"
-    way = "shared through another Redis" if theirs else "not shared, as it has no REDIS_URL"
+    way = "shared through another Redis" if theirs else "not shared because it has no REDIS_URL"
     return f"{message}; that run is {way}"
 
 

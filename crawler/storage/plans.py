@@ -22,7 +22,7 @@ from pymongo.errors import OperationFailure
 
 from crawler.errors import StorageError
 from crawler.storage import runs
-from crawler.storage.client import UNHURRIED, Database, Document
+from crawler.storage.client import UNJOURNALED, Database, Document
 from crawler.storage.targets import to_plan
 
 WRITING, ADOPTING, ADOPTED, UNDONE = "writing", "adopting", "adopted", "undone"
@@ -171,17 +171,16 @@ async def _apply(db: Database, plan: Document, rows: list[RawBSONDocument], now:
         ordered=False,
         bypassDocumentValidation=True,
         # The journaled state change that follows makes these writes durable too.
-        writeConcern=UNHURRIED.document,
+        writeConcern=UNJOURNALED.document,
     )
     if problems := done.get("writeErrors"):
         raise StorageError(f"plan not stored: {problems[0]['errmsg']}")
 
 
 def _conditional_update(plan: Document, part: RawBSONDocument) -> list[Document]:
-    """Return an update that keeps the next visit if something newer has set it.
+    """Return an update that keeps the next visit if it was set since the targets were read.
 
-    Such as a visit since the targets were read, a retry after an error, a pending first visit, or a
-    change hint.
+    For example by a visit, a retry after an error, a pending first visit, or a change hint.
     """
     has_newer_visit = {
         "$or": [
@@ -210,7 +209,7 @@ async def _in_state(db: Database, state: str, spiders: Sequence[str] | None) -> 
 
 
 def _staged(db: Database, plan: Document) -> AsyncCollection[Document]:
-    return db.get_collection(f"{STAGED}{plan['_id']}", write_concern=UNHURRIED)
+    return db.get_collection(f"{STAGED}{plan['_id']}", write_concern=UNJOURNALED)
 
 
 class _ConcurrentWrites:

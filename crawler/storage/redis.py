@@ -106,12 +106,13 @@ def user_errors(client: Redis) -> Iterator[None]:
         yield
     except NoAnswer:
         seconds = client.connection_pool.connection_kwargs.get("socket_timeout")
-        raise Unreachable(f"{where}: no answer in {seconds:g} s (REDIS_URL names it)") from None
+        message = f"{where}: no response within {seconds:g} s. Check REDIS_URL"
+        raise Unreachable(message) from None
     except ConnectionFailure as error:
         # The cause has the reply to a wrong password or database number.
         if isinstance(error.__cause__, AuthenticationError | ResponseError):
             raise ConfigError(f"REDIS_URL: {where}: {_in_short(error)}") from None
-        raise Unreachable(f"{where}: {_in_short(error)} (REDIS_URL names it)") from None
+        raise Unreachable(f"{where}: {_in_short(error)}. Check REDIS_URL") from None
     except RedisError as error:
         if is_unavailable(error):
             raise Unreachable(f"{where}: {_in_short(error)}") from None
@@ -148,7 +149,7 @@ def _check_url(url: str) -> None:
         return
     # Check this first: the messages below show parts that may belong to a password.
     if "@" in parts.path + parts.query + parts.fragment:
-        raise ValueError("write / ? # in a password as %2F %3F %23")
+        raise ValueError("encode / ? # in a password as %2F %3F %23")
     if (database := parts.path.strip("/")) and not database.isdecimal():
         raise ValueError(f"invalid database number: {database!r}")
 
@@ -187,7 +188,7 @@ def _in_short(error: Exception) -> str:
     text = " ".join(str(error).split())[:200].rstrip(".")
     if match := re.match(r"Error (-?\d+) connecting to \S+ (.*)", text):
         number, cause = int(match[1]), match[2]
-        return os.strerror(number) + ", does it run?" if number > 0 else cause
+        return os.strerror(number) + " (is it running?)" if number > 0 else cause
     return text
 
 

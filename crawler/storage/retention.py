@@ -1,4 +1,4 @@
-"""Deletion: old versions and visits (prune), and whole targets (forget)."""
+"""Deletion of old versions and visits (prune), and of whole targets (forget)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ OF_A_URL = {
     "days": "target",
 }
 OF_A_SPIDER = (*OF_A_URL, "listings", "runs", "feeds", "pushes", "cells", "dead")
-# Fields of visits that `days` has the sums of.
+# Fields of visits that `days` aggregates.
 SUMMED = ("changed", "get_size", "update_size", "diff_size")
 
 
@@ -229,8 +229,8 @@ class SizeLimits:
             )  # fmt: skip
         if result.bytes > self._site_bytes:
             logger.warning(
-                "%s: its current contents have %.0f MB, more than FRESHET_MAX_SITE_MB (%.0f): no "
-                "older versions are kept",
+                "%s: all old versions removed: the current contents have %.0f MB, more than "
+                "FRESHET_MAX_SITE_MB (%.0f)",
                 self._spider, result.bytes / MEGABYTE, self._site_bytes / MEGABYTE,
             )  # fmt: skip
             # Raising the limit avoids measuring the site again after each batch.

@@ -51,7 +51,7 @@ UNAVAILABLE = frozenset(
 OUT_OF_DISK_SPACE = 14031
 # Error of a call whose connection the driver closed after a missed heartbeat.
 CANCELLED = "operation cancelled"
-# InternalError, UnknownError (what WiredTiger cannot do), FileStreamFailed and failed writes of
+# InternalError, UnknownError (WiredTiger's errors), FileStreamFailed and failed writes of
 # temporary files: the text names the cause. Messages of other codes may quote a page.
 OF_FILES = frozenset({1, 8, 39, 16814, 16821})
 FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large|open/extend")
@@ -210,7 +210,7 @@ def why_unavailable(error: Exception) -> str | None:
         return None
     if isinstance(error, ConnectionFailure):
         text = in_short(error)
-        return "no answer, the driver closed its connections" if text == CANCELLED else text
+        return "no response, the driver closed its connections" if text == CANCELLED else text
     # The errors of a command, or of the single writes of a bulk.
     answers: list[tuple[int | None, str]] = []
     if isinstance(error, BulkWriteError):

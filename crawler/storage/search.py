@@ -78,15 +78,16 @@ def since(moment: datetime) -> Document:
 
 
 async def hits(
-    db: Database, query: Query, whose: Document, moment: datetime | None = None
+    db: Database, query: Query, condition: Document, moment: datetime | None = None
 ) -> AsyncGenerator[Document]:
     """Yield matching items with `score`, `date` and `sources`: best first, then newest.
 
-    whose:  condition on posts; an item matches if a source or a copy of a source meets it
-    moment: only items of this time and later
+    condition: on posts; an item matches if a source or a copy of a source meets it
+    moment:    only items of this time and later
 
     An item is shown as its matching source with the longest text, preferably one that meets
-    `whose`. The server sorts candidates without their texts, which are read as the caller iterates.
+    `condition`. The server sorts candidates without their texts, which are read as the caller
+    iterates.
     """
     if not query.terms:
         return
@@ -99,18 +100,18 @@ async def hits(
         ]
         for text in query.look_ups
     ]
-    async with aclosing(_united(db, look_ups, query, whose, moment)) as items:
+    async with aclosing(_united(db, look_ups, query, condition, moment)) as items:
         async for item in items:
             yield item
 
 
 async def newest(
-    db: Database, query: Query, whose: Document, moment: datetime
+    db: Database, query: Query, condition: Document, moment: datetime
 ) -> AsyncGenerator[Document]:
     """Yield items of `moment` and later, newest first, as `hits` does without words."""
     fields: Document = {"score": {"$literal": 0.0}, "date": DATE, "item": 1, "cluster": 1}
     look_up: list[Document] = [{"$match": {"original": True} | since(moment)}, {"$project": fields}]
-    async with aclosing(_united(db, [look_up], query, whose, moment)) as items:
+    async with aclosing(_united(db, [look_up], query, condition, moment)) as items:
         async for item in items:
             yield item
 
@@ -119,11 +120,11 @@ async def _united(
     db: Database,
     look_ups: Sequence[list[Document]],
     query: Query,
-    whose: Document,
+    condition: Document,
     moment: datetime | None,
 ) -> AsyncGenerator[Document]:
-    """Yield the items of the posts that look-ups find, with the score of the best source."""
-    # The score of a post is the sum of its look-ups.
+    """Yield the items of the posts that lookups find, with the score of the best source."""
+    # The score of a post is the sum of its scores in the lookups.
     first, *more = look_ups
     united = [{"$unionWith": {"coll": "posts", "pipeline": stages}} for stages in more]
     kept = {name: {"$first": f"${name}"} for name in ("date", "item", "cluster")}
@@ -148,14 +149,16 @@ async def _united(
             "next command creates the index"
         ) from None
     async with cursor:
-        while rows := await cursor.to_list(ROWS if whose else BATCH):
-            for batch in in_batches(await _meeting(db, rows, whose) if whose else rows, BATCH):
-                for item in await _items(db, batch, query, whose):
+        while rows := await cursor.to_list(ROWS if condition else BATCH):
+            for batch in in_batches(
+                await _matching(db, rows, condition) if condition else rows, BATCH
+            ):
+                for item in await _items(db, batch, query, condition):
                     if moment is None or item["date"] >= moment:
                         yield item
 
 
-async def _meeting(db: Database, rows: Sequence[Document], whose: Document) -> list[Document]:
+async def _matching(db: Database, rows: Sequence[Document], condition: Document) -> list[Document]:
     """Return the rows with a source, or a copy of a source, that meets a condition."""
     members = {
         "_id": [id_ for row in rows for id_ in row["posts"]],
@@ -164,7 +167,7 @@ async def _meeting(db: Database, rows: Sequence[Document], whose: Document) -> l
     }
     meeting: dict[str, set[Any]] = {name: set() for name in members}
     for name, values in members.items():
-        query = {"$and": [{name: {"$in": values}}, whose]}
+        query = {"$and": [{name: {"$in": values}}, condition]}
         # Grouped by the server: a cluster may have any number of copies.
         async for row in await db.posts.aggregate(
             [{"$match": query}, {"$group": {"_id": f"${name}"}}]
@@ -180,7 +183,7 @@ async def _meeting(db: Database, rows: Sequence[Document], whose: Document) -> l
 
 
 async def _items(
-    db: Database, rows: Sequence[Document], query: Query, whose: Document
+    db: Database, rows: Sequence[Document], query: Query, condition: Document
 ) -> list[Document]:
     """Return the items of some rows, in order, if one of their sources still matches."""
     originals: Document = {"original": True}
@@ -192,8 +195,8 @@ async def _items(
         sources.setdefault(post["item"], []).append(post)
     several = [post["_id"] for of_item in sources.values() if len(of_item) > 1 for post in of_item]
     meant = (
-        set(await db.posts.distinct("_id", {"$and": [{"_id": {"$in": several}}, whose]}))
-        if whose and several
+        set(await db.posts.distinct("_id", {"$and": [{"_id": {"$in": several}}, condition]}))
+        if condition and several
         else set()
     )
     shown = []

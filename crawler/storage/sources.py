@@ -61,7 +61,7 @@ async def identify(db: Database, batch: Sequence[Visit]) -> None:
     """Set the item of each post of these visits, before the posts are claimed."""
     rows = _rows(batch)
     resolved = await _resolved(db, rows)
-    stored = await _stored(db, rows, resolved)
+    stored = await _stored_links(db, rows, resolved)
     for _, of_visit in groupby(rows, key=lambda row: id(row.visit)):
         _identify_posts(list(of_visit), resolved, stored)
     for visit in batch:
@@ -293,7 +293,7 @@ async def _resolved(db: Database, rows: Sequence[FeedPost]) -> dict[str, str | N
     return items
 
 
-async def _stored(
+async def _stored_links(
     db: Database, rows: Sequence[FeedPost], resolved: Mapping[str, str | None]
 ) -> dict[tuple[str, str], list[StoredLink]]:
     """Return the stored feed posts with these links or items, by feed."""

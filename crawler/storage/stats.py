@@ -148,14 +148,14 @@ async def read(db: Database, now: datetime) -> Stats:
         cursor = await db.posts.aggregate(pipeline, hint=BY_COPY)
         copies = {row["_id"]: row["n"] async for row in cursor}
         names = await targets.spiders(db)
-        spiders = {name: await _of_spider(db, name, now, copies.get(name, 0)) for name in names}
+        spiders = {name: await _spider_stats(db, name, now, copies.get(name, 0)) for name in names}
         documents = {name: await db[name].estimated_document_count() for name in sorted(VALIDATORS)}
         stats = await db.command("dbStats")
         size = {part: float(stats[name]) for part, name in SIZES.items()}
         return Stats(spiders, states, sample, documents, size)
 
 
-async def _of_spider(db: Database, name: str, now: datetime, copies: int) -> SpiderStats:
+async def _spider_stats(db: Database, name: str, now: datetime, copies: int) -> SpiderStats:
     due: Document = {"spider": name, "next_visit": {"$lte": now}}
     time = {"_id": 0, "next_visit": 1}
     oldest = await db.targets.find_one(due, time, sort=[("next_visit", ASCENDING)], hint=BY_TIME)

@@ -168,13 +168,13 @@ def closest(url: str, candidates: Iterable[str]) -> list[str]:
 
     host, _, path = bare(url).partition("/")
     places = {candidate: bare(candidate).partition("/") for candidate in candidates}
-    alike = {
+    shares = {
         candidate: Indel.normalized_similarity(path, its_path)
         for candidate, (its_host, _, its_path) in places.items()
         if its_host == host
     }
-    good = [candidate for candidate, share in alike.items() if share >= MIN_SIMILARITY]
-    return sorted(good, key=lambda candidate: (-alike[candidate], candidate))[:MAX_NEAR]
+    good = [candidate for candidate, share in shares.items() if share >= MIN_SIMILARITY]
+    return sorted(good, key=lambda candidate: (-shares[candidate], candidate))[:MAX_NEAR]
 
 
 async def summary(db: Database, spider: str | None, now: datetime) -> Document:

@@ -213,7 +213,7 @@ def update_of(visit: Visit) -> UpdateOne:
     """
     fetched, target = visit.fetched, visit.fetched.target
     if fetched.push is not None:
-        return _delivered(visit)
+        return _delivery_update(visit)
     state: Document = {
         "visited_at": fetched.at,
         "next_visit": visit.next_visit,
@@ -281,7 +281,7 @@ def _unless_taken_over(visit: Visit) -> Document:
     return {"_id": target.key, "$or": unchanged}
 
 
-def _delivered(visit: Visit) -> UpdateOne:
+def _delivery_update(visit: Visit) -> UpdateOne:
     """Return the write for a hub delivery, which only updates the history of the feed.
 
     If it changed a stored post, the feed is due in the current run.

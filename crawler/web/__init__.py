@@ -1,9 +1,9 @@
-"""Web servers of commands, on Twisted: metrics, pages of cells, and the WebSub callback.
+"""Web servers on Twisted: metrics, dashboards of cells, and the WebSub callback.
 
-`server` has what all of them share: the reactor, limits on connections and requests, answers,
-signals. `metrics` is the site for Prometheus; `pages` builds and serves pages of cells; `websub`
-subscribes to feeds and receives what hubs send. `address` reads `[HOST:]PORT`.
+`server` is shared by all of them: reactor, limits on connections and requests, responses, signals.
+`metrics` serves Prometheus; `pages` builds and serves dashboards of cells; `websub` subscribes to
+feeds and receives the deliveries of hubs. `address` parses `[HOST:]PORT`.
 
-Servers answer only this machine or its own network, but for the WebSub callback, which is meant to
-be public. Nothing here fetches pages.
+Servers accept requests only from this machine or the local network, except for the WebSub callback,
+which has to be public. Nothing in this package fetches pages.
 """

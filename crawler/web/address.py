@@ -1,4 +1,4 @@
-"""Addresses to listen on, as options and settings give them: `[HOST:]PORT`."""
+"""Addresses to listen on, in the format of options and settings: `[HOST:]PORT`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _ADDRESS = re.compile(r"(?:(?P<host>[^:\[\]]+|\[[0-9A-Fa-f:.]+\]):)?(?P<port>\d{
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """An IP address of this machine and a port; 0: any that is free."""
+    """An IP address of this machine and a port; port 0: any free port."""
 
     host: str
     port: int
 
 
 def address_of(text: str, source: str) -> Address:
-    """The address in a text, on loopback where no host is named; ConfigError names `source`."""
+    """Parse an address; the default host is loopback. Raises ConfigError, which names `source`."""
     match = _ADDRESS.fullmatch(text.strip())
     if not match or int(match["port"]) > MAX_PORT:
         raise ConfigError(f"{source}: {text!r} is not [HOST:]PORT. Examples: 9464, 0.0.0.0:9464")

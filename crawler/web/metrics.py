@@ -19,10 +19,11 @@ INDEX = b"Freshet: /metrics /-/healthy /-/ready\n"
 
 @dataclass(frozen=True, slots=True)
 class MetricsSource:
-    """Where the answers come from.
+    """Functions that the server calls.
 
-    metrics: in the text format; None: nothing yet
-    problem: why the process cannot do its work, in a line; None if it can
+    metrics: returns the metrics in Prometheus's text format; None before the first read has
+             finished
+    problem: returns why the process is not ready, in one line; None if it is ready
     """
 
     metrics: Callable[[], Awaitable[bytes | None]]
@@ -30,7 +31,7 @@ class MetricsSource:
 
 
 async def answer(source: MetricsSource, method: str, path: str) -> Answer:
-    """Return the answer to a request; may raise what `source` raises."""
+    """Return the response to a request; propagates the errors of `source`."""
     if method not in ("GET", "HEAD"):
         return Answer(405, b"use GET\n", server.PLAIN_TEXT | {"Allow": "GET, HEAD"})
     if path == "/metrics":
@@ -47,12 +48,13 @@ async def answer(source: MetricsSource, method: str, path: str) -> Answer:
 
 
 class MetricsHandler(Handler):
-    """Answers only requests for names of this machine, or for those that are listed.
+    """Serves metrics if the Host header is this machine, its network, or a listed host.
 
-    Requests for other names come from web pages whose name was pointed here.
+    Requests with other hosts may come from a web page in a user's browser whose DNS name was
+    rebound to this address.
     """
 
-    failure = "metrics cannot be exported"
+    failure = "Metrics request failed"
 
     def __init__(self, source: MetricsSource, address: Address, hosts: Collection[str]) -> None:
         super().__init__()
@@ -61,7 +63,7 @@ class MetricsHandler(Handler):
         self._hosts = hosts
 
     async def answer(self, request: Any) -> Answer:
-        """Return the answer to a request."""
+        """Return the response to a request."""
         host = host_of_request(request)
         if self._is_private and not is_local(host):
             return Answer(403, b"available only on this machine; use localhost\n")
@@ -75,9 +77,9 @@ class MetricsHandler(Handler):
 async def served(
     source: MetricsSource, address: Address, option: str, hosts: Collection[str]
 ) -> AsyncIterator[str]:
-    """Serve while inside, at the URL; raises ConfigError, which names the option.
+    """Serve metrics inside the context; yield the URL. Raises ConfigError, which names the option.
 
-    hosts: further names by which it may be asked for
+    hosts: host names to accept, in addition to those of the network
     """
     site = site_of(MetricsHandler(source, address, hosts))
     where = f"{option} {address.host}:{address.port}"

@@ -1,7 +1,8 @@
-"""Web servers of commands: the reactor, sites with limits, answers, signals.
+"""The common part of web servers: reactor, sites with limits, responses, signals.
 
-A command brings a `Handler` and runs one coroutine with `run_in_reactor`. The limits hold for all
-sites: connections in all and of each address, and seconds for head and body of a request.
+A command implements a `Handler` and runs one coroutine with `run_in_reactor`. All sites limit the
+number of connections, in total and per address, and the time for receiving a request's headers and
+its body.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ from twisted.web.server import NOT_DONE_YET, Request, Site
 from crawler.errors import ConfigError
 
 logger = logging.getLogger(__name__)
-# Concurrent connections, in all and of one address.
-MAX_CONNECTIONS, MAX_OF_ADDRESS = 64, 32
-# From the first byte of a request to the end of its head, and from there to the end of its body.
+# Concurrent connections, in total and per address.
+MAX_CONNECTIONS, MAX_PER_ADDRESS = 64, 32
+# Time for receiving a request's headers from the first byte on, and then its body.
 HEAD_SECONDS, BODY_SECONDS = 10.0, 60.0
-# Of a connection without a request.
+# Time before a connection without a request is closed.
 IDLE_SECONDS = 30
-# Between two log lines about closed connections.
-QUIET_SECONDS = 60.0
+# Minimum time between log lines about closed connections.
+LOG_SECONDS = 60.0
 PLAIN_TEXT = {"Content-Type": "text/plain; charset=utf-8"}
 ALWAYS = {"Server": "Freshet", "X-Content-Type-Options": "nosniff"}
 Result = TypeVar("Result")
 
 
 def run_in_reactor(work: Coroutine[Any, Any, Result]) -> Result:
-    """Return the result of a coroutine that needs Twisted's reactor; raises what it raises."""
+    """Run a coroutine that needs Twisted's reactor; return its result or raise its error."""
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     asyncioreactor.install(loop)  # type: ignore[no-untyped-call]
@@ -59,7 +60,7 @@ def run_in_reactor(work: Coroutine[Any, Any, Result]) -> Result:
 
 
 def stop_at_signals() -> asyncio.Event:
-    """Return an event that SIGINT and SIGTERM set from now on."""
+    """Install handlers of SIGINT and SIGTERM; return the event that they set."""
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
@@ -67,7 +68,7 @@ def stop_at_signals() -> asyncio.Event:
 
 
 async def until_signal(stop: asyncio.Event, seconds: float | None = None) -> None:
-    """Wait for a signal, or for the end of the time; the event waits for the next signal then."""
+    """Wait for a signal, up to a timeout; clear the event so that it can report the next signal."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await stop.wait()
@@ -76,14 +77,14 @@ async def until_signal(stop: asyncio.Event, seconds: float | None = None) -> Non
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An HTTP answer: status, body, and headers beside those that every answer has."""
+    """An HTTP response: status, body, and headers in addition to the common ones."""
 
     status: int
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=lambda: PLAIN_TEXT)
 
     def send(self, request: Any) -> None:
-        """Answer a request."""
+        """Send the response to a request."""
         request.setResponseCode(self.status)
         headers = {**ALWAYS, "Content-Length": str(len(self.body)), **self.headers}
         if self.status == 304:
@@ -96,11 +97,11 @@ class Answer:
 
 
 class Handler(Resource):
-    """Answers each request for any path, a little later."""
+    """A resource that responds to requests for all paths with the coroutine `answer`."""
 
     isLeaf = True  # noqa: N815 - Twisted's name
-    # Logged with an error.
-    failure = "a request failed"
+    # Log message for unexpected errors.
+    failure = "Request failed"
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -108,17 +109,17 @@ class Handler(Resource):
 
     @abstractmethod
     async def answer(self, request: Any) -> Answer:
-        """Return the answer to a request; an error is logged and answered with 500."""
+        """Return the response to a request; errors are logged and returned as status 500."""
 
     def render(self, request: Any) -> int:
-        """Begin to answer a request."""
+        """Start handling a request."""
         task = asyncio.get_running_loop().create_task(self._render(request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return NOT_DONE_YET
 
     async def drain(self, seconds: float) -> None:
-        """Wait until the requests that were received are answered, for at most that long."""
+        """Wait until all received requests are answered, for at most `seconds`."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=seconds)
 
@@ -127,7 +128,7 @@ class Handler(Resource):
         request.notifyFinish().addErrback(gone.append)
         try:
             answer = await self.answer(request)
-        except Exception:  # A client gets an answer, whatever happens.
+        except Exception:  # Respond in any case: without a response, the client would wait.
             logger.exception("%s", self.failure)
             answer = Answer(500, b"internal error, see the log\n")
         if not gone:
@@ -135,27 +136,27 @@ class Handler(Resource):
 
 
 def host_of_request(request: Any) -> str:
-    """Return the one Host header of a request; empty if there are several or none."""
+    """Return the Host header of a request; empty if there is not exactly one."""
     hosts = request.requestHeaders.getRawHeaders(b"host", [])
     return hosts[0].decode("latin-1") if len(hosts) == 1 else ""
 
 
 class Bodiless(Request):
-    """A request whose body is thrown away as it comes: it fills neither memory nor a folder."""
+    """A request whose body is discarded while it is received, instead of being buffered."""
 
     def gotLength(self, length: int | None) -> None:  # noqa: N802 - Twisted's name
-        """Begin a request; Twisted would open a file for a long body."""
+        """Start a request with length 0, as Twisted would open a temporary file for a long body."""
         super().gotLength(0)  # type: ignore[no-untyped-call]
 
     def handleContentChunk(self, data: bytes) -> None:  # noqa: N802 - Twisted's name
-        """Throw a part of the body away."""
+        """Discard a part of the body."""
 
 
 class Channel(HTTPChannel):
-    """A connection on which the head and the body of a request each have their time to come in.
+    """A connection with time limits for receiving the headers and the body of a request.
 
-    address: who has connected
-    since:   from when on the next request is waited for; None while one is answered
+    address: the client's address, see `client_address`
+    since:   when the connection began to wait for a complete request; None while one is handled
     """
 
     address = ""
@@ -165,39 +166,39 @@ class Channel(HTTPChannel):
     _watch: Any = None
 
     def connectionMade(self) -> None:  # noqa: N802 - Twisted's name
-        """Wait for the first request."""
+        """Start waiting for the first request."""
         self.since = time.monotonic()
         super().connectionMade()  # type: ignore[no-untyped-call]
 
     def dataReceived(self, data: bytes) -> None:  # noqa: N802 - Twisted's name
-        """Read what came; each byte puts Twisted's own limit off."""
+        """Start the time limit with the first byte: Twisted's own restarts with every byte."""
         if self._watch is None and self.since is not None:
             self._watch_for(HEAD_SECONDS)
         super().dataReceived(data)  # type: ignore[no-untyped-call]
 
     def allHeadersReceived(self) -> None:  # noqa: N802 - Twisted's name
-        """Wait for the body."""
+        """Start the time limit of the body."""
         self._watch_for(getattr(self.site, "request_seconds", BODY_SECONDS))
         super().allHeadersReceived()  # type: ignore[no-untyped-call]
 
     def allContentReceived(self) -> None:  # noqa: N802 - Twisted's name
-        """Let the request be answered, which is no longer a matter of the sender's time."""
+        """Stop the time limit: the request is complete."""
         self._stop_watch()
         self.since = None
         super().allContentReceived()  # type: ignore[no-untyped-call]
 
     def requestDone(self, request: Any) -> None:  # noqa: N802 - Twisted's name
-        """Wait for the next request."""
+        """Start waiting for the next request."""
         self.since = time.monotonic()
         super().requestDone(request)  # type: ignore[no-untyped-call]
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:  # noqa: N802 - as above
-        """Forget the watch."""
+        """Stop the time limit."""
         self._stop_watch()
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
 
     def drop(self) -> None:
-        """Close the connection now, whatever is still to be sent."""
+        """Close the connection immediately, without sending buffered data."""
         self.is_closing = True
         transport: Any = self.transport
         transport.abortConnection()
@@ -213,48 +214,52 @@ class Channel(HTTPChannel):
 
 
 class Bounded(WrappingFactory):
-    """Takes a bounded number of connections, in all and of each address.
+    """Limits the number of connections, in total and per address.
 
-    Beyond a bound the connection goes that has waited longest for a whole request, in all of those
-    of the address that has the most of them; where there is none, the new connection is closed.
+    When an address has too many connections, its connection that has waited longest for a complete
+    request is closed. When there are too many in total, the one of the address with the most
+    waiting connections is. If no connection is waiting, the new one is refused.
     """
 
-    _quiet_until = 0.0
+    _next_log = 0.0
 
     def buildProtocol(self, addr: Any) -> Any:  # noqa: N802 - Twisted's name
-        """A protocol for a connection; None closes it."""
-        address = place_of(addr.host)
+        """Return the protocol of a new connection; None refuses it."""
+        address = client_address(addr.host)
         channels = [protocol.wrappedProtocol for protocol in self.protocols]
         open_channels = [channel for channel in channels if not channel.is_closing]
         own = [channel for channel in open_channels if channel.address == address]
-        bounded = own if len(own) >= MAX_OF_ADDRESS else open_channels
-        is_full = len(own) >= MAX_OF_ADDRESS or len(open_channels) >= MAX_CONNECTIONS
-        if is_full and not self._makes_room(bounded):
+        candidates = own if len(own) >= MAX_PER_ADDRESS else open_channels
+        is_full = len(own) >= MAX_PER_ADDRESS or len(open_channels) >= MAX_CONNECTIONS
+        if is_full and not self._make_room(candidates):
             return None
         protocol = super().buildProtocol(addr)
         protocol.wrappedProtocol.address = address
         return protocol
 
-    def _makes_room(self, among: list[Channel]) -> bool:
-        """Close one that waits for a request; False if all are being answered."""
-        waiting = [channel for channel in among if channel.since is not None]
+    def _make_room(self, candidates: list[Channel]) -> bool:
+        """Close a connection that waits for a request; return False if none does."""
+        waiting = [channel for channel in candidates if channel.since is not None]
         if not waiting:
             return False
         counts = Counter(channel.address for channel in waiting)
         most = max(counts.values())
         oldest = [channel for channel in waiting if counts[channel.address] == most]
         min(oldest, key=lambda channel: channel.since or 0.0).drop()
-        if (now := time.monotonic()) >= self._quiet_until:
-            self._quiet_until = now + QUIET_SECONDS
+        if (now := time.monotonic()) >= self._next_log:
+            self._next_log = now + LOG_SECONDS
             logger.warning(
-                "%d concurrent connections: closing the oldest without a complete request",
-                len(among),
+                "Too many connections (%d): closed the oldest without a complete request",
+                len(candidates),
             )
         return True
 
 
-def place_of(host: str) -> str:
-    """The address of a peer; of IPv6 the network, as each user has a whole one."""
+def client_address(host: str) -> str:
+    """Return the address by which connections are counted.
+
+    For IPv6 this is the /64 network, because a single user usually has a whole one.
+    """
     address = ip_address(host.partition("%")[0])
     if address.version == 4:
         return str(address)
@@ -262,7 +267,7 @@ def place_of(host: str) -> str:
 
 
 def open_port(reactor: Any, port: int, site: Any, bind: str, option: str) -> Any:
-    """The listening port of a site; raises ConfigError, which names the option, where none can be.
+    """Listen for a site; return the listening port. Raises ConfigError, which names the option.
 
     bind: an IP address of this machine
     """
@@ -278,7 +283,7 @@ def open_port(reactor: Any, port: int, site: Any, bind: str, option: str) -> Any
 
 @asynccontextmanager
 async def served(site: Any, port: int, bind: str, option: str) -> AsyncIterator[Any]:
-    """Listen while inside; raises ConfigError, which names the option, where that is impossible."""
+    """Listen inside the context; raises ConfigError, which names the option, if that fails."""
     listening = open_port(site.reactor, port, site, bind, option)
     try:
         yield listening
@@ -287,12 +292,12 @@ async def served(site: Any, port: int, bind: str, option: str) -> AsyncIterator[
 
 
 async def stop_listening(listening: Any) -> None:
-    """Close a port; its open connections stay."""
+    """Close a listening port; open connections stay open."""
     await maybeDeferred(listening.stopListening).asFuture(asyncio.get_running_loop())
 
 
 def site_of(handler: Handler) -> Site:
-    """Return a site whose requests may have a body, but none is kept."""
+    """Return a site that discards the bodies of requests."""
     from twisted.internet import reactor
 
     return Site(  # type: ignore[no-untyped-call]
@@ -305,7 +310,7 @@ def site_of(handler: Handler) -> Site:
 
 
 def url_of(listening: Any) -> str:
-    """Where a listening port is found."""
+    """Return the URL of a listening port."""
     host = listening.getHost()
     name = f"[{host.host}]" if ":" in host.host else host.host
     return f"http://{name}:{host.port}/"

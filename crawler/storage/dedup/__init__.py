@@ -3,7 +3,7 @@
 `signatures` has one document per post. A unique index on its bands, or Redis, turns an insert into
 a claim. `clusters` is authoritative: it names the original of posts that are duplicates of one
 another. `flags` updates `posts` to match. `index` opens the index that the settings ask for,
-`claims` judges a batch of posts, `edits` removes posts, `boilerplate` learns what the posts of a
-source have in common, `rebuild` compares all posts again. `check_index` has the indexes of
+`claims` judges a batch of posts, `edits` removes posts, `boilerplate` learns the passages that the
+posts of a source share, `rebuild` compares all posts again. `check_index` manages the indexes of
 `scrapy duplicates check`. Sketches and similarity are in `crawler.dedup`.
 """

@@ -1,13 +1,14 @@
-"""`boilerplate`: what the posts of each source have in common, learned as posts come.
+"""`boilerplate`: passages that the posts of each source share, learned while posts are stored.
 
-One document a source. Every worker keeps those that it used lately in memory, and with each batch
-it reads those that others have changed. A change is made to the revision that was read, or not at
-all; who is late adds what it has learned to the new one. So whoever finds something to be
-boilerplate knows earlier posts that have it, and notes that they have to be compared again.
+There is one document per source. Each worker caches the tables of recently used sources, and with
+each batch reads those that other workers have changed. Updates are optimistic: a table is written
+only if its stored revision is still the one that was read; otherwise the worker merges its changes
+into the new revision and retries. So a worker that finds a passage to be boilerplate also knows
+the earlier posts that have the passage, and marks them for another comparison.
 
-A worker stores a table when something has become common, while a source is new whenever a post of
-it is taken for a copy, when as much is new as is stored, and at the end of its run. A process that
-is killed loses what its latest posts have taught: their source is learned from later ones.
+A worker stores a table when a passage has become common, when the table has as many new posts as
+stored ones, when a post of a new source was judged a copy, and at the end of its run. If a process
+is killed, its unsaved changes are lost, and the source is learned from later posts.
 """
 
 from __future__ import annotations
@@ -33,21 +34,21 @@ from crawler.storage.dedup.signatures import duplicate_keys
 from crawler.storage.retry import in_batches
 
 logger = logging.getLogger(__name__)
-# Workers that write the same source at the same moment; who loses each time only reads.
+# Attempts to write a table that other workers write too; then the change stays in memory.
 MAX_TRIES = 5
-# The sources that have learned longest ago are dropped, to be learned again if they come back.
+# Beyond this number, the least recently used sources are deleted, and learned again if needed.
 MAX_SOURCES = 20_000
-# Tables that a worker keeps in memory, up to 200 kB each.
+# Tables that a worker caches, up to 200 kB each.
 MAX_TABLES = 250
 TABLES_A_WRITE = 100
 
 
 @dataclass(slots=True)
 class WeighedBatch:
-    """Posts as they are compared now.
+    """Posts to compare, without their boilerplate.
 
-    candidates: those that were given, and earlier ones whose boilerplate has become known since
-    again:      the versions to note for the earlier ones, by source and post
+    candidates: the given posts, and earlier posts in which boilerplate was found since
+    again:      versions of the tables to record for these earlier posts, by source and post
     """
 
     candidates: list[Candidate]
@@ -55,19 +56,19 @@ class WeighedBatch:
 
 
 async def weigh(registry: Registry, candidates: Sequence[Candidate], now: datetime) -> WeighedBatch:
-    """Learn from posts and take what is boilerplate by now out of their sketches."""
+    """Learn from posts, then remove the known boilerplate from their sketches."""
     tables = await learn(registry, candidates, now)
     weighing = WeighedBatch([_weighed(post, tables) for post in candidates])
     return await _with_pending(registry, weighing, tables, candidates)
 
 
 async def weigh_copies(registry: Registry, copies: Iterable[tuple[Candidate, str]]) -> WeighedBatch:
-    """Learn from posts that were just weighed, and then taken for copies.
+    """Learn from posts that were judged copies; return the posts to compare again.
 
-    They are no copies if more posts of their source have what they have. Returns the posts that
-    have to be compared again.
+    If other posts of the source have the same passages too, these are boilerplate, and the posts
+    are not copies.
 
-    copies: each with the key of its original
+    copies: posts, each with the key of its original
     """
     tables: dict[str, Table] = {}
     originals = set[str]()
@@ -79,10 +80,10 @@ async def weigh_copies(registry: Registry, copies: Iterable[tuple[Candidate, str
         before = table.version
         if copy.key not in table.posts:
             table.learn(copy.key, copy.text)
-        # The original may have been compared when less was known.
+        # The original may have been compared when less boilerplate was known.
         if copy.sketch.own is not None or table.version > before:
             originals.add(original)
-    # The first posts of a source are those that are taken for copies: they must not be lost.
+    # Posts of a new source are often judged copies because of its boilerplate: store them now.
     due = [
         table
         for table in tables.values()
@@ -99,12 +100,12 @@ async def _with_pending(
     given: Iterable[Candidate],
     originals: Collection[str] = (),
 ) -> WeighedBatch:
-    """Add the posts that have to be compared again."""
+    """Add the earlier posts that have to be compared again."""
     keys = {post.key for post in given}
     due = {post for table in tables.values() for post in table.pending}.union(originals) - keys
     for candidate in await registry.read_again(sorted(due)) if registry.read_again and due else []:
         keys.add(candidate.key)
-        # An original may be of a source that nothing was learned of.
+        # An original may be of a source without a table.
         if candidate.text is not None and candidate.text.source in tables:
             weighing.candidates.append(replace(_weighed(candidate, tables), edited=True))
     for source, table in tables.items():
@@ -124,10 +125,10 @@ def _weighed(candidate: Candidate, tables: dict[str, Table]) -> Candidate:
 async def learn(
     registry: Registry, candidates: Iterable[Candidate], now: datetime
 ) -> dict[str, Table]:
-    """Learn from posts; what is known of their sources then.
+    """Learn from posts; return the tables of their sources.
 
-    What becomes common is stored before any post is compared without it. What else posts teach is
-    stored when a source has as many new posts as are stored of it, and by `store`.
+    Passages that become common are stored before any post is compared without them. Other changes
+    are stored when a table has as many new posts as stored ones, and by `store`.
     """
     texts: defaultdict[str, list[tuple[Candidate, Sourced]]] = defaultdict(list)
     for candidate in sorted(candidates, key=lambda post: (post.created, post.key)):
@@ -151,12 +152,12 @@ async def learn(
 
 
 def _is_due(table: Table) -> bool:
-    """Whether as much is new as is stored."""
+    """Return whether a table has as many new posts as stored ones."""
     return len(table.taught) >= max(MIN_POSTS, len(table.posts) - len(table.taught))
 
 
 async def store(registry: Registry, sources: Iterable[str] | None = None) -> None:
-    """Store what was learned of sources and forget them here; of all without `sources`."""
+    """Store the changed tables of sources (default: all), and remove them from the cache."""
     names = list(registry.tables) if sources is None else sources
     tables = [registry.tables[name] for name in names]
     await _store(registry, [table for table in tables if table.taught])
@@ -166,7 +167,7 @@ async def store(registry: Registry, sources: Iterable[str] | None = None) -> Non
 
 @asynccontextmanager
 async def stored_at_end(registry: Registry) -> AsyncIterator[Registry]:
-    """Yield an index, and store what it has learned, unless an error ends its use."""
+    """Yield an index, and store its changed tables afterwards unless an error occurred."""
     try:
         yield registry
     except asyncio.CancelledError:
@@ -176,13 +177,13 @@ async def stored_at_end(registry: Registry) -> AsyncIterator[Registry]:
 
 
 async def forget(db: Database, spider: str, feed: str | None = None) -> None:
-    """Delete what is known of a feed; without it, of all sources of a spider."""
+    """Delete the table of a feed; without `feed`, of all sources of a spider."""
     of_all = {"$gte": f"{spider} ", "$lt": f"{spider}!"}
     await db.boilerplate.delete_many({"_id": f"{spider} {feed}" if feed is not None else of_all})
 
 
 async def tables_of(registry: Registry, sources: Collection[str]) -> dict[str, Table]:
-    """The tables of sources as they are stored, with what this process has learned since."""
+    """Return the tables of sources: as stored, with this process's unsaved changes."""
     assert registry.boilerplate is not None
     kept = {source: registry.tables[source] for source in sources if source in registry.tables}
     stored = registry.boilerplate.find({"_id": {"$in": list(kept)}}, {"revision": 1})
@@ -218,7 +219,7 @@ async def _read_stored(registry: Registry, sources: Sequence[str]) -> list[Table
 
 
 async def _store(registry: Registry, tables: Sequence[Table]) -> dict[str, Table]:
-    """Store tables; those that somebody else has changed meanwhile, with both changes."""
+    """Store tables, merging the changes that other processes have made in the meantime."""
     changed: dict[str, Table] = {}
     waiting = list(tables)
     for _ in range(MAX_TRIES):
@@ -231,20 +232,20 @@ async def _store(registry: Registry, tables: Sequence[Table]) -> dict[str, Table
             table.at = registry.tables[table.source].at
             registry.tables[table.source] = changed[table.source] = table
             waiting.append(table)
-    # What is known is used all the same, and stored with the next that is learned.
-    logger.debug("%d sources are learned from by others at the same moment", len(waiting))
+    # The tables are used anyway, and stored with their next changes.
+    logger.debug("Boilerplate of %d sources not stored: changed concurrently", len(waiting))
     return changed
 
 
 async def _write(registry: Registry, tables: Sequence[Table]) -> list[Table]:
-    """Store what was learned; the tables that somebody else has changed meanwhile."""
+    """Write tables; return those that another process has changed in the meantime."""
     assert registry.boilerplate is not None
     lost: list[Table] = []
     for some in in_batches(tables, TABLES_A_WRITE):
         failed = set[int]()
         try:
             done = await registry.boilerplate.bulk_write(
-                [_update_of(table) for table in some], ordered=False
+                [_table_update(table) for table in some], ordered=False
             )
         except BulkWriteError as error:
             failed = duplicate_keys(error)
@@ -266,8 +267,11 @@ async def _write(registry: Registry, tables: Sequence[Table]) -> list[Table]:
     return lost
 
 
-def _update_of(table: Table) -> UpdateOne:
-    """An update of this revision; of any other it is an insert, which is refused."""
+def _table_update(table: Table) -> UpdateOne:
+    """Return the update of a table.
+
+    If the stored revision is another one, the upsert becomes an insert, which fails as a duplicate.
+    """
     fields: Document = {"at": table.at, "version": table.version}
     fields["common"] = Binary(table.common.astype("<u4").tobytes())
     fields["pending"] = [
@@ -283,7 +287,7 @@ def _update_of(table: Table) -> UpdateOne:
 
 
 async def note(registry: Registry, again: dict[str, dict[str, int]]) -> None:
-    """Note that posts have been compared again, after their claims are stored."""
+    """Record that posts were compared again, after their claims are stored."""
     if registry.boilerplate is None or not again:
         return
     updates = []

@@ -20,7 +20,7 @@ from pymongo import WriteConcern
 from crawler.dedup.model import ALONE, Candidate, Verdict, Verdicts
 from crawler.dedup.scheme import Scheme
 from crawler.errors import ConfigError, StorageError
-from crawler.storage.client import UNHURRIED, Database, Document
+from crawler.storage.client import UNJOURNALED, Database, Document
 from crawler.storage.dedup import claims, edits, signatures
 from crawler.storage.dedup.registry import Registry
 from crawler.storage.leases import has_ended, this_process
@@ -97,7 +97,7 @@ async def _judge(
     stored = await _stored_rows(registry, candidates, {"at": 1, "cluster": 1})
     query = {"_id": {"$in": [row["cluster"] for row in stored.values() if "cluster" in row]}}
     clusters = {row["_id"]: row async for row in registry.clusters.find(query)}
-    standing = {
+    clustered = {
         candidate: cluster
         for candidate in candidates
         if (cluster := clusters.get(stored.get(candidate.key, {}).get("cluster"))) is not None
@@ -109,7 +109,7 @@ async def _judge(
         before = [change["was"] for change in cluster.get("changes", ()) if change["at"] == now]
         if before and before[0] not in new_keys and before[0] != cluster["post"]:
             replaced[cluster["post"]] = before[0]
-    return BatchVerdicts(await _current_verdicts(registry, claimed, standing), replaced)
+    return BatchVerdicts(await _current_verdicts(registry, claimed, clustered), replaced)
 
 
 async def _stored_rows(
@@ -121,23 +121,23 @@ async def _stored_rows(
 
 
 async def _current_verdicts(
-    registry: Registry, claimed: Verdicts, standing: dict[Candidate, Document]
+    registry: Registry, claimed: Verdicts, clustered: dict[Candidate, Document]
 ) -> Verdicts:
     """Return the verdicts of texts that are in clusters now."""
-    verdicts = {candidate.key: claimed.get(candidate.key, ALONE) for candidate in standing}
+    verdicts = {candidate.key: claimed.get(candidate.key, ALONE) for candidate in clustered}
     stale = {
         cluster["original"]
-        for candidate, cluster in standing.items()
+        for candidate, cluster in clustered.items()
         if cluster["post"] not in (candidate.key, verdicts[candidate.key].duplicate_of)
     }
     originals = await signatures.by_id(registry, stale) if stale else {}
-    for candidate, cluster in standing.items():
+    for candidate, cluster in clustered.items():
         if cluster["post"] == candidate.key:
             verdicts[candidate.key] = Verdict(cluster=cluster["_id"])
         elif cluster["original"] in originals:
             original = signatures.owner_of(originals[cluster["original"]])
-            alike = candidate.sketch.similarity(original.sketch)
-            verdicts[candidate.key] = Verdict(original.post, alike, cluster["_id"])
+            similarity = candidate.sketch.similarity(original.sketch)
+            verdicts[candidate.key] = Verdict(original.post, similarity, cluster["_id"])
     return verdicts
 
 
@@ -149,7 +149,7 @@ async def temporary(db: Database, scheme: Scheme, now: datetime) -> AsyncIterato
     await db.meta.insert_one({"_id": key, "at": now} | this_process())
     try:
         # A temporary index does not need to wait for the journal.
-        index = Index(db, key, _registry(db, key, scheme, UNHURRIED))
+        index = Index(db, key, _registry(db, key, scheme, UNJOURNALED))
         await index.registry.create_indexes()
         yield index
     finally:
@@ -167,7 +167,9 @@ async def sweep(db: Database, now: datetime) -> None:
 def check_name(name: str) -> None:
     """Raise ConfigError for an invalid index name."""
     if not NAME.fullmatch(name):
-        raise ConfigError(f"{name!r}: a name has up to 40 of the characters a-z, A-Z, 0-9, - and _")
+        raise ConfigError(
+            f"invalid name: {name!r}. Use up to 40 of the characters a-z, A-Z, 0-9, - and _"
+        )
 
 
 async def opened(db: Database, name: str, scheme: Scheme, now: datetime) -> Index:
@@ -180,11 +182,11 @@ async def opened(db: Database, name: str, scheme: Scheme, now: datetime) -> Inde
     await db.meta.update_one({"_id": key}, {"$setOnInsert": new}, upsert=True)
     meta = await db.meta.find_one({"_id": key}) or new
     if meta["scheme"] != scheme.name:
-        usual = meta["scheme"].partition("-")[0]
-        same = f"--scheme {usual}, " if usual != scheme.name.partition("-")[0] else ""
+        stored = meta["scheme"].partition("-")[0]
+        same = f"--scheme {stored}, " if stored != scheme.name.partition("-")[0] else ""
         raise StorageError(
-            f"{name} has been compared by {meta['scheme']}, this run asks for {scheme.name}: "
-            f"{same}another name, or scrapy duplicates kept --forget {name}"
+            f"index {name!r} has the scheme {meta['scheme']}, not {scheme.name}. Use {same}another "
+            f"name, or delete the index: scrapy duplicates kept --forget {name}"
         )
     index = Index(db, key, _registry(db, key, scheme, None), meta["last"])
     await index.registry.create_indexes()

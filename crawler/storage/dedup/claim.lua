@@ -1,16 +1,16 @@
 -- Claims bands. ARGV[2]: a threshold; then for each post its id, a cluster, its sketch and its bands.
--- A post that is similar enough to an owner of its bands joins that one's cluster; any other founds
--- the one that came with it. Returns for each that joined its position and its cluster.
+-- A post that is similar enough to an owner of its bands joins the owner's cluster; any other post
+-- founds the given cluster. Returns position and cluster of each post that joined another cluster.
 --
--- Without a threshold posts are put where they belong: each into the cluster that came with it.
+-- Without a threshold, each post is put into the given cluster.
 
 local threshold = tonumber(ARGV[2])
--- Numbers that were not needed, by size of record; most posts of a hot band need none.
+-- Reserved but unused record numbers, by record size: most posts whose bands are taken need none.
 local spare = {}
 
--- Takes the free ones of a post's bands for a record, before it is known whether there will be one:
--- of an original all are free, and this is its only look at them.
--- Returns how many were taken, and the records that own the others.
+-- Claims the free bands of a post for a record number, before it is known whether the record will be
+-- needed. All bands of an original are free, so one pass over them is sufficient.
+-- Returns the number of claimed bands, and the records that own the others.
 local function take(bands, number)
   local taken, owners, value = 0, {}, format("%d", number)
   local places, last = places_of(bands)
@@ -25,7 +25,7 @@ local function take(bands, number)
   return taken, owners
 end
 
--- Hands what a record has just taken over to the post's own one.
+-- Moves the bands just claimed for a record number to the post's existing record.
 local function hand_over(bands, number, own)
   local places, last = places_of(bands)
   for i = 1, last, 2 do
@@ -36,8 +36,8 @@ local function hand_over(bands, number, own)
   end
 end
 
--- The post's own record, if it was claimed before, and the first of the others that is similar
--- enough: with the smallest number, which most often is the oldest.
+-- Returns the post's own record if it was claimed before, and the cluster of the similar record with
+-- the smallest number, which is usually the oldest.
 local function look(owners, id, sketch)
   local own, first, first_number = nil, nil, math.huge
   for number in pairs(owners) do
@@ -52,7 +52,7 @@ local function look(owners, id, sketch)
   return own, first
 end
 
--- Stores a record if it has bands, or if what is stored of the post says another cluster.
+-- Stores the record if it is new and owns bands, or if the post's stored record has another cluster.
 local function keep(record, bands, number, taken, own, cluster)
   if own and taken > 0 then
     hand_over(bands, number, own.number)

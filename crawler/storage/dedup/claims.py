@@ -87,14 +87,14 @@ async def _claim_weighed(
         claimed = await claim_new(registry, new, now)
         verdicts |= dict.fromkeys((candidate.key for candidate in claimed.alone), ALONE)
         verdicts |= await clusters.verdicts(registry, claimed.members, now)
-        verdicts |= await clusters.standing(registry, claimed.founders, now)
+        verdicts |= await clusters.stored_verdicts(registry, claimed.founders, now)
         stored = [(candidate, rows[candidate.id]) for candidate in waiting if candidate.id in rows]
         stored += claimed.stored
         waiting = claimed.lost
         if stored:
             waiting = waiting + await _judge_stored(registry, stored, verdicts, now)
     for candidate in waiting:
-        logger.warning("%s: its duplicates come and go; taken for an original", candidate.key)
+        logger.warning("%s judged an original: its duplicates kept changing", candidate.key)
         verdicts[candidate.key] = ALONE
     await boilerplate.note(registry, weighing.again)
 
@@ -111,7 +111,7 @@ async def claim_in_mongodb(
             break
     else:
         # Other processes claimed the free bands in every round.
-        logger.warning("%d posts are stored without bands of their own", len(wanted))
+        logger.warning("%d posts stored without bands: others kept claiming them", len(wanted))
         bare = dict.fromkeys(wanted, frozenset[int]())
         claimed.lost.extend(await _insert_originals(registry, bare, claimed, copies, now))
     if copies:
@@ -251,7 +251,7 @@ async def _judge_stored(
         await _keep_newer(registry, late, verdicts, now)
         stored = [(post, row) for post, row in stored if not signatures.is_late(post, row)]
     # Posts without a shared cluster are released in one step; relearned sources have many.
-    shared = await clusters.there(
+    shared = await clusters.existing_clusters(
         registry, {row["cluster"] for _, row in stored if "cluster" in row}
     )
     again = [
@@ -263,22 +263,22 @@ async def _judge_stored(
     await edits.release(
         registry, [post.key for post in again], now, {post.key: post.fences for post in again}
     )
-    standing: dict[int, Candidate] = {}
+    kept: dict[int, Candidate] = {}
     for candidate, row in stored:
         if candidate.id in left:
             continue
         post = replace(candidate, **_merged_with(row, candidate))
-        stands, freed = await _stands(registry, post, row, now)
+        keeps_place, freed = await _keeps_place(registry, post, row, now)
         again += freed
-        if stands:
-            standing[post.id] = post
-    await signatures.raise_fences(registry, standing.values())
-    verdicts |= dict.fromkeys((post.key for post in standing.values()), ALONE)
+        if keeps_place:
+            kept[post.id] = post
+    await signatures.raise_fences(registry, kept.values())
+    verdicts |= dict.fromkeys((post.key for post in kept.values()), ALONE)
     # Read again: these posts may have got their first copies, or have been released.
-    rows = await signatures.by_id(registry, standing)
-    members = [(standing[id_], row["cluster"]) for id_, row in rows.items() if "cluster" in row]
-    verdicts |= await clusters.standing(registry, members, now)
-    return again + [post for id_, post in standing.items() if id_ not in rows]
+    rows = await signatures.by_id(registry, kept)
+    members = [(kept[id_], row["cluster"]) for id_, row in rows.items() if "cluster" in row]
+    verdicts |= await clusters.stored_verdicts(registry, members, now)
+    return again + [post for id_, post in kept.items() if id_ not in rows]
 
 
 async def _keep_newer(
@@ -299,10 +299,10 @@ async def _keep_newer(
         await registry.shared.put(signatures.claims_of(owners))
     verdicts |= dict.fromkeys((post.key for post, _ in late), ALONE)
     members = [(owner.claimed_again(), owner.cluster) for owner in owners if owner.cluster]
-    verdicts |= await clusters.standing(registry, members, now)
+    verdicts |= await clusters.stored_verdicts(registry, members, now)
 
 
-async def _stands(
+async def _keeps_place(
     registry: Registry, candidate: Candidate, stored: Document, now: datetime
 ) -> tuple[bool, list[Candidate]]:
     """Return whether a stored post keeps its place, and the posts to claim again."""
@@ -316,7 +316,7 @@ async def _stands(
     if not stays:
         await edits.release(registry, [candidate.key], now, {candidate.key: candidate.fences})
         return False, [replace(candidate, edited=False)]
-    freed = await edits.let_go(registry, strays, now)
+    freed = await edits.release_strays(registry, strays, now)
     if not await edits.renew(registry, candidate, stored):
         return False, [candidate, *freed]
     return True, freed

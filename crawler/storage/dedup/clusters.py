@@ -1,13 +1,14 @@
-"""`clusters`: posts that are duplicates of one another, and which of them is the original.
+"""`clusters`: groups of posts that are duplicates of one another, and their originals.
 
-One document a cluster, and each change of the original is one atomic update of it: the truth that
-posts are brought into line with. Its first copy makes it; a post alone has none.
+There is one document per cluster. It is authoritative: posts are updated to match it. Each change
+of the original is one atomic update. The first copy creates the document, so a post without copies
+has none.
 
-The original is found in two steps, so that no source can take the place of another with a date
-that it made up. Of all posts the one with the smallest `rank` says which source was first; of that
-source's posts the one with the earliest date is the original. So a document holds the source, the
-rank by which it leads, and the date of the original, each with what decides among equals. As each
-of these only ever gets smaller, posts may come in any order.
+The original is found in two steps, so that a source cannot become the original by stating a false
+date. First, the post with the smallest `rank` of all decides which source leads. Second, the
+earliest post of that source is the original. The document stores the leading source, its sort key
+(`lead`), and the sort key of the original (`order`). Both keys only decrease, so the result does
+not depend on the order in which posts are stored.
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ from crawler.storage.client import Document
 from crawler.storage.dedup import signatures
 from crawler.storage.dedup.registry import Member, Registry
 
-# By what sources are ordered, and the posts of one source: among equals who was seen first.
+# Sort keys of sources, and of the posts of one source.
 LEAD, ORDER = ("rank", "created", "seen", "post"), ("created", "seen", "post")
 MAX_CHANGES = 100
 MAX_ELECTIONS = 20
-# In an update: always, and where the cluster has no original yet.
+# Conditions in updates: always, and if the cluster has no original yet.
 _ALWAYS: Document = {"$literal": True}
 _NONE: Document = {"$eq": [{"$type": "$original"}, "missing"]}
 
 
-async def standing(
+async def stored_verdicts(
     registry: Registry, members: Sequence[Member], now: datetime
 ) -> dict[str, Verdict]:
     """Return the verdicts of posts stored with a cluster; alone if the cluster has no document."""
     if not members:
         return {}
-    existing = await there(registry, {cluster for _, cluster in members})
+    existing = await existing_clusters(registry, {cluster for _, cluster in members})
     alone = dict.fromkeys((post.key for post, to in members if to not in existing), ALONE)
     return alone | await verdicts(registry, [pair for pair in members if pair[1] in existing], now)
 
@@ -56,7 +57,7 @@ async def verdicts(
     ]
     ids = {cluster for _, cluster in members}
     # Propose the stored posts of clusters without a document first.
-    new = ids - await there(registry, ids)
+    new = ids - await existing_clusters(registry, ids)
     own = [owner.id for owner in joining]
     before = await _firsts(registry, {"cluster": {"$in": list(new)}, "_id": {"$nin": own}})
     made = await _propose(registry, before, now) | await _propose(registry, joining, now)
@@ -82,12 +83,12 @@ async def verdicts(
         elif original.id == post.id or is_source(post.item, original.item):
             result[post.key] = Verdict(cluster=cluster)
         else:
-            alike = post.sketch.similarity(original.sketch)
-            result[post.key] = Verdict(original.post, alike, cluster)
+            similarity = post.sketch.similarity(original.sketch)
+            result[post.key] = Verdict(original.post, similarity, cluster)
     return result
 
 
-async def there(registry: Registry, clusters: Collection[ObjectId]) -> set[ObjectId]:
+async def existing_clusters(registry: Registry, clusters: Collection[ObjectId]) -> set[ObjectId]:
     """Return the given clusters that have a document."""
     if not clusters:
         return set()
@@ -129,15 +130,16 @@ def is_source(item: int | None, original: int | None) -> bool:
 
 
 async def _propose(registry: Registry, members: Iterable[Owner], now: datetime) -> set[ObjectId]:
-    """Each member becomes the original of its cluster if that is its place, or there is none.
+    """Make members the originals of their clusters if they come first, or if there is no original.
 
-    Whoever joins proposes itself, and who makes a cluster's document whom it finds there: in
-    whatever order that comes, the same one is left. Returns the clusters that were made.
+    Returns the clusters whose documents were created. Each post that joins a cluster is proposed;
+    the process that creates the document also proposes the posts stored before. The result is the
+    same in any order.
 
-    Where another source takes the lead, its posts that came before have no part in that: the
-    document says so, until the earliest of them was proposed too.
+    If another source takes the lead, posts of that source that were stored before have not been
+    considered yet. The document is marked as `overtaken` until the earliest of them is proposed.
     """
-    # Of each cluster and source only the post by which it leads, and the earliest.
+    # Only two posts can matter per cluster and source: the one by which it leads, and the earliest.
     leading: dict[tuple[ObjectId, int], Owner] = {}
     earliest: dict[tuple[ObjectId, int], Owner] = {}
     for member in members:
@@ -271,7 +273,7 @@ async def without_original(registry: Registry) -> set[ObjectId]:
     return {row["_id"] async for row in await registry.clusters.aggregate(stages)}
 
 
-async def unsettle(registry: Registry, clusters: Collection[ObjectId]) -> None:
+async def mark_unsettled(registry: Registry, clusters: Collection[ObjectId]) -> None:
     """Mark clusters whose posts may show outdated verdicts."""
     if clusters:
         query: Document = {"_id": {"$in": list(clusters)}}

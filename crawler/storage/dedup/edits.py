@@ -48,7 +48,7 @@ async def recover(
         keys = {row["post"] for row in rows}
         keys -= set(await db.posts.distinct("_id", {"_id": {"$in": list(keys)}}))
         await flags.settle(db, registry, await release(registry, list(keys), now))
-    await clusters.unsettle(registry, await clusters.without_original(registry))
+    await clusters.mark_unsettled(registry, await clusters.without_original(registry))
     await flags.settle_all(db, registry)
 
 
@@ -80,7 +80,7 @@ async def release(
             gone = await forget(registry, rows, now)
             touched |= {row["cluster"] for row in rows if "cluster" in row}
             waiting = {row["_id"] for row in rows} - {row["_id"] for row in gone}
-    return await clusters.there(registry, touched)
+    return await clusters.existing_clusters(registry, touched)
 
 
 async def forget(registry: Registry, rows: Sequence[Document], now: datetime) -> list[Document]:
@@ -91,7 +91,7 @@ async def forget(registry: Registry, rows: Sequence[Document], now: datetime) ->
     """
     within = {row["cluster"] for row in rows if "cluster" in row}
     # If this is interrupted, the next process that settles clusters elects their originals.
-    await clusters.unsettle(registry, within)
+    await clusters.mark_unsettled(registry, within)
     deletes = [DeleteOne({name: row.get(name) for name in READ}) for row in rows]
     done = await registry.signatures.bulk_write(deletes, ordered=False)
     gone = list(rows)
@@ -99,10 +99,10 @@ async def forget(registry: Registry, rows: Sequence[Document], now: datetime) ->
         stored = await signatures.by_id(registry, [row["_id"] for row in rows])
         gone = [row for row in rows if row["_id"] not in stored]
     # A process that settled the clusters in between did not see the deletion.
-    await clusters.unsettle(registry, within)
+    await clusters.mark_unsettled(registry, within)
     if registry.shared is not None:
         await registry.shared.release(signatures.claims_of(map(signatures.owner_of, gone)))
-    for cluster in await clusters.there(registry, within):
+    for cluster in await clusters.existing_clusters(registry, within):
         original = await clusters.elect(registry, cluster, now)
         if original is not None:
             # The deleted posts may have owned the bands by which the others were found.
@@ -139,7 +139,9 @@ def _alike(registry: Registry, candidate: Candidate, stored: Document) -> bool:
     return candidate.sketch.similarity(other) >= registry.scheme.threshold
 
 
-async def let_go(registry: Registry, strays: Sequence[Document], now: datetime) -> list[Candidate]:
+async def release_strays(
+    registry: Registry, strays: Sequence[Document], now: datetime
+) -> list[Candidate]:
     """Remove strays from the index; return them as candidates for a new claim.
 
     Strays that another process has stored again are already in the right cluster.

@@ -1,7 +1,7 @@
 """Duplicate flags on posts, kept in line with `clusters`.
 
-Between the claim of a post and the write of the post another worker may have made another post the
-original. So each batch is compared with its clusters after it is written.
+Between the claim and the write of a post, another worker may make another post the original. So
+each batch is compared with its clusters again after it is written.
 """
 
 from __future__ import annotations
@@ -172,8 +172,8 @@ async def settle(db: Database, registry: Registry, wanted: Collection[ObjectId])
                 ):
                     verdicts[member["post"]] = Verdict(cluster=cluster)
                     continue
-                alike = Sketch.decode(member["sketch"]).similarity(original.sketch)
-                verdicts[member["post"]] = Verdict(rows[cluster]["post"], alike, cluster)
+                similarity = Sketch.decode(member["sketch"]).similarity(original.sketch)
+                verdicts[member["post"]] = Verdict(rows[cluster]["post"], similarity, cluster)
             await show(db, verdicts)
         others = {row["_id"] for row in stored} - rows.keys()
         others |= await _settle_others(db, registry, wanted)

@@ -1,30 +1,30 @@
--- What the scripts share: the bands and the records of one index.
--- Python puts SHAPES (size and number of values by code), OWN (how the part of a sketch that is
--- besides boilerplate is stored and compared), BUCKET_BITS and LAYOUT before it. ARGV[1] is
--- the scheme that the index has to be of; empty: any.
+-- The common part of the scripts: bands and records of one index.
+-- Python prepends SHAPES (size and number of values by code), OWN (how the part of a sketch without
+-- boilerplate is stored and compared), BUCKET_BITS and LAYOUT. ARGV[1] is the scheme that the index
+-- must have; empty: any.
 --
 -- KEYS[1]      hash    the state: layout, scheme, bands, buckets, records, chunks; for each size of
 --                      records `next:<size>`, the number after the last one, and `freed:<size>`
--- <prefix>b:N  hash    a bucket: the head of a band -> the number of the record that owns it
--- <prefix>r:N  string  a chunk of records of one size; a record is a post's id, its cluster and its
---                      stored sketch
+-- <prefix>b:N  hash    a bucket: head of a band -> number of the record that owns the band
+-- <prefix>r:N  string  a chunk of records of one size; a record has a post's id, cluster and encoded
+--                      sketch
 -- <prefix>f:S  list    numbers of freed records of size S
 --
--- All names are made of KEYS[1] and carry its hash tag: a cluster has them in one place.
+-- All keys share the hash tag of KEYS[1], so that a Redis cluster stores them on one node.
 --
--- A band comes in 8 bytes: its head of 32 bits, then its last 32 bits. Its bucket tells the last
--- BUCKET_BITS, so that the head alone is stored.
+-- A band is passed in 8 bytes: its head of 32 bits, then its last 32 bits. The last BUCKET_BITS select
+-- its bucket, so only the head is stored.
 
 local call, byte, sub, floor = redis.call, string.byte, string.sub, math.floor
 local format, read_numbers = string.format, struct.unpack
 
--- Linear hashing: a bucket is split in WAYS whenever buckets hold more than LOAD bands in the mean, so
--- they stay small over any number of posts. Just before its split a bucket holds four times LOAD, and
--- hardly ever more than 128, which every server keeps as a packed list. In halves, each band would be
--- moved half as often again: splits took a third of a claim's time.
+-- Linear hashing: a bucket is split into WAYS when the mean load exceeds LOAD bands, so buckets stay
+-- small for any number of posts. Just before its split a bucket has four times LOAD bands, and hardly
+-- ever more than 128, up to which every server stores a hash as a compact list. Splitting into halves
+-- would move each band 1.5 times as often; splits then took a third of a claim's time.
 local LOAD, WAYS = 20, 4
 local FIRST_BUCKETS = 2 ^ BUCKET_BITS
--- A signature of 128 bytes makes a record of 150; 54 of them fill 8 kB, as allocators cut memory.
+-- With a signature of 128 bytes, a record has 150 bytes; 54 records fill an allocation of 8 kB.
 local CHUNK = 54
 local ID, CLUSTER, BAND = 8, 12, 8
 local HEAD = ID + CLUSTER
@@ -60,27 +60,27 @@ end
 
 -- Buckets -----------------------------------------------------------------------------------------
 
--- How many buckets there were when the present round of splits began. They are split in turn: parts
--- of bucket N become buckets N + level, N + 2 * level and N + 3 * level.
+-- Number of buckets when the current round of splits began. They are split in order: the parts of
+-- bucket N become buckets N + level, N + 2 * level and N + 3 * level.
 local level = FIRST_BUCKETS
 while level * WAYS <= state.buckets do
   level = level * WAYS
 end
 
--- How many buckets this round has split.
+-- Number of buckets split in this round.
 local function splits()
   return (state.buckets - level) / (WAYS - 1)
 end
 
--- Numbers are made text by `format`: it takes half the time of Lua's own way.
+-- Numbers are converted to text by `format`, which takes half the time of Lua's implicit conversion.
 local function bucket_key(number)
   return format("%sb:%d", prefix, number)
 end
 
--- How to read so many bands at once.
+-- Returns the format string that unpacks this number of bands.
 local formats = {}
 
--- The heads of bands and the keys of their buckets, in turn, and how many that are in all.
+-- Returns heads of bands and keys of their buckets, alternating, and the length of that list.
 local function places_of(bands)
   local count = #bands / BAND
   formats[count] = formats[count] or ">" .. string.rep("c4I4", count)
@@ -95,7 +95,7 @@ local function places_of(bands)
   return places, 2 * count
 end
 
--- Parts a bucket's fields and values by the bits of the heads that this round of splits looks at.
+-- Distributes a bucket's fields and values by the bits of the heads that this round of splits uses.
 local function parted(stored)
   local parts, sizes = {{}, {}, {}, {}}, {0, 0, 0, 0}
   local weight, at = level / FIRST_BUCKETS, 4
@@ -134,7 +134,8 @@ local function chunk_key(number)
   return format("%sr:%d", prefix, floor(number / CHUNK))
 end
 
--- A number for a record of this size: a freed one, the next in its chunk, the first in a new one.
+-- Returns a number for a record of this size: a freed one, the next in its chunk, or the first of a new
+-- chunk.
 local function new_number(size)
   local freed, next_one = "freed:" .. size, "next:" .. size
   if (state[freed] or 0) > 0 then
@@ -145,7 +146,7 @@ local function new_number(size)
   if number % CHUNK == 0 then
     number = state.chunks * CHUNK
     state.chunks = state.chunks + 1
-    -- Written to its end at once, a chunk has the length that it keeps, and no room to grow.
+    -- Write the chunk's last byte first: it gets its final length, without spare capacity.
     call("SETRANGE", chunk_key(number), CHUNK * size - 1, "\0")
   end
   state[next_one] = number + 1
@@ -162,7 +163,7 @@ local function write_record(number, record)
   call("SETRANGE", chunk_key(number), number % CHUNK * #record, record)
 end
 
--- A chunk's length tells the size of its records.
+-- The size of a chunk's records follows from its length.
 local function read_record(number)
   local key = chunk_key(number)
   local size = call("STRLEN", key) / CHUNK
@@ -170,7 +171,7 @@ local function read_record(number)
   return call("GETRANGE", key, at, at + size - 1)
 end
 
--- Whether a record is of this post with this text, whatever its cluster.
+-- Returns whether a record is of this post with this text, in any cluster.
 local function is_of(record, id, sketch)
   return sub(record, 1, ID) == id and sub(record, HEAD + 1) == sketch
 end

@@ -34,7 +34,7 @@ INDEX, FILLING = "index", "filling"
 # Attempts when other processes change `meta`, or Redis loses its claims.
 MAX_AGREEMENTS = MAX_REFILLS = 10
 BATCH = 1000
-HINT = "scrapy duplicates rebuild compares all posts anew"
+HINT = "run scrapy duplicates rebuild to compare all posts again"
 
 
 @asynccontextmanager
@@ -61,8 +61,8 @@ async def opened(db: Database, config: Config) -> AsyncIterator[Registry | None]
         meta = await _agree(db, wanted)
         await refill(registry, bands, meta[INDEX])
         if meta["keeper"] != REDIS:
-            await _note_move(db, wanted, meta[INDEX])
-        # Only bands that an interrupted move has left.
+            await _record_move(db, wanted, meta[INDEX])
+        # Remove the bands that an interrupted move has left in MongoDB.
         await db.signatures.update_many({"bands": {"$exists": True}}, {"$unset": {"bands": ""}})
         async with boilerplate.stored_at_end(registry):
             yield registry
@@ -70,7 +70,7 @@ async def opened(db: Database, config: Config) -> AsyncIterator[Registry | None]
 
 @asynccontextmanager
 async def as_stored(db: Database, config: Config, *, fills: bool = True) -> AsyncIterator[Registry]:
-    """Yield the index as it is stored, whatever the settings ask for, to remove posts.
+    """Yield the index as it is stored, regardless of the settings, to remove posts.
 
     fills: restore the claims in Redis if Redis has lost them
     """
@@ -83,7 +83,7 @@ async def as_stored(db: Database, config: Config, *, fills: bool = True) -> Asyn
             yield registry
         return
     if config.redis_url is None:
-        raise ConfigError("near-duplicates are claimed in Redis: REDIS_URL has to name it")
+        raise ConfigError("band claims are stored in Redis. Set REDIS_URL to that server")
     async with _connected(db, config) as bands:
         registry = Registry.of(db, scheme, bands, config.duplicate_date_days)
         if fills:
@@ -147,7 +147,7 @@ async def _agree(db: Database, wanted: Document) -> Document:
             await db.meta.update_one(meta, {"$unset": {INDEX: ""}})
         else:
             return meta
-    raise StorageError("other processes change where claims are kept: start again")
+    raise StorageError("other processes are changing the backend of claims. Try again")
 
 
 async def refusal(db: Database, wanted: Document, meta: Document) -> str | None:
@@ -156,15 +156,15 @@ async def refusal(db: Database, wanted: Document, meta: Document) -> str | None:
     wanted: see `wanted_meta`
     """
     if meta.get(REBUILDING):
-        return f"near-duplicates are being rebuilt, or that was cut short: {HINT}"
+        return f"a rebuild of near-duplicates is in progress or was interrupted: {HINT}"
     if meta | wanted == meta or await _is_empty(db):
         return None
     is_move = meta | wanted == meta | {"keeper": REDIS}
     if is_move and not await _is_claimed_in_mongodb(db):
         return None
     return (
-        f"the stored posts are compared by {meta['scheme']} with claims in {meta['keeper']}, "
-        f"the settings ask for {wanted['scheme']} in {wanted['keeper']}: {HINT}"
+        f"the index of near-duplicates has scheme {meta['scheme']} and claims in {meta['keeper']}, "
+        f"but the settings require {wanted['scheme']} and {wanted['keeper']}: {HINT}"
     )
 
 
@@ -177,17 +177,17 @@ async def _is_claimed_in_mongodb(db: Database) -> bool:
     return bool(await leases.active(db, leases.CRAWL, without_redis=True))
 
 
-async def _note_move(db: Database, wanted: Document, index: ObjectId) -> None:
+async def _record_move(db: Database, wanted: Document, index: ObjectId) -> None:
     """Record that claims are in Redis; raise StorageError if a crawl claims in MongoDB."""
     moving = META | {"keeper": MONGODB, INDEX: index}
     if await db.meta.find_one(moving) is not None and not await _is_claimed_in_mongodb(db):
         await db.meta.update_one(moving, {"$set": wanted})
     if await db.meta.find_one(moving | {"keeper": REDIS}) is None:
         raise StorageError(
-            "a crawl without REDIS_URL began while claims were moved to Redis: "
-            "start again when it has ended"
+            "a crawl without REDIS_URL started while band claims were moved to Redis. "
+            "Try again after it has ended"
         )
-    logger.info("Near-duplicates are claimed in Redis from now on")
+    logger.info("Band claims moved from MongoDB to Redis")
 
 
 async def refill(registry: Registry, bands: RedisBands, index: ObjectId) -> None:
@@ -197,17 +197,17 @@ async def refill(registry: Registry, bands: RedisBands, index: ObjectId) -> None
         held = await bands.scheme()
         if held == whole:
             return
-        logger.info("Redis holds no claims of near-duplicates; they are taken from MongoDB")
+        logger.info("Band claims not found in Redis, restoring them from MongoDB")
         # Several processes may copy at once; a late one continues, or finds the copy complete.
         with suppress(BandsLost):
             if held == filling or await bands.empty(held, filling):
-                await _fill(registry, bands)
+                await _copy_claims(registry, bands)
                 await bands.change(filling, whole)
-    raise BandsLost("Redis loses its claims again and again: start again when it is at rest")
+    raise BandsLost("Redis lost its band claims repeatedly. Try again when Redis is stable")
 
 
-async def _fill(registry: Registry, bands: RedisBands) -> None:
-    # Redis needs a cluster for each post; MongoDB creates one with the first copy.
+async def _copy_claims(registry: Registry, bands: RedisBands) -> None:
+    # Redis needs a cluster for each post; MongoDB creates one only with the first copy.
     lacking: Document = {"cluster": {"$exists": False}}
     cursor = registry.signatures.find(lacking, {"_id": 1}).batch_size(BATCH)
     while rows := await cursor.to_list(BATCH):

@@ -157,8 +157,8 @@ async def _copies(
     for some in in_batches(rows, BATCH):
         posts = await _posts(db, [row["post"] for row in some])
         for row in some:
-            alike = Sketch.decode(row["sketch"]).similarity(sketch) if sketch else None
-            copies.append(_post(row, posts) | {"similarity": alike})
+            similarity = Sketch.decode(row["sketch"]).similarity(sketch) if sketch else None
+            copies.append(_post(row, posts) | {"similarity": similarity})
     return copies
 
 

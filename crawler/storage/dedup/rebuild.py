@@ -65,7 +65,7 @@ async def begun(db: Database, config: Config) -> AsyncIterator[Registry]:
             for lease, holders in (await leases.active(db, leases.CRAWL)).items():
                 spider = lease.removeprefix(leases.CRAWL)
                 raise Busy(
-                    f"{spider} is being crawled on {holders[0]}: try again when that has ended"
+                    f"a crawl of {spider} is running on {holders[0]}. Try again after it has ended"
                 )
             registry = await stack.enter_async_context(as_stored(db, config, fills=False))
         except BaseException:
@@ -79,7 +79,7 @@ async def begun(db: Database, config: Config) -> AsyncIterator[Registry]:
             await bands.begin(REBUILDING)
         await registry.signatures.delete_many({})
         await registry.clusters.delete_many({})
-        # Whatever the settings: tables of deleted sources would stay.
+        # Regardless of the settings, as tables of deleted sources would remain.
         await db.boilerplate.delete_many({})
         registry.tables.clear()
         yield registry
@@ -128,7 +128,7 @@ async def compare(db: Database, registry: Registry, batch: list[Document], now: 
         if post.get("original") is not True or any(name in post for name in flags.FIELDS)
     ]
     await flags.show(db, dict.fromkeys(alone.intersection(flagged), ALONE))
-    # Earlier posts in which boilerplate was found since; clusters are shown at the end.
+    # Includes earlier posts in which boilerplate was found since. `settle` updates clusters later.
     earlier = {
         key: verdict
         for key, verdict in verdicts.items()

@@ -1,6 +1,6 @@
-"""Bands claimed in Redis: looked up and taken in one script, so that no other claim comes between.
+"""Band claims in Redis: one Lua script looks bands up and claims them atomically.
 
-MongoDB stays the truth. What is here can be made again from the sketches that are stored there.
+MongoDB remains authoritative: the claims can be restored from the sketches stored there.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from crawler.storage.redis import user_errors
 
 HEAD_BITS = 32
 LAST = np.int64(0xFFFFFFFF)
-# How the scripts keep bands; an index of another layout is as good as lost.
+# Version of the scripts' data structures; an index of another version is treated as lost.
 LAYOUT = 3
 ID_BYTES = BAND_BYTES = 8
-# A script holds up everybody else on the server: these take some three milliseconds.
+# Posts per script call, which takes about 3 ms: a running script blocks all clients of the server.
 POSTS_A_SCRIPT = 32
-# Sent at once, so that the server does not wait for the next script: some ten milliseconds.
+# Posts per pipeline, about 10 ms: the server need not wait for the next call.
 POSTS_A_ROUND = 128
 KEYS_A_STEP = 500
-# The scheme of an index whose keys are being removed, to begin another one.
+# Stored as the scheme while the keys of an index are removed before another one is created.
 EMPTYING = "emptying"
-# Changes the scheme only from the one that the caller has seen; `anew`: counters begin again.
+# Changes the scheme if it is still the one that the caller has read. With `anew`, resets counters.
 CHANGE = """
 local known = redis.call('HGET', KEYS[1], 'layout') == ARGV[3]
 local stored = known and redis.call('HGET', KEYS[1], 'scheme') or ''
@@ -58,13 +58,13 @@ return 1
 
 
 class RedisBands:
-    """The bands of one index; all its keys begin with `{prefix}:`.
+    """The band claims of one index; all its keys begin with `{prefix}:`.
 
-    It claims and releases only while the index is of the scheme that `scheme` or `begin` last told
-    or was told: if Redis loses its data, or somebody makes them anew, BandsLost is raised, as
-    copies would pass for originals.
+    Claims and releases require that the index still has the scheme that was last read by `scheme`
+    or set by `begin`. If Redis lost its data, or another process replaced the index, they raise
+    BandsLost, because copies would be judged originals.
 
-    bucket_bits: 2 ** bucket_bits buckets at first; only tests have reason to make them fewer
+    bucket_bits: 2 ** bucket_bits is the initial number of buckets; only tests need fewer
     """
 
     def __init__(self, client: Redis, prefix: str, bucket_bits: int = KEY_BITS - HEAD_BITS) -> None:
@@ -78,20 +78,19 @@ class RedisBands:
         self._release = self._script("release")
 
     async def claim(self, batch: Sequence[Claim], threshold: float) -> list[bytes]:
-        """Claim bands for posts, in order; later ones see earlier ones. Returns their clusters.
+        """Claim bands for posts in order, and return their clusters; safe to repeat.
 
-        A post takes those of its bands that are still free. It joins the cluster of the first
-        among the owners of the others that is similar enough; where none is, it founds its own.
-        To ask again is safe and gives the same.
+        A post claims those of its bands that are free. It joins the cluster of the first similar
+        post that owns one of its other bands; without such a post, it founds its own cluster.
         """
         return await self._clusters(batch, repr(float(threshold)))
 
     async def put(self, batch: Sequence[Claim]) -> None:
-        """Claim bands for posts whose clusters are known, whatever they are similar to."""
+        """Claim bands for posts whose clusters are known, without comparing them."""
         await self._clusters(batch, "")
 
     async def release(self, batch: Sequence[Claim]) -> None:
-        """Free the bands of posts, given with the sketches that they were claimed with."""
+        """Free the bands of posts; their sketches must be those that they were claimed with."""
         for start in range(0, len(batch), POSTS_A_ROUND):
             await self._run(self._release, self._parts(batch[start : start + POSTS_A_ROUND]))
 
@@ -99,7 +98,7 @@ class RedisBands:
         clusters: list[bytes] = []
         before: asyncio.Task[list[bytes]] | None = None
         for start in range(0, len(batch), POSTS_A_ROUND):
-            # Packed while the server is at work on those before.
+            # Encode this round while the server processes the previous one.
             some = batch[start : start + POSTS_A_ROUND]
             parts = self._parts(some, threshold)
             clusters += await before if before else []
@@ -108,7 +107,7 @@ class RedisBands:
         return clusters + (await before if before else [])
 
     async def _clusters_of(self, batch: Sequence[Claim], parts: list[list[Any]]) -> list[bytes]:
-        """What the scripts of a round say."""
+        """Send one round of claims; return the clusters."""
         clusters = [claim.cluster for claim in batch]
         for first, reply in enumerate(await self._run(self._claim, parts)):
             for position, cluster in zip(reply[::2], reply[1::2], strict=True):
@@ -116,12 +115,12 @@ class RedisBands:
         return clusters
 
     async def count(self) -> int:
-        """How many posts own a band."""
+        """Return the number of posts that own a band."""
         with user_errors(self._client):
             return int(await self._client.hget(self._state, "records") or 0)
 
     async def scheme(self) -> str | None:
-        """What `begin` was last told; None where there is no index, or Redis lost it."""
+        """Return the scheme of the index; None if there is no index, or Redis lost it."""
         with user_errors(self._client):
             stored: Any = await self._client.hmget(self._state, ["scheme", "layout"])
         scheme, layout = stored
@@ -130,16 +129,16 @@ class RedisBands:
         return self._scheme or None
 
     async def begin(self, scheme: str) -> None:
-        """Say what the bands are of; nothing else of an index that is there changes."""
+        """Set the scheme; an existing index is not changed otherwise."""
         with user_errors(self._client):
             fields: list[str | int] = ["scheme", scheme, "layout", LAYOUT]
             await self._client.hset(self._state, items=fields)
         self._scheme = scheme
 
     async def change(self, seen: str | None, scheme: str, *, anew: bool = False) -> bool:
-        """Begin a scheme if that of the index is still the one seen; whether it was.
+        """Replace the scheme if it is still `seen`; return whether it was.
 
-        anew: what the index has counted is dropped
+        anew: reset the index's counters
         """
         given = [seen or "", scheme, str(LAYOUT), "anew" if anew else ""]
         with user_errors(self._client):
@@ -149,10 +148,11 @@ class RedisBands:
         return is_done
 
     async def empty(self, seen: str | None, scheme: str) -> bool:
-        """Remove an index and begin another one, unless others have changed it meanwhile.
+        """Remove an index and start a new one; return False if another process has changed it.
 
-        seen: what `scheme` said before. Returns whether it was done. Several processes may do this
-        at the same time: none removes what another one has claimed in the new index.
+        seen: the scheme read before
+
+        Several processes may do this concurrently: none removes claims in the new index.
         """
         if not await self.change(seen, EMPTYING, anew=True):
             return False
@@ -166,7 +166,7 @@ class RedisBands:
         return await self.change(EMPTYING, scheme)
 
     async def clear(self) -> None:
-        """Remove all keys of the index, in small steps; claims meanwhile raise BandsLost."""
+        """Remove all keys of the index, in small steps; concurrent claims raise BandsLost."""
         with user_errors(self._client):
             await self._client.unlink(self._state)
         async for keys in self._all_keys():
@@ -174,7 +174,7 @@ class RedisBands:
                 await self._client.unlink(*keys)
 
     async def _all_keys(self) -> AsyncIterator[list[Any]]:
-        """The keys of the index, some at a time."""
+        """Yield the keys of the index in batches."""
         pattern = re.sub(r"([\\*?^\[\]-])", r"\\\1", self._keys) + "*"
         cursor: int | None = None
         while cursor != 0:
@@ -195,12 +195,12 @@ class RedisBands:
         )
         values = f"{{{shapes}}}, {own}, {self._bucket_bits}, {LAYOUT}"
         head = f"local SHAPES, OWN, BUCKET_BITS, LAYOUT = {values}\n"
-        # A project that was deployed as an egg is no folder.
+        # Read as package resources: a project that is deployed as an egg is not a folder.
         texts = (files(__package__).joinpath(f"{name}.lua") for name in ("index", *names))
         return self._client.register_script(head + "".join(text.read_text() for text in texts))
 
     async def _run(self, script: AsyncScript, parts: list[list[Any]]) -> list[list[Any]]:
-        """What a script says of each of these parts, in order."""
+        """Call a script for each part; return the replies in order."""
         with user_errors(self._client):
             replies = await self._sent(script, parts)
             if any(isinstance(reply, NoScriptError) for reply in replies):
@@ -218,14 +218,15 @@ class RedisBands:
             return await pipe.execute(raise_on_error=False)
 
     def _parts(self, batch: Sequence[Claim], *first: str) -> list[list[Any]]:
-        """What the scripts get that these posts need: after `first`, a few posts each."""
+        """Return the arguments of each script call: `first`, then those of a few posts."""
         starts = range(0, len(batch), POSTS_A_SCRIPT)
         return [[*first, *self._arguments(batch[i : i + POSTS_A_SCRIPT])] for i in starts]
 
     def _arguments(self, batch: Sequence[Claim]) -> Iterator[bytes]:
-        """Id, cluster, sketch and bands of each post, as the scripts take them."""
+        """Yield id, cluster, sketch and bands of each post in the scripts' format."""
         bands = np.concatenate([claim.sketch.bands for claim in batch])
-        # Eight bytes a band: the head that is stored, and the last bits, which tell its bucket.
+        # Eight bytes per band: the head, which is stored, and the last bits, which select the
+        # bucket.
         halves = np.stack([(bands >> self._bucket_bits) & LAST, bands & LAST], axis=1)
         packed = halves.astype(">u4").tobytes()
         at = 0

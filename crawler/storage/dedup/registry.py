@@ -13,7 +13,7 @@ from pymongo import ASCENDING, IndexModel
 from pymongo.asynchronous.collection import AsyncCollection
 
 from crawler.dedup.model import Candidate, Claim
-from crawler.storage.client import UNHURRIED, Database, Document
+from crawler.storage.client import UNJOURNALED, Database, Document
 
 if TYPE_CHECKING:
     from crawler.dedup.boilerplate import Table
@@ -78,7 +78,7 @@ class Registry:
 
     shared:      claims in Redis; None: in MongoDB
     boilerplate: tables of sources; None: no boilerplate is learned
-    date_days:   how many days before a post is first seen its date may move it among sources
+    date_days:   maximum days by which a stated date may precede the first sight, to rank sources
     read_again:  reads candidates of stored posts; None: posts are not stored
     keeps_texts: store texts with the signatures, as there are no posts
     tables:      of recently used sources
@@ -105,14 +105,15 @@ class Registry:
     ) -> Registry:
         """Return the index of the database's posts; a claim is journaled with the post after it."""
         claims, clusters = (
-            db.get_collection(name, write_concern=UNHURRIED) for name in ("signatures", "clusters")
+            db.get_collection(name, write_concern=UNJOURNALED)
+            for name in ("signatures", "clusters")
         )
         # Commands that only count targets start faster without numpy.
         from crawler.storage.dedup.candidates import candidates_of
 
         if not scheme.weighs:
             return cls(claims, clusters, scheme, shared, date_days)
-        boilerplate = db.get_collection("boilerplate", write_concern=UNHURRIED)
+        boilerplate = db.get_collection("boilerplate", write_concern=UNJOURNALED)
         again = partial(candidates_of, db, scheme)
         return cls(claims, clusters, scheme, shared, date_days, boilerplate, again)
 

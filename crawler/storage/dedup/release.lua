@@ -1,7 +1,7 @@
--- Frees bands. From ARGV[2] on: for each post its id, any cluster, its sketch and its bands, as when
+-- Frees bands. From ARGV[2] on: for each post its id, any cluster, and its sketch and bands as they were
 -- claimed.
 
--- The bands that a post owns are given up; returns its record's number, or nil if there is none.
+-- Frees the bands that a post owns; returns its record's number, or nil if it has none.
 local function give_up(id, sketch, bands)
   local own, others = nil, {}
   local places, last = places_of(bands)

@@ -1,6 +1,6 @@
--- Estimated Jaccard of two sketches, to the last bit as Sketch.similarity has it in Python.
+-- Estimated Jaccard similarity of two sketches, bit by bit the result of Sketch.similarity in Python.
 
--- How many values of two signatures of this shape are equal.
+-- Returns the number of equal values of two signatures of this shape.
 local function agreeing(shape, one, at, other, there)
   local a = {byte(one, at, at + shape.size - 1)}
   local b = {byte(other, there, there + shape.size - 1)}
@@ -17,17 +17,17 @@ local function agreeing(shape, one, at, other, there)
   return count
 end
 
-local function alike(shape, ...)
+local function similar_share(shape, ...)
   local share = agreeing(shape, ...) / shape.values
   if shape.size > shape.values then
     return share
   end
-  -- Two different values agree in their low byte once in 256.
+  -- Different values have the same low byte with a probability of 1/256.
   return math.max(0, (share * 256 - 1) / 255)
 end
 
--- Where the values of each shape begin in a sketch, by the shape's code: of the whole text, and of
--- what it has besides boilerplate, with its source, title and share; nil where no boilerplate is known.
+-- Returns the positions of each shape's values in a sketch, by the shape's code: of the whole text, and
+-- of the text without boilerplate, with its source, title and share; nil if no boilerplate is known.
 local function parts_of(sketch)
   local whole, own, at = {}, nil, 2
   local parts = whole
@@ -50,18 +50,18 @@ local function parts_of(sketch)
   return whole, own
 end
 
--- By the shape that shows more of it; some, others: as `parts_of` tells them.
+-- Returns the similarity by the shape that shows more of it. some, others: from `parts_of`.
 local function likeness(one, some, other, others)
   local best = 0
   for code, at in pairs(some) do
     if others[code] then
-      best = math.max(best, alike(SHAPES[code], one, at, other, others[code]))
+      best = math.max(best, similar_share(SHAPES[code], one, at, other, others[code]))
     end
   end
   return best
 end
 
--- Whether what a text has besides boilerplate is in the other one, to some degree.
+-- Returns whether enough of a text's own part, without boilerplate, is contained in the other text.
 local function is_in(one, mine, other, whole, its, found)
   if not mine then
     return true

@@ -1,9 +1,9 @@
-"""Pages that show cells: `scrapy pages build` writes them, `scrapy pages serve` keeps them current.
+"""Dashboards of cells: `scrapy pages build` writes them, `scrapy pages serve` keeps them current.
 
-`sources` finds templates and files; `render` makes one page, and notes the cells that it shows;
-`build` compares these with the last build and writes what has changed; `serve` does so every second
-and serves the folder. `options` are those of both commands.
+`sources` finds templates and static files; `render` renders a page and records the cells that it
+reads; `build` writes the pages whose cells or templates have changed since the last build; `serve`
+builds every second and serves the output folder. `options` defines the options of both commands.
 
-A page that fails keeps its last version, and no page fails another. Nothing outside of the output
-folder is written.
+If rendering a page fails, its last version is kept, and other pages are not affected. Only the
+output folder is written to.
 """

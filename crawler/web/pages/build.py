@@ -1,4 +1,4 @@
-"""A build of pages: compares the output folder with its record, builds what is due, records it."""
+"""Builds pages: compares the sources with the record of the last build, writes due pages."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ Inside = Annotated[str, AfterValidator(_inside)]
 
 
 class Built(BaseModel):
-    """A page at its last build.
+    """The record of a page's last build.
 
-    cells: what it asked for, and found    written: there is a file of ours
-    failed: the file, if there is one, is of an earlier build
+    cells:   facts of the cells that the page read
+    written: whether a build has written the file
+    failed:  whether the last build failed, so that the file is of an earlier one
     """
 
     cells: CellFacts
@@ -46,7 +47,7 @@ class Built(BaseModel):
 
 
 class Record(BaseModel):
-    """All of it. templates: their digest    files: digests of what was copied."""
+    """The record of the last build. templates: digest of the sources; files: of copied files."""
 
     version: Literal[1] = 1
     templates: str = ""
@@ -55,23 +56,25 @@ class Record(BaseModel):
 
     @classmethod
     def read(cls, out: Path) -> Record:
-        """The record in a folder; an empty one where it is missing or broken."""
+        """Read the record in a folder; an empty one if it is missing or invalid."""
         try:
             return cls.model_validate_json((out / RECORD).read_bytes())
         except (OSError, ValidationError):
             return cls()
 
     def keep(self, out: Path) -> None:
-        """Write it; raises OSError."""
+        """Write the record; raises OSError."""
         write(out / RECORD, self.model_dump_json(indent=1).encode())
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Paths within the output folder.
+    """The steps of a build, by path within the output folder.
 
-    render: pages to make     removed: pages to delete
-    copy:   files to copy     dropped: copied files to delete
+    render:  pages to render
+    removed: pages to delete
+    copy:    files to copy
+    dropped: copied files to delete
     """
 
     render: list[str]
@@ -81,18 +84,18 @@ class Plan:
 
     @property
     def empty(self) -> bool:
-        """There is nothing to do."""
+        """Return whether there is nothing to do."""
         return not (self.render or self.removed or self.copy or self.dropped)
 
 
 def planned(
     record: Record, sources: Sources, facts: Facts, present: Set[str], *, retry: bool = True
 ) -> Plan:
-    """Compare what there is with what there was.
+    """Return the steps of a build: compare the sources and cells with the last build.
 
-    facts:   of the cells of a name, now
-    present: which of the paths are in the output folder
-    retry:   pages that failed are tried again even if nothing changed since
+    facts:   returns the current facts of the cells of a name
+    present: paths that exist in the output folder
+    retry:   render failed pages again even if nothing has changed
     """
     is_new = record.templates != sources.digest
     wanted = sources.pages.keys() | sources.files.keys()
@@ -119,7 +122,7 @@ def planned(
 
 @dataclass
 class Done:
-    """What became of each page, and a line for each that failed."""
+    """The result of a build by page, and the problem of each failed page in one line."""
 
     pages: dict[str, str] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
@@ -131,16 +134,15 @@ class Done:
 
 
 def decide(cells: Cells, sources: Sources, record: Record, out: Path, *, retry: bool) -> Plan:
-    """What a build would do now; reads the names in the output folder."""
+    """Return the steps of a build now; reads the names of files in the output folder."""
     present = {path for path in (*sources.pages, *sources.files) if is_there(out / path)}
     return planned(record, sources, cells.facts, present, retry=retry)
 
 
 def build(cells: Cells, sources: Sources, out: Path, *, retry: bool = True) -> Done:
-    """Bring the output folder up to date.
+    """Update the output folder; raises ConfigError if the folder cannot be written.
 
-    A page that fails is reported in the result and its file left as it is; where the folder itself
-    cannot be used, raises ConfigError.
+    A page that fails is reported in the result, and its file is not changed.
     """
     record = Record.read(out)
     plan = decide(cells, sources, record, out, retry=retry)
@@ -161,7 +163,7 @@ def build(cells: Cells, sources: Sources, out: Path, *, retry: bool = True) -> D
             _render(path, cells, sources, record, out, done)
         record.templates = sources.digest
         record.keep(out)
-        # Last: a page whose script sees a change in here is reloaded, and has to be new by then.
+        # Written last: scripts reload a page when a state changes, so the page must be new by then.
         write(out / STATES, states(cells))
     except OSError as error:
         raise _unusable(out, error) from None
@@ -169,7 +171,7 @@ def build(cells: Cells, sources: Sources, out: Path, *, retry: bool = True) -> D
 
 
 def write_states(out: Path, content: bytes) -> None:
-    """Put what `states` gave beside the pages; raises ConfigError."""
+    """Write the result of `states` to the output folder; raises ConfigError."""
     try:
         write(out / STATES, content)
     except OSError as error:
@@ -181,7 +183,7 @@ def _unusable(out: Path, error: OSError) -> ConfigError:
 
 
 def states(cells: Cells) -> bytes:
-    """Return the states of all cells, as JSON for the pages."""
+    """Return the states of all cells as JSON, for the script of the pages."""
     by_key: Mapping[str, Any] = {
         cell.key: {
             "refreshed_at": cell.refreshed_at and cell.refreshed_at.astimezone(UTC).isoformat(),
@@ -196,7 +198,7 @@ def states(cells: Cells) -> bytes:
 def _render(
     path: str, cells: Cells, sources: Sources, record: Record, out: Path, done: Done
 ) -> None:
-    """Render a page and write it; an error fails only this page."""
+    """Render a page and write it; record an error in `done`."""
     rendered = render(path, sources.pages[path], sources.folder, cells)
     problem, before = rendered.problem, record.pages.get(path)
     if problem is None:

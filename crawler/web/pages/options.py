@@ -1,4 +1,4 @@
-"""Options of `scrapy pages`, checked."""
+"""Options of `scrapy pages`: definition, validation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOCAL = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where pages come from and go to. templates: None: the built-in page of all cells."""
+    """Source and output folders. templates: None: the built-in page of all cells."""
 
     templates: Path | None
     out: Path
@@ -25,7 +25,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """Where pages are served, and for how long. seconds: None is until it is stopped."""
+    """Address and duration of the server. seconds: None: run until stopped."""
 
     bind: str
     port: int
@@ -33,18 +33,18 @@ class Listening:
 
 
 def add_places(parser: argparse.ArgumentParser) -> None:
-    """Options that both actions have."""
+    """Add the options of both actions."""
     parser.add_argument(
         "templates",
         metavar="TEMPLATES",
         nargs="?",
-        help="folder of templates (one page of all cells)",
+        help="folder of templates (built-in page of all cells)",
     )
     parser.add_argument("--out", metavar="DIR", help="output folder (pages in FRESHET_DATA_DIR)")
 
 
 def add_listening(parser: argparse.ArgumentParser) -> None:
-    """Options of the server."""
+    """Add the options of the server."""
     parser.add_argument(
         "--port", metavar="N", default="8000", help="port to listen on; 0: any free port (8000)"
     )
@@ -57,28 +57,28 @@ def add_listening(parser: argparse.ArgumentParser) -> None:
 
 
 def places(config: Config, opts: argparse.Namespace) -> Places:
-    """The folders, checked; raises ConfigError."""
+    """Validate the folders; raises ConfigError."""
     out = Path(opts.out or config.data_dir / "pages").absolute()
     if opts.templates is None:
         return Places(None, out)
     templates = Path(opts.templates).absolute()
     inner, outer = templates.resolve(), out.resolve()
     if inner.is_relative_to(outer) or outer.is_relative_to(inner):
-        raise ConfigError(f"--out {out}: templates and output must not be inside each other")
+        raise ConfigError(f"--out {out}: the template and output folders must not overlap")
     if inner.is_relative_to(BUILT_IN):
-        raise ConfigError(f"{templates}: these templates are built in. Leave the folder out")
+        raise ConfigError(f"{templates}: these templates are built in. Omit the folder")
     return Places(templates, out)
 
 
 def listening(opts: argparse.Namespace) -> Listening:
-    """Address and time, checked; raises ConfigError."""
+    """Validate address and time; raises ConfigError."""
     if not opts.port.isascii() or not opts.port.isdecimal() or int(opts.port) > 65_535:
         raise ConfigError(f"--port: {opts.port!r} is not a port number from 0 to 65535")
     bind = LOCAL if opts.bind == "localhost" else opts.bind.strip("[]")
     if not is_loopback(bind):
         raise ConfigError(
-            f"--bind {opts.bind}: only a loopback address such as {LOCAL}; "
-            "a web server that shows the output folder can publish it"
+            f"--bind {opts.bind}: not a loopback address such as {LOCAL}. "
+            "To publish the pages, let a web server serve the output folder"
         )
     try:
         limit = None if opts.for_time is None else seconds(opts.for_time)

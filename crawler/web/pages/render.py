@@ -1,4 +1,4 @@
-"""Rendering of one page: cells as templates see them, and the templates' environment."""
+"""Renders one page: cells as templates see them, and the templates' environment."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from crawler.utils.text import HOUR, period, span
 from crawler.web.pages.sources import BUILT_IN
 
 NEVER = "not read yet"
-# Of a template: all cells.
+# The name under which a template's use of all cells is recorded.
 ALL = "*"
-# A cell that was not read for so many of its periods is stale.
+# A cell is stale if it was not read for this many of its periods.
 STALE_PERIODS = 2
-# What a page was built with: key, hash, stale, error, period of a cell.
+# The values of a cell whose change makes a page due: key, hash, stale, error, period.
 Fact = list[Any]
-# By the name that a template asked for, every cell of that name.
+# By the name that a template used, the facts of all cells of that name.
 CellFacts = dict[str, list[Fact]]
 
 
 class NotRead(ChainableUndefined):
-    """What stands in for the content of a cell that has none yet: says so, and is no error.
+    """The content of a cell that was not read yet: prints as `not read yet` instead of failing.
 
-    It is as good as undefined: `default` replaces it, a loop over it is empty.
+    Jinja treats it as undefined: the filter `default` replaces it, a loop over it is empty.
     """
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class NotRead(ChainableUndefined):
 
 
 class Money(dict[str, Any]):
-    """An amount with its currency; as text `12.50 EUR`."""
+    """An amount of money with its currency; prints as `12.50 EUR`."""
 
     def __str__(self) -> str:
         amount = self["amount"]
@@ -56,18 +56,18 @@ class Money(dict[str, Any]):
         return " ".join(filter(None, (shown, self["currency"])))
 
 
-def dressed(value: Any) -> Any:
-    """A value of a cell with its amounts of money as Money, at any depth."""
+def with_money(value: Any) -> Any:
+    """Convert the amounts of money in a cell's value to Money, at any depth."""
     if isinstance(value, dict):
         kind = Money if value.keys() == {"amount", "currency"} else dict
-        return kind((str(name), dressed(part)) for name, part in value.items())
+        return kind((str(name), with_money(part)) for name, part in value.items())
     if isinstance(value, list):
-        return [dressed(part) for part in value]
+        return [with_money(part) for part in value]
     return value
 
 
 def as_text(value: Any) -> str:
-    """A value in one line; times in UTC, None as a dash."""
+    """Format a value in one line: times in UTC, None as a dash."""
     if isinstance(value, datetime):
         return in_utc(value)
     if isinstance(value, list):
@@ -76,31 +76,31 @@ def as_text(value: Any) -> str:
 
 
 def in_utc(moment: datetime) -> str:
-    """A time for readers, to the second: `2026-05-01 12:00:00 UTC`."""
+    """Format a time to the second: `2026-05-01 12:00:00 UTC`."""
     return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def age(seconds: float | None) -> str:
-    """How long ago something was: `3 min ago`; None is never."""
+    """Format an age: `3 min ago`; None as `never`."""
     if seconds is None:
         return "never"
     return "just now" if seconds < 5 else f"{span(seconds)} ago"
 
 
 def address(value: Any) -> str:
-    """A value for `href`: itself where it is an http or https URL, else `#`."""
+    """Return a value for `href`: an http or https URL unchanged, anything else as `#`."""
     text = str(value).strip()
     return text if text.lower().startswith(("http://", "https://")) else "#"
 
 
 class NoSuchCell(LookupError):
-    """A template names a cell that is not there, or one of several."""
+    """The name in a template matches no cell, or several."""
 
 
 class Cell:
-    """One cell at a moment.
+    """The state of a cell at one time.
 
-    age_seconds: since it was last read, None before that
+    age_seconds: seconds since the last successful read; None before the first
     """
 
     def __init__(self, document: Mapping[str, Any], now: datetime) -> None:
@@ -119,29 +119,29 @@ class Cell:
 
     @property
     def stale(self) -> bool:
-        """The last look failed, there was none, or it is too long ago."""
+        """Return whether the last read failed or is too long ago, or there was none."""
         return self.reason is not None
 
     @property
     def reason(self) -> str | None:
-        """Why it is stale, in one line."""
+        """Return why the cell is stale, in one line; None if it is not."""
         if self.error is not None:
-            return f"last look failed: {' '.join(self.error.split())}"
+            return f"last read failed: {' '.join(self.error.split())}"
         if self.age_seconds is None:
             return NEVER
         every = self.period_seconds
         if every and self.age_seconds > STALE_PERIODS * every:
-            return f"read {age(self.age_seconds)}, wanted every {period(every / HOUR)}"
+            return f"last read {age(self.age_seconds)}, period {period(every / HOUR)}"
         return None
 
     @property
     def fact(self) -> Fact:
-        """What makes a page that shows it be built again."""
+        """Return the values whose change makes the pages that show the cell due."""
         return [self.key, self.hash, self.stale, self.error, self.period_seconds]
 
     @property
     def kind(self) -> str:
-        """Which of its parts it has: `value`, `html`, `rows` or `fields`; `nothing` before that."""
+        """Return the kind of content: `value`, `html`, `rows` or `fields`; `nothing` if unread."""
         if self.content is None:
             return "nothing"
         names = self.content.keys()
@@ -151,43 +151,43 @@ class Cell:
 
     @property
     def value(self) -> Any:
-        """A text, number, amount of money, time or list of texts; may be None."""
+        """Return the value: a text, number, amount of money, time, list of texts or None."""
         return self._part("value")
 
     @property
     def html(self) -> Any:
-        """Markup of the page it was taken from, without all that could run or load in it."""
+        """Return the HTML extracted from a page, sanitized: without scripts, styles and frames."""
         content = self._part("html")
         return Markup(nh3.clean(content)) if isinstance(content, str) else content
 
     @property
     def columns(self) -> Any:
-        """Names of the columns of a query's result."""
+        """Return the column names of a query's result."""
         return self._part("columns", "rows")
 
     @property
     def rows(self) -> Any:
-        """A query's result: a list of values by column."""
+        """Return the rows of a query's result, each with its values by column."""
         return self._part("rows")
 
     @property
     def fields(self) -> Any:
-        """Values by name."""
+        """Return the values by name."""
         if self.kind == "fields":
-            return dressed(self.content)
+            return with_money(self.content)
         return self._part("fields")
 
     def _part(self, part: str, kind: str = "") -> Any:
         if self.content is None:
             return NotRead()
         if self.kind != (kind or part):
-            has = f"cell {self.spider}/{self.name} has {self.kind}, not {part}"
-            return StrictUndefined(hint=has)
-        return dressed(self.content[part])
+            hint = f"cell {self.spider}/{self.name} has {self.kind}, not {part}"
+            return StrictUndefined(hint=hint)
+        return with_money(self.content[part])
 
 
 class Cells:
-    """All cells at a moment; `documents` as the cell base has them, with or without content."""
+    """All cells at one time; `documents` are those of the cell store, with or without content."""
 
     def __init__(self, documents: Iterable[Mapping[str, Any]], now: datetime) -> None:
         self.now = now
@@ -198,23 +198,23 @@ class Cells:
                 self._by_name.setdefault(name, []).append(cell)
 
     def facts(self, name: str) -> list[Fact]:
-        """The facts of all cells that are called so, by `NAME`, by `SPIDER/NAME`, or `*`."""
+        """Return the facts of all cells named `NAME` or `SPIDER/NAME`; `*` means all cells."""
         return [cell.fact for cell in self._by_name.get(name, ())]
 
     def named(self, name: str) -> Cell:
-        """The one cell that is called so; raises NoSuchCell."""
+        """Return the cell of a name; raises NoSuchCell if none or several have it."""
         cells = self._by_name.get(name, []) if name != ALL else []
         if not cells:
             raise NoSuchCell(f"cell not found: {name!r}")
         if len(cells) > 1:
             which = " or ".join(f"{cell.spider}/{cell.name}" for cell in cells)
-            raise NoSuchCell(f"cell {name!r} is in several spiders. Use {which}")
+            raise NoSuchCell(f"several spiders have a cell {name!r}. Use {which}")
         return cells[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A page, or what is wrong with it: template, line and cause in one line."""
+    """A rendered page, or the problem: template, line and cause in one line."""
 
     cells: CellFacts
     text: str = ""
@@ -223,35 +223,36 @@ class Rendered:
 
 @dataclass
 class Lookup:
-    """Gives a template its cells, and notes which."""
+    """The functions by which a template reads cells; records which cells it reads."""
 
     cells: Cells
     read_cells: CellFacts = field(default_factory=dict)
     used: dict[str, Cell] = field(default_factory=dict)
 
     def cell(self, name: str) -> Cell:
-        """The cell of a name; raises NoSuchCell."""
+        """Return the cell of a name; raises NoSuchCell."""
         self.read_cells[name] = self.cells.facts(name)
         cell = self.cells.named(name)
         self.used[cell.key] = cell
         return cell
 
     def all(self) -> list[Cell]:
-        """All cells."""
+        """Return all cells."""
         self.read_cells[ALL] = self.cells.facts(ALL)
         self.used |= {cell.key: cell for cell in self.cells.all}
         return self.cells.all
 
     def shown(self) -> dict[str, Any]:
-        """The cells that were asked for so far; `count` of all cells, if all were."""
+        """Return the cells read so far and, if the template read all cells, their `count`."""
         count = len(self.cells.all) if ALL in self.read_cells else None
         return {"cells": list(self.used.values()), "count": count}
 
 
 def render(path: str, template: str, folder: Path | None, cells: Cells) -> Rendered:
-    """Render one page; `path` is where it will be in the output folder.
+    """Render one page; `path` is its path within the output folder.
 
-    Each page has an environment of its own: what one imports is run for that one.
+    Each page has its own environment, because imported templates are cached with the cells that
+    they read.
     """
     lookup = Lookup(cells)
     try:
@@ -300,7 +301,7 @@ def _cause(error: Exception) -> str:
     if isinstance(error, TemplateNotFound):
         return f"template not found: {message!r}"
     if isinstance(error, TemplateSyntaxError):
-        return " ".join((error.message or "wrong syntax").split())
+        return " ".join((error.message or "syntax error").split())
     if isinstance(error, TemplateError | NoSuchCell):
         return message
     return f"{type(error).__name__}: {message}"

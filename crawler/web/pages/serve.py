@@ -1,4 +1,4 @@
-"""`scrapy pages serve`: checks the cell store and the templates every second, builds, serves."""
+"""`scrapy pages serve`: serves pages; checks cells and templates every second and rebuilds."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ ALWAYS = {
 TEXTS = re.compile(r"text/.*|application/(json|javascript)")
 
 
-async def serve(config: Config, order: Places, address: Listening) -> Document:
-    """Serve until a signal or the end of the time; return a summary. Raises FreshetError."""
+async def serve(config: Config, places: Places, address: Listening) -> Document:
+    """Serve until a signal or the timeout; return a summary. Raises FreshetError."""
     stop, began = stop_at_signals(), time.monotonic()
     store = await Store.open(config)
     try:
-        pages = Pages(store, order)
-        site = site_of(Folder(order.out))
+        pages = Pages(store, places)
+        site = site_of(Folder(places.out))
         option = f"--bind {address.bind} --port {address.port}"
         async with served(site, address.port, address.bind, option) as listening:
             url = url_of(listening)
             await pages.build()
-            complain(COMMAND, f"{url} shows {order.out}")
+            complain(COMMAND, f"{url} shows {places.out}")
             ended = asyncio.create_task(until_signal(stop, address.seconds))
             work = asyncio.create_task(pages.work())
             done, _ = await asyncio.wait({ended, work}, return_when=asyncio.FIRST_COMPLETED)
@@ -74,7 +74,7 @@ async def serve(config: Config, order: Places, address: Listening) -> Document:
         await store.close()
     return {
         "url": url,
-        "out": str(order.out),
+        "out": str(places.out),
         "seconds": round(time.monotonic() - began, 1),
         "written": pages.written,
         "pages": pages.pages,
@@ -82,21 +82,22 @@ async def serve(config: Config, order: Places, address: Listening) -> Document:
 
 
 class Pages:
-    """The pages of a folder, kept up to date.
+    """Keeps the pages of a folder up to date.
 
-    written: pages written so far, one twice counts twice    pages: what became of each at last
+    written: number of pages written so far, counting each write
+    pages:   last result by page
     """
 
-    def __init__(self, store: Store, order: Places) -> None:
-        self.order = order
+    def __init__(self, store: Store, places: Places) -> None:
+        self.places = places
         self.written = 0
         self.pages: dict[str, str] = {}
         self._store = store
         self._clock = Clock(store.config.clock_offset_hours)
-        # One attempt each time: an unavailable server is dealt with in `work`.
-        self._once = MongoRetry(-1, store.revive)
-        self._stamp = sources.stamp(order.templates)
-        self._sources = sources.find(order.templates)
+        # Reads are not retried here: `work` handles an unavailable server.
+        self._no_retry = MongoRetry(-1, store.revive)
+        self._stamp = sources.stamp(places.templates)
+        self._sources = sources.find(places.templates)
         self._record = Record()
         self._states = b""
         self._problems: dict[str, str] = {}
@@ -104,16 +105,16 @@ class Pages:
         self._building = asyncio.Lock()
 
     async def build(self, *, retry: bool = True) -> None:
-        """Build what is due; raises FreshetError."""
+        """Build the pages that are due; raises FreshetError."""
         stored = await self._read(content=True)
         async with self._building:
-            work = (stored, self._sources, self.order.out)
+            work = (stored, self._sources, self.places.out)
             done = await asyncio.to_thread(build, *work, retry=retry)
-        self._record = Record.read(self.order.out)
+        self._record = Record.read(self.places.out)
         self._states = states(stored)
         self.pages = done.pages
         self.written += list(done.pages.values()).count(WRITTEN)
-        # A page's problem is printed when it is another one.
+        # Print the problem of a page only once, unless it changes.
         for path, problem in done.problems.items():
             if self._problems.get(path) != problem:
                 complain(COMMAND, problem)
@@ -122,46 +123,46 @@ class Pages:
         self._problems = failing | done.problems
 
     async def work(self) -> None:
-        """Check again and again; an error is printed once, and the work goes on."""
+        """Check every second until cancelled; print the first of consecutive errors."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             try:
                 await self._check()
             except StorageError as error:
-                self._warn(f"{error}; pages are not updated until MongoDB is available")
+                self._warn(f"{error}; updates paused until MongoDB is available")
                 with suppress(FreshetError):
                     await self._store.revive()
             except FreshetError as error:
                 self._warn(str(error))
             else:
                 if self._is_failing:
-                    complain(COMMAND, "recovered, pages are updated again")
+                    complain(COMMAND, "recovered, updates resumed")
                 self._is_failing = False
 
     async def end(self, work: asyncio.Task[None]) -> None:
-        """Stop checking; a build that has begun is ended first."""
+        """Stop checking, after the build in progress has ended."""
         async with self._building:
             work.cancel()
         await end_tasks(work)
 
     async def _check(self) -> None:
-        """Build what is due; contents are read only where a state says that there is something."""
-        stamp = sources.stamp(self.order.templates)
+        """Build the pages that are due; reads the contents of cells only if a state has changed."""
+        stamp = sources.stamp(self.places.templates)
         if stamp != self._stamp:
-            self._sources = sources.find(self.order.templates)
+            self._sources = sources.find(self.places.templates)
             self._stamp = stamp
         stored = await self._read(content=False)
-        work = (stored, self._sources, self._record, self.order.out)
+        work = (stored, self._sources, self._record, self.places.out)
         plan = await asyncio.to_thread(decide, *work, retry=False)
         if not plan.empty or self._record.templates != self._sources.digest:
             await self.build(retry=False)
         elif (now := states(stored)) != self._states:
-            await asyncio.to_thread(write_states, self.order.out, now)
+            await asyncio.to_thread(write_states, self.places.out, now)
             self._states = now
 
     async def _read(self, *, content: bool) -> Cells:
         db = self._store.db
-        stored = await self._once.read(lambda: cells.read(db, content=content))
+        stored = await self._no_retry.read(lambda: cells.read(db, content=content))
         return Cells(stored, self._clock.now())
 
     def _warn(self, message: str) -> None:
@@ -172,7 +173,7 @@ class Pages:
 
 @dataclass(frozen=True, slots=True)
 class PageRequest:
-    """A request for a file. host: its one Host header    etag: If-None-Match."""
+    """A request for a file. host: the Host header; etag: the If-None-Match header."""
 
     method: str
     path: str
@@ -181,29 +182,29 @@ class PageRequest:
 
 
 class Folder(Handler):
-    """Answers each request from the files in a folder."""
+    """Serves the files of a folder."""
 
     def __init__(self, root: Path) -> None:
         super().__init__()
         self._root = root.resolve()
 
     async def answer(self, request: Any) -> Answer:
-        """Return the answer to a request."""
-        wanted = PageRequest(
+        """Return the response to a request."""
+        page_request = PageRequest(
             method=request.method.decode("latin-1"),
             path=request.uri.decode("latin-1"),
             host=host_of_request(request),
             etag=(request.getHeader(b"if-none-match") or b"").decode("latin-1"),
         )
-        reply = answer(self._root, wanted)
-        return Answer(reply.status, reply.body, {**ALWAYS, **reply.headers})
+        response = answer(self._root, page_request)
+        return Answer(response.status, response.body, {**ALWAYS, **response.headers})
 
 
 NOT_FOUND = Answer(404, b"no such page\n")
 
 
 def answer(root: Path, request: PageRequest) -> Answer:
-    """Answer from the folder `root`, whose path is resolved."""
+    """Return the response to a request for a file of `root`, a resolved path."""
     if not is_local(request.host):
         return Answer(403, b"available only on this machine; use localhost\n")
     if request.method not in ("GET", "HEAD"):
@@ -220,7 +221,7 @@ def answer(root: Path, request: PageRequest) -> Answer:
 
 
 def _read(root: Path, name: str, etag: str) -> Answer:
-    """Return a file of the folder; raises OSError, and what paths that do not exist raise."""
+    """Return a file of the folder; raises OSError, ValueError or RuntimeError for bad paths."""
     place = (root / name.lstrip("/")).resolve()
     if not place.is_relative_to(root):
         return NOT_FOUND

@@ -1,4 +1,4 @@
-"""Sources of pages: templates, and files that are copied; and writing the output folder."""
+"""Sources of pages: templates and static files; and functions that write the output folder."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from crawler.utils.files import atomic_replace
 BUILT_IN = Path(__file__).parent / "templates"
 ASSETS = ("freshet.css", "freshet.js")
 STATES = "cells.json"
-# Files of such names are parts of pages, as are those in folders of such names.
+# Files and folders whose names begin like this hold parts of pages.
 PARTIAL = (".", "_")
 Stamp = list[tuple[str, int, int]]
 
 
 def write(path: Path, content: bytes) -> None:
-    """Put a file in place of what is there; its folder is made. Raises OSError."""
+    """Replace a file atomically, creating its folder; raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_replace(path) as draft:
         draft.write_bytes(content)
 
 
 def is_there(path: Path) -> bool:
-    """There is a file that may be looked at."""
+    """Return whether a file exists and is accessible."""
     try:
         return path.is_file()
     except OSError:
@@ -36,7 +36,7 @@ def is_there(path: Path) -> bool:
 
 
 def remove(out: Path, name: str) -> None:
-    """Delete a file, and the folders in `out` that are empty then; OSErrors pass unnoticed."""
+    """Delete a file and the folders in `out` that are empty afterwards; ignores OSErrors."""
     with suppress(OSError):
         (out / name).unlink(missing_ok=True)
         for folder in (out / name).parents:
@@ -47,7 +47,7 @@ def remove(out: Path, name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """A file that is copied: where from, and the digest of what is in it."""
+    """A file to copy: its source and the digest of its content."""
 
     source: Path
     digest: str
@@ -55,10 +55,12 @@ class Copied:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What the output folder is to hold, by paths within it.
+    """The sources of the output folder.
 
-    folder: the user's templates, None: the built-in ones    digest: of everything
-    pages:  names of templates
+    folder: the user's templates; None: the built-in ones
+    pages:  names of templates, by path in the output folder
+    files:  files to copy, by path in the output folder
+    digest: of all templates and files
     """
 
     folder: Path | None
@@ -68,7 +70,7 @@ class Sources:
 
 
 def find(folder: Path | None) -> Sources:
-    """Look through a folder of templates, or take the built-in page; raises ConfigError."""
+    """Find the sources in a folder, or the built-in page if it is None; raises ConfigError."""
     files = {name: Copied(BUILT_IN / name, _digest(BUILT_IN / name)) for name in ASSETS}
     pages = {} if folder else {"index.html": "freshet/index.html"}
     total = hashlib.sha256()
@@ -87,17 +89,17 @@ def find(folder: Path | None) -> Sources:
     if folder and not os.access(folder, os.R_OK | os.X_OK):
         raise ConfigError(f"{folder}: template folder not found")
     if not pages:
-        raise ConfigError(f"{folder}: no pages found: *.html files whose names do not begin with _")
+        raise ConfigError(f"{folder}: no pages found. Add an .html file not beginning with _ or .")
     if STATES in files:
-        raise ConfigError(f"{folder}/{STATES}: reserved for the states of the cells")
+        raise ConfigError(f"{folder}/{STATES}: reserved for the states of cells. Rename the file")
     return Sources(folder, pages, files, total.hexdigest())
 
 
 def stamp(folder: Path | None) -> Stamp:
-    """Return what differs from an earlier stamp when a file changed, came or went."""
+    """Return names, times and sizes of all files; differs if any file was changed."""
     files: Stamp = []
     for name, path in _within(folder):
-        # It may be gone by now.
+        # The file may have been deleted since it was listed.
         with suppress(OSError):
             stat = path.stat()
             files.append((name, stat.st_mtime_ns, stat.st_size))
@@ -105,15 +107,15 @@ def stamp(folder: Path | None) -> Stamp:
 
 
 def _within(folder: Path | None) -> Iterator[tuple[str, Path]]:
-    """Files at any depth but hidden ones, in order: their paths within the folder, and as a whole.
+    """Yield relative and full paths of all files in a folder, sorted, at any depth.
 
-    Links to folders are not followed.
+    Skips hidden files and does not follow links to folders.
     """
     for at, folders, names in os.walk(folder) if folder else ():
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):
             path = Path(at, name)
-            # Editors keep copies of names that end with ~.
+            # Editors write backup files whose names end with ~.
             is_hidden = name.startswith(".") or name.endswith("~")
             if folder and not is_hidden and is_there(path):
                 yield path.relative_to(folder).as_posix(), path

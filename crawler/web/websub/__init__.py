@@ -1,9 +1,9 @@
-"""WebSub, `scrapy feeds push`: hubs send what feeds publish, instead of Freshet polling for it.
+"""WebSub, `scrapy feeds push`: hubs deliver new posts, so that Freshet need not poll for them.
 
-`subscriptions` asks hubs for feeds whose subscription is new or about to end; `hubs` sends the
-requests, and leaves hubs alone that fail; `callback` answers hubs and stores what they deliver;
-`service` runs all of it. `options` are those of the command.
+`subscriptions` requests and renews subscriptions; `hubs` sends the requests and backs off from
+failing hubs; `callback` answers hubs and stores their deliveries; `service` runs all of it.
+`options` defines the options of the command.
 
-Deliveries are only stored here: the next crawl reads them. Hubs are asked directly, never through a
-proxy, so that the guard against private networks sees their addresses.
+Deliveries are only stored here; the next crawl parses them. Requests to hubs bypass proxies, so
+that the guard against private networks can check the hub's address.
 """

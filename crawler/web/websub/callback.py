@@ -1,6 +1,6 @@
-"""The callback that hubs send to: checks tokens and signatures, stores what feeds published.
+"""The callback that hubs send to: verifies tokens and signatures, stores deliveries.
 
-Bodies are bounded, for each request and for all that are being received.
+The size of bodies is limited per request, and in total over the requests being received.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from crawler.web.websub.subscriptions import Tokens, in_one_line, is_signed
 logger = logging.getLogger(__name__)
 MAX_CHALLENGE_BYTES = 2048
 MAX_CONTENT_TYPE_CHARACTERS = 200
-# Deliveries that are checked and stored concurrently.
+# Deliveries that are verified and stored concurrently.
 MAX_STORING = 4
-# Of all requests that are being received together.
+# Total size of the bodies being received.
 MAX_RECEIVING_BYTES = 64_000_000
 UNCOMPRESSED = frozenset({"", "identity"})
 NOT_FOUND = Answer(404, b"no such subscription\n")
@@ -46,7 +46,7 @@ WRONG_METHOD = Answer(405, headers=PLAIN_TEXT | {"Allow": "GET, POST"})
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What a hub posted; body: None if it was longer than the limit."""
+    """A hub's POST request. body: None if it exceeded the limit."""
 
     signature: str | None
     content_type: str
@@ -56,10 +56,10 @@ class Delivery:
 
 @dataclass(slots=True)
 class Receiver:
-    """Answers hubs; everything it accepts is in the journal before it answers.
+    """Handles the requests of hubs; accepted deliveries are journaled before it responds.
 
-    lease:     what was asked for, for hubs that name none
-    max_bytes: of delivered documents that wait for a crawl, for all feeds together
+    lease:     requested lease, assumed for hubs that do not state one
+    max_bytes: maximum total size of stored deliveries that wait for a crawl
     """
 
     db: Database
@@ -70,12 +70,12 @@ class Receiver:
     max_bytes: int
     counts: Counter[str]
     chance: random.Random = field(default_factory=random.Random)
-    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_STORING))
+    _storing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_STORING))
 
     async def verify(self, token: str, query: Mapping[str, str]) -> Answer:
-        """Answer a hub that asks whether something was asked for, or reports that it refuses it.
+        """Confirm a subscription or its end to a hub, or record its refusal.
 
-        query: parameters of the request; raises StorageError
+        Raises StorageError. query: parameters of the request
         """
         mode, topic = query.get("hub.mode"), query.get("hub.topic")
         if topic is None or not self._is_own(token):
@@ -95,7 +95,7 @@ class Receiver:
             if agreed:
                 self.counts["confirmed"] += 1
                 until = f"{now + lease:%Y-%m-%d %H:%M} UTC"
-                logger.info("%s: hub confirmed the subscription until %s", topic, until)
+                logger.info("Subscription of %s confirmed until %s", topic, until)
         elif mode == "unsubscribe":
             agreed = await self.patience.read(
                 lambda: websub.confirm_unsubscribe(self.db, token, topic, now)
@@ -103,13 +103,13 @@ class Receiver:
         return Answer(200, challenge) if agreed else NOT_FOUND
 
     async def deliver(self, token: str, delivery: Delivery) -> Answer:
-        """Store a document of a hub; raises StorageError where that is impossible."""
+        """Store a delivery; raises StorageError."""
         if not self._is_own(token):
             return NOT_FOUND
         feed = await self.patience.read(lambda: websub.of_token(self.db, token))
         if feed is None or feed.push["state"] == "ended":
             return GONE
-        async with self._places:
+        async with self._storing:
             return await self._receive(feed, delivery)
 
     def _is_own(self, token: str) -> bool:
@@ -122,7 +122,7 @@ class Receiver:
         if not await self.patience.read(lambda: websub.deny(self.db, token, topic, message, later)):
             return NOT_FOUND
         self.counts["refused"] += 1
-        logger.info("%s: hub denied the subscription: %s", topic, message)
+        logger.info("Subscription of %s refused by its hub: %s", topic, message)
         return Answer(200)
 
     async def _receive(self, feed: Feed, delivery: Delivery) -> Answer:
@@ -132,12 +132,12 @@ class Receiver:
             self.counts["too_large"] += 1
             return TOO_LARGE
         if not is_signed(delivery.signature, body, feed.push["secret"]):
-            # Answered like any other, so that nobody learns from it how to sign.
+            # The same response as to valid deliveries, to reveal nothing about the signature.
             await self.patience.read(lambda: websub.count_ignored(self.db, feed.key, token))
             self.counts["ignored"] += 1
             return ACCEPTED
         if not body.strip() or delivery.encoding.lower() not in UNCOMPRESSED:
-            # A mere ping, or compressed, which the standard does not provide for.
+            # An empty ping, or a compressed body, which WebSub does not define: poll the feed.
             await self.patience.read(lambda: websub.make_due(self.db, feed, now))
             self.counts[DeliveryResult.POLLED] += 1
             return ACCEPTED
@@ -150,9 +150,10 @@ class Receiver:
 
 
 class CallbackSite(Site):
-    """A site with the limits, and the number of bytes that are being received.
+    """A site with limits on bodies, which counts the bytes being received.
 
-    body_bytes: longest body      request_seconds: longest time for a body to come in
+    body_bytes:      maximum size of a body
+    request_seconds: maximum time for receiving a body
     """
 
     def __init__(
@@ -171,7 +172,7 @@ class CallbackSite(Site):
 
 
 class CallbackRequest(Request):
-    """A request whose body is read as far as it is allowed to go; what is more is thrown away."""
+    """A request whose body is read up to the limits; the rest is discarded."""
 
     too_large = False
     too_busy = False
@@ -179,30 +180,30 @@ class CallbackRequest(Request):
     _bytes = 0
 
     def gotLength(self, length: int | None) -> None:  # noqa: N802 - Twisted's name
-        """The headers are in: the body is counted from now on."""
+        """Start counting the body, after the headers were received."""
         super().gotLength(length)  # type: ignore[no-untyped-call]
         channel: Any = self.channel
         self._limits = channel.site
 
     def handleContentChunk(self, data: bytes) -> None:  # noqa: N802 - Twisted's name
-        """Keep a part of the body if it may be kept."""
+        """Store a part of the body, unless a limit is exceeded."""
         limits = self._limits
         self.too_large |= self._bytes + len(data) > limits.body_bytes
         self.too_busy |= limits.receiving_bytes + len(data) > MAX_RECEIVING_BYTES
         if self.too_large or self.too_busy:
-            self.let_go()
+            self.release()
             return
         self._bytes += len(data)
         limits.receiving_bytes += len(data)
         super().handleContentChunk(data)  # type: ignore[no-untyped-call]
 
     def connectionLost(self, reason: Any) -> None:  # noqa: N802 - Twisted's name
-        """The hub has gone."""
-        self.let_go()
+        """Release the body when the hub disconnects."""
+        self.release()
         super().connectionLost(reason)  # type: ignore[no-untyped-call]
 
-    def let_go(self) -> None:
-        """The body is done with; its bytes are free for others."""
+    def release(self) -> None:
+        """Free the memory of the body and stop counting its bytes."""
         if self._bytes:
             self._limits.receiving_bytes -= self._bytes
             self._bytes = 0
@@ -211,30 +212,30 @@ class CallbackRequest(Request):
 
 
 class Callback(Handler):
-    """The one resource: the last part of a path is the token, whatever a proxy put before it."""
+    """The resource for all paths: a path's last part is the token, after any prefix of a proxy."""
 
     def __init__(self, receiver: Receiver) -> None:
         super().__init__()
         self._receiver = receiver
 
     async def answer(self, request: Any) -> Answer:
-        """Return the answer to a hub, whatever happens."""
+        """Return the response to a hub; never raises."""
         try:
             return await self._answer(request)
         except FreshetError as error:
-            logger.warning("hub request deferred (503): %s", error)
+            logger.warning("Hub request rejected with status 503: %s", error)
             return UNAVAILABLE
-        except Exception:  # As of all handlers, but without a word on the error.
-            logger.exception("a request of a hub failed")
+        except Exception:  # Like Handler, but the response does not mention the error.
+            logger.exception("Hub request failed")
             return BROKEN
         finally:
-            request.let_go()
+            request.release()
 
     async def _answer(self, request: Any) -> Answer:
         token = request.path.rpartition(b"/")[2].decode("latin-1")
         if request.method == b"GET":
             query: dict[str, str] = {}
-            # A parameter that is given twice, or cannot be decoded, is as good as absent.
+            # Ignore parameters that are repeated or not valid UTF-8.
             for name, values in request.args.items():
                 if len(values) == 1:
                     with contextlib.suppress(UnicodeDecodeError):

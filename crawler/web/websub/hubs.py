@@ -1,7 +1,7 @@
-"""Hubs: requests to them, how many at a time, and when a hub is asked again.
+"""Requests to WebSub hubs: sending, concurrency, back-off.
 
-Requests are guarded against private networks, have time limits, and read only the beginning of an
-answer; certificates are verified.
+Requests are not sent to private networks, have time limits, read only the beginning of a response,
+and verify certificates.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ MAX_CHARACTERS = 2000
 MAX_BYTES = 2048
 MAX_REDIRECTS = 3
 MAX_ADDRESSES = 2
-# Concurrent tasks, in all and of one hub; and those that wait for their turn.
-MAX_RUNNING, MAX_RUNNING_OF_HOST = 16, 2
-MAX_WAITING, MAX_WAITING_OF_HOST = 1000, 200
-# Between requests for a subscription without an answer that counts.
+# Concurrent requests, in total and per hub; and requests that wait for them to finish.
+MAX_RUNNING, MAX_RUNNING_PER_HOST = 16, 2
+MAX_WAITING, MAX_WAITING_PER_HOST = 1000, 200
+# Pause before a subscription is requested again: after a failure (doubles), and after a refusal.
 FIRST_PAUSE, MAX_PAUSE = timedelta(minutes=10), timedelta(days=1)
 AFTER_REFUSAL = timedelta(days=7)
-# Without any request to a hub that fails.
+# Pause of all requests to a failing hub (doubles).
 FIRST_HOLD, MAX_HOLD = timedelta(minutes=2), timedelta(hours=6)
 MAX_DOUBLINGS = 16
-# However long a hub's lease: a subscription has to prove now and then that it works.
+# Limits on the leases of hubs: a renewal now and then proves that the subscription still works.
 MIN_LEASE, MAX_LEASE = timedelta(minutes=1), timedelta(days=30)
 MIN_RENEWAL = timedelta(seconds=30)
 RENEWED_AT = 2 / 3
-MOVED = frozenset({307, 308})
+REDIRECTED = frozenset({307, 308})
 BUSY = frozenset({429, 503})
 NETWORK = (
     ConnectError, ConnectionClosed, OSError,
@@ -71,12 +71,12 @@ Work = Callable[[], Awaitable[None]]
 
 
 class HubFailed(Exception):
-    """A hub gave no answer; `str()` says why in a few words."""
+    """A hub did not respond; `str()` is the reason in a few words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A hub's answer: status, the beginning of its text, its Retry-After header."""
+    """A hub's response: status, the beginning of the body, the Retry-After header."""
 
     status: int
     text: str
@@ -85,10 +85,11 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Hubs:
-    """Sends forms to hubs, directly and never through a proxy: the guard has to see the address.
+    """Sends forms to hubs, bypassing proxies so that the guard can check the hub's address.
 
-    reactor: Twisted's, on asyncio     user_agent: who asks
-    listed:  hosts and ports that the user allows to be in private networks
+    reactor:    Twisted's asyncio reactor
+    user_agent: the User-Agent header
+    listed:     hosts and ports in private networks that the user allows
     """
 
     reactor: Any
@@ -97,11 +98,11 @@ class Hubs:
     answer_seconds: float = ANSWER_SECONDS
 
     async def post(self, hub: str, form: Mapping[str, str], feed: str) -> Reply:
-        """Return the answer of `hub` to a form; raises HubFailed or NotAllowed.
+        """Send a form and return the hub's reply; raises HubFailed or NotAllowed.
 
-        feed: URL of the feed that names the hub
+        feed: URL of the feed that links to the hub
 
-        A hub named with http:// and no port is asked by https:// first, as the standard wishes.
+        If the hub's URL is http:// without a port, https:// is tried first, as WebSub recommends.
         """
         try:
             async with asyncio.timeout(self.answer_seconds):
@@ -114,28 +115,30 @@ class Hubs:
                             return reply
                 return await self._follow(hub, form, feed)
         except TimeoutError:
-            raise HubFailed(f"no answer in {self.answer_seconds:g} s") from None
+            raise HubFailed(f"no response within {self.answer_seconds:g} s") from None
 
     async def _follow(self, hub: str, form: Mapping[str, str], feed: str) -> Reply:
         for _ in range(MAX_REDIRECTS + 1):
-            reply, moved = await self._once(_checked(hub), form, feed)
-            if moved is None:
+            reply, location = await self._send_once(_checked(hub), form, feed)
+            if location is None:
                 return reply
-            further = urljoin(hub, moved)
-            if hub.startswith("https:") and not further.startswith("https:"):
+            target = urljoin(hub, location)
+            if hub.startswith("https:") and not target.startswith("https:"):
                 raise HubFailed("redirects from https to http")
-            hub = further
+            hub = target
         raise HubFailed(f"more than {MAX_REDIRECTS} redirects")
 
-    async def _once(self, hub: str, form: Mapping[str, str], feed: str) -> tuple[Reply, str | None]:
-        """Return the answer without following a redirect, and where the redirect leads."""
+    async def _send_once(
+        self, hub: str, form: Mapping[str, str], feed: str
+    ) -> tuple[Reply, str | None]:
+        """Send a form; return the reply and the target of a redirect, if it is one."""
         addresses = await addresses_for(hub, feed, self.listed)
         reason = ""
         for address in addresses[:MAX_ADDRESSES]:
             try:
                 return await self._send(hub, address, form)
             except NETWORK as error:
-                reason = _in_short(error)
+                reason = _reason(error)
         raise HubFailed(reason)
 
     async def _send(
@@ -158,45 +161,45 @@ class Hubs:
         beginning = Beginning()
         response.deliverBody(beginning)
         text = await beginning.done.asFuture(loop)
-        moved = _header(response, "Location") if response.code in MOVED else None
-        return Reply(response.code, text, _header(response, "Retry-After")), moved
+        location = _header(response, "Location") if response.code in REDIRECTED else None
+        return Reply(response.code, text, _header(response, "Retry-After")), location
 
 
 @implementer(IAgentEndpointFactory)
 class Pinned:
-    """Connects to one address, whatever the URL's host resolves to by then; TLS wants its name."""
+    """Connects to the address that the guard checked, instead of resolving the host again."""
 
     def __init__(self, reactor: Any, address: str) -> None:
         self._reactor = reactor
         self._address = address
 
     def endpointForURI(self, uri: Any) -> Any:  # noqa: N802 - Twisted's name
-        """The endpoint for a URI of Twisted's."""
+        """Return the endpoint for a URI."""
         kind = TCP6ClientEndpoint if ":" in self._address else TCP4ClientEndpoint
         endpoint: Any = kind(self._reactor, self._address, uri.port, timeout=int(CONNECT_SECONDS))
         if uri.scheme != b"https":
             return endpoint
-        # The certificates that this machine trusts, and the host's name in the hub's.
+        # TLS verifies the certificate for the host name, not for the pinned address.
         name = uri.host.decode("ascii").strip("[]")
         return wrapClientTLS(ssl.optionsForClientTLS(name), endpoint)
 
 
 class Beginning(Protocol):
-    """Reads the beginning of a body and lets the connection go then."""
+    """Reads the first MAX_BYTES of a body, then closes the connection."""
 
     def __init__(self) -> None:
         self.done: Deferred[str] = Deferred(self._cancel)
         self._read = b""
 
     def dataReceived(self, data: bytes) -> None:  # noqa: N802 - Twisted's name
-        """Keep what is still wanted."""
+        """Keep the data up to the limit."""
         self._read += data[: MAX_BYTES - len(self._read)]
         if len(self._read) >= MAX_BYTES:
             self._finish()
-            self._let_go()
+            self._close()
 
     def connectionLost(self, reason: Failure | None = None) -> None:  # noqa: N802
-        """The body has ended, one way or the other."""
+        """Finish: the body has ended, or the connection was lost."""
         self._finish()
 
     def _finish(self) -> None:
@@ -204,15 +207,15 @@ class Beginning(Protocol):
             self.done.callback(self._read.decode("utf-8", "replace"))
 
     def _cancel(self, done: Deferred[str]) -> None:
-        self._let_go()
+        self._close()
 
-    def _let_go(self) -> None:
+    def _close(self) -> None:
         if self.transport is not None:
             self.transport.stopProducing()
 
 
 def _checked(hub: str) -> str:
-    """The URL as it can be asked; raises NotAllowed."""
+    """Return the URL, quoted; raises NotAllowed unless it is a valid URL of a hub."""
     try:
         url = safe_url_string(hub.strip())
         parts = urlsplit(url)
@@ -220,7 +223,7 @@ def _checked(hub: str) -> str:
     except ValueError:
         bad = True
     if bad or len(url) > MAX_CHARACTERS:
-        raise NotAllowed("no http or https URL without a password")
+        raise NotAllowed("not a valid http or https URL, or it has a password")
     return url
 
 
@@ -229,11 +232,11 @@ def _header(response: Any, name: str) -> str | None:
     return None if not values else str(values[0])[:MAX_CHARACTERS]
 
 
-def _in_short(error: BaseException) -> str:
-    """The reason of a network error, in one line."""
+def _reason(error: BaseException) -> str:
+    """Return the reason of a network error in one line."""
     reasons = getattr(error, "reasons", None)
     if reasons:
-        return _in_short(reasons[0].value)
+        return _reason(reasons[0].value)
     first = error.args[0] if error.args else None
     if isinstance(first, list) and first and isinstance(first[0], tuple):
         # OpenSSL's errors are lists of (library, function, reason).
@@ -243,58 +246,58 @@ def _in_short(error: BaseException) -> str:
 
 @dataclass(slots=True)
 class TaskPool:
-    """Runs tasks, few of each host and each key once at a time; errors end in the log."""
+    """Runs tasks with limits in total and per host, and one task per key; logs errors."""
 
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _waiting: Counter[str] = field(default_factory=Counter)
-    _of_host: dict[str, asyncio.Semaphore] = field(default_factory=dict)
-    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_RUNNING))
+    _by_host: dict[str, asyncio.Semaphore] = field(default_factory=dict)
+    _running: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_RUNNING))
 
     @property
-    def are_full(self) -> bool:
-        """Whether nothing more is taken for now."""
+    def is_full(self) -> bool:
+        """Return whether the pool accepts no more tasks for now."""
         return len(self._tasks) >= MAX_WAITING
 
     def offer(self, key: str, host: str, work: Work) -> bool:
-        """Begin a piece of work; False if its key is at work or there is no room for it."""
-        if key in self._tasks or self.are_full or self._waiting[host] >= MAX_WAITING_OF_HOST:
+        """Start a task; return False if its key is already running or a limit is reached."""
+        if key in self._tasks or self.is_full or self._waiting[host] >= MAX_WAITING_PER_HOST:
             return False
         self._waiting[host] += 1
         self._tasks[key] = asyncio.create_task(self._run(key, host, work))
         return True
 
     async def put(self, key: str, host: str, work: Work) -> None:
-        """Begin a piece of work as soon as there is room for it."""
+        """Start a task as soon as the limits allow."""
         while not self.offer(key, host, work):
             await asyncio.wait(self._tasks.values(), return_when=asyncio.FIRST_COMPLETED)
 
     async def drain(self, seconds: float) -> None:
-        """Wait for what is at work, so long at most; what is not done then is cancelled."""
+        """Wait for all tasks, at most `seconds`; then cancel the unfinished ones."""
         if not self._tasks:
             return
         _, late = await asyncio.wait(self._tasks.values(), timeout=seconds)
         await end_tasks(*late)
 
     async def _run(self, key: str, host: str, work: Work) -> None:
-        own = self._of_host.setdefault(host, asyncio.Semaphore(MAX_RUNNING_OF_HOST))
+        own = self._by_host.setdefault(host, asyncio.Semaphore(MAX_RUNNING_PER_HOST))
         try:
-            async with own, self._places:
+            async with own, self._running:
                 await work()
         except FreshetError as error:
-            logger.warning("%s: %s", key, error)
-        except Exception:  # One piece of work must not end the others.
-            logger.exception("%s: hub request failed", key)
+            logger.warning("Hub request failed for %s: %s", key, error)
+        except Exception:  # One failing task must not affect the others.
+            logger.exception("Hub request failed for %s", key)
         finally:
             del self._tasks[key]
             self._waiting[host] -= 1
             if not self._waiting[host]:
-                del self._waiting[host], self._of_host[host]
+                del self._waiting[host], self._by_host[host]
 
 
 def retry_pause(attempts: int, chance: float) -> timedelta:
-    """Return the pause after so many requests without an answer that counts: 10 minutes to a day.
+    """Return the pause after a number of failed requests: doubles from 10 minutes to a day.
 
-    chance: in [0, 1), spreads those that failed together over a fifth of the time
+    chance: in [0, 1), spreads requests that failed together over 20 % of the pause
     """
     return _doubled(FIRST_PAUSE, attempts, MAX_PAUSE) * (0.9 + 0.2 * chance)
 
@@ -305,53 +308,53 @@ def _doubled(first: timedelta, times: int, longest: timedelta) -> timedelta:
 
 
 def lease_of(named: str | None, wanted: timedelta) -> timedelta:
-    """Return the lease of a hub's `hub.lease_seconds`; what was asked for if it is unreadable."""
+    """Parse a hub's `hub.lease_seconds`, within limits; the requested lease if it is invalid."""
     text = (named or "").strip()
     lease = timedelta(seconds=int(text[:9])) if text.isascii() and text.isdigit() else wanted
     return min(max(lease, MIN_LEASE), MAX_LEASE)
 
 
 def renewal(lease: timedelta, chance: float) -> timedelta:
-    """Return when a lease is renewed: after two thirds, up to a tenth of that sooner."""
+    """Return the time until a lease is renewed: two thirds of the lease, less up to 10 %."""
     return max(lease * RENEWED_AT * (1 - 0.1 * chance), MIN_RENEWAL)
 
 
 @dataclass(slots=True)
 class HubBackoff:
-    """HubBackoff by host; bounded by the number of hosts that fail."""
+    """Pauses requests to failing hubs, by host; its size is bounded by the number of those."""
 
     chance: random.Random
     _until: dict[str, datetime] = field(default_factory=dict)
     _failures: Counter[str] = field(default_factory=Counter)
 
     def is_on_hold(self, host: str, now: datetime) -> bool:
-        """Whether a host is left alone."""
+        """Return whether requests to a host are paused."""
         return self._until.get(host, now) > now
 
     def first_end(self, hosts: Iterable[str]) -> datetime:
-        """When the first of these hosts, all on hold, may be asked again."""
+        """Return when the first of these paused hosts may be requested again."""
         return min(self._until[host] for host in hosts)
 
     def failed(self, host: str, now: datetime) -> None:
-        """Leave a host alone for a while; for longer if it goes on failing."""
-        if self.is_on_hold(host, now):  # Several concurrent requests failed: that is one failure.
+        """Pause requests to a host; the pause doubles with each consecutive failure."""
+        if self.is_on_hold(host, now):  # Concurrent failed requests count as one failure.
             return
         self._failures[host] += 1
         length = _doubled(FIRST_HOLD, self._failures[host], MAX_HOLD)
         self._until[host] = now + length * (0.9 + 0.2 * self.chance.random())
 
     def answered(self, host: str) -> None:
-        """Note that a host works again."""
+        """Forget the failures of a host that responded."""
         self._failures.pop(host, None)
 
     def hold_until(self, host: str, until: datetime) -> None:
-        """Leave a host alone until the time that it named."""
+        """Pause requests to a host until the time given in its Retry-After header."""
         self._until[host] = max(until, self._until.get(host, until))
 
     def refresh(self, stored: dict[str, datetime], now: datetime) -> None:
-        """Forget the holds that are over; add those of the database."""
+        """Remove pauses that have ended; add those stored in the database."""
         own = {host: until for host, until in self._until.items() if until > now}
         self._until = stored | own
-        # A host whose hold ended long ago, or that has no feed any more, is as good as new.
+        # Bound the memory: forget the failures of hosts that are not paused.
         if len(self._failures) > 2 * len(self._until) + 1000:
             self._failures = Counter({host: self._failures[host] for host in self._until})

@@ -1,4 +1,4 @@
-"""Options of `scrapy feeds push`, checked."""
+"""Options of `scrapy feeds push`: definition, validation."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ EXAMPLE = "https://public.example/push"
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionOptions:
-    """How subscriptions are asked for.
+    """Options of the requests for subscriptions.
 
-    callback:      public address of this server, without a slash at its end
-    lease:         for how long they are asked for
-    check_seconds: between two searches for feeds whose hub is to be asked
+    callback:      public URL of this server, without a slash at its end
+    lease:         lease to request
+    check_seconds: interval between checks for feeds to subscribe to
     """
 
     callback: str
@@ -31,8 +31,8 @@ class SubscriptionOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
-    """All options. seconds: None is until it is stopped."""
+class PushOptions:
+    """Validated options. seconds: time after which the server exits; None: run until stopped."""
 
     subscriptions: SubscriptionOptions
     bind: str
@@ -42,7 +42,7 @@ class Order:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of `scrapy feeds push`."""
+    """Add the options of `scrapy feeds push`."""
     parser.add_argument(
         "--callback", metavar="URL", help=f"public URL of this server, such as {EXAMPLE}"
     )
@@ -65,12 +65,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def order_of(opts: argparse.Namespace) -> Order:
-    """The options, checked; raises ConfigError."""
+def options_of(opts: argparse.Namespace) -> PushOptions:
+    """Validate the options; raises ConfigError."""
     days = _number(opts.lease_days, "--lease-days", *LEASE_DAYS)
     check_seconds = _number(opts.look_seconds, "--look-seconds", 1, 3600)
     seconds = opts.for_seconds
-    return Order(
+    return PushOptions(
         subscriptions=SubscriptionOptions(
             _callback(opts.callback), timedelta(days=days), check_seconds
         ),

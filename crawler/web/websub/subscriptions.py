@@ -1,4 +1,4 @@
-"""Asks hubs for subscriptions: new feeds, renewals, and what failed, each in its time."""
+"""Requests subscriptions from hubs: for new feeds, for renewals, and again after failures."""
 
 from __future__ import annotations
 
@@ -44,29 +44,29 @@ RANDOM_BYTES = 18
 MARK_BYTES = 18
 DIGESTS = frozenset({"sha1", "sha256", "sha384", "sha512"})
 TOKEN = re.compile(r"[A-Za-z0-9_-]{48}")
-# Answers of a hub that say nothing about this subscription.
-PASSING = frozenset({408, 425, 429})
+# Client errors that are temporary, so that they do not mean that the hub refuses the subscription.
+TEMPORARY = frozenset({408, 425, 429})
 MAX_REASON_CHARACTERS = 200
-# Between two reads of the confirmations that are missing.
-CONFIRMED_SECONDS = 0.2
+# Interval between checks for missing confirmations.
+CONFIRMATION_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Makes tokens and knows its own again, so that foreign ones cost no look into the database.
+    """Creates tokens and recognizes them, so that invalid ones are rejected without a query.
 
-    key: 32 random bytes that stay with the database
+    key: 32 random bytes, stored in the database
     """
 
     key: bytes
 
     def new(self) -> str:
-        """A token that nobody can guess: 48 characters, fit for a URL's path."""
+        """Return an unguessable token of 48 characters that are safe in a URL's path."""
         chance = secrets.token_bytes(RANDOM_BYTES)
         return urlsafe_b64encode(chance + self._mark(chance)).decode("ascii")
 
     def knows(self, token: str) -> bool:
-        """Whether `new` made this token once; its feed may be gone since."""
+        """Return whether `new` created this token; its feed may not exist anymore."""
         if not TOKEN.fullmatch(token):
             return False
         raw = urlsafe_b64decode(token)
@@ -77,23 +77,23 @@ class Tokens:
 
 
 def new_secret() -> str:
-    """A key for signatures, shorter than the 200 bytes that hubs take."""
+    """Return a key for signatures; hubs accept up to 200 bytes."""
     return secrets.token_hex(32)
 
 
 def is_signed(header: str | None, body: bytes, secret: str) -> bool:
-    """Whether an X-Hub-Signature (`sha256=…`) is that of this body."""
-    method, mark, given = (header or "").strip().partition("=")
+    """Return whether an X-Hub-Signature header (`sha256=…`) is valid for this body."""
+    method, separator, signature = (header or "").strip().partition("=")
     method = method.strip().lower()
-    if not mark or method not in DIGESTS:
+    if not separator or method not in DIGESTS:
         return False
     expected = hmac.digest(secret.encode(), body, method).hex()
-    return hmac.compare_digest(expected.encode(), given.strip().lower().encode())
+    return hmac.compare_digest(expected.encode(), signature.strip().lower().encode())
 
 
 @dataclass(slots=True)
 class Subscriptions:
-    """Keeps the feeds' subscriptions: reads what is due and asks hubs, until it is cancelled."""
+    """Requests and renews the subscriptions of feeds when they are due."""
 
     db: Database
     patience: MongoRetry
@@ -110,16 +110,16 @@ class Subscriptions:
         self.backoff = HubBackoff(self.chance)
 
     async def work(self) -> None:
-        """Look for what is due, again and again; an absent database is waited for."""
+        """Check for due subscriptions until cancelled, also while the database is unavailable."""
         while True:
             try:
                 await self.check()
             except FreshetError as error:
-                logger.warning("%s", error)
+                logger.warning("Check for due subscriptions failed, retrying: %s", error)
             await asyncio.sleep(self.options.check_seconds)
 
     async def check(self) -> None:
-        """Begin to ask the hubs that are to be asked now, as far as there is room."""
+        """Start the requests that are due now, as far as the limits allow."""
         now = self.clock.now()
         await self.patience.read(lambda: websub.expire_leases(self.db, now))
         holds = await self.patience.read(lambda: runs.held_hosts(self.db, now))
@@ -133,35 +133,37 @@ class Subscriptions:
                 end = self.backoff.first_end(map(host_of, feed.hubs))
                 later = end + timedelta(minutes=self.chance.random())
                 await websub.postpone(self.db, feed.key, later)
-            elif self.pool.are_full:
+            elif self.pool.is_full:
                 return
             else:
-                self.pool.offer(feed.key, host_of(hub), partial(self._ask, feed))
+                self.pool.offer(feed.key, host_of(hub), partial(self._request, feed))
 
     def _hub_of(self, feed: Feed, now: datetime) -> str | None:
-        """The hub to ask: the confirmed one, else the next in turn; None if all are on hold."""
+        """Return the confirmed hub, else the next one in turn; None if all are paused."""
         turn = feed.push.get("attempts", 0) % len(feed.hubs)
         order = [*feed.hubs[turn:], *feed.hubs[:turn]]
         if feed.push.get("state") == "active" and feed.push["hub"] in order:
             order.insert(0, feed.push["hub"])
         return next((hub for hub in order if not self.backoff.is_on_hold(host_of(hub), now)), None)
 
-    async def _ask(self, feed: Feed) -> None:
-        """Ask a feed's hub and note what it says."""
+    async def _request(self, feed: Feed) -> None:
+        """Request a feed's subscription from its hub and record the result."""
         now = self.clock.now()
         hub = self._hub_of(feed, now)
         if hub is None:
-            return  # Its hub failed while it waited for its turn; the next look puts it off.
-        ask = self._ask_of(feed, hub)
+            return  # The hub failed while this task was waiting; the next check postpones it.
+        request = self._request_to(feed, hub)
         attempts = feed.push.get("attempts", 0) + 1
         again = now + retry_pause(attempts, self.chance.random())
-        # Before the request: a hub may come to verify it before it answers.
-        if await self.patience.read(lambda: websub.record_request(self.db, feed, ask, now, again)):
+        # Recorded before sending, because a hub may verify the request before it responds.
+        if await self.patience.read(
+            lambda: websub.record_request(self.db, feed, request, now, again)
+        ):
             self.counts["asked"] += 1
-            await self._send(feed, ask)
+            await self._send(feed, request)
 
-    def _ask_of(self, feed: Feed, hub: str) -> HubRequest:
-        """A renewal keeps token and secret; another hub or topic gets others."""
+    def _request_to(self, feed: Feed, hub: str) -> HubRequest:
+        """Return a request; a renewal keeps its token and secret, another hub or topic does not."""
         push = feed.push
         if push.get("hub") == hub and push.get("topic") == feed.topic:
             token, secret = push["token"], push["secret"]
@@ -169,49 +171,49 @@ class Subscriptions:
             token, secret = self.tokens.new(), new_secret()
         return HubRequest(hub, feed.topic, self.options.callback, token, secret)
 
-    async def _send(self, feed: Feed, ask: HubRequest) -> None:
+    async def _send(self, feed: Feed, request: HubRequest) -> None:
         lease_seconds = int(self.options.lease.total_seconds())
-        form = form_of(ask, "subscribe") | {
-            "hub.secret": ask.secret, "hub.lease_seconds": str(lease_seconds),
+        form = form_of(request, "subscribe") | {
+            "hub.secret": request.secret, "hub.lease_seconds": str(lease_seconds),
         }  # fmt: skip
         try:
-            reply = await self.hubs.post(ask.hub, form, feed.url)
+            reply = await self.hubs.post(request.hub, form, feed.url)
         except NotAllowed as error:
-            await self._refused(feed, ask, str(error))
+            await self._refused(feed, request, str(error))
         except HubFailed as error:
-            self.backoff.failed(host_of(ask.hub), self.clock.now())
-            await self._failed(feed, ask, str(error))
+            self.backoff.failed(host_of(request.hub), self.clock.now())
+            await self._failed(feed, request, str(error))
         else:
-            await self._heard(feed, ask, reply)
+            await self._handle_reply(feed, request, reply)
 
-    async def _heard(self, feed: Feed, ask: HubRequest, reply: Reply) -> None:
-        reason, host = in_one_line(f"{reply.status} {reply.text}"), host_of(ask.hub)
+    async def _handle_reply(self, feed: Feed, request: HubRequest, reply: Reply) -> None:
+        reason, host = in_one_line(f"{reply.status} {reply.text}"), host_of(request.hub)
         if reply.status < 300:
             self.backoff.answered(host)
-        elif 400 <= reply.status < 500 and reply.status not in PASSING:
+        elif 400 <= reply.status < 500 and reply.status not in TEMPORARY:
             self.backoff.answered(host)
-            await self._refused(feed, ask, reason)
+            await self._refused(feed, request, reason)
         else:
             self.backoff.failed(host, self.clock.now())
-            await self._obey(host, reply)
-            await self._failed(feed, ask, reason)
+            await self._apply_retry_after(host, reply)
+            await self._failed(feed, request, reason)
 
-    async def _failed(self, feed: Feed, ask: HubRequest, reason: str) -> None:
+    async def _failed(self, feed: Feed, request: HubRequest, reason: str) -> None:
         self.counts["failed"] += 1
-        logger.info("%s: hub %s: %s", feed.url, ask.hub, reason)
-        write = partial(websub.record_failure, self.db, feed.key, ask.token, reason)
+        logger.info("Subscription request for %s to %s failed: %s", feed.url, request.hub, reason)
+        write = partial(websub.record_failure, self.db, feed.key, request.token, reason)
         await self.patience.read(write)
 
-    async def _refused(self, feed: Feed, ask: HubRequest, reason: str) -> None:
+    async def _refused(self, feed: Feed, request: HubRequest, reason: str) -> None:
         self.counts["refused"] += 1
-        logger.info("%s: hub %s denied the subscription: %s", feed.url, ask.hub, reason)
+        logger.info("Subscription of %s refused by %s: %s", feed.url, request.hub, reason)
         has_others = feed.push.get("attempts", 0) + 1 < len(feed.hubs)
         later = self.clock.now() + (FIRST_PAUSE if has_others else AFTER_REFUSAL)
-        write = partial(websub.record_refusal, self.db, feed.key, ask.token, reason, later)
+        write = partial(websub.record_refusal, self.db, feed.key, request.token, reason, later)
         await self.patience.read(write)
 
-    async def _obey(self, host: str, reply: Reply) -> None:
-        """A hub that names a time to come again is left alone until then, by crawls as well."""
+    async def _apply_retry_after(self, host: str, reply: Reply) -> None:
+        """Pause all requests to a host, also those of crawls, until its Retry-After time."""
         if reply.retry_after is None:
             return
         response = Response("http://hub", headers={"Retry-After": reply.retry_after})
@@ -221,24 +223,26 @@ class Subscriptions:
             await self.patience.read(lambda: runs.hold_host(self.db, host, until))
 
 
-def form_of(ask: HubRequest, mode: str) -> dict[str, str]:
-    """What every request to a hub says. mode: subscribe or unsubscribe."""
+def form_of(request: HubRequest, mode: str) -> dict[str, str]:
+    """Return the required fields of a request to a hub. mode: subscribe or unsubscribe."""
     return {
         "hub.mode": mode,
-        "hub.topic": ask.topic,
-        "hub.callback": f"{ask.callback}/{ask.token}",
+        "hub.topic": request.topic,
+        "hub.callback": f"{request.callback}/{request.token}",
     }
 
 
 def in_one_line(text: str) -> str:
-    """What a stranger says, fit for the database and the log."""
+    """Return untrusted text as one printable line of limited length, for the database and logs."""
     return printable(text[: 4 * MAX_REASON_CHARACTERS])[:MAX_REASON_CHARACTERS]
 
 
 async def unsubscribe(subscriptions: Subscriptions, seconds: float) -> int:
-    """Ask the hubs to end what they deliver to this callback; return how many confirmed in time.
+    """End all subscriptions of this callback; return how many hubs confirmed in time.
 
-    seconds: for all of them; the others count as ended too, and hubs that go on are answered 410
+    Unconfirmed subscriptions are ended as well: their hubs get status 410 for further deliveries.
+
+    seconds: time for all confirmations
     """
     db, patience = subscriptions.db, subscriptions.patience
     callback = subscriptions.options.callback
@@ -250,17 +254,19 @@ async def unsubscribe(subscriptions: Subscriptions, seconds: float) -> int:
                 await subscriptions.pool.put(
                     feed.key, host, partial(_unsubscribe, subscriptions.hubs, feed)
                 )
-            # Confirmations come in at the callback, perhaps at that of another process.
+            # Polled from the database, because another process may receive the confirmations.
             while await patience.read(lambda: websub.count_leaving(db)):  # noqa: ASYNC110
-                await asyncio.sleep(CONFIRMED_SECONDS)
+                await asyncio.sleep(CONFIRMATION_SECONDS)
     now = subscriptions.clock.now()
     return len(feeds) - await patience.read(lambda: websub.end_unconfirmed(db, now))
 
 
 async def _unsubscribe(hubs: Hubs, feed: Feed) -> None:
     push = feed.push
-    ask = HubRequest(push["hub"], push["topic"], push["callback"], push["token"], push["secret"])
+    request = HubRequest(
+        push["hub"], push["topic"], push["callback"], push["token"], push["secret"]
+    )
     try:
-        await hubs.post(ask.hub, form_of(ask, "unsubscribe"), feed.url)
+        await hubs.post(request.hub, form_of(request, "unsubscribe"), feed.url)
     except (NotAllowed, HubFailed) as error:
-        logger.info("%s: hub %s: %s", feed.url, ask.hub, error)
+        logger.info("Unsubscribing %s from %s failed: %s", feed.url, request.hub, error)

@@ -29,7 +29,7 @@ from pymongo.asynchronous.collection import AsyncCollection
 from pymongo.errors import OperationFailure, PyMongoError
 
 from crawler.errors import StorageError
-from crawler.storage.client import UNHURRIED, Database, Document
+from crawler.storage.client import UNJOURNALED, Database, Document
 from crawler.storage.retry import in_short
 
 Features = Sequence[int]
@@ -192,7 +192,7 @@ async def scratch(db: Database, name: str) -> AsyncIterator[Collection]:
     What is written to it is worth nothing, so it does not wait for the journal.
     """
     name = f"duplicates_bench_{os.getpid()}_{name}"
-    collection = db.get_collection(name, write_concern=UNHURRIED)
+    collection = db.get_collection(name, write_concern=UNJOURNALED)
     with explained():
         await collection.drop()
         try:

@@ -165,8 +165,8 @@ def test_sketches_of_two_kinds_are_not_mixed(freshet: Freshet, tmp_path: Path) -
     refused = check(freshet, path, "--keep", "archive")
     assert (refused.code, refused.out) == (1, "")
     assert refused.complaint == (
-        "scrapy duplicates: archive has been compared by words-1, this run asks for characters-1: "
-        "--scheme words, another name, or scrapy duplicates kept --forget archive"
+        "scrapy duplicates: index 'archive' has the scheme words-1, not characters-1. Use --scheme "
+        "words, another name, or delete the index: scrapy duplicates kept --forget archive"
     )
     by_settings = check(freshet, path, "--keep", "archive", FRESHET_DUPLICATES="words")
     assert by_settings.code == 0
@@ -296,8 +296,10 @@ def test_files_that_cannot_be_read_or_written(freshet: Freshet, tmp_path: Path) 
         ((tmp_path,), f"{tmp_path}: Is a directory"),
         ((path, "--output", tmp_path), f"{tmp_path}: Is a directory"),
         ((path, "--output", path), f"--output {path}: this is the input file. Give another file"),
-        ((path, "--keep", "../x"), "'../x': a name has up to 40 of the characters a-z, A-Z, 0-9, "
-         "- and _"),
+        (
+            (path, "--keep", "../x"),
+            "invalid name: '../x'. Use up to 40 of the characters a-z, A-Z, 0-9, - and _",
+        ),
     ):  # fmt: skip
         done = check(freshet, *words)
         assert (done.code, done.complaint) == (1, f"scrapy duplicates: {said}")

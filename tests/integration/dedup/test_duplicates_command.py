@@ -202,7 +202,7 @@ def test_an_explanation_for_people(freshet: Freshet, shop: Shop) -> None:
         "similarity    0.678 estimated by characters-1, threshold 0.7",
         "exact         0.631 (5 characters)",
         "datasketch    0.680 (5 characters)",
-        "no duplicates: similarity 0.68 is below 0.70",
+        "not duplicates: similarity 0.68 is below 0.70",
         "",
         "One                               <",
         "                                  > Two",
@@ -257,10 +257,10 @@ def test_a_post_that_has_changed_since_and_one_that_was_not_compared(
 ) -> None:
     shop.put(("one", LONG, NOW), ("two", OTHER, NOW), ("three", text(3), NOW))
     run(freshet, "duplicates", "rebuild")
-    assert explained(freshet, "one", "two")["verdict"].startswith("no duplicates: similarity 0.0")
+    assert explained(freshet, "one", "two")["verdict"].startswith("not duplicates: similarity 0.0")
     shop.db.posts.update_many({}, {"$set": {"text": LONG}})
     found = explained(freshet, "one", "two")
-    assert found["verdict"].startswith("alike, but not marked as duplicates: the text of B has")
+    assert found["verdict"].startswith("similar, but not marked as duplicates: the text of B has")
     assert (found["a"]["changed_since"], found["b"]["changed_since"]) == (False, True)
     shop.db.signatures.delete_one({"_id": id_of("shop https://shop.example/two")})
     assert "B has not been compared yet" in explained(freshet, "one", "two")["verdict"]

@@ -194,19 +194,20 @@ def test_another_scheme_is_refused_until_all_is_compared_by_it(
     rebuild(freshet)
     assert refusal(freshet) == ""
     assert refusal(freshet, duplicates="words") == (
-        "the stored posts are compared by characters-1 with claims in mongodb, the settings ask "
-        "for words-1 in mongodb: scrapy duplicates rebuild compares all posts anew"
+        "the index of near-duplicates has scheme characters-1 and claims in mongodb, but the "
+        "settings require words-1 and mongodb: run scrapy duplicates rebuild to compare all posts "
+        "again"
     )
     done = in_json(freshet, "duplicates", "rebuild", "-s", "FRESHET_DUPLICATES=words")
     assert (done["scheme"], done["clusters"]) == ("words-1", 10)
     assert set(posts.signatures.distinct("scheme")) == {"words-1"}
     assert refusal(freshet, duplicates="words") == ""
-    assert "compared by words-1" in refusal(freshet)
+    assert "has scheme words-1" in refusal(freshet)
     pages.item("/item.html", "An item")
     wrapper = freshet.wrapper("other", start_urls=[f"{pages.url}/item.html"], item_pages="item")
     crawl = freshet("crawl", "site", "-a", f"wrapper={wrapper}")
     assert crawl.code == 1
-    assert "compared by words-1" in crawl.err
+    assert "has scheme words-1" in crawl.err
 
 
 def test_off_makes_all_posts_originals(freshet: Freshet, posts: Db) -> None:
@@ -237,8 +238,8 @@ def test_crawls_are_refused_after_a_crash_until_it_is_done_again(
     process.kill()
     process.communicate()
     assert refusal(freshet) == (
-        "near-duplicates are being rebuilt, or that was cut short: "
-        "scrapy duplicates rebuild compares all posts anew"
+        "a rebuild of near-duplicates is in progress or was interrupted: "
+        "run scrapy duplicates rebuild to compare all posts again"
     )
     assert in_json(freshet, "duplicates")["rebuilding"]
     assert "a rebuild is running or was interrupted" in run(freshet, "duplicates").out
@@ -263,7 +264,7 @@ def test_ctrl_c_says_what_is_to_be_done(freshet: Freshet, posts: Db) -> None:
 @pytest.mark.parametrize(
     ("lease", "said"),
     [
-        ("crawl shop", "shop is being crawled on far (process 7) since "),
+        ("crawl shop", "a crawl of shop is running on far (process 7) since "),
         (
             "duplicates rebuild",
             "another scrapy duplicates rebuild is running on far (process 7) since ",

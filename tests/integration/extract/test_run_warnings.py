@@ -298,7 +298,7 @@ def test_the_doctor_tells_of_fields_that_are_never_found(
     assert found_by_doctor(freshet, mended) == [], "nothing was read with this selector so far"
     freshet.crawl(mended, "-a", "full=1")
     assert found_by_doctor(freshet, mended) == [
-        ("fields", "ok", "each is found in the newest 12 items")
+        ("fields", "ok", "all fields found in the newest 12 items")
     ]
 
 

@@ -113,19 +113,19 @@ def test_what_failed_is_due_at_the_next_run_twice_and_then_waits(
     failing(3)
     first = closing(freshet.crawl(wrapper, *NO_RETRY).err)
     assert "13 fetched: 10 new" in first
-    assert "; 3 that failed are due at the next run" in first
+    assert "; 3 failed and will be retried in the next run" in first
     assert "accuracy" not in first, "13 pages are too few"
     asked()
     for again in (True, True, False):
         said = closing(freshet.crawl(wrapper, *NO_RETRY).err)
         expected = {f"/item/{i}": 1 for i in range(3)} if again else {}
         assert asked() == expected
-        assert ("3 that failed are due at the next run" in said) == (
+        assert ("3 failed and will be retried in the next run" in said) == (
             again and target(database, f"{moody}/item/0")["consecutive_errors"] < 3
         )
-    assert said.startswith("nothing fetched: nothing was due; 13 of 13 targets not due, the first")
+    assert said.startswith("nothing fetched: nothing was due; 13 of 13 targets not due until ")
     assert "; to fetch them all now, add -a full=1" in said
-    assert re.search(r"; 3 of these failed before, the first is due at .* UTC \(in \d+ min\)", said)
+    assert re.search(r"; 3 of these failed before and are retried from .* UTC \(in \d+ min\)", said)
     Moody.statuses.clear()
     freshet.crawl(wrapper, *NO_RETRY, hours=1.1)
     assert asked() == {f"/item/{i}": 1 for i in range(3)}
@@ -143,7 +143,7 @@ def test_what_was_refused_is_not_asked_for_at_the_next_run(
     asked()
     said = closing(freshet.crawl(wrapper).err)
     assert asked() == {}
-    assert "1 of these failed before, the first is due at" in said
+    assert "1 of these failed before and are retried from" in said
 
 
 def test_a_feed_that_failed_is_due_at_the_next_run(
@@ -153,7 +153,7 @@ def test_a_feed_that_failed_is_due_at_the_next_run(
     asked()
     Moody.statuses["/feed.xml"] = 500
     crawl = ("crawl", "feeds", "-s", "DOWNLOAD_DELAY=0", *NO_RETRY)
-    assert "1 that failed are due" in closing(freshet(*crawl).err, "feeds")
+    assert "1 failed and will be retried" in closing(freshet(*crawl).err, "feeds")
     Moody.statuses.clear()
     assert "1 fetched: 1 new" in closing(freshet(*crawl).err, "feeds")
     assert asked() == {"/feed.xml": 2}
@@ -243,7 +243,7 @@ def test_a_host_that_asked_to_wait_waits_whatever_was_edited(
     said = freshet.crawl(shop(freshet, moody, fields={"title": "h2"})).err
     assert asked() == {}
     line = closing(said)
-    held = r"nothing fetched: \d+ targets are due, as 127.0.0.1 asked for a pause until .* UTC"
+    held = r"nothing fetched: \d+ targets are due because 127.0.0.1 requested a pause until .* UTC"
     assert re.match(rf"{held} \(in (2|1\.9) h\)", line)
 
 
@@ -385,15 +385,18 @@ def test_accuracy_is_explained_and_shown_only_where_enough_was_fetched(
 @pytest.mark.parametrize(
     ("args", "keys", "why"),
     [
-        (("-a", "limit=5"), {}, "-a limit=5 is reached (the next run goes on, or leave it out)"),
+        (
+            ("-a", "limit=5"), {},
+            "-a limit=5 was reached (run again to continue, or omit the limit)",
+        ),
         (
             (), {"host_requests": 5, "robots": False},
-            "a host gets 5 requests in one run at most (host_requests in the site definition, or "
+            "a host gets at most 5 requests in a run (host_requests in the site definition, or "
             "FRESHET_HOST_REQUESTS)",
         ),
         (
             ("-s", "CLOSESPIDER_PAGECOUNT=2"), {"concurrency": 1, "delay_seconds": 0.2},
-            "the run was ended early (CLOSESPIDER_PAGECOUNT=2)",
+            "the run ended early (CLOSESPIDER_PAGECOUNT=2)",
         ),
     ],
     ids=["limit", "host", "ended"],
@@ -402,7 +405,7 @@ def test_what_stops_a_run_is_named_with_its_value_and_the_way_out(
     freshet: Freshet, moody: str, args: tuple[str, ...], keys: Row, why: str
 ) -> None:
     line = closing(freshet.crawl(shop(freshet, moody, **keys), *args).err)
-    assert re.search(rf"; \d+ still due, as {re.escape(why)}$", line), line
+    assert re.search(rf"; \d+ still due because {re.escape(why)}$", line), line
 
 
 def test_a_site_that_is_closed_is_said_to_be_until_when(freshet: Freshet, moody: str) -> None:
@@ -412,8 +415,8 @@ def test_a_site_that_is_closed_is_said_to_be_until_when(freshet: Freshet, moody:
     line = closing(freshet.crawl(shop(freshet, moody, windows=[window])).err)
     opens = (now + timedelta(hours=2)).strftime("%Y-%m-%d %H:00 UTC")
     assert line.startswith(
-        "nothing fetched: 1 target is due, as the site definition's windows or blackout close it "
-        f"until {opens}"
+        "nothing fetched: 1 target is due because the site definition's windows or blackout allow "
+        f"no visits until {opens}"
     )
     assert asked() == {}
 
@@ -423,4 +426,4 @@ def test_a_site_whose_pages_are_all_gone_has_nothing_to_fetch(freshet: Freshet, 
     wrapper = shop(freshet, moody)
     freshet.crawl(wrapper, code=1, FRESHET_GONE_CONFIRMATIONS=1)
     line = closing(freshet.crawl(wrapper).err)
-    assert line == "nothing fetched: there are no targets, or all are gone (scrapy targets)"
+    assert line == "nothing fetched: no targets, or all are gone (see scrapy targets)"

@@ -199,11 +199,11 @@ def test_the_daily_cap_is_kept_over_passes_and_days_and_the_most_valuable_go_fir
     way_out = r"to raise it: scrapy replan --daily-cap N; to ignore it once: -a full=1"
     reached = rf"the plan's cap of 3 requests a day is reached \({way_out}\)"
     assert len(re.findall(rf"{reached}; {left} targets remain due", said)) == 1
-    assert len(re.findall(rf"3 fetched: .*; {left} still due, as {reached}", said)) == 1
+    assert len(re.findall(rf"3 fetched: .*; {left} still due because {reached}", said)) == 1
     assert (last_run(crawled)["over_cap"], last_run(crawled)["due"]) == (left, left)
     said = crawl(26)
     assert len(asked(pages)) == 3, "the day's requests are spent"
-    assert re.search(rf"nothing fetched: {left} targets are due, as {reached}", said)
+    assert re.search(rf"nothing fetched: {left} targets are due because {reached}", said)
     crawl(37)
     assert sum(asked(pages).values()) == 6, "the next day begins at midnight UTC"
 
@@ -254,7 +254,7 @@ def test_visits_that_did_not_happen_are_counted(crawl: Crawl, crawled: Db) -> No
     plan(crawled, NAMES[0], slots=[], every_hours=24.0, visits_per_week=7.0)
     crawled.targets.update_many({}, {"$set": {"next_visit": MONDAY + 24 * HOUR}})
     said = crawl(24 * 4.5)
-    assert "; 3 visits missed" in said
+    assert "; 3 planned visits missed" in said
     assert last_run(crawled)["missed_visits"] == 3
     assert [row["missed"] for row in crawled.targets.find({"missed": {"$exists": True}})] == [3]
     crawl(24 * 6.2)
@@ -295,7 +295,9 @@ def test_the_hourly_cap_is_kept(crawl: Crawl, crawled: Db, pages: Pages) -> None
         said = crawl(hours)
         assert sum(asked(pages).values()) == expected
         named = "8 requests a day" if expected == 8 else "5 requests an hour"
-        assert f"as the plan's cap of {named} is reached (to raise it: scrapy replan --" in said
+        assert (
+            f"because the plan's cap of {named} is reached (to raise it: scrapy replan --" in said
+        )
 
 
 def test_without_a_cap_everything_due_is_asked_for(crawl: Crawl, crawled: Db, pages: Pages) -> None:

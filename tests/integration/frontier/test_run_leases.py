@@ -136,7 +136,7 @@ def test_runs_with_and_without_redis_exclude_each_other(
     env = [{}, {"REDIS_URL": redis}]
     with at_work(freshet, database, wrapper, **env[first_shares]) as first:
         said = ended(start(freshet, wrapper, "second", **env[not first_shares]))
-        way = "nothing to do" if first_shares else "not shared, as it has no REDIS_URL"
+        way = "nothing to do" if first_shares else "not shared because it has no REDIS_URL"
         assert said.startswith("scrapy crawl: shop is already being crawled on ")
         assert said.endswith(f"{way}\n")
         ended(first)

@@ -97,7 +97,7 @@ def test_a_calendar_ends_at_the_cap_of_its_depth_and_goes_on_under_a_higher_one(
     assert f"{url}/calendar/4/ left out, and others like it: more than 3 pages away" in of_lists
     assert "max_depth in the site definition, or FRESHET_MAX_DEPTH" in of_lists
     assert f"{url}/event/3 left out" in of_items
-    assert said(result.err, "; 2 links left out")
+    assert said(result.err, "; 2 links skipped")
     assert first is not None
     assert first["counts"]["left_out"] == 2
     assert database.targets.count_documents({"kind": "list"}) == 7, "though no page has changed"
@@ -188,7 +188,7 @@ def test_items_that_link_to_items_for_ever_end_too(freshet: Freshet, database: D
         wrapper = calendar_wrapper(freshet, url, follow_item_links=True, max_pattern_items=20)
         result = freshet.crawl(wrapper)
     assert len(asked) == 21
-    assert said(result.err, "one more than 20 items by '/event/'")
+    assert said(result.err, "already 20 items match '/event/'")
     assert database.listings.count_documents({"item": {"$nin": items_of(database)}}) == 0, (
         "what is no target has no place in the category map"
     )

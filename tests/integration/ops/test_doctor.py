@@ -196,7 +196,7 @@ def test_the_last_pass_of_a_spider(freshet: Freshet, prepared: Db) -> None:
     )  # fmt: skip
     found = one_bad(quick(freshet, "--spider", "books"))
     assert (found["check"], found["of"]) == ("last run", "books")
-    assert found["found"] == "interrupted 30 h ago; 1 target due, the first since 30 h"
+    assert found["found"] == "interrupted 30 h ago; 1 target due, the oldest for 30 h"
 
 
 @pytest.mark.soak
@@ -215,12 +215,12 @@ def test_a_site_of_a_file_whose_only_page_fails(
     assert (found["check"], found["of"], found["status"]) == ("last run", "shop", "warning")
     assert "; all of 1 page failed " in found["found"]
     assert f"({pages.url}/list.html)" in found["found"]
-    assert found["todo"] == "scrapy targets shop --errors lists them"
+    assert found["todo"] == "scrapy targets shop --errors lists the pages"
     file.unlink()
     told = {
         one["of"]: one["found"] for one in findings(quick(freshet)) if one["check"] == "wrapper"
     }
-    assert told["shop"].endswith(f"; defined by what is stored of {file}")
+    assert told["shop"].endswith(f"; defined by the stored copy of {file}")
 
 
 def test_a_site_whose_definition_is_lost(freshet: Freshet, prepared: Db) -> None:
@@ -263,14 +263,17 @@ def test_the_embedded_server_is_started_unless_it_has_to_be_quick(
     assert pages.requests() == []
 
     whole = alone("doctor", "--json", *given, **CONTACT)
-    assert " answers, data in " in found_of(whole, "embedded server")["found"]
+    assert "), data in " in found_of(whole, "embedded server")["found"]
     assert "standalone" in found_of(whole, "mongodb")["found"]
     host = pages.url.removeprefix("http://")
     *answered, silent = [(one["of"], one["found"]) for one in bad(whole)]
     assert answered == [
-        ("shut", f"{host} answers 200, and forbids {pages.url}/private/"),
-        ("slow", f"{host} answers 200, and asks for 5 s between requests; ours is 1"),
+        ("shut", f"{host} returned 200 and disallows {pages.url}/private/"),
+        (
+            "slow",
+            f"{host} returned 200 and asks for a delay of 5 s; the site definition's is 1 s",
+        ),
     ]
     assert silent[0] == "slow"
-    assert silent[1].startswith("127.0.0.1:1 cannot be reached: ")
+    assert silent[1].startswith("127.0.0.1:1 is unreachable: ")
     assert {request["path"] for request in pages.requests()} == {"/robots.txt"}

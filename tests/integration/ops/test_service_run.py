@@ -183,9 +183,9 @@ def test_one_that_is_broken_is_tried_again_and_does_not_stop_the_others(
         until(lambda: outcomes(database, spider="shop")["not_modified"] > 3)
         news.write_text(good, encoding="utf-8")
         until(lambda: outcomes(database, spider="news")["new"] == 3)
-    said = [line.partition(" failed: ")[2] for line in service.err.splitlines()]
-    assert any(line.startswith(f"{news}: not valid TOML") for line in said)
-    assert any("TypeError: a bug (" in line and "retrying in 5 s" in line for line in said)
+    said = [line for line in service.err.splitlines() if " failed, retrying in 5 s: " in line]
+    assert any(f" 5 s: {news}: not valid TOML" in line for line in said)
+    assert any("TypeError: a bug (" in line for line in said)
     assert service.of("news")["failed"] == 1
     assert service.of("bug")["failed"] >= 1
     assert service.of("shop")["failed"] == 0
@@ -316,7 +316,7 @@ def test_a_site_that_gets_targets_while_it_runs(
         before = len(list(database.runs.find({"spider": "shop"})))
         database.targets.update_many({}, {"$set": {"next_visit": datetime(2020, 1, 1)}})
         until(lambda: database.runs.count_documents({"spider": "shop"}) > before)
-    assert "shop: targets found, added to the service" in service.err
+    assert "Site shop added: it has targets now" in service.err
 
 
 def test_it_takes_the_name_of_a_stored_site(freshet: Freshet, database: Db, pages: Pages) -> None:

@@ -151,5 +151,5 @@ def test_the_doctor_shows_a_clock_that_is_off(
     found = freshet("doctor", "--quick", "--spider", freshet.folder / "shop.toml", COLUMNS=300,
                     **clock.env)  # fmt: skip
     assert "warning  clock" in found.out
-    assert "MongoDB is 60 s behind this machine; runs go by MongoDB's" in found.out
+    assert "MongoDB is 60 s behind this machine; runs use MongoDB's clock" in found.out
     assert "ended 1 min ago" not in found.out

@@ -216,7 +216,7 @@ def test_nothing_is_copied_while_a_pass_is_at_work(
     ("uri", "says"),
     [
         ("localhost", "TO_URI: Invalid URI scheme"),
-        ("mongodb://me:secret@%2Fnowhere%2Fm.sock/x", "no answer in 0.2 s (does it run? TO_URI"),
+        ("mongodb://me:secret@%2Fnowhere%2Fm.sock/x", "no response within 0.2 s. Check TO_URI"),
     ],
 )
 def test_a_target_that_cannot_be_reached(

@@ -122,7 +122,7 @@ def test_a_site_is_bounded_by_its_oldest_versions(
     assert len(visits(database)) == 5 * 4
     findings = json.loads(freshet("doctor", "--json", FRESHET_MAX_SITE_MB=2).out)["findings"]
     (said,) = [row["found"] for row in findings if row["check"] == "versions"]
-    assert said == f"{site['kept_bytes'] / MEGABYTE:.1f} MB kept, at most 2.0 MB"
+    assert said == f"{site['kept_bytes'] / MEGABYTE:.1f} MB stored, limit 2.0 MB"
 
 
 def test_what_is_current_stays_even_if_it_is_more_than_the_bound(
@@ -136,8 +136,8 @@ def test_what_is_current_stays_even_if_it_is_more_than_the_bound(
         result = freshet.crawl(wrapper, *words, hours=run, **limits)
         check_current_contents_are_there(database)
         assert database.posts.count_documents({}) == 5
-    assert "its current contents have 1 MB, more than FRESHET_MAX_SITE_MB (1)" in result.err
-    assert result.err.count("its current contents have") <= 3, "it is not said for each batch"
+    assert "the current contents have 1 MB, more than FRESHET_MAX_SITE_MB (1)" in result.err
+    assert result.err.count("the current contents have") <= 3, "it is not said for each batch"
 
 
 def test_prune_keeps_to_the_bounds_and_counts_again(

@@ -29,8 +29,8 @@ def error_of(url: str, **options: float) -> FreshetError:
     [
         ("localhost:6379", "the URL must begin with redis://, rediss:// or unix://"),
         ("secret:secret@localhost", "the URL must begin with redis://"),
-        ("redis://:secret/secret@localhost", "write / ? # in a password as %2F %3F %23"),
-        ("redis://:secret?a=secret@localhost", "write / ? # in a password as %2F %3F %23"),
+        ("redis://:secret/secret@localhost", "encode / ? # in a password as %2F %3F %23"),
+        ("redis://:secret?a=secret@localhost", "encode / ? # in a password as %2F %3F %23"),
         ("redis://:secret@localhost/freshet", "invalid database number: 'freshet'"),
         ("redis://:secret@localhost:port", "Port could not be cast to integer value as 'port'"),
         ("redis://:secret@localhost?tiemout=3", "unknown option: 'tiemout'"),
@@ -47,7 +47,7 @@ def test_where_nobody_answers_is_said_in_one_line() -> None:
     error = error_of("redis://:secret@127.0.0.1:1/0")
     assert isinstance(error, Unreachable)
     assert str(error) == (
-        "Redis at 127.0.0.1:1: Connection refused, does it run? (REDIS_URL names it)"
+        "Redis at 127.0.0.1:1: Connection refused (is it running?). Check REDIS_URL"
     )
     missing = error_of("unix:///nowhere/redis.sock")
     assert str(missing).startswith("Redis at unix:///nowhere/redis.sock: No such file or directory")
@@ -57,7 +57,7 @@ def test_a_server_that_says_nothing_is_not_waited_for_long() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         error = error_of(f"redis://127.0.0.1:{silent.getsockname()[1]}", timeout_seconds=0.2)
     assert isinstance(error, Unreachable)
-    assert "no answer in 0.2 s" in str(error)
+    assert "no response within 0.2 s" in str(error)
 
 
 def test_a_wrong_password_is_the_users_mistake() -> None:

@@ -129,7 +129,7 @@ def test_a_failing_page_is_one_line_and_the_rest_is_written(
     assert (done.code, done.complaint) == (
         1,
         f"scrapy pages: {templates}/rates.html, line 1: "
-        "cell 'rate' is in several spiders. Use bank/rate or market/rate",
+        "several spiders have a cell 'rate'. Use bank/rate or market/rate",
     )
     assert done.out == f"2 pages: 1 written, 1 failed -> {tmp_path}/out\n"
     assert {path.name for path in (tmp_path / "out").glob("*.html")} == {"news.html"}
@@ -139,10 +139,10 @@ def test_a_failing_page_is_one_line_and_the_rest_is_written(
     ("words", "complaint"),
     [
         (("build", "none"), "template folder not found"),
-        (("build", "{t}", "--out", "{t}/out"), "templates and output must not"),
-        (("build", "{t}/sub", "--out", "{t}"), "templates and output must not"),
-        (("serve", "--bind", "0.0.0.0"), "--bind 0.0.0.0: only a loopback address"),
-        (("serve", "--bind", "public.example"), "only a loopback address"),
+        (("build", "{t}", "--out", "{t}/out"), "the template and output folders must not"),
+        (("build", "{t}/sub", "--out", "{t}"), "the template and output folders must not"),
+        (("serve", "--bind", "0.0.0.0"), "--bind 0.0.0.0: not a loopback address"),
+        (("serve", "--bind", "public.example"), "not a loopback address"),
         (("serve", "--port", "65536"), "--port: '65536' is not a port number"),
         (("serve", "--for", "x"), "--for: 'x' is no time"),
     ],
@@ -194,7 +194,7 @@ def test_pages_change_while_they_are_served(serving: Serve, cells: Db, templates
     put(cells, "rate", {"value": "up"})
     wait_for(lambda: "up" in serving.get("rates.html")[1])
     put(cells, "rate", {"value": "up"}, error="status 500")
-    wait_for(lambda: "last look failed: status 500" in serving.get("rates.html")[1])
+    wait_for(lambda: "last read failed: status 500" in serving.get("rates.html")[1])
     wait_for(lambda: json.loads(serving.get("cells.json")[1])["market cell:rate"]["stale"] is True)
     later = NOW + timedelta(seconds=5)
     put(cells, "teaser", {"html": "<b>new</b><script>x</script>"}, "news", refreshed_at=later)
@@ -256,5 +256,5 @@ def test_a_database_that_is_away_is_told_once(freshet: Freshet, own_server: Embe
         wait_for(lambda: "back" in serve.get()[1])
     told = serve.err.splitlines()
     assert len(told) == 2, told
-    assert "pages stay as they are" in told[0]
-    assert told[1] == "scrapy pages: recovered, pages are updated again"
+    assert "updates paused until MongoDB is available" in told[0]
+    assert told[1] == "scrapy pages: recovered, updates resumed"

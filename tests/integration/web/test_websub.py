@@ -221,7 +221,7 @@ def test_a_hub_that_cannot_be_asked_is_told(freshet: Freshet, database: Db, url:
     put(database, url)
     with Push(freshet):
         known = until_state(database, "refused")
-    assert known["reason"] == "no http or https URL without a password"
+    assert known["reason"] == "not a valid http or https URL, or it has a password"
 
 
 def test_all_is_given_up_where_that_is_asked_for(freshet: Freshet, database: Db, hub: Hub) -> None:

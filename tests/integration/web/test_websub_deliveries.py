@@ -12,7 +12,7 @@ from urllib.parse import quote, urlencode
 import pytest
 
 from crawler.storage.websub import MAX_DELIVERIES
-from crawler.web.server import MAX_CONNECTIONS, MAX_OF_ADDRESS
+from crawler.web.server import MAX_CONNECTIONS, MAX_PER_ADDRESS
 from tests.integration.harness import Db, Freshet, Row
 from tests.integration.pushing import (
     DAY,
@@ -202,7 +202,7 @@ def test_slow_header_lines_do_not_keep_a_hub_out(
                     ("127.0.0.1", push.port), timeout=10, source_address=(source, 0)
                 )
             )
-            for _ in range(MAX_OF_ADDRESS)
+            for _ in range(MAX_PER_ADDRESS)
             for source in ("127.0.0.2", "127.0.0.3")
         ]
         assert len(drips) == MAX_CONNECTIONS
@@ -228,7 +228,7 @@ def test_an_address_has_half_of_the_places(active: tuple[Push, Row]) -> None:
             return one
 
         other = begun("127.0.0.2")
-        own = [begun("127.0.0.3") for _ in range(MAX_OF_ADDRESS + 1)]
+        own = [begun("127.0.0.3") for _ in range(MAX_PER_ADDRESS + 1)]
         with contextlib.suppress(ConnectionResetError):
             assert own[0].recv(100) == b"", "the oldest is closed"
         for one in (other, own[1], own[-1]):

@@ -70,7 +70,7 @@ def order(words: list[str]) -> options.Order:
     parser = argparse.ArgumentParser()
     parser.add_argument("-L")  # Scrapy's
     options.add_options(parser)
-    return options.order_of(Config.load(), parser.parse_intermixed_args(words[2:]))
+    return options.options_of(Config.load(), parser.parse_intermixed_args(words[2:]))
 
 
 def test_what_is_copied_into_the_image_is_there_and_not_ignored() -> None:

@@ -13,7 +13,7 @@ from crawler.config import Config
 from crawler.dedup.scheme import NAMES
 from crawler.errors import ConfigError
 from crawler.planning.options import OBJECTIVES
-from crawler.storage.embedded import usual_cache_gb
+from crawler.storage.embedded import default_cache_gb
 from schedules.dispatch.dispatch import POLICIES as DISPATCH_POLICIES
 from schedules.evaluation.feeds import FEED_POLICIES
 from schedules.schedule import LONGEST_FEED_WEEKS, LONGEST_WEEKS, WEEK_HOURS
@@ -192,4 +192,4 @@ def test_a_config_cannot_be_changed() -> None:
 
 @pytest.mark.parametrize(("memory_gb", "cache_gb"), [(1, 0.5), (4, 0.5), (8, 1), (24, 2), (64, 2)])
 def test_the_embedded_server_takes_a_part_of_the_memory(memory_gb: float, cache_gb: float) -> None:
-    assert usual_cache_gb(memory_gb) == cache_gb
+    assert default_cache_gb(memory_gb) == cache_gb

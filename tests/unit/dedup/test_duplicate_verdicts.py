@@ -62,12 +62,12 @@ def test_a_copy_and_its_original() -> None:
 
 def test_copies_that_are_not_alike_themselves() -> None:
     a, other = replace(A, **COPY), side("c", text(7), **COPY)
-    assert said(a, other).endswith(" (by a copy between them)")
+    assert said(a, other).endswith(" (through another copy, which is similar to both)")
     assert said(replace(B, **COPY), other).endswith(
-        "copies of a (not alike enough themselves; each is compared with the original)"
+        "copies of a (each is similar to the original, but they are not to each other)"
     )
     changed = replace(other, stored=B.sketch)
-    assert "(a text has changed since; scrapy duplicates rebuild" in said(a, changed)
+    assert "(a text has changed since they were compared; run scrapy" in said(a, changed)
 
 
 @pytest.mark.parametrize(
@@ -75,40 +75,39 @@ def test_copies_that_are_not_alike_themselves() -> None:
     [
         (
             ComparedPost("b", B.text, B.sketch),
-            "B has not been compared yet; scrapy duplicates rebuild",
+            "B has not been compared yet; run scrapy duplicates rebuild",
         ),
-        (replace(B, scheme="words-1"), "B was compared by words-1; scrapy duplicates rebuild"),
+        (replace(B, scheme="words-1"), "B was compared by scheme words-1; run scrapy duplicates"),
         (replace(B, stored=A.sketch), "the text of B has changed since it was compared;"),
-        (B, "the bands they share belonged to other posts when they came"),
+        (B, "the bands they share belonged to other posts when they were stored"),
     ],
 )
 def test_posts_that_are_alike_and_not_marked(b: ComparedPost, why: str) -> None:
-    assert said(A, b).startswith(f"alike, but not marked as duplicates: {why}")
+    assert said(A, b).startswith(f"similar, but not marked as duplicates: {why}")
 
 
 def test_posts_in_two_clusters() -> None:
     a, b = replace(A, cluster=1, original="x"), replace(B, cluster=2, original="y")
-    assert said(a, b).endswith("each is in the cluster of what it was more alike when it came")
+    assert said(a, b).endswith("to the posts of its own cluster when it was stored")
 
 
 def test_posts_that_share_no_band() -> None:
     measured = Measured(0, 16, 0.71, {"5 characters": 0.7})
-    assert verdict(A, B, measured, SCHEME).endswith("neither is found by the other")
+    assert verdict(A, B, measured, SCHEME).endswith("a lookup of one does not find the other")
 
 
 def test_posts_that_are_different() -> None:
     assert said(A, side("b", text(7))).endswith("is below 0.70")
     nearly = Measured(1, 16, 0.68, {"5 characters": 0.72})
     assert verdict(A, B, nearly, SCHEME) == (
-        "no duplicates: similarity 0.68 is below 0.70; the estimate is off by up to 0.08, "
-        "mostly by less"
+        "not duplicates: similarity 0.68 is below 0.70 (an estimate, with an error of up to 0.08)"
     )
-    assert said(A, side("b", "ok")).endswith("the kind of shingles that the other is compared by")
+    assert said(A, side("b", "ok")).endswith("the shingles by which the other is compared")
 
 
 def test_a_post_without_text_is_like_nothing() -> None:
     empty = ComparedPost("b", "", None)
-    assert said(A, empty) == "no duplicates: B has no text to compare"
-    assert said(empty, empty) == "no duplicates: A has no text to compare"
+    assert said(A, empty) == "not duplicates: B has no text to compare"
+    assert said(empty, empty) == "not duplicates: A has no text to compare"
     assert not empty.is_changed
     assert replace(A, sketch=None).is_changed

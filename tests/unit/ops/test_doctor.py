@@ -135,7 +135,7 @@ def test_a_package_that_would_hide_the_projects_spiders(install: Callable[[str],
     init = install("spiders")
     found = worst(doctor.check_names())
     assert found.status is WARNING, "in the project's folder its own come first"
-    assert found.found == f"spiders is also a package of greedy ({init})"
+    assert found.found == f"package 'spiders' is also installed by greedy ({init})"
     assert found.todo == f"pip uninstall greedy, or always run python -m scrapy in {PROJECT}"
 
 
@@ -164,7 +164,7 @@ def test_tests_are_not_needed_to_crawl(
 )
 def test_room_on_a_disk(free_gb: float, status: Status) -> None:
     assert (
-        doctor_servers.judge_room("disk", free_gb * doctor_servers.GB, "/data", 0.5).status
+        doctor_servers.judge_free_space("disk", free_gb * doctor_servers.GB, "/data", 0.5).status
         is status
     )
 
@@ -176,7 +176,7 @@ def test_a_data_folder_is_judged_by_what_is_there_of_it(tmp_path: Path) -> None:
     assert not deep.exists(), "and is not made"
     (tmp_path / "a").write_text("")
     (found,) = doctor_servers.check_data_folder(Config.load(data_dir=deep, mongo_uri=None))
-    assert (found.status, found.found) == (FAILED, f"{deep}: {tmp_path / 'a'} is no folder")
+    assert (found.status, found.found) == (FAILED, f"{deep}: {tmp_path / 'a'} is not a folder")
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_unknown_variables_and_what_was_meant() -> None:
     )
     assert [(one.found, one.todo) for one in found] == [
         ("FRESHET_BUGDET is not a Freshet setting", "did you mean FRESHET_BUDGET?"),
-        ("FRESHET_XYZZY is not a Freshet setting", "docs/reference/settings.md lists them"),
+        ("FRESHET_XYZZY is not a Freshet setting", "see docs/reference/settings.md"),
     ]
 
 
@@ -209,13 +209,16 @@ def test_unknown_variables_and_what_was_meant() -> None:
     ("given", "says"),
     [
         ({"redis_url": "redis://r"}, "other machines cannot use the embedded MongoDB"),
-        ({"clock_offset_hours": 3}, "FRESHET_CLOCK_OFFSET_HOURS=3: all times are shifted"),
+        ({"clock_offset_hours": 3}, "FRESHET_CLOCK_OFFSET_HOURS=3 shifts all times"),
         ({"item_interval_hours": 900}, "FRESHET_ITEM_INTERVAL_HOURS=900 is longer than"),
-        ({"budget": 100, "daily_cap": 90}, "FRESHET_DAILY_CAP=90 is less than the budget, 100"),
-        ({"budget": 100, "hourly_cap": 4}, "leaves no room for a budget of 100 a day"),
+        (
+            {"budget": 100, "daily_cap": 90},
+            "FRESHET_DAILY_CAP=90 is below the budget of 100 requests",
+        ),
+        ({"budget": 100, "hourly_cap": 4}, "allows fewer requests a day than the budget, 100"),
         ({"budget": 9, "shared_budget": True, "feed_budget": 9}, "is ignored because"),
-        ({"contact": ""}, "the user agent has no contact for site owners"),
-        ({"private_addresses": True}, "any page can make Freshet fetch private addresses"),
+        ({"contact": ""}, "the user agent gives site owners no contact"),
+        ({"private_addresses": True}, "lets any page make Freshet fetch private addresses"),
     ],
 )
 def test_values_that_make_no_sense_together(given: dict[str, object], says: str) -> None:
@@ -229,7 +232,7 @@ def test_private_hosts_are_listed() -> None:
     config = Config.load(contact="a@b.example", mongo_uri=None, private_hosts="wiki.lan:80,b:81")
     (found,) = doctor_sites.check_settings(config, [])
     assert found.status is OK
-    assert found.found.endswith("allowed in private networks: wiki.lan:80, b:81")
+    assert found.found.endswith(" allows these hosts in private networks: wiki.lan:80, b:81")
 
 
 def test_lines_of_the_env_file_that_say_nothing() -> None:
@@ -323,14 +326,14 @@ def at(hours_ago: float) -> datetime:
 @pytest.mark.parametrize(
     ("standing", "status", "says"),
     [
-        (None, OK, "none so far: scrapy crawl shop"),
+        (None, OK, "never run; start with scrapy crawl shop"),
         (
             LastRun(at(3), at(2), "finished", at(2), 0, None), OK,
             "ended 2 h ago (finished); nothing is due",
         ),
         (
             LastRun(at(3), at(2), "finished", at(2), 7, at(5)), OK,
-            "ended 2 h ago (finished); 7 targets due, the first since 5 h",
+            "ended 2 h ago (finished); 7 targets due, the oldest for 5 h",
         ),
         (
             LastRun(at(30), None, None, at(0.1), 0, None), WARNING,
@@ -338,11 +341,11 @@ def at(hours_ago: float) -> datetime:
         ),
         (
             LastRun(at(30), None, None, at(20), 1, at(1)), WARNING,
-            "interrupted 20 h ago; 1 target due, the first since 60 min",
+            "interrupted 20 h ago; 1 target due, the oldest for 60 min",
         ),
         (
             LastRun(at(2), None, None, None, 100_000, at(2)), WARNING,
-            "interrupted 2 h ago; 100,000 targets or more due, the first since 2 h",
+            "interrupted 2 h ago; 100,000 targets or more due, the oldest for 2 h",
         ),
         (
             LastRun(at(3), at(2), "finished", at(9), 0, None, Fetches(at(9), 300, 2, "x", "u")),
@@ -389,23 +392,23 @@ def answer(text: str, status: int = 200) -> Answer:
 @pytest.mark.parametrize(
     ("given", "wrapper", "status", "says"),
     [
-        (answer(""), SHOP, OK, "s.example answers 200; all start pages are allowed"),
-        (answer("<h1>404</h1>", 404), SHOP, OK, "answers 404"),
-        (answer("", 503), SHOP, WARNING, "answers 503"),
-        (answer("User-agent: *\nDisallow: /"), SHOP, WARNING, "forbids https://s.example/"),
+        (answer(""), SHOP, OK, "s.example returned 200; all start pages are allowed"),
+        (answer("<h1>404</h1>", 404), SHOP, OK, "returned 404"),
+        (answer("", 503), SHOP, WARNING, "returned 503"),
+        (answer("User-agent: *\nDisallow: /"), SHOP, WARNING, "disallows https://s.example/"),
         (
             answer("User-agent: *\nDisallow: /\n\nUser-agent: Freshet\nAllow: /"), SHOP, OK,
             "all start pages",
         ),
         (
             answer("User-agent: *\nCrawl-delay: 10"), SHOP, WARNING,
-            "asks for 10 s between requests; ours is 0",
+            "asks for a delay of 10 s; the site definition's is 0 s",
         ),
         (
             answer("User-agent: *\nCrawl-delay: 10"),
             SHOP.model_copy(update={"delay_seconds": 12.0}), OK, "all start pages",
         ),
-        (Answer("https://s.example/robots.txt", problem="no"), SHOP, WARNING, "cannot be reached"),
+        (Answer("https://s.example/robots.txt", problem="no"), SHOP, WARNING, "is unreachable"),
     ],
 )  # fmt: skip
 def test_robots(given: Answer, wrapper: Wrapper, status: Status, says: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from scrapy import signals
 from scrapy.utils.test import get_crawler
 
-from crawler.ops.extensions import ITEMS, Garbage
+from crawler.ops.extensions import WARM_UP_ITEMS, Garbage
 from crawler.utils.process import LOADING, USUAL, spare_loading
 
 
@@ -21,7 +21,7 @@ def frozen_before() -> Iterator[int]:
 
 def test_libraries_are_left_out_once_the_first_items_have_loaded_them(frozen_before: int) -> None:
     crawler = get_crawler(settings_dict={"EXTENSIONS": {Garbage: 0}})
-    for _ in range(ITEMS - 1):
+    for _ in range(WARM_UP_ITEMS - 1):
         crawler.signals.send_catch_log(signals.item_scraped)
     assert gc.get_freeze_count() <= frozen_before
     crawler.signals.send_catch_log(signals.item_scraped)

@@ -19,12 +19,12 @@ from crawler.ops.jobs import (
     Spiders,
     StoredSites,
     classes,
+    default_jobs,
+    initial_jobs,
     jobs_of,
     needs_database,
-    to_serve,
-    usual,
 )
-from crawler.ops.options import Order, add_options, order_of
+from crawler.ops.options import ServiceOptions, add_options, options_of
 from crawler.ops.schedule import (
     DUE_SECONDS,
     FIRST_PRUNE_SECONDS,
@@ -39,7 +39,13 @@ from crawler.ops.schedule import (
     pause_seconds,
     unit,
 )
-from crawler.ops.service import Report, run_line, run_settings, summary_lines, why
+from crawler.ops.service import (
+    Report,
+    describe_error,
+    run_line,
+    run_settings,
+    summary_lines,
+)
 from spiders.site import SiteSpider
 from spiders.wrapper import Arguments, WrapperSpider
 
@@ -187,10 +193,10 @@ def test_a_spider_whose_file_is_not_there_is_left_out(tmp_path: Path) -> None:
         "example": Example, "filed": Filed, "other": Spider, "own": Own, ANY_SITE: SiteSpider,
     }  # fmt: skip
     assert classes(spiders) == ["other"]
-    assert to_serve(spiders) == []
+    assert initial_jobs(spiders) == []
     Filed.place.write_text("broken", encoding="utf-8")
     assert classes(spiders) == ["example", "filed", "other", "own"]
-    assert [job.word for job in to_serve(spiders)] == ["filed", "own"], (
+    assert [job.word for job in initial_jobs(spiders)] == ["filed", "own"], (
         "Freshet's, but for examples"
     )
     with pytest.raises(ConfigError, match="other: not a WrapperSpider"):
@@ -210,7 +216,7 @@ def test_what_runs_is_what_has_targets() -> None:
     stored = {name: Definition(name, ANY_SITE, keys) for name in ("news", "shop")}
     known = StoredSites(("lost", "news", "shop"), stored)
     spiders: Spiders = {"idle": Idle, "shop": Shop, ANY_SITE: SiteSpider}
-    found = usual(spiders, known)
+    found = default_jobs(spiders, known)
     assert [job.word for job in found.jobs] == ["news", "shop"]
     assert [job.definition for job in found.jobs] == [stored["news"], None], "a class wins"
     assert (found.undefined, found.unwatched) == (["lost"], ["idle"])
@@ -218,23 +224,23 @@ def test_what_runs_is_what_has_targets() -> None:
     assert needs_database(["news"], spiders)
 
 
-def order(*words: str) -> Order:
+def order(*words: str) -> ServiceOptions:
     parser = argparse.ArgumentParser()
     add_options(parser)
-    return order_of(Config.load(), parser.parse_intermixed_args(list(words)))
+    return options_of(Config.load(), parser.parse_intermixed_args(list(words)))
 
 
 def test_options() -> None:
-    assert order() == Order([], None, 60, 24)
+    assert order() == ServiceOptions([], None, 60, 24)
     given = order("books", "--spider", "quotes", "books", "--for", "1h", "--slice", "2m")
-    assert given == Order(["books", "quotes"], 3600, 120, 24)
+    assert given == ServiceOptions(["books", "quotes"], 3600, 120, 24)
     assert order("--replan", "0").replan_hours == 0
     assert order("--replan", "2d").replan_hours == 48
 
 
 @pytest.mark.parametrize("words", [("--for", "soon"), ("--slice", "0m"), ("--replan", "-1h")])
 def test_bad_times_name_their_option(words: tuple[str, str]) -> None:
-    with pytest.raises(ConfigError, match=f"^{words[0]}: '{words[1]}' is no time"):
+    with pytest.raises(ConfigError, match=f"^{words[0]}: invalid duration: '{words[1]}'"):
         order("=".join(words))
 
 
@@ -244,9 +250,9 @@ def test_a_bug_is_told_with_its_place_a_users_error_as_it_is() -> None:
 
     with pytest.raises(ValueError, match="two") as caught:
         fail()
-    assert why(caught.value).startswith("ValueError: two lines (")
-    assert f"{Path(__file__).name}:" in why(caught.value)
-    assert why(StorageError("it is away")) == "it is away"
+    assert describe_error(caught.value).startswith("ValueError: two lines (")
+    assert f"{Path(__file__).name}:" in describe_error(caught.value)
+    assert describe_error(StorageError("it is away")) == "it is away"
 
 
 def test_sums_and_lines() -> None:

@@ -158,9 +158,9 @@ def test_what_was_not_read_yet_is_no_error(folders: Folders) -> None:
     [
         ({}, None),
         ({"refreshed_at": NOW - timedelta(seconds=600)}, None),
-        ({"refreshed_at": NOW - timedelta(seconds=601)}, "read 10 min ago, wanted every 5 minutes"),
+        ({"refreshed_at": NOW - timedelta(seconds=601)}, "last read 10 min ago, period 5 minutes"),
         ({"refreshed_at": NOW - timedelta(days=9), "period_seconds": None}, None),
-        ({"error": "status\n500"}, "last look failed: status 500"),
+        ({"error": "status\n500"}, "last read failed: status 500"),
         ({"refreshed_at": None}, "not read yet"),
         ({"refreshed_at": NOW + timedelta(days=1)}, None),
     ],
@@ -174,7 +174,7 @@ def test_stale_is_what_failed_or_is_late(more: Row, reason: str | None) -> None:
     ("text", "problem"),
     [
         ('\n{{ cell("d").value }}', "index.html, line 2: cell not found: 'd'"),
-        ('{{ show("b") }}', "index.html, line 1: cell 'b' is in several spiders. Use x/b or y/b"),
+        ('{{ show("b") }}', "index.html, line 1: several spiders have a cell 'b'. Use x/b or y/b"),
         (
             "\n\n{% if %}",
             "index.html, line 3: Expected an expression, got 'end of statement block'",
@@ -235,7 +235,7 @@ def test_a_page_is_built_again_only_when_its_cells_changed(folders: Folders) -> 
 def test_a_page_is_built_again_when_its_cells_become_stale(folders: Folders) -> None:
     folders.shown('{{ show("a") }}', cell("a", {"value": 1}))
     assert folders.build(NOW + timedelta(hours=1)).pages == {"index.html": "written"}
-    assert 'title="read 63 min ago, wanted every 5 minutes"' in folders.page()
+    assert 'title="last read 63 min ago, period 5 minutes"' in folders.page()
 
 
 def test_a_second_cell_of_the_name_is_noticed(folders: Folders) -> None:
@@ -255,7 +255,7 @@ def test_a_page_of_all_cells_notices_new_ones(folders: Folders) -> None:
 
 def test_the_built_in_page_of_no_cells(folders: Folders) -> None:
     folders.build(builtin=True)
-    assert "There are no cells yet" in folders.page()
+    assert "No cells yet" in folders.page()
 
 
 def test_missing_output_a_changed_template_and_a_broken_record(folders: Folders) -> None:

@@ -8,7 +8,7 @@ from twisted.internet.testing import StringTransport
 from twisted.web.resource import Resource
 from twisted.web.server import Request, Site
 
-from crawler.web.server import BODY_SECONDS, HEAD_SECONDS, Bodiless, Channel, place_of
+from crawler.web.server import BODY_SECONDS, HEAD_SECONDS, Bodiless, Channel, client_address
 
 HEAD = b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n"
 
@@ -90,4 +90,4 @@ def test_the_next_request_has_a_time_of_its_own(
     ],
 )
 def test_who_has_connected(host: str, place: str) -> None:
-    assert place_of(host) == place
+    assert client_address(host) == place

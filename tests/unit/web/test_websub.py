@@ -21,15 +21,15 @@ from crawler.fetch import guard
 from crawler.fetch.guard import Named, NotAllowed, addresses_for, is_public
 from crawler.web.websub.hubs import (
     MAX_RUNNING,
-    MAX_RUNNING_OF_HOST,
-    MAX_WAITING_OF_HOST,
+    MAX_RUNNING_PER_HOST,
+    MAX_WAITING_PER_HOST,
     HubBackoff,
     TaskPool,
     lease_of,
     renewal,
     retry_pause,
 )
-from crawler.web.websub.options import add_options, order_of
+from crawler.web.websub.options import add_options, options_of
 from crawler.web.websub.subscriptions import Tokens, is_signed, new_secret
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -258,7 +258,7 @@ async def crowd(lanes: TaskPool, works: int, hosts: int) -> tuple[int, int]:
 
 def test_a_hub_gets_few_requests_at_once() -> None:
     assert asyncio.run(crowd(TaskPool(), 300, 100))[0] == MAX_RUNNING
-    assert asyncio.run(crowd(TaskPool(), 100, 3))[1] == MAX_RUNNING_OF_HOST
+    assert asyncio.run(crowd(TaskPool(), 100, 3))[1] == MAX_RUNNING_PER_HOST
 
 
 def test_what_waits_is_bounded_and_late_work_is_cancelled() -> None:
@@ -268,7 +268,7 @@ def test_what_waits_is_bounded_and_late_work_is_cancelled() -> None:
     async def run() -> None:
         lanes = TaskPool()
         taken = [lanes.offer(f"k{n}", "slow", never_ends) for n in range(1000)]
-        assert sum(taken) == MAX_WAITING_OF_HOST
+        assert sum(taken) == MAX_WAITING_PER_HOST
         assert not lanes.offer("k0", "other", never_ends), "a feed is asked for once at a time"
         assert lanes.offer("other", "other", never_ends)
         await asyncio.wait_for(lanes.drain(0.01), 5)
@@ -302,7 +302,7 @@ def order(*words: str) -> Any:
 
     parser = argparse.ArgumentParser()
     add_options(parser)
-    return order_of(parser.parse_args(words))
+    return options_of(parser.parse_args(words))
 
 
 def test_options_as_they_are_meant() -> None:

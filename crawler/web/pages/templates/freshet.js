@@ -1,5 +1,5 @@
 "use strict";
-// Keeps ages and marks right, and shows the page anew once a cell on it has changed.
+// Updates ages and stale marks, and reloads the page after a cell on it has changed.
 (() => {
   const STATES = new URL("cells.json", document.currentScript.src);
   const EVERY_MS = 10000;
@@ -20,16 +20,16 @@
   }
 
   function mark(element, reason) {
-    let found = element.querySelector(".mark");
+    let label = element.querySelector(".mark");
     element.classList.toggle("stale", reason !== null);
     if (reason === null) {
-      if (found) found.remove();
-    } else if (!found) {
-      found = document.createElement("strong");
-      found.className = "mark";
-      found.textContent = "stale";
-      found.title = reason;
-      (element.querySelector(".age") || element).append(" ", found);
+      if (label) label.remove();
+    } else if (!label) {
+      label = document.createElement("strong");
+      label.className = "mark";
+      label.textContent = "stale";
+      label.title = reason;
+      (element.querySelector(".age") || element).append(" ", label);
     }
   }
 
@@ -48,47 +48,47 @@
       element.querySelectorAll(".ago").forEach((extra) => extra.remove());
     }
     if (period > 0 && seconds > STALE_PERIODS * period) {
-      mark(element, `read ${age(seconds)}, wanted every ${span(period)}`);
+      mark(element, `last read ${age(seconds)}, period ${span(period)}`);
     } else if (state) {
-      mark(element, state.stale ? "the last look failed" : null);
+      mark(element, state.stale ? "last read failed" : null);
     }
   }
 
   function changes() {
-    const found = [];
-    for (const one of document.querySelectorAll("[data-hash]")) {
-      const key = one.dataset.shown || one.dataset.cell;
+    const changed = [];
+    for (const element of document.querySelectorAll("[data-hash]")) {
+      const key = element.dataset.shown || element.dataset.cell;
       const now = states[key] ? states[key].hash || "" : "gone";
-      if (now !== one.dataset.hash) found.push(`${key} ${now}`);
+      if (now !== element.dataset.hash) changed.push(`${key} ${now}`);
     }
     const all = document.querySelector("[data-count]");
     const count = Object.keys(states).length;
-    if (all && Number(all.dataset.count) !== count) found.push(`${count} cells`);
-    return [...new Set(found)].join("\n");
+    if (all && Number(all.dataset.count) !== count) changed.push(`${count} cells`);
+    return [...new Set(changed)].join("\n");
   }
 
-  // Once for each change: a page whose template fails stays as it is.
-  function renew() {
-    const found = changes(), place = `freshet ${location.pathname}`;
-    if (found && sessionStorage.getItem(place) !== found) {
-      sessionStorage.setItem(place, found);
+  // Reload only once for each change: a page whose template fails does not change on a reload.
+  function reload() {
+    const changed = changes(), key = `freshet ${location.pathname}`;
+    if (changed && sessionStorage.getItem(key) !== changed) {
+      sessionStorage.setItem(key, changed);
       location.reload();
     }
   }
 
-  async function look() {
+  async function check() {
     try {
       const reply = await fetch(STATES, { cache: "no-cache" });
       if (!reply.ok) return;
       states = await reply.json();
-      renew();
+      reload();
     } catch {
-      // Opened as a file, or the server is away: ages go on by the clock.
+      // Opened as a file, or the server is unavailable: only ages are updated.
     }
   }
 
   async function tick() {
-    await look();
+    await check();
     shown.forEach(update);
   }
 

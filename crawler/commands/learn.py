@@ -20,7 +20,7 @@ from crawler.utils.time import Clock
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from crawler.planning.learning import Asked
+    from crawler.planning.learning import PhaseOptions
     from crawler.storage.client import Database, Document
 
 EXAMPLE = """\
@@ -61,16 +61,16 @@ class Command(FreshetCommand):
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
         """Begin, show or end the phase."""
         # Slow to import: not for --help.
-        from crawler.planning.learning import Asked
+        from crawler.planning.learning import PhaseOptions
 
-        options = Asked(
+        options = PhaseOptions(
             weeks=option(weeks, opts.weeks, "--weeks"),
             every_hours=option(units.hours, opts.every, "--every"),
             sample=option(pages, opts.sample, "--sample"),
             requests_per_day=option(units.per_day, opts.budget, "--budget"),
         )
         options.check()
-        if opts.stop and options != Asked():
+        if opts.stop and options != PhaseOptions():
             raise ConfigError("--stop ends the phase; it takes no other options")
         done = asyncio.run(self._learn(args[0], options, stop=opts.stop))
         if opts.json:
@@ -78,7 +78,7 @@ class Command(FreshetCommand):
         else:
             self._show(done)
 
-    async def _learn(self, spider: str, options: Asked, *, stop: bool) -> Document:
+    async def _learn(self, spider: str, options: PhaseOptions, *, stop: bool) -> Document:
         from crawler.storage import leases, targets
         from crawler.storage.store import opened
 
@@ -108,10 +108,10 @@ class Command(FreshetCommand):
             )
 
     async def _carry_out(
-        self, db: Database, spider: str, options: Asked, now: datetime, *, stop: bool
+        self, db: Database, spider: str, options: PhaseOptions, now: datetime, *, stop: bool
     ) -> Document:
         """Begin, change or end the phase of a spider; returns its progress or outcome."""
-        from crawler.planning.learning import Asked, choose, outcome, progress
+        from crawler.planning.learning import PhaseOptions, choose, outcome, progress
         from crawler.storage import sampling_phases
 
         phase = await sampling_phases.follow(db, spider, now)
@@ -119,7 +119,7 @@ class Command(FreshetCommand):
             raise ConfigError(f"{spider} is not learning")
         if (
             phase is None
-            and options == Asked()
+            and options == PhaseOptions()
             and (last := await sampling_phases.latest(db, spider))
         ):
             return outcome(last)

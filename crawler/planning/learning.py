@@ -26,16 +26,16 @@ WEEK_DAYS = 7
 HOUR_SECONDS = 3600
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
-LONGEST_WEEKS = 52
-SHORTEST_HOURS, LONGEST_HOURS = 1 / 60, 24.0
-USUAL_WEEKS, USUAL_HOURS = 3.0, 1 / 3
+MAX_PHASE_WEEKS = 52
+MIN_POLL_HOURS, MAX_POLL_HOURS = 1 / 60, 24.0
+DEFAULT_WEEKS, DEFAULT_POLL_HOURS = 3.0, 1 / 3
 # Of the time between two polls; the rest is for everything else that is due.
 SHARE_OF_TIME = 0.5
 BUDGET = "the budget"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PhaseOptions:
     """What a user asks; None where nothing is said.
 
     sample: how many pages, in turns if need be; None: as many as can be polled at a time
@@ -48,20 +48,20 @@ class Asked:
 
     def check(self) -> None:
         """ConfigError for what makes no sense whatever is known of the spider."""
-        if self.weeks is not None and not 0 < self.weeks <= LONGEST_WEEKS:
-            raise ConfigError(f"--weeks {self.weeks:g}: more than 0 and {LONGEST_WEEKS} at most")
+        if self.weeks is not None and not 0 < self.weeks <= MAX_PHASE_WEEKS:
+            raise ConfigError(f"--weeks {self.weeks:g}: more than 0 and {MAX_PHASE_WEEKS} at most")
         if self.sample is not None and self.sample < 1:
             raise ConfigError(f"--sample {self.sample}: one page at least")
         every = self.every_hours
-        if every is not None and not SHORTEST_HOURS <= every <= LONGEST_HOURS:
+        if every is not None and not MIN_POLL_HOURS <= every <= MAX_POLL_HOURS:
             raise ConfigError(f"--every {period(every)}: from a minute to a day")
 
     def differs_from(self, phase: Phase) -> bool:
         """Whether something is asked that a phase does not do."""
-        options = ((name, getattr(self, name)) for name in Asked.__dataclass_fields__)
+        options = ((name, getattr(self, name)) for name in PhaseOptions.__dataclass_fields__)
         return any(value is not None and value != getattr(phase, name) for name, value in options)
 
-    def over(self, phase: Phase) -> Asked:
+    def over(self, phase: Phase) -> PhaseOptions:
         """What is asked, and of a phase what is not said."""
         return replace(
             self,
@@ -81,7 +81,7 @@ class Choice:
     notes: list[str]
 
 
-async def choose(db: Database, spider: str, asked: Asked, now: datetime) -> Choice:
+async def choose(db: Database, spider: str, asked: PhaseOptions, now: datetime) -> Choice:
     """The phase that is asked for; ConfigError if it cannot be."""
     watched = await histories.read(db, now, [spider])
     rows = np.flatnonzero(watched.refreshed > 0)
@@ -89,7 +89,7 @@ async def choose(db: Database, spider: str, asked: Asked, now: datetime) -> Choi
         raise ConfigError(f"no page of {spider!r} was seen so far; run scrapy crawl first")
     site = (await sites.of_spiders(db, [spider]))[0]
     pace = await sampling_phases.seconds_per_visit(db, spider)
-    every, weeks = asked.every_hours or USUAL_HOURS, asked.weeks or USUAL_WEEKS
+    every, weeks = asked.every_hours or DEFAULT_POLL_HOURS, asked.weeks or DEFAULT_WEEKS
     per_day = asked.requests_per_day
     polls = population.polls_per_day(every)
     if per_day is None:

@@ -35,8 +35,8 @@ class Budget:
 
     per_day: requests, inf where the policy spends what it spends
     source:  where the number is from, or was from when a plan began with it
-    kept:    whether it is that of the present plan
-    added:   how much of it is for targets that the present plan does not know
+    kept:    whether it is that of the current plan
+    added:   how much of it is for targets that the current plan does not know
     """
 
     per_day: float
@@ -73,14 +73,14 @@ class Effect:
         ]
 
     @property
-    def wish(self) -> Wish:
-        """How the present plan was asked for, but for its budget; nothing if there are several."""
+    def options(self) -> PlanOptions:
+        """How the current plan was asked for, but for its budget; nothing if there are several."""
         if len(self.whole) != 1:
-            return Wish()
+            return PlanOptions()
         (plan,) = self.whole
         daily, budget = plan.get("daily_cap", 0), plan.get("budget_per_day")
         usual = math.ceil(CAP_OF_BUDGET * budget) if budget else 0
-        return Wish(
+        return PlanOptions(
             policy=plan["policy"],
             objective=plan.get("objective"),
             daily_cap=None if daily == usual else daily,
@@ -89,43 +89,47 @@ class Effect:
 
 
 def terms_of(
-    gathered: Gathered, wish: Wish, effect: Effect, now_hours: float
+    gathered: Gathered, options: PlanOptions, effect: Effect, now_hours: float
 ) -> tuple[Terms, Budget]:
     """The terms of a plan, and where its budget is from; ConfigError where caps are too low."""
     budget = Budget(math.inf, POLICY)
-    if (wish.policy or POLICIES[0]) not in UNBOUNDED:
-        budget = budget_of(gathered, wish, effect, now_hours)
-    return terms_within(wish, budget), budget
+    if (options.policy or POLICIES[0]) not in UNBOUNDED:
+        budget = budget_of(gathered, options, effect, now_hours)
+    return terms_within(options, budget), budget
 
 
-def terms_within(wish: Wish, budget: Budget) -> Terms:
+def terms_within(options: PlanOptions, budget: Budget) -> Terms:
     """The terms of a plan with this budget; ConfigError where caps are too low for it."""
-    policy, aim = wish.policy or POLICIES[0], OBJECTIVES[wish.objective or BALANCED]
-    daily = _cap(wish.daily_cap, budget.per_day, "daily", DAY_HOURS)
-    if wish.daily_cap is None and math.isfinite(budget.per_day):
+    policy, aim = options.policy or POLICIES[0], OBJECTIVES[options.objective or BALANCED]
+    daily = _cap(options.daily_cap, budget.per_day, "daily", DAY_HOURS)
+    if options.daily_cap is None and math.isfinite(budget.per_day):
         daily = math.ceil(CAP_OF_BUDGET * budget.per_day)
-    hourly = _cap(wish.hourly_cap, budget.per_day, "hourly", 1)
+    hourly = _cap(options.hourly_cap, budget.per_day, "hourly", 1)
     return Terms(policy, budget.per_day, daily, hourly, aim)
 
 
-def budget_of(gathered: Gathered, wish: Wish, effect: Effect, now_hours: float) -> Budget:
+def budget_of(gathered: Gathered, options: PlanOptions, effect: Effect, now_hours: float) -> Budget:
     """Return the budget that a replan with these options would use.
 
     Without a budget or goal in the options, it is the budget of the current plan, or where there is
     none, the requests that the fixed intervals make. Raises ConfigError for a goal out of reach.
     """
-    if wish.budget is not None:
-        return Budget(wish.budget, ASKED)
-    if not wish.has_goal:
+    if options.budget is not None:
+        return Budget(options.budget, ASKED)
+    if not options.has_goal:
         return _current(gathered, effect)
-    days = None if wish.max_age_hours is None else wish.max_age_hours / DAY_HOURS
+    days = None if options.max_age_hours is None else options.max_age_hours / DAY_HOURS
     try:
         per_day = budget_for(
-            gathered.population, gathered.histories, now_hours, wish.freshness, days
+            gathered.population, gathered.histories, now_hours, options.freshness, days
         )
     except GoalTooHigh as error:
         best = f"{error.best:.3f}" if days is None else span(error.best * DAY)
-        goal = f"freshness {wish.freshness:g}" if days is None else f"age {wish.max_age_hours:g} h"
+        goal = (
+            f"freshness {options.freshness:g}"
+            if days is None
+            else f"age {options.max_age_hours:g} h"
+        )
         raise ConfigError(
             f"{goal} cannot be reached: even hourly visits to all would give {best}"
         ) from None
@@ -216,7 +220,7 @@ POLICIES_OF = {
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class PlanOptions:
     """What is asked; None where nothing is.
 
     budget: requests a day      freshness, max_age_hours: a goal from which the budget follows
@@ -233,7 +237,7 @@ class Wish:
 
     @classmethod
     def of_config(cls, config: Config, *, feeds: bool = False) -> Self:
-        """The wish that settings hold for pages, or for feeds."""
+        """The options that settings hold for pages, or for feeds."""
         if feeds:
             return cls(config.feed_policy, budget=config.feed_budget)
         return cls(
@@ -256,12 +260,12 @@ class Wish:
         """Whether it says anything at all."""
         return bool(self.given)
 
-    def over(self, other: Wish) -> Wish:
-        """All of this wish, the other's where this one is silent; there is but one goal."""
+    def over(self, other: PlanOptions) -> PlanOptions:
+        """All of this options, the other's where this one is silent; there is but one goal."""
         base = other.given
         if self.has_goal:
             base = {name: value for name, value in base.items() if name not in GOALS}
-        return Wish(**(base | self.given))
+        return PlanOptions(**(base | self.given))
 
     def check(self, *, feeds: bool | None = None) -> None:
         """Raise ConfigError for unknown names, several goals, or amounts that make no sense.
@@ -285,14 +289,14 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ReplanRequest:
     """What the user has asked for.
 
-    wish:    what the options say      spiders: None: all      kind: one of KINDS, None: both
+    options:    what the options say      spiders: None: all      kind: one of KINDS, None: both
     shared:  pages and feeds share one budget
     """
 
-    wish: Wish
+    options: PlanOptions
     spiders: list[str] | None = None
     kind: str | None = None
     shared: bool = False
@@ -308,13 +312,13 @@ class Part:
 
     kind: str
     spiders: list[str]
-    wish: Wish
+    options: PlanOptions
     everything: bool
     as_it_is: bool
 
 
 def parts_of(
-    order: Order, stored: Sequence[str], feeds: Sequence[str], config: Config
+    order: ReplanRequest, stored: Sequence[str], feeds: Sequence[str], config: Config
 ) -> list[Part]:
     """The parts of an order, pages first; ConfigError where it is not clear or cannot be.
 
@@ -328,16 +332,16 @@ def parts_of(
         of_kind = [name for name in stored if (name in feeds) == (kind == FEEDS)]
         chosen = [name for name in of_kind if order.spiders is None or name in order.spiders]
         if chosen and order.kind in (None, kind):
-            wish = order.wish.over(Wish.of_config(config, feeds=kind == FEEDS))
+            options = order.options.over(PlanOptions.of_config(config, feeds=kind == FEEDS))
             everything = len(chosen) == len(of_kind)
-            parts.append(Part(kind, chosen, wish, everything, not order.wish.asks))
+            parts.append(Part(kind, chosen, options, everything, not order.options.asks))
     if order.kind is not None and not parts:
         raise ConfigError(f"--kind {order.kind}: there are none (scrapy targets shows what is)")
-    if len(parts) > 1 and order.wish.asks and not order.shared:
+    if len(parts) > 1 and order.options.asks and not order.shared:
         raise ConfigError(
             "pages and feeds are planned apart: say what is meant (--kind pages, --kind feeds or "
             "--spider NAME), or give them one budget (--shared-budget)"
         )
     for part in parts:
-        part.wish.check(feeds=part.kind == FEEDS)
+        part.options.check(feeds=part.kind == FEEDS)
     return parts

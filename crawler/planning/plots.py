@@ -35,33 +35,33 @@ STYLE: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Look(NamedTuple):
+class LineStyle(NamedTuple):
     """How a policy's line is drawn."""
 
-    colour: str
+    color: str
     marker: str
 
 
 # Each policy looks the same in all pictures. Colours of Okabe and Ito, told apart by those who do
 # not see all of them, and three more. Policies of feeds never stand beside those of pages, but for
 # the two that both have, and those of overload beside neither.
-LOOKS = {
-    "optimal": Look("#0072B2", "o"),
-    "groups": Look("#D55E00", "s"),
-    "groups6": Look("#E69F00", "D"),
-    "uniform": Look("#009E73", "^"),
-    "sqrt": Look("#CC79A7", "v"),
-    "freshness": Look("#56B4E9", "P"),
-    "harmonic": Look("#000000", "X"),
-    "age": Look("#8C6D31", "p"),
-    "adaptive": Look("#7A3FB5", "h"),
-    "min-delay": Look("#CC79A7", "v"),
-    "min-missing": Look("#D55E00", "s"),
-    "value": Look("#0072B2", "o"),
-    "expected-ratio": Look("#D55E00", "s"),
-    "starved-first": Look("#CC79A7", "v"),
-    "round-robin": Look("#009E73", "^"),
-    "earliest-deadline": Look("#E69F00", "D"),
+LINE_STYLES = {
+    "optimal": LineStyle("#0072B2", "o"),
+    "groups": LineStyle("#D55E00", "s"),
+    "groups6": LineStyle("#E69F00", "D"),
+    "uniform": LineStyle("#009E73", "^"),
+    "sqrt": LineStyle("#CC79A7", "v"),
+    "freshness": LineStyle("#56B4E9", "P"),
+    "harmonic": LineStyle("#000000", "X"),
+    "age": LineStyle("#8C6D31", "p"),
+    "adaptive": LineStyle("#7A3FB5", "h"),
+    "min-delay": LineStyle("#CC79A7", "v"),
+    "min-missing": LineStyle("#D55E00", "s"),
+    "value": LineStyle("#0072B2", "o"),
+    "expected-ratio": LineStyle("#D55E00", "s"),
+    "starved-first": LineStyle("#CC79A7", "v"),
+    "round-robin": LineStyle("#009E73", "^"),
+    "earliest-deadline": LineStyle("#E69F00", "D"),
 }
 
 
@@ -188,10 +188,10 @@ def side_by_side(path: Path, title: str) -> Iterator[tuple[Axes, Axes]]:
 def draw_line(axes: Axes, policy: str, points: Iterable[tuple[float, float]]) -> None:
     """A policy's points (x, y) from left to right; a single one without a line."""
     points = sorted(set(points))
-    look = LOOKS[policy]
+    style = LINE_STYLES[policy]
     axes.plot(
         *zip(*points, strict=True), label=policy, linewidth=1.8, markersize=6,
-        color=look.colour, marker=look.marker, linestyle="-" if len(points) > 1 else "none",
+        color=style.color, marker=style.marker, linestyle="-" if len(points) > 1 else "none",
     )  # fmt: skip
 
 

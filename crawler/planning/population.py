@@ -20,14 +20,14 @@ from crawler.storage.histories import Texts, Watched
 from crawler.storage.sites import Site
 from crawler.utils.regex import compiled
 from schedules.estimation.rates import reliable, timed
-from schedules.history import Flags, Floats, Histories, Ints
+from schedules.history import Flags, Floats, Histories
 from schedules.population import Population, walls_of
-from schedules.schedule import LONGEST_FEED_WEEKS, LONGEST_WEEKS, WEEK_HOURS
+from schedules.schedule import MAX_FEED_WEEKS, MAX_WEEKS, WEEK_HOURS
 
 Keys = NDArray[np.uint64]
 
-LONGEST_HOURS = LONGEST_WEEKS * WEEK_HOURS
-SHORTEST_HOURS = 1.0
+MAX_INTERVAL_HOURS = MAX_WEEKS * WEEK_HOURS
+MIN_INTERVAL_HOURS = 1.0
 DAY_HOURS = 24
 KEY_BYTES = 8
 CHUNK = 50_000
@@ -38,8 +38,8 @@ class Gathered:
     """All that a plan is made of, for n targets of s spiders.
 
     sites:     of `watched.spiders`, in that order
-    histories: with exact times where dates are believed
-    believed:  (s,) whether the dates of each site are
+    histories: with exact times where dates are reliable_dates
+    reliable_dates:  (s,) whether the dates of each site are
     fixed:     (n,) visits a day that the fixed intervals make where there is no plan
     """
 
@@ -47,7 +47,7 @@ class Gathered:
     sites: tuple[Site, ...]
     population: Population
     histories: Histories
-    believed: Flags
+    reliable_dates: Flags
     fixed: Floats
 
 
@@ -60,13 +60,13 @@ async def gather(db: Database, watched: Watched, config: Config, now_hours: floa
         return keys_of_texts(await sites.keys_in_category(db, spider, category))
 
     weight = await weights_of(watched, stored, keys, in_category)
-    believed = reliable(watched.histories, watched.stated, watched.lies, site, len(stored))
+    reliable_dates = reliable(watched.histories, watched.stated, watched.lies, site, len(stored))
     with_window = watched.window > 0
-    believed_of = believed[site] | with_window
-    histories = timed(watched.histories, watched.stated, believed_of, with_window)
+    trusted = reliable_dates[site] | with_window
+    histories = timed(watched.histories, watched.stated, trusted, with_window)
     population = population_of(watched, stored, keys, weight, config, now_hours)
     fixed = _fixed_visits(watched, stored, config)
-    return Gathered(watched, stored, population, histories, believed, fixed)
+    return Gathered(watched, stored, population, histories, reliable_dates, fixed)
 
 
 async def weights_of(
@@ -85,20 +85,16 @@ async def weights_of(
                 category = pattern.removeprefix(OF_CATEGORY)
                 fits = np.isin(keys[rows], await in_category(each.name, category))
             else:
-                fits = _matches(each, pattern, watched.ids, rows)
+                try:
+                    search = compiled(pattern).search
+                except ValueError as error:
+                    raise ConfigError(f"{each.name}: weights: {error}") from None
+                first, data = watched.ids.first, watched.ids.data
+                bounds = zip(first[rows].tolist(), first[rows + 1].tolist(), strict=True)
+                urls = (data[begin:end].partition(b" ")[2] for begin, end in bounds)
+                fits = np.fromiter((search(url) is not None for url in urls), np.bool_, len(rows))
             weight[rows[fits]] = value
     return weight
-
-
-def _matches(site: Site, pattern: str, ids: Texts, rows: Ints) -> Flags:
-    """(m,) whether a pattern of `weights` is found in the URLs of some targets."""
-    try:
-        search = compiled(pattern).search
-    except ValueError as error:
-        raise ConfigError(f"{site.name}: weights: {error}") from None
-    bounds = zip(ids.first[rows].tolist(), ids.first[rows + 1].tolist(), strict=True)
-    urls = (ids.data[a:b].partition(b" ")[2] for a, b in bounds)
-    return np.fromiter((search(url) is not None for url in urls), np.bool_, len(rows))
 
 
 def population_of(
@@ -146,16 +142,16 @@ def population_of(
 
 def longest_interval(config: Config, *, feeds: bool) -> float:
     """Return the longest time between two planned visits of feeds or of pages, in hours."""
-    cycle = LONGEST_FEED_WEEKS if feeds else LONGEST_WEEKS
+    cycle = MAX_FEED_WEEKS if feeds else MAX_WEEKS
     return min(cycle * WEEK_HOURS, config.longest_hours(feeds=feeds))
 
 
 def _interval(site: Site, config: Config, *, feeds: bool) -> tuple[float, float]:
     """Return the shortest and the longest time between two visits of feeds or pages, in hours."""
     longest = longest_interval(config, feeds=feeds)
-    least = site.min_interval_hours or SHORTEST_HOURS
+    least = site.min_interval_hours or MIN_INTERVAL_HOURS
     most = min(site.max_interval_hours or longest, longest)
-    if most < SHORTEST_HOURS:
+    if most < MIN_INTERVAL_HOURS:
         raise ConfigError(
             f"{site.name}: the longest interval, {most:g} hours, is shorter than the hour "
             "that plans are made of (max_interval_hours, FRESHET_MAX_INTERVAL_HOURS)"

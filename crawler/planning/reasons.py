@@ -144,7 +144,7 @@ def reasons(facts: Facts) -> list[str]:
 
 
 def _now(facts: Facts) -> Iterator[str]:
-    """What comes before the plan at present."""
+    """What comes before the plan at current."""
     target = facts.target
     if target.get("alias_of"):
         shows = "It has the same posts as" if target.get("kind") == "feed" else "It redirects to"

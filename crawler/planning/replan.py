@@ -23,9 +23,9 @@ from crawler.planning.options import (
     GOAL,
     OBJECTIVES,
     Effect,
-    Order,
     Part,
-    Wish,
+    PlanOptions,
+    ReplanRequest,
     parts_of,
     terms_of,
     terms_within,
@@ -57,11 +57,11 @@ MILLISECOND = timedelta(milliseconds=1)
 DIGITS = 5
 BATCH = 2000
 # How often a goal's budget is raised, and by how much, until the plan reaches the goal.
-TRIES, MORE = 4, 1.02
+MAX_TRIES, BUDGET_STEP = 4, 1.02
 # Halvings of a shared budget.
 HALVINGS = 10
 # So many feeds tell the price for all, and so many targets when all of them change.
-ENOUGH_FEEDS, ENOUGH_TARGETS = 4_000, 50_000
+MAX_SAMPLED_FEEDS, MAX_SAMPLED_TARGETS = 4_000, 50_000
 
 Say = Callable[[str], None]
 Price = Callable[[float], float]
@@ -173,40 +173,42 @@ async def effect_of(db: Database, watched: Watched, now: datetime, *, everything
     return Effect(latest, await plans.plans_of(db, watched.plans), everything)
 
 
-def replanned(gathered: Gathered, wish: Wish, effect: Effect, now: datetime) -> Replan:
+def replanned(gathered: Gathered, options: PlanOptions, effect: Effect, now: datetime) -> Replan:
     """The plan for pages that options ask for; ConfigError if it cannot be made."""
     hours, schedules = hours_of(now), gathered.watched.schedules
-    terms, budget = terms_of(gathered, wish, effect, hours)
-    # A goal's budget is found without caps, and without love of the present schedules.
-    tries = TRIES if budget.source == GOAL and not budget.kept else 0
+    terms, budget = terms_of(gathered, options, effect, hours)
+    # A goal's budget is found without caps, and without love of the current schedules.
+    tries = MAX_TRIES if budget.source == GOAL and not budget.kept else 0
     while True:
         try:
             made = plan(gathered.population, gathered.histories, terms, hours, schedules)
         except BudgetTooSmall as error:
             raise too_small(budget.per_day, error, gathered.population) from None
-        if not tries or _reaches(made, wish):
+        if not tries or _reaches(made, options):
             break
         tries -= 1
-        budget = replace(budget, per_day=budget.per_day * MORE)
-        terms = terms_within(wish, budget)
+        budget = replace(budget, per_day=budget.per_day * BUDGET_STEP)
+        terms = terms_within(options, budget)
     learning = learned(gathered, effect, now)
     written = (made.moved | followed_otherwise(gathered, terms.policy, effect)) & ~learning
     count = int(np.count_nonzero(learning))
-    document = document_of(gathered, wish, terms, budget, made, count) | {"at": now}
+    document = document_of(gathered, options, terms, budget, made, count) | {"at": now}
     return Replan(gathered, made, terms.policy, document, written, hours)
 
 
-def _reaches(made: Plan, wish: Wish) -> bool:
+def _reaches(made: Plan, options: PlanOptions) -> bool:
     """Whether a plan is expected to reach the goal."""
-    if wish.freshness is not None:
-        return float(1 - made.stale.mean()) >= wish.freshness
-    return float(made.age_days.mean()) * DAY_HOURS <= (wish.max_age_hours or 0.0)
+    if options.freshness is not None:
+        return float(1 - made.stale.mean()) >= options.freshness
+    return float(made.age_days.mean()) * DAY_HOURS <= (options.max_age_hours or 0.0)
 
 
-def replanned_feeds(gathered: Gathered, wish: Wish, effect: Effect, now: datetime) -> Replan:
+def replanned_feeds(
+    gathered: Gathered, options: PlanOptions, effect: Effect, now: datetime
+) -> Replan:
     """The plan for feeds that options ask for; ConfigError if it cannot be made."""
     hours, windows = hours_of(now), windows_of(gathered)
-    terms, budget = terms_of(gathered, wish, effect, hours)
+    terms, budget = terms_of(gathered, options, effect, hours)
     try:
         made = plan_feeds(
             gathered.population, gathered.histories, windows, terms, hours,
@@ -253,11 +255,13 @@ class Task:
     part: Part
     gathered: Gathered
     effect: Effect
-    wish: Wish
+    options: PlanOptions
     began: float
 
 
-async def replan_parts(db: Database, config: Config, order: Order, say: Say) -> list[Document]:
+async def replan_parts(
+    db: Database, config: Config, order: ReplanRequest, say: Say
+) -> list[Document]:
     """The plans that were made, of pages first."""
     clock = Clock(config.clock_offset_hours)
     stored, of_feeds = await targets.spiders(db), await targets.feed_spiders(db)
@@ -274,14 +278,14 @@ async def replan_parts(db: Database, config: Config, order: Order, say: Say) -> 
         spiders = None if part.everything and whole else part.spiders
         gathered = await gathered_of(db, config, now, spiders)
         effect = await effect_of(db, gathered.watched, now, everything=part.everything)
-        wish = part.wish.over(effect.wish) if part.as_it_is else part.wish
-        tasks.append(Task(part, gathered, effect, wish, began))
+        options = part.options.over(effect.options) if part.as_it_is else part.options
+        tasks.append(Task(part, gathered, effect, options, began))
     if order.shared and len(tasks) > 1:
         say("sharing the budget")
         pages, feeds = tasks
-        shares = shares_of(pages.gathered, feeds.gathered, pages.wish, config, clock.now())
+        shares = shares_of(pages.gathered, feeds.gathered, pages.options, config, clock.now())
         tasks = [
-            replace(task, wish=replace(task.wish, budget=share))
+            replace(task, options=replace(task.options, budget=share))
             for task, share in zip(tasks, shares, strict=True)
         ]
     return [await _carry_out(db, config, task, say, dry_run=order.dry_run) for task in tasks]
@@ -295,7 +299,7 @@ async def _carry_out(
     say(f"planning {len(task.gathered.watched):,} {task.part.kind}")
     began = time.perf_counter()
     make = replanned_feeds if feeds else replanned
-    replan = make(task.gathered, task.wish, task.effect, now)
+    replan = make(task.gathered, task.options, task.effect, now)
     planning_seconds, moved = time.perf_counter() - began, replan.moved
     if not dry_run:
         say(f"writing {moved:,} of {replan.document['targets']:,} plans")
@@ -310,23 +314,23 @@ async def _carry_out(
 
 
 def shares_of(
-    pages: Gathered, feeds: Gathered, wish: Wish, config: Config, now: datetime
+    pages: Gathered, feeds: Gathered, options: PlanOptions, config: Config, now: datetime
 ) -> tuple[float, float]:
     """Requests a day for pages and for feeds; ConfigError where there is no budget to share.
 
     A lost post counts as `post_hours` hours in which a page is stale.
     """
-    if wish.budget is None:
+    if options.budget is None:
         raise ConfigError("a shared budget has to be given (--budget N or FRESHET_BUDGET)")
     least = least_per_day(pages.population), least_per_day(feeds.population)
-    if wish.budget < sum(least):
+    if options.budget < sum(least):
         raise ConfigError(
-            f"budget {amount(wish.budget)}/day is below the least possible: pages and feeds need "
-            f"{rounded_up(sum(least))}/day together"
+            f"budget {amount(options.budget)}/day is below the least possible: pages and feeds "
+            f"need {rounded_up(sum(least))}/day together"
         )
     hours = hours_of(now)
     return parted(
-        wish.budget, least, _page_price(pages, wish, hours),
+        options.budget, least, _page_price(pages, options, hours),
         _feed_price(feeds, hours, config.post_hours),
     )  # fmt: skip
 
@@ -349,9 +353,9 @@ def parted(
     return share, budget - share
 
 
-def _page_price(pages: Gathered, wish: Wish, now_hours: float) -> Price:
+def _page_price(pages: Gathered, options: PlanOptions, now_hours: float) -> Price:
     sample, share = optimal.sampled(estimate(pages.population, pages.histories))
-    terms = Terms(aim=OBJECTIVES[wish.objective or BALANCED])
+    terms = Terms(aim=OBJECTIVES[options.objective or BALANCED])
     none = Schedules.none(len(sample.population))
     least = least_per_day(sample.population)
 
@@ -363,7 +367,7 @@ def _page_price(pages: Gathered, wish: Wish, now_hours: float) -> Price:
 
 
 def _feed_price(feeds: Gathered, now_hours: float, post_hours: float) -> Price:
-    rows = np.argsort(feeds.population.key)[:ENOUGH_FEEDS]
+    rows = np.argsort(feeds.population.key)[:MAX_SAMPLED_FEEDS]
     population, histories = feeds.population.of(rows), feeds.histories.of(rows)
     window, share = windows_of(feeds)[rows], len(rows) / len(feeds.population)
     none, least = Schedules.none(len(rows)), least_per_day(population)
@@ -376,12 +380,12 @@ def _feed_price(feeds: Gathered, now_hours: float, post_hours: float) -> Price:
     return price
 
 
-def changes_by_hour(believed: Estimate) -> Floats:
+def changes_by_hour(estimates: Estimate) -> Floats:
     """(168,) changes a week expected in each hour of the local week, of all targets together."""
-    n = len(believed.population)
-    if n > ENOUGH_TARGETS:
-        believed = believed.of(np.argsort(believed.population.key)[:ENOUGH_TARGETS])
+    n = len(estimates.population)
+    if n > MAX_SAMPLED_TARGETS:
+        estimates = estimates.of(np.argsort(estimates.population.key)[:MAX_SAMPLED_TARGETS])
     week = np.zeros(WEEK_HOURS)
-    for part in parts(len(believed.population)):
-        week += believed.rates(part).mean @ believed.profiles(part)
-    return week * (n / max(1, len(believed.population)))
+    for part in parts(len(estimates.population)):
+        week += estimates.rates(part).mean @ estimates.profiles(part)
+    return week * (n / max(1, len(estimates.population)))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from crawler.planning.options import BALANCED, Budget, Wish
+from crawler.planning.options import BALANCED, Budget, PlanOptions
 from crawler.planning.population import Gathered
 from crawler.storage import plans, visits
 from crawler.storage.client import Database, Document
@@ -30,12 +30,12 @@ from schedules.terms import UNBOUNDED, WEEK_DAYS, least_per_day, least_visits
 from schedules.windows import DAYS
 
 # So many targets tell the mean of all.
-ENOUGH = 20_000
+MAX_SAMPLE = 20_000
 DIGITS = 5
 # Of the day at which a table has a column each, if no more hours are used.
-COLUMNS = 8
+MAX_COLUMNS = 8
 # So many pages are listed by name.
-FEW = 30
+MAX_LISTED = 30
 OF_A_PLAN = (
     "_id", "at", "spiders", "policy", "objective", "budget_per_day", "daily_cap", "hourly_cap",
     "price", "moved", "targets", "warnings",
@@ -45,7 +45,12 @@ Row = Mapping[str, Any]
 
 
 def document_of(
-    gathered: Gathered, wish: Wish, terms: Terms, budget: Budget, made: Plan, learning: int
+    gathered: Gathered,
+    options: PlanOptions,
+    terms: Terms,
+    budget: Budget,
+    made: Plan,
+    learning: int,
 ) -> Document:
     """The document of a plan for pages, as it will stand in `plans`.
 
@@ -53,10 +58,10 @@ def document_of(
     """
     document = {
         **_beginning("pages", gathered, terms, budget, made),
-        "objective": wish.objective or BALANCED,
+        "objective": options.objective or BALANCED,
         "learning": learning,
         "totals": _totals(made),
-        "dated": sorted(np.array(gathered.watched.spiders)[gathered.believed].tolist()),
+        "dated": sorted(np.array(gathered.watched.spiders)[gathered.reliable_dates].tolist()),
         "warnings": [
             *_warnings_of_the_past(gathered, learning),
             *_warnings_of_the_sites(gathered),
@@ -70,7 +75,7 @@ def document_of_feeds(
     gathered: Gathered, terms: Terms, budget: Budget, made: FeedsPlan
 ) -> Document:
     """The document of a plan for feeds, as it will stand in `plans`."""
-    posts, missed = made.believed.per_week, made.missed
+    posts, missed = made.posting.per_week, made.missed
     rates = made.figures(np.arange(len(posts)))
     got = posts - missed
     collected = np.isfinite(made.delay_hours) & (got > 0)
@@ -138,16 +143,16 @@ def _mean(values: Floats) -> float:
 
 def _totals(made: Plan) -> Document:
     """Requests and freshness of a plan, and of a visit a day to every target."""
-    believed, n = made.believed, len(made.stale)
-    least = least_visits(believed.population)
-    if n > ENOUGH:
-        believed = believed.of(np.argsort(believed.population.key)[:ENOUGH])
+    estimates, n = made.estimates, len(made.stale)
+    least = least_visits(estimates.population)
+    if n > MAX_SAMPLE:
+        estimates = estimates.of(np.argsort(estimates.population.key)[:MAX_SAMPLE])
     # A visit a day to each target, at an hour of its own.
-    key, m = believed.population.key, len(believed.population)
+    key, m = estimates.population.key, len(estimates.population)
     hour = (key % np.uint64(DAY_HOURS)).astype(np.int64)
     slots = (hour[:, None] + np.arange(WEEK_DAYS) * DAY_HOURS).ravel().astype(np.uint16)
     none, first = np.zeros(m), np.arange(m + 1) * WEEK_DAYS
-    daily = outlook(believed, Schedules(np.ones(m, np.uint8), first, slots, none, none))
+    daily = outlook(estimates, Schedules(np.ones(m, np.uint8), first, slots, none, none))
     return {
         "requests_per_day": round(made.requests_per_day, DIGITS),
         "least_per_day": round(float(least.sum() / WEEK_DAYS), DIGITS),
@@ -196,7 +201,7 @@ def _warnings_of_the_sites(gathered: Gathered) -> Iterator[str]:
 
 def _warnings_of_the_plan(terms: Terms, made: Plan) -> Iterator[str]:
     # Some policies have fixed times, whatever the wrapper's hours are.
-    population, schedules = made.believed.population, made.schedules
+    population, schedules = made.estimates.population, made.schedules
     site = np.repeat(population.site, np.diff(schedules.first))
     shut = ~population.open_hours[site, schedules.slots % WEEK_HOURS]
     if shut.any():
@@ -256,12 +261,12 @@ def columns(week: Floats) -> tuple[list[str], Floats]:
     """Times of the day and (7, c) sums: hours apart where they are few, else three together."""
     table = week.reshape(len(DAYS), DAY_HOURS)
     used = np.flatnonzero(table.sum(0))
-    if len(used) <= COLUMNS:
+    if len(used) <= MAX_COLUMNS:
         return [f"{hour:02}:00" for hour in used], table[:, used]
-    wide = DAY_HOURS // COLUMNS
+    wide = DAY_HOURS // MAX_COLUMNS
     return (
         [f"{hour:02}-{hour + wide:02}" for hour in range(0, DAY_HOURS, wide)],
-        table.reshape(len(DAYS), COLUMNS, wide).sum(2),
+        table.reshape(len(DAYS), MAX_COLUMNS, wide).sum(2),
     )
 
 
@@ -290,7 +295,7 @@ async def of_plans(db: Database, names: list[str], documents: list[Document]) ->
         "timetable": matrix(week),
         "even": {key: sum(row[key] for row in even) for key in ("targets", "per_week")},
     }
-    if count <= FEW:
+    if count <= MAX_LISTED:
         overview["pages"] = await plans.planned(db, names)
     return overview
 

@@ -29,19 +29,25 @@ from crawler.planning.simulation import (
 )
 from crawler.planning.traces import iso, read_feed_trace, whole_seconds
 from crawler.utils.text import count
-from schedules.evaluation.feeds import FEED_POLICIES, PAPER_POLICIES, Feeds, paper_visits, standing
+from schedules.evaluation.feeds import (
+    FEED_POLICIES,
+    PAPER_POLICIES,
+    Feeds,
+    paper_visits,
+    replanned_visits,
+)
 from schedules.evaluation.score import CollectedTotals, collected
 from schedules.evaluation.world import Span
 from schedules.history import DAY_HOURS, Floats, Times
-from schedules.schedule import LONGEST_FEED_WEEKS, WEEK_HOURS
+from schedules.schedule import MAX_FEED_WEEKS, WEEK_HOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 # In longer times millions of feeds cannot be counted to the millisecond.
-LONGEST_HOURS = 100 * 366 * 24
+MAX_SPAN_HOURS = 100 * 366 * 24
 # 800 MB of moments, of which a run needs some at a time.
-MOST_VISITS = 100_000_000
+MAX_VISITS = 100_000_000
 AMOUNT = re.compile(r"([0-9]{1,12})\s*([xN]?)")
 EXAMPLES = "a whole number of fetches for all feeds, such as 20000, or for each, such as 3x"
 FIGURES = ("missed_pct", "uncollected_pct", "lost_pct", "delay_h")
@@ -79,7 +85,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
 
     kind = FEEDS
     amount_text = ", {:,} visits"
-    usual_replan_hours = float(DAY_HOURS)
+    default_replan_hours = float(DAY_HOURS)
 
     def __init__(self, config: Config, opts: argparse.Namespace) -> None:
         self.policies = chosen_policies(opts.policy, FEED_POLICIES, " for feeds")
@@ -135,7 +141,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
         span = Span(*whole_seconds(np.array(super().span_of(known))).tolist())
         if not span.start < span.split < span.stop:
             raise ConfigError("--from, --split and --to have to be a second apart or more")
-        if span.stop - span.start > LONGEST_HOURS:
+        if span.stop - span.start > MAX_SPAN_HOURS:
             raise ConfigError(
                 f"from {iso(span.start)} to {iso(span.stop)} are more than 100 years (--from, --to)"
             )
@@ -151,9 +157,9 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
         totals: dict[int, None] = {}
         for number, of_each in visits:
             totals[total := number * feeds if of_each else number] = None
-            if total > MOST_VISITS:
+            if total > MAX_VISITS:
                 raise ConfigError(
-                    f"--visits {number}{'x' if of_each else ''}: more than {MOST_VISITS:,} in all "
+                    f"--visits {number}{'x' if of_each else ''}: more than {MAX_VISITS:,} in all "
                     "(give fewer)"
                 )
         return tuple(totals)
@@ -167,8 +173,8 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
         """
         scenario, most = self.scenario, int(amount)
         span, feeds = scenario.span, scenario.feeds
-        if self._is_standing(policy):
-            planned = standing(
+        if self._is_replanned(policy):
+            planned = replanned_visits(
                 policy, feeds, scenario.posts, most, span, self.replan_hours,
                 closed_loop=self.closed_loop,
             )  # fmt: skip
@@ -180,7 +186,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
         figures = collected(scenario.posts, visits, feeds.window, span.split, span.stop).totals()
         return Outcome(policy, most, figures, visits)
 
-    def _is_standing(self, policy: str) -> bool:
+    def _is_replanned(self, policy: str) -> bool:
         """Whether a policy follows the plans of replans."""
         return self.closed_loop or policy not in PAPER_POLICIES
 
@@ -209,11 +215,11 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
         if scenario.windowless:
             yield f"left out: {count(scenario.windowless, 'feed')} whose window is not known"
         hours = scenario.span.stop - scenario.span.split
-        least = math.ceil(len(scenario.feeds) * hours / (LONGEST_FEED_WEEKS * WEEK_HOURS))
-        if any(each.amount < least and self._is_standing(each.policy) for each in self.outcomes):
+        least = math.ceil(len(scenario.feeds) * hours / (MAX_FEED_WEEKS * WEEK_HOURS))
+        if any(each.amount < least and self._is_replanned(each.policy) for each in self.outcomes):
             yield (
                 f"{count(least, 'visit')} or more are needed to visit each feed every "
-                f"{LONGEST_FEED_WEEKS} weeks, as plans do; with fewer, visits stop before the end"
+                f"{MAX_FEED_WEEKS} weeks, as plans do; with fewer, visits stop before the end"
             )
         if not self.visits:
             yield "The number of visits is that of the current budget (--visits)."

@@ -16,7 +16,7 @@ from rich.table import Table
 from crawler.config import Config
 from crawler.errors import ConfigError, WrapperError, first_problem
 from crawler.extract.wrapper import read_toml
-from crawler.planning.plots import GREY, LOOKS, side_by_side
+from crawler.planning.plots import GREY, LINE_STYLES, side_by_side
 from crawler.planning.simulation import Outcome, Simulation, chosen_policies, table, text
 from crawler.utils.text import amount, count
 from schedules.dispatch.dispatch import FLOOR_SHARE, POLICIES, equal_ratio, jain
@@ -26,7 +26,7 @@ from schedules.history import Floats, Ints
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MOST_CELLS, MOST_EVENTS, MOST_LOAD = 10_000, 2_000_000, 1000.0
+MAX_CELLS, MAX_EVENTS, MAX_LOAD = 10_000, 2_000_000, 1000.0
 GROUP_HEADS = ("policy", "group", "cells", "ratio", "expected", "worst\ncell", "fresh", "missed",
                "asked")  # fmt: skip
 POLICY_HEADS = ("policy", "worst\nratio", "Jain", "fresh", "missed", "asked")
@@ -52,7 +52,7 @@ class Cell(_Model):
     period: Positive
     cost: Positive = 1.0
     group: Annotated[str, Field(min_length=1, max_length=40)] = "cells"
-    count: Annotated[int, Field(ge=1, le=MOST_CELLS)] = 1
+    count: Annotated[int, Field(ge=1, le=MAX_CELLS)] = 1
     changes_every: Positive | None = None
 
 
@@ -143,10 +143,10 @@ class OverloadSimulation(Simulation[Mix, Ratios]):
                 self.load = float(opts.load)
             except ValueError:
                 self.load = math.nan
-            if not 0 < self.load <= MOST_LOAD:
+            if not 0 < self.load <= MAX_LOAD:
                 raise ConfigError(
                     f"--load {opts.load}: give seconds of work a second, such as 1.05 or 2 "
-                    f"(more than 0, {MOST_LOAD:g} at most)"
+                    f"(more than 0, {MAX_LOAD:g} at most)"
                 )
 
     def read_scenario(self) -> Mix:
@@ -157,9 +157,9 @@ class OverloadSimulation(Simulation[Mix, Ratios]):
         change_every = np.array([cell.changes_every or cell.period for cell in rows])
         cells = Cells(period, cost, change_every)
         for events, every in (("requests", period), ("changes", change_every)):
-            if (total := (file.hours * HOUR_SECONDS / every).sum()) > MOST_EVENTS:
+            if (total := (file.hours * HOUR_SECONDS / every).sum()) > MAX_EVENTS:
                 raise ConfigError(
-                    f"{self.file}: {total:,.0f} {events} are more than {MOST_EVENTS:,}"
+                    f"{self.file}: {total:,.0f} {events} are more than {MAX_EVENTS:,}"
                 )
         load = self.load or file.load or cells.load
         if self.equal_costs:
@@ -273,7 +273,7 @@ class OverloadSimulation(Simulation[Mix, Ratios]):
         middle, width = np.arange(len(names)), BARS_WIDTH / len(self.outcomes)
         for place, outcome in enumerate(self.outcomes):
             at = middle + (place - (len(self.outcomes) - 1) / 2) * width
-            shares, color = outcome.figures.groups.values(), LOOKS[outcome.policy].colour
+            shares, color = outcome.figures.groups.values(), LINE_STYLES[outcome.policy].color
             heights = [getattr(share, figure) for share in shares]
             axes.bar(at, heights, width * 0.92, label=outcome.policy, color=color)
             if figure == "ratio":
@@ -290,8 +290,8 @@ def _read(path: Path) -> File:
         raise ConfigError(str(error)) from None
     except ValidationError as error:
         raise ConfigError(f"{path}: {': '.join(filter(None, first_problem(error)))}") from None
-    if (total := sum(cell.count for cell in file.cells)) > MOST_CELLS:
-        raise ConfigError(f"{path}: {total:,} cells are more than {MOST_CELLS:,}")
+    if (total := sum(cell.count for cell in file.cells)) > MAX_CELLS:
+        raise ConfigError(f"{path}: {total:,} cells are more than {MAX_CELLS:,}")
     return file
 
 

@@ -18,7 +18,13 @@ from crawler.errors import ConfigError
 from crawler.items import Kind
 from crawler.planning.options import PAGES, too_small
 from crawler.planning.plots import GREY, draw_line, scale_by_factors, side_by_side
-from crawler.planning.population import LONGEST_HOURS, SHORTEST_HOURS, Gathered, are, keys_of_texts
+from crawler.planning.population import (
+    MAX_INTERVAL_HOURS,
+    MIN_INTERVAL_HOURS,
+    Gathered,
+    are,
+    keys_of_texts,
+)
 from crawler.planning.simulation import (
     Outcome,
     Say,
@@ -68,7 +74,7 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
 
     kind = PAGES
     amount_text = ", {:g} requests a day"
-    usual_replan_hours = float(WEEK_HOURS)
+    default_replan_hours = float(WEEK_HOURS)
 
     def __init__(self, config: Config, opts: argparse.Namespace) -> None:
         self.policies = chosen_policies(opts.policy, POLICIES)
@@ -87,7 +93,7 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
         span = self.span_of((trace.changes.at, trace.began, trace.ends))
         population = even_population(
             keys_of_texts(list(trace.ids)), trace.source, np.ones(len(trace)),
-            (SHORTEST_HOURS, float(LONGEST_HOURS)), span.start, span.stop,
+            (MIN_INTERVAL_HOURS, float(MAX_INTERVAL_HOURS)), span.start, span.stop,
         )  # fmt: skip
         world = World(population, trace.changes, trace.began, trace.ends)
         return PageScenario(trace.ids, span, world, trace.source)

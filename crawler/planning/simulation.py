@@ -26,7 +26,7 @@ from rich.table import Table
 from crawler.config import Config
 from crawler.errors import ConfigError
 from crawler.planning import plots
-from crawler.planning.options import FEEDS, Wish, budget_of
+from crawler.planning.options import FEEDS, PlanOptions, budget_of
 from crawler.planning.population import Gathered, gather
 from crawler.planning.replan import effect_of, hours_of
 from crawler.planning.traces import HOUR_SECONDS, iso, write_visits
@@ -37,7 +37,7 @@ from schedules.evaluation.world import Span
 from schedules.history import DAY_HOURS, Floats, Times
 
 DATE_LENGTH = len("2024-01-31")
-LONGEST_PERIOD_DAYS = 365.0
+MAX_REPLAN_DAYS = 365.0
 # Three weeks in nine are enough to learn from.
 LEARNING_SHARE = 1 / 3
 NOTHING = "-"
@@ -153,22 +153,21 @@ class TraceSimulation(Simulation[TracedT, FiguresT]):
     closed_loop:  nothing is known beforehand but what own visits saw
     """
 
-    usual_replan_hours: ClassVar[float]
+    default_replan_hours: ClassVar[float]
 
     def __init__(self, config: Config, opts: argparse.Namespace) -> None:
         super().__init__(config, opts)
         self.history: str | None = opts.history
         self.closed_loop: bool = opts.closed_loop
-        self.replan_hours = self.usual_replan_hours
+        self.replan_hours = self.default_replan_hours
         if opts.replan_every is not None:
             try:
                 days = float(opts.replan_every)
             except ValueError:
                 days = 0.0
-            if not 1 / DAY_HOURS <= days <= LONGEST_PERIOD_DAYS:
+            if not 1 / DAY_HOURS <= days <= MAX_REPLAN_DAYS:
                 raise ConfigError(
-                    f"--replan-every {opts.replan_every}: give days, 1/24 to "
-                    f"{LONGEST_PERIOD_DAYS:g}"
+                    f"--replan-every {opts.replan_every}: give days, 1/24 to {MAX_REPLAN_DAYS:g}"
                 )
             self.replan_hours = days * DAY_HOURS
         self.start = _moment("--from", opts.start)
@@ -214,8 +213,8 @@ class TraceSimulation(Simulation[TracedT, FiguresT]):
             watched = await histories.read(db, now, names)
             gathered = await gather(db, watched, self.config, hours_of(now))
             effect = await effect_of(db, watched, now, everything=set(names) >= set(of_kind))
-            wish = Wish.of_config(self.config, feeds=feeds)
-            return budget_of(gathered, wish, effect, hours_of(now)).per_day
+            options = PlanOptions.of_config(self.config, feeds=feeds)
+            return budget_of(gathered, options, effect, hours_of(now)).per_day
 
     def span_of(self, known: Sequence[Floats]) -> Span:
         """The span that was asked for, else that of what is known; ConfigError if it is none."""

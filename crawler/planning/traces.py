@@ -33,10 +33,10 @@ from schedules.history import Floats, Ints, Times
 
 HOUR_SECONDS = 3600
 GZIP = b"\x1f\x8b"
-LONGEST_SHOWN = 80
+MAX_SHOWN = 80
 # Larger numbers are no windows, and would not fit.
-LARGEST_WINDOW = 2**31
-LARGEST_WEIGHT = 1e6
+MAX_WINDOW = 2**31
+MAX_WEIGHT = 1e6
 
 
 def rows(
@@ -131,7 +131,7 @@ def wrong(path: Path, line: int, cause: str) -> TraceError:
 
 def short(value: str) -> str:
     """A value as it may stand in a message of one line."""
-    return repr(value if len(value) <= LONGEST_SHOWN else value[:LONGEST_SHOWN] + "…")
+    return repr(value if len(value) <= MAX_SHOWN else value[:MAX_SHOWN] + "…")
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,15 +318,15 @@ class _Feeds:
 
     def _window(self, line: int, text: str) -> int:
         number = _number(text)
-        if not (1 <= number <= LARGEST_WINDOW and number == int(number)):
+        if not (1 <= number <= MAX_WINDOW and number == int(number)):
             cause = "is no number of posts (write a whole number from 1 on, or leave it empty)"
             raise wrong(self.path, line, f"window_size_S {short(text)} {cause}")
         return int(number)
 
     def _weight(self, line: int, text: str) -> float:
         number = _number(text)
-        if not 0 < number <= LARGEST_WEIGHT:
-            cause = f"is no number from 0 to {LARGEST_WEIGHT:,.0f}, without 0 (or leave it empty)"
+        if not 0 < number <= MAX_WEIGHT:
+            cause = f"is no number from 0 to {MAX_WEIGHT:,.0f}, without 0 (or leave it empty)"
             raise wrong(self.path, line, f"weight {short(text)} {cause}")
         return number
 

@@ -31,7 +31,7 @@ class Steps(NamedTuple):
     option: NDArray[np.uint8]
 
 
-class Purchase(NamedTuple):
+class Allocation(NamedTuple):
     """What was bought.
 
     chosen: (n,) place of the option of each target in the steps
@@ -49,12 +49,12 @@ def least_visits(steps: Steps) -> float:
     return float(steps.visits[steps.first[:-1]].sum(dtype=np.float64))
 
 
-def buy(
-    steps: Steps, key: NDArray[np.uint64], budget: float, present: Floats | None = None
-) -> Purchase:
+def allocate(
+    steps: Steps, key: NDArray[np.uint64], budget: float, current: Floats | None = None
+) -> Allocation:
     """Spend `budget` visits a week; never more, if it covers `least_visits`.
 
-    present: (n,) visits a week so far; what a target has counts for more, what it has not for
+    current: (n,) visits a week so far; what a target has counts for more, what it has not for
              less, so that estimates that tremble move nobody
 
     Values fall along a target's steps, so that those bought are always its first ones. Equal
@@ -62,8 +62,8 @@ def buy(
     """
     owner = np.repeat(np.arange(len(key), dtype=np.int32), np.diff(steps.first))
     value, more = steps.value, np.diff(steps.visits, prepend=np.float32(0))
-    if present is not None:
-        had = present.astype(np.float32)[owner]
+    if current is not None:
+        had = current.astype(np.float32)[owner]
         has = steps.visits <= had * np.float32(1 + 1e-6)
         preferred = np.where(has, np.float32(1 + DEAD_BAND), np.float32(1 - DEAD_BAND))
         value = value * np.where(had > 0, preferred, np.float32(1))
@@ -84,4 +84,4 @@ def buy(
     price = marginal if len(even) else dearest
     taken = np.bincount(owner[bought], minlength=len(key))
     taken += np.bincount(owner[even], minlength=len(key))
-    return Purchase(steps.first[:-1] + taken, price, sold_out)
+    return Allocation(steps.first[:-1] + taken, price, sold_out)

@@ -25,15 +25,15 @@ class Outlook(NamedTuple):
     age_days: Floats
 
 
-def outlook(believed: Estimate, schedules: Schedules) -> Outlook:
-    """The outlook of any schedules under what is believed."""
+def outlook(estimates: Estimate, schedules: Schedules) -> Outlook:
+    """The outlook of any schedules under what is estimates."""
 
     def work(part: Part) -> Outlook:
-        node = np.minimum(believed.rates(part).node, MAX_RATE)
+        node = np.minimum(estimates.rates(part).node, MAX_RATE)
         first = schedules.first[part.start : part.stop + 1]
         slots = schedules.slots[first[0] : first[-1]].astype(np.int64)
         weeks = schedules.weeks[part].astype(np.int64)
-        slotted = _slotted(believed.profiles(part), node, weeks, first - first[0], slots)
+        slotted = _slotted(estimates.profiles(part), node, weeks, first - first[0], slots)
         # Even visits of a Poisson process (Cho and Garcia-Molina 2003), over the rate's nodes.
         every = schedules.every_hours[part]
         interval = np.maximum(every, 1e-9)[:, None] / WEEK_HOURS

@@ -12,7 +12,7 @@ from schedules.allocation.outlook import outlook
 from schedules.compiled import parts, spread_over
 from schedules.estimation.estimate import Estimate, estimate
 from schedules.history import Floats, Histories, Ints
-from schedules.placement.load import Caps, levelled
+from schedules.placement.load import Caps, leveled
 from schedules.population import Population
 from schedules.schedule import Schedules
 from schedules.terms import (
@@ -57,14 +57,14 @@ class GoalTooHigh(ValueError):
 class Plan:
     """A schedule for each of n targets, and what it rests on.
 
-    believed: profiles and rates   rate, rate_low, rate_high: (n,) changes a week, with 5 % and
+    estimates: profiles and rates   rate, rate_low, rate_high: (n,) changes a week, with 5 % and
     95 % quantiles   stale, age_days: (n,) expected share of time stale, mean age
     value: (n,) what one more visit would save, to be compared with `price`; worth: (n,) what the
     last one saves, and leaving it out would cost; NaN where the policy knows no such thing
-    bound: (n,) what decided, an index of BOUNDS   moved: (n,) not as at present
+    bound: (n,) what decided, an index of BOUNDS   moved: (n,) not as at current
     """
 
-    believed: Estimate
+    estimates: Estimate
     schedules: Schedules
     rate: Floats
     rate_low: Floats
@@ -98,32 +98,32 @@ def plan(
     histories: Histories,
     terms: Terms,
     now_hours: float,
-    present: Schedules | None = None,
+    current: Schedules | None = None,
 ) -> Plan:
     """A plan for all targets from `now_hours` on; BudgetTooSmall if it cannot be.
 
-    present: what they follow now, no slots where that is nothing; None for all nothing
+    current: what they follow now, no slots where that is nothing; None for all nothing
     """
     least = least_per_day(population)
     if terms.policy not in UNBOUNDED and terms.budget_per_day < least * (1 - 1e-9):
         raise BudgetTooSmall(least, len(population))
-    present = Schedules.none(len(population)) if present is None else present
-    believed = estimate(population, histories)
+    current = Schedules.none(len(population)) if current is None else current
+    estimates = estimate(population, histories)
     if terms.policy == "optimal":
-        draft = optimal.draft(believed, terms, now_hours, present)
+        draft = optimal.draft(estimates, terms, now_hours, current)
     else:
-        draft = policies.draft(believed, terms, present)
+        draft = policies.draft(estimates, terms, current)
     schedules, expected, value, worth, bound, price = draft
     caps = Caps.of(terms, population)
     if caps.by_hour:
-        schedules = levelled(schedules, present, population, caps, population.ahead(now_hours))
-        expected = outlook(believed, schedules)
-    pieces = spread_over(lambda part: believed.rates(part)[1:], parts(len(population)))
+        schedules = leveled(schedules, current, population, caps, population.ahead(now_hours))
+        expected = outlook(estimates, schedules)
+    pieces = spread_over(lambda part: estimates.rates(part)[1:], parts(len(population)))
     mean, low, high = (np.concatenate(column) for column in zip(*pieces, strict=True))
-    moved = ~schedules.same_as(present)
+    moved = ~schedules.same_as(current)
     bound = np.where((bound == PRICE) & ~moved, KEPT, bound)
     bound = np.where(np.isnan(histories.until), PRIOR, bound).astype(np.uint8)
-    return Plan(believed, schedules, mean, low, high, *expected, value, worth, bound, moved, price)
+    return Plan(estimates, schedules, mean, low, high, *expected, value, worth, bound, moved, price)
 
 
 def budget_for(

@@ -116,20 +116,20 @@ _TABLE = Schedules.of_each(
 )
 
 
-def draft(believed: Estimate, terms: Terms, present: Schedules) -> Draft:
+def draft(estimates: Estimate, terms: Terms, current: Schedules) -> Draft:
     """The schedules of one of these policies."""
-    population = believed.population
+    population = estimates.population
     n = len(population)
     if terms.policy in GROUPED:
-        schedules = grouped(population, believed.histories, six=terms.policy == "groups6")
+        schedules = grouped(population, estimates.histories, six=terms.policy == "groups6")
     elif terms.policy == "adaptive":
         # A daily visit to begin with; what follows is decided visit by visit.
         daily = Schedules.even(np.full(n, WEEK_HOURS / ADAPTIVE_HOURS), even_phase(population.key))
-        schedules = chosen_of(present.every_hours > 0, present, daily)
+        schedules = chosen_of(current.every_hours > 0, current, daily)
     else:
-        schedules = _even(believed, terms, present)
+        schedules = _even(estimates, terms, current)
     unknown, rule = np.full(n, np.nan), np.full(n, RULE, np.uint8)
-    return Draft(schedules, outlook(believed, schedules), unknown, unknown, rule, np.nan)
+    return Draft(schedules, outlook(estimates, schedules), unknown, unknown, rule, np.nan)
 
 
 def grouped(population: Population, histories: Histories, *, six: bool) -> Schedules:
@@ -157,14 +157,14 @@ def by_night(population: Population, histories: Histories) -> Flags:
     return result
 
 
-def _even(believed: Estimate, terms: Terms, present: Schedules) -> Schedules:
+def _even(estimates: Estimate, terms: Terms, current: Schedules) -> Schedules:
     """Even intervals that spend the budget; those that hardly change stay, and the rest pays."""
-    population = believed.population
-    rates = [believed.rates(part).mean for part in parts(len(population))]
+    population = estimates.population
+    rates = [estimates.rates(part).mean for part in parts(len(population))]
     rate, weight = np.concatenate(rates), population.weight / population.cost
     least, most = least_visits(population), WEEK_HOURS / population.min_hours
-    had, budget = present.visits_per_week, terms.budget_per_day * WEEK_DAYS
-    is_even, spend = present.every_hours > 0, budget
+    had, budget = current.visits_per_week, terms.budget_per_day * WEEK_DAYS
+    is_even, spend = current.every_hours > 0, budget
     for _ in range(TRIES):
         visits = visits_per_week(terms.policy, rate, weight, spend, least, most)
         kept = is_even & (np.abs(np.log(np.maximum(had, 1e-9) / visits)) < EVEN_BAND)
@@ -175,4 +175,4 @@ def _even(believed: Estimate, terms: Terms, present: Schedules) -> Schedules:
     else:
         kept = np.zeros(len(visits), np.bool_)
         visits = visits_per_week(terms.policy, rate, weight, budget, least, most)
-    return chosen_of(kept, present, Schedules.even(visits, even_phase(population.key)))
+    return chosen_of(kept, current, Schedules.even(visits, even_phase(population.key)))

@@ -137,21 +137,15 @@ def dispatch(policy: str, due: Due, capacity: Capacity, equal_ratio: float | Flo
             key = due.period - due.asked
         order = np.lexsort((-due.waited, key))
     if capacity.of_host is not None:
-        order = order[_rank_in_host(due.host[order]) < capacity.of_host[due.host[order]]]
+        host = due.host[order]
+        by_host = np.argsort(host, kind="stable")
+        rank = np.empty(len(host), np.int64)
+        rank[by_host] = np.arange(len(host)) - np.searchsorted(host[by_host], host[by_host])
+        order = order[rank < capacity.of_host[host]]
     if capacity.seconds is not None:
         within = np.cumsum(due.cost[order]) <= capacity.seconds
         order = order[: int(within.sum())]
     return order[: capacity.requests]
-
-
-def _rank_in_host(host: Ints) -> Ints:
-    """(n,) how many of the same host come before."""
-    by_host = np.argsort(host, kind="stable")
-    sorted_host = host[by_host]
-    first = np.searchsorted(sorted_host, sorted_host)
-    place = np.empty(len(host), np.int64)
-    place[by_host] = np.arange(len(host)) - first
-    return place
 
 
 def room(cap: int, used: int) -> int | None:

@@ -39,7 +39,7 @@ POOLING_ROUNDS = 16
 # plain expectation maximisation has it, comes to the same peaks, much more slowly.
 SHARPENED = 1.25
 # So many of a site's targets show its mixture, or fewer where there are very many sites.
-MAX_TELLING, MIN_TELLING, ENOUGH_TELLING = 500, 50, 50_000
+MAX_TELLING, MIN_TELLING, MAX_TELLING_TOTAL = 500, 50, 50_000
 LOW, HIGH = 0.05, 0.95
 
 
@@ -120,7 +120,7 @@ def site_mixtures(population: Population, histories: Histories) -> Mixtures:
     changes = np.diff(histories.first)
     order = np.lexsort((population.key, -changes, population.site))
     begins = np.searchsorted(population.site[order], population.site[order], side="left")
-    most = np.clip(ENOUGH_TELLING // population.sites, MIN_TELLING, MAX_TELLING)
+    most = np.clip(MAX_TELLING_TOTAL // population.sites, MIN_TELLING, MAX_TELLING)
     rows = order[np.arange(len(order)) - begins < most]
     site, pasts = population.site[rows], _pasts(histories.of(rows), slice(0, len(rows)))
     begins = np.searchsorted(site, np.arange(population.sites + 1))

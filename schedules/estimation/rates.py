@@ -47,7 +47,7 @@ PRIOR_ROUNDS = 20
 LEANING = 1.0
 # So many targets tell all about their group, or fewer where there are very many groups.
 MAX_OF_A_GROUP, MIN_OF_A_GROUP = 5_000, 200
-ENOUGH = 100_000
+MAX_SAMPLE = 100_000
 
 # What makes the dates of a site reliable: so many, so many of them right, so many visits at most,
 # of the dated changes, that met a new date on the old content.
@@ -386,50 +386,50 @@ def sample(group: Ints, key: NDArray[np.uint64]) -> Ints:
     order = np.lexsort((key, group))
     begins = np.searchsorted(group[order], group[order], side="left")
     groups = len(np.unique(group))
-    most = np.clip(ENOUGH // max(1, groups), MIN_OF_A_GROUP, MAX_OF_A_GROUP)
+    most = np.clip(MAX_SAMPLE // max(1, groups), MIN_OF_A_GROUP, MAX_OF_A_GROUP)
     rows: Ints = order[np.arange(len(order)) - begins < most]
     return rows
 
 
-def right(histories: Histories, said: Floats) -> Flags:
+def right(histories: Histories, stated: Floats) -> Flags:
     """(c,) which changes have a date that lies between the two looks, and not at the second.
 
-    said: (c,) hours since 1970 (UTC); NaN where the page says nothing
+    stated: (c,) hours since 1970 (UTC); NaN where the page says nothing
     """
     tolerance = MINUTE / 2
-    inside: Flags = said >= histories.after - tolerance
-    inside &= said < histories.by - ASKING_HOURS + tolerance
+    inside: Flags = stated >= histories.after - tolerance
+    inside &= stated < histories.by - ASKING_HOURS + tolerance
     return inside
 
 
-def reliable(histories: Histories, said: Floats, lies: Ints, site: Ints, sites: int) -> Flags:
+def reliable(histories: Histories, stated: Floats, lies: Ints, site: Ints, sites: int) -> Flags:
     """(s,) whether each site's dates have proved right.
 
     lies: (n,) visits with a new date and the old content   site: (n,) 0 to s - 1
     """
     of = np.repeat(site, np.diff(histories.first))
-    dated = np.bincount(of[~np.isnan(said)], minlength=sites)
-    proved = np.bincount(of[right(histories, said)], minlength=sites)
+    dated = np.bincount(of[~np.isnan(stated)], minlength=sites)
+    proved = np.bincount(of[right(histories, stated)], minlength=sites)
     lied = np.bincount(site, lies, sites)
     result: Flags = (dated >= MIN_DATED) & (proved >= MIN_RIGHT * dated)
     return result & (lied <= MAX_LIES * dated)
 
 
 def timed(
-    histories: Histories, said: Floats, believed: Flags, each_dated: Flags | None = None
+    histories: Histories, stated: Floats, trusted: Flags, each_dated: Flags | None = None
 ) -> Histories:
-    """The histories with changes at the minute that the page says, where it is believed.
+    """The histories with changes at the minute that the page says, where it is trusted.
 
-    believed:   (n,) whose dates are
+    trusted:   (n,) whose dates are
     each_dated: (n,) targets that date every change and not only the last, such as feeds
     """
-    if not believed.any():
+    if not trusted.any():
         return histories
-    exact = right(histories, said) & np.repeat(believed, np.diff(histories.first))
+    exact = right(histories, stated) & np.repeat(trusted, np.diff(histories.first))
     short = histories.by - histories.after <= MAX_GAP_HOURS
     if each_dated is not None:
         short |= np.repeat(each_dated, np.diff(histories.first))
     exact &= short
-    after = np.where(exact, np.maximum(said, histories.after), histories.after)
+    after = np.where(exact, np.maximum(stated, histories.after), histories.after)
     by = np.where(exact, after + MINUTE, histories.by)
     return replace(histories, after=after, by=by)

@@ -19,8 +19,8 @@ from schedules.evaluation.world import Span, even_population, joined, visits_of
 from schedules.feeds import plan
 from schedules.feeds.plan import plan_feeds
 from schedules.first_look import FIRST_HOURS, USUAL_WINDOW
-from schedules.history import DAY_HOURS, Floats, Histories, Ints, Times
-from schedules.schedule import LONGEST_FEED_WEEKS, WEEK_HOURS, Schedules
+from schedules.history import DAY_HOURS, Floats, Histories, Ints, Times, offsets
+from schedules.schedule import MAX_FEED_WEEKS, WEEK_HOURS, Schedules
 from schedules.terms import Terms, least_per_day
 
 PAPER_POLICIES = ("uniform", "min-delay", "min-missing")
@@ -86,7 +86,7 @@ def evenly(fetches: Ints, start: float, stop: float) -> Times:
 
 
 @dataclass(slots=True)
-class Watched:
+class FeedState:
     """What is known of one feed. after, by: of each post, hours since 1970 (UTC).
 
     posts, size: what truly happens, ascending, and how many of them a document holds
@@ -102,13 +102,13 @@ class Watched:
     window: int
 
     @classmethod
-    def all_seen(cls, posts: Floats, size: int, since: float, until: float) -> Watched:
+    def fully_observed(cls, posts: Floats, size: int, since: float, until: float) -> FeedState:
         """A feed of which no post between two moments was missed."""
         after = posts[slice(*np.searchsorted(posts, [since, until], "right"))].tolist()
         return cls(posts, size, since, until, after, [at + MINUTE for at in after], size)
 
     @classmethod
-    def first_look(cls, posts: Floats, size: int, at: float) -> Watched:
+    def first_document(cls, posts: Floats, size: int, at: float) -> FeedState:
         """A feed with one document.
 
         Its dates are a past, all after the oldest one; one date for all posts is none.
@@ -121,7 +121,7 @@ class Watched:
         dated = shown[shown > since].tolist()
         return cls(posts, size, since, at, dated, [moment + MINUTE for moment in dated], window)
 
-    def look(self, at: float) -> None:
+    def fetch(self, at: float) -> None:
         """What a fetch adds to what is known."""
         before, count = np.searchsorted(self.posts, [self.until, at], "right")
         new = self.posts[before:count]
@@ -142,7 +142,7 @@ class Watched:
         self.until = at
 
 
-def standing(
+def replanned_visits(
     policy: str,
     feeds: Feeds,
     posts: Times,
@@ -162,41 +162,37 @@ def standing(
     start, split, stop = span
     population = even_population(
         feeds.key, np.zeros(len(feeds), np.int64), feeds.weight,
-        (1.0, float(LONGEST_FEED_WEEKS * WEEK_HOURS)), min(start, split - FIRST_HOURS), stop,
+        (1.0, float(MAX_FEED_WEEKS * WEEK_HOURS)), min(start, split - FIRST_HOURS), stop,
     )  # fmt: skip
     bounds = pairwise(posts.first.tolist())
     own = zip((posts.at[a:b] for a, b in bounds), feeds.window.tolist(), strict=True)
     if closed_loop:
-        watched = [Watched.first_look(each, size, split) for each, size in own]
+        states = [FeedState.first_document(each, size, split) for each, size in own]
     else:
-        watched = [Watched.all_seen(each, size, start, split) for each, size in own]
+        states = [FeedState.fully_observed(each, size, start, split) for each, size in own]
     per_day = visits * DAY_HOURS / (stop - split)
     terms = Terms(policy, max(per_day, least_per_day(population)))
-    present, went, now = Schedules.none(len(feeds)), list[Times](), split
+    current, done, now = Schedules.none(len(feeds)), list[Times](), split
     while now < stop:
         until = min(now + every_hours, stop)
-        window = np.array([feed.window for feed in watched])
-        made = plan_feeds(population, _histories(watched), window, terms, now, present)
-        present = made.schedules
+        window = np.array([state.window for state in states])
+        past = Histories(
+            np.array([state.since for state in states]),
+            np.array([state.until for state in states]),
+            offsets(np.array([len(state.by) for state in states], np.int64)),
+            np.array([moment for state in states for moment in state.after]),
+            np.array([moment for state in states for moment in state.by]),
+        )
+        made = plan_feeds(population, past, window, terms, now, current)
+        current = made.schedules
         # Each feed was just looked at: what is due at the first moment is done.
-        due = visits_of(present, population, now + TOUCH, until + TOUCH)
-        went.append(due)
-        for feed, (begin, end) in zip(watched, pairwise(due.first.tolist()), strict=True):
+        due = visits_of(current, population, now + TOUCH, until + TOUCH)
+        done.append(due)
+        for state, (begin, end) in zip(states, pairwise(due.first.tolist()), strict=True):
             for at in due.at[begin:end].tolist():
-                feed.look(at)
+                state.fetch(at)
         now = until
-    return _first_visits(joined(len(feeds), went), visits)
-
-
-def _histories(watched: list[Watched]) -> Histories:
-    counts = [len(feed.by) for feed in watched]
-    return Histories(
-        np.array([feed.since for feed in watched]),
-        np.array([feed.until for feed in watched]),
-        np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]),
-        np.array([moment for feed in watched for moment in feed.after]),
-        np.array([moment for feed in watched for moment in feed.by]),
-    )
+    return _first_visits(joined(len(feeds), done), visits)
 
 
 def _first_visits(visits: Times, most: int) -> Times:

@@ -113,20 +113,20 @@ class Played:
 
 def play(cells: Cells, course: Course, policy: str) -> Played:
     """All refreshes of a policy, one after the other. policy: one of `dispatch.POLICIES`."""
-    went = _Server(cells, course).until(course.seconds, policy)
+    done = _Server(cells, course).until(course.seconds, policy)
     hours = int(np.ceil(course.seconds / HOUR_SECONDS))
     # Cell and second of each request before the end.
     count = course.requested(cells, np.nextafter(course.seconds, 0)).astype(np.int64)
     asked_of = np.repeat(np.arange(len(cells)), count)
     order = np.arange(len(asked_of)) - np.repeat(np.cumsum(count) - count, count)
     asked_at = course.first[asked_of] + order * cells.period[asked_of]
-    served_of = np.array([refresh.cell for refresh in went], np.int64)
-    number = np.array([refresh.number for refresh in went])
+    served_of = np.array([refresh.cell for refresh in done], np.int64)
+    number = np.array([refresh.number for refresh in done])
     served_at = course.first[served_of] + (number - 1) * cells.period[served_of]
     return Played(
         _by_hour(asked_of, asked_at, len(cells), hours),
         _by_hour(served_of, served_at, len(cells), hours),
-        _fresh(went, course, len(cells)),
+        _fresh(done, course, len(cells)),
     )
 
 
@@ -140,7 +140,7 @@ class _Server:
 
     def until(self, end: float, policy: str) -> list[Refresh]:
         """All refreshes that begin before `end`."""
-        went: list[Refresh] = []
+        done: list[Refresh] = []
         now = float(self.course.first.min())
         while now < end:
             requested = self.course.requested(self.cells, now)
@@ -148,11 +148,11 @@ class _Server:
             if len(rows):
                 due = self._due(rows, requested[rows], now)
                 cell = int(rows[dispatch(policy, due, ONE, self.equal)[0]])
-                went.append(self._refresh(cell, requested[cell], now))
-                now = went[-1].end
+                done.append(self._refresh(cell, requested[cell], now))
+                now = done[-1].end
             else:
                 now = float((self.course.first + requested * self.cells.period).min())
-        return went
+        return done
 
     def _due(self, rows: Ints, requested: Floats, now: float) -> Due:
         period, waited = self.cells.period[rows], now - self.last[rows]
@@ -180,11 +180,11 @@ def _by_hour(cell: Ints, at: Floats, n: int, hours: int) -> Floats:
     return np.bincount(place, minlength=n * hours).reshape(n, hours).astype(np.float64)
 
 
-def _fresh(went: list[Refresh], course: Course, n: int) -> Floats:
+def _fresh(done: list[Refresh], course: Course, n: int) -> Floats:
     """(n,) share of time in which what was read last had not changed since."""
     fresh = np.empty(n)
     own: list[list[Refresh]] = [[] for _ in range(n)]
-    for refresh in went:
+    for refresh in done:
         if refresh.end < course.seconds:
             own[refresh.cell].append(refresh)
     for cell, refreshes in enumerate(own):

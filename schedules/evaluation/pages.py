@@ -25,12 +25,12 @@ from schedules.evaluation.world import (
     while_there,
 )
 from schedules.history import DAY_HOURS, Floats, Histories, Ints, Times
-from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS, Schedules
+from schedules.schedule import MAX_WEEKS, WEEK_HOURS, Schedules
 from schedules.terms import GROUPED
 
 # Slots follow the wall clock.
 CLOCK_CHANGE_HOURS = 1.0
-LONGEST_HOURS = LONGEST_WEEKS * WEEK_HOURS
+MAX_INTERVAL_HOURS = MAX_WEEKS * WEEK_HOURS
 POLL_HOURS = 1 / 3
 # The golden section of a day.
 GOLDEN = (5**0.5 - 1) / 2
@@ -38,7 +38,7 @@ GOLDEN = (5**0.5 - 1) / 2
 TOUCH = 1e-6
 
 
-class Desk:
+class CappedDispatcher:
     """Lets visits go under a hard daily cap (UTC), the most valuable first."""
 
     def __init__(self, cap: float | None) -> None:
@@ -64,7 +64,7 @@ class Desk:
                 value, every, waited, overdue, np.ones(n), none, np.full(n, np.nan),
                 none.astype(np.int64),
             )  # fmt: skip
-            chosen = dispatch("value", waiting.due(LONGEST_HOURS), Capacity(left))
+            chosen = dispatch("value", waiting.due(MAX_INTERVAL_HOURS), Capacity(left))
         self._used += len(chosen)
         return chosen
 
@@ -74,7 +74,7 @@ class Planned:
 
     def __init__(self, world: World, terms: Terms) -> None:
         n = len(world)
-        self._world, self._terms, self._desk = world, terms, Desk(terms.daily_cap)
+        self._world, self._terms, self._dispatcher = world, terms, CappedDispatcher(terms.daily_cap)
         self._present, self._value = Schedules.none(n), np.full(n, np.nan)
         self._waiting = np.zeros(n, np.bool_)
 
@@ -85,8 +85,8 @@ class Planned:
         if not len(rows):
             self._present = Schedules.none(n)
             return
-        population, present = self._world.population.of(rows), self._present.of(rows)
-        made = plan(population, past.of(rows), self._terms, now, present)
+        population, current = self._world.population.of(rows), self._present.of(rows)
+        made = plan(population, past.of(rows), self._terms, now, current)
         self._present = placed(made.schedules, rows, n)
         self._value[rows] = made.value
 
@@ -96,7 +96,11 @@ class Planned:
         due = visits_of(self._present, population, now, until)
         due = joined(len(past), [due, self._overdue(due, past.until, now, until)])
         due = while_there(self._world, due)
-        return self._under_cap(due, past.until.copy(), now, until) if self._desk.is_strict else due
+        return (
+            self._under_cap(due, past.until.copy(), now, until)
+            if self._dispatcher.is_strict
+            else due
+        )
 
     def _overdue(self, due: Times, last: Floats, now: float, until: float) -> Times:
         """Visits that keep the longest interval where a plan moved a target past it.
@@ -116,18 +120,18 @@ class Planned:
         owner, at = by_time(due)
         hours = np.arange(np.floor(now), until)
         bounds = np.searchsorted(at, np.append(hours, np.inf))
-        went: list[tuple[Ints, Floats]] = []
+        done: list[tuple[Ints, Floats]] = []
         for hour, begin, end in zip(hours, bounds[:-1], bounds[1:], strict=True):
             self._waiting &= self._world.ends > hour
             rows, times = self._candidates(owner[begin:end], at[begin:end], max(hour, now))
             if not len(rows):
                 continue
-            go = self._desk.let_go(int(hour), *self._claims(rows, hour - last[rows]))
+            go = self._dispatcher.let_go(int(hour), *self._claims(rows, hour - last[rows]))
             self._waiting[rows] = True
             self._waiting[rows[go]] = False
             last[rows[go]] = times[go]
-            went.append((rows[go], times[go]))
-        return times_of(len(last), went)
+            done.append((rows[go], times[go]))
+        return times_of(len(last), done)
 
     def _candidates(self, rows: Ints, at: Floats, now: float) -> tuple[Ints, Floats]:
         """Those that wait, at once, and those that come due in this hour, each at its time."""
@@ -143,7 +147,7 @@ class Planned:
         """Value of the visits, hours waited and hours between visits by plan."""
         often = self._present.visits_per_week[rows]
         every = np.divide(WEEK_HOURS, often, where=often > 0, out=np.full(len(rows), np.inf))
-        return self._value[rows], np.nan_to_num(waited, nan=LONGEST_HOURS), every
+        return self._value[rows], np.nan_to_num(waited, nan=MAX_INTERVAL_HOURS), every
 
 
 class Adaptive:
@@ -151,7 +155,7 @@ class Adaptive:
 
     def __init__(self, world: World, terms: Terms) -> None:
         n = len(world)
-        self._world, self._terms, self._desk = world, terms, Desk(terms.daily_cap)
+        self._world, self._terms, self._dispatcher = world, terms, CappedDispatcher(terms.daily_cap)
         self._every, self._next = np.full(n, np.nan), np.full(n, np.inf)
         # Equally valuable ones go in the order of their keys.
         self._by_key = np.argsort(world.population.key)
@@ -173,21 +177,21 @@ class Adaptive:
 
     def visits(self, past: Histories, now: float, until: float) -> Times:
         """The visits of a period, hour by hour."""
-        last, went = past.until.copy(), list[tuple[Ints, Floats]]()
+        last, done = past.until.copy(), list[tuple[Ints, Floats]]()
         for hour in np.arange(np.floor(now), until):
             self._next[self._next > self._world.ends] = np.inf
             end = min(hour + 1, until)
             while len(rows := self._by_key[self._next[self._by_key] < end]):
-                waited = np.nan_to_num(hour - last[rows], nan=LONGEST_HOURS)
+                waited = np.nan_to_num(hour - last[rows], nan=MAX_INTERVAL_HOURS)
                 value = np.full(len(rows), np.nan)
-                rows = rows[self._desk.let_go(int(hour), value, waited, self._every[rows])]
+                rows = rows[self._dispatcher.let_go(int(hour), value, waited, self._every[rows])]
                 if not len(rows):
                     break
                 last[rows] = np.maximum(self._next[rows], max(hour, now))
-                went.append((rows, last[rows]))
+                done.append((rows, last[rows]))
                 for row in rows.tolist():
                     self._follow(row, float(last[row]))
-        return times_of(len(last), went)
+        return times_of(len(last), done)
 
     def _follow(self, row: int, at: float) -> None:
         """What a visit sees decides when the next one is."""
@@ -232,23 +236,23 @@ def simulate(
     """
     crawl: _Crawl = Adaptive(world, terms) if terms.policy == "adaptive" else Planned(world, terms)
     learns = closed_loop or terms.policy not in GROUPED
-    past, went, now = never(len(world)), list[Times](), span.start
+    past, done, now = never(len(world)), list[Times](), span.start
     if not closed_loop:
         past, now = polled(world, span.start, span.split), span.split
     elif terms.policy != "adaptive":
         now = min(span.start + WEEK_HOURS, span.stop)
-        went.append(first_week(world, span.start, now))
-        past = seen(past, went[0], world.changes)
-    taught = past
+        done.append(first_week(world, span.start, now))
+        past = seen(past, done[0], world.changes)
+    training = past
     while now < span.stop:
         until = min(now + replan_hours, span.stop)
-        crawl.replan(taught, now)
+        crawl.replan(training, now)
         visits = crawl.visits(past, now, until)
         past = seen(past, visits, world.changes)
-        taught = past if learns else taught
-        went.append(visits)
+        training = past if learns else training
+        done.append(visits)
         now = until
-    return joined(len(world), went)
+    return joined(len(world), done)
 
 
 def daily(world: World, start: float, stop: float) -> Times:

@@ -83,13 +83,13 @@ def while_there(world: World, visits: Times) -> Times:
 
 def visits_of(schedules: Schedules, population: Population, start: float, stop: float) -> Times:
     """The visits of all targets by the clocks of their sites."""
-    zone, went = population.zone[population.site], list[tuple[Ints, Floats]]()
+    zone, done = population.zone[population.site], list[tuple[Ints, Floats]]()
     for number in np.unique(zone):
         rows = np.flatnonzero(zone == number)
         site = population.site[rows[0]]
         times = visits_between(schedules.of(rows), population.zones[site], start, stop)
-        went.append((np.repeat(rows, np.diff(times[0])), times[1]))
-    return times_of(len(schedules), went)
+        done.append((np.repeat(rows, np.diff(times[0])), times[1]))
+    return times_of(len(schedules), done)
 
 
 def joined(n: int, parts: list[Times]) -> Times:

@@ -1,6 +1,6 @@
 """The best schedules of feeds: cycles of one or more weeks, all feeds under one price.
 
-As for pages (`optimal`), each feed offers what it could buy, the steps worth most are bought, and
+As for pages (`optimal`), each feed candidates what it could allocate, the steps worth most are bought, and
 a feed keeps the schedule it has where another would hardly be better.
 """
 
@@ -12,10 +12,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from schedules.allocation.allocate import Purchase, buy, least_visits
-from schedules.allocation.optimal import DEAD_BAND, INDIFFERENCE, Offers, joined, schedules_of, why
+from schedules.allocation.allocate import Allocation, allocate, least_visits
+from schedules.allocation.optimal import (
+    DEAD_BAND,
+    INDIFFERENCE,
+    Candidates,
+    joined,
+    schedules_of,
+    why,
+)
 from schedules.compiled import Part, compiled, parts, spread_over
-from schedules.feeds.placement import Course, Room, course, hull, insert, interval_cost, polish
+from schedules.feeds.placement import Course, Room, course, hull, insert, interval_cost, refine
 from schedules.feeds.post_rates import Posting, profile_of, table
 from schedules.history import DAY_HOURS, Flags, Floats, Ints
 from schedules.schedule import FEED_CYCLES, WEEK_HOURS, Schedules, chosen_of
@@ -23,16 +30,16 @@ from schedules.terms import WEEK_DAYS, BudgetTooSmall
 
 # Posts lost that a day's waiting of one post counts for.
 DELAY_PER_DAY = 0.01
-# Offers below this share of the price are not looked at.
-WORTH_OFFERING = 0.7
-FIRST_GUESS, LOWEST = 1.0, 1e-9
+# Candidates below this share of the price are not looked at.
+MIN_VALUE_SHARE = 0.7
+FIRST_MIN_VALUE, LOWEST_PRICE = 1.0, 1e-9
 CHEAPER = 0.25
 # The first options are one visit in each of the cycles; option RARE + n - 1 is n visits a week.
 CYCLES = len(FEED_CYCLES)
 RARE = CYCLES - 1
 PER_FEED = ("key", "window", "weight", "cost", "min_hours", "max_hours", "site")
 # So many feeds tell the price for all.
-ENOUGH = 4_000
+MAX_SAMPLE = 4_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,74 +102,76 @@ class Columns(NamedTuple):
 def optimal_schedules(
     posting: Posting,
     limits: FeedLimits,
-    present: Schedules,
+    current: Schedules,
     *,
     visits_per_week: float = np.inf,
     price: float | None = None,
 ) -> FeedPlan:
     """The schedules that save most posts for at most `visits_per_week`, or at a price.
 
-    present: (n,) schedules so far, `Schedules.none` without   price: posts that a visit has to save
-    Slots are hours of the clock that the times given to `posting` went by.
+    current: (n,) schedules so far, `Schedules.none` without   price: posts that a visit has to save
+    Slots are hours of the clock that the times given to `posting` done by.
     BudgetTooSmall where the visits do not keep every feed's longest interval.
     """
     if price is not None:
-        offered, purchase = _bought(posting, limits, present, np.inf, price)
+        candidates, allocation = _bought(posting, limits, current, np.inf, price)
     else:
-        offered, purchase = _within(posting, limits, present, visits_per_week)
-    if (needed := least_visits(offered.steps)) > visits_per_week * (1 + 1e-6):
+        candidates, allocation = _within(posting, limits, current, visits_per_week)
+    if (needed := least_visits(candidates.steps)) > visits_per_week * (1 + 1e-6):
         raise BudgetTooSmall(needed / WEEK_DAYS, len(limits))
-    last = purchase.price if price is None else price
-    new = schedules_of(purchase.chosen, offered, limits.key, FEED_CYCLES)
+    last = allocation.price if price is None else price
+    new = schedules_of(allocation.chosen, candidates, limits.key, FEED_CYCLES)
 
     # Local search in the new schedules; the old ones stay where a new one is hardly better.
     slots, kept = new.slots.astype(np.int64), np.zeros(len(new), np.bool_)
-    old_slots = present.slots.astype(np.int64)
+    old_slots = current.slots.astype(np.int64)
 
     def work(part: Part) -> None:
-        first, old = (s.first[part.start : part.stop + 1] for s in (new, present))
+        first, old = (s.first[part.start : part.stop + 1] for s in (new, current))
         own, had = slots[first[0] : first[-1]], old_slots[old[0] : old[-1]]
-        weeks = new.weeks[part].astype(np.int64), present.weeks[part].astype(np.int64)
+        weeks = new.weeks[part].astype(np.int64), current.weeks[part].astype(np.int64)
         f, begins = _columns(posting, limits, part), (first - first[0], old - old[0])
         _settle(f, last, weeks, begins, own, had, kept[part])
 
     spread_over(work, parts(len(new)))
-    polished = replace(new, slots=slots.astype(np.uint16))
-    return FeedPlan(chosen_of(kept, present, polished), *why(offered, purchase), last)
+    refined = replace(new, slots=slots.astype(np.uint16))
+    return FeedPlan(chosen_of(kept, current, refined), *why(candidates, allocation), last)
 
 
 def _bought(
-    posting: Posting, limits: FeedLimits, present: Schedules, visits: float, least: float
-) -> tuple[Offers, Purchase]:
-    offered = offers(posting, limits, least)
-    visits = max(visits, least_visits(offered.steps))
-    return offered, buy(offered.steps, limits.key, visits, present.visits_per_week)
+    posting: Posting, limits: FeedLimits, current: Schedules, visits: float, least: float
+) -> tuple[Candidates, Allocation]:
+    candidates = candidates_of(posting, limits, least)
+    visits = max(visits, least_visits(candidates.steps))
+    return candidates, allocate(candidates.steps, limits.key, visits, current.visits_per_week)
 
 
 def _within(
-    posting: Posting, limits: FeedLimits, present: Schedules, visits: float
-) -> tuple[Offers, Purchase]:
-    """What so many visits buy: offers that are made cheaper until there are enough.
+    posting: Posting, limits: FeedLimits, current: Schedules, visits: float
+) -> tuple[Candidates, Allocation]:
+    """What so many visits allocate: candidates that are made cheaper until there are enough.
 
     Some of the feeds tell the price where there are very many.
     """
-    least, n = FIRST_GUESS * WORTH_OFFERING, len(limits)
-    if n > ENOUGH:
-        rows = np.argsort(limits.key)[:ENOUGH]
-        sample = posting.of(rows), limits.of(rows), present.of(rows)
-        least = max(_within(*sample, visits * ENOUGH / n)[1].price * WORTH_OFFERING, LOWEST)
+    least, n = FIRST_MIN_VALUE * MIN_VALUE_SHARE, len(limits)
+    if n > MAX_SAMPLE:
+        rows = np.argsort(limits.key)[:MAX_SAMPLE]
+        sample = posting.of(rows), limits.of(rows), current.of(rows)
+        least = max(
+            _within(*sample, visits * MAX_SAMPLE / n)[1].price * MIN_VALUE_SHARE, LOWEST_PRICE
+        )
     while True:
-        offered, purchase = _bought(posting, limits, present, visits, least)
-        if not purchase.sold_out or least <= LOWEST:
-            return offered, purchase
-        least = max(least * CHEAPER, LOWEST)
+        candidates, allocation = _bought(posting, limits, current, visits, least)
+        if not allocation.sold_out or least <= LOWEST_PRICE:
+            return candidates, allocation
+        least = max(least * CHEAPER, LOWEST_PRICE)
 
 
-def offers(posting: Posting, limits: FeedLimits, least: float) -> Offers:
-    """All that the feeds could buy for more than `least` a visit, numbered as for pages."""
+def candidates_of(posting: Posting, limits: FeedLimits, least: float) -> Candidates:
+    """All that the feeds could allocate for more than `least` a visit, numbered as for pages."""
     return joined(
         spread_over(
-            lambda part: _offers(_columns(posting, limits, part), least), parts(len(limits))
+            lambda part: _candidates(_columns(posting, limits, part), least), parts(len(limits))
         )
     )
 
@@ -253,7 +262,7 @@ def _options(
 
 
 @compiled
-def _offers(f: Columns, least: float) -> tuple[NDArray[Any], ...]:
+def _candidates(f: Columns, least: float) -> tuple[NDArray[Any], ...]:
     m = len(f.worth)
     size = m * (CYCLES + WEEK_HOURS)
     counts, slots = np.empty(m, np.int64), np.empty(m, np.int64)
@@ -288,7 +297,7 @@ def _settle(
         c, room = _course(f, i), _room(f, i, 0)
         own = slots[first[0][i] : first[0][i + 1]]
         if weeks[0][i] == 1 and len(own) > 1:
-            own[:] = _polished(c, f, i, own)
+            own[:] = _refined(c, f, i, own)
         old = before[first[1][i] : first[1][i + 1]]
         same = len(old) * weeks[0][i] == len(own) * weeks[1][i]
         if same and _allows(room, weeks[1][i], old):
@@ -297,13 +306,13 @@ def _settle(
 
 
 @compiled
-def _polished(c: Course, f: Columns, i: int, slots: Ints) -> Ints:
+def _refined(c: Course, f: Columns, i: int, slots: Ints) -> Ints:
     """Each slot of a week at its best hour between its neighbours; ascending."""
     at = np.sort(slots)
     for place in (0, len(at) // 2):
         begin = at[place]
         others = np.append(at[place + 1 :], at[:place] + WEEK_HOURS)
-        at[0], at[1:] = begin, polish(c, _room(f, i, begin), others) % WEEK_HOURS
+        at[0], at[1:] = begin, refine(c, _room(f, i, begin), others) % WEEK_HOURS
         at = np.sort(at)
     return at
 

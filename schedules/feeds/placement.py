@@ -172,7 +172,7 @@ def insert(c: Course, room: Room, least: float, most: int) -> tuple[Floats, Ints
 
 
 @compiled
-def polish(c: Course, room: Room, fetches: Ints) -> Ints:
+def refine(c: Course, room: Room, fetches: Ints) -> Ints:
     """Move each fetch to the best hour between its neighbours, a few times round; ascending."""
     at = np.empty(len(fetches) + 2, np.int64)
     at[0], at[-1], at[1:-1] = room.begin, room.end, np.sort(fetches)

@@ -23,9 +23,9 @@ from schedules.feeds.post_rates import (
     table,
 )
 from schedules.history import DAY_HOURS, Flags, Floats, Histories, Ints, Times
-from schedules.placement.load import Caps, balanced, even_phase, fullest_week, in_time, levelled
+from schedules.placement.load import Caps, balanced, even_phase, fullest_week, in_time, leveled
 from schedules.population import MONDAY_HOURS, Population
-from schedules.schedule import FEED_CYCLES, LONGEST_WEEKS, WEEK_HOURS, Schedules
+from schedules.schedule import FEED_CYCLES, MAX_WEEKS, WEEK_HOURS, Schedules
 from schedules.terms import (
     KEPT,
     PRICE,
@@ -206,12 +206,12 @@ def _outlook(
 class FeedsPlan:
     """A schedule for each of n feeds, and what it rests on.
 
-    believed: how they post      missed: (n,) posts lost in a week, expected
+    posting: how they post      missed: (n,) posts lost in a week, expected
     delay_hours: (n,) mean wait of those collected     value, worth, bound: as in `plan.Plan`, in
-    posts    moved: (n,) not as at present     price: posts that a fetch has to save
+    posts    moved: (n,) not as at current     price: posts that a fetch has to save
     """
 
-    believed: Posting
+    posting: Posting
     schedules: Schedules
     missed: Floats
     delay_hours: Floats
@@ -223,13 +223,13 @@ class FeedsPlan:
 
     def figures(self, rows: Ints) -> dict[str, Floats]:
         """What is expected of some feeds, by name: posts a week, losses, waiting."""
-        posts, hours = self.believed.posts[rows], self.believed.hours[rows]
+        posts, hours = self.posting.posts[rows], self.posting.hours[rows]
         low, high = (gammaincinv(posts, share) * WEEK_HOURS / hours for share in QUANTILES)
         return {
-            "rate_per_week": self.believed.per_week[rows],
+            "rate_per_week": self.posting.per_week[rows],
             "rate_low": low,
             "rate_high": high,
-            "batch": self.believed.batch[rows],
+            "batch": self.posting.batch[rows],
             "missed_per_week": self.missed[rows],
             "delay_hours": self.delay_hours[rows],
         }
@@ -246,37 +246,37 @@ def plan_feeds(
     window: Ints,
     terms: Terms,
     now_hours: float,
-    present: Schedules,
+    current: Schedules,
 ) -> FeedsPlan:
     """A plan for all feeds from `now_hours` on; BudgetTooSmall if it cannot be.
 
     histories: a record for each post     window: (n,) posts that the documents hold
-    present:   what they follow now, no slots where that is nothing
+    current:   what they follow now, no slots where that is nothing
     """
     least = least_per_day(population)
     if terms.budget_per_day < least * (1 - 1e-9):
         raise BudgetTooSmall(least, len(population))
-    believed = believed_of(population, histories, now_hours)
+    posting = posting_of(population, histories, now_hours)
     if terms.policy == OPTIMAL:
-        best = _optimal(population, histories, believed, window, terms, now_hours, present)
+        best = _optimal(population, histories, posting, window, terms, now_hours, current)
         schedules, value, worth, bound, price = best
     else:
         # The paper's policies: fetches of a period, at even intervals.
-        visits = fetches(population, believed, window, terms) / PERIOD_WEEKS
+        visits = fetches(population, posting, window, terms) / PERIOD_WEEKS
         schedules = Schedules.even(visits, even_phase(population.key))
         value, worth = (np.full(len(population), np.nan) for _ in range(2))
         bound, price = np.full(len(population), RULE, np.uint8), np.nan
     caps = Caps.of(terms, population)
     if caps.by_hour:
-        schedules = levelled(schedules, present, population, caps, population.ahead(now_hours))
-    missed, delay = feed_outlook(believed, window, schedules)
-    moved = ~schedules.same_as(present)
+        schedules = leveled(schedules, current, population, caps, population.ahead(now_hours))
+    missed, delay = feed_outlook(posting, window, schedules)
+    moved = ~schedules.same_as(current)
     bound = np.where((bound == PRICE) & ~moved, KEPT, bound)
     bound = np.where(np.isnan(histories.until), PRIOR, bound).astype(np.uint8)
-    return FeedsPlan(believed, schedules, missed, delay, value, worth, bound, moved, price)
+    return FeedsPlan(posting, schedules, missed, delay, value, worth, bound, moved, price)
 
 
-def believed_of(population: Population, histories: Histories, now_hours: float) -> Posting:
+def posting_of(population: Population, histories: Histories, now_hours: float) -> Posting:
     """How feeds post, on the clocks of their sites."""
     times, since = _posts_of(histories)
     recent = np.maximum(since, np.minimum(now_hours - RECENT_HOURS, _nth_last(times, RECENT_POSTS)))
@@ -335,17 +335,17 @@ def _local(population: Population, feed: Ints, at: Floats) -> Floats:
 def _optimal(
     population: Population,
     histories: Histories,
-    believed: Posting,
+    posting: Posting,
     window: Ints,
     terms: Terms,
     now: float,
-    present: Schedules,
+    current: Schedules,
 ) -> FeedPlan:
     whole = terms.budget_per_day * WEEK_DAYS
     # A plan takes what was silent for weeks to stay so. Visits at long intervals find out whether
     # it does, and cost next to nothing where there are many visits: the shortest of the longest
     # intervals that takes a small share of them.
-    for weeks in sorted(cycle for cycle in FEED_CYCLES if cycle >= LONGEST_WEEKS):
+    for weeks in sorted(cycle for cycle in FEED_CYCLES if cycle >= MAX_WEEKS):
         max_hours = np.minimum(population.max_hours, weeks * WEEK_HOURS)
         watched = replace(population, max_hours=max_hours)
         if least_visits(watched).sum() <= WATCH_SHARE * whole:
@@ -358,9 +358,9 @@ def _optimal(
     least, last = least_per_day(population) * WEEK_DAYS, histories.until
     budget = max(whole - 1, least)
     for _ in range(TRIES):
-        best = optimal_schedules(believed, limits, present, visits_per_week=budget)
+        best = optimal_schedules(posting, limits, current, visits_per_week=budget)
         schedules = best.schedules
-        schedules = in_time(schedules, ~schedules.same_as(present), population, last, now)
+        schedules = in_time(schedules, ~schedules.same_as(current), population, last, now)
         schedules = balanced(schedules, population, last, now)
         over = fullest_week(schedules) - whole
         if over <= 1e-6:
@@ -369,7 +369,7 @@ def _optimal(
     return best._replace(schedules=schedules)
 
 
-def fetches(population: Population, believed: Posting, window: Ints, terms: Terms) -> Floats:
+def fetches(population: Population, posting: Posting, window: Ints, terms: Terms) -> Floats:
     """(n,) fetches of each feed in a period, which need not be whole at the bounds.
 
     None is fetched less often than its longest interval needs, nor more often than its shortest
@@ -377,7 +377,7 @@ def fetches(population: Population, believed: Posting, window: Ints, terms: Term
     """
     least = least_visits(population) * PERIOD_WEEKS
     most = np.maximum(least, PERIOD_WEEKS * WEEK_HOURS / population.min_hours)
-    rate, whole = believed.per_week * PERIOD_WEEKS, terms.budget_per_day * WEEK_DAYS
+    rate, whole = posting.per_week * PERIOD_WEEKS, terms.budget_per_day * WEEK_DAYS
     budget = whole * PERIOD_WEEKS
     low, high = 0, int(min(budget, most.sum())) + 1
     for _ in range(HALVINGS):

@@ -25,7 +25,7 @@ PRIOR_POSTS = 0.2
 # Feeds post once a week, where not one of them has been watched.
 UNKNOWN_HOURS = 168.0
 # Variance over mean of a day's posts, less one; the posts that this belief counts for.
-TYPICAL_BATCH, MOST_BATCH, BATCH_POSTS = 3.0, 10.0, 10.0
+TYPICAL_BATCH, MAX_BATCH, BATCH_POSTS = 3.0, 10.0, 10.0
 # Hours with posts that the feed's own weekdays and hours of the day count for, and all feeds'.
 OWN_CELLS, COMMON_CELLS, EVEN_CELLS = 8.0, 30.0, 14.0
 NEIGHBOURS = 0.25
@@ -151,7 +151,7 @@ def _batch(feed: Ints, at: Floats, since: Floats, hours: Floats) -> Floats:
     posts = np.bincount(feed, minlength=n)
     spread = (squares - posts**2 / days) * days / np.maximum(days - 1, 1)
     shrunk = (spread + BATCH_POSTS * (TYPICAL_BATCH + 1)) / (posts + BATCH_POSTS) - 1
-    result: Floats = np.clip(shrunk, 0.0, MOST_BATCH)
+    result: Floats = np.clip(shrunk, 0.0, MAX_BATCH)
     return result
 
 

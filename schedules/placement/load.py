@@ -1,9 +1,9 @@
 """The load of weeks, days and hours: visits are spread over weeks, and caps are kept.
 
 Rare visits are moved between weeks until weeks differ by no more than one. A day over its cap has a
-surcharge (a toll), under which the allocation is repeated. An hour more or less costs a visit
+surcharge (a surcharge), under which the allocation is repeated. An hour more or less costs a visit
 little, so hours have no price: each visit goes to the nearest hour that the caps, the site's open
-hours and the target's intervals allow. What a target has at present is left alone unless a move
+hours and the target's intervals allow. What a target has at current is left alone unless a move
 brings it nearer to what was drawn: a plan that was leveled yesterday is not leveled in another way
 today.
 """
@@ -30,10 +30,10 @@ DAYS = 7
 CAPS_ROUNDS = 40
 # A step is this share of a load's distance from its cap (both in the logarithm) at first; it grows
 # as long as the load stays on one side, and shrinks when it swings.
-FIRST_STEP, LARGEST_STEP = 0.5, 1.0
-BOLDER, CALMER = 1.2, 0.5
+FIRST_STEP, MAX_STEP = 0.5, 1.0
+STEP_GROWTH, STEP_SHRINK = 1.2, 0.5
 # Nearer than this to a toll's price, or farther, a day is not moved in one step.
-LARGEST_RATIO = 20.0
+MAX_RATIO = 20.0
 TOLERANCE = 0.01
 # Loads are whole numbers, so that their sums know no order: a weekly visit is so many parts, a
 # rarer one fewer.
@@ -221,45 +221,45 @@ class Caps:
         return bool(np.isfinite(self.hour) or np.isfinite(self.site_hour).any())
 
 
-def day_tolls(loads: Loads, caps: Caps, sites: int) -> Floats:
-    """(s, 7) toll of a visit on each UTC day of the week, by site.
+def day_surcharges(loads: Loads, caps: Caps, sites: int) -> Floats:
+    """(s, 7) surcharge of a visit on each UTC day of the week, by site.
 
-    loads: gives the visits of each site on each day, (s, 7), and the price, under such tolls
+    loads: gives the visits of each site on each day, (s, 7), and the price, under such surcharges
     """
-    common, own = _Toll(DAYS), _Toll((sites, DAYS))
-    best, least = common.toll + own.toll, np.inf
+    common, own = _DaySurcharges(DAYS), _DaySurcharges((sites, DAYS))
+    best, least = common.surcharge + own.surcharge, np.inf
     for _ in range(CAPS_ROUNDS if caps.by_day else 0):
-        load, price = loads(common.toll + own.toll)
+        load, price = loads(common.surcharge + own.surcharge)
         used, site_used = load.sum(0) / caps.day, load / caps.site_day[:, None]
         worst = max(used.max(), site_used.max()) - 1
         if worst < least:
-            best, least = common.toll + own.toll, worst
+            best, least = common.surcharge + own.surcharge, worst
         if worst <= TOLERANCE:
             break
         common.move(used, price)
-        own.move(site_used, price + common.toll)
+        own.move(site_used, price + common.surcharge)
     return best
 
 
-class _Toll:
-    """A toll on each day, which feels its way to where the day is full.
+class _DaySurcharges:
+    """A surcharge on each day, which feels its way to where the day is full.
 
     What counts is the whole price of a day: where few want the quiet days, the price of a request
-    falls to almost nothing and the tolls of the others take its place.
+    falls to almost nothing and the surcharges of the others take its place.
     """
 
     def __init__(self, shape: int | tuple[int, int]) -> None:
-        self.toll, self.over = np.zeros(shape), np.zeros(shape)
+        self.surcharge, self.over = np.zeros(shape), np.zeros(shape)
         self.step = np.full(shape, FIRST_STEP)
 
     def move(self, used: Floats, price: Floats | float) -> None:
-        """One step. used: load over cap; price: of a visit without this toll."""
-        over = np.log(np.clip(used, 1 / LARGEST_RATIO, LARGEST_RATIO))
+        """One step. used: load over cap; price: of a visit without this surcharge."""
+        over = np.log(np.clip(used, 1 / MAX_RATIO, MAX_RATIO))
         swings = over * self.over < 0
-        bolder = np.minimum(self.step * BOLDER, LARGEST_STEP)
-        self.step, self.over = np.where(swings, self.step * CALMER, bolder), over
-        whole = (price + self.toll) * np.exp(np.clip(self.step * over, -1, 1))
-        self.toll = np.maximum(whole - price, 0)
+        bolder = np.minimum(self.step * STEP_GROWTH, MAX_STEP)
+        self.step, self.over = np.where(swings, self.step * STEP_SHRINK, bolder), over
+        whole = (price + self.surcharge) * np.exp(np.clip(self.step * over, -1, 1))
+        self.surcharge = np.maximum(whole - price, 0)
 
 
 def shifted(schedules: Schedules, offset: Ints) -> Ints:
@@ -315,12 +315,12 @@ class _Target(NamedTuple):
     most: float
 
 
-def levelled(
-    drawn: Schedules, present: Schedules, population: Population, caps: Caps, ahead: Ints
+def leveled(
+    drawn: Schedules, current: Schedules, population: Population, caps: Caps, ahead: Ints
 ) -> Schedules:
     """The schedules drawn, with no UTC hour of the week over its caps, as far as there is room.
 
-    present: what targets follow now   ahead: (s,) hours that each site's clock is ahead of UTC
+    current: what targets follow now   ahead: (s,) hours that each site's clock is ahead of UTC
     """
     # Limits are no tighter than those that the drawn schedules keep.
     cycle, site = drawn.weeks.astype(np.int64) * WEEK_HOURS, population.site
@@ -329,17 +329,17 @@ def levelled(
     _loosen(targets, drawn.slots)
 
     # Single slots in the week nearest to the drawn one: which week it is, others decide.
-    single = (np.diff(present.first) == 1) & (np.diff(drawn.first) == 1)
-    rows = np.flatnonzero(single & (present.weeks == drawn.weeks))
+    single = (np.diff(current.first) == 1) & (np.diff(drawn.first) == 1)
+    rows = np.flatnonzero(single & (current.weeks == drawn.weeks))
     wanted = drawn.slots[drawn.first[rows]].astype(np.int64)
-    shift = present.slots[present.first[rows]] - wanted + WEEK_HOURS // 2
+    shift = current.slots[current.first[rows]] - wanted + WEEK_HOURS // 2
     nearest = (wanted + shift % WEEK_HOURS - WEEK_HOURS // 2) % cycle[rows]
-    present = replace_slots(present, rows, nearest)
+    current = replace_slots(current, rows, nearest)
 
     slots = drawn.slots.astype(np.int64)
-    had = (drawn.weeks == present.weeks) & (np.diff(drawn.first) == np.diff(present.first))
-    had &= _allowed(targets, population.open_hours, present.first, present.slots, had)
-    begun = chosen_of(had, present, drawn).slots.astype(np.int64)
+    had = (drawn.weeks == current.weeks) & (np.diff(drawn.first) == np.diff(current.first))
+    had &= _allowed(targets, population.open_hours, current.first, current.slots, had)
+    begun = chosen_of(had, current, drawn).slots.astype(np.int64)
     opened = population.open_hours
     common, own = np.full(WEEK_HOURS, caps.hour), np.repeat(caps.site_hour, WEEK_HOURS)
     room = _Room(_parts(common), _parts(own).reshape(opened.shape), opened)

@@ -14,25 +14,25 @@ import numpy as np
 from schedules.compiled import compiled
 from schedules.cost import Curves, Objective, interval_cost, long_cost, split_costs, weeks_costs
 from schedules.history import Floats, Ints
-from schedules.schedule import LONGEST_WEEKS, WEEK_HOURS
+from schedules.schedule import MAX_WEEKS, WEEK_HOURS
 
 # One visit an hour at most: slots are hours.
 MAX_SLOTS = WEEK_HOURS
 # Options 0 to 2 are one visit every 4, 3 and 2 weeks; option 2 + n is n visits a week.
-RARE = LONGEST_WEEKS - 1
+RARE = MAX_WEEKS - 1
 SWEEPS = 1
 
 
 class Limits(NamedTuple):
     """What binds the slots of a target.
 
-    toll:      (168,) price of the hour on top of a request's; inf where the hour is closed
+    surcharge:      (168,) price of the hour on top of a request's; inf where the hour is closed
     min_hours: between two visits at least   max_hours: at most
     phase, slope: of hours that are as good, the first from hour `phase` on is preferred, as if each
                   later one cost `slope` more: so targets that are alike do not all come at once
     """
 
-    toll: Floats
+    surcharge: Floats
     min_hours: float
     max_hours: float
     phase: int
@@ -73,14 +73,14 @@ def best_split(c: Curves, aim: Objective, limits: Limits, a: int, n: int) -> tup
     for z in range(begin, end + 1):
         # A division for each hour would cost as much as all the rest.
         hour = z if z < WEEK_HOURS else z - WEEK_HOURS
-        paid = cost[z - begin] + limits.toll[hour]
+        paid = cost[z - begin] + limits.surcharge[hour]
         if paid + tilt(limits, hour) < preferred:
             preferred, best, where = paid + tilt(limits, hour), paid, z
     if where < 0 and n - a > limits.max_hours:
         # The last open hour that the longest interval after `a` allows.
         least = max(1, int(np.ceil(limits.min_hours)))
         for z in range(min(a + int(limits.max_hours), n - least), a + least - 1, -1):
-            if limits.toll[z % WEEK_HOURS] < np.inf:
+            if limits.surcharge[z % WEEK_HOURS] < np.inf:
                 where = z
                 break
         best = np.inf if where < 0 else split_costs(c, aim, a, n, where, where)[0]
@@ -108,7 +108,7 @@ def best_single(c: Curves, aim: Objective, limits: Limits, weeks: int) -> tuple[
     cost = weeks_costs(c, aim, weeks)
     preferred, best, where = np.inf, np.inf, -1
     for z in range(WEEK_HOURS):
-        paid = (cost[z] + limits.toll[z]) / weeks
+        paid = (cost[z] + limits.surcharge[z]) / weeks
         if paid + tilt(limits, z) < preferred:
             preferred, best, where = paid + tilt(limits, z), paid, z
     return best, where
@@ -171,7 +171,7 @@ def options(c: Curves, aim: Objective, limits: Limits, least: float) -> Choice:
     visits = np.empty(RARE + MAX_SLOTS)
     rare = np.full(RARE, -1)
     for i in range(RARE):
-        weeks = LONGEST_WEEKS - i
+        weeks = MAX_WEEKS - i
         visits[i] = 1 / weeks
         if limits.min_hours <= weeks * WEEK_HOURS <= limits.max_hours:
             cost[i], rare[i] = best_single(c, aim, limits, weeks)
@@ -187,7 +187,7 @@ def options(c: Curves, aim: Objective, limits: Limits, least: float) -> Choice:
 
 
 @compiled
-def polish(c: Curves, aim: Objective, limits: Limits, slots: Ints) -> Ints:
+def refine(c: Curves, aim: Objective, limits: Limits, slots: Ints) -> Ints:
     """Move each slot to the best hour between its neighbours, a few times round; ascending."""
     n = len(slots)
     at = _ascending(slots)
@@ -202,7 +202,7 @@ def polish(c: Curves, aim: Objective, limits: Limits, slots: Ints) -> Ints:
             if b > 2 * WEEK_HOURS:
                 continue
             saved, where = best_split(c, aim, limits, a, b)
-            now = interval_cost(c, aim, a, b) - limits.toll[z % WEEK_HOURS]
+            now = interval_cost(c, aim, a, b) - limits.surcharge[z % WEEK_HOURS]
             now -= interval_cost(c, aim, a, z) + interval_cost(c, aim, z, b)
             if where >= 0 and saved > now + 1e-9:
                 at[j], moved = where - shift, True
@@ -246,7 +246,7 @@ def allows(limits: Limits, weeks: int, slots: Ints) -> bool:
     for j in range(len(slots)):
         later = slots[j + 1] if j + 1 < len(slots) else slots[0] + weeks * WEEK_HOURS
         hours = later - slots[j]
-        closed = limits.toll[slots[j] % WEEK_HOURS] == np.inf
+        closed = limits.surcharge[slots[j] % WEEK_HOURS] == np.inf
         if closed or hours < limits.min_hours or hours > limits.max_hours:
             return False
     return len(slots) > 0

@@ -1,9 +1,10 @@
-"""Windows of the local week: when a site may be visited, and when not.
+"""Parse and format windows of the local week: the hours at which a site may be visited.
 
-A window is days, hours, or both: `Mon-Fri 08:00-18:00`, `22:00-06:00`, `Sat,Sun`. Days are names
-and ranges of names; a range may run over the weekend (`Fri-Mon`). Without days it is every day,
-without hours the whole day. A window that crosses midnight belongs to the day on which it begins
-and goes on into the next, listed or not: `Fri 22:00-06:00` ends on Saturday morning.
+A window consists of days, hours, or both: `Mon-Fri 08:00-18:00`, `22:00-06:00`, `Sat,Sun`. Days are
+              names and ranges of names; a range may cross the weekend (`Fri-Mon`). A window without
+              days applies to every day, and one without hours to the whole day. A window that
+              crosses midnight belongs to the day on which it starts and continues into the next
+              day, even if that day is not listed: `Fri 22:00-06:00` ends on Saturday morning.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ _WINDOW = re.compile(
 
 
 def open_hours(windows: Iterable[str], blackout: Iterable[str] = ()) -> Week:
-    """(168,) hours of the local week that lie in a window and not in the blackout.
+    """Return the (168,) hours of the local week inside a window and outside the blackout.
 
-    No windows at all: always, but for the blackout. ValueError, in one line, for a window that
-    cannot be read, and where nothing stays open.
+    Without windows, all hours are open except for the blackout. Raises ValueError with a one-line
+    message for an invalid window, and if no hour remains open.
     """
     hours = _covered(tuple(windows) or DAYS) & ~_covered(blackout)
     if not hours.any():
@@ -44,12 +45,12 @@ def open_hours(windows: Iterable[str], blackout: Iterable[str] = ()) -> Week:
 
 
 def describe(hours: Week) -> list[str]:
-    """Windows that open these (168,) hours and no others; none where all or none are open."""
+    """Return windows for exactly these (168,) hours; an empty list if all or none are open."""
     if hours.all():
         return []
     starts = np.flatnonzero(hours & ~np.roll(hours, 1))
     ends = np.flatnonzero(hours & ~np.roll(hours, -1)) + 1
-    # The stretch that begins last ends first where it runs into the next week.
+    # If the last stretch continues into the next week, its end is the first in the list.
     if len(starts) and ends[0] <= starts[0]:
         ends = np.append(ends[1:], ends[0] + WEEK_HOURS)
     stretches = zip(starts.tolist(), ends.tolist(), strict=True)
@@ -61,7 +62,7 @@ def describe(hours: Week) -> list[str]:
 
 
 def _covered(windows: Iterable[str]) -> Week:
-    """(168,) hours of the local week that lie in any of the windows."""
+    """Return the (168,) hours of the local week inside any of the windows."""
     covered = np.zeros(WEEK_HOURS, np.bool_)
     for window in windows:
         days, start, length = _read(window)
@@ -72,7 +73,7 @@ def _covered(windows: Iterable[str]) -> Week:
 
 
 def _read(window: str) -> tuple[list[int], int, int]:
-    """Days on which a window begins, at which hour, and for how many hours."""
+    """Return the days on which a window starts, its first hour and its length in hours."""
     match = _WINDOW.fullmatch(window.strip())
     if not match or not match[0]:
         raise ValueError(
@@ -97,9 +98,9 @@ def _read(window: str) -> tuple[list[int], int, int]:
 
 
 def _split(start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Day, first hour and end of windows for the hours of the week from `start` to `end`.
+    """Yield day, first hour and end of windows for the hours of the week from `start` to `end`.
 
-    `end` may lie in the next week. A window that ends before its first hour ends on the next day.
+    `end` may be in the next week. A window whose end is before its first hour ends on the next day.
     """
     day, hour = divmod(start, DAY_HOURS)
     if DAY_HOURS - hour < end - start < DAY_HOURS:
@@ -112,7 +113,7 @@ def _split(start: int, end: int) -> Iterator[tuple[int, int, int]]:
 
 
 def day_names(days: list[int]) -> str:
-    """The names of days in order, three or more in a row as a range; nothing for all seven."""
+    """Return the names of sorted days, with three or more in a row as a range; "" for all seven."""
     if len(days) == 7:
         return ""
     rows: list[list[int]] = []

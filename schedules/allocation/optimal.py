@@ -1,9 +1,9 @@
-"""The default policy: least expected staleness and age for the requests, slot by slot.
+"""Minimize expected staleness and age for a budget of requests (the default policy).
 
-Every target candidates what it could allocate (`placement.options`), one price decides over all of them
-(`allocate.buy`), and the slots bought are improved by local search. A target keeps the schedule it
-has as long as a new one would save less than a small share of a visit: so plans are stable, and
-moves pay.
+Every target offers its candidate options (`placement.options`), one price decides over all of them
+(`allocate.allocate`), and local search refines the allocated slots. A target keeps its current
+schedule if a new one would save less than a small share of a visit's price, so that plans are
+stable.
 """
 
 from __future__ import annotations
@@ -41,30 +41,31 @@ from schedules.placement.placement import (
 from schedules.schedule import PAGE_CYCLES, WEEK_HOURS, Schedules, chosen_of
 from schedules.terms import CEILING, EXPLORATION, FLOOR, PRICE, WEEK_DAYS, BudgetTooSmall, Terms
 
-# Other hours for the same visits have to save so much of a visit's price to be worth a move.
+# Moving visits to other hours must save more than this share of a visit's price.
 DEAD_BAND = 0.3
-# Hours of a week that differ by less than this share of a visit's price are as good.
+# Hours whose costs differ by less than this share of a visit's price are equivalent.
 INDIFFERENCE = 0.05
-# Targets watched for less have even intervals, to learn the hours of their changes: a week of
-# visits and a few days, as longer costs more than it teaches.
+# Targets observed for less time get even intervals, to learn the hours of their changes. Ten days
+# are a week of visits and a margin; more costs more than it teaches.
 KNOWN_HOURS = 240.0
-# So many targets tell the price and the surcharges for all.
+# Number of targets from which the price and the surcharges are estimated.
 MAX_SAMPLE = 4_000
-# What nobody would allocate at a much lower price need not be worked out.
+# Steps whose value is far below the expected price are not computed.
 MIN_VALUE_SHARE = 0.7
 FIRST_MIN_VALUE, LOWEST_PRICE = 16.0, 1e-3
-# Rare visits that may not wait can fill one week more than others; the next try spends less.
+# Rare visits that must not wait can make one week fuller than others; the next try spends less.
 TRIES = 3
 
 Columns = tuple[NDArray[Any], ...]
 
 
 class Candidates(NamedTuple):
-    """What n targets could allocate, and where their slots would be.
+    """Hold the candidate steps of n targets, and their slots.
 
-    rare:  (n, r) hour of the week of one visit in each of the r cycles of more than a week
-    begin: (n + 1,) offsets into order   order: (k,) slots in the order in which they are put in
-    full:  (n,) whether there is no room for more
+    rare:  (n, r) hour of the week of one visit in each of the r cycles longer than a week
+    begin: (n + 1,) offsets into order
+    order: (k,) slots in the order of insertion
+    full:  (n,) whether no further visit fits
     """
 
     steps: Steps
@@ -75,10 +76,11 @@ class Candidates(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """What the kernels need of m targets.
+    """Hold what the kernels need of m targets.
 
-    profile: (m, 168)   node: (m, k) rates   worth: (m,) importance over cost
-    min_hours, max_hours, site, phase: (m,)   surcharge: (s, 168)   dither: (m, 7)
+    profile: (m, 168)   node: (m, k) rates   worth: (m,) importance divided by cost
+    min_hours, max_hours, site, phase: (m,)
+    surcharge: (s, 168)   dither: (m, 7)
     """
 
     profile: Floats
@@ -93,9 +95,9 @@ class Targets(NamedTuple):
 
 
 def targets(estimate: Estimate, part: Part, surcharge: Floats) -> Targets:
-    """The targets of a part. surcharge: (s, 168) price of each hour; inf where closed."""
+    """Return the targets of a part. surcharge: (s, 168) of each hour; inf if closed."""
     population = estimate.population
-    # Each target feels the surcharge of a day a little differently, so that not all move at once.
+    # Vary the surcharge slightly between targets, so that they do not all move at the same time.
     days = np.arange(0, 56, 8, dtype=np.uint64)
     chance = (population.key[part][:, None] >> days) % np.uint64(256)
     return Targets(
@@ -114,7 +116,7 @@ def targets(estimate: Estimate, part: Part, surcharge: Floats) -> Targets:
 def candidates_of(
     estimate: Estimate, aim: Objective, surcharge: Floats, least: float
 ) -> Candidates:
-    """All that the targets could allocate for more than `least` a visit."""
+    """Return the candidate steps of all targets whose value exceeds `least` per visit."""
     pieces = spread_over(
         lambda part: _candidates(targets(estimate, part, surcharge), aim, least),
         parts(len(estimate.population)),
@@ -123,7 +125,7 @@ def candidates_of(
 
 
 def joined(pieces: list[Columns]) -> Candidates:
-    """The candidates of all parts, from what a kernel returned for each."""
+    """Join the candidates of all parts, as returned by the kernel."""
     counts, visits, value, option, rare, slots, order, full = (
         np.concatenate(column) for column in zip(*pieces, strict=True)
     )
@@ -134,7 +136,7 @@ def joined(pieces: list[Columns]) -> Candidates:
 
 @compiled
 def _limits(t: Targets, i: int, price: float) -> Limits:
-    """The limits of one target; price: of a visit, to it."""
+    """Return the limits of one target. price: of a visit, divided by the worth."""
     slope = INDIFFERENCE * price / WEEK_HOURS
     surcharge = t.surcharge[t.site[i]] / t.worth[i]
     for z in range(WEEK_HOURS):
@@ -172,9 +174,10 @@ def _candidates(t: Targets, aim: Objective, least: float) -> Columns:
 def schedules_of(
     chosen: Ints, candidates: Candidates, key: NDArray[np.uint64], cycles: tuple[int, ...]
 ) -> Schedules:
-    """Return the schedules that were chosen.
+    """Return the allocated schedules.
 
-    chosen: (n,) places in the steps   key: (n,) spreads the weeks   cycles: as in `schedule`
+    chosen: (n,) indices into the steps   key: (n,) spreads rare visits over weeks   cycles: cycle
+            lengths in weeks, as in `schedule`
     """
     option = candidates.steps.option[chosen].astype(np.int64)
     weekly = len(cycles) - 1
@@ -186,7 +189,7 @@ def schedules_of(
     slots = candidates.order[np.repeat(candidates.begin[:-1], count) + place].astype(np.int64)
     week = first_weeks(weeks, key) * WEEK_HOURS
     slots[first[:-1][rare]] = candidates.rare[rare, option[rare]] + week[rare]
-    # One axis for all targets, each with a stretch of its own.
+    # Put all targets on one axis, each with its own stretch, to sort their slots together.
     stretch = np.repeat(np.arange(len(count)) * cycles[0] * WEEK_HOURS, count)
     slots = (np.sort(stretch + slots) - stretch).astype(np.uint16)
     none = np.zeros(len(count))
@@ -201,7 +204,7 @@ def settled(
     new: Schedules,
     old: Schedules,
 ) -> tuple[Schedules, Outlook]:
-    """The new schedules refined, the old ones where a new one is hardly better; the outlook."""
+    """Refine the new schedules, keep old ones that are hardly worse, and return the outlook."""
     slots, kept = new.slots.astype(np.int64), np.zeros(len(new), np.bool_)
     old_slots = old.slots.astype(np.int64)
 
@@ -218,7 +221,7 @@ def settled(
 
 
 class Timetable(NamedTuple):
-    """Schedules as the kernels take them. weeks: (m,); first: (m + 1,) offsets into slots."""
+    """Hold schedules for the kernels. weeks: (m,); first: (m + 1,) offsets into slots."""
 
     weeks: Ints
     first: Ints
@@ -241,7 +244,7 @@ def _settle(
     old: Timetable,
     kept: NDArray[np.bool_],
 ) -> tuple[Floats, Floats]:
-    """Polish new slots in place, mark what is kept; stale share and age in days of each target."""
+    """Refine new slots in place and set `kept`; return stale share and age in days per target."""
     stale, age = np.empty(len(kept)), np.empty(len(kept))
     weight = np.full(t.node.shape[1], 1 / t.node.shape[1])
     for i in range(len(kept)):
@@ -274,13 +277,15 @@ def _surcharges(limits: Limits, slots: Ints) -> float:
 def exploring(
     estimates: Estimate, schedules: Schedules, expected: Outlook
 ) -> tuple[Schedules, Outlook, Flags]:
-    """Even intervals with as many visits for those that are hardly known; (n,) which they are.
+    """Give targets with a short history even intervals with the same number of visits.
 
-    Rare visits stay: one or less a week teaches nothing about hours.
+    Also returns (n,) flags of these targets. Schedules with at most one visit a week are unchanged,
+    because they teach nothing about hours.
     """
     histories, population = estimates.histories, estimates.population
     is_known: Flags = histories.until - histories.since >= KNOWN_HOURS
-    # An even interval comes at all hours, and has to keep the limits.
+    # An even interval visits all hours, so it needs a site without closed hours, and must keep the
+    # limits.
     visits = schedules.visits_per_week
     every = WEEK_HOURS / np.maximum(visits, 1e-9)
     always = np.all(population.open_hours, axis=1)[population.site]
@@ -296,7 +301,10 @@ def exploring(
 
 
 def draft(estimates: Estimate, terms: Terms, now: float, current: Schedules) -> Draft:
-    """The best schedules for the budget, those of the current where others are hardly better."""
+    """Return the best schedules for the budget; keep current ones if others are hardly better.
+
+    Raises BudgetTooSmall if the budget does not keep every target's longest interval.
+    """
     population, last = estimates.population, estimates.histories.until
     sample, share = sampled(estimates)
     small = _Sample(sample, terms, now, share)
@@ -306,7 +314,7 @@ def draft(estimates: Estimate, terms: Terms, now: float, current: Schedules) -> 
     whole, least = terms.budget_per_day * WEEK_DAYS, least_visits(candidates.steps)
     if least > whole * (1 + 1e-6):
         raise BudgetTooSmall(least / WEEK_DAYS, len(population))
-    # Whole visits: the fullest of the weeks may have one more than their mean.
+    # Visits are whole, so the fullest week can have one more than the mean.
     budget = max(whole - 1, least)
     for _ in range(TRIES):
         bought = allocate(candidates.steps, population.key, budget, current.visits_per_week)
@@ -325,10 +333,10 @@ def draft(estimates: Estimate, terms: Terms, now: float, current: Schedules) -> 
 
 
 def why(candidates: Candidates, bought: Allocation) -> tuple[Floats, Floats, NDArray[np.uint8]]:
-    """(n,) value of one more visit, worth of the last one bought, and what decided.
+    """Return the (n,) value of one more visit, worth of the last one, and limiting reason.
 
-    The ceiling decided where there is no more to be had, the floor where none but the least was
-    bought; the worth of that is not known, and at least that of the next.
+    The ceiling is the limit if no further visit fits, the floor if only the mandatory visits were
+    allocated. The worth of a mandatory visit is unknown, but at least the value of the next one.
     """
     steps = candidates.steps
     last = bought.chosen == steps.first[1:] - 1
@@ -341,7 +349,7 @@ def why(candidates: Candidates, bought: Allocation) -> tuple[Floats, Floats, NDA
 
 
 def sampled(estimates: Estimate) -> tuple[Estimate, float]:
-    """Some of the targets where there are very many, and their share of all."""
+    """Return a sample of the targets if there are very many, and its share of all."""
     n = len(estimates.population)
     if n <= MAX_SAMPLE:
         return estimates, 1.0
@@ -349,7 +357,7 @@ def sampled(estimates: Estimate) -> tuple[Estimate, float]:
 
 
 class _Sample:
-    """The allocation in small: what a sample of the targets buys at given surcharges."""
+    """Allocate visits to a sample of the targets at given surcharges."""
 
     def __init__(self, estimates: Estimate, terms: Terms, now: float, share: float) -> None:
         self.estimates, self.aim = estimates, terms.aim
@@ -360,17 +368,17 @@ class _Sample:
         self.least = FIRST_MIN_VALUE
 
     def surcharge(self, surcharges: Floats) -> Floats:
-        """(s, 168) of the local hours, from (s, 7) of the UTC days."""
+        """Return the (s, 168) surcharges of local hours from the (s, 7) surcharges of UTC days."""
         closed = np.where(self.estimates.population.open_hours, 0.0, np.inf)
         return np.take_along_axis(surcharges, self.utc_day, 1) + closed
 
     def bought(self, surcharges: Floats) -> tuple[Schedules, float]:
-        """What is bought, and the price of the last visit."""
+        """Return the allocated schedules, and the price of the last visit."""
         key, surcharge = self.estimates.population.key, self.surcharge(surcharges)
         while True:
             candidates = candidates_of(self.estimates, self.aim, surcharge, self.least)
             allocation = allocate(candidates.steps, key, self.budget)
-            # All was sold: there are buyers for less.
+            # Every candidate was taken, so the price is lower: offer cheaper ones.
             if self.least <= LOWEST_PRICE or not allocation.sold_out:
                 break
             self.least = max(self.least / 4, LOWEST_PRICE)
@@ -378,7 +386,7 @@ class _Sample:
         return schedules_of(allocation.chosen, candidates, key, PAGE_CYCLES), allocation.price
 
     def loads(self, surcharges: Floats) -> tuple[Floats, float]:
-        """(s, 7) visits of each site on each UTC day of the week, and the price."""
+        """Return the (s, 7) visits of each site on each UTC day of the week, and the price."""
         bought, price = self.bought(surcharges)
         surcharge, none = self.surcharge(surcharges), Schedules.none(len(bought))
         schedules, _ = settled(self.estimates, self.aim, surcharge, price, bought, none)

@@ -1,4 +1,4 @@
-"""What is to be expected of a schedule: how much of the time the copy is stale, and how old."""
+"""Compute the expected stale share and age of schedules."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ STALE, AGE = Objective(1.0, 0.0, 0.0), Objective(0.0, 1.0, 0.0)
 
 
 class Outlook(NamedTuple):
-    """What is to be expected. stale: (n,) share of the time; age_days: (n,) mean age in days."""
+    """Hold expected results. stale: (n,) share of the time; age_days: (n,) mean age in days."""
 
     stale: Floats
     age_days: Floats
 
 
 def outlook(estimates: Estimate, schedules: Schedules) -> Outlook:
-    """The outlook of any schedules under what is estimates."""
+    """Return the outlook of any schedules under the estimated rates and profiles."""
 
     def work(part: Part) -> Outlook:
         node = np.minimum(estimates.rates(part).node, MAX_RATE)
@@ -34,7 +34,8 @@ def outlook(estimates: Estimate, schedules: Schedules) -> Outlook:
         slots = schedules.slots[first[0] : first[-1]].astype(np.int64)
         weeks = schedules.weeks[part].astype(np.int64)
         slotted = _slotted(estimates.profiles(part), node, weeks, first - first[0], slots)
-        # Even visits of a Poisson process (Cho and Garcia-Molina 2003), over the rate's nodes.
+        # Even visits of a Poisson process (Cho and Garcia-Molina 2003), averaged over the rate's
+        # nodes.
         every = schedules.every_hours[part]
         interval = np.maximum(every, 1e-9)[:, None] / WEEK_HOURS
         x = node * interval
@@ -63,10 +64,10 @@ def _slotted(
 
 
 class Draft(NamedTuple):
-    """Schedules of n targets and what is expected of them.
+    """Hold schedules of n targets with their expected results.
 
-    value: (n,) what one more visit would save, worth: what the last one saves; NaN where a policy
-           knows no such thing
+    value: (n,) value of one more visit, worth: (n,) value of the last one; NaN if the policy
+           computes none
     bound: (n,) index of terms.BOUNDS   price: of a request
     """
 

@@ -1,4 +1,4 @@
-"""From pasts to a plan: estimate, allocate, place, and say why."""
+"""Make a plan from histories: estimate, allocate, place, and record the reasons."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ __all__ = [
 ]
 
 HALVINGS = 14
-# A visit every hour to every target is the most that slots allow.
+# Slots are hours, so the maximum is one visit an hour.
 MAX_PER_DAY = 24.0
 
 
 class GoalTooHigh(ValueError):
-    """No budget reaches the goal; `best` is what hourly visits to all would."""
+    """Raised if no budget reaches the goal; `best` is the result of hourly visits to all."""
 
     def __init__(self, best: float) -> None:
         super().__init__(f"even hourly visits to all reach {best:g} only")
@@ -55,13 +55,16 @@ class GoalTooHigh(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A schedule for each of n targets, and what it rests on.
+    """Hold a schedule for each of n targets, and the estimates behind it.
 
-    estimates: profiles and rates   rate, rate_low, rate_high: (n,) changes a week, with 5 % and
-    95 % quantiles   stale, age_days: (n,) expected share of time stale, mean age
-    value: (n,) what one more visit would save, to be compared with `price`; worth: (n,) what the
-    last one saves, and leaving it out would cost; NaN where the policy knows no such thing
-    bound: (n,) what decided, an index of BOUNDS   moved: (n,) not as at current
+    estimates: profiles and rates
+    rate, rate_low, rate_high: (n,) changes a week, with 5 % and 95 % quantiles
+    stale, age_days: (n,) expected share of time stale, mean age in days
+    value: (n,) value of one more visit, comparable with `price`
+    worth: (n,) value of the last visit, which removing it would lose; NaN if the policy computes
+           none
+    bound: (n,) what limited the visits, an index of BOUNDS   moved: (n,) whether the schedule is
+           new
     """
 
     estimates: Estimate
@@ -78,7 +81,7 @@ class Plan:
     price: float
 
     def figures(self, rows: Ints) -> dict[str, Floats]:
-        """What is expected of some targets, by name: changes a week, freshness, age."""
+        """Return the expected figures of some targets by name: changes a week, freshness, age."""
         return {
             "rate_per_week": self.rate[rows],
             "rate_low": self.rate_low[rows],
@@ -89,7 +92,7 @@ class Plan:
 
     @property
     def requests_per_day(self) -> float:
-        """Mean requests a day."""
+        """Return the mean number of requests a day."""
         return float(self.schedules.visits_per_week.sum() / WEEK_DAYS)
 
 
@@ -100,9 +103,11 @@ def plan(
     now_hours: float,
     current: Schedules | None = None,
 ) -> Plan:
-    """A plan for all targets from `now_hours` on; BudgetTooSmall if it cannot be.
+    """Return a plan for all targets from `now_hours`, in hours since 1970 (UTC).
 
-    current: what they follow now, no slots where that is nothing; None for all nothing
+    current: schedules so far, without slots for unplanned targets; None if none is planned
+
+    Raises BudgetTooSmall if the budget does not keep every target's longest interval.
     """
     least = least_per_day(population)
     if terms.policy not in UNBOUNDED and terms.budget_per_day < least * (1 - 1e-9):
@@ -133,18 +138,19 @@ def budget_for(
     freshness: float | None = None,
     max_age_days: float | None = None,
 ) -> float:
-    """Requests a day with which the optimal policy is expected to reach a goal.
+    """Return the requests a day with which the optimal policy is expected to reach a goal.
 
-    freshness: mean share of time that a copy is fresh   max_age_days: mean age of a copy; one of
-    the two. GoalTooHigh where no budget does.
+    freshness:    mean share of time in which a copy is fresh
+    max_age_days: mean age of a copy; give exactly one of the two
 
-    Judged by some of the targets where there are very many.
+    If there are very many targets, a sample of them is planned. Raises GoalTooHigh if no budget
+    reaches the goal.
     """
     sample, share = optimal.sampled(estimate(population, histories))
     none = Schedules.none(len(sample.population))
 
     def reached(per_day: float) -> float:
-        """How far beyond the goal a budget gets: negative where it falls short."""
+        """Return by how much a budget exceeds the goal; negative if it falls short."""
         terms = Terms(budget_per_day=per_day)
         outlook = optimal.draft(sample, terms, now_hours, none).outlook
         if freshness is not None:

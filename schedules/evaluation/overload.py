@@ -1,8 +1,8 @@
-"""Cells and one server that cannot refresh all in time: how fresh each policy keeps them.
+"""Simulate one server that cannot refresh all cells in time, to compare dispatch policies.
 
-Each elapsed period of a cell adds one request, whether or not the last one was served; a refresh
-serves the newest, and those before it are missed. A refresh reads its cell when it begins and shows
-what it has read when it ends.
+Each period of a cell adds one request, whether or not the previous one was served. A refresh serves
+the newest request; older unserved ones are missed. A refresh reads its cell at its start and
+publishes the result at its end.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from schedules.dispatch.dispatch import (
 from schedules.history import Floats, Ints, Times
 
 HOUR_SECONDS = 3600
-# A request counts from its very moment on, which sums of periods may miss by their last digits.
+# Tolerance for sums of periods, so that a request counts from its exact time.
 TOUCH = 1e-9
 ONE = Capacity(requests=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """n cells; all times in seconds. (n,) each.
+    """Describe n cells. All arrays are (n,), all times are in seconds.
 
-    period: between two requests   cost: of a refresh   change_every: mean between two changes
+    period: between two requests   cost: of a refresh   change_every: mean time between two changes
     """
 
     period: Floats
@@ -45,20 +45,20 @@ class Cells:
 
     @property
     def load(self) -> float:
-        """Seconds of work that are asked for in a second."""
+        """Return the load: seconds of work requested per second."""
         return load_of(self.period, self.cost)
 
     @property
     def expected(self) -> Floats:
-        """(n,) the paper's expected refresh ratio."""
+        """Return the (n,) expected refresh ratio (Ha et al. 2002)."""
         return expected_ratio(self.period, self.cost, HOUR_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What happens to n cells in `seconds`, whatever is done about it.
+    """Hold what happens to n cells in `seconds`, independent of the policy.
 
-    changes: of each cell, ascending   first: (n,) second of its first request
+    changes: of each cell, ascending   first: (n,) time of its first request, in seconds
     """
 
     seconds: float
@@ -67,7 +67,7 @@ class Course:
 
     @classmethod
     def drawn(cls, cells: Cells, seconds: float, rng: np.random.Generator) -> Course:
-        """Changes as a Poisson process has them; requests begin anywhere in the first period."""
+        """Draw changes from a Poisson process, and first requests uniformly in the first period."""
         count = rng.poisson(seconds / cells.change_every)
         owner = np.repeat(np.arange(len(cells)), count)
         at = rng.random(len(owner)) * seconds
@@ -76,13 +76,13 @@ class Course:
         return cls(seconds, Times(np.append(0, np.cumsum(count)), at), first)
 
     def requested(self, cells: Cells, at: float) -> Floats:
-        """(n,) requests until then."""
+        """Return the (n,) number of requests up to this time."""
         count: Floats = np.maximum(np.floor((at - self.first) / cells.period + TOUCH) + 1, 0)
         return count
 
 
 class Refresh(NamedTuple):
-    """One refresh of a cell. number: of the request that it serves, from 1 on."""
+    """Describe one refresh of a cell. number: of the served request, from 1."""
 
     cell: int
     number: int
@@ -92,10 +92,10 @@ class Refresh(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What came of it.
+    """Hold the result of one policy.
 
-    requested, refreshed: (n, h) requests that came in each hour, and those of them that were served
-    fresh: (n,) share of time in which a cell showed what it should
+    requested, refreshed: (n, h) requests in each hour, and how many of them were served
+    fresh:                (n,) share of time in which a cell showed the current value
     """
 
     requested: Floats
@@ -104,7 +104,7 @@ class Played:
 
     @property
     def ratio(self) -> Floats:
-        """(n,) refresh ratio; 1 where nothing was requested."""
+        """Return the (n,) refresh ratio; 1 without requests."""
         requested, refreshed = self.requested.sum(1), self.refreshed.sum(1)
         result: Floats = np.ones(len(requested))
         np.divide(refreshed, requested, where=requested > 0, out=result)
@@ -112,10 +112,10 @@ class Played:
 
 
 def play(cells: Cells, course: Course, policy: str) -> Played:
-    """All refreshes of a policy, one after the other. policy: one of `dispatch.POLICIES`."""
+    """Simulate the refreshes of a policy, one of `dispatch.POLICIES`."""
     done = _Server(cells, course).until(course.seconds, policy)
     hours = int(np.ceil(course.seconds / HOUR_SECONDS))
-    # Cell and second of each request before the end.
+    # Cell and time of each request before the end.
     count = course.requested(cells, np.nextafter(course.seconds, 0)).astype(np.int64)
     asked_of = np.repeat(np.arange(len(cells)), count)
     order = np.arange(len(asked_of)) - np.repeat(np.cumsum(count) - count, count)
@@ -131,7 +131,7 @@ def play(cells: Cells, course: Course, policy: str) -> Played:
 
 
 class _Server:
-    """Refreshes one cell after the other; what it knows of each cell is (n,)."""
+    """Refresh one cell at a time. The state arrays are (n,)."""
 
     def __init__(self, cells: Cells, course: Course) -> None:
         self.cells, self.course = cells, course
@@ -139,7 +139,7 @@ class _Server:
         self.served, self.refreshed, self.last = np.zeros((3, len(cells)))
 
     def until(self, end: float, policy: str) -> list[Refresh]:
-        """All refreshes that begin before `end`."""
+        """Return all refreshes that start before `end`."""
         done: list[Refresh] = []
         now = float(self.course.first.min())
         while now < end:
@@ -181,7 +181,7 @@ def _by_hour(cell: Ints, at: Floats, n: int, hours: int) -> Floats:
 
 
 def _fresh(done: list[Refresh], course: Course, n: int) -> Floats:
-    """(n,) share of time in which what was read last had not changed since."""
+    """Return the (n,) share of time in which the published value was current."""
     fresh = np.empty(n)
     own: list[list[Refresh]] = [[] for _ in range(n)]
     for refresh in done:

@@ -1,6 +1,6 @@
-"""A simulated crawl of pages: it follows plans or adapts, under a daily cap.
+"""Simulate a crawl of pages that follows plans or adapts, under a daily cap.
 
-`simulate` gives the visits of a policy, `daily` those to compare them with.
+`simulate` returns the visits of a policy, `daily` those of a baseline.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from schedules.history import DAY_HOURS, Floats, Histories, Ints, Times
 from schedules.schedule import MAX_WEEKS, WEEK_HOURS, Schedules
 from schedules.terms import GROUPED
 
-# Slots follow the wall clock.
+# Slots follow the wall clock, so a planned visit can be an hour off the longest interval.
 CLOCK_CHANGE_HOURS = 1.0
 MAX_INTERVAL_HOURS = MAX_WEEKS * WEEK_HOURS
 POLL_HOURS = 1 / 3
-# The golden section of a day.
+# Golden ratio conjugate; its multiples modulo 1 fill an interval evenly.
 GOLDEN = (5**0.5 - 1) / 2
-# Moments as sums of hours are not exact; this is less than the second that files tell.
+# Tolerance for sums of hours, which are inexact; below the one-second resolution of trace files.
 TOUCH = 1e-6
 
 
 class CappedDispatcher:
-    """Lets visits go under a hard daily cap (UTC), the most valuable first."""
+    """Choose the visits that go ahead under a hard daily cap (UTC), most valuable first."""
 
     def __init__(self, cap: float | None) -> None:
         self._cap = int(cap or 0)
@@ -47,11 +47,14 @@ class CappedDispatcher:
 
     @property
     def is_strict(self) -> bool:
-        """Whether there is a cap at all."""
+        """Return whether there is a cap."""
         return self._cap > 0
 
     def let_go(self, hour: int, value: Floats, waited: Floats, every: Floats) -> Ints:
-        """Which of the due ones go in this hour since 1970; arguments as in `Waiting`."""
+        """Return the indices of the due visits that go ahead in this hour since 1970.
+
+        The other arguments are as in `Waiting`.
+        """
         if hour // DAY_HOURS != self._day:
             self._day, self._used = hour // DAY_HOURS, 0
         left = room(self._cap, self._used)
@@ -59,7 +62,7 @@ class CappedDispatcher:
         if left is not None and len(value) > left:
             n = len(value)
             none, overdue = np.zeros(n), np.maximum(np.nan_to_num(waited - every), 0)
-            # Nothing is known of visits that were missed before.
+            # The number of earlier missed visits is unknown.
             waiting = Waiting(
                 value, every, waited, overdue, np.ones(n), none, np.full(n, np.nan),
                 none.astype(np.int64),
@@ -70,7 +73,7 @@ class CappedDispatcher:
 
 
 class Planned:
-    """Follows plans: slots and even intervals."""
+    """Follow plans of slots and even intervals."""
 
     def __init__(self, world: World, terms: Terms) -> None:
         n = len(world)
@@ -79,7 +82,7 @@ class Planned:
         self._waiting = np.zeros(n, np.bool_)
 
     def replan(self, past: Histories, now: float) -> None:
-        """Plan anew for those that are there, from what they follow now."""
+        """Plan the targets that exist now, starting from their current schedules."""
         rows, n = self._world.there(now), len(self._world)
         self._value = np.full(n, np.nan)
         if not len(rows):
@@ -91,7 +94,7 @@ class Planned:
         self._value[rows] = made.value
 
     def visits(self, past: Histories, now: float, until: float) -> Times:
-        """The visits of a period."""
+        """Return the visits of a period."""
         population = self._world.population
         due = visits_of(self._present, population, now, until)
         due = joined(len(past), [due, self._overdue(due, past.until, now, until)])
@@ -103,9 +106,9 @@ class Planned:
         )
 
     def _overdue(self, due: Times, last: Floats, now: float, until: float) -> Times:
-        """Visits that keep the longest interval where a plan moved a target past it.
+        """Return visits that keep the longest interval where a new plan moved a target past it.
 
-        last: (n,) the last look; NaN where there was none: such targets are due at once
+        last: (n,) last observation; NaN if there was none: such targets are due immediately
         """
         some = np.diff(due.first) > 0
         coming = np.full(len(last), np.inf)
@@ -116,7 +119,7 @@ class Planned:
         return times_of(len(last), [(rows, latest[rows])])
 
     def _under_cap(self, due: Times, last: Floats, now: float, until: float) -> Times:
-        """Hour by hour: who waits and who comes due, as many as may go."""
+        """Return the visits of a period under the cap, choosing among due targets hour by hour."""
         owner, at = by_time(due)
         hours = np.arange(np.floor(now), until)
         bounds = np.searchsorted(at, np.append(hours, np.inf))
@@ -134,36 +137,36 @@ class Planned:
         return times_of(len(last), done)
 
     def _candidates(self, rows: Ints, at: Floats, now: float) -> tuple[Ints, Floats]:
-        """Those that wait, at once, and those that come due in this hour, each at its time."""
+        """Return targets and times: waiting ones now, and those due in this hour on time."""
         waiting = np.flatnonzero(self._waiting)
         fresh = ~self._waiting[rows]
         rows = np.concatenate([waiting, rows[fresh]])
         at = np.concatenate([np.full(len(waiting), now), at[fresh]])
-        # Equally valuable ones go in the order of their keys.
+        # Break ties by key.
         order = np.argsort(self._world.population.key[rows], kind="stable")
         return rows[order], at[order]
 
     def _claims(self, rows: Ints, waited: Floats) -> tuple[Floats, Floats, Floats]:
-        """Value of the visits, hours waited and hours between visits by plan."""
+        """Return value of the visits, hours waited, and planned hours between visits."""
         often = self._present.visits_per_week[rows]
         every = np.divide(WEEK_HOURS, often, where=often > 0, out=np.full(len(rows), np.inf))
         return self._value[rows], np.nan_to_num(waited, nan=MAX_INTERVAL_HOURS), every
 
 
 class Adaptive:
-    """Shorter intervals after a change, longer after none; every visit decides about the next."""
+    """Shorten intervals after a change and lengthen them after none, at every visit."""
 
     def __init__(self, world: World, terms: Terms) -> None:
         n = len(world)
         self._world, self._terms, self._dispatcher = world, terms, CappedDispatcher(terms.daily_cap)
         self._every, self._next = np.full(n, np.nan), np.full(n, np.inf)
-        # Equally valuable ones go in the order of their keys.
+        # Break ties by key.
         self._by_key = np.argsort(world.population.key)
-        # Changes of each target that lie behind its last visit; -1 before the first.
+        # Number of changes of each target before its last visit; -1 before the first visit.
         self._known = np.full(n, -1)
 
     def replan(self, past: Histories, now: float) -> None:
-        """First intervals for those that have none."""
+        """Set the first interval of targets that have none."""
         rows = self._world.there(now)
         rows = rows[np.isnan(self._every[rows])]
         if not len(rows):
@@ -176,7 +179,7 @@ class Adaptive:
         self._known[looked] = [self._behind(row, past.until[row]) for row in looked]
 
     def visits(self, past: Histories, now: float, until: float) -> Times:
-        """The visits of a period, hour by hour."""
+        """Return the visits of a period, simulated hour by hour."""
         last, done = past.until.copy(), list[tuple[Ints, Floats]]()
         for hour in np.arange(np.floor(now), until):
             self._next[self._next > self._world.ends] = np.inf
@@ -194,7 +197,7 @@ class Adaptive:
         return times_of(len(last), done)
 
     def _follow(self, row: int, at: float) -> None:
-        """What a visit sees decides when the next one is."""
+        """Schedule the next visit from what this one observes."""
         before, self._known[row] = self._known[row], self._behind(row, at)
         population = self._world.population
         bounds = population.min_hours[row], population.max_hours[row]
@@ -210,13 +213,13 @@ class Adaptive:
 
 
 class _Crawl(Protocol):
-    """What carries a plan out."""
+    """Define how a policy is carried out."""
 
     def replan(self, past: Histories, now: float) -> None:
-        """Plan anew."""
+        """Make a new plan."""
 
     def visits(self, past: Histories, now: float, until: float) -> Times:
-        """The visits of a period."""
+        """Return the visits of a period."""
 
 
 def simulate(
@@ -227,12 +230,13 @@ def simulate(
     replan_hours: float = WEEK_HOURS,
     closed_loop: bool = False,
 ) -> Times:
-    """All visits of a policy, ascending for each target.
+    """Return all visits of a policy, ascending for each target.
 
-    Open loop: it knows what polls every 20 minutes saw from `start` to `split`, and visits from
-    `split` on; the paper's groups stay as those polls made them. Closed loop: it visits from
-    `start` on and knows nothing; in its first week it looks at each target daily, at another hour
-    each day, whatever the budget and the cap. Only the adaptive policy goes its own way at once.
+    Open loop: the policy knows what polls every 20 minutes observed from `start` to `split`, and
+               visits from `split`. The classes of the paper keep the assignment from these polls.
+               Closed loop: the policy knows nothing at first and visits from `start`. In the first
+               week it visits each target daily at changing hours, regardless of budget and cap;
+               only the adaptive policy starts with its own intervals.
     """
     crawl: _Crawl = Adaptive(world, terms) if terms.policy == "adaptive" else Planned(world, terms)
     learns = closed_loop or terms.policy not in GROUPED
@@ -256,7 +260,7 @@ def simulate(
 
 
 def daily(world: World, start: float, stop: float) -> Times:
-    """Each target once a day, at an hour that looks random and stays with the target."""
+    """Return one visit a day to each target, at a pseudorandom but fixed hour."""
     n = len(world)
     hour = (world.population.key % np.uint64(DAY_HOURS)).astype(np.float64)
     schedules = Schedules.even(np.full(n, WEEK_HOURS / DAY_HOURS), hour / DAY_HOURS)
@@ -264,10 +268,10 @@ def daily(world: World, start: float, stop: float) -> Times:
 
 
 def first_week(world: World, start: float, stop: float) -> Times:
-    """Each target once a day, at hours that differ from day to day by the golden section.
+    """Return one visit a day to each target, at hours that advance by the golden ratio.
 
-    At one hour of the day nothing would be learned of the others; the golden section spreads a few
-    days over all hours most evenly.
+    Visits at a fixed hour would show nothing about the other hours. Golden-ratio steps cover all
+    hours most evenly within a few days.
     """
     n, days = len(world), int(np.ceil((stop - start) / DAY_HOURS))
     begin = (world.population.key % np.uint64(DAY_HOURS)).astype(np.float64)[:, None]
@@ -277,12 +281,12 @@ def first_week(world: World, start: float, stop: float) -> Times:
 
 
 def polled(world: World, start: float, stop: float) -> Histories:
-    """What looks at all targets every 20 minutes see, both ends included.
+    """Return what polls of all targets every 20 minutes observe, both ends included.
 
-    The same as `world.seen` of `world.polls`, from the changes alone.
+    Equal to `world.seen` of `world.polls`, but computed from the changes only.
     """
     n, changes = len(world), world.changes
-    # The first and the last poll of each target; the last is less if none is.
+    # First and last poll of each target. If a target was never polled, the last precedes the first.
     since = np.ceil((np.fmax(world.began, start) - start) / POLL_HOURS - TOUCH)
     until = np.floor((np.minimum(world.ends, stop) - start) / POLL_HOURS + TOUCH)
     owner = np.repeat(np.arange(n), np.diff(changes.first))

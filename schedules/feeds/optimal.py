@@ -1,7 +1,7 @@
-"""The best schedules of feeds: cycles of one or more weeks, all feeds under one price.
+"""Find the best schedules of feeds: cycles of one or more weeks, one price over all feeds.
 
-As for pages (`optimal`), each feed candidates what it could allocate, the steps worth most are bought, and
-a feed keeps the schedule it has where another would hardly be better.
+As for pages (`allocation.optimal`), each feed offers candidate steps, the most valuable steps are
+allocated, and a feed keeps its current schedule if another one would hardly be better.
 """
 
 from __future__ import annotations
@@ -28,27 +28,28 @@ from schedules.history import DAY_HOURS, Flags, Floats, Ints
 from schedules.schedule import FEED_CYCLES, WEEK_HOURS, Schedules, chosen_of
 from schedules.terms import WEEK_DAYS, BudgetTooSmall
 
-# Posts lost that a day's waiting of one post counts for.
+# Cost of one post waiting for a day, in missed posts.
 DELAY_PER_DAY = 0.01
-# Candidates below this share of the price are not looked at.
+# Steps below this share of the expected price are not computed.
 MIN_VALUE_SHARE = 0.7
 FIRST_MIN_VALUE, LOWEST_PRICE = 1.0, 1e-9
 CHEAPER = 0.25
-# The first options are one visit in each of the cycles; option RARE + n - 1 is n visits a week.
+# The first options are one visit in each of the cycles. Option RARE + n - 1 is n visits a week.
 CYCLES = len(FEED_CYCLES)
 RARE = CYCLES - 1
 PER_FEED = ("key", "window", "weight", "cost", "min_hours", "max_hours", "site")
-# So many feeds tell the price for all.
+# Number of feeds from which the price is estimated.
 MAX_SAMPLE = 4_000
 
 
 @dataclass(frozen=True, slots=True)
 class FeedLimits:
-    """What binds n feeds of s sites, and what they are worth.
+    """Hold the limits and weights of n feeds of s sites.
 
-    key:  (n,) a number that stays with the feed    window: (n,) >= 1 posts the document holds
-    weight, cost: (n,) importance, and of a fetch   min_hours, max_hours: (n,) between two fetches
-    site: (n,) 0 to s - 1                           open_hours: (s, 168) of the local week
+    key:  (n,) stable pseudorandom number    window: (n,) feed size in posts, >= 1
+    weight, cost: (n,) importance, and cost of a fetch
+    min_hours, max_hours: (n,) shortest and longest interval between two fetches
+    site: (n,) 0 to s - 1                    open_hours: (s, 168) of the local week
     """
 
     key: NDArray[np.uint64]
@@ -64,15 +65,15 @@ class FeedLimits:
         return len(self.key)
 
     def of(self, rows: Ints) -> FeedLimits:
-        """Some of the feeds."""
+        """Return the limits of some of the feeds."""
         own = {name: getattr(self, name)[rows] for name in PER_FEED}
         return replace(self, **own)
 
 
 class FeedPlan(NamedTuple):
-    """Schedules of n feeds, and the posts that the last visit bought saves.
+    """Hold schedules of n feeds, and the posts saved by the last allocated visit.
 
-    value, worth, bound: (n,) as in `draft.Draft`
+    value, worth, bound: (n,) as in `outlook.Draft`
     """
 
     schedules: Schedules
@@ -83,7 +84,7 @@ class FeedPlan(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """What the kernels need of m feeds; see Posting and FeedLimits."""
+    """Hold what the kernels need of m feeds; see Posting and FeedLimits."""
 
     per_week: Floats
     batch: Floats
@@ -107,11 +108,13 @@ def optimal_schedules(
     visits_per_week: float = np.inf,
     price: float | None = None,
 ) -> FeedPlan:
-    """The schedules that save most posts for at most `visits_per_week`, or at a price.
+    """Return the schedules that save most posts with `visits_per_week`, or at a price.
 
-    current: (n,) schedules so far, `Schedules.none` without   price: posts that a visit has to save
-    Slots are hours of the clock that the times given to `posting` done by.
-    BudgetTooSmall where the visits do not keep every feed's longest interval.
+    current: (n,) schedules so far, `Schedules.none` if there are none   price: posts that a visit
+             must save
+
+    Slots are hours of the same clock as the times given to `posting`. Raises BudgetTooSmall if the
+    visits do not keep every feed's longest interval.
     """
     if price is not None:
         candidates, allocation = _bought(posting, limits, current, np.inf, price)
@@ -122,7 +125,7 @@ def optimal_schedules(
     last = allocation.price if price is None else price
     new = schedules_of(allocation.chosen, candidates, limits.key, FEED_CYCLES)
 
-    # Local search in the new schedules; the old ones stay where a new one is hardly better.
+    # Refine the new schedules by local search; keep current ones if a new one is hardly better.
     slots, kept = new.slots.astype(np.int64), np.zeros(len(new), np.bool_)
     old_slots = current.slots.astype(np.int64)
 
@@ -149,9 +152,9 @@ def _bought(
 def _within(
     posting: Posting, limits: FeedLimits, current: Schedules, visits: float
 ) -> tuple[Candidates, Allocation]:
-    """What so many visits allocate: candidates that are made cheaper until there are enough.
+    """Allocate a number of visits, adding cheaper candidates until there are enough.
 
-    Some of the feeds tell the price where there are very many.
+    If there are very many feeds, a sample determines the price.
     """
     least, n = FIRST_MIN_VALUE * MIN_VALUE_SHARE, len(limits)
     if n > MAX_SAMPLE:
@@ -168,7 +171,7 @@ def _within(
 
 
 def candidates_of(posting: Posting, limits: FeedLimits, least: float) -> Candidates:
-    """All that the feeds could allocate for more than `least` a visit, numbered as for pages."""
+    """Return the candidate steps of all feeds whose value exceeds `least` per visit."""
     return joined(
         spread_over(
             lambda part: _candidates(_columns(posting, limits, part), least), parts(len(limits))
@@ -204,7 +207,7 @@ def _course(f: Columns, i: int) -> Course:
 
 @compiled
 def _room(f: Columns, i: int, begin: int) -> Room:
-    """The week from hour `begin` on."""
+    """Return the room in the week that starts at hour `begin`."""
     open_hours = f.open_hours[f.site[i]]
     end = begin + WEEK_HOURS
     return Room(begin, end, open_hours, f.min_hours[i], f.max_hours[i])
@@ -212,9 +215,9 @@ def _room(f: Columns, i: int, begin: int) -> Room:
 
 @compiled
 def _best_single(c: Course, room: Room, weeks: int, phase: int, slope: float) -> tuple[float, int]:
-    """Cost a week of one visit in `weeks` weeks at its best hour, and that hour.
+    """Return the cost per week of one visit every `weeks` weeks at its best hour, and that hour.
 
-    Of hours that are as good the first from `phase` on is taken, as if each later one cost `slope`.
+    Among equivalent hours, the first from `phase` is taken, as if each later one cost `slope`.
     """
     best, cost, where = np.inf, np.inf, -1
     for late in range(WEEK_HOURS):
@@ -230,7 +233,7 @@ def _best_single(c: Course, room: Room, weeks: int, phase: int, slope: float) ->
 def _options(
     c: Course, f: Columns, i: int, least: float
 ) -> tuple[Floats, Floats, Ints, Ints, Ints, bool]:
-    """Visits and value of the steps, their options; hours of rare visits, slots, whether full."""
+    """Return visits, value and options of the steps, rare hours, slots, and whether full."""
     slope = INDIFFERENCE * least / WEEK_HOURS
     room = _room(f, i, 0)
     rare, single = np.full(CYCLES, -1), np.full(CYCLES, np.inf)
@@ -292,7 +295,7 @@ def _settle(
     f: Columns, price: float, weeks: tuple[Ints, Ints], first: tuple[Ints, Ints], slots: Ints,
     before: Ints, kept: Flags,
 ) -> None:  # fmt: skip
-    """Polish the new slots in place and mark what is kept."""
+    """Refine the new slots in place, and mark feeds that keep their current schedule."""
     for i in range(len(kept)):
         c, room = _course(f, i), _room(f, i, 0)
         own = slots[first[0][i] : first[0][i + 1]]
@@ -307,7 +310,7 @@ def _settle(
 
 @compiled
 def _refined(c: Course, f: Columns, i: int, slots: Ints) -> Ints:
-    """Each slot of a week at its best hour between its neighbours; ascending."""
+    """Move each slot of a week to its best hour between its neighbors; return them sorted."""
     at = np.sort(slots)
     for place in (0, len(at) // 2):
         begin = at[place]
@@ -319,7 +322,7 @@ def _refined(c: Course, f: Columns, i: int, slots: Ints) -> Ints:
 
 @compiled
 def cycle_cost(c: Course, weeks: int, slots: Ints) -> float:
-    """Cost a week of slots (ascending hours of a cycle of `weeks` weeks)."""
+    """Return the cost per week of slots (ascending hours of a cycle of `weeks` weeks)."""
     cost = 0.0
     for j in range(len(slots)):
         later = slots[j + 1] if j + 1 < len(slots) else slots[0] + weeks * WEEK_HOURS
@@ -330,7 +333,7 @@ def cycle_cost(c: Course, weeks: int, slots: Ints) -> float:
 
 @compiled
 def _allows(room: Room, weeks: int, slots: Ints) -> bool:
-    """Whether slots are within limits: hours open, intervals neither too short nor too long."""
+    """Return whether slots keep the limits: open hours, and intervals of allowed length."""
     for j in range(len(slots)):
         later = slots[j + 1] if j + 1 < len(slots) else slots[0] + weeks * WEEK_HOURS
         hours = later - slots[j]

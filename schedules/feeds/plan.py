@@ -1,4 +1,4 @@
-"""From the posts of feeds to a plan: estimate, allocate, place."""
+"""Make a plan for feeds from their posts: estimate, allocate, place."""
 
 from __future__ import annotations
 
@@ -39,25 +39,26 @@ from schedules.terms import (
 )
 
 OPTIMAL = "optimal"
-# Hours and batches of a feed are those of the last weeks, or, where it posts rarely, of its last
-# posts. Rates change sooner: a feed falls silent or wakes up within days.
+# Hours and batch sizes are estimated from the last weeks or, for feeds that post rarely, from the
+# last posts. Rates use a shorter period, because a feed can fall silent or become active within
+# days.
 RECENT_HOURS, RECENT_POSTS = 42 * DAY_HOURS, 50
 FRESH_HOURS, FRESH_POSTS = 7 * DAY_HOURS, 100
-# Of all visits, those that go to feeds only because of their longest intervals, at most.
+# Maximum share of all visits that feeds get only because of their longest interval.
 WATCH_SHARE = 0.1
-# The period of the paper's policies.
+# Period of the policies of the papers, in weeks.
 PERIOD_WEEKS = 4
 QUANTILES = (0.05, 0.95)
 TRIES = 4
 HALVINGS = 40
-# What sums of floats leave over is no post.
+# Tolerance for rounding errors in numbers of posts.
 RESIDUE = 1e-9
 
 
 def whole(shares: Floats, total: int) -> Ints:
-    """(n,) whole numbers that sum to `total`, as `shares` have it: by largest remainder.
+    """Return (n,) whole numbers proportional to `shares` with the sum `total` (largest remainder).
 
-    shares: (n,) >= 0; ties go to the lowest index
+    shares: (n,) >= 0. Ties go to the lowest index.
     """
     if not len(shares):
         return np.empty(0, np.int64)
@@ -70,24 +71,26 @@ def whole(shares: Floats, total: int) -> Ints:
 
 
 def uniform(rate: Floats, fetches: int) -> Ints:
-    """(n,) the same for each feed: m = M / n."""
+    """Return the (n,) fetches of the policy uniform: m = M / n."""
     return whole(np.ones(len(rate)), fetches)
 
 
 def min_delay(rate: Floats, weight: Floats, fetches: int) -> Ints:
-    """(n,) least delay of posts (Sia and Cho 2007): m = k sqrt(weight rate)."""
+    """Return the (n,) fetches with minimum delay (Sia and Cho 2007): m = k sqrt(weight rate)."""
     return whole(np.sqrt(weight * rate), fetches)
 
 
 def min_missing(rate: Floats, window: Floats, fetches: int) -> Ints:
-    """(n,) fewest posts lost: each fetch goes to the feed of which it collects most posts.
+    """Return the (n,) fetches with the fewest missed posts (minimum missing).
 
-    rate: (n,) posts in the period   window: (n,) >= 1 posts that the document holds
+    rate:   (n,) posts in the period
+    window: (n,) posts that the document holds, >= 1
 
-    A fetch collects PPA = min(TP, S) of the TP posts that are left. The largest PPA is next, the
-    lowest index of equals; when nothing is left anywhere, all begin anew. Since PPA never rises
-    along a feed's fetches, a heap holds the next of each: O((n + M) log n). Rounds that use up
-    all posts are the same each time, and are counted, not played.
+    A fetch collects PPA = min(TP, S) of the TP posts that are left. The feed with the largest PPA
+    is fetched next, ties going to the lowest index. When no posts are left, all feeds start again.
+    Because PPA never increases along a feed's fetches, a heap of each feed's next fetch suffices:
+    O((n + M) log n). Rounds that use up all posts are identical, so they are counted instead of
+    simulated.
     """
     if not (rate > 0).any():
         return uniform(rate, fetches)
@@ -98,7 +101,7 @@ def min_missing(rate: Floats, window: Floats, fetches: int) -> Ints:
 
 
 def choices(rate: Floats, window: Floats, fetches: int) -> Ints:
-    """(fetches,) the feeds that `min_missing` chooses, in order."""
+    """Return the (fetches,) feeds that `min_missing` chooses, in order."""
     return _choices(rate.astype(np.float64), window.astype(np.float64), fetches)
 
 
@@ -111,7 +114,7 @@ def _choices(rate: Floats, window: Floats, fetches: int) -> Ints:
         if not len(heap):
             left[:] = rate
             heap = _full(rate, window)
-        # The smallest pair: the most posts, then the lowest index.
+        # The smallest pair has the most posts, then the lowest index.
         posts, i = heapq.heappop(heap)
         chosen[j] = i
         left[i] += posts
@@ -128,15 +131,15 @@ def _full(rate: Floats, window: Floats) -> list[tuple[float, int]]:
 
 
 def missing(rate: Floats, window: Floats, fetches: Ints) -> Floats:
-    """(n,) posts lost when fetches come when the document is full: MP = rate - sum of PPA."""
+    """Return the (n,) posts missed by fetches that find full documents: MP = rate - sum of PPA."""
     lost: Floats = np.maximum(rate - fetches * window, 0)
     return lost
 
 
 class FeedOutlook(NamedTuple):
-    """What is to be expected of n feeds.
+    """Hold the expected results of n feeds.
 
-    missed: (n,) posts lost in a week    delay_hours: (n,) mean wait of those collected
+    missed: (n,) posts missed a week    delay_hours: (n,) mean wait of collected posts
     """
 
     missed: Floats
@@ -144,9 +147,9 @@ class FeedOutlook(NamedTuple):
 
 
 def feed_outlook(posting: Posting, window: Ints, schedules: Schedules) -> FeedOutlook:
-    """The outlook of any schedules; window: (n,) posts that the documents hold.
+    """Return the outlook of any schedules; window: (n,) posts that the documents hold.
 
-    Without a visit everything is lost.
+    A feed without visits misses all posts.
     """
 
     def work(part: Part) -> tuple[Floats, Floats]:
@@ -176,7 +179,7 @@ def _outlook(
     slots: tuple[Ints, Ints],
     every: Floats,
 ) -> tuple[Floats, Floats]:
-    """Posts lost in a week, and hours that the others wait together."""
+    """Return the posts missed a week, and the total hours that the other posts wait."""
     missed, wait = rates[0].copy(), np.zeros(len(window))
     for i in range(len(window)):
         own = slots[1][slots[0][i] : slots[0][i + 1]]
@@ -204,11 +207,13 @@ def _outlook(
 
 @dataclass(frozen=True, slots=True)
 class FeedsPlan:
-    """A schedule for each of n feeds, and what it rests on.
+    """Hold a schedule for each of n feeds, and the estimates behind it.
 
-    posting: how they post      missed: (n,) posts lost in a week, expected
-    delay_hours: (n,) mean wait of those collected     value, worth, bound: as in `plan.Plan`, in
-    posts    moved: (n,) not as at current     price: posts that a fetch has to save
+    posting:     estimates of how the feeds post
+    missed:      (n,) expected posts missed a week
+    delay_hours: (n,) mean wait of collected posts
+    value, worth, bound: as in `allocation.plan.Plan`, in posts
+    moved:       (n,) whether the schedule is new     price: posts that a fetch must save
     """
 
     posting: Posting
@@ -222,7 +227,7 @@ class FeedsPlan:
     price: float
 
     def figures(self, rows: Ints) -> dict[str, Floats]:
-        """What is expected of some feeds, by name: posts a week, losses, waiting."""
+        """Return the expected figures of some feeds by name: posts a week, misses, waiting."""
         posts, hours = self.posting.posts[rows], self.posting.hours[rows]
         low, high = (gammaincinv(posts, share) * WEEK_HOURS / hours for share in QUANTILES)
         return {
@@ -236,7 +241,7 @@ class FeedsPlan:
 
     @property
     def requests_per_day(self) -> float:
-        """Mean fetches a day."""
+        """Return the mean number of fetches a day."""
         return float(self.schedules.visits_per_week.sum() / WEEK_DAYS)
 
 
@@ -248,10 +253,12 @@ def plan_feeds(
     now_hours: float,
     current: Schedules,
 ) -> FeedsPlan:
-    """A plan for all feeds from `now_hours` on; BudgetTooSmall if it cannot be.
+    """Return a plan for all feeds from `now_hours`, in hours since 1970 (UTC).
 
-    histories: a record for each post     window: (n,) posts that the documents hold
-    current:   what they follow now, no slots where that is nothing
+    histories: one record for each post     window: (n,) posts that the documents hold
+    current:   schedules so far, without slots for unplanned feeds
+
+    Raises BudgetTooSmall if the budget does not keep every feed's longest interval.
     """
     least = least_per_day(population)
     if terms.budget_per_day < least * (1 - 1e-9):
@@ -261,7 +268,7 @@ def plan_feeds(
         best = _optimal(population, histories, posting, window, terms, now_hours, current)
         schedules, value, worth, bound, price = best
     else:
-        # The paper's policies: fetches of a period, at even intervals.
+        # The policies of the papers give the fetches of a period, at even intervals.
         visits = fetches(population, posting, window, terms) / PERIOD_WEEKS
         schedules = Schedules.even(visits, even_phase(population.key))
         value, worth = (np.full(len(population), np.nan) for _ in range(2))
@@ -277,7 +284,7 @@ def plan_feeds(
 
 
 def posting_of(population: Population, histories: Histories, now_hours: float) -> Posting:
-    """How feeds post, on the clocks of their sites."""
+    """Estimate how feeds post, on the wall clocks of their sites."""
     times, since = _posts_of(histories)
     recent = np.maximum(since, np.minimum(now_hours - RECENT_HOURS, _nth_last(times, RECENT_POSTS)))
     was_seen = ~np.isnan(histories.until)
@@ -296,7 +303,11 @@ def posting_of(population: Population, histories: Histories, now_hours: float) -
 
 
 def _posts_of(histories: Histories) -> tuple[Times, Floats]:
-    """Moments of posts, ascending for each feed; those of one wide interval are spread over it."""
+    """Return the times of posts, ascending for each feed, and the start of each history.
+
+    Posts of the same wide interval are spread evenly over it.
+
+    """
     count = np.diff(histories.first)
     owner = np.repeat(np.arange(len(count)), count)
     order = np.lexsort((histories.by, histories.after, owner))
@@ -313,7 +324,7 @@ def _posts_of(histories: Histories) -> tuple[Times, Floats]:
 
 
 def _nth_last(times: Times, posts: int) -> Floats:
-    """(n,) moment of each feed's post with so many after it; of its first where there are fewer."""
+    """Return the (n,) time of the post that has `posts` later ones; -inf if there are fewer."""
     count = np.diff(times.first)
     place = np.maximum(times.first[1:] - posts - 1, times.first[:-1])
     moment = np.append(times.at, 0.0)[np.minimum(place, len(times.at))]
@@ -322,7 +333,7 @@ def _nth_last(times: Times, posts: int) -> Floats:
 
 
 def _local(population: Population, feed: Ints, at: Floats) -> Floats:
-    """Hours since 1970 on the clock of each feed's site, from hours since 1970 (UTC)."""
+    """Convert hours since 1970 (UTC) to hours since 1970 on the wall clock of each feed's site."""
     walls = population.walls
     zone = population.zone[population.site[feed]]
     hour = np.floor(at).astype(np.int64)
@@ -342,9 +353,9 @@ def _optimal(
     current: Schedules,
 ) -> FeedPlan:
     whole = terms.budget_per_day * WEEK_DAYS
-    # A plan takes what was silent for weeks to stay so. Visits at long intervals find out whether
-    # it does, and cost next to nothing where there are many visits: the shortest of the longest
-    # intervals that takes a small share of them.
+    # A plan assumes that a feed that was silent for weeks stays silent. Visits at long intervals
+    # verify this, and cost almost nothing if the budget is large. Use the shortest of the longest
+    # intervals that takes only a small share of the budget.
     for weeks in sorted(cycle for cycle in FEED_CYCLES if cycle >= MAX_WEEKS):
         max_hours = np.minimum(population.max_hours, weeks * WEEK_HOURS)
         watched = replace(population, max_hours=max_hours)
@@ -370,10 +381,10 @@ def _optimal(
 
 
 def fetches(population: Population, posting: Posting, window: Ints, terms: Terms) -> Floats:
-    """(n,) fetches of each feed in a period, which need not be whole at the bounds.
+    """Return the (n,) fetches of each feed in a period; not whole numbers where a limit applies.
 
-    None is fetched less often than its longest interval needs, nor more often than its shortest
-    one allows; the policy shares out what is left.
+    Each feed gets at least the fetches of its longest interval and at most those of its shortest
+    one. The policy allocates the rest.
     """
     least = least_visits(population) * PERIOD_WEEKS
     most = np.maximum(least, PERIOD_WEEKS * WEEK_HOURS / population.min_hours)

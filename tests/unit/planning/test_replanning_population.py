@@ -37,7 +37,7 @@ def _texts(texts: list[str]) -> Any:
     return grown.finish()
 
 
-def test_neighbours_are_those_of_spider_category_and_kind() -> None:
+def test_neighbors_are_those_of_spider_category_and_kind() -> None:
     seen = [
         page("a", category="toys"), page("b", category="toys"), page("c", category="books"),
         page("d"), page("e", kind="list"), page("f", spider="blog"), page("g", category="toys"),

@@ -1,4 +1,4 @@
-"""Everything that is known of one target, and what a plan makes of it."""
+"""Collect everything that is known of one target, and what its plan does with it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from schedules.history import CHANGE
 from schedules.schedule import Schedule, Schedules
 
 AHEAD_HOURS = 48
-# Of a large site so many targets tell what is usual there.
+# On a large site, the estimate uses a sample of this many targets.
 MAX_SAMPLE = 50_000
-# What a visit has to save to be looked at, far below any price.
+# Lower limit of the value of the visits computed, far below any price.
 MIN_VALUE = 1e-3
 FIRST = slice(0, 1)
 MAX_AHEAD = 48
@@ -48,12 +48,12 @@ def explained(
     now: datetime,
     feed: Document | None = None,
 ) -> Document:
-    """What is known and planned of a target, with reasons.
+    """Return the state and the plan of a target, with reasons.
 
-    gathered: what is under watch of its spider and those it is planned with, None if nothing is
-    whole:    the plan that it follows, None if that is not kept
-    waiting:  targets that the last pass left over a cap
-    feed:     what is known of a feed as such, None for pages
+    gathered: targets of its spider and those planned with it; None if there are none
+    whole:    plan that the target follows; None if it is no longer stored
+    waiting:  number of targets that the last run left waiting because of a cap
+    feed:     document of the feed; None for pages
     """
     planned = targets.planned_of(target.get("plan"))
     schedule = planned.schedule if planned else Schedule()
@@ -85,7 +85,7 @@ def explained(
 
 
 def _history(target: Document) -> Document:
-    """The past of a target in words of its document; without `since` if it was never seen."""
+    """Return the history of a target as a document; without `since` if it was never seen."""
     stored, looks = target.get("history"), target.get("refreshed", 0)
     if not stored:
         return {"looks": looks, "changes": 0}
@@ -108,9 +108,9 @@ def _history(target: Document) -> Document:
 
 
 def _estimated(gathered: Gathered, target: Document) -> tuple[Estimate, bool] | None:
-    """What is estimates of one target, and whether its site's dates are; None for aliases and gone.
+    """Return the estimate of one target and whether its site's dates are reliable.
 
-    All that is known beside it counts for the estimate.
+    Returns None for aliases and gone targets. The other targets contribute to the estimate.
     """
     population, histories = gathered.population, gathered.histories
     row = np.flatnonzero(population.key == keys_of_texts([target["_id"]])[0])
@@ -129,7 +129,7 @@ def _expected(estimates: Estimate, schedule: Schedule) -> Document:
     rates, profile = estimates.rates(FIRST), estimates.profiles(FIRST)[0]
     mean = float(rates.mean[0])
     expected: Document = {
-        # Quantiles stand on a grid, which may be coarser than the rate is known.
+        # Quantiles are grid points, and the grid may be coarser than the estimate.
         "rate": {
             "per_week": round(mean, 4),
             "low": round(min(mean, float(rates.low[0])), 4),
@@ -153,9 +153,9 @@ def _expected(estimates: Estimate, schedule: Schedule) -> Document:
 
 
 def worth_of(estimates: Estimate, schedule: Schedule, whole: Document | None) -> Worth:
-    """What visits of one target are worth by what is known now, against the plan's price."""
+    """Return the value of a target's visits by the current estimate, with the plan's price."""
     aim: Objective = OBJECTIVES[(whole or {}).get("objective") or BALANCED]
-    # Of all its sites, as a population keeps them.
+    # Visiting hours of all sites, as in a population.
     closed = np.where(estimates.population.open_hours, 0.0, np.inf)
     steps = optimal.candidates_of(estimates, aim, closed, MIN_VALUE).steps
     visits, value = steps.visits.astype(float), steps.value.astype(float)

@@ -1,4 +1,4 @@
-"""A learning phase: what is asked, which pages it is to poll, and how far it is."""
+"""Plan a sampling phase: check its options, select its pages, and report its progress."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ DAY = timedelta(days=1)
 MAX_PHASE_WEEKS = 52
 MIN_POLL_HOURS, MAX_POLL_HOURS = 1 / 60, 24.0
 DEFAULT_WEEKS, DEFAULT_POLL_HOURS = 3.0, 1 / 3
-# Of the time between two polls; the rest is for everything else that is due.
+# Maximum share of the time between two polls; the rest is left for other due targets.
 SHARE_OF_TIME = 0.5
 BUDGET = "the budget"
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseOptions:
-    """What a user asks; None where nothing is said.
+    """Hold the options of a sampling phase; None where an option is not given.
 
-    sample: how many pages, in turns if need be; None: as many as can be polled at a time
+    sample: number of pages, polled in turns if necessary; None: as many as can be polled
+            concurrently
     """
 
     weeks: float | None = None
@@ -47,7 +48,7 @@ class PhaseOptions:
     requests_per_day: float | None = None
 
     def check(self) -> None:
-        """ConfigError for what makes no sense whatever is known of the spider."""
+        """Raise ConfigError for options that are invalid for every spider."""
         if self.weeks is not None and not 0 < self.weeks <= MAX_PHASE_WEEKS:
             raise ConfigError(f"--weeks {self.weeks:g}: more than 0 and {MAX_PHASE_WEEKS} at most")
         if self.sample is not None and self.sample < 1:
@@ -57,12 +58,12 @@ class PhaseOptions:
             raise ConfigError(f"--every {period(every)}: from a minute to a day")
 
     def differs_from(self, phase: Phase) -> bool:
-        """Whether something is asked that a phase does not do."""
+        """Return whether an option is given that differs from a phase."""
         options = ((name, getattr(self, name)) for name in PhaseOptions.__dataclass_fields__)
         return any(value is not None and value != getattr(phase, name) for name, value in options)
 
     def over(self, phase: Phase) -> PhaseOptions:
-        """What is asked, and of a phase what is not said."""
+        """Return these options, completed from a phase."""
         return replace(
             self,
             weeks=self.weeks or phase.weeks,
@@ -74,7 +75,7 @@ class PhaseOptions:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A phase that has not begun: its pages with turn and place, and what is to be said of it."""
+    """Hold a phase that has not begun: its pages with turn and offset, and notes for the user."""
 
     phase: Phase
     places: list[tuple[str, int, float]]
@@ -82,7 +83,7 @@ class Choice:
 
 
 async def choose(db: Database, spider: str, asked: PhaseOptions, now: datetime) -> Choice:
-    """The phase that is asked for; ConfigError if it cannot be."""
+    """Return the phase for these options. Raises ConfigError if it is impossible."""
     watched = await histories.read(db, now, [spider])
     rows = np.flatnonzero(watched.refreshed > 0)
     if not len(rows):
@@ -127,7 +128,10 @@ async def choose(db: Database, spider: str, asked: PhaseOptions, now: datetime) 
 
 
 def _most_at_once(per_day: float, every: float, site: Site, pace: float | None) -> tuple[int, str]:
-    """How many pages can be polled at a time, and what sets that limit; ConfigError if none."""
+    """Return how many pages can be polled concurrently and what limits the number.
+
+    Raises ConfigError if not even one page can be polled.
+    """
     limits = [(population.pages_at_once(per_day, every), BUDGET)]
     if site.requests_per_day:
         pages = population.pages_at_once(site.requests_per_day, every)
@@ -145,7 +149,7 @@ def _most_at_once(per_day: float, every: float, site: Site, pace: float | None) 
 
 
 def _notes(phase: Phase, missed: int, site: Site) -> Iterator[str]:
-    """What the sample does not reach. missed: strata without a page."""
+    """Yield notes on what the sample does not cover. missed: strata without a page"""
     if missed:
         yield (
             f"{missed} of the kinds and categories have no page in the sample; "
@@ -161,8 +165,8 @@ def _notes(phase: Phase, missed: int, site: Site) -> Iterator[str]:
 
 
 def strata(watched: Watched) -> Ints:
-    """(n,) a number for each kind and category, by their names."""
-    # The alphabetical place of no name, and of each name.
+    """Return an (n,) number for each kind and category, in alphabetical order of their names."""
+    # Alphabetical rank of the missing name "" and of each name.
     kinds, categories = (
         np.argsort(np.argsort(np.array(["", *names])))
         for names in (watched.kinds, watched.categories)
@@ -173,7 +177,7 @@ def strata(watched: Watched) -> Ints:
 
 
 async def progress(db: Database, phase: Phase, now: datetime) -> Document:
-    """How far a phase is."""
+    """Return the progress of a phase."""
     rows = [row async for row in sampling_phases.polls(db, phase, now)]
     due = 0.0
     for turn in range(phase.turns):
@@ -192,7 +196,7 @@ async def progress(db: Database, phase: Phase, now: datetime) -> Document:
 
 
 def outcome(document: Document) -> Document:
-    """What came of a phase that has ended, by its document."""
+    """Return the result of a finished phase from its document."""
     totals: Document = document["totals"]
     return _described(document) | totals | {"learning": False, "ended": document["ended"]}
 

@@ -1,4 +1,4 @@
-"""From what is stored to what is planned: targets and sites as the arrays of `schedules`."""
+"""Convert stored targets and sites to the arrays of `schedules`."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ CHUNK = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """All that a plan is made of, for n targets of s spiders.
+    """Hold the input of a plan, for n targets of s spiders.
 
     sites:     of `watched.spiders`, in that order
-    histories: with exact times where dates are reliable_dates
-    reliable_dates:  (s,) whether the dates of each site are
-    fixed:     (n,) visits a day that the fixed intervals make where there is no plan
+    histories: with exact times where the stated dates are reliable
+    reliable_dates: (s,) whether the dates of each site are reliable
+    fixed:     (n,) visits a day at the fixed intervals, for targets without a plan
     """
 
     watched: Watched
@@ -52,7 +52,7 @@ class Gathered:
 
 
 async def gather(db: Database, watched: Watched, config: Config, now_hours: float) -> Gathered:
-    """What is to be planned; ConfigError where a site's terms contradict each other."""
+    """Return the input of a plan. Raises ConfigError if a site's settings contradict each other."""
     stored = await sites.of_spiders(db, watched.spiders)
     keys, site = keys_of(watched.ids), watched.spider.astype(np.int64)
 
@@ -75,11 +75,11 @@ async def weights_of(
     keys: Keys,
     in_category: Callable[[str, str], Awaitable[Keys]],
 ) -> Floats:
-    """(n,) importance: the first of its site's `weights` that fits a target."""
+    """Return the (n,) importance: the value of the first matching pattern in `weights`."""
     weight = np.array([each.weight for each in stored])[watched.spider]
     for number, each in enumerate(stored):
         rows = np.flatnonzero(watched.spider == number) if each.weights else np.empty(0, np.int64)
-        # The first that fits counts, so it is written last.
+        # The first matching pattern counts, so write it last.
         for pattern, value in reversed(each.weights):
             if pattern.startswith(OF_CATEGORY):
                 category = pattern.removeprefix(OF_CATEGORY)
@@ -105,9 +105,9 @@ def population_of(
     config: Config,
     now_hours: float,
 ) -> Population:
-    """The targets as the planner takes them; keys and weight: (n,)."""
+    """Return the targets as input of the planner; keys and weight: (n,)."""
     site = watched.spider.astype(np.int64)
-    # Of a group are the targets of a spider, a category and a kind.
+    # A group is the targets of one spider, category and kind.
     categories, kinds = len(watched.categories) + 1, len(watched.kinds) + 1
     place = (site * categories + watched.category + 1) * kinds + watched.kind + 1
     groups, group = np.unique(place, return_inverse=True)
@@ -141,13 +141,13 @@ def population_of(
 
 
 def longest_interval(config: Config, *, feeds: bool) -> float:
-    """Return the longest time between two planned visits of feeds or of pages, in hours."""
+    """Return the longest interval between two planned visits of feeds or of pages, in hours."""
     cycle = MAX_FEED_WEEKS if feeds else MAX_WEEKS
     return min(cycle * WEEK_HOURS, config.longest_hours(feeds=feeds))
 
 
 def _interval(site: Site, config: Config, *, feeds: bool) -> tuple[float, float]:
-    """Return the shortest and the longest time between two visits of feeds or pages, in hours."""
+    """Return the shortest and longest interval between two visits of feeds or pages, in hours."""
     longest = longest_interval(config, feeds=feeds)
     least = site.min_interval_hours or MIN_INTERVAL_HOURS
     most = min(site.max_interval_hours or longest, longest)
@@ -165,7 +165,7 @@ def _interval(site: Site, config: Config, *, feeds: bool) -> tuple[float, float]
 
 
 def _fixed_visits(watched: Watched, stored: tuple[Site, ...], config: Config) -> Floats:
-    """(n,) visits a day at the fixed intervals."""
+    """Return the (n,) visits a day at the fixed intervals."""
     lists = np.array([site.list_interval_hours or config.list_interval_hours for site in stored])
     items = np.array([site.item_interval_hours or config.item_interval_hours for site in stored])
     feeds, cells = are(watched, Kind.FEED), are(watched, Kind.CELL)
@@ -178,7 +178,7 @@ def _fixed_visits(watched: Watched, stored: tuple[Site, ...], config: Config) ->
 
 
 def are(watched: Watched, kind: Kind) -> Flags:
-    """(n,) which of the targets are of a kind."""
+    """Return (n,) flags of the targets of this kind."""
     if kind not in watched.kinds:
         return np.zeros(len(watched), np.bool_)
     result: Flags = watched.kind == watched.kinds.index(kind)
@@ -186,7 +186,7 @@ def are(watched: Watched, kind: Kind) -> Flags:
 
 
 def keys_of(texts: Texts) -> Keys:
-    """(n,) a number for each text that is the same in every run and looks random."""
+    """Return an (n,) pseudorandom number for each text that is the same in every run."""
     parts = [np.empty(0, np.uint64)]
     for begin in range(0, len(texts), CHUNK):
         first = texts.first[begin : begin + CHUNK + 1].tolist()
@@ -197,7 +197,7 @@ def keys_of(texts: Texts) -> Keys:
 
 
 def keys_of_texts(texts: list[str]) -> Keys:
-    """As `keys_of`, of single texts."""
+    """Return the same as `keys_of` for a list of texts."""
     return _digests(text.encode() for text in texts)
 
 

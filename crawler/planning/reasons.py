@@ -1,4 +1,4 @@
-"""Why a target is visited when it is, in plain sentences."""
+"""Explain in plain sentences when a target is visited, and why."""
 
 from __future__ import annotations
 
@@ -91,9 +91,9 @@ FEEDS_BY_BOUND = {
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """Hours of staleness that visits save, by what is known now; None where that is not known.
+    """Hold hours of staleness that visits save by the current estimate; None if unknown.
 
-    last: the last visit a week that it has   more: one more   price: what a visit has to save
+    last: the last planned visit a week   more: one more visit   price: minimum saving of a visit
     """
 
     last: float | None
@@ -103,11 +103,12 @@ class Worth:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All that sentences are made of.
+    """Hold everything that the sentences use.
 
-    whole: the plan that it follows, None if that is not kept; waiting: targets that the last pass
-    left over a cap; least, most: hours between two visits; feed: what is known of a feed as such,
-    None for pages
+    whole:       plan that the target follows; None if it is no longer stored
+    waiting:     number of targets that the last run left waiting because of a cap
+    least, most: shortest and longest hours between two visits
+    feed:        document of the feed; None for pages
     """
 
     target: Document
@@ -122,7 +123,7 @@ class Facts:
 
 
 def reasons(facts: Facts) -> list[str]:
-    """Sentences, what decided first."""
+    """Return the sentences, most important first."""
     sentences = [*_now(facts)]
     if facts.feed is None or not facts.target.get("plan"):
         sentences += _of_plan(facts)
@@ -144,7 +145,7 @@ def reasons(facts: Facts) -> list[str]:
 
 
 def _now(facts: Facts) -> Iterator[str]:
-    """What comes before the plan at current."""
+    """Yield sentences on what takes precedence over the plan."""
     target = facts.target
     if target.get("alias_of"):
         shows = "It has the same posts as" if target.get("kind") == "feed" else "It redirects to"
@@ -163,7 +164,7 @@ def _now(facts: Facts) -> Iterator[str]:
 
 
 def _of_plan(facts: Facts) -> Iterator[str]:
-    """What the plan of a page says."""
+    """Yield sentences on the plan of a page."""
     plan = facts.target.get("plan")
     if plan is None:
         if not (facts.target.get("alias_of") or facts.target.get("gone")):
@@ -201,14 +202,14 @@ def _of_price(worth: Worth) -> Iterator[str]:
 
 
 def _against(value: float, price: float) -> str:
-    """Estimates move between two replans, so that a value may be over the price for a while."""
+    """Compare a value with the price, which it may exceed as estimates change between replans."""
     if value > price * 1.1:
         return MORE
     return "less than" if value < price * 0.9 else "about"
 
 
 def _of_feed_plan(facts: Facts) -> Iterator[str]:
-    """What the plan of a feed says."""
+    """Yield sentences on the plan of a feed."""
     plan, price = facts.target.get("plan") or {}, (facts.whole or {}).get("price")
     if rule := FEEDS_BY_POLICY.get(plan.get("policy", "")):
         yield rule
@@ -226,7 +227,7 @@ def _of_feed_plan(facts: Facts) -> Iterator[str]:
 
 
 def _of_feed(facts: Facts, feed: Document) -> Iterator[str]:
-    """What the document of a feed holds, and what the feed asks for."""
+    """Yield sentences on the document of a feed and its crawl hints."""
     if window := feed.get("window"):
         if feed.get("full"):
             yield f"Its document holds {count(window, 'post')}; older ones leave it and are lost."
@@ -254,8 +255,8 @@ def _of_feed(facts: Facts, feed: Document) -> Iterator[str]:
 
 
 def in_words(schedules: Schedules) -> Words:
-    """The times of each of n schedules, the same as `groups.times_of` has for one."""
-    # Nearly all schedules have slots in one week: these are put into words together.
+    """Return the visiting times of each of n schedules, formatted as by `policies.times_of`."""
+    # Nearly all schedules have slots in a single week, so format them together.
     owner = np.repeat(np.arange(len(schedules)), np.diff(schedules.first))
     here = schedules.weeks[owner] == 1
     day, hour = np.divmod(schedules.slots[here].astype(np.int64), DAY_HOURS)
@@ -266,7 +267,7 @@ def in_words(schedules: Schedules) -> Words:
     words = _daily_words()[hour[begins] * DAY_SETS + days].tolist()
     bounds = np.searchsorted(owner[begins], np.arange(len(schedules) + 1)).tolist()
     result = [words[begin:end] for begin, end in pairwise(bounds)]
-    # Many have one slot in several weeks, and these are few different ones.
+    # Many others have one slot in several weeks, with few distinct values. Cache these.
     single = np.diff(schedules.first) == 1
     rare = np.flatnonzero((schedules.weeks > 1) & single)
     weeks, slots = schedules.weeks[rare].tolist(), schedules.slots[schedules.first[rare]].tolist()
@@ -280,7 +281,7 @@ def in_words(schedules: Schedules) -> Words:
 
 @cache
 def _daily_words() -> NDArray[Any]:
-    """(3072,) words for each hour of the day on each set of weekdays."""
+    """Return (3072,) texts for each hour of the day on each set of weekdays."""
     days = [[day for day in range(7) if chosen >> day & 1] for chosen in range(DAY_SETS)]
     names = [day_names(listed) or "daily" for listed in days]
     return np.array([f"{name} {hour:02}:00" for hour in range(DAY_HOURS) for name in names], object)

@@ -1,7 +1,7 @@
-"""A replan: what options ask for and what is known become a plan, which is then written.
+"""Make plans from options and stored history, and write them.
 
-`replan_parts` goes from the database to the database: read, plan, write; pages first, then feeds.
-`replanned` and `replanned_feeds` make a plan that is not yet in effect.
+`replan_parts` does the whole replan: it reads the database, plans pages and feeds, and writes the
+plans. `replanned` and `replanned_feeds` make a plan that is not yet in effect.
 """
 
 from __future__ import annotations
@@ -56,11 +56,12 @@ HOUR_MILLISECONDS = 3_600_000
 MILLISECOND = timedelta(milliseconds=1)
 DIGITS = 5
 BATCH = 2000
-# How often a goal's budget is raised, and by how much, until the plan reaches the goal.
+# If a plan misses a goal, its budget is raised by this factor, at most MAX_TRIES times.
 MAX_TRIES, BUDGET_STEP = 4, 1.02
-# Halvings of a shared budget.
+# Number of bisection steps for a shared budget.
 HALVINGS = 10
-# So many feeds tell the price for all, and so many targets when all of them change.
+# Maximum number of feeds that determine the price, and of targets that determine the weekly profile
+# of all changes.
 MAX_SAMPLED_FEEDS, MAX_SAMPLED_TARGETS = 4_000, 50_000
 
 Say = Callable[[str], None]
@@ -69,10 +70,10 @@ Price = Callable[[float], float]
 
 @dataclass(frozen=True, slots=True)
 class Replan:
-    """A new plan, not yet in effect.
+    """Hold a new plan that is not yet in effect.
 
-    document: as it will stand in `plans`, without what `plans.adopt` adds
-    written:  (n,) which targets it is written to
+    document: as stored in `plans`, without the fields that `plans.adopt` adds
+    written:  (n,) flags of the targets whose plan is written
     """
 
     gathered: Gathered
@@ -84,11 +85,11 @@ class Replan:
 
     @property
     def moved(self) -> int:
-        """How many targets it is written to."""
+        """Return the number of targets whose plan is written."""
         return int(np.count_nonzero(self.written))
 
     def rows(self) -> Iterator[list[TargetPlan]]:
-        """Batches of `_id`, plan and next visit of the targets that it is written to."""
+        """Yield batches of `_id`, plan and next visit of the targets whose plan is written."""
         rows = np.flatnonzero(self.written)
         when = next_visits(self.gathered, self.plan.schedules, rows, self.now_hours)
         for begin in range(0, len(rows), BATCH):
@@ -126,7 +127,7 @@ class Replan:
 
 
 def _numbers(column: Floats) -> list[float | None]:
-    """Rounded; what cannot be known is null, as JSON knows no NaN."""
+    """Return rounded values; None for NaN and inf, which JSON does not support."""
     values: list[float | None] = np.round(column, DIGITS).tolist()
     for unknown in np.flatnonzero(~np.isfinite(column)).tolist():
         values[unknown] = None
@@ -134,9 +135,9 @@ def _numbers(column: Floats) -> list[float | None]:
 
 
 def next_visits(gathered: Gathered, schedules: Schedules, rows: Ints, now_hours: float) -> Floats:
-    """(m,) hours since 1970 (UTC) of the next visits of some targets under new schedules.
+    """Return the (m,) next visits of some targets under new schedules, in hours since 1970 (UTC).
 
-    Never later than the longest interval after the last visit; what is due stays due.
+    No next visit is later than the longest interval after the last visit. Due targets stay due.
     """
     watched, population = gathered.watched, gathered.population
     when = np.empty(len(rows))
@@ -153,14 +154,14 @@ def next_visits(gathered: Gathered, schedules: Schedules, rows: Ints, now_hours:
 
 
 def hours_of(moment: datetime) -> float:
-    """Hours since 1970 (UTC)."""
+    """Return hours since 1970 (UTC)."""
     return (moment - EPOCH) / timedelta(hours=1)
 
 
 async def gathered_of(
     db: Database, config: Config, now: datetime, spiders: Sequence[str] | None
 ) -> Gathered:
-    """All that is known of the targets of some spiders; ConfigError where there are none."""
+    """Return the input of a plan for some spiders. Raises ConfigError if they have no targets."""
     watched = await histories.read(db, now, spiders)
     if not len(watched):
         raise ConfigError("no targets to plan for (scrapy crawl finds them)")
@@ -168,16 +169,17 @@ async def gathered_of(
 
 
 async def effect_of(db: Database, watched: Watched, now: datetime, *, everything: bool) -> Effect:
-    """The plans in effect for these targets. everything: whether they are all there are."""
+    """Return the plans in effect for these targets. everything: whether these are all targets."""
     latest = {name: await plans.latest(db, name, now) for name in watched.spiders}
     return Effect(latest, await plans.plans_of(db, watched.plans), everything)
 
 
 def replanned(gathered: Gathered, options: PlanOptions, effect: Effect, now: datetime) -> Replan:
-    """The plan for pages that options ask for; ConfigError if it cannot be made."""
+    """Return the plan for pages. Raises ConfigError if the options cannot be met."""
     hours, schedules = hours_of(now), gathered.watched.schedules
     terms, budget = terms_of(gathered, options, effect, hours)
-    # A goal's budget is found without caps, and without love of the current schedules.
+    # The budget of a goal is computed without caps and without keeping current schedules, so the
+    # plan may fall slightly short.
     tries = MAX_TRIES if budget.source == GOAL and not budget.kept else 0
     while True:
         try:
@@ -197,7 +199,7 @@ def replanned(gathered: Gathered, options: PlanOptions, effect: Effect, now: dat
 
 
 def _reaches(made: Plan, options: PlanOptions) -> bool:
-    """Whether a plan is expected to reach the goal."""
+    """Return whether a plan is expected to reach the goal."""
     if options.freshness is not None:
         return float(1 - made.stale.mean()) >= options.freshness
     return float(made.age_days.mean()) * DAY_HOURS <= (options.max_age_hours or 0.0)
@@ -206,7 +208,7 @@ def _reaches(made: Plan, options: PlanOptions) -> bool:
 def replanned_feeds(
     gathered: Gathered, options: PlanOptions, effect: Effect, now: datetime
 ) -> Replan:
-    """The plan for feeds that options ask for; ConfigError if it cannot be made."""
+    """Return the plan for feeds. Raises ConfigError if the options cannot be met."""
     hours, windows = hours_of(now), windows_of(gathered)
     terms, budget = terms_of(gathered, options, effect, hours)
     try:
@@ -222,16 +224,16 @@ def replanned_feeds(
 
 
 def windows_of(gathered: Gathered) -> Ints:
-    """(n,) posts that the documents hold; the usual where that was never seen."""
+    """Return the (n,) feed sizes in posts; the usual size where none was observed."""
     window = gathered.watched.window
     return np.where(window > 0, window, USUAL_WINDOW)
 
 
 def followed_otherwise(gathered: Gathered, policy: str, effect: Effect) -> Flags:
-    """(n,) targets that follow a plan of another policy, or adapt within other limits.
+    """Return (n,) flags of targets that follow another policy, or adapt within other limits.
 
-    Otherwise only moved targets are written. The figures of the others stay those of the plan that
-    moved them: a million rows a day would be written to tell that a rate is 2.1 instead of 2.0.
+    Only these and moved targets are written. The others keep the figures of their previous plan;
+    otherwise a million documents a day would be written to change a rate from 2.0 to 2.1.
     """
     watched, limits = gathered.watched, limits_of(gathered) if policy == ADAPTIVE else None
     other = [
@@ -242,7 +244,7 @@ def followed_otherwise(gathered: Gathered, policy: str, effect: Effect) -> Flags
 
 
 def learned(gathered: Gathered, effect: Effect, now: datetime) -> Flags:
-    """(n,) targets that follow a plan which ends by itself, and has not ended."""
+    """Return (n,) flags of targets whose plan ends automatically and has not ended."""
     followed = map(effect.older.get, gathered.watched.plans)
     goes_on = [old is not None and old.get("until", now) > now for old in followed]
     return np.array([*goes_on, False])[gathered.watched.plan]
@@ -250,7 +252,7 @@ def learned(gathered: Gathered, effect: Effect, now: datetime) -> Flags:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A part with what is known of its targets. began: when reading began, in seconds."""
+    """Hold a part with the input of its plan. began: start of reading, in seconds."""
 
     part: Part
     gathered: Gathered
@@ -262,7 +264,7 @@ class Task:
 async def replan_parts(
     db: Database, config: Config, order: ReplanRequest, say: Say
 ) -> list[Document]:
-    """The plans that were made, of pages first."""
+    """Make and write the plans of a request; return their documents, pages first."""
     clock = Clock(config.clock_offset_hours)
     stored, of_feeds = await targets.spiders(db), await targets.feed_spiders(db)
     requested = parts_of(order, stored, of_feeds, config)
@@ -294,7 +296,7 @@ async def replan_parts(
 async def _carry_out(
     db: Database, config: Config, task: Task, say: Say, *, dry_run: bool
 ) -> Document:
-    """Plan, write, and return the document."""
+    """Make and write the plan of one part; return its document."""
     now, feeds = Clock(config.clock_offset_hours).now(), task.part.kind == FEEDS
     say(f"planning {len(task.gathered.watched):,} {task.part.kind}")
     began = time.perf_counter()
@@ -316,9 +318,9 @@ async def _carry_out(
 def shares_of(
     pages: Gathered, feeds: Gathered, options: PlanOptions, config: Config, now: datetime
 ) -> tuple[float, float]:
-    """Requests a day for pages and for feeds; ConfigError where there is no budget to share.
+    """Return the requests a day for pages and for feeds. Raises ConfigError without enough budget.
 
-    A lost post counts as `post_hours` hours in which a page is stale.
+    A missed post counts as `post_hours` hours in which a page is stale.
     """
     if options.budget is None:
         raise ConfigError("a shared budget has to be given (--budget N or FRESHET_BUDGET)")
@@ -338,9 +340,9 @@ def shares_of(
 def parted(
     budget: float, least: tuple[float, float], of_pages: Price, of_feeds: Price
 ) -> tuple[float, float]:
-    """Shares of a budget at which both prices are equal, or as near as the least needs allow.
+    """Return the shares of a budget at which both prices are equal, within the minimum needs.
 
-    Prices fall with what is spent: hours of staleness that the last request a day saves.
+    Prices decrease with the budget. They are hours of staleness that the last request a day saves.
     """
     low, high = least[0], budget - least[1]
     for _ in range(HALVINGS):
@@ -381,7 +383,7 @@ def _feed_price(feeds: Gathered, now_hours: float, post_hours: float) -> Price:
 
 
 def changes_by_hour(estimates: Estimate) -> Floats:
-    """(168,) changes a week expected in each hour of the local week, of all targets together."""
+    """Return the (168,) expected changes of all targets in each hour of the local week."""
     n = len(estimates.population)
     if n > MAX_SAMPLED_TARGETS:
         estimates = estimates.of(np.argsort(estimates.population.key)[:MAX_SAMPLED_TARGETS])

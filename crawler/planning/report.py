@@ -1,6 +1,6 @@
-"""A plan as a whole: its document in `plans`, and overviews of what plans and changes look like.
+"""Describe whole plans: their documents in `plans`, and overviews of plans and changes.
 
-The planner writes the document; `scrapy plan` and the dashboards read the overviews.
+`replan` writes the documents. `scrapy plan` and the dashboards read the overviews.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from schedules.schedule import WEEK_HOURS, Schedules
 from schedules.terms import UNBOUNDED, WEEK_DAYS, least_per_day, least_visits
 from schedules.windows import DAYS
 
-# So many targets tell the mean of all.
+# Maximum number of targets used for the expected results of daily visits.
 MAX_SAMPLE = 20_000
 DIGITS = 5
-# Of the day at which a table has a column each, if no more hours are used.
+# Maximum number of distinct hours with a table column each.
 MAX_COLUMNS = 8
-# So many pages are listed by name.
+# Up to this number, pages are listed by name.
 MAX_LISTED = 30
 OF_A_PLAN = (
     "_id", "at", "spiders", "policy", "objective", "budget_per_day", "daily_cap", "hourly_cap",
@@ -52,9 +52,9 @@ def document_of(
     made: Plan,
     learning: int,
 ) -> Document:
-    """The document of a plan for pages, as it will stand in `plans`.
+    """Return the document of a plan for pages, as stored in `plans`.
 
-    learning: how many targets are left alone
+    learning: number of targets that are left alone because they are being sampled
     """
     document = {
         **_beginning("pages", gathered, terms, budget, made),
@@ -74,7 +74,7 @@ def document_of(
 def document_of_feeds(
     gathered: Gathered, terms: Terms, budget: Budget, made: FeedsPlan
 ) -> Document:
-    """The document of a plan for feeds, as it will stand in `plans`."""
+    """Return the document of a plan for feeds, as stored in `plans`."""
     posts, missed = made.posting.per_week, made.missed
     rates = made.figures(np.arange(len(posts)))
     got = posts - missed
@@ -111,7 +111,7 @@ def document_of_feeds(
 def _beginning(
     kind: str, gathered: Gathered, terms: Terms, budget: Budget, made: Plan | FeedsPlan
 ) -> Document:
-    """What documents of pages and of feeds have in common."""
+    """Return the fields that documents of pages and of feeds have in common."""
     watched = gathered.watched
     return {
         "kind": kind,
@@ -132,7 +132,7 @@ def _beginning(
 
 
 def _number(value: float) -> float | None:
-    """Rounded; None where there is none, as JSON knows no NaN."""
+    """Return the rounded value; None for NaN and inf, which JSON does not support."""
     return round(float(value), DIGITS) if math.isfinite(value) else None
 
 
@@ -142,12 +142,12 @@ def _mean(values: Floats) -> float:
 
 
 def _totals(made: Plan) -> Document:
-    """Requests and freshness of a plan, and of a visit a day to every target."""
+    """Return requests and freshness of a plan, and of daily visits to every target."""
     estimates, n = made.estimates, len(made.stale)
     least = least_visits(estimates.population)
     if n > MAX_SAMPLE:
         estimates = estimates.of(np.argsort(estimates.population.key)[:MAX_SAMPLE])
-    # A visit a day to each target, at an hour of its own.
+    # Visit each target daily at a pseudorandom but fixed hour.
     key, m = estimates.population.key, len(estimates.population)
     hour = (key % np.uint64(DAY_HOURS)).astype(np.int64)
     slots = (hour[:, None] + np.arange(WEEK_DAYS) * DAY_HOURS).ravel().astype(np.uint16)
@@ -200,7 +200,7 @@ def _warnings_of_the_sites(gathered: Gathered) -> Iterator[str]:
 
 
 def _warnings_of_the_plan(terms: Terms, made: Plan) -> Iterator[str]:
-    # Some policies have fixed times, whatever the wrapper's hours are.
+    # The frequency classes have fixed times, regardless of the site's visiting hours.
     population, schedules = made.estimates.population, made.schedules
     site = np.repeat(population.site, np.diff(schedules.first))
     shut = ~population.open_hours[site, schedules.slots % WEEK_HOURS]
@@ -219,7 +219,7 @@ def _warnings_of_the_plan(terms: Terms, made: Plan) -> Iterator[str]:
 
 
 def limits_of(gathered: Gathered) -> list[Document]:
-    """Between which intervals the targets of each site may adapt."""
+    """Return the limits of the adaptive intervals of each site."""
     population = gathered.population
     _, first = np.unique(population.site, return_index=True)
     names = [gathered.watched.spiders[number] for number in population.site[first]]
@@ -232,7 +232,7 @@ def limits_of(gathered: Gathered) -> list[Document]:
 
 
 def requests(slots: Iterable[Row], even: Iterable[Row] = ()) -> Floats:
-    """(168,) mean requests in each hour of the local week.
+    """Return the (168,) mean requests in each hour of the local week.
 
     slots: rows of `weeks`, `slot` and `targets`   even: rows of `per_week`, at any hour
     """
@@ -244,7 +244,7 @@ def requests(slots: Iterable[Row], even: Iterable[Row] = ()) -> Floats:
 
 
 def sums(rows: Iterable[Row], name: str) -> Floats:
-    """(168,) what rows of `day` (0 = Monday) and `hour` give under a name."""
+    """Return the (168,) sums of a field over rows of `day` (0 = Monday) and `hour`."""
     week = np.zeros(WEEK_HOURS)
     for row in rows:
         week[row["day"] * DAY_HOURS + row["hour"]] += row[name]
@@ -252,13 +252,13 @@ def sums(rows: Iterable[Row], name: str) -> Floats:
 
 
 def matrix(week: Floats, digits: int = 3) -> dict[str, list[float]]:
-    """Each day's 24 hours, by its name."""
+    """Return the 24 hours of each day, by name of the day."""
     table = np.round(week.reshape(len(DAYS), DAY_HOURS), digits)
     return {day: row.tolist() for day, row in zip(DAYS, table, strict=True)}
 
 
 def columns(week: Floats) -> tuple[list[str], Floats]:
-    """Times of the day and (7, c) sums: hours apart where they are few, else three together."""
+    """Return column titles and (7, c) sums: the used hours if few, else blocks of three."""
     table = week.reshape(len(DAYS), DAY_HOURS)
     used = np.flatnonzero(table.sum(0))
     if len(used) <= MAX_COLUMNS:
@@ -271,7 +271,7 @@ def columns(week: Floats) -> tuple[list[str], Floats]:
 
 
 async def of_plans(db: Database, names: list[str], documents: list[Document]) -> Document:
-    """What plans say of the targets of some spiders. documents: the latest plans of these."""
+    """Return an overview of the plans of some spiders. documents: their latest plans"""
     groups = await plans.groups(db, names)
     slots, even = await plans.slots(db, names), await plans.even(db, names)
     week = requests(slots, even)
@@ -301,7 +301,7 @@ async def of_plans(db: Database, names: list[str], documents: list[Document]) ->
 
 
 def _totals_of_groups(groups: list[Document], documents: list[Document]) -> Document:
-    """Requests a day, expected freshness and age, and the same for daily crawling."""
+    """Return requests a day, expected freshness and age, and the same for daily visits."""
     n = sum(row["targets"] for row in groups)
     totals = [plan["totals"] for plan in documents if "daily" in (plan.get("totals") or {})]
     daily = [(each["daily"], each["daily"]["requests_per_day"]) for each in totals]
@@ -331,7 +331,7 @@ def _weighted_mean(name: str, rows: Iterable[tuple[Row, float]]) -> float | None
 
 
 async def of_changes(db: Database, site: Site, since: datetime | None, most: int) -> Document:
-    """Changes found at a site by URL (the `most` that changed most), weekday and hour."""
+    """Return the changes of a site by weekday and hour, and of the `most` URLs with most changes."""
     hours = await visits.by_hour(db, site.name, site.zone, since)
     urls = await visits.by_url(db, site.name, site.zone, since, most)
     for row in urls:

@@ -1,4 +1,4 @@
-"""Policies tried on feeds: which posts their fetches collect, and how late."""
+"""Simulate policies on feeds: which posts their fetches collect, and how late."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ from schedules.schedule import MAX_FEED_WEEKS, WEEK_HOURS
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# In longer times millions of feeds cannot be counted to the millisecond.
+# Longer spans cannot be represented to the millisecond for millions of feeds.
 MAX_SPAN_HOURS = 100 * 366 * 24
-# 800 MB of moments, of which a run needs some at a time.
+# 100 million visits take 800 MB, several times during a run.
 MAX_VISITS = 100_000_000
 AMOUNT = re.compile(r"([0-9]{1,12})\s*([xN]?)")
 EXAMPLES = "a whole number of fetches for all feeds, such as 20000, or for each, such as 3x"
@@ -57,10 +57,10 @@ FORMS = ("{:.1f}", "{:.1f}", "{:.1f}", "{:,.1f}")
 
 @dataclass(frozen=True, slots=True)
 class FeedScenario(Scenario):
-    """n feeds and their posts in the order of time.
+    """Hold n feeds and their posts in chronological order.
 
-    unlisted:   posts that were left out, as their feed is not listed
-    windowless: feeds that were left out, as their window is not known
+    unlisted:   number of posts left out because their feed is not listed
+    windowless: number of feeds left out because their size is unknown
     """
 
     feeds: Feeds
@@ -69,7 +69,7 @@ class FeedScenario(Scenario):
     windowless: int = 0
 
     def known(self) -> Times:
-        """What every policy knows: the posts up to the split."""
+        """Return the posts up to the split, which every policy knows."""
         at = self.posts.at
         before = at <= self.span.split
         feed = np.repeat(np.arange(len(self.feeds)), np.diff(self.posts.first))
@@ -78,9 +78,9 @@ class FeedScenario(Scenario):
 
 
 class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
-    """Policies with numbers of fetches.
+    """Simulate policies with numbers of fetches.
 
-    visits: number, and whether it is that of each feed; none: as many as the current plan makes
+    visits: number, and whether it is per feed; empty: as many as the current plan makes
     """
 
     kind = FEEDS
@@ -101,7 +101,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
         self.posts, self.feeds = opts.posts, opts.feeds
 
     def of_trace(self) -> FeedScenario:
-        """The feeds of a trace."""
+        """Return the feeds of a trace."""
         trace = read_feed_trace(Path(self.posts), Path(self.feeds) if self.feeds else None)
         if not len(trace.posts.at):
             raise ConfigError("no feed that is listed with a window has any post")
@@ -110,10 +110,10 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
         return FeedScenario(trace.ids, span, feeds, trace.posts, trace.unlisted, trace.windowless)
 
     def of_past(self, gathered: Gathered) -> FeedScenario:
-        """The feeds of a database, and the posts that visits found.
+        """Return the feeds of a database, and the posts that visits found.
 
-        A post appeared when it says so, if that lies between the two visits, else when it was
-        found.
+        A post counts from its stated time if that lies between the two visits, else from the visit
+        that found it.
         """
         watched, feeds = gathered.watched, are(gathered.watched, Kind.FEED)
         rows = np.flatnonzero(feeds & (watched.window > 0))
@@ -137,7 +137,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
         )
 
     def span_of(self, known: Sequence[Floats]) -> Span:
-        """The span in whole seconds, which a file of visits can tell."""
+        """Return the span in whole seconds, the resolution of visit files."""
         span = Span(*whole_seconds(np.array(super().span_of(known))).tolist())
         if not span.start < span.split < span.stop:
             raise ConfigError("--from, --split and --to have to be a second apart or more")
@@ -148,7 +148,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
         return span
 
     def amounts(self) -> Sequence[int]:
-        """Numbers of fetches of all feeds together; ConfigError if they are too many."""
+        """Return the total numbers of fetches. Raises ConfigError if one is too large."""
         feeds, (_, split, stop) = len(self.scenario.feeds), self.scenario.span
         visits = self.visits
         if not visits:
@@ -167,9 +167,9 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
     def run(self, policy: str, amount: float) -> Outcome[CollectedTotals]:
         """Simulate one policy with one number of visits.
 
-        `optimal`, and in a closed loop every policy, follows the plans that a replan makes every
-        `replan_hours` from what was seen until then. Else the paper's policies are as the paper has
-        them: planned once, for the period that counts.
+        `optimal`, and in a closed loop every policy, follows plans that are remade every
+        `replan_hours` from the observations until then. Otherwise, the policies of the papers are
+        planned once for the scored period, as in the papers.
         """
         scenario, most = self.scenario, int(amount)
         span, feeds = scenario.span, scenario.feeds
@@ -180,23 +180,23 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
             )  # fmt: skip
         else:
             planned = paper_visits(policy, feeds, scenario.known(), most, span)
-        # The moments that a file of visits tells are those that count.
+        # Score the visits at the resolution of visit files.
         visits = Times(planned.first, whole_seconds(planned.at))
         check(policy, most, visits, span)
         figures = collected(scenario.posts, visits, feeds.window, span.split, span.stop).totals()
         return Outcome(policy, most, figures, visits)
 
     def _is_replanned(self, policy: str) -> bool:
-        """Whether a policy follows the plans of replans."""
+        """Return whether a policy follows plans that are remade regularly."""
         return self.closed_loop or policy not in PAPER_POLICIES
 
     def in_words(self) -> str:
-        """What policies were tried on, in a line."""
+        """Return a one-line description of the scenario."""
         posts = count(self.outcomes[0].figures.posts, "post")
         return f"{count(len(self.scenario.feeds), 'feed')}, {posts}, {self.days()}"
 
     def tables(self) -> Iterator[Table | str]:
-        """A row for each policy and number of visits, then means; what was left out."""
+        """Yield a table by policy and number of visits, a table of means, and notes."""
         scenario, rows = self.scenario, []
         for outcome in self.outcomes:
             a_feed, totals = outcome.amount / len(scenario.feeds), outcome.figures
@@ -225,7 +225,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
             yield "The number of visits is that of the current budget (--visits)."
 
     def figures(self) -> dict[str, Any]:
-        """All figures under the names of JSON."""
+        """Return all figures under their JSON names."""
         scenario = self.scenario
         rows = []
         for outcome in self.outcomes:
@@ -252,7 +252,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
         }
 
     def means(self) -> dict[str, dict[str, float]]:
-        """FIGURES of each policy as means over its numbers of visits; NaN where there is none."""
+        """Return FIGURES of each policy as means over its numbers of visits; NaN if none."""
         means: dict[str, dict[str, float]] = {}
         for policy in self.policies:
             totals = [each.figures for each in self.outcomes if each.policy == policy]
@@ -264,7 +264,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
         return means
 
     def plot(self, path: Path) -> None:
-        """Figures 13 and 14 of Han and Lee (2008)."""
+        """Draw figures 13 and 14 of Han and Lee (2008)."""
         with side_by_side(path, self.in_words()) as (missed, delay):
             self._draw(missed, "missed_pct")
             self._draw(delay, "delay_h")
@@ -284,7 +284,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
 
 
 def check(policy: str, most: int, visits: Times, span: Span) -> None:
-    """RuntimeError where a policy takes more than it is given, which no user can mend."""
+    """Raise RuntimeError if a policy exceeds its visits or its period, which would be a bug."""
     if len(visits.at) > most:
         raise RuntimeError(f"{policy} spends {len(visits.at):,} of {most:,} visits")
     outside = np.count_nonzero((visits.at < span.split) | (visits.at > span.stop))
@@ -293,5 +293,5 @@ def check(policy: str, most: int, visits: Times, span: Span) -> None:
 
 
 def _in_texts(figures: Mapping[str, float]) -> Iterator[str]:
-    """FIGURES as cells of a table."""
+    """Yield FIGURES as table cells."""
     return (text(figures[name], form) for name, form in zip(FIGURES, FORMS, strict=True))

@@ -1,4 +1,4 @@
-"""Policies tried on cells that one server cannot refresh in time: the paper's, or a TOML file's."""
+"""Simulate policies on cells that one server cannot refresh in time, as in the paper or a file."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ MAX_CELLS, MAX_EVENTS, MAX_LOAD = 10_000, 2_000_000, 1000.0
 GROUP_HEADS = ("policy", "group", "cells", "ratio", "expected", "worst\ncell", "fresh", "missed",
                "asked")  # fmt: skip
 POLICY_HEADS = ("policy", "worst\nratio", "Jain", "fresh", "missed", "asked")
-# Groups by hour stand one below the other, so many hours a line.
+# Number of hours per line; tables of hourly ratios are stacked.
 HOURS_A_LINE = 12
-# Of the bars of a group, in all.
+# Total width of the bars of a group.
 BARS_WIDTH = 0.8
 
 Positive = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
@@ -43,10 +43,10 @@ class _Model(BaseModel):
 
 
 class Cell(_Model):
-    """Some cells of a file.
+    """Describe some cells of a file.
 
-    period, changes_every: in seconds; changes come as often as requests where nothing is said
-    cost: seconds of execution, or relative where a load is given
+    period, changes_every: in seconds; without changes_every, changes come as often as requests
+    cost: seconds of execution, or relative if a load is given
     """
 
     period: Positive
@@ -57,9 +57,9 @@ class Cell(_Model):
 
 
 class File(_Model):
-    """A mix as a file has it.
+    """Describe a mix of cells in a file.
 
-    load: seconds of work that are asked for in a second; costs are scaled to it
+    load: seconds of work requested per second; costs are scaled to it
     """
 
     cells: Annotated[tuple[Cell, ...], Field(min_length=1)]
@@ -69,7 +69,7 @@ class File(_Model):
 
 
 # 17 dynamic, 33 semi-dynamic and 50 static cells (Ha et al. 2002, section 5). The paper gives
-# neither periods nor costs nor a load: these are ours.
+# neither periods nor costs nor a load; these are our own.
 PAPER = File(
     cells=(
         Cell(group="dynamic", count=17, period=300, cost=1),
@@ -82,7 +82,7 @@ PAPER = File(
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """n cells in groups, and what happens to them, the same for all policies.
+    """Hold n cells in groups, and what happens to them, which is the same for all policies.
 
     groups: their names   group: (n,) number of each cell's group
     """
@@ -96,16 +96,18 @@ class Mix:
 
     @property
     def floor(self) -> float:
-        """The refresh ratio that the policy `value` gives every cell."""
+        """Return the refresh ratio that the policy `value` guarantees to every cell."""
         return FLOOR_SHARE * equal_ratio(self.cells.load)
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A group's figures: means over its cells.
+    """Hold the figures of a group, as means over its cells.
 
-    ratio, expected: refresh ratio, and the paper's expectation   by_hour: (h,) NaN without requests
-    worst: the lowest ratio of a cell   missed: requests that came to nothing
+    ratio, expected: refresh ratio, and its expectation by the paper
+    worst:   lowest ratio of a cell
+    missed:  number of requests that were not served
+    by_hour: (h,) NaN without requests
     """
 
     cells: int
@@ -120,7 +122,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """A policy's figures. jain: Jain's index of all cells' ratios."""
+    """Hold the figures of a policy. jain: Jain's index of all cells' ratios."""
 
     groups: dict[str, Share]
     all: Share
@@ -128,7 +130,7 @@ class Ratios:
 
 
 class OverloadSimulation(Simulation[Mix, Ratios]):
-    """Policies that choose what to refresh when there is too little time for all."""
+    """Simulate policies that choose what to refresh when time is short."""
 
     kind = "overload"
 
@@ -150,7 +152,7 @@ class OverloadSimulation(Simulation[Mix, Ratios]):
                 )
 
     def read_scenario(self) -> Mix:
-        """The mix of a file, of the paper without one; ConfigError names file and key."""
+        """Return the mix of the file, or of the paper. Raises ConfigError with file and key."""
         file = PAPER if self.file is None else _read(self.file)
         rows = [cell for cell in file.cells for _ in range(cell.count)]
         period, cost = np.array([(cell.period, cell.cost) for cell in rows]).T
@@ -172,11 +174,11 @@ class OverloadSimulation(Simulation[Mix, Ratios]):
         return Mix(cells, names, group, file.hours, file.seed, course)
 
     def amounts(self) -> tuple[float, ...]:
-        """The load: there is but one."""
+        """Return the load, the only amount."""
         return (self.scenario.cells.load,)
 
     def run(self, policy: str, amount: float) -> Outcome[Ratios]:
-        """What a policy makes of the mix."""
+        """Simulate one policy."""
         mix = self.scenario
         played = play(mix.cells, mix.course, policy)
         groups = {
@@ -187,7 +189,7 @@ class OverloadSimulation(Simulation[Mix, Ratios]):
         return Outcome(policy, amount, Ratios(groups, everyone, jain(played.ratio)))
 
     def in_words(self) -> str:
-        """What policies were tried on, in a line."""
+        """Return a one-line description of the scenario."""
         mix = self.scenario
         return (
             f"{count(len(mix.cells), 'cell')} for {amount(mix.hours)} hours at load "
@@ -195,7 +197,7 @@ class OverloadSimulation(Simulation[Mix, Ratios]):
         )
 
     def tables(self) -> Iterator[Table]:
-        """A row a policy, a row a group, and the paper's table 1: the ratios in each hour."""
+        """Yield tables by policy, by group, and by hour as in table 1 of the paper."""
         by_policy, by_group = [], list[tuple[str, ...]]()
         for outcome in self.outcomes:
             ratios, shares = outcome.figures, outcome.figures.all
@@ -226,7 +228,7 @@ class OverloadSimulation(Simulation[Mix, Ratios]):
                 )
 
     def figures(self) -> dict[str, Any]:
-        """All figures under the names of JSON."""
+        """Return all figures under their JSON names."""
         mix = self.scenario
         return {
             "load": round(mix.cells.load, 9),
@@ -260,7 +262,7 @@ class OverloadSimulation(Simulation[Mix, Ratios]):
         }
 
     def plot(self, path: Path) -> None:
-        """Ratio and freshness of each group, as bars."""
+        """Draw ratio and freshness of each group as bars."""
         with side_by_side(path, self.in_words()) as (ratio, fresh):
             self._draw(ratio, "ratio")
             self._draw(fresh, "freshness")
@@ -283,7 +285,7 @@ class OverloadSimulation(Simulation[Mix, Ratios]):
 
 
 def _read(path: Path) -> File:
-    """The mix of a file; ConfigError names file and key."""
+    """Read the mix of a file. Raises ConfigError with file and key."""
     try:
         file = File.model_validate(read_toml(path))
     except WrapperError as error:
@@ -296,7 +298,7 @@ def _read(path: Path) -> File:
 
 
 def _share(mix: Mix, played: Played, rows: Ints) -> Share:
-    """The figures of some cells."""
+    """Return the figures of some cells."""
     requested, refreshed = played.requested[rows], played.refreshed[rows]
     in_hour = requested.sum(0)
     by_hour = np.full(len(in_hour), np.nan)

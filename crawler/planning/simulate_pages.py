@@ -1,4 +1,4 @@
-"""Policies tried on pages: the visits of each, and how good they were."""
+"""Simulate policies on pages: compute the visits of each, and score them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from schedules.terms import POLICIES, UNBOUNDED
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# The paper's own policy, drawn next to the others.
+# The policy of the paper, drawn next to the others.
 PAPERS = "groups"
 HEADS = ("policy", "budget", "a day", "fresh", "age\ndays", "delay\nhours", "of all\nhours", "lost")
 LOAD_HEADS = ("never\nseen", "peak\nhour", "peak\nday")
@@ -60,16 +60,16 @@ PageOutcome = Outcome[Totals]
 
 @dataclass(frozen=True, slots=True)
 class PageScenario(Scenario):
-    """n pages, and what truly happens to them. source: (n,) index of each page's source."""
+    """Hold n pages and their true changes. source: (n,) index of each page's source."""
 
     world: World
     source: Ints
 
 
 class PageSimulation(TraceSimulation[PageScenario, Totals]):
-    """Policies with requests a day, and daily visits to all pages to compare with.
+    """Simulate policies with request budgets, and daily visits to all pages as a reference.
 
-    budgets: requests a day; none: the budget of the current plan
+    budgets: requests a day; empty: the budget of the current plan
     """
 
     kind = PAGES
@@ -88,7 +88,7 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
         self.references: list[PageOutcome] = []
 
     def of_trace(self) -> PageScenario:
-        """The pages of a trace; all clocks are UTC's."""
+        """Return the pages of a trace; all clocks are UTC."""
         trace = read_trace(Path(self.changes), Path(self.pages) if self.pages else None)
         span = self.span_of((trace.changes.at, trace.began, trace.ends))
         population = even_population(
@@ -99,9 +99,11 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
         return PageScenario(trace.ids, span, world, trace.source)
 
     def of_past(self, gathered: Gathered) -> PageScenario:
-        """The pages of a database as its visits saw them: a change is where it was found.
+        """Return the pages of a database as its visits saw them.
 
-        A page is there from its first look on. After its last look it counts as unchanged.
+        Changes count from the visit that found them.
+
+        A page exists from its first observation. After its last one it counts as unchanged.
         """
         seen = ~np.isnan(gathered.histories.since)
         rows = np.flatnonzero(seen & ~are(gathered.watched, Kind.FEED))
@@ -116,7 +118,7 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
         )
 
     def amounts(self) -> Sequence[float]:
-        """Budgets that cover the longest intervals, and that the daily cap allows."""
+        """Return the budgets, checked against the longest intervals and the daily cap."""
         budgets = self.budgets or (self.current_budget(),)
         if set(self.policies) <= set(UNBOUNDED):
             return budgets
@@ -134,7 +136,7 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
         return budgets
 
     def play(self, say: Say) -> None:
-        """Try each policy, then the references."""
+        """Simulate each policy, then the references."""
         super().play(say)
         world, (_, split, stop) = self.scenario.world, self.scenario.span
         self.references.append(self.scored("daily", math.nan, daily(world, split, stop)))
@@ -142,9 +144,9 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
             self.references.append(self.run(PAPERS, inf))
 
     def run(self, policy: str, amount: float) -> PageOutcome:
-        """One policy with one budget; ConfigError where pages that come later need more."""
+        """Simulate a policy with a budget. Raises ConfigError if pages added later need more."""
         if policy in UNBOUNDED:
-            # No budget changes what these do.
+            # The budget makes no difference to these policies.
             for outcome in self.outcomes:
                 if outcome.policy == policy:
                     return replace(outcome, amount=amount)
@@ -159,8 +161,8 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
         return self.scored(policy, amount, visits)
 
     def scored(self, policy: str, budget: float, visits: Times) -> PageOutcome:
-        """How good visits were."""
-        # The moments that a file of visits tells are those that count.
+        """Return the score of visits."""
+        # Score the visits at the resolution of visit files.
         visits = Times(visits.first, whole_seconds(visits.at))
         world, (_, split, stop) = self.scenario.world, self.scenario.span
         totals = score(
@@ -169,7 +171,7 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
         return Outcome(policy, budget, totals, visits)
 
     def in_words(self) -> str:
-        """What policies were tried on, in a line."""
+        """Return a one-line description of the scenario."""
         totals = self.outcomes[0].figures
         return (
             f"{totals.pages:,} pages of {totals.sources:,} sources, {totals.changes:,} changes, "
@@ -177,7 +179,7 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
         )
 
     def tables(self) -> Iterator[Table | str]:
-        """Every page counts the same, then every source; which budget was tried."""
+        """Yield a table by page and one by source, and notes on the budget."""
         by_page, by_source = [], []
         for outcome in (*self.outcomes, *self.references):
             totals, load = outcome.figures, outcome.figures.load
@@ -195,7 +197,7 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
             yield f"The budget is the current one, {budget} requests a day (--budget)."
 
     def figures(self) -> dict[str, Any]:
-        """All figures under the names of JSON."""
+        """Return all figures under their JSON names."""
         totals = self.outcomes[0].figures
         return {
             **self.span_in_json(),
@@ -227,7 +229,7 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
         }
 
     def plot(self, path: Path) -> None:
-        """Freshness and age over requests a day: policies as lines, references as points."""
+        """Draw freshness and age by requests a day: policies as lines, references as points."""
         with side_by_side(path, self.in_words()) as (fresh, age):
             self._draw(fresh, "freshness")
             self._draw(age, "age_days")
@@ -255,7 +257,7 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
 
 
 def _requests(option: str, text: str) -> float:
-    """Requests a day, more than none."""
+    """Parse a positive number of requests a day."""
     try:
         amount = units.per_day(text)
     except ValueError as error:
@@ -266,5 +268,5 @@ def _requests(option: str, text: str) -> float:
 
 
 def _in_texts(figures: Figures) -> Iterator[str]:
-    """The figures as cells of a table."""
+    """Yield the figures as table cells."""
     return (text(value, form) for value, form in zip(asdict(figures).values(), FORMS, strict=True))

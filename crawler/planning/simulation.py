@@ -1,7 +1,7 @@
-"""What all simulations share: policies tried on a scenario, each with each amount, and compared.
+"""Compare policies in simulation: run each policy with each amount on one scenario.
 
-`PageSimulation`, `FeedSimulation` and `OverloadSimulation` add their scenario, how a policy plays
-on it, and its figures.
+`PageSimulation`, `FeedSimulation` and `OverloadSimulation` add the scenario, how a policy runs on
+it, and its figures.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from schedules.history import DAY_HOURS, Floats, Times
 
 DATE_LENGTH = len("2024-01-31")
 MAX_REPLAN_DAYS = 365.0
-# Three weeks in nine are enough to learn from.
+# By default, the first third of the span is used for learning.
 LEARNING_SHARE = 1 / 3
 NOTHING = "-"
 NO_VISITS = Times(np.zeros(1, np.int64), np.empty(0))
@@ -49,7 +49,7 @@ FiguresT = TypeVar("FiguresT")
 
 @dataclass(frozen=True, slots=True)
 class Outcome(Generic[FiguresT]):
-    """What a policy did with an amount, and how good that was. visits: none under overload."""
+    """Hold the result of a policy with an amount. visits: empty under overload."""
 
     policy: str
     amount: float
@@ -59,7 +59,7 @@ class Outcome(Generic[FiguresT]):
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Targets with names that are visited over a span of time."""
+    """Hold named targets that are visited over a span of time."""
 
     names: Sequence[str]
     span: Span
@@ -70,10 +70,10 @@ TracedT = TypeVar("TracedT", bound=Scenario)
 
 
 class Simulation(ABC, Generic[ScenarioT, FiguresT]):
-    """Policies tried on one scenario, each with each amount; raises FreshetError.
+    """Run policies on one scenario, each with each amount. Methods raise FreshetError.
 
-    kind:        its name in JSON and on the command line
-    amount_text: how progress lines show the amount that a policy is tried with
+    kind:        name in JSON and on the command line
+    amount_text: format of the amount in progress lines
     """
 
     kind: ClassVar[str]
@@ -95,34 +95,34 @@ class Simulation(ABC, Generic[ScenarioT, FiguresT]):
 
     @abstractmethod
     def read_scenario(self) -> ScenarioT:
-        """What policies are tried on."""
+        """Return the scenario."""
 
     @abstractmethod
     def amounts(self) -> Sequence[float]:
-        """What each policy is tried with, checked against the scenario."""
+        """Return the amounts for each policy, checked against the scenario."""
 
     @abstractmethod
     def run(self, policy: str, amount: float) -> Outcome[FiguresT]:
-        """Try one policy with one amount."""
+        """Simulate one policy with one amount."""
 
     @abstractmethod
     def in_words(self) -> str:
-        """What policies were tried on, in a line."""
+        """Return a one-line description of the scenario."""
 
     @abstractmethod
     def tables(self) -> Iterator[Table | str]:
-        """The tables, and the notes that are needed to read them."""
+        """Yield the tables, and the notes needed to read them."""
 
     @abstractmethod
     def figures(self) -> dict[str, Any]:
-        """All figures under the names of JSON."""
+        """Return all figures under their JSON names."""
 
     @abstractmethod
     def plot(self, path: Path) -> None:
-        """Draw the figures; the file is there entirely or not at all."""
+        """Draw the figures; the file is written atomically."""
 
     def play(self, say: Say) -> None:
-        """Try each policy with each amount."""
+        """Simulate each policy with each amount."""
         self.scenario = self.read_scenario()
         pairs = tuple(product(self.policies, self.amounts()))
         for at, (policy, amount) in enumerate(pairs, 1):
@@ -130,12 +130,12 @@ class Simulation(ABC, Generic[ScenarioT, FiguresT]):
             self.outcomes.append(self.run(policy, amount))
 
     def write(self) -> None:
-        """Write the files that are asked for."""
+        """Write the requested files."""
         if self.plot_path is not None:
             self.plot(self.plot_path)
 
     def in_json(self) -> dict[str, Any]:
-        """All figures; null where there is none."""
+        """Return all figures; None for NaN and inf."""
         document: dict[str, Any] = _without_nan({"kind": self.kind} | self.figures())
         return document
 
@@ -147,10 +147,10 @@ class Simulation(ABC, Generic[ScenarioT, FiguresT]):
 
 
 class TraceSimulation(Simulation[TracedT, FiguresT]):
-    """A simulation on a trace of files, or on the past of a database; visits are written.
+    """Simulate on a trace of files or on the history of a database, and write visits.
 
-    replan_hours: between two replans
-    closed_loop:  nothing is known beforehand but what own visits saw
+    replan_hours: interval between two replans
+    closed_loop:  whether policies know only what their own visits observed
     """
 
     default_replan_hours: ClassVar[float]
@@ -178,14 +178,14 @@ class TraceSimulation(Simulation[TracedT, FiguresT]):
 
     @abstractmethod
     def of_trace(self) -> TracedT:
-        """The scenario of the files."""
+        """Return the scenario of the files."""
 
     @abstractmethod
     def of_past(self, gathered: Gathered) -> TracedT:
-        """The scenario of what visits of a database saw."""
+        """Return the scenario of a database: what its visits observed."""
 
     def read_scenario(self) -> TracedT:
-        """The trace of the files, or the database's own past."""
+        """Return the scenario of the files, or of the history in the database."""
         if self.history is None:
             return self.of_trace()
         return self.of_past(asyncio.run(self._gathered(self.history)))
@@ -201,7 +201,7 @@ class TraceSimulation(Simulation[TracedT, FiguresT]):
             return await gather(db, watched, self.config, hours_of(now))
 
     def current_budget(self) -> float:
-        """The requests a day that `scrapy replan --kind KIND` without a budget would plan."""
+        """Return the budget that `scrapy replan --kind KIND` without a budget would use."""
         return asyncio.run(self._current_budget(self.history or ""))
 
     async def _current_budget(self, spider: str) -> float:
@@ -217,7 +217,7 @@ class TraceSimulation(Simulation[TracedT, FiguresT]):
             return budget_of(gathered, options, effect, hours_of(now)).per_day
 
     def span_of(self, known: Sequence[Floats]) -> Span:
-        """The span that was asked for, else that of what is known; ConfigError if it is none."""
+        """Return the requested span, by default that of `known`. Raises ConfigError if empty."""
         at = np.concatenate([part[np.isfinite(part)] for part in known])
         if not len(at):
             raise ConfigError("nothing is known of any change (scrapy crawl finds them)")
@@ -236,16 +236,16 @@ class TraceSimulation(Simulation[TracedT, FiguresT]):
         return Span(start, split, stop)
 
     def days(self) -> str:
-        """The days that count, in words."""
+        """Return the scored days as text."""
         span = self.scenario.span
         return f"{iso(span.split)[:10]} to {iso(span.stop)[:10]}"
 
     def span_in_json(self) -> dict[str, str]:
-        """When it starts, from when on it counts, and when it ends."""
+        """Return start, split and end of the span."""
         return dict(zip(("from", "split", "to"), map(iso, self.scenario.span), strict=True))
 
     def loop_in_json(self) -> dict[str, Any]:
-        """What is known when, by the options."""
+        """Return the options that determine what policies know, and when."""
         days = self.replan_hours / DAY_HOURS
         return {"closed_loop": self.closed_loop, "replan_every_days": days}
 
@@ -259,7 +259,7 @@ class TraceSimulation(Simulation[TracedT, FiguresT]):
 
 
 def _moment(option: str, text: str | None) -> float | None:
-    """Hours since 1970; a day without a time is its first moment in UTC."""
+    """Parse a time to hours since 1970; a date without a time means midnight UTC."""
     if text is None:
         return None
     try:
@@ -274,7 +274,7 @@ def _moment(option: str, text: str | None) -> float | None:
 def chosen_policies(
     named: list[str] | None, policies: tuple[str, ...], kind: str = ""
 ) -> tuple[str, ...]:
-    """Each policy once, the first there is by default; ConfigError for what is none."""
+    """Return each policy once, by default the first. Raises ConfigError for unknown names."""
     for policy in named or ():
         if policy not in policies:
             raise ConfigError(
@@ -284,14 +284,14 @@ def chosen_policies(
 
 
 def _check_folder(option: str, path: Path) -> None:
-    """ConfigError unless a folder can be written to or made; nothing is made before the work."""
+    """Raise ConfigError unless a folder is writable or can be created. Creates nothing."""
     existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise ConfigError(f"{option} {path}: {existing} is no folder that can be written to")
 
 
 def _without_nan(value: Any) -> Any:
-    """A document of JSON, which has no NaN and no infinity: null in their place."""
+    """Replace NaN and inf by None, because JSON supports neither."""
     if isinstance(value, dict):
         return {name: _without_nan(part) for name, part in value.items()}
     if isinstance(value, list):
@@ -300,12 +300,12 @@ def _without_nan(value: Any) -> Any:
 
 
 def text(value: float, form: str) -> str:
-    """For tables; form: as of `str.format`."""
+    """Format a table cell; form: as of `str.format`."""
     return form.format(value) if math.isfinite(value) else NOTHING
 
 
 def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table: a column of names, then columns of figures. An empty row ends a section."""
+    """Return a table: a column of names, then columns of figures. An empty row ends a section."""
     made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0)
     for place, head in enumerate(heads):
         made.add_column(head, justify="right" if place else "left", no_wrap=True)

@@ -1,10 +1,10 @@
-"""Traces as CSV files, plain or gzip: what truly happened to pages and feeds, and visits to them.
+"""Read traces of pages and feeds from CSV files, plain or gzip, and write visits.
 
-changes: page_id, commit_time_utc, content_sha1_12 (optional): a page's rows in the order of time;
-         its first row is its first record and no change
-pages:   page_id, source_id, until_utc (optional; empty: the page's trace goes on)
+changes: page_id, commit_time_utc, content_sha1_12 (optional): rows of a page in chronological
+         order; its first row is its first record, not a change
+pages:   page_id, source_id, until_utc (optional; empty: the page's trace has no end)
 posts:   feed_id, posted_at_utc
-feeds:   feed_id, window_size_S (empty: not known, the feed is left out), weight (optional)
+feeds:   feed_id, window_size_S (empty: unknown, the feed is left out), weight (optional)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from schedules.history import Floats, Ints, Times
 HOUR_SECONDS = 3600
 GZIP = b"\x1f\x8b"
 MAX_SHOWN = 80
-# Larger numbers are no windows, and would not fit.
+# Upper limits of feed sizes and weights. Larger feed sizes are errors and could overflow.
 MAX_WINDOW = 2**31
 MAX_WEIGHT = 1e6
 
@@ -42,9 +42,9 @@ MAX_WEIGHT = 1e6
 def rows(
     path: Path, needed: tuple[str, ...], optional: tuple[str, ...] = ()
 ) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Each row's line number and its values in these columns, two or more.
+    """Yield each row's line number and its values in these columns, at least two.
 
-    optional: "" where there is no such column. Raises TraceError.
+    optional: "" if there is no such column. Raises TraceError.
     """
     line = 0
     try:
@@ -77,7 +77,7 @@ def rows(
 def _places(
     path: Path, header: list[str], needed: tuple[str, ...], optional: tuple[str, ...]
 ) -> list[int]:
-    """Where the columns stand in a row; optional ones that are not there behind the last."""
+    """Return the indices of the columns in a row; missing optional ones are past the last index."""
     if not header:
         raise TraceError(f"{path}: empty (it needs the columns {', '.join(needed)})")
     for name in needed:
@@ -90,7 +90,7 @@ def _places(
 
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[str]]:
-    """A file as text, unpacked if it is gzip."""
+    """Open a file as text; decompress it if it is gzip."""
     with path.open("rb") as raw:
         start = raw.peek(len(GZIP))
         packed = start.startswith(GZIP)
@@ -102,7 +102,7 @@ def _opened(path: Path) -> Iterator[IO[str]]:
 
 
 def hours(time: str) -> float:
-    """An ISO time as hours since 1970; ValueError says what is wrong with it."""
+    """Convert an ISO time to hours since 1970 (UTC). Raises ValueError with the problem."""
     try:
         moment = datetime.fromisoformat(time.strip())
     except ValueError:
@@ -113,37 +113,37 @@ def hours(time: str) -> float:
 
 
 def isos(moments: Floats) -> list[str]:
-    """Hours since 1970 as ISO times in UTC, to the second."""
+    """Convert hours since 1970 to ISO times in UTC, to the second."""
     seconds = np.rint(moments * HOUR_SECONDS).astype("datetime64[s]")
     texts: list[str] = np.datetime_as_string(seconds, timezone="UTC").tolist()
     return texts
 
 
 def iso(moment: float) -> str:
-    """Hours since 1970 as an ISO time in UTC, to the second."""
+    """Convert hours since 1970 to an ISO time in UTC, to the second."""
     return isos(np.array([moment]))[0]
 
 
 def wrong(path: Path, line: int, cause: str) -> TraceError:
-    """What is wrong in a line of a file."""
+    """Return the error for a line of a file."""
     return TraceError(f"{path}, line {line}: {cause}")
 
 
 def short(value: str) -> str:
-    """A value as it may stand in a message of one line."""
+    """Return a value, quoted and shortened for a one-line message."""
     return repr(value if len(value) <= MAX_SHOWN else value[:MAX_SHOWN] + "…")
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The true changes of n pages, in the order of the pages file; hours since 1970 (UTC).
+    """Hold the true changes of n pages, in the order of the pages file; hours since 1970 (UTC).
 
-    ids:     n names of pages
+    ids:     names of the n pages
     sources: names of the sources, in the order of their first page
     source:  (n,) index of each page's source
-    began:   (n,) first record of each page, which is no change; NaN where it has none
-    changes: changes of each page in the order of time, also those after its end
-    ends:    (n,) where each page's trace ends; inf: nowhere
+    began:   (n,) first record of each page, which is not a change; NaN without records
+    changes: changes of each page in chronological order, including those after its end
+    ends:    (n,) end of each page's trace; inf: none
     """
 
     ids: tuple[str, ...]
@@ -158,7 +158,7 @@ class Trace:
 
 
 def read_trace(changes: Path, pages: Path | None = None) -> Trace:
-    """The trace of two files; `pages` is by default `pages.csv` in the folder of `changes`.
+    """Read the trace of two files; `pages` defaults to `pages.csv` in the folder of `changes`.
 
     Raises TraceError.
     """
@@ -191,7 +191,7 @@ def read_trace(changes: Path, pages: Path | None = None) -> Trace:
 
 @dataclass(slots=True)
 class _Pages:
-    """What a pages file lists: the place of each page's name, and its columns."""
+    """Collect the rows of a pages file: the index of each page's name, and its columns."""
 
     path: Path
     index: dict[str, int] = field(default_factory=dict)
@@ -201,7 +201,7 @@ class _Pages:
     ends: list[float] = field(default_factory=list)
 
     def add(self, line: int, page: str, source: str, until: str) -> None:
-        """Take one more row."""
+        """Add a row."""
         if not page or not source:
             raise wrong(self.path, line, "page_id or source_id is empty")
         if self.index.setdefault(page, len(self.lines)) != len(self.lines):
@@ -214,12 +214,12 @@ class _Pages:
         self.source.append(self.sources.setdefault(source, len(self.sources)))
 
     def error(self, i: int, cause: str) -> TraceError:
-        """An error in the row of page i."""
+        """Return an error for the row of page i."""
         return wrong(self.path, self.lines[i], f"page {short(list(self.index)[i])} {cause}")
 
 
 def _read_changes(path: Path, listed: _Pages) -> tuple[Ints, Floats]:
-    """Page and time of all rows, as they stand in the file."""
+    """Return page and time of all rows, in the order of the file."""
     pages, times = [], []
     latest = [-np.inf] * len(listed.index)
     contents = [""] * len(listed.index)
@@ -235,7 +235,7 @@ def _read_changes(path: Path, listed: _Pages) -> tuple[Ints, Floats]:
         if at < latest[page]:
             cause = f"page {short(name)} goes back from {iso(latest[page])} to {short(time)}"
             raise wrong(path, line, f"{cause} (sort the rows by page_id and commit_time_utc)")
-        # Two contents in one second are two changes: some sources do that.
+        # Two different contents within one second are two changes; some sources do that.
         if at == latest[page] and content == contents[page]:
             cause = f"page {short(name)} has its record of {short(time)} twice (remove one)"
             raise wrong(path, line, cause)
@@ -247,14 +247,14 @@ def _read_changes(path: Path, listed: _Pages) -> tuple[Ints, Floats]:
 
 @dataclass(frozen=True, slots=True)
 class FeedTrace:
-    """The true posts of n feeds, in the order of the feeds file; hours since 1970 (UTC).
+    """Hold the true posts of n feeds, in the order of the feeds file; hours since 1970 (UTC).
 
-    ids:    n names of feeds
-    window: (n,) >= 1 posts that each document holds
-    weight: (n,) > 0 importance
-    posts:  posts of each feed in the order of time
-    unlisted:   posts that were left out, as their feed is not listed
-    windowless: feeds that were left out, as their window is not known
+    ids:        names of the n feeds
+    window:     (n,) posts that each document holds, >= 1
+    weight:     (n,) importance, > 0
+    posts:      posts of each feed in chronological order
+    unlisted:   number of posts left out because their feed is not listed
+    windowless: number of feeds left out because their size is unknown
     """
 
     ids: tuple[str, ...]
@@ -269,7 +269,7 @@ class FeedTrace:
 
 
 def read_feed_trace(posts: Path, feeds: Path | None = None) -> FeedTrace:
-    """The trace of two files; `feeds` is by default `feeds.csv` in the folder of `posts`.
+    """Read the trace of two files; `feeds` defaults to `feeds.csv` in the folder of `posts`.
 
     Raises TraceError.
     """
@@ -295,7 +295,7 @@ def read_feed_trace(posts: Path, feeds: Path | None = None) -> FeedTrace:
 
 @dataclass(slots=True)
 class _Feeds:
-    """What a feeds file lists: the place of each feed with a window, and its columns."""
+    """Collect the rows of a feeds file: index and columns of each feed with a known size."""
 
     path: Path
     index: dict[str, int] = field(default_factory=dict)
@@ -304,7 +304,7 @@ class _Feeds:
     windowless: set[str] = field(default_factory=set)
 
     def add(self, line: int, feed: str, window: str, weight: str) -> None:
-        """Take one more row."""
+        """Add a row."""
         if not feed:
             raise wrong(self.path, line, "feed_id is empty")
         if feed in self.index or feed in self.windowless:
@@ -332,7 +332,7 @@ class _Feeds:
 
 
 def _number(text: str) -> float:
-    """A number; NaN where it is none."""
+    """Parse a number; NaN if it is invalid."""
     try:
         return float(text)
     except ValueError:
@@ -340,8 +340,8 @@ def _number(text: str) -> float:
 
 
 def _read_posts(path: Path, listed: _Feeds) -> tuple[Ints, Floats, int]:
-    """Feed and time of the rows of feeds with a window, as they stand; how many are of none."""
-    # A number takes 8 bytes here, in a list 32.
+    """Return feed and time of the posts, and the number of posts of unlisted feeds."""
+    # An array takes 8 bytes per number, a list 32.
     feeds, times, unlisted = array("q"), array("d"), 0
     for line, (name, time) in rows(path, ("feed_id", "posted_at_utc")):
         if not name:
@@ -360,19 +360,18 @@ def _read_posts(path: Path, listed: _Feeds) -> tuple[Ints, Floats, int]:
 
 
 def whole_seconds(hours: Floats) -> Floats:
-    """The nearest moments that a file of visits can tell, in hours since 1970."""
+    """Round to whole seconds, the resolution of visit files. Times are hours since 1970."""
     return np.rint(hours * HOUR_SECONDS) / HOUR_SECONDS
 
 
 def write_visits(path: Path, ids: Sequence[str], visits: Times) -> None:
-    """Write the visits of targets as gzip CSV: columns target, at (UTC, to the second).
+    """Write the visits of targets as gzip CSV with the columns target and at (UTC, to the second).
 
-    The file is there entirely or not at all; one that was there is replaced. Its folder is made.
-    Raises TraceError.
+    The file is replaced atomically; missing folders are created. Raises TraceError.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Without a time in it, equal visits make equal files.
+        # Leave out the time, so that equal visits give identical files.
         with (
             atomic_replace(path) as draft,
             draft.open("wb") as raw,

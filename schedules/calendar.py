@@ -219,7 +219,7 @@ def _even(every_hours: Floats | float, phase_hours: Floats | float) -> tuple[Flo
     """Return interval and phase in milliseconds. Raises ValueError below one second."""
     every = np.multiply(every_hours, HOUR)
     if np.any(every < SECOND):
-        raise ValueError("an interval between visits is a second at least")
+        raise ValueError("the interval between visits must be at least one second")
     return every, np.multiply(phase_hours, HOUR)
 
 

@@ -77,7 +77,7 @@ def _read(window: str) -> tuple[list[int], int, int]:
     match = _WINDOW.fullmatch(window.strip())
     if not match or not match[0]:
         raise ValueError(
-            f"{window!r} is no window: write days, hours or both, such as "
+            f"invalid window: {window!r}. Use days, hours or both, such as "
             "'Mon-Fri 08:00-18:00', '22:00-06:00' or 'Sat,Sun'"
         )
     days = [] if match["days"] else list(range(7))
@@ -89,11 +89,13 @@ def _read(window: str) -> tuple[list[int], int, int]:
         return days, 0, DAY_HOURS
     start, start_minute, end, end_minute = (int(part) for part in match.groups()[-4:])
     if start_minute or end_minute:
-        raise ValueError(f"{window!r}: a window begins and ends on the hour, minutes are 00")
+        raise ValueError(f"{window!r}: a window must start and end on the hour (minutes 00)")
     if start >= DAY_HOURS or end > DAY_HOURS:
-        raise ValueError(f"{window!r}: hours begin at 00:00 to 23:00 and end at 00:00 to 24:00")
+        raise ValueError(
+            f"{window!r}: a window must start at 00:00 to 23:00 and end at 00:00 to 24:00"
+        )
     if start == end:
-        raise ValueError(f"{window!r} ends as it begins; a whole day is 00:00-24:00")
+        raise ValueError(f"{window!r}: start and end are equal. For a whole day, use 00:00-24:00.")
     return days, start, (end - start - 1) % DAY_HOURS + 1
 
 

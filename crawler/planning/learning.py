@@ -50,12 +50,17 @@ class PhaseOptions:
     def check(self) -> None:
         """Raise ConfigError for options that are invalid for every spider."""
         if self.weeks is not None and not 0 < self.weeks <= MAX_PHASE_WEEKS:
-            raise ConfigError(f"--weeks {self.weeks:g}: more than 0 and {MAX_PHASE_WEEKS} at most")
+            raise ConfigError(
+                f"--weeks {self.weeks:g} is out of range. "
+                f"Use more than 0 and at most {MAX_PHASE_WEEKS}."
+            )
         if self.sample is not None and self.sample < 1:
-            raise ConfigError(f"--sample {self.sample}: one page at least")
+            raise ConfigError(f"--sample {self.sample} is too small. Use 1 or more.")
         every = self.every_hours
         if every is not None and not MIN_POLL_HOURS <= every <= MAX_POLL_HOURS:
-            raise ConfigError(f"--every {period(every)}: from a minute to a day")
+            raise ConfigError(
+                f"--every {period(every)} is out of range. Use one minute to one day."
+            )
 
     def differs_from(self, phase: Phase) -> bool:
         """Return whether an option is given that differs from a phase."""
@@ -87,7 +92,7 @@ async def choose(db: Database, spider: str, asked: PhaseOptions, now: datetime) 
     watched = await histories.read(db, now, [spider])
     rows = np.flatnonzero(watched.refreshed > 0)
     if not len(rows):
-        raise ConfigError(f"no page of {spider!r} was seen so far; run scrapy crawl first")
+        raise ConfigError(f"no page of {spider!r} has been visited yet. Run scrapy crawl first.")
     site = (await sites.of_spiders(db, [spider]))[0]
     pace = await sampling_phases.seconds_per_visit(db, spider)
     every, weeks = asked.every_hours or DEFAULT_POLL_HOURS, asked.weeks or DEFAULT_WEEKS
@@ -95,21 +100,22 @@ async def choose(db: Database, spider: str, asked: PhaseOptions, now: datetime) 
     polls = population.polls_per_day(every)
     if per_day is None:
         raise ConfigError(
-            f"say --budget R/day: polls every {period(every)} are {polls} requests a day and page"
+            f"--budget is required. Polling one page every {period(every)} takes {polls}/day."
         )
     if per_day < polls:
         longer = f", or --every {math.ceil(24 * 60 / per_day)}m" if per_day >= 1 else ""
         raise ConfigError(
-            f"budget {per_day:g}/day is below one page's polls: every {period(every)} takes "
-            f"{polls}/day (--budget {polls}/day or more{longer})"
+            f"budget {per_day:g}/day is too small to poll one page: every {period(every)} takes "
+            f"{polls}/day. Use --budget {polls}/day or more{longer}."
         )
     at_once, limit = _most_at_once(per_day, every, site, pace)
     n = min(asked.sample or at_once, len(rows))
     turns, days = -(-n // at_once), int(weeks * WEEK_DAYS)
     if turns > max(days, 1):
         raise ConfigError(
-            f"--sample {n}: each page's turn would be shorter than a day; {weeks:g} weeks with "
-            f"{at_once} pages at a time have room for {at_once * max(days, 1)}"
+            f"--sample {n} is too large: each page's turn would be shorter than a day. "
+            f"In {weeks:g} weeks, {at_once} concurrent pages leave room for "
+            f"{at_once * max(days, 1)}."
         )
     until = now + timedelta(weeks=weeks)
     phase = Phase(
@@ -123,7 +129,7 @@ async def choose(db: Database, spider: str, asked: PhaseOptions, now: datetime) 
     ids = [watched.ids[row] for row in rows[chosen].tolist()]
     notes = [*_notes(phase, missed, site)]
     if limit != BUDGET and n < len(rows):
-        notes.insert(0, f"{limit} allows {at_once:,} pages at a time, fewer than the budget")
+        notes.insert(0, f"{limit} allows only {at_once:,} concurrent pages, fewer than the budget")
     return Choice(phase, list(zip(ids, turn.tolist(), at.tolist(), strict=True)), notes)
 
 
@@ -135,13 +141,13 @@ def _most_at_once(per_day: float, every: float, site: Site, pace: float | None) 
     limits = [(population.pages_at_once(per_day, every), BUDGET)]
     if site.requests_per_day:
         pages = population.pages_at_once(site.requests_per_day, every)
-        limits.append((pages, f"the wrapper's requests_per_day {site.requests_per_day}"))
+        limits.append((pages, f"the site's requests_per_day {site.requests_per_day}"))
     if site.requests_per_hour:
         pages = int(site.requests_per_hour * every + population.ALMOST)
-        limits.append((pages, f"the wrapper's requests_per_hour {site.requests_per_hour}"))
+        limits.append((pages, f"the site's requests_per_hour {site.requests_per_hour}"))
     if pace:
         pages = int(SHARE_OF_TIME * every * HOUR_SECONDS / pace)
-        limits.append((pages, f"politeness (passes took {pace:.2g} s a page)"))
+        limits.append((pages, f"politeness (runs took {pace:.2g} s per page)"))
     pages, limit = min(limits)
     if not pages:
         raise ConfigError(f"{limit} leaves no room for a poll every {period(every)}")
@@ -149,19 +155,19 @@ def _most_at_once(per_day: float, every: float, site: Site, pace: float | None) 
 
 
 def _notes(phase: Phase, missed: int, site: Site) -> Iterator[str]:
-    """Yield notes on what the sample does not cover. missed: strata without a page"""
+    """Yield notes on what the sample does not cover. missed: strata without a page."""
     if missed:
         yield (
             f"{missed} of the kinds and categories have no page in the sample; "
-            f"--sample {phase.pages + missed} would reach all, in turns"
+            f"--sample {phase.pages + missed} would include all of them, in turns"
         )
     hours = (phase.until - phase.at) / HOUR / phase.turns
     if hours < WEEK_HOURS:
         polled = span(hours * HOUR_SECONDS)
-        yield f"each page is polled for {polled}: less than a week, so not at all its hours"
+        yield f"each page is polled for {polled}, which does not cover all hours of the week"
     closed = WEEK_HOURS - int(site.open_hours.sum())
     if closed:
-        yield f"the wrapper's windows and blackout close {closed} hours a week: no polls then"
+        yield f"no polls in {closed} hours a week closed by the site's windows and blackout"
 
 
 def strata(watched: Watched) -> Ints:

@@ -132,7 +132,7 @@ def budget_of(gathered: Gathered, options: PlanOptions, effect: Effect, now_hour
             else f"age {options.max_age_hours:g} h"
         )
         raise ConfigError(
-            f"{goal} cannot be reached: even hourly visits to all would give {best}"
+            f"{goal} cannot be reached: hourly visits to all targets give {best}. Relax the goal."
         ) from None
     return Budget(per_day, GOAL)
 
@@ -183,8 +183,8 @@ def _cap(most: float | None, budget: float, name: str, hours: int) -> float | No
     cap, share = max(1, math.floor(most)), budget * hours / DAY_HOURS
     if math.isfinite(budget) and cap < share * (1 - 1e-9):
         raise ConfigError(
-            f"the {name} cap {cap:,} is too low for {amount(budget)} requests a day "
-            f"(--{name}-cap {math.ceil(share):,} or more)"
+            f"the {name} cap {cap:,} is too low for {amount(budget)} requests a day. "
+            f"Use --{name}-cap {math.ceil(share):,} or more."
         )
     return cap
 
@@ -195,9 +195,9 @@ def too_small(budget: float, error: BudgetTooSmall, population: Population) -> C
     even = np.ptp(longest) == 0
     how = f"every {period(float(longest[0]))}" if even else "at their longest intervals"
     return ConfigError(
-        f"budget {amount(budget)}/day is below the least possible: "
-        f"{count(error.targets, 'target')} {how} need {least}/day "
-        f"(--budget {least}/day or more)"
+        f"budget {amount(budget)}/day is too small: "
+        f"{count(error.targets, 'target')} visited {how} need {least}/day. "
+        f"Use --budget {least}/day or more."
     )
 
 
@@ -278,15 +278,17 @@ class PlanOptions:
             ("objective", self.objective, tuple(OBJECTIVES)),
         ):
             if name is not None and name not in names:
-                raise ConfigError(f"no {what} {name!r}; there are: {', '.join(names)}")
+                raise ConfigError(f"{what} not found: {name!r}. Available: {', '.join(names)}")
         if feeds and (of_pages := [name for name in OF_PAGES if name in self.given]):
             option = OPTIONS.get(of_pages[0], "--objective")
-            raise ConfigError(f"{option} is for pages; feeds take --budget and --policy")
+            raise ConfigError(
+                f"{option} applies to pages only. For feeds, use --budget and --policy."
+            )
         goals = [OPTIONS[name] for name in GOALS if name in self.given]
         if len(goals) > 1:
-            raise ConfigError(f"{' and '.join(goals)} exclude each other: give one of them")
+            raise ConfigError(f"{' and '.join(goals)} cannot be combined. Use one of them.")
         if self.budget is not None and self.budget <= 0:
-            raise ConfigError("--budget has to be more than 0")
+            raise ConfigError("--budget must be greater than 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,8 +328,8 @@ def parts_of(
     stored: all spiders that have targets     feeds: those of them that have feeds
     """
     if unknown := sorted(set(order.spiders or ()) - set(stored)):
-        names = ", ".join(stored) or "none; run scrapy crawl first"
-        raise ConfigError(f"no targets of {unknown[0]!r}; spiders with targets: {names}")
+        names = ", ".join(stored) or "none. Run scrapy crawl first"
+        raise ConfigError(f"no targets of {unknown[0]!r}. Spiders with targets: {names}")
     parts = []
     for kind in KINDS:
         of_kind = [name for name in stored if (name in feeds) == (kind == FEEDS)]
@@ -337,11 +339,11 @@ def parts_of(
             everything = len(chosen) == len(of_kind)
             parts.append(Part(kind, chosen, options, everything, not order.options.asks))
     if order.kind is not None and not parts:
-        raise ConfigError(f"--kind {order.kind}: there are none (scrapy targets shows what is)")
+        raise ConfigError(f"no {order.kind} to plan. Run scrapy targets to list all targets.")
     if len(parts) > 1 and order.options.asks and not order.shared:
         raise ConfigError(
-            "pages and feeds are planned apart: say what is meant (--kind pages, --kind feeds or "
-            "--spider NAME), or give them one budget (--shared-budget)"
+            "pages and feeds have separate plans. Select one with --kind pages, --kind feeds or "
+            "--spider NAME, or use one budget for both with --shared-budget."
         )
     for part in parts:
         part.options.check(feeds=part.kind == FEEDS)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".svg")
 INK, QUIET, GREY = "#222222", "#666666", "#606060"
-CHANGES_TEXT = "expected, at the hour in which they happen; visits come best shortly after"
-GUESSED_TEXT = f"{NOT_KNOWN}; a guess from what pages usually do"
+CHANGES_TEXT = "expected, by the hour in which they happen; visits are best shortly afterward"
+GUESSED_TEXT = f"{NOT_KNOWN}; shown for a typical page"
 DOTS = 150
 CALENDAR_INCHES, CURVES_INCHES = (9.5, 8.2), (10, 4.8)
 HOURS = range(0, DAY_HOURS + 1, 3)
@@ -92,9 +92,9 @@ class Panel(NamedTuple):
 def check(path: Path) -> None:
     """Raise ConfigError unless a plot can be written to this path."""
     if path.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"{path}: a picture is a .png or a .svg file")
+        raise ConfigError(f"{path}: unsupported plot format. Use .png or .svg.")
     if not path.parent.is_dir():
-        raise ConfigError(f"{path}: there is no folder {path.parent}")
+        raise ConfigError(f"{path}: folder not found: {path.parent}")
 
 
 def draw(calendar: Calendar, path: Path) -> None:
@@ -153,7 +153,7 @@ def _week(figure: Figure, grid: GridSpec, row: int, values: Floats, panel: Panel
     top.set_title(panel.what, loc="left", fontsize=12, weight="bold", color=INK, pad=18)
     top.text(0, 1.1, panel.text, transform=top.transAxes, fontsize=9, color=QUIET)
     bar = figure.colorbar(image, cax=figure.add_subplot(grid[row + 1, 2]))
-    bar.set_label(f"{panel.what.lower()} in the hour", color=QUIET, fontsize=8)
+    bar.set_label(f"{panel.what.lower()} per hour", color=QUIET, fontsize=8)
     bar.ax.tick_params(labelsize=8, colors=QUIET, length=2)
     bar.outline.set_visible(False)
 

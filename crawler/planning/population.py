@@ -153,13 +153,13 @@ def _interval(site: Site, config: Config, *, feeds: bool) -> tuple[float, float]
     most = min(site.max_interval_hours or longest, longest)
     if most < MIN_INTERVAL_HOURS:
         raise ConfigError(
-            f"{site.name}: the longest interval, {most:g} hours, is shorter than the hour "
-            "that plans are made of (max_interval_hours, FRESHET_MAX_INTERVAL_HOURS)"
+            f"{site.name}: the longest interval, {most:g} hours, is too short: plans need at least "
+            "one hour. Raise max_interval_hours or FRESHET_MAX_INTERVAL_HOURS."
         )
     if least > most:
         raise ConfigError(
-            f"{site.name}: min_interval_hours {least:g} is longer than the longest interval, "
-            f"{most:g} hours (FRESHET_MAX_INTERVAL_HOURS)"
+            f"{site.name}: min_interval_hours {least:g} exceeds the longest interval, {most:g} h. "
+            "Lower it, or raise max_interval_hours or FRESHET_MAX_INTERVAL_HOURS."
         )
     return least, most
 

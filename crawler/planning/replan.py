@@ -164,7 +164,7 @@ async def gathered_of(
     """Return the input of a plan for some spiders. Raises ConfigError if they have no targets."""
     watched = await histories.read(db, now, spiders)
     if not len(watched):
-        raise ConfigError("no targets to plan for (scrapy crawl finds them)")
+        raise ConfigError("no targets to plan. Run scrapy crawl to discover them.")
     return await gather(db, watched, config, hours_of(now))
 
 
@@ -269,21 +269,21 @@ async def replan_parts(
     stored, of_feeds = await targets.spiders(db), await targets.feed_spiders(db)
     requested = parts_of(order, stored, of_feeds, config)
     if not requested:
-        raise ConfigError("no targets to plan for (scrapy crawl finds them)")
+        raise ConfigError("no targets to plan. Run scrapy crawl to discover them.")
     if not order.dry_run:
         await plans.recover(db, clock.now(), order.spiders)
     whole = len(requested) == 1 and order.kind is None
     tasks = []
     for part in requested:
         began, now = time.perf_counter(), clock.now()
-        say(f"reading what is known of {part.kind}")
+        say(f"reading {part.kind}")
         spiders = None if part.everything and whole else part.spiders
         gathered = await gathered_of(db, config, now, spiders)
         effect = await effect_of(db, gathered.watched, now, everything=part.everything)
         options = part.options.over(effect.options) if part.as_it_is else part.options
         tasks.append(Task(part, gathered, effect, options, began))
     if order.shared and len(tasks) > 1:
-        say("sharing the budget")
+        say("dividing the budget")
         pages, feeds = tasks
         shares = shares_of(pages.gathered, feeds.gathered, pages.options, config, clock.now())
         tasks = [
@@ -323,12 +323,12 @@ def shares_of(
     A missed post counts as `post_hours` hours in which a page is stale.
     """
     if options.budget is None:
-        raise ConfigError("a shared budget has to be given (--budget N or FRESHET_BUDGET)")
+        raise ConfigError("no shared budget given. Set --budget N or FRESHET_BUDGET.")
     least = least_per_day(pages.population), least_per_day(feeds.population)
     if options.budget < sum(least):
         raise ConfigError(
-            f"budget {amount(options.budget)}/day is below the least possible: pages and feeds "
-            f"need {rounded_up(sum(least))}/day together"
+            f"budget {amount(options.budget)}/day is too small: pages and feeds together need "
+            f"{rounded_up(sum(least))}/day. Use --budget {rounded_up(sum(least))}/day or more."
         )
     hours = hours_of(now)
     return parted(

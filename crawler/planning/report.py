@@ -84,14 +84,14 @@ def document_of_feeds(
     warnings = []
     if unseen := int(np.isnan(gathered.histories.until).sum()):
         warnings.append(
-            f"{unseen:,} of the feeds were never read: they are planned like the others"
+            f"{unseen:,} of the feeds were never read and are planned like an average feed"
         )
     if ahead := gathered.watched.ahead:
-        warnings.append(f"{ahead:,} feeds had visits in the future, which were ignored")
+        warnings.append(f"{ahead:,} feeds have visits dated in the future, which were ignored")
     spends = made.requests_per_day
     if terms.daily_cap and spends > terms.daily_cap:
         warnings.append(
-            f"the plan wants {amount(spends)} requests a day, over the daily cap "
+            f"the plan needs {amount(spends)} requests a day, more than the daily cap of "
             f"{terms.daily_cap:,.0f}: the crawl will fall behind"
         )
     return {
@@ -171,21 +171,21 @@ def _totals(made: Plan) -> Document:
 def _warnings_of_the_past(gathered: Gathered, learning: int) -> Iterator[str]:
     watched, past = gathered.watched, gathered.histories
     if not (past.until > past.since).any():
-        yield "no page was seen twice so far: rates and hours are guesses that hold for any page"
+        yield "no page has been observed twice yet: rates and hours are those of an average page"
     elif not len(past.by):
-        yield "no page was seen to change so far"
+        yield "no page has been observed to change yet"
     if watched.ahead:
-        yield f"{count(watched.ahead, 'target')} had visits in the future, which were ignored"
+        yield f"ignored visits dated in the future of {count(watched.ahead, 'target')}"
     if learning:
-        yield f"{count(learning, 'target')} are being learned and keep their visits until then"
+        yield f"{count(learning, 'target')} in a sampling phase, polled until it ends"
 
 
 def _warnings_of_the_sites(gathered: Gathered) -> Iterator[str]:
     population = gathered.population
     if unknown := [site.name for site in gathered.sites if site.at is None]:
         yield (
-            f"no crawl has noted the wrapper of {listed(unknown)} so far: UTC, weight 1 and all "
-            "hours are assumed"
+            f"no crawl has stored the site definition of {listed(unknown)} yet: assuming UTC, "
+            "weight 1 and no closed hours"
         )
     least = np.bincount(population.site, least_visits(population), population.sites) / WEEK_DAYS
     for site, needs in zip(gathered.sites, least.tolist(), strict=True):
@@ -195,7 +195,7 @@ def _warnings_of_the_sites(gathered: Gathered) -> Iterator[str]:
             if cap is not None and cap < needed:
                 yield (
                     f"{site.name}: {name} {cap} is below the {amount(needed)} that its targets "
-                    "need at their longest intervals; it will fall behind"
+                    "need at their longest intervals; the crawl will fall behind"
                 )
 
 
@@ -207,13 +207,12 @@ def _warnings_of_the_plan(terms: Terms, made: Plan) -> Iterator[str]:
     if shut.any():
         share = np.count_nonzero(shut) / len(shut)
         yield (
-            f"{share:.0%} of the visits are planned for hours that wrappers close; they wait until "
-            "the site opens"
+            f"{share:.0%} of the visits are planned for closed hours and wait until the site opens"
         )
     spends = made.requests_per_day
     if terms.policy in UNBOUNDED and terms.daily_cap and spends > terms.daily_cap:
         yield (
-            f"the policy wants {amount(spends)} requests a day, over the daily cap "
+            f"the policy needs {amount(spends)} requests a day, more than the daily cap of "
             f"{terms.daily_cap:,.0f}: the crawl will fall behind"
         )
 
@@ -271,7 +270,7 @@ def columns(week: Floats) -> tuple[list[str], Floats]:
 
 
 async def of_plans(db: Database, names: list[str], documents: list[Document]) -> Document:
-    """Return an overview of the plans of some spiders. documents: their latest plans"""
+    """Return an overview of the plans of some spiders. documents: their latest plans."""
     groups = await plans.groups(db, names)
     slots, even = await plans.slots(db, names), await plans.even(db, names)
     week = requests(slots, even)
@@ -331,7 +330,7 @@ def _weighted_mean(name: str, rows: Iterable[tuple[Row, float]]) -> float | None
 
 
 async def of_changes(db: Database, site: Site, since: datetime | None, most: int) -> Document:
-    """Return the changes of a site by weekday and hour, and of the `most` URLs with most changes."""
+    """Return the changes of a site by weekday and hour, and by URL for `most` URLs."""
     hours = await visits.by_hour(db, site.name, site.zone, since)
     urls = await visits.by_url(db, site.name, site.zone, since, most)
     for row in urls:

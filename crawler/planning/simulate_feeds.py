@@ -93,9 +93,9 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
         for each in opts.visits or ():
             parts = AMOUNT.fullmatch(each.strip())
             if not parts:
-                raise ConfigError(f"--visits {each}: give {EXAMPLES}")
+                raise ConfigError(f"--visits: invalid number {each!r}. Use {EXAMPLES}.")
             if not int(parts[1]):
-                raise ConfigError(f"--visits {each}: a policy without visits collects nothing")
+                raise ConfigError(f"--visits {each}: must be greater than 0")
             self.visits.append((int(parts[1]), bool(parts[2])))
         super().__init__(config, opts)
         self.posts, self.feeds = opts.posts, opts.feeds
@@ -104,7 +104,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
         """Return the feeds of a trace."""
         trace = read_feed_trace(Path(self.posts), Path(self.feeds) if self.feeds else None)
         if not len(trace.posts.at):
-            raise ConfigError("no feed that is listed with a window has any post")
+            raise ConfigError("no posts found of any listed feed with a known size")
         feeds = Feeds(keys_of_texts(list(trace.ids)), trace.window, trace.weight)
         span = self.span_of((trace.posts.at,))
         return FeedScenario(trace.ids, span, feeds, trace.posts, trace.unlisted, trace.windowless)
@@ -118,7 +118,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
         watched, feeds = gathered.watched, are(gathered.watched, Kind.FEED)
         rows = np.flatnonzero(feeds & (watched.window > 0))
         if not len(rows):
-            raise ConfigError("no feed has been read yet (scrapy crawl reads them)")
+            raise ConfigError("no feed has been read yet. Run scrapy crawl first.")
         past = watched.histories.of(rows)
         span = self.span_of((past.since, past.until))
         after, by, stated = watched.histories.after, watched.histories.by, watched.stated
@@ -140,10 +140,11 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
         """Return the span in whole seconds, the resolution of visit files."""
         span = Span(*whole_seconds(np.array(super().span_of(known))).tolist())
         if not span.start < span.split < span.stop:
-            raise ConfigError("--from, --split and --to have to be a second apart or more")
+            raise ConfigError("--from, --split and --to must be at least one second apart")
         if span.stop - span.start > MAX_SPAN_HOURS:
             raise ConfigError(
-                f"from {iso(span.start)} to {iso(span.stop)} are more than 100 years (--from, --to)"
+                f"the span from {iso(span.start)} to {iso(span.stop)} exceeds 100 years. "
+                "Change --from or --to."
             )
         return span
 
@@ -159,8 +160,8 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
             totals[total := number * feeds if of_each else number] = None
             if total > MAX_VISITS:
                 raise ConfigError(
-                    f"--visits {number}{'x' if of_each else ''}: more than {MAX_VISITS:,} in all "
-                    "(give fewer)"
+                    f"--visits {number}{'x' if of_each else ''}: too many visits "
+                    f"(maximum {MAX_VISITS:,} in total)"
                 )
         return tuple(totals)
 
@@ -206,23 +207,23 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
                  f"{totals.never_visited:,}")
             )  # fmt: skip
         heads = ("policy", "visits", "a feed", *HEADS, "never\nvisited")
-        yield table("every post counts the same", heads, rows)
+        yield table("all posts weighted equally", heads, rows)
         if len(self.outcomes) > len(self.policies):
             rows = [(policy, *_in_texts(means)) for policy, means in self.means().items()]
             yield table("mean over all numbers of visits", ("policy", *HEADS), rows)
         if scenario.unlisted:
-            yield f"left out: {count(scenario.unlisted, 'post')} of feeds that are not listed"
+            yield f"left out: {count(scenario.unlisted, 'post')} of unlisted feeds"
         if scenario.windowless:
-            yield f"left out: {count(scenario.windowless, 'feed')} whose window is not known"
+            yield f"left out: {count(scenario.windowless, 'feed')} of unknown size"
         hours = scenario.span.stop - scenario.span.split
         least = math.ceil(len(scenario.feeds) * hours / (MAX_FEED_WEEKS * WEEK_HOURS))
         if any(each.amount < least and self._is_replanned(each.policy) for each in self.outcomes):
             yield (
-                f"{count(least, 'visit')} or more are needed to visit each feed every "
-                f"{MAX_FEED_WEEKS} weeks, as plans do; with fewer, visits stop before the end"
+                f"plans visit each feed at least every {MAX_FEED_WEEKS} weeks, which takes "
+                f"{count(least, 'visit')}; with fewer, visits stop before the end"
             )
         if not self.visits:
-            yield "The number of visits is that of the current budget (--visits)."
+            yield "The number of visits is that of the current budget. Set it with --visits."
 
     def figures(self) -> dict[str, Any]:
         """Return all figures under their JSON names."""
@@ -268,8 +269,8 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
         with side_by_side(path, self.in_words()) as (missed, delay):
             self._draw(missed, "missed_pct")
             self._draw(delay, "delay_h")
-            missed.set_title("posts missed: % that left their feed before a fetch", loc="left")
-            delay.set_title("delay: hours from a collected post to its fetch", loc="left")
+            missed.set_title("posts missed: % dropped from the feed before a fetch", loc="left")
+            delay.set_title("delay: hours from a post to its fetch", loc="left")
 
     def _draw(self, axes: Axes, figure: str) -> None:
         for policy in self.policies:
@@ -279,17 +280,17 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
                 if each.policy == policy
             ]
             draw_line(axes, policy, [point for point in points if math.isfinite(point[1])])
-        scale_by_factors(axes, "fetches of all feeds together")
+        scale_by_factors(axes, "fetches of all feeds")
         axes.set_ylim(bottom=0)
 
 
 def check(policy: str, most: int, visits: Times, span: Span) -> None:
     """Raise RuntimeError if a policy exceeds its visits or its period, which would be a bug."""
     if len(visits.at) > most:
-        raise RuntimeError(f"{policy} spends {len(visits.at):,} of {most:,} visits")
+        raise RuntimeError(f"{policy} used {len(visits.at):,} of {most:,} visits")
     outside = np.count_nonzero((visits.at < span.split) | (visits.at > span.stop))
     if outside:
-        raise RuntimeError(f"{policy} makes {outside:,} visits before or after the period")
+        raise RuntimeError(f"{policy} made {outside:,} visits outside the period")
 
 
 def _in_texts(figures: Mapping[str, float]) -> Iterator[str]:

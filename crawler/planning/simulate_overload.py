@@ -147,8 +147,8 @@ class OverloadSimulation(Simulation[Mix, Ratios]):
                 self.load = math.nan
             if not 0 < self.load <= MAX_LOAD:
                 raise ConfigError(
-                    f"--load {opts.load}: give seconds of work a second, such as 1.05 or 2 "
-                    f"(more than 0, {MAX_LOAD:g} at most)"
+                    f"--load: invalid load {opts.load!r}. Use seconds of work per second, such as "
+                    f"1.05 or 2 (more than 0, at most {MAX_LOAD:g})."
                 )
 
     def read_scenario(self) -> Mix:
@@ -161,7 +161,7 @@ class OverloadSimulation(Simulation[Mix, Ratios]):
         for events, every in (("requests", period), ("changes", change_every)):
             if (total := (file.hours * HOUR_SECONDS / every).sum()) > MAX_EVENTS:
                 raise ConfigError(
-                    f"{self.file}: {total:,.0f} {events} are more than {MAX_EVENTS:,}"
+                    f"{self.file}: too many {events}: {total:,.0f} (maximum {MAX_EVENTS:,})"
                 )
         load = self.load or file.load or cells.load
         if self.equal_costs:
@@ -193,7 +193,7 @@ class OverloadSimulation(Simulation[Mix, Ratios]):
         mix = self.scenario
         return (
             f"{count(len(mix.cells), 'cell')} for {amount(mix.hours)} hours at load "
-            f"{mix.cells.load:.3g} (seed {mix.seed}); the floor of `value`: {mix.floor:.3f}"
+            f"{mix.cells.load:.3g} (seed {mix.seed}); minimum ratio of `value`: {mix.floor:.3f}"
         )
 
     def tables(self) -> Iterator[Table]:
@@ -266,9 +266,9 @@ class OverloadSimulation(Simulation[Mix, Ratios]):
         with side_by_side(path, self.in_words()) as (ratio, fresh):
             self._draw(ratio, "ratio")
             self._draw(fresh, "freshness")
-            ratio.set_title("refresh ratio; dots: the worst cell, line: the floor", loc="left")
+            ratio.set_title("refresh ratio; dots: worst cell, line: minimum of `value`", loc="left")
             ratio.axhline(self.scenario.floor, color=GREY, linewidth=0.9, linestyle="--")
-            fresh.set_title("freshness: share of time that cell and source agree", loc="left")
+            fresh.set_title("freshness: share of time in which the cell is current", loc="left")
 
     def _draw(self, axes: Axes, figure: str) -> None:
         names = self.scenario.groups
@@ -293,7 +293,7 @@ def _read(path: Path) -> File:
     except ValidationError as error:
         raise ConfigError(f"{path}: {': '.join(filter(None, first_problem(error)))}") from None
     if (total := sum(cell.count for cell in file.cells)) > MAX_CELLS:
-        raise ConfigError(f"{path}: {total:,} cells are more than {MAX_CELLS:,}")
+        raise ConfigError(f"{path}: too many cells: {total:,} (maximum {MAX_CELLS:,})")
     return file
 
 

@@ -125,8 +125,8 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
         cap = self.daily_cap
         if cap is not None and cap < max(budgets) * (1 - 1e-9):
             raise ConfigError(
-                f"the daily cap {cap:,} is too low for {amount(max(budgets))} requests a day "
-                f"(--daily-cap {math.ceil(max(budgets)):,} or more)"
+                f"the daily cap {cap:,} is too low for {amount(max(budgets))} requests a day. "
+                f"Use --daily-cap {math.ceil(max(budgets)):,} or more."
             )
         world = self.scenario.world
         population = world.population.of(world.there(self.scenario.span.split))
@@ -188,13 +188,13 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
             means = _in_texts(totals.by_page)
             by_page.append((*begin, *means, f"{totals.never_visited:,}", *peaks))
             by_source.append((*begin, *_in_texts(totals.by_source)))
-        yield table("every page counts the same", (*HEADS, *LOAD_HEADS), by_page)
-        yield table("every source counts the same", HEADS, by_source)
+        yield table("all pages weighted equally", (*HEADS, *LOAD_HEADS), by_page)
+        yield table("all sources weighted equally", HEADS, by_source)
         if heedless := [policy for policy in UNBOUNDED if policy in self.policies]:
-            yield f"{', '.join(heedless)}: whatever the budget is"
+            yield f"{', '.join(heedless)}: independent of the budget"
         if not self.budgets:
             budget = amount(self.outcomes[0].amount)
-            yield f"The budget is the current one, {budget} requests a day (--budget)."
+            yield f"The budget is the current one, {budget} requests a day. Set it with --budget."
 
     def figures(self) -> dict[str, Any]:
         """Return all figures under their JSON names."""
@@ -233,8 +233,8 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
         with side_by_side(path, self.in_words()) as (fresh, age):
             self._draw(fresh, "freshness")
             self._draw(age, "age_days")
-            fresh.set_title("freshness: share of time that copy and page agree", loc="left")
-            age.set_title("age: days since the oldest change not yet seen", loc="left")
+            fresh.set_title("freshness: share of time in which the copy is current", loc="left")
+            age.set_title("age: days since the oldest unseen change", loc="left")
             age.set_ylim(bottom=0)
 
     def _draw(self, axes: Axes, figure: str) -> None:
@@ -263,7 +263,7 @@ def _requests(option: str, text: str) -> float:
     except ValueError as error:
         raise ConfigError(f"{option}: {error}") from None
     if not amount:
-        raise ConfigError(f"{option} {text}: a policy without requests sees nothing")
+        raise ConfigError(f"{option} {text}: must be greater than 0")
     return amount
 
 

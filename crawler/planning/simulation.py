@@ -87,9 +87,9 @@ class Simulation(ABC, Generic[ScenarioT, FiguresT]):
         if opts.plot is not None:
             if opts.plot.suffix.lower() not in plots.SUFFIXES:
                 suffixes = " or ".join(plots.SUFFIXES)
-                raise ConfigError(f"--plot {opts.plot}: the name has to end in {suffixes}")
+                raise ConfigError(f"--plot {opts.plot}: unsupported format. Use {suffixes}.")
             if opts.plot.is_dir():
-                raise ConfigError(f"--plot {opts.plot}: is a folder")
+                raise ConfigError(f"--plot {opts.plot}: is a folder, not a file")
             _check_folder("--plot", opts.plot.parent)
         self.outcomes: list[Outcome[FiguresT]] = []
 
@@ -167,7 +167,8 @@ class TraceSimulation(Simulation[TracedT, FiguresT]):
                 days = 0.0
             if not 1 / DAY_HOURS <= days <= MAX_REPLAN_DAYS:
                 raise ConfigError(
-                    f"--replan-every {opts.replan_every}: give days, 1/24 to {MAX_REPLAN_DAYS:g}"
+                    f"--replan-every: invalid number of days: {opts.replan_every!r}. "
+                    f"Use 0.042 (one hour) to {MAX_REPLAN_DAYS:g}."
                 )
             self.replan_hours = days * DAY_HOURS
         self.start = _moment("--from", opts.start)
@@ -195,8 +196,8 @@ class TraceSimulation(Simulation[TracedT, FiguresT]):
             now = Clock(self.config.clock_offset_hours).now()
             stored = await targets.spiders(db)
             if spider and spider not in stored:
-                names = ", ".join(stored) or "none; run scrapy crawl first"
-                raise ConfigError(f"no targets of {spider!r}; spiders with targets: {names}")
+                names = ", ".join(stored) or "none. Run scrapy crawl first"
+                raise ConfigError(f"no targets of {spider!r}. Spiders with targets: {names}")
             watched = await histories.read(db, now, [spider] if spider else None)
             return await gather(db, watched, self.config, hours_of(now))
 
@@ -220,19 +221,19 @@ class TraceSimulation(Simulation[TracedT, FiguresT]):
         """Return the requested span, by default that of `known`. Raises ConfigError if empty."""
         at = np.concatenate([part[np.isfinite(part)] for part in known])
         if not len(at):
-            raise ConfigError("nothing is known of any change (scrapy crawl finds them)")
+            raise ConfigError("no observations to simulate. Run scrapy crawl first.")
         start = float(at.min()) if self.start is None else self.start
         stop = float(at.max()) if self.stop is None else self.stop
         if start == stop:
             raise ConfigError(
-                f"nothing to simulate yet: all visits were at about {iso(start)} "
-                "(crawl for a few days first)"
+                f"nothing to simulate yet: all visits were at about {iso(start)}. "
+                "Crawl for a few days first."
             )
         split = start + (stop - start) * LEARNING_SHARE if self.split is None else self.split
         if not start < split:
-            raise ConfigError(f"--from {iso(start)} has to be before --split {iso(split)}")
+            raise ConfigError(f"--from {iso(start)} must be before --split {iso(split)}")
         if not split < stop:
-            raise ConfigError(f"--split {iso(split)} has to be before --to {iso(stop)}")
+            raise ConfigError(f"--split {iso(split)} must be before --to {iso(stop)}")
         return Span(start, split, stop)
 
     def days(self) -> str:
@@ -265,9 +266,11 @@ def _moment(option: str, text: str | None) -> float | None:
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise ConfigError(f"{option} {text}: no time such as 2024-01-31T08:00:00Z") from None
+        raise ConfigError(
+            f"{option}: invalid time {text!r}. Use a format such as 2024-01-31T08:00:00Z."
+        ) from None
     if moment.tzinfo is None and len(text.strip()) > DATE_LENGTH:
-        raise ConfigError(f"{option} {text}: has no time zone (append Z if it is UTC)")
+        raise ConfigError(f"{option}: time without a time zone: {text!r}. Append Z for UTC.")
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() / HOUR_SECONDS
 
 
@@ -278,7 +281,7 @@ def chosen_policies(
     for policy in named or ():
         if policy not in policies:
             raise ConfigError(
-                f"--policy {policy}: no such policy{kind}; there are {', '.join(policies)}"
+                f"--policy: policy not found{kind}: {policy!r}. Available: {', '.join(policies)}"
             )
     return tuple(dict.fromkeys(named or policies[:1]))
 
@@ -287,7 +290,7 @@ def _check_folder(option: str, path: Path) -> None:
     """Raise ConfigError unless a folder is writable or can be created. Creates nothing."""
     existing = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise ConfigError(f"{option} {path}: {existing} is no folder that can be written to")
+        raise ConfigError(f"{option} {path}: not a writable folder: {existing}")
 
 
 def _without_nan(value: Any) -> Any:

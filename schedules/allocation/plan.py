@@ -49,7 +49,7 @@ class GoalTooHigh(ValueError):
     """Raised if no budget reaches the goal; `best` is the result of hourly visits to all."""
 
     def __init__(self, best: float) -> None:
-        super().__init__(f"even hourly visits to all reach {best:g} only")
+        super().__init__(f"even hourly visits to all targets only reach {best:g}")
         self.best = best
 
 

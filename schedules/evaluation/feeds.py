@@ -57,9 +57,9 @@ def paper_visits(policy: str, feeds: Feeds, past: Times, visits: int, span: Span
     """
     since, split, stop = span
     if policy not in PAPER_POLICIES:
-        raise ValueError(f"{policy!r} is none of {', '.join(PAPER_POLICIES)}")
+        raise ValueError(f"unknown policy: {policy!r}. Available: {', '.join(PAPER_POLICIES)}")
     if not since < split < stop:
-        raise ValueError(f"{since}, {split} and {stop} are not one after the other")
+        raise ValueError(f"start, split and stop must be ascending: {since}, {split}, {stop}")
     # Expected posts in the simulated period.
     rate = counts(past, since, split) * ((stop - split) / (split - since))
     if policy == "uniform":

@@ -165,7 +165,7 @@ def score(
     Raises ValueError unless start < stop. Memory is linear in pages, changes and visits.
     """
     if not start < stop:
-        raise ValueError(f"a window from {start} to {stop} holds no time")
+        raise ValueError(f"the period from {start} to {stop} is empty")
     began = int(_ticks(start))
     watched = np.maximum(_ticks(np.minimum(ends, stop)) - began, 0)
     # Put all pages on one axis, each with its own stretch, one tick longer than the longest period.
@@ -319,7 +319,7 @@ def collected(posts: Times, visits: Times, window: Ints, start: float, stop: flo
     Raises ValueError unless start < stop. Memory is linear in feeds, posts and fetches.
     """
     if not start < stop:
-        raise ValueError(f"a window from {start} to {stop} holds no time")
+        raise ValueError(f"the period from {start} to {stop} is empty")
     n, began = len(window), int(_ticks(start))
     length = int(_ticks(stop)) - began
     # Put all feeds on one axis, each with its own stretch.

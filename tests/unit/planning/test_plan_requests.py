@@ -25,7 +25,7 @@ def test_without_a_wish_pages_and_feeds_are_both_planned_by_their_settings() -> 
 
 
 def test_a_wish_has_to_say_what_it_is_for_where_both_are_watched() -> None:
-    with pytest.raises(ConfigError, match=r"say what is meant \(--kind pages, --kind feeds"):
+    with pytest.raises(ConfigError, match=r"Select one with --kind pages, --kind feeds"):
         parts(ReplanRequest(PlanOptions(budget=7)))
     (feeds,) = parts(ReplanRequest(PlanOptions(budget=7), kind="feeds"))
     assert (feeds.kind, feeds.options.budget, feeds.as_it_is) == ("feeds", 7, False)
@@ -45,25 +45,28 @@ def test_a_wish_has_to_say_what_it_is_for_where_both_are_watched() -> None:
     [
         (
             ReplanRequest(PlanOptions(), spiders=["shoe"]),
-            "no targets of 'shoe'; spiders with targets: blog, ",
+            "no targets of 'shoe'. Spiders with targets: blog, ",
         ),
         (
             ReplanRequest(PlanOptions(), spiders=["shop"], kind="feeds"),
-            "--kind feeds: there are none",
+            "no feeds to plan",
         ),
         (
             ReplanRequest(PlanOptions(policy="groups"), kind="feeds"),
-            "no policy 'groups'; there are: optimal, ",
+            "policy not found: 'groups'. Available: optimal, ",
         ),
         (
             ReplanRequest(PlanOptions(policy="min-missing"), kind="pages"),
-            "no policy 'min-missing'; there are: ",
+            "policy not found: 'min-missing'. Available: ",
         ),
         (
             ReplanRequest(PlanOptions(freshness=0.9), kind="feeds"),
-            "--freshness is for pages; feeds take --budg",
+            "--freshness applies to pages only",
         ),
-        (ReplanRequest(PlanOptions(objective="age"), kind="feeds"), "--objective is for pages"),
+        (
+            ReplanRequest(PlanOptions(objective="age"), kind="feeds"),
+            "--objective applies to pages only",
+        ),
     ],
 )
 def test_what_cannot_be_is_said_in_a_line(order: ReplanRequest, complaint: str) -> None:

@@ -104,7 +104,7 @@ def test_a_second_plan_moves_nothing_and_another_policy_all(first: Replan) -> No
     learning = {"p": {"until": NOW + timedelta(hours=1)}}
     left_alone = replanned(seen, PlanOptions(), Effect({"shop": present}, learning), NOW)
     assert (left_alone.moved, left_alone.document["learning"]) == (0, 21)
-    assert "being learned" in left_alone.document["warnings"][0]
+    assert "sampling phase" in left_alone.document["warnings"][0]
     over = {"p": {"until": NOW}}
     assert replanned(seen, PlanOptions(), Effect({"shop": present}, over), NOW).moved == 21
 
@@ -113,8 +113,8 @@ def test_a_budget_below_the_floor_names_the_least() -> None:
     with pytest.raises(ConfigError) as caught:
         made(pages(916), PlanOptions(budget=20))
     assert str(caught.value) == (
-        "budget 20/day is below the least possible: 916 targets every 28 days need 33/day "
-        "(--budget 33/day or more)"
+        "budget 20/day is too small: 916 targets visited every 28 days need 33/day. "
+        "Use --budget 33/day or more."
     )
     assert made(pages(916), PlanOptions(budget=33)).document["totals"]["least_per_day"] < 33
 
@@ -124,7 +124,7 @@ def test_a_goal_is_reached_and_one_that_cannot_be_is_one_line() -> None:
     found = made(seen, PlanOptions(freshness=0.8)).document
     assert found["totals"]["freshness"] >= 0.8
     assert found["budget_from"] == "goal"
-    with pytest.raises(ConfigError, match=r"cannot be reached: even hourly visits to all would"):
+    with pytest.raises(ConfigError, match=r"cannot be reached: hourly visits to all targets give"):
         made(seen, PlanOptions(freshness=0.9999))
 
 
@@ -154,9 +154,10 @@ def test_warnings_say_what_is_not_known() -> None:
     seen = pages(3, since=np.nan, until=np.nan, visited=np.nan)
     guessed = made(seen, PlanOptions(budget=1), NOTHING, Site("shop"), ahead=2).document
     assert guessed["warnings"] == [
-        "no page was seen twice so far: rates and hours are guesses that hold for any page",
-        "2 targets had visits in the future, which were ignored",
-        "no crawl has noted the wrapper of shop so far: UTC, weight 1 and all hours are assumed",
+        "no page has been observed twice yet: rates and hours are those of an average page",
+        "ignored visits dated in the future of 2 targets",
+        "no crawl has stored the site definition of shop yet: assuming UTC, weight 1 and no closed "
+        "hours",
     ]
     assert guessed["ignored"] == {"future": 2}
     assert guessed["bounds"] == {"prior": 3}
@@ -166,9 +167,9 @@ def test_a_site_whose_cap_is_too_low_is_named() -> None:
     site = Site("shop", requests_per_day=1, at=NOW)
     found = made(pages(56), PlanOptions(budget=3), NOTHING, site).document
     assert found["warnings"] == [
-        "no page was seen to change so far",
+        "no page has been observed to change yet",
         "shop: requests_per_day 1 is below the 2 that its targets need at their longest intervals; "
-        "it will fall behind",
+        "the crawl will fall behind",
     ]
 
 
@@ -176,8 +177,7 @@ def test_fixed_times_in_closed_hours_are_named() -> None:
     closed = Site("shop", windows=("Mon-Fri 08:00-18:00",), at=NOW)
     document = made(pages(8), PlanOptions(policy="groups"), NOTHING, closed).document
     assert document["warnings"][-1] == (
-        "100% of the visits are planned for hours that wrappers close; they wait until the site "
-        "opens"
+        "100% of the visits are planned for closed hours and wait until the site opens"
     )
     document = made(pages(8), PlanOptions(budget=2), NOTHING, closed).document
     assert not any("wait until" in words for words in document["warnings"])

@@ -33,13 +33,13 @@ OPTIONS = (
     ("options", "complaint"),
     [
         ({"policy": "best"},
-         "no policy 'best'; there are: optimal, groups, groups6, uniform, sqrt, freshness, "
+         "policy not found: 'best'. Available: optimal, groups, groups6, uniform, sqrt, freshness, "
          "harmonic, age, adaptive, min-delay, min-missing"),
         ({"objective": "speed"},
-         "no objective 'speed'; there are: balanced, freshness, age, delay"),
+         "objective not found: 'speed'. Available: balanced, freshness, age, delay"),
         ({"budget": "many"},
          "--budget: 'many' is no number of requests a day, such as 265, 265/day or 0.5"),
-        ({"budget": "0"}, "--budget has to be more than 0"),
+        ({"budget": "0"}, "--budget must be greater than 0"),
         ({"max_age": "soon"}, "--max-age: 'soon' is no time such as 90m, 6h, 2d or 1w"),
         ({"freshness": "2"}, "--freshness: '2' is no share between 0 and 1, such as 0.95 or 95%"),
         ({"daily_cap": "-1"},
@@ -47,7 +47,7 @@ OPTIONS = (
         ({"hourly_cap": "9/day"},
          "--hourly-cap: '9/day' is no number of requests an hour, such as 40 or 40/hour"),
         ({"budget": "40", "max_age": "6h"},
-         "--budget and --max-age exclude each other: give one of them"),
+         "--budget and --max-age cannot be combined. Use one of them."),
     ],
     ids=str,
 )  # fmt: skip
@@ -145,9 +145,9 @@ def test_the_cap_of_a_day_is_half_as_much_again_unless_given(
     ("options", "message"),
     [
         (PlanOptions(budget=265, daily_cap=200),
-         "the daily cap 200 is too low for 265 requests a day (--daily-cap 265 or more)"),
+         "the daily cap 200 is too low for 265 requests a day. Use --daily-cap 265 or more."),
         (PlanOptions(budget=48, hourly_cap=1),
-         "the hourly cap 1 is too low for 48 requests a day (--hourly-cap 2 or more)"),
+         "the hourly cap 1 is too low for 48 requests a day. Use --hourly-cap 2 or more."),
     ],
     ids=["day", "hour"],
 )  # fmt: skip

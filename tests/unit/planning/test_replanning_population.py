@@ -124,8 +124,8 @@ def test_no_interval_is_longer_than_the_setting_or_the_longest_cycle() -> None:
     [
         (
             Site("shop", min_interval_hours=48),
-            "shop: min_interval_hours 48 is longer than the longest interval, 24 hours "
-            "(FRESHET_MAX_INTERVAL_HOURS)",
+            "shop: min_interval_hours 48 exceeds the longest interval, 24 h. Lower it, or raise "
+            "max_interval_hours or FRESHET_MAX_INTERVAL_HOURS.",
         ),
         (Site("shop", timezone="Mars/Base"), "shop: time zone not found: 'Mars/Base'"),
         (

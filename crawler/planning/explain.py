@@ -1,4 +1,4 @@
-"""Collect everything that is known of one target, and what its plan does with it."""
+"""Collect the state, the estimate and the plan of one target."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ def explained(
 
 def _history(target: Document) -> Document:
     """Return the history of a target as a document; without `since` if it was never seen."""
-    stored, looks = target.get("history"), target.get("refreshed", 0)
+    stored, observations = target.get("history"), target.get("refreshed", 0)
     if not stored:
-        return {"looks": looks, "changes": 0}
+        return {"looks": observations, "changes": 0}
     changes = np.frombuffer(bytes(stored["changes"]), CHANGE)
     last = changes[-1:].copy()
     if target.get("kind") == str(Kind.FEED) and last["said"].any():
@@ -101,7 +101,7 @@ def _history(target: Document) -> Document:
     return {
         "since": stored["since"],
         "until": stored["until"],
-        "looks": looks,
+        "looks": observations,
         "changes": len(changes),
         "last_change": moments or None,
     }

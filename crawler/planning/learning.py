@@ -87,7 +87,7 @@ class Choice:
     notes: list[str]
 
 
-async def choose(db: Database, spider: str, asked: PhaseOptions, now: datetime) -> Choice:
+async def choose(db: Database, spider: str, options: PhaseOptions, now: datetime) -> Choice:
     """Return the phase for these options. Raises ConfigError if it is impossible."""
     watched = await histories.read(db, now, [spider])
     rows = np.flatnonzero(watched.refreshed > 0)
@@ -95,8 +95,8 @@ async def choose(db: Database, spider: str, asked: PhaseOptions, now: datetime) 
         raise ConfigError(f"no page of {spider!r} has been visited yet. Run scrapy crawl first.")
     site = (await sites.of_spiders(db, [spider]))[0]
     pace = await sampling_phases.seconds_per_visit(db, spider)
-    every, weeks = asked.every_hours or DEFAULT_POLL_HOURS, asked.weeks or DEFAULT_WEEKS
-    per_day = asked.requests_per_day
+    every, weeks = options.every_hours or DEFAULT_POLL_HOURS, options.weeks or DEFAULT_WEEKS
+    per_day = options.requests_per_day
     polls = population.polls_per_day(every)
     if per_day is None:
         raise ConfigError(
@@ -109,7 +109,7 @@ async def choose(db: Database, spider: str, asked: PhaseOptions, now: datetime) 
             f"{polls}/day. Use --budget {polls}/day or more{longer}."
         )
     at_once, limit = _most_at_once(per_day, every, site, pace)
-    n = min(asked.sample or at_once, len(rows))
+    n = min(options.sample or at_once, len(rows))
     turns, days = -(-n // at_once), int(weeks * WEEK_DAYS)
     if turns > max(days, 1):
         raise ConfigError(
@@ -119,7 +119,7 @@ async def choose(db: Database, spider: str, asked: PhaseOptions, now: datetime) 
         )
     until = now + timedelta(weeks=weeks)
     phase = Phase(
-        ObjectId(), spider, now, until, weeks, every, per_day, asked.sample, n, turns
+        ObjectId(), spider, now, until, weeks, every, per_day, options.sample, n, turns
     )  # fmt: skip
     keys, stratum = keys_of(watched.ids)[rows], strata(watched)[rows]
     chosen = population.joining_order(keys, stratum)[:n]

@@ -68,7 +68,7 @@ class FeedScenario(Scenario):
     unlisted: int = 0
     windowless: int = 0
 
-    def known(self) -> Times:
+    def training_posts(self) -> Times:
         """Return the posts up to the split, which every policy knows."""
         at = self.posts.at
         before = at <= self.span.split
@@ -100,7 +100,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
         super().__init__(config, opts)
         self.posts, self.feeds = opts.posts, opts.feeds
 
-    def of_trace(self) -> FeedScenario:
+    def from_trace(self) -> FeedScenario:
         """Return the feeds of a trace."""
         trace = read_feed_trace(Path(self.posts), Path(self.feeds) if self.feeds else None)
         if not len(trace.posts.at):
@@ -109,7 +109,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
         span = self.span_of((trace.posts.at,))
         return FeedScenario(trace.ids, span, feeds, trace.posts, trace.unlisted, trace.windowless)
 
-    def of_past(self, gathered: Gathered) -> FeedScenario:
+    def from_database(self, gathered: Gathered) -> FeedScenario:
         """Return the feeds of a database, and the posts that visits found.
 
         A post counts from its stated time if that lies between the two visits, else from the visit
@@ -136,9 +136,9 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
             windowless=int(np.count_nonzero(feeds)) - len(rows),
         )
 
-    def span_of(self, known: Sequence[Floats]) -> Span:
+    def span_of(self, moments: Sequence[Floats]) -> Span:
         """Return the span in whole seconds, the resolution of visit files."""
-        span = Span(*whole_seconds(np.array(super().span_of(known))).tolist())
+        span = Span(*whole_seconds(np.array(super().span_of(moments))).tolist())
         if not span.start < span.split < span.stop:
             raise ConfigError("--from, --split and --to must be at least one second apart")
         if span.stop - span.start > MAX_SPAN_HOURS:
@@ -180,7 +180,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
                 closed_loop=self.closed_loop,
             )  # fmt: skip
         else:
-            planned = paper_visits(policy, feeds, scenario.known(), most, span)
+            planned = paper_visits(policy, feeds, scenario.training_posts(), most, span)
         # Score the visits at the resolution of visit files.
         visits = Times(planned.first, whole_seconds(planned.at))
         check(policy, most, visits, span)
@@ -191,7 +191,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
         """Return whether a policy follows plans that are remade regularly."""
         return self.closed_loop or policy not in PAPER_POLICIES
 
-    def in_words(self) -> str:
+    def description(self) -> str:
         """Return a one-line description of the scenario."""
         posts = count(self.outcomes[0].figures.posts, "post")
         return f"{count(len(self.scenario.feeds), 'feed')}, {posts}, {self.days()}"
@@ -206,7 +206,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
                 (outcome.policy, f"{outcome.amount:,}", f"{a_feed:.4g}", *means,
                  f"{totals.never_visited:,}")
             )  # fmt: skip
-        heads = ("policy", "visits", "a feed", *HEADS, "never\nvisited")
+        heads = ("policy", "visits", "per feed", *HEADS, "never\nvisited")
         yield table("all posts weighted equally", heads, rows)
         if len(self.outcomes) > len(self.policies):
             rows = [(policy, *_in_texts(means)) for policy, means in self.means().items()]
@@ -266,7 +266,7 @@ class FeedSimulation(TraceSimulation[FeedScenario, CollectedTotals]):
 
     def plot(self, path: Path) -> None:
         """Draw figures 13 and 14 of Han and Lee (2008)."""
-        with side_by_side(path, self.in_words()) as (missed, delay):
+        with side_by_side(path, self.description()) as (missed, delay):
             self._draw(missed, "missed_pct")
             self._draw(delay, "delay_h")
             missed.set_title("posts missed: % dropped from the feed before a fetch", loc="left")

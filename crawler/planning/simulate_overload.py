@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 MAX_CELLS, MAX_EVENTS, MAX_LOAD = 10_000, 2_000_000, 1000.0
 GROUP_HEADS = ("policy", "group", "cells", "ratio", "expected", "worst\ncell", "fresh", "missed",
-               "asked")  # fmt: skip
-POLICY_HEADS = ("policy", "worst\nratio", "Jain", "fresh", "missed", "asked")
+               "requested")  # fmt: skip
+POLICY_HEADS = ("policy", "worst\nratio", "Jain", "fresh", "missed", "requested")
 # Number of hours per line; tables of hourly ratios are stacked.
 HOURS_A_LINE = 12
 # Total width of the bars of a group.
@@ -153,7 +153,7 @@ class OverloadSimulation(Simulation[Mix, Ratios]):
 
     def read_scenario(self) -> Mix:
         """Return the mix of the file, or of the paper. Raises ConfigError with file and key."""
-        file = PAPER if self.file is None else _read(self.file)
+        file = PAPER if self.file is None else _read_file(self.file)
         rows = [cell for cell in file.cells for _ in range(cell.count)]
         period, cost = np.array([(cell.period, cell.cost) for cell in rows]).T
         change_every = np.array([cell.changes_every or cell.period for cell in rows])
@@ -188,7 +188,7 @@ class OverloadSimulation(Simulation[Mix, Ratios]):
         everyone = _share(mix, played, np.arange(len(mix.cells)))
         return Outcome(policy, amount, Ratios(groups, everyone, jain(played.ratio)))
 
-    def in_words(self) -> str:
+    def description(self) -> str:
         """Return a one-line description of the scenario."""
         mix = self.scenario
         return (
@@ -263,7 +263,7 @@ class OverloadSimulation(Simulation[Mix, Ratios]):
 
     def plot(self, path: Path) -> None:
         """Draw ratio and freshness of each group as bars."""
-        with side_by_side(path, self.in_words()) as (ratio, fresh):
+        with side_by_side(path, self.description()) as (ratio, fresh):
             self._draw(ratio, "ratio")
             self._draw(fresh, "freshness")
             ratio.set_title("refresh ratio; dots: worst cell, line: minimum of `value`", loc="left")
@@ -284,7 +284,7 @@ class OverloadSimulation(Simulation[Mix, Ratios]):
         axes.set_ylim(0, 1.02)
 
 
-def _read(path: Path) -> File:
+def _read_file(path: Path) -> File:
     """Read the mix of a file. Raises ConfigError with file and key."""
     try:
         file = File.model_validate(read_toml(path))

@@ -51,7 +51,16 @@ if TYPE_CHECKING:
 
 # The policy of the paper, drawn next to the others.
 PAPERS = "groups"
-HEADS = ("policy", "budget", "a day", "fresh", "age\ndays", "delay\nhours", "of all\nhours", "lost")
+HEADS = (
+    "policy",
+    "budget",
+    "per day",
+    "fresh",
+    "age\ndays",
+    "delay\nhours",
+    "all delays\nhours",
+    "lost",
+)
 LOAD_HEADS = ("never\nseen", "peak\nhour", "peak\nday")
 FORMS = ("{:.3f}", "{:.3f}", "{:.1f}", "{:.1f}", "{:.0%}")
 
@@ -87,7 +96,7 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
         self.changes, self.pages = opts.changes, opts.pages
         self.references: list[PageOutcome] = []
 
-    def of_trace(self) -> PageScenario:
+    def from_trace(self) -> PageScenario:
         """Return the pages of a trace; all clocks are UTC."""
         trace = read_trace(Path(self.changes), Path(self.pages) if self.pages else None)
         span = self.span_of((trace.changes.at, trace.began, trace.ends))
@@ -98,7 +107,7 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
         world = World(population, trace.changes, trace.began, trace.ends)
         return PageScenario(trace.ids, span, world, trace.source)
 
-    def of_past(self, gathered: Gathered) -> PageScenario:
+    def from_database(self, gathered: Gathered) -> PageScenario:
         """Return the pages of a database as its visits saw them.
 
         Changes count from the visit that found them.
@@ -170,7 +179,7 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
         ).totals()
         return Outcome(policy, budget, totals, visits)
 
-    def in_words(self) -> str:
+    def description(self) -> str:
         """Return a one-line description of the scenario."""
         totals = self.outcomes[0].figures
         return (
@@ -230,7 +239,7 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
 
     def plot(self, path: Path) -> None:
         """Draw freshness and age by requests a day: policies as lines, references as points."""
-        with side_by_side(path, self.in_words()) as (fresh, age):
+        with side_by_side(path, self.description()) as (fresh, age):
             self._draw(fresh, "freshness")
             self._draw(age, "age_days")
             fresh.set_title("freshness: share of time in which the copy is current", loc="left")

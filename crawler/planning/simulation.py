@@ -106,7 +106,7 @@ class Simulation(ABC, Generic[ScenarioT, FiguresT]):
         """Simulate one policy with one amount."""
 
     @abstractmethod
-    def in_words(self) -> str:
+    def description(self) -> str:
         """Return a one-line description of the scenario."""
 
     @abstractmethod
@@ -141,7 +141,7 @@ class Simulation(ABC, Generic[ScenarioT, FiguresT]):
 
     def show(self, console: Console) -> None:
         """Print the tables."""
-        console.print(self.in_words(), soft_wrap=True)
+        console.print(self.description(), soft_wrap=True)
         for part in self.tables():
             console.print(part, soft_wrap=isinstance(part, str))
 
@@ -178,18 +178,18 @@ class TraceSimulation(Simulation[TracedT, FiguresT]):
             _check_folder("--visits-out", opts.visits_out)
 
     @abstractmethod
-    def of_trace(self) -> TracedT:
+    def from_trace(self) -> TracedT:
         """Return the scenario of the files."""
 
     @abstractmethod
-    def of_past(self, gathered: Gathered) -> TracedT:
+    def from_database(self, gathered: Gathered) -> TracedT:
         """Return the scenario of a database: what its visits observed."""
 
     def read_scenario(self) -> TracedT:
         """Return the scenario of the files, or of the history in the database."""
         if self.history is None:
-            return self.of_trace()
-        return self.of_past(asyncio.run(self._gathered(self.history)))
+            return self.from_trace()
+        return self.from_database(asyncio.run(self._gathered(self.history)))
 
     async def _gathered(self, spider: str) -> Gathered:
         async with opened(self.config) as db:
@@ -217,9 +217,9 @@ class TraceSimulation(Simulation[TracedT, FiguresT]):
             options = PlanOptions.of_config(self.config, feeds=feeds)
             return budget_of(gathered, options, effect, hours_of(now)).per_day
 
-    def span_of(self, known: Sequence[Floats]) -> Span:
-        """Return the requested span, by default that of `known`. Raises ConfigError if empty."""
-        at = np.concatenate([part[np.isfinite(part)] for part in known])
+    def span_of(self, moments: Sequence[Floats]) -> Span:
+        """Return the requested span, by default that of `moments`. Raises ConfigError if empty."""
+        at = np.concatenate([part[np.isfinite(part)] for part in moments])
         if not len(at):
             raise ConfigError("no observations to simulate. Run scrapy crawl first.")
         start = float(at.min()) if self.start is None else self.start

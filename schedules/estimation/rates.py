@@ -234,8 +234,8 @@ def pooled(counts: Floats, even: Floats) -> Floats:
 
 def smoothed(profiles: Floats) -> Floats:
     """Return (..., 168) profiles in which each hour shares a part with its neighbors."""
-    beside = np.roll(profiles, 1, -1) + np.roll(profiles, -1, -1)
-    result: Floats = (1 - 2 * NEIGHBORS) * profiles + NEIGHBORS * beside
+    neighbors = np.roll(profiles, 1, -1) + np.roll(profiles, -1, -1)
+    result: Floats = (1 - 2 * NEIGHBORS) * profiles + NEIGHBORS * neighbors
     return result
 
 

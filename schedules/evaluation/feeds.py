@@ -74,8 +74,8 @@ def paper_visits(policy: str, feeds: Feeds, past: Times, visits: int, span: Span
 def counts(posts: Times, since: float, until: float) -> Floats:
     """Return the (n,) number of posts of each feed after `since` up to `until`."""
     feed = np.repeat(np.arange(len(posts.first) - 1), np.diff(posts.first))
-    known = (posts.at > since) & (posts.at <= until)
-    return np.bincount(feed[known], minlength=len(posts.first) - 1).astype(np.float64)
+    counted = (posts.at > since) & (posts.at <= until)
+    return np.bincount(feed[counted], minlength=len(posts.first) - 1).astype(np.float64)
 
 
 def evenly(fetches: Ints, start: float, stop: float) -> Times:

@@ -163,7 +163,7 @@ class Adaptive:
         # Break ties by key.
         self._by_key = np.argsort(world.population.key)
         # Number of changes of each target before its last visit; -1 before the first visit.
-        self._known = np.full(n, -1)
+        self._changes_seen = np.full(n, -1)
 
     def replan(self, past: Histories, now: float) -> None:
         """Set the first interval of targets that have none."""
@@ -175,8 +175,8 @@ class Adaptive:
         begun = plan(population, past.of(rows), terms, now).schedules
         self._every[rows] = begun.every_hours
         self._next[rows] = next_visits(begun, population.zones[0], now)
-        looked = rows[~np.isnan(past.until[rows])]
-        self._known[looked] = [self._behind(row, past.until[row]) for row in looked]
+        observed = rows[~np.isnan(past.until[rows])]
+        self._changes_seen[observed] = [self._behind(row, past.until[row]) for row in observed]
 
     def visits(self, past: Histories, now: float, until: float) -> Times:
         """Return the visits of a period, simulated hour by hour."""
@@ -198,12 +198,12 @@ class Adaptive:
 
     def _follow(self, row: int, at: float) -> None:
         """Schedule the next visit from what this one observes."""
-        before, self._known[row] = self._known[row], self._behind(row, at)
+        before, self._changes_seen[row] = self._changes_seen[row], self._behind(row, at)
         population = self._world.population
         bounds = population.min_hours[row], population.max_hours[row]
         every = self._every[row]
         if before >= 0:
-            every = next_interval(every, *bounds, changed=bool(before < self._known[row]))
+            every = next_interval(every, *bounds, changed=bool(before < self._changes_seen[row]))
         self._every[row], self._next[row] = every, at + every
 
     def _behind(self, row: int, at: float) -> int:
@@ -232,11 +232,12 @@ def simulate(
 ) -> Times:
     """Return all visits of a policy, ascending for each target.
 
-    Open loop: the policy knows what polls every 20 minutes observed from `start` to `split`, and
-               visits from `split`. The classes of the paper keep the assignment from these polls.
-               Closed loop: the policy knows nothing at first and visits from `start`. In the first
-               week it visits each target daily at changing hours, regardless of budget and cap;
-               only the adaptive policy starts with its own intervals.
+    In the open loop, the policy knows what polls every 20 minutes observed from `start` to `split`,
+    and visits from `split`. The frequency classes keep the assignment from these polls.
+
+    In the closed loop, the policy knows nothing at first and visits from `start`. In the first week
+    it visits each target daily at changing hours, regardless of budget and cap. Only the adaptive
+    policy starts with its own intervals.
     """
     crawl: _Crawl = Adaptive(world, terms) if terms.policy == "adaptive" else Planned(world, terms)
     learns = closed_loop or terms.policy not in GROUPED
@@ -296,9 +297,9 @@ def polled(world: World, start: float, stop: float) -> Histories:
     new = (np.diff(owner, prepend=-1) > 0) | (np.diff(poll, prepend=-1) > 0)
     owner, poll = owner[new], poll[new]
     first = np.searchsorted(owner, np.arange(n + 1))
-    known = since <= until
+    was_polled = since <= until
     return Histories(
-        np.where(known, start + since * POLL_HOURS, np.nan),
-        np.where(known, start + until * POLL_HOURS, np.nan),
+        np.where(was_polled, start + since * POLL_HOURS, np.nan),
+        np.where(was_polled, start + until * POLL_HOURS, np.nan),
         first, start + (poll - 1) * POLL_HOURS, start + poll * POLL_HOURS,
     )  # fmt: skip

@@ -140,8 +140,8 @@ class Score:
 
         def mean(sums: NDArray[Any], counts: NDArray[Any]) -> float:
             ratios = _ratio(_sums(part, sums), _sums(part, counts))
-            known = ratios[~np.isnan(ratios)]
-            return float(known.mean()) if len(known) else np.nan
+            finite = ratios[~np.isnan(ratios)]
+            return float(finite.mean()) if len(finite) else np.nan
 
         watched = self.watched_h > 0
         return Figures(

@@ -1,10 +1,9 @@
 """Estimate how feeds post (number, batches and hours of posts) and what fetches miss.
 
 All estimates are shrunk toward other feeds, because a feed has few posts in three weeks: its rate
-              toward that of a typical feed, its batch size toward a typical one, and its hours
-              toward its own weekdays and hours of the day and toward the hours of all feeds. The
-              number of posts in an interval is negative binomial. Posts beyond the feed size are
-              missed, the others wait.
+toward that of a typical feed, its batch size toward a typical one, and its hours toward its own
+weekdays and hours of the day and toward the hours of all feeds. The number of posts in an interval
+is negative binomial. Posts beyond the feed size are missed, the others wait.
 """
 
 from __future__ import annotations
@@ -118,8 +117,8 @@ def estimate_posting(
     # Use whole weeks (whole days in the first week), because the weekdays of a partial week would
     # look busier than the others.
     weeks, days = (np.floor(hours / length + TOUCH) for length in (WEEK_HOURS, DAY_HOURS))
-    told = np.where(weeks > 0, weeks * WEEK_HOURS, days * DAY_HOURS)
-    even = at > (until - told)[feed] - TOUCH
+    counted_hours = np.where(weeks > 0, weeks * WEEK_HOURS, days * DAY_HOURS)
+    even = at > (until - counted_hours)[feed] - TOUCH
     cells = _cells(n, feed[even], at[even], weeks == 0)
     common = _common(cells)
     watched = usual_hours(common, fresh, until)
@@ -194,8 +193,8 @@ def _common(cells: Cells) -> Floats:
 def _smoothed(profile: Floats) -> Floats:
     result = np.empty(WEEK_HOURS)
     for h in range(WEEK_HOURS):
-        beside = profile[h - 1] + profile[h + 1 - WEEK_HOURS]
-        result[h] = (1 - 2 * NEIGHBORS) * profile[h] + NEIGHBORS * beside
+        neighbors = profile[h - 1] + profile[h + 1 - WEEK_HOURS]
+        result[h] = (1 - 2 * NEIGHBORS) * profile[h] + NEIGHBORS * neighbors
     return result
 
 

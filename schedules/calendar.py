@@ -243,7 +243,7 @@ class Intervals:
     All are positive, except that `retry_hours` may be 0.
 
     retry_hours:   delay after each of the first QUICK_RETRIES consecutive failures; 0: due in the
-                  next run
+                   next run
     error_hours:   delay after the next failure; doubles with each further one
     planned_hours: longest time to a planned visit; None: longest_hours
     """

@@ -35,12 +35,14 @@ class Objective(NamedTuple):
 class Curves(NamedTuple):
     """Hold the expected course after a visit at each hour of two weeks, t = 0 to 336, for k nodes.
 
-    weight: (k,)        rate: (k,) changes a week, > 0
-    grow:   (k, 337)    e^(r P(t))      drop: (k, 337) e^(-r P(t))
-    kept:   (k, 337)    integral of e^(-r (P(s) - P(t))) over all s > t, in hours
-    moment: (k, 337)    integral of (s - t) e^(-r (P(s) - P(t))) over all s > t
-    mass:   (337,)      expected changes up to t
-    lever:  (337,)      sum of the expected changes up to t, each times its hour
+    weight: (k,)
+    rate:   (k,) changes a week, > 0
+    grow:   (k, 337) e^(r P(t))
+    drop:   (k, 337) e^(-r P(t))
+    kept:   (k, 337) integral of e^(-r (P(s) - P(t))) over all s > t, in hours
+    moment: (k, 337) integral of (s - t) e^(-r (P(s) - P(t))) over all s > t
+    mass:   (337,) expected changes up to t
+    lever:  (337,) sum of the expected changes up to t, each times its hour
     """
 
     weight: Floats

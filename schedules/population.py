@@ -44,12 +44,17 @@ def walls_of(zones: tuple[ZoneInfo, ...], since_hours: float, until_hours: float
 class Population:
     """Describe n targets in p groups and s sites.
 
-    key:    (n,) stable pseudorandom number of each target, used to break ties and to sample
-    site:   (n,) 0 to s - 1       group: (n,) 0 to p - 1      parent: (p,) site of each group
-    zones:  of each site          open_hours: (s, 168) visiting hours in the local week
-    weight: (n,) importance       cost: (n,) relative cost of a request
+    key:                  (n,) stable pseudorandom number of each target, used to break ties and to
+                          sample
+    site:                 (n,) 0 to s - 1
+    group:                (n,) 0 to p - 1
+    parent:               (p,) site of each group
+    zones:                of each site
+    open_hours:           (s, 168) visiting hours in the local week
+    weight:               (n,) importance
+    cost:                 (n,) relative cost of a request
     min_hours, max_hours: (n,) shortest and longest interval between two visits
-    site_day, site_hour: (s,) maximum requests to each site per UTC day and per hour; inf: no cap
+    site_day, site_hour:  (s,) maximum requests to each site per UTC day and per hour; inf: no cap
     """
 
     key: Keys

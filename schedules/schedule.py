@@ -48,7 +48,9 @@ class Schedule:
 class Schedules:
     """Hold the schedules of n targets with k slots in total; fields as in Schedule.
 
-    weeks: (n,)   first: (n + 1,) offsets into slots   slots: (k,)
+    weeks:                    (n,)
+    first:                    (n + 1,) offsets into slots
+    slots:                    (k,)
     every_hours, phase_hours: (n,)
     """
 

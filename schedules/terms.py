@@ -41,8 +41,9 @@ class BudgetTooSmall(ValueError):
 class Terms:
     """Hold the terms of a plan.
 
-    budget_per_day: mean requests a day over weeks   daily_cap, hourly_cap: maximum requests per UTC
-                  day and per UTC hour   aim: objective to minimize
+    budget_per_day:        mean requests a day over weeks
+    daily_cap, hourly_cap: maximum requests per UTC day and per UTC hour
+    aim:                   objective to minimize
     """
 
     policy: str = "optimal"

@@ -224,8 +224,9 @@ POLICIES_OF = {
 class PlanOptions:
     """Hold the options of a plan; None where an option is not given.
 
-    budget: requests a day      freshness, max_age_hours: goal that determines the budget
-    daily_cap, hourly_cap: maximum requests; 0: no cap
+    budget:                   requests a day
+    freshness, max_age_hours: goal that determines the budget
+    daily_cap, hourly_cap:    maximum requests; 0: no cap
     """
 
     policy: str | None = None
@@ -295,7 +296,9 @@ class PlanOptions:
 class ReplanRequest:
     """Hold the request for a replan.
 
-    options: of the plan      spiders: None: all      kind: one of KINDS, None: both
+    options: of the plan
+    spiders: None: all
+    kind:    one of KINDS, None: both
     shared:  pages and feeds share one budget
     """
 
@@ -310,7 +313,8 @@ class ReplanRequest:
 class Part:
     """Hold the pages or the feeds of some spiders, and the options for them.
 
-    everything: whether these are all spiders of the kind      as_it_is: whether no option is given
+    everything: whether these are all spiders of the kind
+    as_it_is:   whether no option is given
     """
 
     kind: str
@@ -325,7 +329,8 @@ def parts_of(
 ) -> list[Part]:
     """Return the parts of a request, pages first. Raises ConfigError if it is ambiguous or invalid.
 
-    stored: all spiders that have targets     feeds: those of them that have feeds
+    stored: all spiders that have targets
+    feeds:  those of them that have feeds
     """
     if unknown := sorted(set(order.spiders or ()) - set(stored)):
         names = ", ".join(stored) or "none. Run scrapy crawl first"

@@ -70,7 +70,7 @@ class Calendar:
     """Hold a local week of requests and of changes.
 
     requests, changes: (168,) in each hour of the week, 0 = Monday 00:00
-    known: whether the changes are more than a guess
+    known:             whether the changes are more than a guess
     """
 
     title: str

@@ -37,10 +37,10 @@ CHUNK = 50_000
 class Gathered:
     """Hold the input of a plan, for n targets of s spiders.
 
-    sites:     of `watched.spiders`, in that order
-    histories: with exact times where the stated dates are reliable
+    sites:          of `watched.spiders`, in that order
+    histories:      with exact times where the stated dates are reliable
     reliable_dates: (s,) whether the dates of each site are reliable
-    fixed:     (n,) visits a day at the fixed intervals, for targets without a plan
+    fixed:          (n,) visits a day at the fixed intervals, for targets without a plan
     """
 
     watched: Watched

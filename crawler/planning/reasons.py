@@ -68,7 +68,7 @@ BY_RULE = {
 }
 BY_BOUND = {
     "prior": "Not observed yet, so visited like an average page of its kind (prior).",
-    "kept": ("The previous schedule is kept: a new one would save too little (kept)."),
+    "kept": "The previous schedule is kept: a new one would save too little (kept).",
     "exploration": (
         "Little history: during the first ten days, visits are evenly spaced to observe all hours "
         "of the week, and as many as the price allows (exploration)."
@@ -91,7 +91,9 @@ FEEDS_BY_BOUND = {
 class Worth:
     """Hold hours of staleness that visits save by the current estimate; None if unknown.
 
-    last: the last planned visit a week   more: one more visit   price: minimum saving of a visit
+    last:  the last planned visit a week
+    more:  one more visit
+    price: minimum saving of a visit
     """
 
     last: float | None
@@ -247,7 +249,7 @@ def _feed_reasons(facts: Facts, feed: Document) -> Iterator[str]:
     elif is_active(push, facts.now):
         yield "A WebSub hub accepted a subscription; until its first delivery, the plan applies."
     if every := bounds.get("every_hours"):
-        yield f"The feed asks to be fetched at most every {period(every)}."
+        yield f"The feed asks to be fetched at most once every {period(every)}."
     if hours := bounds.get("skip_hours"):
         yield f"The feed asks not to be fetched in the hours {', '.join(map(str, hours))} (UTC)."
     if skipped := bounds.get("skip_days"):

@@ -233,7 +233,8 @@ def limits_of(gathered: Gathered) -> list[Document]:
 def requests(slots: Iterable[Row], even: Iterable[Row] = ()) -> Floats:
     """Return the (168,) mean requests in each hour of the local week.
 
-    slots: rows of `weeks`, `slot` and `targets`   even: rows of `per_week`, at any hour
+    slots: rows of `weeks`, `slot` and `targets`
+    even:  rows of `per_week`, at any hour
     """
     week = np.zeros(WEEK_HOURS)
     for row in slots:

@@ -46,7 +46,7 @@ class Cell(_Model):
     """Describe some cells of a file.
 
     period, changes_every: in seconds; without changes_every, changes come as often as requests
-    cost: seconds of execution, or relative if a load is given
+    cost:                  seconds of execution, or relative if a load is given
     """
 
     period: Positive
@@ -84,7 +84,8 @@ PAPER = File(
 class Mix:
     """Hold n cells in groups, and what happens to them, which is the same for all policies.
 
-    groups: their names   group: (n,) number of each cell's group
+    groups: their names
+    group:  (n,) number of each cell's group
     """
 
     cells: Cells
@@ -105,9 +106,9 @@ class Share:
     """Hold the figures of a group, as means over its cells.
 
     ratio, expected: refresh ratio, and its expectation by the paper
-    worst:   lowest ratio of a cell
-    missed:  number of requests that were not served
-    by_hour: (h,) NaN without requests
+    worst:           lowest ratio of a cell
+    missed:          number of requests that were not served
+    by_hour:         (h,) NaN without requests
     """
 
     cells: int

@@ -78,9 +78,12 @@ class Candidates(NamedTuple):
 class Targets(NamedTuple):
     """Hold what the kernels need of m targets.
 
-    profile: (m, 168)   node: (m, k) rates   worth: (m,) importance divided by cost
+    profile: (m, 168)
+    node: (m, k) rates
+    worth: (m,) importance divided by cost
     min_hours, max_hours, site, phase: (m,)
-    surcharge: (s, 168)   dither: (m, 7)
+    surcharge: (s, 168)
+    dither: (m, 7)
     """
 
     profile: Floats
@@ -176,8 +179,9 @@ def schedules_of(
 ) -> Schedules:
     """Return the allocated schedules.
 
-    chosen: (n,) indices into the steps   key: (n,) spreads rare visits over weeks   cycles: cycle
-            lengths in weeks, as in `schedule`
+    chosen: (n,) indices into the steps
+    key:    (n,) spreads rare visits over weeks
+    cycles: cycle lengths in weeks, as in `schedule`
     """
     option = candidates.steps.option[chosen].astype(np.int64)
     weekly = len(cycles) - 1

@@ -68,7 +68,8 @@ class Draft(NamedTuple):
 
     value: (n,) value of one more visit, worth: (n,) value of the last one; NaN if the policy
            computes none
-    bound: (n,) index of terms.BOUNDS   price: of a request
+    bound: (n,) index of terms.BOUNDS
+    price: of a request
     """
 
     schedules: Schedules

@@ -62,9 +62,9 @@ class Plan:
     stale, age_days: (n,) expected share of time stale, mean age in days
     value: (n,) value of one more visit, comparable with `price`
     worth: (n,) value of the last visit, which removing it would lose; NaN if the policy computes
-           none
-    bound: (n,) what limited the visits, an index of BOUNDS   moved: (n,) whether the schedule is
-           new
+        none
+    bound: (n,) what limited the visits, an index of BOUNDS
+    moved: (n,) whether the schedule is new
     """
 
     estimates: Estimate

@@ -71,7 +71,8 @@ def nearest_group(visits_per_week: Floats) -> Codes:
 def timetable(groups: Codes, night: Flags) -> Schedules:
     """Return the fixed slots of n targets.
 
-    groups: (n,) codes   night: (n,) whether they change by night
+    groups: (n,) codes
+    night:  (n,) whether they change by night
     """
     return _TABLE.of(groups.astype(np.int64) * 2 + night)
 

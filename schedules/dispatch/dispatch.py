@@ -48,7 +48,8 @@ def jain(ratio: Floats) -> float:
 def gain_of_visit(rate: Floats, waited: Floats) -> Floats:
     """Return the (n,) fresh time gained by one more visit, if all visits are this far apart.
 
-    rate: (n,) changes per unit of time, > 0   waited: (n,) time since the last visit
+    rate:   (n,) changes per unit of time, > 0
+    waited: (n,) time since the last visit
 
     With r = rate * waited, even visits have freshness (1 - e^-r) / r. The gain is the derivative
     with respect to their number, (1 - (1 + r) e^-r) / rate.
@@ -189,7 +190,7 @@ class Waiting:
 
         longest_hours: no target may wait longer
         by_time:       if true, time is short and a visit costs the seconds that it takes; else
-                      requests are short and all visits cost the same
+                       requests are short and all visits cost the same
         """
         period = np.where(self.every > 0, self.every, np.inf)
         late = np.floor(self.overdue / period)

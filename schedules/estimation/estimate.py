@@ -57,7 +57,8 @@ class Pasts(NamedTuple):
 class Rates(NamedTuple):
     """Hold the estimated rates of n targets, in changes a week.
 
-    node: (n, NODES) equally likely values   mean, low, high: (n,) with 5 % and 95 % quantiles
+    node:            (n, NODES) equally likely values
+    mean, low, high: (n,) with 5 % and 95 % quantiles
     """
 
     node: Floats
@@ -70,7 +71,9 @@ class Rates(NamedTuple):
 class Estimate:
     """Hold the estimates for n targets in s sites and p groups.
 
-    mixtures: weekly profiles of the sites   likelihood: (n, g) of each rate   prior: (p, g)
+    mixtures:   weekly profiles of the sites
+    likelihood: (n, g) of each rate
+    prior:      (p, g)
     """
 
     population: Population
@@ -143,8 +146,10 @@ def _pasts(histories: Histories, part: Part) -> Pasts:
 class Sites(NamedTuple):
     """Hold what the kernels need of s sites with k components each.
 
-    spread: (s, 168) weights that distribute a change over the hours of its interval
-    component, log_component: (s, k, 168)   share: (s, k)
+    spread:                   (s, 168) weights that distribute a change over the hours of its
+                              interval
+    component, log_component: (s, k, 168)
+    share:                    (s, k)
     """
 
     spread: Floats

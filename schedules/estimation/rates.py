@@ -211,7 +211,8 @@ def log_likelihood(past: Past, mass: Floats, wall: Wall, rates: Floats) -> Float
 def product(counts: Floats, even: Floats) -> Floats:
     """Return the (168,) hour x weekday product of counts; sums to 1, nearly even for few counts.
 
-    counts: (168,)   even: (168,) the same number of changes without any pattern, see `even_counts`
+    counts: (168,)
+    even:   (168,) the same number of changes without any pattern, see `even_counts`
     """
     table, flat = counts.copy().reshape((DAYS, HOURS)), even.copy().reshape((DAYS, HOURS))
     days = (table.sum(1) + EVEN_WEIGHT / DAYS) / (flat.sum(1) + EVEN_WEIGHT / DAYS)
@@ -245,9 +246,10 @@ def target_profile(
 ) -> Floats:
     """Return the (168,) profile of a target from its counts and its site's components; sums to 1.
 
-    counts, even: (168,) as in `product`
+    counts, even:             (168,) as in `product`
     component, log_component: (k, 168)
-    share: (k,) share of the site's targets that follow each component, 0 if unused
+    share:                    (k,) share of the site's targets that follow each component, 0 if
+                              unused
     """
     belongs, likely = np.log(np.maximum(share, 1e-300)), np.zeros(len(share))
     profile, total = counts.copy(), counts.sum()
@@ -293,7 +295,8 @@ def uniform_mixtures(sites: int) -> Mixtures:
 class Counts(NamedTuple):
     """Hold the changes of m targets by hour of the local week.
 
-    seen: (m, 168)   even: (m, 168) the same number without any pattern, see `even_counts`
+    seen: (m, 168)
+    even: (m, 168) the same number without any pattern, see `even_counts`
     """
 
     seen: Floats
@@ -342,7 +345,8 @@ def fit_mixture(counts: Counts) -> Mixtures:
 def belonging(counts: Counts, profile: Floats, share: Floats) -> Floats:
     """Return the (m, k) probability that each target follows each component.
 
-    profile: (k, 168)   share: (k,)
+    profile: (k, 168)
+    share:   (k,)
     """
     log = _likelihood(counts, profile) + np.log(np.maximum(share, 1e-300))
     of = np.exp(log - log.max(1, keepdims=True))
@@ -365,7 +369,8 @@ def fit_prior(likelihood: Likelihood, group: Ints, parent: Ints) -> Floats:
     """Fit the (p, g) distribution of rates in each group by expectation maximization.
 
     likelihood: (n, g) likelihood of each target's history under each of RATES, up to a factor
-    group:      (n,) 0 to p - 1       parent: (p,) site of each group, 0 to s - 1
+    group:      (n,) 0 to p - 1
+    parent:     (p,) site of each group, 0 to s - 1
 
     Groups are shrunk to their site, and sites to all targets (hierarchical prior).
     """
@@ -425,7 +430,8 @@ def right(histories: Histories, stated: Floats) -> Flags:
 def reliable(histories: Histories, stated: Floats, lies: Ints, site: Ints, sites: int) -> Flags:
     """Return (s,) flags of the sites whose dates have proved reliable.
 
-    lies: (n,) visits with a new date but unchanged content   site: (n,) 0 to s - 1
+    lies: (n,) visits with a new date but unchanged content
+    site: (n,) 0 to s - 1
     """
     of = np.repeat(site, np.diff(histories.first))
     dated = np.bincount(of[~np.isnan(stated)], minlength=sites)

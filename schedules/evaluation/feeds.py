@@ -35,7 +35,8 @@ class Feeds:
     """Describe n feeds to fetch.
 
     key:    (n,) stable pseudorandom number of each feed, used to break ties and to sample
-    window: (n,) feed size: posts that the document holds, >= 1     weight: (n,) importance
+    window: (n,) feed size: posts that the document holds, >= 1
+    weight: (n,) importance
     """
 
     key: NDArray[np.uint64]
@@ -89,7 +90,8 @@ def evenly(fetches: Ints, start: float, stop: float) -> Times:
 class FeedState:
     """Track what fetches observed of one feed. Times are in hours since 1970 (UTC).
 
-    posts:     true posts, ascending      size: posts that the document holds
+    posts:     true posts, ascending
+    size:      posts that the document holds
     after, by: of each known post: it appeared in (after, by]
     window:    posts between two visits without a miss, as far as the fetches show
     """

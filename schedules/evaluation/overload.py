@@ -33,7 +33,9 @@ ONE = Capacity(requests=1)
 class Cells:
     """Describe n cells. All arrays are (n,), all times are in seconds.
 
-    period: between two requests   cost: of a refresh   change_every: mean time between two changes
+    period:       between two requests
+    cost:         of a refresh
+    change_every: mean time between two changes
     """
 
     period: Floats
@@ -58,7 +60,8 @@ class Cells:
 class Course:
     """Hold what happens to n cells in `seconds`, independent of the policy.
 
-    changes: of each cell, ascending   first: (n,) time of its first request, in seconds
+    changes: of each cell, ascending
+    first:   (n,) time of its first request, in seconds
     """
 
     seconds: float

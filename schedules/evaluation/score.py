@@ -158,8 +158,8 @@ def score(
 ) -> Score:
     """Score the visits from `start` to `stop` against the changes after `start` up to `stop`.
 
-    source: (n,) index of each page's source, >= 0
-    ends:   (n,) end of each page's trace, in hours since 1970 (UTC); inf: none
+    source:      (n,) index of each page's source, >= 0
+    ends:        (n,) end of each page's trace, in hours since 1970 (UTC); inf: none
     start, stop: hours since 1970 (UTC)
 
     Raises ValueError unless start < stop. Memory is linear in pages, changes and visits.
@@ -314,7 +314,8 @@ class Collected:
 def collected(posts: Times, visits: Times, window: Ints, start: float, stop: float) -> Collected:
     """Score the fetches from `start` to `stop` against the posts after `start` up to `stop`.
 
-    window: (n,) posts that each document holds, >= 1   start, stop: hours since 1970 (UTC)
+    window:      (n,) posts that each document holds, >= 1
+    start, stop: hours since 1970 (UTC)
 
     Raises ValueError unless start < stop. Memory is linear in feeds, posts and fetches.
     """

@@ -46,8 +46,8 @@ def even_population(
 ) -> Population:
     """Return targets of sites without visiting hours or caps, on UTC clocks.
 
-    site: (n,) number of each target's site, consecutive from 0   hours: shortest and longest
-          interval
+    site:  (n,) number of each target's site, consecutive from 0
+    hours: shortest and longest interval
     """
     n, sites, zone = len(key), int(site.max(initial=0)) + 1, ZoneInfo("UTC")
     return Population(

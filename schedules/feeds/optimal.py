@@ -46,10 +46,12 @@ MAX_SAMPLE = 4_000
 class FeedLimits:
     """Hold the limits and weights of n feeds of s sites.
 
-    key:  (n,) stable pseudorandom number    window: (n,) feed size in posts, >= 1
-    weight, cost: (n,) importance, and cost of a fetch
+    key:                  (n,) stable pseudorandom number
+    window:               (n,) feed size in posts, >= 1
+    weight, cost:         (n,) importance, and cost of a fetch
     min_hours, max_hours: (n,) shortest and longest interval between two fetches
-    site: (n,) 0 to s - 1                    open_hours: (s, 168) of the local week
+    site:                 (n,) 0 to s - 1
+    open_hours:           (s, 168) of the local week
     """
 
     key: NDArray[np.uint64]
@@ -110,8 +112,8 @@ def optimal_schedules(
 ) -> FeedPlan:
     """Return the schedules that save most posts with `visits_per_week`, or at a price.
 
-    current: (n,) schedules so far, `Schedules.none` if there are none   price: posts that a visit
-             must save
+    current: (n,) schedules so far, `Schedules.none` if there are none
+    price:   posts that a visit must save
 
     Slots are hours of the same clock as the times given to `posting`. Raises BudgetTooSmall if the
     visits do not keep every feed's longest interval.

@@ -42,7 +42,8 @@ class Course(NamedTuple):
 class Room(NamedTuple):
     """Limit where fetches may be placed.
 
-    begin, end: of the axis     open_hours: (168,)
+    begin, end:           of the axis
+    open_hours:           (168,)
     min_hours, max_hours: shortest and longest interval between two fetches
     """
 

@@ -139,7 +139,8 @@ def missing(rate: Floats, window: Floats, fetches: Ints) -> Floats:
 class FeedOutlook(NamedTuple):
     """Hold the expected results of n feeds.
 
-    missed: (n,) posts missed a week    delay_hours: (n,) mean wait of collected posts
+    missed:      (n,) posts missed a week
+    delay_hours: (n,) mean wait of collected posts
     """
 
     missed: Floats
@@ -209,11 +210,12 @@ def _outlook(
 class FeedsPlan:
     """Hold a schedule for each of n feeds, and the estimates behind it.
 
-    posting:     estimates of how the feeds post
-    missed:      (n,) expected posts missed a week
-    delay_hours: (n,) mean wait of collected posts
+    posting:             estimates of how the feeds post
+    missed:              (n,) expected posts missed a week
+    delay_hours:         (n,) mean wait of collected posts
     value, worth, bound: as in `allocation.plan.Plan`, in posts
-    moved:       (n,) whether the schedule is new     price: posts that a fetch must save
+    moved:               (n,) whether the schedule is new
+    price:               posts that a fetch must save
     """
 
     posting: Posting
@@ -255,7 +257,8 @@ def plan_feeds(
 ) -> FeedsPlan:
     """Return a plan for all feeds from `now_hours`, in hours since 1970 (UTC).
 
-    histories: one record for each post     window: (n,) posts that the documents hold
+    histories: one record for each post
+    window:    (n,) posts that the documents hold
     current:   schedules so far, without slots for unplanned feeds
 
     Raises BudgetTooSmall if the budget does not keep every feed's longest interval.

@@ -49,7 +49,8 @@ Hours = NDArray[np.uint8]
 class Cells(NamedTuple):
     """Hold the hours of the week in which feeds posted, once for each clock hour with posts.
 
-    first: (n + 1,) offsets   hour: (c,) 0 = Monday 00:00
+    first: (n + 1,) offsets
+    hour:  (c,) 0 = Monday 00:00
 
     A burst of posts within an hour is one event and counts once.
     """
@@ -64,7 +65,8 @@ class Posting:
 
     posts, hours: (n,) posts observed in this many usual hours, including the prior
     batch:        (n,) variance of a day's posts divided by their mean, less one
-    cells:        hours with posts               common: (168,) profile of all feeds
+    cells:        hours with posts
+    common:       (168,) profile of all feeds
     """
 
     posts: Floats
@@ -103,9 +105,9 @@ def estimate_posting(
 ) -> Posting:
     """Estimate how n feeds post from their posts after `since` up to `until`.
 
-    posts: in hours since 1970 on the clock of their fetches, ascending for each feed
+    posts:        in hours since 1970 on the clock of their fetches, ascending for each feed
     since, until: (n,) period in which each feed's posts are known, on that clock; equal if unknown
-    fresh: (n,) time in that period from which posts count for the rate; None: from the start
+    fresh:        (n,) time in that period from which posts count for the rate; None: from the start
     """
     n = len(since)
     feed = np.repeat(np.arange(n), np.diff(posts.first))
@@ -202,7 +204,8 @@ def _smoothed(profile: Floats) -> Floats:
 def profile_of(hours: Hours, common: Floats) -> Floats:
     """Return the (168,) share of a feed's posts in each hour of the week; sums to 1, all positive.
 
-    hours: hours of the week with posts     common: (168,) profile of all feeds
+    hours:  hours of the week with posts
+    common: (168,) profile of all feeds
     """
     own = np.zeros(WEEK_HOURS)
     for hour in hours:

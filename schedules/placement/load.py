@@ -54,10 +54,11 @@ Loads = Callable[[Floats], tuple[Floats, float]]
 class Rare(NamedTuple):
     """Hold the r targets with one visit in a cycle of several weeks.
 
-    rows, weeks: (r,)       week, hour: (r,) position of the slot in its cycle
-    soonest: (r,) first week in which the hour is still ahead
-    latest:  (r,) last week within one cycle after the last observation
-    limit:   (r,) last week within the longest interval after the last observation
+    rows, weeks: (r,)
+    week, hour:  (r,) position of the slot in its cycle
+    soonest:     (r,) first week in which the hour is still ahead
+    latest:      (r,) last week within one cycle after the last observation
+    limit:       (r,) last week within the longest interval after the last observation
 
     The last three are numbers of local weeks since Monday 1970-01-05.
     """
@@ -74,10 +75,10 @@ class Rare(NamedTuple):
     def of(cls, schedules: Schedules, population: Population, last: Floats, now: float) -> Rare:
         """Select them from n targets.
 
-        last: (n,) last observation in hours since 1970 (UTC), NaN if there was none   now: likewise
+        last: (n,) last observation, NaN if there was none; like `now` in hours since 1970 (UTC)
         """
         rows = np.flatnonzero((schedules.weeks > 1) & (np.diff(schedules.first) == 1))
-        last = _looked(population, last, now)
+        last = _last_seen(population, last, now)
         weeks = schedules.weeks[rows].astype(np.int64)
         week, hour = np.divmod(schedules.slots[schedules.first[rows]].astype(np.int64), WEEK_HOURS)
         clock = population.ahead(now)[population.site[rows]] - MONDAY_HOURS - hour
@@ -96,10 +97,10 @@ class Rare(NamedTuple):
         return replace_slots(schedules, self.rows, at % (self.weeks * WEEK_HOURS))
 
 
-def _looked(population: Population, last: Floats, now: float) -> Floats:
+def _last_seen(population: Population, last: Floats, now: float) -> Floats:
     """Return the (n,) last observation; now for overdue targets, which are visited immediately."""
-    looked: Floats = np.where(last + population.max_hours < now, now, last)
-    return looked
+    seen: Floats = np.where(last + population.max_hours < now, now, last)
+    return seen
 
 
 def even_phase(key: Keys) -> Floats:
@@ -121,8 +122,8 @@ def in_time(
 ) -> Schedules:
     """Return the schedules with rare visits of moved targets at most one cycle after the last one.
 
-    moved: (n,)   last: (n,) last observation in hours since 1970 (UTC), NaN if there was none
-           now: likewise
+    moved: (n,) flags of the targets with new schedules
+    last:  (n,) last observation, NaN if there was none; like `now` in hours since 1970 (UTC)
 
     Without this rule, a target whose week changes in every replan would be skipped again and again.
     If the slot comes too late for the longest interval, the target keeps the hour of its last
@@ -134,7 +135,7 @@ def in_time(
     at = np.where(week > rare.latest, rare.soonest + rare.week % room, week)
     at = at * WEEK_HOURS + rare.hour
     clock = population.ahead(now)[population.site[rare.rows]] - MONDAY_HOURS
-    limit = _looked(population, last, now)[rare.rows] + population.max_hours[rare.rows] + clock
+    limit = _last_seen(population, last, now)[rare.rows] + population.max_hours[rare.rows] + clock
     limit = np.floor(np.nan_to_num(limit, nan=NEVER)).astype(np.int64)
     opened = population.open_hours[population.site[rare.rows], limit % WEEK_HOURS]
     at = np.where((at > limit) & (limit > now + clock) & opened, limit, at)
@@ -288,7 +289,8 @@ def site_days(schedules: Schedules, offset: Ints, site: Ints, sites: int) -> Flo
 class _Room(NamedTuple):
     """Hold the remaining room in parts, and the visiting hours.
 
-    common: (168,) by hour of the UTC week   own: (s, 168) of each site
+    common: (168,) by hour of the UTC week
+    own:    (s, 168) of each site
     opened: (s, 168) by hour of the local week
     """
 
@@ -300,8 +302,10 @@ class _Room(NamedTuple):
 class _Targets(NamedTuple):
     """Hold n targets for the kernels.
 
-    first: (n + 1,) offsets into slots   cycle: (n,) length in hours
-    site:  (n,)   ahead: (n,) hours ahead of UTC
+    first:       (n + 1,) offsets into slots
+    cycle:       (n,) length in hours
+    site:        (n,)
+    ahead:       (n,) hours ahead of UTC
     least, most: (n,) shortest and longest hours between two visits
     """
 
@@ -329,7 +333,8 @@ def leveled(
 ) -> Schedules:
     """Return the drawn schedules with no UTC hour of the week above its caps, if there is room.
 
-    current: schedules so far   ahead: (s,) hours that each site's clock is ahead of UTC
+    current: schedules so far
+    ahead:   (s,) hours that each site's clock is ahead of UTC
     """
     # The limits are no tighter than those that the drawn schedules keep.
     cycle, site = drawn.weeks.astype(np.int64) * WEEK_HOURS, population.site

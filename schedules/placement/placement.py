@@ -26,10 +26,12 @@ SWEEPS = 1
 class Limits(NamedTuple):
     """Limit the slots of a target.
 
-    surcharge: (168,) price of the hour in addition to a request's; inf if the hour is closed
+    surcharge:            (168,) price of the hour in addition to a request's; inf if the hour is
+                          closed
     min_hours, max_hours: shortest and longest interval between two visits
-    phase, slope: among equivalent hours, the first from hour `phase` is preferred, as if each later
-                  one cost `slope` more, so that similar targets do not all come at the same time
+    phase, slope:         among equivalent hours, the first from hour `phase` is preferred, as if
+                          each later one cost `slope` more, so that similar targets do not all come
+                          at the same time
     """
 
     surcharge: Floats

@@ -54,7 +54,7 @@ class WallClock:
     def of(cls, zone: ZoneInfo, start: float, end: float) -> WallClock:
         """Return the clock from `start` to `end`, with at least one year on either side."""
         first, last = 1970 + start // YEAR, 1970 + end // YEAR
-        return _of_years(zone, max(int(first) - 2, 2), min(int(last) + 2, 9997))
+        return _clock_of_years(zone, max(int(first) - 2, 2), min(int(last) + 2, 9997))
 
     def wall(self, at: Ints) -> Ints:
         """Return the wall time at these instants."""
@@ -75,8 +75,9 @@ class WallClock:
 
 
 @lru_cache(maxsize=4096)
-def _of_years(zone: ZoneInfo, first: int, last: int) -> WallClock:
-    jumps = [jump for year in range(first, last + 1) for jump in _jumps(zone, year)]
+def _clock_of_years(zone: ZoneInfo, first: int, last: int) -> WallClock:
+    """Return the clock from the first to the last of these years, both included."""
+    jumps = [jump for year in range(first, last + 1) for jump in _offset_changes(zone, year)]
     begin = (-FAR, _offset(zone, datetime(first, 1, 1, tzinfo=UTC)))
     starts, offsets = np.array([begin, *jumps], np.int64).T.copy()
     shown = np.maximum.accumulate(starts[1:] + offsets[:-1])
@@ -84,7 +85,7 @@ def _of_years(zone: ZoneInfo, first: int, last: int) -> WallClock:
 
 
 @lru_cache(maxsize=65536)
-def _jumps(zone: ZoneInfo, year: int) -> tuple[tuple[int, int], ...]:
+def _offset_changes(zone: ZoneInfo, year: int) -> tuple[tuple[int, int], ...]:
     """Return the UTC offset changes in a year as pairs of instant and new offset.
 
     The search compares the offsets of consecutive days, because no zone changes its offset twice

@@ -70,7 +70,7 @@ def visits_per_week(
     rate = np.maximum(rate, MIN_RATE)
 
     def within(log_price: float) -> Floats:
-        return np.clip(_visits_at(float(np.exp(log_price)), rule, rate, weight), least, most)
+        return np.clip(_visits_at_price(float(np.exp(log_price)), rule, rate, weight), least, most)
 
     low, high = -60.0, 60.0
     for _ in range(HALVINGS):
@@ -84,7 +84,7 @@ def visits_per_week(
     return within(high)
 
 
-def _visits_at(price: float, rule: str, rate: Floats, weight: Floats) -> Floats:
+def _visits_at_price(price: float, rule: str, rate: Floats, weight: Floats) -> Floats:
     """Return the (n,) visits a week at which the marginal value of a visit equals the price.
 
     The freshness and age rules are the optima of Cho and Garcia-Molina (2003), the harmonic rule is
@@ -101,18 +101,18 @@ def _visits_at(price: float, rule: str, rate: Floats, weight: Floats) -> Floats:
         result = (np.sqrt(rate**2 + 4 * weight * rate / price) - rate) / 2
     elif rule == "freshness":
         # If price * rate / weight is 1 or more, the equation has no solution: visits would not pay.
-        ratio, gain, _ = _tables()
+        ratio, gain, _ = _gain_tables()
         r = np.interp(price * rate / weight, gain, ratio, right=np.inf)
         result = rate / np.maximum(r, ratio[0])
     else:
         # Unlike freshness, age has a solution at every rate, so that no page is given up.
-        ratio, _, gain = _tables()
+        ratio, _, gain = _gain_tables()
         result = rate / np.interp(price * rate**2 / weight, gain, ratio)
     return result
 
 
 @cache
-def _tables() -> tuple[Floats, Floats, Floats]:
+def _gain_tables() -> tuple[Floats, Floats, Floats]:
     """Return r, g(r) = 1 - (1 + r) e^-r and r^2 / 2 - g(r), all ascending.
 
     Series near r = 0 avoid cancellation.

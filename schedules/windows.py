@@ -38,7 +38,7 @@ def open_hours(windows: Iterable[str], blackout: Iterable[str] = ()) -> Week:
     Without windows, all hours are open except for the blackout. Raises ValueError with a one-line
     message for an invalid window, and if no hour remains open.
     """
-    hours = _covered(tuple(windows) or DAYS) & ~_covered(blackout)
+    hours = _hours_of(tuple(windows) or DAYS) & ~_hours_of(blackout)
     if not hours.any():
         raise ValueError("windows and blackout leave no hour of the week open")
     return hours
@@ -61,18 +61,18 @@ def describe(hours: Week) -> list[str]:
     return [f"{day_names(listed)} {clock}".strip() for clock, listed in days.items()]
 
 
-def _covered(windows: Iterable[str]) -> Week:
+def _hours_of(windows: Iterable[str]) -> Week:
     """Return the (168,) hours of the local week inside any of the windows."""
     covered = np.zeros(WEEK_HOURS, np.bool_)
     for window in windows:
-        days, start, length = _read(window)
+        days, start, length = _parsed(window)
         for day in days:
             begin = day * DAY_HOURS + start
             covered[np.arange(begin, begin + length) % WEEK_HOURS] = True
     return covered
 
 
-def _read(window: str) -> tuple[list[int], int, int]:
+def _parsed(window: str) -> tuple[list[int], int, int]:
     """Return the days on which a window starts, its first hour and its length in hours."""
     match = _WINDOW.fullmatch(window.strip())
     if not match or not match[0]:

@@ -126,6 +126,7 @@ def _estimated(gathered: Gathered, target: Document) -> tuple[Estimate, bool] | 
 
 
 def _expected(estimates: Estimate, schedule: Schedule) -> Document:
+    """Return the estimated rate and profile, and the expected freshness and age."""
     rates, profile = estimates.rates(FIRST), estimates.profiles(FIRST)[0]
     mean = float(rates.mean[0])
     expected: Document = {

@@ -208,6 +208,7 @@ def outcome(document: Document) -> Document:
 
 
 def _described(document: Document) -> Document:
+    """Return the options of a phase from its document."""
     names = ("at", "until", "weeks", "every_hours", "budget_per_day", "sample", "pages", "turns")
     shown = {"spider": document["learns"], "every": period(document["every_hours"])}
     return shown | {name: document[name] for name in names} | {"begun": False, "notes": []}

@@ -356,6 +356,7 @@ def parted(
 
 
 def _page_price(pages: Gathered, options: PlanOptions, now_hours: float) -> Price:
+    """Return the price of a request for pages as a function of requests a day."""
     sample, share = optimal.sampled(estimate(pages.population, pages.histories))
     terms = Terms(aim=OBJECTIVES[options.objective or BALANCED])
     none = Schedules.none(len(sample.population))
@@ -369,6 +370,7 @@ def _page_price(pages: Gathered, options: PlanOptions, now_hours: float) -> Pric
 
 
 def _feed_price(feeds: Gathered, now_hours: float, post_hours: float) -> Price:
+    """Return the price of a request for feeds as a function of requests a day."""
     rows = np.argsort(feeds.population.key)[:MAX_SAMPLED_FEEDS]
     population, histories = feeds.population.of(rows), feeds.histories.of(rows)
     window, share = windows_of(feeds)[rows], len(rows) / len(feeds.population)

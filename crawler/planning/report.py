@@ -137,6 +137,7 @@ def _number(value: float) -> float | None:
 
 
 def _mean(values: Floats) -> float:
+    """Return the mean of the finite values; NaN if there are none."""
     finite = values[np.isfinite(values)]
     return float(finite.mean()) if len(finite) else math.nan
 
@@ -169,6 +170,7 @@ def _totals(made: Plan) -> Document:
 
 
 def _warnings_of_the_past(gathered: Gathered, learning: int) -> Iterator[str]:
+    """Yield warnings about missing or implausible history."""
     watched, past = gathered.watched, gathered.histories
     if not (past.until > past.since).any():
         yield "no page has been observed twice yet: rates and hours are those of an average page"
@@ -181,6 +183,7 @@ def _warnings_of_the_past(gathered: Gathered, learning: int) -> Iterator[str]:
 
 
 def _warnings_of_the_sites(gathered: Gathered) -> Iterator[str]:
+    """Yield warnings about missing site definitions and caps that are too low."""
     population = gathered.population
     if unknown := [site.name for site in gathered.sites if site.at is None]:
         yield (
@@ -200,6 +203,7 @@ def _warnings_of_the_sites(gathered: Gathered) -> Iterator[str]:
 
 
 def _warnings_of_the_plan(terms: Terms, made: Plan) -> Iterator[str]:
+    """Yield warnings about closed hours and exceeded caps."""
     # The frequency classes have fixed times, regardless of the site's visiting hours.
     population, schedules = made.estimates.population, made.schedules
     site = np.repeat(population.site, np.diff(schedules.first))
@@ -325,6 +329,7 @@ def _totals_of_groups(groups: list[Document], documents: list[Document]) -> Docu
 
 
 def _weighted_mean(name: str, rows: Iterable[tuple[Row, float]]) -> float | None:
+    """Return the weighted mean of a field; None without weights."""
     pairs = [(row[name], weight) for row, weight in rows if row[name] is not None and weight]
     total = sum(weight for _, weight in pairs)
     return round(sum(value * weight for value, weight in pairs) / total, 5) if total else None

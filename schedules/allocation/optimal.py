@@ -149,6 +149,7 @@ def _limits(t: Targets, i: int, price: float) -> Limits:
 
 @compiled
 def _candidates(t: Targets, aim: Objective, least: float) -> Columns:
+    """Compute the candidate steps of m targets, as columns for `joined`."""
     m = len(t.worth)
     size = m * (RARE + MAX_SLOTS)
     counts, slots = np.empty(m, np.int64), np.empty(m, np.int64)
@@ -233,6 +234,7 @@ class Timetable(NamedTuple):
 
 
 def _timetable(schedules: Schedules, slots: Ints, part: Part) -> Timetable:
+    """Return the schedules of a part."""
     first = schedules.first[part.start : part.stop + 1]
     return Timetable(
         schedules.weeks[part].astype(np.int64), first - first[0], slots[first[0] : first[-1]]
@@ -272,6 +274,7 @@ def _settle(
 
 @compiled
 def _surcharges(limits: Limits, slots: Ints) -> float:
+    """Return the total surcharge of slots."""
     total = 0.0
     for slot in slots:
         total += limits.surcharge[slot % WEEK_HOURS]

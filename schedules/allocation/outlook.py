@@ -33,7 +33,7 @@ def outlook(estimates: Estimate, schedules: Schedules) -> Outlook:
         first = schedules.first[part.start : part.stop + 1]
         slots = schedules.slots[first[0] : first[-1]].astype(np.int64)
         weeks = schedules.weeks[part].astype(np.int64)
-        slotted = _slotted(estimates.profiles(part), node, weeks, first - first[0], slots)
+        slotted = _slotted_outlook(estimates.profiles(part), node, weeks, first - first[0], slots)
         # Even visits of a Poisson process (Cho and Garcia-Molina 2003), averaged over the rate's
         # nodes.
         every = schedules.every_hours[part]
@@ -49,9 +49,10 @@ def outlook(estimates: Estimate, schedules: Schedules) -> Outlook:
 
 
 @compiled
-def _slotted(
+def _slotted_outlook(
     profile: Floats, node: Floats, weeks: Ints, first: Ints, slots: Ints
 ) -> tuple[Floats, Floats]:
+    """Return stale share and age in days of schedules with slots; 1 and inf without slots."""
     stale, age = np.ones(len(weeks)), np.full(len(weeks), np.inf)
     weight = np.full(node.shape[1], 1 / node.shape[1])
     for i in range(len(weeks)):

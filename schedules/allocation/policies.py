@@ -99,7 +99,7 @@ def times_of(schedule: Schedule) -> list[tuple[str, str]]:
     return times
 
 
-def _schedule(group: int, night: bool) -> Schedule:
+def _class_schedule(group: int, night: bool) -> Schedule:
     """Return the fixed slots of a class for pages that change by night, or by day."""
     first, second = (_NOON, _MIDNIGHT) if night else (_MIDNIGHT, _NOON)
     if group < len(_RARE_WEEK):
@@ -114,7 +114,7 @@ def _schedule(group: int, night: bool) -> Schedule:
 
 # The slots of each class, by day and by night: rows 2 * code and 2 * code + 1.
 _TABLE = Schedules.of_each(
-    [_schedule(group, night) for group in range(len(NAMES)) for night in (False, True)]
+    [_class_schedule(group, night) for group in range(len(NAMES)) for night in (False, True)]
 )
 
 
@@ -129,7 +129,7 @@ def draft(estimates: Estimate, terms: Terms, current: Schedules) -> Draft:
         daily = Schedules.even(np.full(n, WEEK_HOURS / ADAPTIVE_HOURS), even_phase(population.key))
         schedules = chosen_of(current.every_hours > 0, current, daily)
     else:
-        schedules = _even(estimates, terms, current)
+        schedules = _even_intervals(estimates, terms, current)
     unknown, rule = np.full(n, np.nan), np.full(n, RULE, np.uint8)
     return Draft(schedules, outlook(estimates, schedules), unknown, unknown, rule, np.nan)
 
@@ -160,7 +160,7 @@ def by_night(population: Population, histories: Histories) -> Flags:
     return result
 
 
-def _even(estimates: Estimate, terms: Terms, current: Schedules) -> Schedules:
+def _even_intervals(estimates: Estimate, terms: Terms, current: Schedules) -> Schedules:
     """Return even intervals that use the budget, keeping intervals that would hardly change."""
     population = estimates.population
     rates = [estimates.rates(part).mean for part in parts(len(population))]

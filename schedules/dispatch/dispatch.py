@@ -233,5 +233,6 @@ def worth_now(worth: Floats, waited: Floats, period: Floats) -> Floats:
 
 
 def _mean(values: Floats, otherwise: float) -> float:
+    """Return the mean of the finite values, or `otherwise` if there are none."""
     finite = values[np.isfinite(values)]
     return float(finite.mean()) if len(finite) else otherwise

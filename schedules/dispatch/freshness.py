@@ -33,7 +33,7 @@ def freshness(rates: Rates, hours: Floats) -> Floats:
 
     hours: (n,) since the last observation, >= 0
     """
-    return _mean(np.exp(-_expected(rates, hours)))
+    return _mean(np.exp(-_expected_changes(rates, hours)))
 
 
 def age_hours(rates: Rates, hours: Floats) -> Floats:
@@ -43,11 +43,11 @@ def age_hours(rates: Rates, hours: Floats) -> Floats:
     """
     # Expected share of the time since the observation that follows the first change: 1 - (1 - e^-x)
     # / x, with x expected changes.
-    x = np.maximum(_expected(rates, hours), MIN_CHANGES)
+    x = np.maximum(_expected_changes(rates, hours), MIN_CHANGES)
     return hours * _mean(1 + np.expm1(-x) / x)
 
 
-def _expected(rates: Rates, hours: Floats) -> Floats:
+def _expected_changes(rates: Rates, hours: Floats) -> Floats:
     """Return the (3, n) expected changes at the low, middle and high rate."""
     between = (rates.mean - OUTER * (rates.low + rates.high)) / MIDDLE
     between = np.maximum(between, rates.low)

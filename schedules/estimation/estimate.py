@@ -131,13 +131,14 @@ def site_mixtures(population: Population, histories: Histories) -> Mixtures:
     mixtures = uniform_mixtures(population.sites)
     for _ in range(POOLING_ROUNDS):
         zone = population.zone[site]
-        counts = Counts(*_counts(pasts, population.walls, zone, site, _sites(mixtures)))
+        counts = Counts(*_counts_of_part(pasts, population.walls, zone, site, _sites(mixtures)))
         each = [fit_mixture(counts.of(slice(begin, end))) for begin, end in pairwise(begins)]
         mixtures = Mixtures(*(np.concatenate(column) for column in zip(*each, strict=True)))
     return mixtures
 
 
 def _pasts(histories: Histories, part: Part) -> Pasts:
+    """Return the histories of a part."""
     first = histories.first[part.start : part.stop + 1]
     after, by = (times[first[0] : first[-1]] for times in (histories.after, histories.by))
     return Pasts(histories.since[part], histories.until[part], first - first[0], after, by)
@@ -159,6 +160,7 @@ class Sites(NamedTuple):
 
 
 def _sites(mixtures: Mixtures) -> Sites:
+    """Return the mixtures as input of the kernels."""
     profile, share = mixtures
     sharp = profile**SHARPENED
     sharp /= sharp.sum(-1, keepdims=True)
@@ -167,12 +169,14 @@ def _sites(mixtures: Mixtures) -> Sites:
 
 
 def _profiles(population: Population, past: Histories, mixtures: Mixtures, part: Part) -> Floats:
+    """Return the (m, 168) profiles of the targets of a part."""
     site, pasts = population.site[part], _pasts(past, part)
-    return _shrunk(pasts, population.walls, population.zone[site], site, _sites(mixtures))
+    return _profiles_of_part(pasts, population.walls, population.zone[site], site, _sites(mixtures))
 
 
 @compiled
 def _past(pasts: Pasts, i: int) -> Past:
+    """Return the history of one target."""
     begin, end = pasts.first[i], pasts.first[i + 1]
     return Past(pasts.since[i], pasts.until[i], pasts.after[begin:end], pasts.by[begin:end])
 
@@ -188,9 +192,10 @@ def _counted(pasts: Pasts, i: int, wall: Wall, spread: Floats) -> tuple[Floats, 
 
 
 @compiled
-def _counts(
+def _counts_of_part(
     pasts: Pasts, walls: Walls, zone: Ints, site: Ints, sites: Sites
 ) -> tuple[Floats, Floats]:
+    """Return the (m, 168) observed and even counts of m targets."""
     seen, even = np.empty((len(zone), WEEK_HOURS)), np.empty((len(zone), WEEK_HOURS))
     for i in range(len(zone)):
         wall = Wall(walls.base, walls.hours[zone[i]])
@@ -201,7 +206,8 @@ def _counts(
 
 
 @compiled
-def _shrunk(pasts: Pasts, walls: Walls, zone: Ints, site: Ints, sites: Sites) -> Floats:
+def _profiles_of_part(pasts: Pasts, walls: Walls, zone: Ints, site: Ints, sites: Sites) -> Floats:
+    """Return the (m, 168) profiles, shrunk toward the mixtures of the sites."""
     profiles = np.empty((len(zone), WEEK_HOURS))
     for i in range(len(zone)):
         s = site[i]
@@ -218,6 +224,7 @@ def _shrunk(pasts: Pasts, walls: Walls, zone: Ints, site: Ints, sites: Sites) ->
 def _likelihoods(
     pasts: Pasts, walls: Walls, zone: Ints, profile: Floats, rates: Floats
 ) -> Likelihood:
+    """Return the (m, g) likelihood of each rate, scaled to a maximum of 1; 1 without history."""
     result = np.ones((len(zone), len(rates)), np.float32)
     for i in range(len(zone)):
         if pasts.until[i] > pasts.since[i]:

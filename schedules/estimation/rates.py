@@ -390,6 +390,7 @@ def fit_prior(likelihood: Likelihood, group: Ints, parent: Ints) -> Floats:
 
 
 def _summed(rows: NDArray[np.floating], group: Ints, groups: int) -> Floats:
+    """Return the sums of the rows of each group."""
     order = np.argsort(group, kind="stable")
     bounds = np.searchsorted(group[order], np.arange(groups))
     result = np.zeros((groups, rows.shape[1]))
@@ -400,6 +401,7 @@ def _summed(rows: NDArray[np.floating], group: Ints, groups: int) -> Floats:
 
 
 def _normal(rows: Floats) -> Floats:
+    """Return rows scaled to the sum 1."""
     result: Floats = rows / rows.sum(-1, keepdims=True)
     return result
 

@@ -129,7 +129,7 @@ def play(cells: Cells, course: Course, policy: str) -> Played:
     return Played(
         _by_hour(asked_of, asked_at, len(cells), hours),
         _by_hour(served_of, served_at, len(cells), hours),
-        _fresh(done, course, len(cells)),
+        _fresh_share(done, course, len(cells)),
     )
 
 
@@ -158,6 +158,7 @@ class _Server:
         return done
 
     def _due(self, rows: Ints, requested: Floats, now: float) -> Due:
+        """Return the due cells as input of `dispatch`."""
         period, waited = self.cells.period[rows], now - self.last[rows]
         return Due(
             requested=requested,
@@ -173,17 +174,19 @@ class _Server:
         )
 
     def _refresh(self, cell: int, number: float, now: float) -> Refresh:
+        """Refresh a cell and record it."""
         self.served[cell], self.last[cell] = number, now
         self.refreshed[cell] += 1
         return Refresh(cell, int(number), now, now + float(self.cells.cost[cell]))
 
 
 def _by_hour(cell: Ints, at: Floats, n: int, hours: int) -> Floats:
+    """Return the (n, h) number of requests of each cell in each hour."""
     place = cell * hours + np.minimum(at // HOUR_SECONDS, hours - 1).astype(np.int64)
     return np.bincount(place, minlength=n * hours).reshape(n, hours).astype(np.float64)
 
 
-def _fresh(done: list[Refresh], course: Course, n: int) -> Floats:
+def _fresh_share(done: list[Refresh], course: Course, n: int) -> Floats:
     """Return the (n,) share of time in which the published value was current."""
     fresh = np.empty(n)
     own: list[list[Refresh]] = [[] for _ in range(n)]

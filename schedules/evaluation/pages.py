@@ -207,6 +207,7 @@ class Adaptive:
         self._every[row], self._next[row] = every, at + every
 
     def _behind(self, row: int, at: float) -> int:
+        """Return the number of changes of a target up to this time."""
         changes = self._world.changes
         mine = changes.at[changes.first[row] : changes.first[row + 1]]
         return int(np.searchsorted(mine, at, "right"))

@@ -185,11 +185,11 @@ def score(
         watched_h=watched / TICKS,
         visits=np.bincount(looked // stretch, minlength=len(watched)),
         load=Load(mean * DAY_HOURS, busiest_hour, busiest_day, peak),
-        **_fates(happened, looked, watched, stretch),
+        **_outcomes(happened, looked, watched, stretch),
     )
 
 
-def _fates(happened: Ints, looked: Ints, watched: Ints, stretch: int) -> dict[str, Any]:
+def _outcomes(happened: Ints, looked: Ints, watched: Ints, stretch: int) -> dict[str, Any]:
     """Return per-page sums over the changes. Times are positions on the axis of all pages."""
     page = happened // stretch
     end = page * stretch + watched[page]
@@ -214,6 +214,7 @@ def _fates(happened: Ints, looked: Ints, watched: Ints, stretch: int) -> dict[st
 
 
 def _ticks(hours: Floats | float) -> Ints:
+    """Convert hours to whole milliseconds."""
     return np.rint(np.multiply(hours, TICKS)).astype(np.int64)
 
 
@@ -347,4 +348,5 @@ def collected(posts: Times, visits: Times, window: Ints, start: float, stop: flo
 
 
 def _counts(feed: NDArray[Any], n: int) -> Ints:
+    """Return the (n,) number of entries of each feed."""
     return np.bincount(feed, minlength=n).astype(np.int64, copy=False)

@@ -119,7 +119,7 @@ def optimal_schedules(
     visits do not keep every feed's longest interval.
     """
     if price is not None:
-        candidates, allocation = _bought(posting, limits, current, np.inf, price)
+        candidates, allocation = _allocated(posting, limits, current, np.inf, price)
     else:
         candidates, allocation = _within(posting, limits, current, visits_per_week)
     if (needed := least_visits(candidates.steps)) > visits_per_week * (1 + 1e-6):
@@ -143,9 +143,10 @@ def optimal_schedules(
     return FeedPlan(chosen_of(kept, current, refined), *why(candidates, allocation), last)
 
 
-def _bought(
+def _allocated(
     posting: Posting, limits: FeedLimits, current: Schedules, visits: float, least: float
 ) -> tuple[Candidates, Allocation]:
+    """Allocate visits among the candidates worth more than `least`; at least the mandatory ones."""
     candidates = candidates_of(posting, limits, least)
     visits = max(visits, least_visits(candidates.steps))
     return candidates, allocate(candidates.steps, limits.key, visits, current.visits_per_week)
@@ -166,7 +167,7 @@ def _within(
             _within(*sample, visits * MAX_SAMPLE / n)[1].price * MIN_VALUE_SHARE, LOWEST_PRICE
         )
     while True:
-        candidates, allocation = _bought(posting, limits, current, visits, least)
+        candidates, allocation = _allocated(posting, limits, current, visits, least)
         if not allocation.sold_out or least <= LOWEST_PRICE:
             return candidates, allocation
         least = max(least * CHEAPER, LOWEST_PRICE)
@@ -182,6 +183,7 @@ def candidates_of(posting: Posting, limits: FeedLimits, least: float) -> Candida
 
 
 def _columns(posting: Posting, limits: FeedLimits, part: Part) -> Columns:
+    """Return the input of the kernels for the feeds of a part."""
     cells = posting.cells_of(part)
     return Columns(
         posting.per_week[part],
@@ -201,6 +203,7 @@ def _columns(posting: Posting, limits: FeedLimits, part: Part) -> Columns:
 
 @compiled
 def _course(f: Columns, i: int) -> Course:
+    """Return the expected posts and the losses of one feed."""
     profile = profile_of(f.cell[f.first[i] : f.first[i + 1]], f.common)
     mass, lever = course(profile, f.per_week[i])
     most = FEED_CYCLES[0] * f.per_week[i]
@@ -268,6 +271,7 @@ def _options(
 
 @compiled
 def _candidates(f: Columns, least: float) -> tuple[NDArray[Any], ...]:
+    """Compute the candidate steps of m feeds, as columns for `joined`."""
     m = len(f.worth)
     size = m * (CYCLES + WEEK_HOURS)
     counts, slots = np.empty(m, np.int64), np.empty(m, np.int64)

@@ -101,6 +101,7 @@ def interval_posts(mass: Floats, lever: Floats, a: int, n: int) -> tuple[float, 
 
 @compiled
 def _split(c: Course, room: Room, a: int, z: int, n: int) -> float:
+    """Return the cost of the hours from `a` to `n` with a fetch at `z`."""
     return _search(c, room, a, n, z, z, 1)[0]
 
 

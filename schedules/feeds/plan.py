@@ -107,13 +107,14 @@ def choices(rate: Floats, window: Floats, fetches: int) -> Ints:
 
 @compiled
 def _choices(rate: Floats, window: Floats, fetches: int) -> Ints:
+    """Return the feeds that the greedy policy chooses; see `min_missing`."""
     chosen = np.empty(fetches, np.int64)
     left = rate.copy()
-    heap = _full(rate, window)
+    heap = _heap_of(rate, window)
     for j in range(fetches):
         if not len(heap):
             left[:] = rate
-            heap = _full(rate, window)
+            heap = _heap_of(rate, window)
         # The smallest pair has the most posts, then the lowest index.
         posts, i = heapq.heappop(heap)
         chosen[j] = i
@@ -124,7 +125,8 @@ def _choices(rate: Floats, window: Floats, fetches: int) -> Ints:
 
 
 @compiled
-def _full(rate: Floats, window: Floats) -> list[tuple[float, int]]:
+def _heap_of(rate: Floats, window: Floats) -> list[tuple[float, int]]:
+    """Return a heap of (-PPA, feed) for the first fetch of each feed."""
     heap = [(-min(rate[i], window[i]), i) for i in range(len(rate)) if rate[i] > 0]
     heapq.heapify(heap)
     return heap
@@ -155,7 +157,7 @@ def feed_outlook(posting: Posting, window: Ints, schedules: Schedules) -> FeedOu
 
     def work(part: Part) -> tuple[Floats, Floats]:
         cells, first = posting.cells_of(part), schedules.first[part.start : part.stop + 1]
-        return _outlook(
+        return _outlook_of_part(
             (posting.per_week[part], posting.batch[part]),
             (cells.first, cells.hour, posting.common),
             window[part],
@@ -172,7 +174,7 @@ def feed_outlook(posting: Posting, window: Ints, schedules: Schedules) -> FeedOu
 
 
 @compiled
-def _outlook(
+def _outlook_of_part(
     rates: tuple[Floats, Floats],
     cells: tuple[Ints, Hours, Floats],
     window: Ints,
@@ -288,7 +290,7 @@ def plan_feeds(
 
 def posting_of(population: Population, histories: Histories, now_hours: float) -> Posting:
     """Estimate how feeds post, on the wall clocks of their sites."""
-    times, since = _posts_of(histories)
+    times, since = _post_times(histories)
     recent = np.maximum(since, np.minimum(now_hours - RECENT_HOURS, _nth_last(times, RECENT_POSTS)))
     was_seen = ~np.isnan(histories.until)
     since = np.where(was_seen, recent, 0.0)
@@ -297,15 +299,18 @@ def posting_of(population: Population, histories: Histories, now_hours: float) -
     fresh = np.where(was_seen, np.maximum(since, fresh), 0.0)
     feeds = np.arange(len(was_seen))
     owner = np.repeat(feeds, np.diff(times.first))
-    at = _local(population, owner, times.at)
+    at = _to_wall_clock(population, owner, times.at)
     order = np.lexsort((at, owner))
     return estimate_posting(
         Times(times.first, at[order]),
-        *(np.where(was_seen, _local(population, feeds, t), 0.0) for t in (since, until, fresh)),
+        *(
+            np.where(was_seen, _to_wall_clock(population, feeds, t), 0.0)
+            for t in (since, until, fresh)
+        ),
     )
 
 
-def _posts_of(histories: Histories) -> tuple[Times, Floats]:
+def _post_times(histories: Histories) -> tuple[Times, Floats]:
     """Return the times of posts, ascending for each feed, and the start of each history.
 
     Posts of the same wide interval are spread evenly over it.
@@ -335,7 +340,7 @@ def _nth_last(times: Times, posts: int) -> Floats:
     return result
 
 
-def _local(population: Population, feed: Ints, at: Floats) -> Floats:
+def _to_wall_clock(population: Population, feed: Ints, at: Floats) -> Floats:
     """Convert hours since 1970 (UTC) to hours since 1970 on the wall clock of each feed's site."""
     walls = population.walls
     zone = population.zone[population.site[feed]]
@@ -355,6 +360,7 @@ def _optimal(
     now: float,
     current: Schedules,
 ) -> FeedPlan:
+    """Return the best plan whose fullest week stays within the budget."""
     whole = terms.budget_per_day * WEEK_DAYS
     # A plan assumes that a feed that was silent for weeks stays silent. Visits at long intervals
     # verify this, and cost almost nothing if the budget is large. Use the shortest of the longest
@@ -407,6 +413,7 @@ def fetches(population: Population, posting: Posting, window: Ints, terms: Terms
 
 
 def _shares(policy: str, rate: Floats, window: Ints, weight: Floats, total: int) -> Ints:
+    """Return the (n,) whole numbers of fetches that a policy of the papers gives each feed."""
     if policy == "uniform":
         return uniform(rate, total)
     if policy == "min-delay":

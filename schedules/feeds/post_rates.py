@@ -121,12 +121,12 @@ def estimate_posting(
     weeks, days = (np.floor(hours / length + TOUCH) for length in (WEEK_HOURS, DAY_HOURS))
     counted_hours = np.where(weeks > 0, weeks * WEEK_HOURS, days * DAY_HOURS)
     even = at > (until - counted_hours)[feed] - TOUCH
-    cells = _cells(n, feed[even], at[even], weeks == 0)
-    common = _common(cells)
+    cells = _posting_hours(n, feed[even], at[even], weeks == 0)
+    common = _common_profile(cells)
     watched = usual_hours(common, fresh, until)
     # Weight of the prior: hours in which the average feed posts PRIOR_POSTS posts.
     prior_hours = float(PRIOR_POSTS * (watched.sum() + UNKNOWN_HOURS) / (number.sum() + 1))
-    batch = _batch(feed, at, since, hours)
+    batch = _batch_sizes(feed, at, since, hours)
     return Posting(number + PRIOR_POSTS, watched + prior_hours, batch, cells, common)
 
 
@@ -147,7 +147,7 @@ def usual_hours(common: Floats, since: Floats, until: Floats) -> Floats:
     return result
 
 
-def _batch(feed: Ints, at: Floats, since: Floats, hours: Floats) -> Floats:
+def _batch_sizes(feed: Ints, at: Floats, since: Floats, hours: Floats) -> Floats:
     """Return the (n,) batch parameters from the posts of each day."""
     n, days = len(since), np.maximum(np.ceil(hours / DAY_HOURS), 1)
     longest = int(days.max(initial=1)) + 1
@@ -162,7 +162,7 @@ def _batch(feed: Ints, at: Floats, since: Floats, hours: Floats) -> Floats:
     return result
 
 
-def _cells(n: int, feed: Ints, at: Floats, few: Flags) -> Cells:
+def _posting_hours(n: int, feed: Ints, at: Floats, few: Flags) -> Cells:
     """Return the hours with posts. few: (n,) flags of feeds observed for less than a week.
 
     A few days show only the hour of the day, so their hours are spread over the weekdays.
@@ -176,7 +176,7 @@ def _cells(n: int, feed: Ints, at: Floats, few: Flags) -> Cells:
     return Cells(first, np.where(few[feed], spread, hour).astype(np.uint8))
 
 
-def _common(cells: Cells) -> Floats:
+def _common_profile(cells: Cells) -> Floats:
     """Return the (168,) profile of all feeds, half of it as the product of weekday and hour."""
     n = len(cells.first) - 1
     step = max(1, n // TELLING_FEEDS)
@@ -193,6 +193,7 @@ def _common(cells: Cells) -> Floats:
 
 @compiled
 def _smoothed(profile: Floats) -> Floats:
+    """Return a profile in which each hour shares a part with its neighbors, across week ends."""
     result = np.empty(WEEK_HOURS)
     for h in range(WEEK_HOURS):
         neighbors = profile[h - 1] + profile[h + 1 - WEEK_HOURS]

@@ -340,7 +340,7 @@ def leveled(
     cycle, site = drawn.weeks.astype(np.int64) * WEEK_HOURS, population.site
     shortest, longest = np.maximum(population.min_hours, 1.0), population.max_hours.copy()
     targets = _Targets(drawn.first, cycle, site, ahead[site], shortest, longest)
-    _loosen(targets, drawn.slots)
+    _relax_limits(targets, drawn.slots)
 
     # Compare single slots in the week nearest to the drawn one, because the week is chosen
     # elsewhere.
@@ -370,12 +370,14 @@ def leveled(
 
 
 def _parts(cap: Floats) -> Ints:
+    """Return caps in parts; UNCAPPED for inf."""
     parts = np.minimum(cap * PARTS * (1 + 1e-9), UNCAPPED)
     return np.floor(parts).astype(np.int64)
 
 
 @compiled
-def _loosen(t: _Targets, slots: NDArray[np.uint16]) -> None:
+def _relax_limits(t: _Targets, slots: NDArray[np.uint16]) -> None:
+    """Widen the limits of targets in place, to include the intervals of these slots."""
     for i in range(len(t.cycle)):
         for j in range(t.first[i], t.first[i + 1]):
             gap = _gap(slots, j, t.first[i], t.first[i + 1], t.cycle[i])
@@ -409,66 +411,72 @@ def _level(room: _Room, t: _Targets, drawn: Ints, slots: Ints, order: Ints) -> N
     placed = np.zeros(len(slots), np.bool_)
     for i in order:
         begin, end = t.first[i], t.first[i + 1]
-        _take(room, _target(t, i), slots[begin:end], placed[begin:end])
+        _take_room(room, _target(t, i), slots[begin:end], placed[begin:end])
     for _ in range(ROUNDS):
         moved = False
         for i in order:
             begin, end = t.first[i], t.first[i + 1]
             wanted, had, fine = drawn[begin:end], slots[begin:end], placed[begin:end]
             if not (np.all(fine) and np.all(wanted == had)):
-                moved |= _moved(room, _target(t, i), wanted, had, fine)
+                moved |= _try_move(room, _target(t, i), wanted, had, fine)
         if not moved:
             break
 
 
 @compiled
 def _target(t: _Targets, i: int) -> _Target:
+    """Return one of the targets."""
     part = PARTS * WEEK_HOURS // t.cycle[i]
     return _Target(part, t.cycle[i], t.site[i], t.ahead[i], t.least[i], t.most[i])
 
 
 @compiled
-def _moved(room: _Room, target: _Target, drawn: Ints, slots: Ints, placed: Flags) -> bool:
+def _try_move(room: _Room, target: _Target, drawn: Ints, slots: Ints, placed: Flags) -> bool:
     """Try to move a target closer to the drawn slots; return whether there was room."""
-    _add(room, target, slots[placed], target.part)
+    _add_room(room, target, slots[placed], target.part)
     tried, fits = drawn.copy(), np.zeros(len(drawn), np.bool_)
-    _take(room, target, tried, fits)
+    _take_room(room, target, tried, fits)
     for j in range(len(tried)):
         if not fits[j]:
             # Take the nearest room; an earlier hour only if it is much nearer.
-            later, earlier = _search(room, target, tried, j, 1), _search(room, target, tried, j, -1)
+            later, earlier = (
+                _nearest_room(room, target, tried, j, 1),
+                _nearest_room(room, target, tried, j, -1),
+            )
             way = later if earlier == 0 or 0 < later <= EARLIER * earlier else -earlier
             tried[j], fits[j] = (tried[j] + way) % target.cycle, way != 0
             if fits[j]:
-                _add(room, target, tried[j : j + 1], -target.part)
+                _add_room(room, target, tried[j : j + 1], -target.part)
     gained = int(np.sum(fits)) - int(np.sum(placed))
     far, was = _distance(drawn, tried, target.cycle), _distance(drawn, slots, target.cycle)
     if gained > 0 or (gained == 0 and far < (1 - DEAD_BAND) * was):
         order = np.argsort(tried)
         slots[:], placed[:] = tried[order], fits[order]
         return True
-    _add(room, target, tried[fits], target.part)
-    _add(room, target, slots[placed], -target.part)
+    _add_room(room, target, tried[fits], target.part)
+    _add_room(room, target, slots[placed], -target.part)
     return False
 
 
 @compiled
-def _take(room: _Room, target: _Target, slots: Ints, placed: Flags) -> None:
+def _take_room(room: _Room, target: _Target, slots: Ints, placed: Flags) -> None:
     """Take the room that slots need, and mark those that got it."""
     for j in range(len(slots)):
-        placed[j] = _fits(room, target, slots[j])
+        placed[j] = _has_room(room, target, slots[j])
         if placed[j]:
-            _add(room, target, slots[j : j + 1], -target.part)
+            _add_room(room, target, slots[j : j + 1], -target.part)
 
 
 @compiled
-def _fits(room: _Room, target: _Target, slot: int) -> bool:
+def _has_room(room: _Room, target: _Target, slot: int) -> bool:
+    """Return whether an hour has room for one more visit."""
     hour = (slot - target.ahead) % WEEK_HOURS
     return bool(min(room.common[hour], room.own[target.site, hour]) >= target.part)
 
 
 @compiled
-def _add(room: _Room, target: _Target, slots: Ints, part: int) -> None:
+def _add_room(room: _Room, target: _Target, slots: Ints, part: int) -> None:
+    """Change the room in the hours of these slots."""
     for slot in slots:
         hour = (slot - target.ahead) % WEEK_HOURS
         room.common[hour] += part
@@ -476,12 +484,12 @@ def _add(room: _Room, target: _Target, slots: Ints, part: int) -> None:
 
 
 @compiled
-def _search(room: _Room, target: _Target, slots: Ints, j: int, step: int) -> int:
+def _nearest_room(room: _Room, target: _Target, slots: Ints, j: int, step: int) -> int:
     """Return how many steps from slot j an open hour has room and keeps the limits; 0: none."""
     left, right = _neighbors(target.cycle, slots, j, slots[j])
     for way in range(1, WEEK_HOURS):
         at = slots[j] + step * way
-        if not (room.opened[target.site, at % WEEK_HOURS] and _fits(room, target, at)):
+        if not (room.opened[target.site, at % WEEK_HOURS] and _has_room(room, target, at)):
             continue
         # With slot j there, no interval may be shorter or longer than allowed.
         before, after = _neighbors(target.cycle, slots, j, at)

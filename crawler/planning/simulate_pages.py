@@ -110,9 +110,8 @@ class PageSimulation(TraceSimulation[PageScenario, Totals]):
     def from_database(self, gathered: Gathered) -> PageScenario:
         """Return the pages of a database as its visits saw them.
 
-        Changes count from the visit that found them.
-
-        A page exists from its first observation. After its last one it counts as unchanged.
+        Changes count from the visit that found them. A page exists from its first observation, and
+        counts as unchanged after its last one.
         """
         seen = ~np.isnan(gathered.histories.since)
         rows = np.flatnonzero(seen & ~are(gathered.watched, Kind.FEED))

@@ -395,9 +395,9 @@ def test_the_help_has_the_options_of_each_kind_and_an_example(bare: Freshet) -> 
 def test_a_policy_that_spends_too_much_is_a_mistake_of_ours() -> None:
     span = Span(0, 10, 20)
     check("uniform", 2, Times(np.array([0, 2]), np.array([10.0, 20.0])), span)
-    with pytest.raises(RuntimeError, match="uniform spends 2 of 1 visits"):
+    with pytest.raises(RuntimeError, match="uniform used 2 of 1 visits"):
         check("uniform", 1, Times(np.array([0, 2]), np.array([11.0, 12.0])), span)
-    with pytest.raises(RuntimeError, match="uniform makes 1 visits before or after the period"):
+    with pytest.raises(RuntimeError, match="uniform made 1 visits outside the period"):
         check("uniform", 2, Times(np.array([0, 2]), np.array([9.0, 12.0])), span)
 
 

@@ -114,8 +114,7 @@ async def choose(db: Database, spider: str, options: PhaseOptions, now: datetime
     if turns > max(days, 1):
         raise ConfigError(
             f"--sample {n} is too large: each page's turn would be shorter than a day. "
-            f"In {weeks:g} weeks, {at_once} concurrent pages leave room for "
-            f"{at_once * max(days, 1)}."
+            f"Use --sample {at_once * max(days, 1)} or less, or longer --weeks."
         )
     until = now + timedelta(weeks=weeks)
     phase = Phase(

@@ -303,8 +303,8 @@ def test_forget_forgets_the_phase(life: Life) -> None:
         ),
         (
             ("--budget", "72", "--sample", "10", "--weeks", "1"),
-            "--sample 10: each page's turn would be shorter than a day; 1 weeks with 1 pages at a "
-            "time have room for 7",
+            "--sample 10 is too large: each page's turn would be shorter than a day. "
+            "Use --sample 7 or less, or longer --weeks.",
         ),
         (("--stop",), "pages is not learning"),
     ],

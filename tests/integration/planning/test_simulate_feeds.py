@@ -333,7 +333,7 @@ def test_without_times_all_that_is_known_counts(bare: Freshet, trace: Path) -> N
         (["--visits", "40", "--posts", "none.csv"], "none.csv: No such file or directory"),
         (["--visits", "40", "--feeds", "none.csv"], "none.csv: No such file or directory"),
         (["--visits", "40", "--posts", "feeds.csv"],
-         "feeds.csv, line 1: no column posted_at_utc"),
+         "feeds.csv, line 1: column not found: posted_at_utc"),
     ],
 )  # fmt: skip
 def test_wrong_input_is_one_line_and_nothing_is_written(

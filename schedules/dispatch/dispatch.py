@@ -111,7 +111,7 @@ def dispatch(policy: str, due: Due, capacity: Capacity, equal_ratio: float | Flo
     equal_ratio: refresh ratio of every target, due or not, if all ratios were equal; (n,) if single
                  hosts are overloaded: the ratio of each target's host
     """
-    # The smallest key goes first. np.lexsort sorts by its last key first.
+    # np.lexsort sorts ascending, by its last key first.
     if policy == "value":
         # Sort by value per cost, but put targets that are about to fall below the floor first, the
         # most overdue of them foremost. The floor is FLOOR_SHARE of the equal ratio. A target

@@ -18,7 +18,7 @@ BEGAN := $(shell date +%s)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test soak lint bench clean venv venv-dev lock
+.PHONY: help demo test soak lint docs bench clean venv venv-dev lock
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -40,11 +40,14 @@ lint: $(DEV) ## Check style, format, types and import directions; all four alway
 	$(PY) -c 'from importlinter.cli import lint_imports_command as run; run()' --no-logo || failed=1; \
 	exit $$failed
 
+docs: $(DEV) ## Build the documentation into build/docs; a warning is an error
+	@$(PY) -m sphinx -W --keep-going -q -b html docs build/docs $(ARGS) && echo "Built build/docs/index.html"
+
 bench: $(DEV) ## Run the benchmarks
 	@$(PY) -m tests.bench $(ARGS)
 
 clean: ## Remove the virtual environment and all caches; the data in .freshet stays
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
 	find crawler spiders pipelines schedules tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 venv: $(RUNTIME) ## Install what it takes to run

@@ -19,7 +19,7 @@ from crawler.extract.list_wrappers import definitions
 from crawler.frontier.session import Session
 from crawler.items import OF_CAPS, SEEN, Fetched, Kind, Outcome, Planned, Target, Visit
 from crawler.storage import posts
-from crawler.utils.sandbox import Apart, TooMuch
+from crawler.utils.sandbox import LimitExceeded, Sandbox
 from crawler.utils.time import NEVER
 from schedules import calendar
 from schedules.calendar import Intervals, next_interval
@@ -99,7 +99,7 @@ class ChangesPipeline(SessionPipeline):
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        self.apart = Apart(MAX_DIFF_SECONDS, MAX_DIFF_MB)
+        self.sandbox = Sandbox(MAX_DIFF_SECONDS, MAX_DIFF_MB)
 
     async def process_item(self, item: Any) -> Any:
         """Decide about a Fetched; return other items unchanged."""
@@ -129,8 +129,8 @@ class ChangesPipeline(SessionPipeline):
         if is_quick(before, after):
             return diff_size(before, after)
         try:
-            return await self.apart.do(partial(diff_size, before, after))
-        except TooMuch as problem:
+            return await self.sandbox.run(partial(diff_size, before, after))
+        except LimitExceeded as problem:
             url = target.url
             logger.warning("The change of %s is estimated: comparing it %s", url, problem)
             return estimated_diff_size(before, after)

@@ -26,7 +26,7 @@ from crawler.frontier.session import Session
 from crawler.items import FeedDocument, Fetched, Kind, NoFeed, Outcome, Target
 from crawler.storage import targets, websub
 from crawler.storage.websub import Delivery
-from crawler.utils.sandbox import TooLong, TooMuch, time_limit
+from crawler.utils.sandbox import LimitExceeded, TimeLimitExceeded, time_limit
 from spiders.probe import reader_of, readers
 from spiders.wrapper import Arguments, WrapperSpider
 
@@ -164,7 +164,7 @@ class FeedsSpider(WrapperSpider):
             fetched.document = await self._document(body, url, kind, fetched.at)
         except NoFeed as problem:
             fetched.outcome, fetched.reason = Outcome.ERROR, f"no feed: {problem}"
-        except (TooLong, TooMuch) as problem:
+        except (TimeLimitExceeded, LimitExceeded) as problem:
             fetched.outcome, fetched.reason = Outcome.ERROR, str(problem)
         except Exception as error:
             self.logger.exception("Reading %s failed", url)
@@ -177,7 +177,7 @@ class FeedsSpider(WrapperSpider):
 
         reading = partial(read, body, url, kind, at)
         if len(body) >= BIG_BYTES:
-            return await self.apart.do(reading)
+            return await self.sandbox.run(reading)
         with time_limit(self.config.read_seconds):
             return reading()
 

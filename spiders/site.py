@@ -150,7 +150,7 @@ def _log_change(stored: Definition, used: Definition) -> None:
     if stored.file is None:
         return
     if used.stored is None:
-        if not used.says_the_same_as(stored):
+        if not used.has_same_keys_as(stored):
             logger.info(
                 "%s: %s was edited since the last run, using the file", used.name, used.file
             )

@@ -50,7 +50,14 @@ from crawler.fetch.middlewares import Ended, NotAsked
 from crawler.frontier.session import Session
 from crawler.items import Fetched, Kind, LinkCount, LinkCounts, Outcome, Skipped, Target
 from crawler.storage import cells
-from crawler.utils.sandbox import Apart, TooLong, TooMuch, is_heavy, out_of_memory, time_limit
+from crawler.utils.sandbox import (
+    LimitExceeded,
+    Sandbox,
+    TimeLimitExceeded,
+    is_heavy,
+    out_of_memory,
+    time_limit,
+)
 from crawler.utils.text import storable_name
 from crawler.utils.time import Clock
 
@@ -133,7 +140,7 @@ class WrapperSpider(Spider):
         self.config = Config.of(crawler.settings)
         self.clock = Clock(self.config.clock_offset_hours)
         self.wrapper = self.wrapper.completed(self.config)
-        self.apart = Apart(self.config.read_seconds, self.config.read_mb)
+        self.sandbox = Sandbox(self.config.read_seconds, self.config.read_mb)
 
     def begin(self, crawler: Crawler) -> None:
         """Open a run."""
@@ -251,8 +258,8 @@ class WrapperSpider(Spider):
     async def read_apart(self, fetched: Fetched, read: Callable[[], None]) -> Fetched:
         """As `read_safely`, in a process of its own; what `read` fills comes back as a copy."""
         try:
-            return await self.apart.do(lambda: self.read_safely(fetched, read))
-        except TooMuch as problem:
+            return await self.sandbox.run(lambda: self.read_safely(fetched, read))
+        except LimitExceeded as problem:
             fetched.outcome, fetched.reason = Outcome.ERROR, str(problem)
             return fetched
 
@@ -262,7 +269,7 @@ class WrapperSpider(Spider):
             with time_limit(self.config.read_seconds):
                 read()
             return fetched
-        except (TooLong, Misbehaves) as problem:
+        except (TimeLimitExceeded, Misbehaves) as problem:
             fetched.reason = str(problem)
         except Exception as error:
             if out_of_memory(error):

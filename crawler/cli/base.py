@@ -163,7 +163,7 @@ class ActionsCommand(FreshetCommand):
         if not args or args[0] not in self.actions:
             problem = f"{args[0]!r} is none of" if args else "an action is missing:"
             raise UsageError(f"{problem} {', '.join(self.actions)}", print_help=False)
-        self._parser(args[0]).parse_intermixed_args(args[1:], opts)
+        self.parser_of(args[0]).parse_intermixed_args(args[1:], opts)
         super().run(args[:1], opts)
 
     def execute(self, args: list[str], opts: argparse.Namespace) -> None:
@@ -172,7 +172,8 @@ class ActionsCommand(FreshetCommand):
         _, work = self.functions(args[0])
         self.exitcode = work(self.config, opts) or 0
 
-    def _parser(self, name: str) -> _Parser:
+    def parser_of(self, name: str) -> argparse.ArgumentParser:
+        """Return the parser of an action."""
         shown = f"[{name}]" if name == self.usual else name
         parser = _Parser(prog=f"scrapy {self.name} {shown}", add_help=False, allow_abbrev=False)
         add_options, _ = self.functions(name)
@@ -182,7 +183,7 @@ class ActionsCommand(FreshetCommand):
     def _help_of_all(self) -> str:
         parts = []
         for name, action in self.actions.items():
-            usage, _, options = self._parser(name).format_help().partition("\n\n")
+            usage, _, options = self.parser_of(name).format_help().partition("\n\n")
             usage = " ".join(usage.removeprefix("usage: ").split())
             lines = [line for line in options.splitlines() if line.startswith("  ")]
             parts += [f"{usage}\n  {action.what}", *lines, f"  Example: {action.example}\n"]

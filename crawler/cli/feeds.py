@@ -27,7 +27,7 @@ from crawler.errors import Busy, ConfigError
 from crawler.extract.response import decoded
 from crawler.feeds import opml
 from crawler.feeds.discovery import candidates
-from crawler.feeds.opml import BYTES_IN_MB, LARGEST_MB, read_list
+from crawler.feeds.opml import BYTES_IN_MB, MAX_MB, read_list
 from crawler.feeds.parser import read
 from crawler.feeds.subscriptions import (
     TITLE_CHARACTERS,
@@ -44,7 +44,7 @@ from crawler.storage.dedup.index import as_stored
 from crawler.storage.store import opened
 from crawler.storage.target_queries import names_of, nearest
 from crawler.utils.files import atomic_replace
-from crawler.utils.sandbox import LARGE_BYTES, TooLong, time_limit
+from crawler.utils.sandbox import LARGE_BYTES, TimeLimitExceeded, time_limit
 from crawler.utils.terminal import complain, print_line, visible, without_secrets
 from crawler.utils.text import count, listed
 from crawler.utils.time import Clock
@@ -131,13 +131,11 @@ def _opened(name: str) -> Iterator[tuple[BinaryIO, str]]:
                 yield file, shown
                 return
             with tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES) as copy:
-                left = LARGEST_MB * BYTES_IN_MB
+                left = MAX_MB * BYTES_IN_MB
                 while chunk := file.read(BYTES_IN_MB):
                     left -= len(chunk)
                     if left < 0:
-                        raise ConfigError(
-                            f"{shown}: larger than {LARGEST_MB} MB; import it in parts"
-                        )
+                        raise ConfigError(f"{shown}: larger than {MAX_MB} MB; import it in parts")
                     copy.write(chunk)
                 yield cast(BinaryIO, copy), shown
     except OSError as error:
@@ -459,7 +457,7 @@ class FeedProbe(Spider):
         try:
             with time_limit(self.read_seconds):
                 named = candidates(decoded(head))
-        except TooLong as error:
+        except TimeLimitExceeded as error:
             raise NotFound(str(error)) from None
         for urls in (named.declared, named.guessed):
             if feeds := await self._feeds_among(urls):
@@ -503,7 +501,7 @@ class FeedProbe(Spider):
         try:
             with time_limit(self.read_seconds):
                 document = read(response.body, response.url, kind, self.now)
-        except TooLong as error:
+        except TimeLimitExceeded as error:
             raise NotFound(str(error)) from None
         reasons = response.meta.get("redirect_reasons", [])
         return Feed(response.url if PERMANENT_REDIRECTS.issuperset(reasons) else url, document)

@@ -1,8 +1,8 @@
-"""What a site definition says, and what a page gives by it.
+"""Site definitions, and the content that they extract from pages.
 
-`wrapper` is the definition as the user writes it, `definition` as the database keeps it; `fields`,
-`links`, `cells` and `main_text` read a page; `response` decides what an HTTP response means.
+`wrapper` holds a site definition as the user writes it, `definition` as the database stores it.
+`fields`, `links`, `cells` and `main_text` read pages; `response` classifies HTTP responses.
 
-Nothing here fetches, stores or decides when a page is visited next. Patterns of users are searched
-in linear time, and pages are read up to a bound.
+Nothing in this package fetches, stores or schedules pages. User-supplied patterns are searched in
+linear time, and every value read from a page is bounded in size.
 """

@@ -1,4 +1,4 @@
-"""Fields of a wrapper: where a value is on the page and what type it has."""
+"""Fields of a site definition: the selector of a value on the page, and the type of the value."""
 
 from __future__ import annotations
 
@@ -14,26 +14,33 @@ from cssselect import SelectorError
 from lxml import etree
 from parsel import Selector, SelectorList
 from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import Field as Key
 from scrapy.http import TextResponse
 
 from crawler.extract.plain_text import Markup, text_below
 from crawler.utils.regex import XPATH_NAMESPACES, compiled, patterns_in
 
-# A sign that no word ends with, then digits in groups of three, or digits, or a bare fraction.
+# A sign that does not belong to a word (as in `A-1`), then grouped digits (1,234,567.89), plain
+# digits, or a fraction without a leading zero.
 NUMBER = re.compile(
     r"(?P<sign>(?<![\w.])[-+\u2212])?\s?"
     r"(?P<size>\d{1,3}(?:[ .,'\u00a0\u202f]\d{3})+(?!\d)(?:[.,]\d+)?"
     r"|\d+(?:[.,]\d+)*|(?<!\w)[.,]\d+)"
 )
 NEGATIVE = re.compile(r"(?<![\w.])[-\u2212]\s?[^\w\s]?\s?\d")
-MOST_DIGITS = 300
-LONGEST_DATE = 200
-# Digits alone, or a time of day: dateparser would make up the rest.
-NO_DATE = re.compile(r"\d+|\d{1,2}:\d{2}(?::\d{2})?(?:\s?[ap]\.?m\.?)?", re.I)
+MAX_DIGITS = 300
+MAX_DATE_CHARACTERS = 200
+# Only digits, or only a time of day: dateparser would fill in the missing parts from today's date.
+INCOMPLETE_DATE = re.compile(r"\d+|\d{1,2}:\d{2}(?::\d{2})?(?:\s?[ap]\.?m\.?)?", re.I)
+
+
+SELECTOR_ERRORS = (
+    SelectorError, etree.XPathError, jmespath.exceptions.JMESPathError, ValueError,
+)  # fmt: skip
 
 
 class FieldType(StrEnum):
-    """What a field's text is read as."""
+    """Types that the text of a field can be converted to."""
 
     TEXT = "text"
     NUMBER = "number"
@@ -48,49 +55,75 @@ class Field(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    css: str | None = None
-    xpath: str | None = None
-    jmespath: str | None = None
-    type: FieldType = FieldType.TEXT
+    css: str | None = Key(default=None, description="CSS selector")
+    xpath: str | None = Key(default=None, description="XPath selector")
+    jmespath: str | None = Key(default=None, description="JMESPath expression, for JSON")
+    type: FieldType = Key(
+        default=FieldType.TEXT,
+        description="type of the value: `text`, `number`, `price`, `date`, `list` or `html`",
+    )
 
     @model_validator(mode="after")
-    def _one_readable_selector(self) -> Self:
+    def _check_selector(self) -> Self:
         given = [s for s in (self.css, self.xpath, self.jmespath) if s is not None]
         if len(given) != 1:
             raise ValueError("needs exactly one of css, xpath and jmespath")
-        _check_selector(self)
+        try:
+            if self.css is not None:
+                Selector("<a/>").css(self.css)
+            elif self.xpath is not None:
+                for pattern in patterns_in(self.xpath):
+                    compiled(pattern, "To exclude texts, use not(re:test(…))")
+                Selector("<a/>").xpath(self.xpath, namespaces=XPATH_NAMESPACES)
+            else:
+                jmespath.compile(self.jmespath or "")
+        except SELECTOR_ERRORS as error:
+            raise ValueError(f"bad selector {given[0]!r}: {squeeze(str(error))}") from None
         return self
 
     @property
     def selector(self) -> str:
-        """The selector as it is written."""
+        """Return the selector as the user wrote it."""
         return self.css or self.xpath or self.jmespath or ""
 
     def read(self, response: TextResponse, zone: ZoneInfo) -> Any:
-        """The field's value on the page; None (an empty list for `list`) where it is not there.
+        """Return the field's value on a page; None (an empty list for `list`) if it is missing.
 
-        Numbers are int or float, prices {"amount", "currency"}, dates aware and in UTC.
+        Numbers are int or float, prices are dicts with the keys `amount` and `currency`, and dates
+        are aware datetimes in UTC.
         """
         if self.jmespath is not None:
-            return _typed_json(response.jmespath(self.jmespath), self.type, zone)
-        found = self._select(response)
+            return self._read_json(response.jmespath(self.jmespath), zone)
+        nodes = selected(response, self.css, self.xpath)
         if self.type is FieldType.LIST:
-            return [text for node in found if (text := node_text(node))]
-        if not found:
+            return [text for node in nodes if (text := node_text(node))]
+        if not nodes:
             return None
         if self.type is FieldType.HTML:
-            return Markup(squeeze(found[0].get() or "")) or None
-        return typed(node_text(found[0]), self.type, zone)
+            return Markup(squeeze(nodes[0].get() or "")) or None
+        return typed(node_text(nodes[0]), self.type, zone)
 
-    def _select(self, response: TextResponse) -> SelectorList[Any]:
-        return selected(response, self.css, self.xpath)
+    def _read_json(self, matches: SelectorList[Any], zone: ZoneInfo) -> Any:
+        values = [value for value in matches.getall() if value is not None]
+        if self.type is FieldType.LIST:
+            return [squeeze(str(value)) for value in values]
+        if not values:
+            return None
+        value = values[0]
+        if isinstance(value, str):
+            if self.type is FieldType.HTML:
+                return Markup(squeeze(value)) or None
+            return typed(squeeze(value), self.type, zone)
+        if self.type in (FieldType.NUMBER, FieldType.TEXT):
+            return value
+        return typed(str(value), self.type, zone)
 
 
 def text(css: str | None = None, *, xpath: str | None = None, jmespath: str | None = None) -> Field:
-    """A field of text: all text below the first match, as one line.
+    """Define a text field: all text inside the first match, as one line.
 
-    Blocks and table cells are separated by a space; scripts, styles, templates and noscript are
-    left out, unless the match itself is one.
+    Blocks and table cells are separated by a space. The contents of scripts, styles, templates and
+    noscript elements are left out, unless the selector matches such an element itself.
     """
     return Field(css=css, xpath=xpath, jmespath=jmespath, type=FieldType.TEXT)
 
@@ -98,48 +131,48 @@ def text(css: str | None = None, *, xpath: str | None = None, jmespath: str | No
 def number(
     css: str | None = None, *, xpath: str | None = None, jmespath: str | None = None
 ) -> Field:
-    """A field of one number, read out of the first match's text."""
+    """Define a number field: the first number in the text of the first match."""
     return Field(css=css, xpath=xpath, jmespath=jmespath, type=FieldType.NUMBER)
 
 
 def price(
     css: str | None = None, *, xpath: str | None = None, jmespath: str | None = None
 ) -> Field:
-    """A field of an amount and its currency."""
+    """Define a price field: an amount and its currency."""
     return Field(css=css, xpath=xpath, jmespath=jmespath, type=FieldType.PRICE)
 
 
 def date(css: str | None = None, *, xpath: str | None = None, jmespath: str | None = None) -> Field:
-    """A field of a date and time; without an offset it is in the wrapper's time zone."""
+    """Define a date field; dates without a UTC offset are in the site's time zone."""
     return Field(css=css, xpath=xpath, jmespath=jmespath, type=FieldType.DATE)
 
 
 def texts(
     css: str | None = None, *, xpath: str | None = None, jmespath: str | None = None
 ) -> Field:
-    """A field of the texts of all matches (type `list`)."""
+    """Define a list field: the texts of all matches."""
     return Field(css=css, xpath=xpath, jmespath=jmespath, type=FieldType.LIST)
 
 
 def html(css: str | None = None, *, xpath: str | None = None, jmespath: str | None = None) -> Field:
-    """A field of the first match's markup."""
+    """Define an HTML field: the markup of the first match."""
     return Field(css=css, xpath=xpath, jmespath=jmespath, type=FieldType.HTML)
 
 
 def selected(response: TextResponse, css: str | None, xpath: str | None) -> SelectorList[Any]:
-    """What a user's selector finds; `re:` functions of XPath search in linear time."""
+    """Return the matches of a user's selector; the `re:` functions in XPath take linear time."""
     if css is not None:
         return response.css(css)
     return response.xpath(xpath or "", namespaces=XPATH_NAMESPACES)
 
 
 def squeeze(value: str) -> str:
-    """`value` with every run of white space as one blank, and none at the ends."""
+    """Replace every run of white space with one space, and strip both ends."""
     return " ".join(value.split())
 
 
 def node_text(node: Selector) -> str:
-    """All text below a node as `text_below` reads it; for attributes and text nodes their value."""
+    """Return the text inside an element (see `text_below`), or the value of a text or attribute."""
     root = node.root
     if isinstance(root, str):
         return squeeze(root)
@@ -151,7 +184,7 @@ def node_text(node: Selector) -> str:
 
 
 def typed(value: str, kind: FieldType, zone: ZoneInfo) -> Any:
-    """A text read as a field's type; None where it cannot be."""
+    """Convert a text to a field's type; None if that is not possible."""
     if not value:
         return None
     if kind is FieldType.NUMBER:
@@ -164,20 +197,20 @@ def typed(value: str, kind: FieldType, zone: ZoneInfo) -> Any:
 
 
 def read_number(value: str) -> int | float | None:
-    """The first number in a text; 1,234.5 and 1.234,5 alike."""
-    from price_parser import Price  # a tenth of the imports' time, and many wrappers need none
+    """Return the first number in a text, with either decimal separator (1,234.5 or 1.234,5)."""
+    from price_parser import Price  # a tenth of all import time, and few site definitions need it
 
-    if (found := NUMBER.search(value)) is None:
+    if (match := NUMBER.search(value)) is None:
         return None
-    size, factor = found["size"], -1 if found["sign"] in ("-", "\u2212") else 1
-    if len(size) > MOST_DIGITS:
+    size, factor = match["size"], -1 if match["sign"] in ("-", "\u2212") else 1
+    if len(size) > MAX_DIGITS:
         return None
     if size.isdigit():
         return factor * int(size)
     amount = Price.fromstring(size if size[0].isdigit() else f"0{size}").amount_float
     if amount is None:
         return None
-    # 1,234 and 1234 are one number: their hashes have to be equal.
+    # Return 1234 rather than 1234.0 for "1,234", or it would count as a change from "1234".
     return factor * (int(amount) if amount.is_integer() else amount)
 
 
@@ -192,15 +225,23 @@ def _price(value: str) -> tuple[float, str | None] | None:
 
 
 def read_price(value: str) -> dict[str, Any] | None:
-    """Amount and currency in a text, as {"amount": float, "currency": str or None}."""
-    # What is read is kept: no more than that.
-    read = _price(value[:MOST_DIGITS])
+    """Return the price in a text as {"amount": float, "currency": str or None}."""
+    # Cut the text before the cache stores it as a key.
+    read = _price(value[:MAX_DIGITS])
     return None if read is None else {"amount": read[0], "currency": read[1]}
 
 
 def read_date(value: str, zone: ZoneInfo) -> datetime | None:
-    """A date in a text, in UTC; relative ones ("2 hours ago") are none, as they never stand."""
-    read = _iso_date(value) or _parse_date(value[:LONGEST_DATE])
+    """Return the date in a text in UTC; None if there is none.
+
+    zone: time zone of dates without a UTC offset
+
+    Relative dates ("2 hours ago") are rejected: they would differ on every visit.
+    """
+    try:
+        read: datetime | None = datetime.fromisoformat(value)
+    except ValueError:
+        read = _parse_date(value[:MAX_DATE_CHARACTERS])
     if read is None:
         return None
     try:
@@ -209,18 +250,11 @@ def read_date(value: str, zone: ZoneInfo) -> datetime | None:
         return None
 
 
-def _iso_date(value: str) -> datetime | None:
-    try:
-        return datetime.fromisoformat(value)
-    except ValueError:
-        return None
-
-
 @lru_cache(maxsize=1024)
 def _parse_date(value: str) -> datetime | None:
-    import dateparser  # half a second of imports, for wrappers with dates in words alone
+    import dateparser  # takes 0.5 s to import, and only dates in words need it
 
-    if NO_DATE.fullmatch(value):
+    if INCOMPLETE_DATE.fullmatch(value):
         return None
     read: datetime | None = dateparser.parse(
         value,
@@ -230,32 +264,3 @@ def _parse_date(value: str) -> datetime | None:
         },
     )
     return read
-
-
-def _typed_json(found: SelectorList[Any], kind: FieldType, zone: ZoneInfo) -> Any:
-    values = [value for value in found.getall() if value is not None]
-    if kind is FieldType.LIST:
-        return [squeeze(str(value)) for value in values]
-    if not values:
-        return None
-    value = values[0]
-    if isinstance(value, str):
-        if kind is FieldType.HTML:
-            return Markup(squeeze(value)) or None
-        return typed(squeeze(value), kind, zone)
-    return value if kind in (FieldType.NUMBER, FieldType.TEXT) else typed(str(value), kind, zone)
-
-
-def _check_selector(field: Field) -> None:
-    try:
-        if field.css is not None:
-            Selector("<a/>").css(field.css)
-        elif field.xpath is not None:
-            for pattern in patterns_in(field.xpath):
-                compiled(pattern, "To exclude texts, use not(re:test(…))")
-            Selector("<a/>").xpath(field.xpath, namespaces=XPATH_NAMESPACES)
-        else:
-            jmespath.compile(field.jmespath or "")
-    except (SelectorError, etree.XPathError, jmespath.exceptions.JMESPathError, ValueError) as bad:
-        shown = next(x for x in (field.css, field.xpath, field.jmespath) if x is not None)
-        raise ValueError(f"bad selector {shown!r}: {squeeze(str(bad))}") from None

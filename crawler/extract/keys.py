@@ -1,4 +1,4 @@
-"""The kinds of keys that a wrapper has, and what is wrong with some values."""
+"""Types and validators for the keys of a site definition."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from schedules.windows import open_hours
 
 
 def checked_pattern(value: str) -> str:
-    """Return a regular expression for URLs; raises ValueError if it cannot be searched."""
+    """Return a regular expression for URLs. Raises ValueError if it is invalid or unsupported."""
     compiled(value, "To exclude URLs, use not_list_pages or not_item_pages")
     return value
 
 
 def checked_weight(value: str) -> str:
-    """As `checked_pattern`, of `weights`."""
+    """Return a regular expression in `weights`. Raises ValueError like `checked_pattern`."""
     compiled(value, "To exclude URLs, list them first: the first pattern that matches counts")
     return value
 
@@ -40,27 +40,28 @@ def _as_tuple(value: object) -> object:
 
 
 def as_field(value: object) -> object:
-    """A selector alone is a field of text."""
+    """Treat a plain string as the CSS selector of a text field."""
     return {"css": value} if isinstance(value, str) else value
 
 
 def absolute_url(value: str) -> str:
-    """The URL; ValueError where it is no absolute one of the web."""
+    """Return an absolute http(s) URL. Raises ValueError for other values and for credentials."""
     try:
-        readable = is_http(canonical(value))
+        is_valid = is_http(canonical(value))
     except ValueError:
-        readable = False
-    if not readable:
+        is_valid = False
+    if not is_valid:
         raise ValueError(f"{value!r} is not an absolute http or https URL")
     if "@" in urlsplit(value.strip(BLANKS)).netloc:
         raise ValueError(
-            "a URL must not hold a user name or a password. "
+            "URLs must not contain a user name or password. "
             "Use headers = { Authorization = 'Basic ${VARIABLE}' }"
         )
     return value
 
 
-def _window(value: str) -> str:
+def checked_window(value: str) -> str:
+    """Return visiting hours such as `Mon-Fri 08:00-18:00`. Raises ValueError if invalid."""
     open_hours([value])
     return value
 
@@ -77,8 +78,10 @@ Domains = Annotated[
     BeforeValidator(_as_tuple),
 ]
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
-Windows = Annotated[tuple[Annotated[str, AfterValidator(_window)], ...], BeforeValidator(_as_tuple)]
-# No longer than the longest cycle, of pages and of feeds.
+Windows = Annotated[
+    tuple[Annotated[str, AfterValidator(checked_window)], ...], BeforeValidator(_as_tuple)
+]
+# Intervals must fit into the longest cycle that can be planned, for pages and for feeds.
 CycleHours = Annotated[float, Key(gt=0, le=MAX_WEEKS * WEEK_HOURS)]
 FeedCycleHours = Annotated[float, Key(gt=0, le=MAX_FEED_WEEKS * WEEK_HOURS)]
 Amount = Annotated[float, Key(gt=0, le=1_000_000, allow_inf_nan=False)]
@@ -86,16 +89,19 @@ Fields = dict[str, Annotated[Field, BeforeValidator(as_field)]]
 
 
 class CategoryRule(BaseModel):
-    """Where the category of a list page comes from: its URL or a selector on it."""
+    """Source of a list page's category: a pattern for its URL, or a selector on the page."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    pattern: Pattern | None = None
-    css: str | None = None
-    xpath: str | None = None
+    pattern: Pattern | None = Key(
+        None,
+        description="URL pattern: group `category`, or else group 1, or else the whole match",
+    )
+    css: str | None = Key(None, description="CSS selector of a text on the list page")
+    xpath: str | None = Key(None, description="XPath selector of a text on the list page")
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _check_source(self) -> Self:
         if sum(rule is not None for rule in (self.pattern, self.css, self.xpath)) != 1:
             raise ValueError("needs exactly one of pattern, css and xpath")
         if self.pattern is None:

@@ -1,7 +1,9 @@
-"""The links that a site definition wants: of an HTML page, of a sitemap, and not of a trap.
+"""Extract the links of HTML pages and sitemaps that a site definition selects.
 
-Each item's link has a digest of its card, the part of the list page that belongs to it alone: as
-long as that is the same, the item has probably not changed.
+`Traps` applies the caps that keep a crawl out of endless link structures (crawler traps).
+
+Each item link carries a listing digest: a hash of the text in the part of the list page that
+describes only this item. While the digest stays the same, the item has probably not changed.
 """
 
 from __future__ import annotations
@@ -27,56 +29,56 @@ from crawler.extract.keys import CategoryRule
 from crawler.extract.plain_text import text_below
 from crawler.extract.wrapper import Match, Wrapper
 from crawler.items import Kind, Link, LinkCount, LinkCounts
-from crawler.utils.compression import GZIP, Broken, gunzipped
+from crawler.utils.compression import GZIP, CorruptData, gunzipped
 from crawler.utils.urls import is_http
 
 logger = logging.getLogger(__name__)
-# What stands for a pattern for the parts of a sitemap index, which meet none.
+# Placeholder pattern for the parts of a sitemap index, which match no pattern.
 SITEMAPS = "sitemaps"
-OF_KIND = {Kind.LIST: "max_pattern_lists", Kind.ITEM: "max_pattern_items"}
-WHY = {
-    "max_depth": "is further than {cap:,} pages from the start URLs",
-    "max_path_repeats": "has a part of its path more than {cap:,} times",
-    "max_pattern_lists": "would be one more than {cap:,} list pages by {pattern!r}",
-    "max_pattern_items": "would be one more than {cap:,} items by {pattern!r}",
+PATTERN_CAPS = {Kind.LIST: "max_pattern_lists", Kind.ITEM: "max_pattern_items"}
+REASONS = {
+    "max_depth": "more than {cap:,} pages away from the start URLs",
+    "max_path_repeats": "a path segment occurs more than {cap:,} times",
+    "max_pattern_lists": "already {cap:,} list pages match {pattern!r}",
+    "max_pattern_items": "already {cap:,} items match {pattern!r}",
 }
-# A part of the page that belongs to several items.
+# Owner of a part of the page that describes several items.
 SHARED = ""
 DIGEST_BYTES = 8
 BASE_TAG = re.compile(rb"<base\b[^>]*>", re.I)
-# An XML declaration, comments and stylesheets may stand before the root element.
-# Atomic groups: a page that begins with a thousand comments is no reason to try them all again.
+# The root element may follow an XML declaration, comments and stylesheets. The atomic group
+# prevents backtracking on pages that begin with thousands of comments.
 SITEMAP_START = re.compile(
     rb"(?:\xef\xbb\xbf)?(?>\s+|<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^\[>]*(?:\[.*?\])?\s*>)*+"
     rb"<(?:\w+:)?(?:urlset|sitemapindex)[\s/>]",
     re.S,
 )
 SNIFFED_BYTES = 8192
-# It is kept with each item of its list.
-LONGEST_CATEGORY = 1000
+# The category of a list page is stored with each of its items.
+MAX_CATEGORY_CHARACTERS = 1000
 YEAR_OR_MONTH = re.compile(r"\d{4}(?:-\d{2})?")
 
 _anchors = LinkExtractor(deny_extensions=(), unique=True)
 
 
 class Traps:
-    """The caps of a wrapper in one pass.
+    """Applies the caps of a site definition during one run.
 
-    targets:  how many targets each pattern has, by its digest, as far as is known
-    left_out: links that were left out
+    targets:  number of known targets by the digest of their pattern
+    left_out: number of links that were left out
     """
 
     def __init__(self, wrapper: Wrapper) -> None:
         self.wrapper = wrapper
         self.targets: dict[str, int] = {}
         self.left_out = 0
-        self._said: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
 
-    def sifted(self, links: Iterable[Link], depth: int) -> list[Link]:
-        """Those of new links that may become targets at this depth; they count from now on."""
+    def within_caps(self, links: Iterable[Link], depth: int) -> list[Link]:
+        """Return the new links at this depth that the caps allow, and count them as targets."""
         wanted = []
         for link in links:
-            if key := self._over(link, depth):
+            if key := self._exceeded_cap(link, depth):
                 self._leave_out(key, link)
             else:
                 wanted.append(link)
@@ -84,59 +86,62 @@ class Traps:
                     self.targets[link.pattern] = self._count(link) + 1
         return wanted
 
-    def filled(self, links: Iterable[Link]) -> set[str]:
-        """Digests of the patterns that would have too many targets with all of these links."""
+    def over_caps(self, links: Iterable[Link]) -> set[str]:
+        """Return the digests of the patterns that these links would bring over their caps."""
         new = Counter((link.pattern, link.kind) for link in links if link.pattern)
         return {
             pattern
             for (pattern, kind), n in new.items()
-            if (cap := self._cap(OF_KIND[kind])) and self.targets.get(pattern, 0) + n > cap
+            if (cap := self._cap(PATTERN_CAPS[kind])) and self.targets.get(pattern, 0) + n > cap
         }
 
     def _count(self, link: Link) -> int:
         return self.targets.get(link.pattern or "", 0)
 
-    def _over(self, link: Link, depth: int) -> str | None:
-        """The key of the cap that a link is over."""
-        of_kind = OF_KIND[link.kind]
-        for key, value in (("max_depth", depth), (of_kind, self._count(link) + 1)):
+    def _exceeded_cap(self, link: Link, depth: int) -> str | None:
+        """Return the key of the first cap that a link exceeds."""
+        pattern_cap = PATTERN_CAPS[link.kind]
+        for key, value in (("max_depth", depth), (pattern_cap, self._count(link) + 1)):
             if (cap := self._cap(key)) and value > cap:
                 return key
-        most = self._cap("max_path_repeats")
-        return "max_path_repeats" if most and repeats(link.url, most) else None
+        max_repeats = self._cap("max_path_repeats")
+        return "max_path_repeats" if max_repeats and repeats(link.url, max_repeats) else None
 
     def _cap(self, key: str) -> int | None:
         cap: int | None = getattr(self.wrapper, key)
         return cap
 
     def _leave_out(self, key: str, link: Link) -> None:
-        """Count a link, and say so once a pass, cap and pattern."""
+        """Count a link that is left out. Log a warning once per run, cap and pattern."""
         self.left_out += 1
         digest = link.pattern or ""
-        if (key, digest) in self._said:
+        if (key, digest) in self._logged:
             return
-        self._said.add((key, digest))
+        self._logged.add((key, digest))
         pattern = self.wrapper.patterns.get(digest, digest)
-        why = WHY[key].format(cap=self._cap(key), pattern=pattern)
+        reason = REASONS[key].format(cap=self._cap(key), pattern=pattern)
         logger.warning(
-            "%s: %s %s and is left out, like others after it (if they are wanted: %s in the "
-            "wrapper, or FRESHET_%s)",
-            self.wrapper.name, link.url, why, key, key.upper(),
+            "%s: %s left out, and others like it: %s (to include them, raise %s in the site "
+            "definition, or FRESHET_%s)",
+            self.wrapper.name, link.url, reason, key, key.upper(),
         )  # fmt: skip
 
 
-def repeats(url: str, most: int) -> bool:
-    """Whether a part of a URL's path stands in it more than `most` times."""
-    if url.count("/") <= most:
+def repeats(url: str, max_repeats: int) -> bool:
+    """Return True if a segment of the URL's path occurs more than `max_repeats` times."""
+    # Most URLs are too short for that: skip the parsing.
+    if url.count("/") <= max_repeats:
         return False
-    parts = Counter(urlsplit(url).path.removesuffix("/").split("/")[1:])
-    return max(parts.values(), default=0) > most
+    segments = Counter(urlsplit(url).path.removesuffix("/").split("/")[1:])
+    return max(segments.values(), default=0) > max_repeats
 
 
 def cards_of(response: TextResponse, items: Mapping[str, str]) -> dict[str, str]:
-    """Digest of each item's card by the item's URL; none for an item that has the page to itself.
+    """Return the listing digest of each item by the item's URL.
 
-    items: the item's URL by the absolute URL of an anchor, without fragment
+    items: URLs of items by the absolute URLs of their anchors, without fragments
+
+    An item that is the only one on the page has no digest: its part would be the whole page.
     """
     owners: dict[etree._Element, str] = {}
     first: dict[str, etree._Element] = {}
@@ -149,7 +154,8 @@ def cards_of(response: TextResponse, items: Mapping[str, str]) -> dict[str, str]
         if (item := items.get(url)) is None:
             continue
         first.setdefault(item, anchor)
-        # Say of the anchor and all around it whose they are.
+        # Mark the anchor and its ancestors as owned by this item, or as shared if they already
+        # belong to another item.
         node: etree._Element | None = anchor
         while node is not None and owners.get(node) not in (item, SHARED):
             owners[node] = SHARED if node in owners else item
@@ -166,9 +172,14 @@ def cards_of(response: TextResponse, items: Mapping[str, str]) -> dict[str, str]
 
 
 def sitemap_of(body: bytes, limit_bytes: int) -> Sitemap | None:
-    """The sitemap in a body (gzipped or not); None if it is none. Raises Misbehaves for a bomb."""
+    """Return the sitemap in a response body, gzipped or not; None if the body is something else.
+
+    limit_bytes: maximum size of the decompressed sitemap
+
+    Raises Misbehaves for a decompression bomb.
+    """
     if body.startswith(GZIP):
-        with suppress(Broken):
+        with suppress(CorruptData):
             body = gunzipped(body, limit_bytes)
     return Sitemap(body) if SITEMAP_START.match(body[:SNIFFED_BYTES]) else None
 
@@ -177,18 +188,20 @@ def wanted_links(
     response: TextResponse,
     wrapper: Wrapper,
     category: str | None,
-    longest: int,
+    max_characters: int,
     counts: LinkCounts,
 ) -> tuple[Link, ...]:
-    """Links of an HTML page that the wrapper wants, each once; all of its links are counted.
+    """Return the links of an HTML page that the site definition selects, each once.
 
-    category: the page's own; longest: characters of a URL
+    category:       category of the page
+    max_characters: maximum length of a URL
+    counts:         receives all links of the page, selected or not
     """
-    links = _Links(wrapper, longest, counts)
+    links = _Links(wrapper, max_characters, counts)
     items: dict[str, str] = {}
     try:
         anchors = _anchors.extract_links(response)
-    except ValueError:  # a base that is no URL is no base
+    except ValueError:  # browsers ignore a <base> with an invalid URL
         response = response.replace(body=BASE_TAG.sub(b"", response.body))
         anchors = _anchors.extract_links(response)
     for anchor in anchors:
@@ -200,13 +213,17 @@ def wanted_links(
 
 
 def sitemap_links(
-    sitemap: Sitemap, base: str, wrapper: Wrapper, longest: int, counts: LinkCounts
+    sitemap: Sitemap, base: str, wrapper: Wrapper, max_characters: int, counts: LinkCounts
 ) -> tuple[Link, ...]:
-    """Entries of a sitemap that the wrapper wants; the sitemaps of an index are list pages.
+    """Return the entries of a sitemap that the site definition selects, each once.
 
-    All of its entries are counted. longest: characters of a URL
+    base:           URL of the sitemap
+    max_characters: maximum length of a URL
+    counts:         receives all entries, selected or not
+
+    The sitemaps that a sitemap index lists are returned as list pages.
     """
-    links = _Links(wrapper, longest, counts)
+    links = _Links(wrapper, max_characters, counts)
     for entry in sitemap:
         try:
             url = urljoin(base, entry.get("loc", ""))
@@ -215,64 +232,67 @@ def sitemap_links(
         if sitemap.type == "sitemapindex":
             links.take_part_of_index(url)
         else:
-            links.take(url, None, _moment(entry.get("lastmod")))
+            links.take(url, None, _parse_lastmod(entry.get("lastmod")))
     return tuple(links.wanted)
 
 
 def category_of(response: TextResponse, wrapper: Wrapper, url: str) -> str | None:
-    """The category of a list page: by its URL, a selector on it, or constant."""
+    """Return the category of a list page: a constant, or read from its URL or with a selector."""
     rule = wrapper.category
     if not isinstance(rule, CategoryRule) or rule.pattern is not None:
         return wrapper.match(url).category
     nodes = selected(response, rule.css, rule.xpath)
-    return (node_text(nodes[0])[:LONGEST_CATEGORY].rstrip() or None) if nodes else None
+    return (node_text(nodes[0])[:MAX_CATEGORY_CHARACTERS].rstrip() or None) if nodes else None
 
 
 class _Links:
-    """The links of one page: the wanted ones are collected, all are counted, each once."""
+    """Collects the selected links of one page, and counts each of its links once."""
 
-    def __init__(self, wrapper: Wrapper, longest: int, counts: LinkCounts) -> None:
-        self._wrapper, self._longest = wrapper, longest
+    def __init__(self, wrapper: Wrapper, max_characters: int, counts: LinkCounts) -> None:
+        self._wrapper, self._max_characters = wrapper, max_characters
         self._counts = counts
-        # None: not wanted, and counted already.
+        # By canonical URL; None: already counted, but not selected.
         self._links: dict[str, Link | None] = {}
         counts.add(LinkCount.PAGES)
 
     @property
     def wanted(self) -> Iterator[Link]:
-        """The wanted links, in the order of the page."""
+        """Iterate over the selected links in the order of the page."""
         return filter(None, self._links.values())
 
     def take(self, url: str, category: str | None, lastmod: datetime | None = None) -> Link | None:
-        """The link to an absolute URL if it is wanted. category: of the page that shows it."""
+        """Add the link to an absolute URL, and return the link if the site definition selects it.
+
+        category: category of the page with the link, for items whose URL contains none
+        """
         if (target := self._canonical(url)) is None:
             return None
         if target not in self._links:
-            match = self._counted(target)
+            match = self._count(target)
             link = None
             if match.kind is not None:
-                own = match.category or category if match.kind is Kind.ITEM else None
-                link = Link(target, match.kind, own, lastmod, pattern=match.pattern)
+                category = match.category or category if match.kind is Kind.ITEM else None
+                link = Link(target, match.kind, category, lastmod, pattern=match.pattern)
             self._links[target] = link
         return self._links[target]
 
     def take_part_of_index(self, url: str) -> None:
-        """A sitemap that a sitemap index names."""
+        """Add a sitemap that a sitemap index lists, unless it is on another site."""
         target = self._canonical(url)
         if target is not None and self._wrapper.is_own(target):
             self._links.setdefault(target, Link(target, Kind.LIST, pattern=SITEMAPS))
 
     def _canonical(self, url: str) -> str | None:
-        """The canonical form of a URL that can be read and is not too long."""
-        if not is_http(url) or len(url) > self._longest:
+        """Return the canonical form of a URL; None if the URL is invalid or too long."""
+        if not is_http(url) or len(url) > self._max_characters:
             return None
         try:
             return self._wrapper.canonical(url)
         except ValueError:
             return None
 
-    def _counted(self, url: str) -> Match:
-        """What a URL is to the wrapper, counted."""
+    def _count(self, url: str) -> Match:
+        """Match a canonical URL against the site definition, and count the result."""
         counts = self._counts
         if not self._wrapper.is_own(url):
             counts.add(LinkCount.FOREIGN, url)
@@ -288,7 +308,7 @@ class _Links:
         return match
 
 
-def _moment(value: str | None) -> datetime | None:
+def _parse_lastmod(value: str | None) -> datetime | None:
     try:
         text = (value or "").strip()
         if YEAR_OR_MONTH.fullmatch(text):

@@ -1,4 +1,4 @@
-"""A wrapper's cells as storage knows them."""
+"""Site definitions without a site: lists of cells and lists of feeds."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any, Self
 from pydantic import Field as Key
 from pydantic import model_validator
 
-from crawler.extract.cells import Cell, Cells, Defined
+from crawler.extract.cells import Cell, Cells, StoredCell
 from crawler.extract.keys import FeedCycleHours, Patterns, StartUrls
-from crawler.extract.wrapper import OF_SITES, Match, Wrapper, digest_of, read_toml
+from crawler.extract.wrapper import SITE_KEYS, Match, Wrapper, digest_of, read_toml
 from crawler.items import Kind
 from crawler.utils.urls import host_of
 
@@ -22,37 +22,38 @@ SCHEME = "sql"
 PHASES = 2**32
 
 
-def definitions(wrapper: Wrapper) -> list[Defined]:
-    """All cells of a wrapper."""
+def definitions(wrapper: Wrapper) -> list[StoredCell]:
+    """Return the cells of a site definition in the form in which they are stored."""
     defined = []
     for name, cell in wrapper.cells.items():
         where = address(name, cell)
-        # In [0, 1), and the same for all cells of a page, so that they come due together.
+        # All cells of a page share a phase, so that one request serves all of them.
         phase = int.from_bytes(blake2b(where.encode(), digest_size=4).digest(), "little") / PHASES
         every_hours = None if cell.every is None else cell.every / HOUR_SECONDS
-        defined.append(Defined(name, host_of(where), every_hours, cell.group, phase))
+        defined.append(StoredCell(name, host_of(where), every_hours, cell.group, phase))
     return defined
 
 
 def address(name: str, cell: Cell) -> str:
-    """Where a cell is asked for: its page, or its query as `sql://DATABASE/NAME`."""
+    """Return the URL of a cell: that of its page, or `sql://DATABASE/NAME` for a query."""
     return cell.url if cell.url is not None else f"{SCHEME}://{cell.database}/{name}"
 
 
-def of_databases(wrapper: Wrapper) -> dict[str, int]:
-    """Queries at a time of each database, by the host that its cells have."""
+def connections_by_host(wrapper: Wrapper) -> dict[str, int]:
+    """Return the maximum number of concurrent queries by database (the host of its cells)."""
     return {
-        host_of(f"{SCHEME}://{name}/"): one.connections for name, one in wrapper.databases.items()
+        host_of(f"{SCHEME}://{name}/"): source.connections
+        for name, source in wrapper.databases.items()
     }
 
 
 def slot(database: str) -> str:
-    """The name under which Scrapy's downloader counts a database's queries."""
+    """Return the name of a database's download slot in Scrapy."""
     return f"{SCHEME}:{database}"
 
 
 class CellsWrapper(Wrapper):
-    """Keys as in `Wrapper`, without those that describe the pages of one site."""
+    """A list of cells: the keys of `Wrapper` without those that describe the pages of a site."""
 
     name: str = "cells"
     start_urls: StartUrls = ()
@@ -60,29 +61,34 @@ class CellsWrapper(Wrapper):
     cells: Cells = Key(min_length=1)
 
     @model_validator(mode="after")
-    def _no_site(self) -> Self:
-        if given := [key for key in OF_SITES if key in self.model_fields_set]:
-            raise ValueError(f"{given[0]} has no meaning for cells (it describes a site's pages)")
+    def _check_keys(self) -> Self:
+        if given := [key for key in SITE_KEYS if key in self.model_fields_set]:
+            raise ValueError(
+                f"{given[0]!r} is not allowed in a list of cells: it describes the pages of a site"
+            )
         return self
 
     def match(self, url: str) -> Match:
-        """No page is a target."""
+        """Match nothing: cells do not follow links."""
         return Match()
 
 
 def load_any(path: Path) -> Wrapper:
-    """The wrapper in a TOML file: of a site, or of cells alone; WrapperError says what is wrong."""
+    """Load the definition of a site, or a list of cells, from a TOML file. Raises WrapperError."""
     return any_wrapper(read_toml(path), str(path))
 
 
 def any_wrapper(values: Mapping[str, Any], source: str) -> Wrapper:
-    """Return the wrapper with these keys, of a site or of cells alone; raises WrapperError."""
-    of_cells = "cells" in values and not values.keys() & {"start_urls", "item_pages"}
-    return (CellsWrapper if of_cells else Wrapper).of(values, source)
+    """Build the definition of a site, or a list of cells, from its keys. Raises WrapperError.
+
+    source: file or place of the definition, for errors
+    """
+    has_only_cells = "cells" in values and not values.keys() & {"start_urls", "item_pages"}
+    return (CellsWrapper if has_only_cells else Wrapper).of(values, source)
 
 
 class FeedsWrapper(Wrapper):
-    """Keys as in `Wrapper`, without those that describe one site's pages."""
+    """A list of feeds: the keys of `Wrapper` without those that describe the pages of a site."""
 
     name: str = "feeds"
     start_urls: StartUrls = ()
@@ -90,21 +96,21 @@ class FeedsWrapper(Wrapper):
     max_interval_hours: FeedCycleHours | None = None
 
     @model_validator(mode="after")
-    def _no_site(self) -> Self:
-        if given := [key for key in OF_SITES if key in self.model_fields_set]:
-            raise ValueError(f"{given[0]} has no meaning for feeds")
+    def _check_keys(self) -> Self:
+        if given := [key for key in SITE_KEYS if key in self.model_fields_set]:
+            raise ValueError(f"{given[0]!r} is not allowed in a list of feeds")
         return self
 
     def is_own(self, url: str) -> bool:
-        """Feeds may be anywhere."""
+        """Return True: feeds and their posts may be on any host."""
         return True
 
     def match(self, url: str) -> Match:
-        """Pages of posts are items; feeds are imported, not matched."""
+        """Treat every URL as the page of a post: feeds are imported, not discovered by links."""
         return Match(Kind.ITEM)
 
     def scheme(self, kind: Kind) -> str:
-        """Digest of what decides a content; of posts it is the version of their reading."""
+        """Return the digest of the version of the feed parser: feeds have no selectors."""
         return self._post_scheme
 
     @cached_property
@@ -112,5 +118,6 @@ class FeedsWrapper(Wrapper):
         return digest_of("posts", READING)
 
 
-# Raised when posts come to be read differently, so that no document is taken for unchanged.
+# Increase this number whenever the same feed document yields different posts than before.
+# Otherwise unchanged documents would be skipped, and their posts would keep the old form.
 READING = 1

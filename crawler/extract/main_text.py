@@ -1,7 +1,8 @@
-"""The main text of a page: the post that it marks, what trafilatura finds, or a short post.
+"""Extract the main text of a page: its marked-up post, trafilatura's result, or a short post.
 
-Where a post is short and the page marks none, the page's frame says more than its post, and
-extractors take parts of the frame for the post: `short_post` looks for it by names and headings.
+When a post is short and the page does not mark it up, the boilerplate contains more text than the
+post, and extractors return parts of the boilerplate. `short_post` finds such posts by class names
+and headings.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from crawler.extract.plain_text import UNSEEN, text_below
 from crawler.utils.text import normalized
 
 SHORT_CHARACTERS = 400
-# So much prose in one place beside what is taken for the post, and the page is a longer article.
+# With this much prose in one place outside of the presumed short post, the page is a long article.
 ARTICLE_CHARACTERS = 450
 PROSE_CHARACTERS = 15
-# No more of a heading is read; those that are never closed hold all that follows.
+# Text nodes read from a heading. An unclosed heading contains the rest of the page.
 HEADING_PARTS = 50
-# How frames name the post, the surest first.
+# Class names and ids of the element with the post, most reliable first.
 NAMES = (
     re.compile(r"(^|[-_a-z])(article|story|post|entry|art)[-_]*(body|content|text)$", re.I),
     re.compile(r"^(article|story|post|entry|text)$", re.I),
@@ -38,34 +39,35 @@ INLINE = {
     *("ins", "label", "mark", "nobr", "q", "s", "small", "span", "strong", "sub", "sup", "time"),
     *("tt", "u", "wbr"),
 }
-FRAME = {
+BOILERPLATE = {
     *("aside", "button", "footer", "form", "header", "iframe", "nav", "noscript", "script"),
     *("select", "style", "svg", "template", "textarea"),
 }
 SENTENCE = re.compile(r"[.!?…。！？:][\"'”’»)“]*(\s|$)")  # noqa: RUF001
-LONGEST_CHARACTERS = 1_000_000
-# So many long paragraphs are an article, and not worth the search for a short post.
+MAX_CHARACTERS = 1_000_000
+# A page with at least this many long paragraphs is an article: do not search for a short post.
 LONG_PARAGRAPHS = 5
-# How a page marks its post, the surest first.
+# Markup of the element with the post, most reliable first.
 POSTS = (
     "[itemprop~=articleBody]",
     ".entry-content, .post-content, .post-body, .article-body, .e-content",
     "article",
 )
 OG_TITLE = "//meta[@property='og:title']/@content"
-UNSEEN_OR_FRAME = UNSEEN | {"nav", "header", "footer"}
+UNSEEN_OR_BOILERPLATE = UNSEEN | {"nav", "header", "footer"}
 
 
 def main_text(response: TextResponse) -> dict[str, Any]:
-    """{"title", "main_text"} of a page; values are None where nothing was found.
+    """Return the `title` and `main_text` of a page; a value is None if nothing was found.
 
-    trafilatura (`fast`) was the best of the measured extractors; where it finds nothing, as on
-    pages without prose, the body's text outside of the frame stands in. Of short posts in one frame
-    it makes texts that are alike, as it believes that it has missed something and adds what else
-    the page says. So it is shown no more than the post where the page marks it, and what it adds
-    is left out where the post can be told by names and headings.
+    trafilatura (`fast`) had the best results of all extractors measured. If it returns nothing, as
+    on pages without prose, the text of the body outside of the boilerplate is used.
+
+    From a short post, trafilatura concludes that it has missed some text and adds other text of
+    the page, so that all short posts of a site look alike. Therefore it only gets the post if the
+    page marks it up, and its result is replaced if `short_post` finds a shorter one.
     """
-    # The one element that is marked as the post and says something; else none.
+    # Use a marker only if a single element has it and that element contains text.
     marked: SelectorList[Any] = SelectorList()
     for query in POSTS:
         elements = response.css(query)
@@ -75,7 +77,7 @@ def main_text(response: TextResponse) -> dict[str, Any]:
     if marked and len(node_text(marked[0])) < SHORT_CHARACTERS:
         text = _extracted(marked.get() or "") or _text_of(marked)
         if text:
-            return {"title": page_title(response), "main_text": text[:LONGEST_CHARACTERS]}
+            return {"title": page_title(response), "main_text": text[:MAX_CHARACTERS]}
     text, post = _extracted(response.text), ""
     paragraphs = sum(len(paragraph) >= ARTICLE_CHARACTERS for paragraph in text.split("\n"))
     bodies = response.xpath("//body")
@@ -84,16 +86,16 @@ def main_text(response: TextResponse) -> dict[str, Any]:
         post = short_post(bodies[0].root, titles)
     is_shorter = post and (not text or len(post) < len(text))
     text = post if is_shorter else text or _text_of(bodies)
-    return {"title": page_title(response), "main_text": text[:LONGEST_CHARACTERS] or None}
+    return {"title": page_title(response), "main_text": text[:MAX_CHARACTERS] or None}
 
 
 def load() -> None:
-    """Load the extractor: a second of imports, for wrappers without fields alone."""
+    """Import the extractor in advance. It takes 1 s; only sites without fields need it."""
     import trafilatura  # noqa: F401
 
 
 def page_title(response: TextResponse) -> str | None:
-    """The page's own title: og:title, else the first h1, else <title>."""
+    """Return the title of a page: `og:title`, else the first h1, else `<title>`."""
     for query in (OG_TITLE, "//h1", "//title"):
         if (nodes := response.xpath(query)) and (title := node_text(nodes[0])):
             return title[:1000]
@@ -105,7 +107,8 @@ def _extracted(html: str) -> str:
     from trafilatura.xml import xmltotxt
 
     try:
-        # `extract` would sort the combining marks of the text in quadratic time.
+        # `trafilatura.extract` would normalize the text with `unicodedata`, which takes quadratic
+        # time for combining marks. `normalized` is linear.
         document = trafilatura.bare_extraction(
             html, fast=True, include_comments=False, output_format="txt"
         )
@@ -116,13 +119,19 @@ def _extracted(html: str) -> str:
 
 
 def _text_of(elements: SelectorList[Any]) -> str:
-    """What elements say outside of the frame."""
-    return " ".join(text_below(element.root, UNSEEN_OR_FRAME) for element in elements)
+    """Return the text of elements without hidden elements and boilerplate."""
+    return " ".join(text_below(element.root, UNSEEN_OR_BOILERPLATE) for element in elements)
 
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """What one block element says itself, without the blocks in it."""
+    """The text of one block element, without that of blocks inside it.
+
+    element: lxml element
+    heading: the element is a heading, or inside one
+    parts:   text nodes; `text` is their normalized text
+    linked:  number of characters in links
+    """
 
     element: Any
     heading: bool
@@ -132,39 +141,48 @@ class Block:
 
     @property
     def prose(self) -> bool:
-        """Sentences that are no links."""
-        some = len(self.text) >= PROSE_CHARACTERS and self.linked * 2 <= len(self.text)
-        return some and not self.heading and bool(SENTENCE.search(self.text))
+        """Return True for sentences, as opposed to headings and links."""
+        is_text = len(self.text) >= PROSE_CHARACTERS and self.linked * 2 <= len(self.text)
+        return is_text and not self.heading and bool(SENTENCE.search(self.text))
 
     @property
     def teaser(self) -> bool:
-        """The heading of another post."""
+        """Return True for the heading of a link to another post."""
         return self.heading and self.element.tag != "h1" and self.linked * 2 >= len(self.text)
 
 
 def short_post(body: Any, titles: list[str]) -> str:
-    """The short post of a page without marks; empty where that is not sure."""
+    """Return the short post of a page without markup for it; empty if none is certain.
+
+    body:   lxml element of the body
+    titles: titles of the page, to recognize its heading
+    """
     blocks = blocks_of(body)
-    heading = _heading(body, titles)
-    ways = (*(_named(body, blocks, names) for names in NAMES), _headed(blocks, heading))
-    first: list[Block] = next(filter(None, ways), [])
+    heading = _title_heading(body, titles)
+    candidates = (
+        *(_blocks_by_name(body, blocks, names) for names in NAMES),
+        _blocks_after_heading(blocks, heading),
+    )
+    first: list[Block] = next(filter(None, candidates), [])
     post = [block for block in first if heading is None or block.element is not heading]
     text = "\n".join(block.text for block in post)
-    is_short = _prose(post) < SHORT_CHARACTERS and len(text) < 2 * SHORT_CHARACTERS
-    return text if is_short and _most_beside(blocks, set(post)) < ARTICLE_CHARACTERS else ""
+    is_short = _prose_characters(post) < SHORT_CHARACTERS and len(text) < 2 * SHORT_CHARACTERS
+    if not is_short or _max_prose_elsewhere(blocks, set(post)) >= ARTICLE_CHARACTERS:
+        return ""
+    return text
 
 
 def blocks_of(body: Any) -> list[Block]:
-    """The blocks that say something outside of the frame, in the order of their first words."""
+    """Return the blocks with text outside of the boilerplate, in the order of their first text."""
     blocks: dict[Block, None] = {}
     places: dict[Any, tuple[Block | None, bool]] = {body.getparent(): (Block(body, False), False)}
     for event, element in etree.iterwalk(body, events=("start", "end", "comment", "pi")):
         if event == "start":
             block, linked = places[element.getparent()]
-            if block is None or element.tag in FRAME:
+            if block is None or element.tag in BOILERPLATE:
                 block, linked = None, False
             elif element.tag not in INLINE:
-                # Paragraphs in a heading are those of an article whose heading is never closed.
+                # A paragraph inside a heading is text: the heading was never closed.
                 within = block.heading and element.tag != "p"
                 block = Block(element, within or element.tag in HEADINGS)
             places[element] = block, linked or (block is not None and element.tag == "a")
@@ -179,41 +197,45 @@ def blocks_of(body: Any) -> list[Block]:
     return list(blocks)
 
 
-def _heading(body: Any, titles: list[str]) -> Any:
-    """The page's own heading: the one that says most of the title."""
-    wanted = [_letters(title) for title in titles]
-    own: list[tuple[int, Any]] = []
+def _title_heading(body: Any, titles: list[str]) -> Any:
+    """Return the heading that shares the most text with one of the page's titles."""
+    title_letters = [_letters(title) for title in titles]
+    matches: list[tuple[int, Any]] = []
     for heading in chain.from_iterable(body.iter(tag) for tag in ("h1", "h2", "h3")):
         text = _letters("".join(islice(heading.itertext(), HEADING_PARTS)))
         if text and any(
-            text in title or (len(title) >= PROSE_CHARACTERS and title in text) for title in wanted
+            text in title or (len(title) >= PROSE_CHARACTERS and title in text)
+            for title in title_letters
         ):
-            own.append((len(text), heading))
-    return max(own, key=lambda pair: pair[0])[1] if own else None
+            matches.append((len(text), heading))
+    return max(matches, key=lambda pair: pair[0])[1] if matches else None
 
 
 def _letters(text: str) -> str:
     return re.sub(r"\W", "", text).casefold()
 
 
-def _named(body: Any, blocks: list[Block], names: re.Pattern[str]) -> list[Block]:
-    """What the only element with prose and such a name says."""
+def _blocks_by_name(body: Any, blocks: list[Block], names: re.Pattern[str]) -> list[Block]:
+    """Return the blocks of the element whose class or id matches; none if several have prose."""
     prose = {block.element for block in blocks if block.prose}
     seen: set[Any] = set()
     inside: list[set[Any]] = []
     for element in body.iter(*NAMED_TAGS):
-        given = [*(element.get("class") or "").split(), element.get("id") or ""]
-        # Of named elements in each other, the outermost counts.
-        if element not in seen and any(map(names.search, given)):
-            held = set(element.iter())
-            seen |= held
-            if held & prose:
-                inside.append(held)
+        element_names = [*(element.get("class") or "").split(), element.get("id") or ""]
+        # Of nested elements with such names, use the outermost.
+        if element not in seen and any(map(names.search, element_names)):
+            descendants = set(element.iter())
+            seen |= descendants
+            if descendants & prose:
+                inside.append(descendants)
     return [block for block in blocks if block.element in inside[0]] if len(inside) == 1 else []
 
 
-def _headed(blocks: list[Block], heading: Any) -> list[Block]:
-    """What follows the heading in the smallest element with it and the prose up to a teaser."""
+def _blocks_after_heading(blocks: list[Block], heading: Any) -> list[Block]:
+    """Return the blocks after the heading, within the element that contains heading and post.
+
+    The post is the prose between the heading and the first teaser. None if it is long or empty.
+    """
     if heading is None:
         return []
     own = set(heading.iter())
@@ -221,12 +243,12 @@ def _headed(blocks: list[Block], heading: Any) -> list[Block]:
     following = blocks[at:] if at else []
     run: list[Block] = []
     for block in following:
-        if (run and block.teaser) or _prose(run) >= SHORT_CHARACTERS:
+        if (run and block.teaser) or _prose_characters(run) >= SHORT_CHARACTERS:
             break
         run += [block] * block.prose
-    if not run or _prose(run) >= SHORT_CHARACTERS:
+    if not run or _prose_characters(run) >= SHORT_CHARACTERS:
         return []
-    # The smallest element that has the heading and all of the run.
+    # Find the smallest element that contains the heading and the whole run.
     above = {element: n for n, element in enumerate((heading, *heading.iterancestors()))}
     lines = ((block.element, *block.element.iterancestors()) for block in run)
     box = max((next(e for e in line if e in above) for line in lines), key=above.__getitem__)
@@ -234,13 +256,17 @@ def _headed(blocks: list[Block], heading: Any) -> list[Block]:
     return [block for block in following if block.element in inside]
 
 
-def _prose(blocks: list[Block]) -> int:
+def _prose_characters(blocks: list[Block]) -> int:
     return sum(len(block.text) - block.linked for block in blocks if block.prose)
 
 
-def _most_beside(blocks: list[Block], post: set[Block]) -> int:
-    """The most prose in one place beside the post, but for that of teasers."""
-    cards: set[Any] = set()  # all that teasers are in
+def _max_prose_elsewhere(blocks: list[Block], post: set[Block]) -> int:
+    """Return the most characters of prose in any one place outside of the post.
+
+    A block counts for its own element, for the parent of its paragraphs, and for the grandparent
+    if each paragraph is wrapped in a div. Prose of teasers is not added up.
+    """
+    cards: set[Any] = set()  # ancestors of teasers
     for block in blocks:
         for above in block.element.iterancestors() if block.teaser else ():
             if above in cards:
@@ -249,16 +275,12 @@ def _most_beside(blocks: list[Block], post: set[Block]) -> int:
     groups: Counter[Any] = Counter()
     for block in blocks:
         if block.prose and block not in post:
-            for place in _places(block, cards):
-                groups[place] += len(block.text) - block.linked
+            places, parent = {block.element}, block.element.getparent()
+            if block.element.tag not in ("div", "td"):
+                places.add(parent)
+            if parent is not None and parent.tag in ("div", "section") and parent not in cards:
+                places.add(parent.getparent())
+            for place in places:
+                if place is not None and place.tag != "body":
+                    groups[place] += len(block.text) - block.linked
     return max(groups.values(), default=0)
-
-
-def _places(block: Block, cards: set[Any]) -> set[Any]:
-    """The block, the element of its paragraphs, and that of paragraphs with a div each."""
-    places, parent = {block.element}, block.element.getparent()
-    if block.element.tag not in ("div", "td"):
-        places.add(parent)
-    if parent is not None and parent.tag in ("div", "section") and parent not in cards:
-        places.add(parent.getparent())
-    return {place for place in places if place is not None and place.tag != "body"}

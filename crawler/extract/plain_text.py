@@ -1,10 +1,12 @@
-"""Plain text from markup: from a string, or from an element of a parsed page.
+"""Convert markup to plain text: a string of HTML, or an element of a parsed page.
 
-Both take time that grows with the length of the markup, whatever the markup holds. Blocks become
-separate words or lines, and what a browser does not show as text (scripts, styles) is left out.
+Both conversions take time linear in the length of the markup, even for hostile markup. Blocks
+become separate words or lines. Elements that browsers do not show as text (scripts, styles) are
+left out.
 
-A page is worth a parser; the few hundred bytes of a summary are not, and a parser's tree of a
-hostile one costs minutes (attributes by the thousand) or loses its text (deep nesting).
+Strings are converted with regular expressions, not with an HTML parser. Most are summaries of a
+few hundred bytes, and a parser takes minutes for some hostile ones (thousands of attributes) or
+drops their text (deep nesting).
 """
 
 from __future__ import annotations
@@ -15,10 +17,10 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lxml import etree  # searches need no parser
+    from lxml import etree  # slow to import, and the search commands do not need a parser
 
-LONGEST_CHARACTERS = 1_000_000
-# What XML forbids and databases refuse; half of a pair of surrogates among it.
+MAX_CHARACTERS = 1_000_000
+# Characters that XML forbids and databases reject, including unpaired surrogates.
 FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 BLOCKS = frozenset({
     "address", "article", "aside", "blockquote", "body", "br", "caption", "center", "dd",
@@ -28,11 +30,12 @@ BLOCKS = frozenset({
     "summary", "table", "tbody", "tfoot", "thead", "title", "tr", "ul",
 })  # fmt: skip
 CELLS = frozenset({"td", "th"})
-SEPARATE = BLOCKS | CELLS
-# Elements whose content a browser does not show as text of the page.
+# Separators that replace the tags of these elements in plain text.
+SEPARATORS = dict.fromkeys(BLOCKS, "\n") | dict.fromkeys(CELLS, " ")
+# Elements whose content browsers do not show as text.
 UNSEEN = frozenset({"script", "style", "template", "noscript", "iframe", "object"})
-# A tag with its quoted values, one whose quotes are not closed, one that is cut off at the end,
-# and what else begins with `<!` or `<?`.
+# A tag with quoted values; a tag with unclosed quotes, or truncated at the end of the text; and
+# declarations or instructions (`<!…>`, `<?…>`).
 TAG = re.compile(
     r"""</?([A-Za-z][^\s<>/"']*+)(?:[^<>"']|"[^"]*"|'[^']*')*+>"""
     r"""|</?([A-Za-z][^\s<>/"']*+)[^<>]*(?:>|\Z)"""
@@ -42,23 +45,23 @@ START_OF_UNSEEN = re.compile(rf"<({'|'.join(sorted(UNSEEN))})(?=[\s/>])", re.I)
 ENDS = {name: re.compile(rf"</{name}(?=[\s/>])[^>]*>?", re.I) for name in UNSEEN}
 PRE = re.compile(r"<pre(?=[\s/>])", re.I)
 END_OF_PRE = re.compile(r"</pre", re.I)
-# html.unescape would refuse such numbers; no character has one.
+# html.unescape raises ValueError for numbers this long. They do not represent any character.
 ENDLESS_REFERENCE = re.compile(r"&#[0-9]{9,};?")
 
 
 class Markup(str):
-    """A string of HTML: posts are compared and searched by its text."""
+    """A string of HTML. Comparing and searching posts use its plain text."""
 
     __slots__ = ()
 
 
 def text_below(root: etree._Element, without: Collection[str] = UNSEEN) -> str:
-    """All text below an element as one line, with a space between blocks and between table cells.
+    """Return the text inside an element as one line, with a space between blocks and table cells.
 
-    without: tags to leave out with all that they hold; the element itself may have one of them
+    without: tags of descendants to leave out with their content
     """
     parts = [root.text or ""]
-    # A stack of its own: pages may be nested deeper than Python calls functions.
+    # An explicit stack: pages may be nested deeper than Python's recursion limit.
     levels: list[tuple[Iterator[etree._Element], str]] = [(iter(root), "")]
     while levels:
         children, tail_of_parent = levels[-1]
@@ -70,7 +73,7 @@ def text_below(root: etree._Element, without: Collection[str] = UNSEEN) -> str:
         if tag in without or not isinstance(tag, str):
             parts.append(tail)
             continue
-        if tag in SEPARATE:
+        if tag in SEPARATORS:
             parts.append(" ")
             tail = f" {tail}"
         parts.append(child.text or "")
@@ -82,7 +85,10 @@ def text_below(root: etree._Element, without: Collection[str] = UNSEEN) -> str:
 
 
 def as_texts(fields: Mapping[str, Any], markup: Collection[str]) -> Mapping[str, Any]:
-    """Fields with plain text in place of HTML. markup: names of the fields that hold HTML."""
+    """Return fields with their HTML converted to plain text.
+
+    markup: names of the fields that contain HTML
+    """
     if not markup:
         return fields
     return {
@@ -91,45 +97,45 @@ def as_texts(fields: Mapping[str, Any], markup: Collection[str]) -> Mapping[str,
     }
 
 
-def plain(markup: str, longest: int = LONGEST_CHARACTERS) -> str:
-    """The text of a piece of HTML: a line for each block, entities decoded once."""
+def plain(markup: str, max_characters: int = MAX_CHARACTERS) -> str:
+    """Return the text of a piece of HTML: one line per block, with entities decoded once."""
     if "<" in markup:
         markup = _without_unseen(_without_comments(markup))
-        # White space is folded next: line ends of preformatted text become tags.
+        # White space is collapsed below, so turn newlines in preformatted text into tags.
         before, *preformatted = PRE.split(markup)
         parts = [before]
         for part in preformatted:
             end = END_OF_PRE.search(part)
             inside = part[: end.start()] if end else part
             parts.append(inside.replace("\n", "<br>") + part[len(inside) :])
-        markup = TAG.sub(_separator, " ".join("<pre".join(parts).split()))
+        markup = TAG.sub(
+            lambda tag: SEPARATORS.get((tag[1] or tag[2] or "").lower(), ""),
+            " ".join("<pre".join(parts).split()),
+        )
     else:
         markup = " ".join(markup.split())
     if "&" in markup:
         markup = html.unescape(ENDLESS_REFERENCE.sub("", markup))
-    return lines(markup, longest)
+    return lines(markup, max_characters)
 
 
-def lines(text: str, longest: int = LONGEST_CHARACTERS) -> str:
-    """Text without empty lines, control characters and white space at the ends of its lines."""
+def lines(text: str, max_characters: int = MAX_CHARACTERS) -> str:
+    """Collapse white space within lines, and remove empty lines and control characters."""
     squeezed = (" ".join(line.split()) for line in FORBIDDEN.sub("", text).splitlines())
-    return "\n".join(filter(None, squeezed))[:longest].rstrip()
+    return "\n".join(filter(None, squeezed))[:max_characters].rstrip()
 
 
-def line(text: str, longest: int) -> str:
-    """Text as one line."""
-    return " ".join(FORBIDDEN.sub("", text).split())[:longest].rstrip()
-
-
-def _separator(tag: re.Match[str]) -> str:
-    name = (tag[1] or tag[2] or "").lower()
-    if name in BLOCKS:
-        return "\n"
-    return " " if name in CELLS else ""
+def line(text: str, max_characters: int) -> str:
+    """Collapse a text to one line, without control characters."""
+    return " ".join(FORBIDDEN.sub("", text).split())[:max_characters].rstrip()
 
 
 def _without_comments(markup: str) -> str:
-    """No search looks for an end that is not there: that is done once, from behind."""
+    """Remove comments; an unclosed comment extends to the end.
+
+    Cutting off an unclosed comment first keeps the substitution linear: otherwise each `<!--`
+    would scan to the end of the text for a `-->` that does not exist.
+    """
     if "<!--" not in markup:
         return markup
     last = markup.rfind("-->") + 3
@@ -139,7 +145,7 @@ def _without_comments(markup: str) -> str:
 
 
 def _without_unseen(markup: str) -> str:
-    """Without scripts, styles and the like; one that is not closed ends the text."""
+    """Remove scripts, styles and other unseen elements; an unclosed one extends to the end."""
     kept, at = [], 0
     while start := START_OF_UNSEEN.search(markup, at):
         kept.append(markup[at : start.start()])

@@ -1,4 +1,4 @@
-"""What a response is before anyone reads it: refused, gone, broken, or a page of text."""
+"""Classify HTTP responses before they are parsed: blocked, gone, broken, or a page of text."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ import re
 from scrapy.http import Response, TextResponse
 
 from crawler.items import Outcome, Validators
-from crawler.utils.sandbox import DEEPEST, is_cut_off
+from crawler.utils.sandbox import MAX_DEPTH, is_truncated
 
 GONE = frozenset({404, 410})
 REFUSED = frozenset({401, 403, 407, 429, 451})
 SNIFFED_BYTES = 2048
 GUESSED_BYTES = 65_536
-# Encodings that pages without a declaration still have; the rest is read like a browser does.
+# Legacy encodings that pages without a declaration may have. For any other text, Scrapy's guess
+# is used, which follows the rules of browsers.
 LIKELY = ("cp949", "cp932", "gb18030", "big5", "euc_jp", "cp1251", "koi8_r", "cp1252")
 PERMANENT = frozenset({301, 308})
-LONGEST_VALIDATOR = 1000
+MAX_VALIDATOR_BYTES = 1000
 MAX_AGE = re.compile(r"max-age\s*=\s*\"?(\d{1,9})")
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-# Every other status reaches the spider, which turns it into an outcome.
+# Responses with all other statuses reach the spider, which converts them to outcomes.
 HANDLED = frozenset(range(100, 600)) - REDIRECTS
 
 
 def status_outcome(response: Response) -> tuple[Outcome, str | None] | None:
-    """The outcome that the status alone decides, with its reason; None for a page to read."""
+    """Return the outcome and reason of a response that is not a page; None if it is a page."""
     status = response.status
     if status == 304:
         return Outcome.NOT_MODIFIED, None
@@ -40,29 +41,29 @@ def status_outcome(response: Response) -> tuple[Outcome, str | None] | None:
 
 
 def page_problem(response: Response) -> str | None:
-    """Why a response of status 2xx cannot be read; None if it can."""
+    """Return the reason why a response with status 2xx cannot be parsed; None if it can."""
     if not response.body.strip():
         return "empty page"
     kind = (response.headers.get("Content-Type") or b"").decode("latin-1")
-    # Scrapy takes what it does not know for text; markup and JSON it recognises by themselves.
+    # Scrapy returns a plain TextResponse for unknown types too. HTML, XML and JSON have subclasses.
     guessed = type(response) is TextResponse and kind and not kind.startswith("text/")
     if not isinstance(response, TextResponse) or guessed:
         return f"not a text page: {kind[:80] or 'unknown type'}"
     head = response.body[:SNIFFED_BYTES]
     if b"\0" in head and not head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "not a text page: binary content"
-    return f"nested more than {DEEPEST:,} deep" if is_cut_off(response) else None
+    return f"nested more than {MAX_DEPTH:,} deep" if is_truncated(response) else None
 
 
 def decoded(response: TextResponse) -> TextResponse:
-    """The response in the encoding it declares; where it declares none, in the one it shows."""
+    """Return the response with its declared encoding, or a detected one if none is declared."""
     if response._declared_encoding():
         return response
     head = response.body[:GUESSED_BYTES]
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
-        from charset_normalizer import from_bytes  # only for the few pages that declare nothing
+        from charset_normalizer import from_bytes  # slow to import, and rarely needed
 
         best = from_bytes(head, cp_isolation=list(LIKELY)).best()
         return response.replace(encoding=best.encoding if best else response.encoding)
@@ -70,37 +71,37 @@ def decoded(response: TextResponse) -> TextResponse:
 
 
 def moved_to(response: Response, final_url: str | None) -> str | None:
-    """The final URL where every redirect on the way was permanent."""
+    """Return the final URL if all redirects to it were permanent, else None."""
     reasons = response.meta.get("redirect_reasons") or ()
     return final_url if reasons and PERMANENT.issuperset(reasons) else None
 
 
 def at_least_hours(response: Response) -> float | None:
-    """For how many hours the answer is good by its Cache-Control; None where it does not say."""
-    said = (response.headers.get("Cache-Control") or b"").decode("latin-1").lower()
-    if "no-cache" in said or "no-store" in said or not (found := MAX_AGE.search(said)):
+    """Return the remaining lifetime in hours by `Cache-Control: max-age`; None without max-age."""
+    control = (response.headers.get("Cache-Control") or b"").decode("latin-1").lower()
+    if "no-cache" in control or "no-store" in control or not (match := MAX_AGE.search(control)):
         return None
     age = (response.headers.get("Age") or b"").decode("latin-1").strip()
-    passed = int(age[:9]) if age.isascii() and age.isdigit() else 0
-    return max(0, int(found[1]) - passed) / 3600
+    age_seconds = int(age[:9]) if age.isascii() and age.isdigit() else 0
+    return max(0, int(match[1]) - age_seconds) / 3600
 
 
 def unfollowed(response: Response) -> str:
-    """Why a status that no page has was the end, such as a redirect to where nobody goes."""
+    """Return the reason for an error with this status, with the target of a refused redirect."""
     to = (response.headers.get("Location") or b"").decode("latin-1")
     return f"status {response.status}" + (f", redirects to {to[:200]!r}" if to else "")
 
 
 def validators_of(response: Response) -> Validators:
-    """ETag and Last-Modified of a response; what is too long to be one is none."""
+    """Return the ETag and Last-Modified headers of a response; overlong values are ignored."""
 
     def header(name: str) -> str | None:
         value = response.headers.get(name)
-        return value.decode("latin-1") if value and len(value) <= LONGEST_VALIDATOR else None
+        return value.decode("latin-1") if value and len(value) <= MAX_VALIDATOR_BYTES else None
 
     return Validators(header("ETag"), header("Last-Modified"))
 
 
 def raw_hash(body: bytes) -> str:
-    """Hash of the bytes as they came, frame and all."""
+    """Return a hash of the response body, boilerplate included."""
     return hashlib.blake2b(body, digest_size=16).hexdigest()

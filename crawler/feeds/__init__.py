@@ -1,10 +1,9 @@
-"""Feed documents and lists of feeds, read however broken.
+"""Parse feed documents and lists of feeds, including malformed ones.
 
-`parser.read` makes one FeedDocument of RSS, Atom, CDF (`xml`) and JSON Feed (`json`), with dates
-that can be true (`dates`) and ids that stay with their posts (`entry_id`). `discovery` finds the
-feeds of a web page and the hubs of a response, `opml` reads and writes lists, and `politeness`
-says when a feed may be polled.
+`parser.read` converts RSS, Atom, CDF and JSON Feed to a FeedDocument with plausible dates (`dates`)
+and stable post ids (`entry_id`). `discovery` finds the feeds of a web page and the hubs of a
+response. `opml` reads and writes lists of feeds. `politeness` decides when to poll a feed.
 
-Nothing here fetches or stores anything. Time and memory grow with a document's length, whatever is
-in it.
+Nothing in this package fetches or stores anything. Time and memory are linear in the length of a
+document, even for hostile documents.
 """

@@ -1,8 +1,8 @@
-"""feedparser's two parsers with bounds: hostile documents end as soon as others.
+"""Limit feedparser's two parsers, so that hostile documents do not take longer than others.
 
-feedparser's own `parse` has none: some hundred kilobytes of categories, of names in an author or
-of line ends keep it busy for minutes. Here the methods are bounded that grow faster than a
-document. feedparser ships no types; what it gives leaves `xml` as plain dicts.
+`feedparser.parse` has no limits: a few hundred kilobytes of categories, author names or line breaks
+keep it busy for minutes. The subclasses in this module limit all methods that take more than linear
+time. feedparser has no type annotations; `xml` converts its results to plain dicts.
 """
 
 from __future__ import annotations
@@ -15,72 +15,78 @@ from feedparser.api import LooseFeedParser, StrictFeedParser
 from feedparser.mixin import _FeedParserMixin
 
 QUOTES = {"&quot;": '"', "&apos;": "'"}
-MOST_ELEMENTS = 500_000
-MOST_TAGS = 200
-MOST_NAMESPACES = 100
-MOST_ATTRIBUTES = 200
-MOST_HOURS = 100
-LONGEST_AUTHOR = 500
-# Text comes in as many pieces as there are marks in it; so many are no text any more.
+MAX_ELEMENTS = 500_000
+MAX_TAGS = 200
+MAX_NAMESPACES = 100
+MAX_ATTRIBUTES = 200
+MAX_HOURS = 100
+MAX_AUTHOR_CHARACTERS = 500
+# A text arrives in one piece per tag or entity inside it. Above this number of pieces, `pop` drops
+# the empty pieces at the start.
 MANY_PIECES = 100
 
 
-class TooMuch(Exception):
-    """The rest is not read; `str()` says more than how much there is."""
+class LimitExceeded(Exception):
+    """The document exceeds a limit, and parsing stopped; `str()` is the limit."""
 
 
 class Bounded(_FeedParserMixin):  # type: ignore[misc] # feedparser has no types
-    """What both parsers do otherwise than feedparser.
+    """Limits and corrections that both parsers share.
 
-    most_entries: raises TooMuch at the next one, and at one element more than anybody needs
-    skip_hours, skip_days: as they stand in the document
+    max_entries:           maximum number of entries
+    skip_hours, skip_days: texts of the document's skipHours and skipDays elements
+
+    Raises LimitExceeded for more than `max_entries` entries or MAX_ELEMENTS elements.
     """
 
     resolve_relative_uris = False
     sanitize_html = False
-    # A guid is a name, and stays the same when the feed moves to another URL.
+    # Do not resolve guids against the feed's URL: they must not change when the feed moves.
     can_be_relative_uri = _FeedParserMixin.can_be_relative_uri - {"id"}
 
-    def __init__(self, url: str, most_entries: int, *args: Any) -> None:
-        self.most_entries = most_entries
+    def __init__(self, url: str, max_entries: int, *args: Any) -> None:
+        self.max_entries = max_entries
         self.elements = 0
         self.skip_hours: list[str] = []
         self.skip_days: list[str] = []
         super().__init__(url, None, "utf-8", *args)
 
     def unknown_starttag(self, tag: str, attrs: Any) -> None:
-        """Begin an element, whichever it is."""
+        """Handle the start of any element."""
         self.elements += 1
-        if self.elements > MOST_ELEMENTS:
-            raise TooMuch(f"{MOST_ELEMENTS:,} elements")
+        if self.elements > MAX_ELEMENTS:
+            raise LimitExceeded(f"{MAX_ELEMENTS:,} elements")
         super().unknown_starttag(tag, attrs)
 
     def _start_item(self, attrs_d: Any) -> None:
-        if len(self.entries) >= self.most_entries:
-            raise TooMuch(f"{self.most_entries:,} entries")
+        if len(self.entries) >= self.max_entries:
+            raise LimitExceeded(f"{self.max_entries:,} entries")
         super()._start_item(attrs_d)
 
     _start_entry = _start_item
 
     def _add_tag(self, *args: Any) -> None:
-        # Each is compared with all before it.
-        if len(self._get_context().get("tags", ())) < MOST_TAGS:
+        # feedparser compares each tag with all previous tags.
+        if len(self._get_context().get("tags", ())) < MAX_TAGS:
             super()._add_tag(*args)
 
     def _sync_author_detail(self, key: str = "author") -> None:
-        # The search for an address in it takes the square of its length.
+        # feedparser's search for an email address takes quadratic time.
         context = self._get_context()
-        if len(author := dict.get(context, key) or "") > LONGEST_AUTHOR:
-            context[key] = author[:LONGEST_AUTHOR]
+        if len(author := dict.get(context, key) or "") > MAX_AUTHOR_CHARACTERS:
+            context[key] = author[:MAX_AUTHOR_CHARACTERS]
         super()._sync_author_detail(key)
 
     def track_namespace(self, prefix: Any, uri: Any) -> None:
-        """Remember a namespace; all are looked through at each element."""
-        if len(self.namespaces_in_use) < MOST_NAMESPACES:
+        """Register a namespace. feedparser searches all namespaces for each element."""
+        if len(self.namespaces_in_use) < MAX_NAMESPACES:
             super().track_namespace(prefix, uri)
 
     def pop(self, element: str, strip_whitespace: int = 1) -> Any:
-        """The text of an element; feedparser would move all pieces once for each empty one."""
+        """Return the text of an element.
+
+        feedparser removes leading empty pieces one by one, which takes quadratic time.
+        """
         stack = self.elementstack
         if stack and stack[-1][0] == element and len(stack[-1][2]) > MANY_PIECES:
             pieces = list(stack[-1][2])
@@ -88,7 +94,8 @@ class Bounded(_FeedParserMixin):  # type: ignore[misc] # feedparser has no types
             stack[-1][2] = pieces[first:]
         return super().pop(element, strip_whitespace)
 
-    # feedparser takes a second description for the content, which these never are.
+    # feedparser treats a second description as the content of the entry. These elements are always
+    # summaries, so store each under its own key.
 
     def _start_itunes_summary(self, attrs_d: Any) -> None:
         self.push_content("itunes_summary", attrs_d, "text/plain", 1)
@@ -108,7 +115,7 @@ class Bounded(_FeedParserMixin):  # type: ignore[misc] # feedparser has no types
     def _end_media_description(self) -> None:
         self.pop_content("media_description")
 
-    # feedparser keeps the last of these only.
+    # feedparser only keeps the last hour and day.
 
     def _end_hour(self) -> None:
         self._skip("skiphours", self.pop("hour"), self.skip_hours)
@@ -118,53 +125,56 @@ class Bounded(_FeedParserMixin):  # type: ignore[misc] # feedparser has no types
 
     def _skip(self, within: str, text: Any, skipped: list[str]) -> None:
         stack = self.elementstack
-        if stack and stack[-1][0] == within and text and len(skipped) < MOST_HOURS:
+        if stack and stack[-1][0] == within and text and len(skipped) < MAX_HOURS:
             skipped.append(str(text))
 
 
 class Strict(Bounded, StrictFeedParser):  # type: ignore[misc] # as above
-    """Handler of a SAX parser, which tells each line of a text apart."""
+    """Handler for a SAX parser. It joins the lines of a text, which SAX reports one by one."""
 
-    def __init__(self, url: str, most_entries: int) -> None:
-        self.waiting: list[str] = []
-        super().__init__(url, most_entries)
+    def __init__(self, url: str, max_entries: int) -> None:
+        self.pending: list[str] = []
+        super().__init__(url, max_entries)
 
     def characters(self, text: str) -> None:
-        """Keep a piece of text until its element has ended or another begins."""
-        self.waiting.append(text)
+        """Collect a piece of text until an element starts or ends."""
+        self.pending.append(text)
 
     def startElementNS(self, name: Any, qname: Any, attrs: Any) -> None:  # noqa: N802 # SAX's name
-        """Begin an element; each attribute is looked for among all."""
-        self._say_text()
-        few = attrs if len(attrs) <= MOST_ATTRIBUTES else AttributesNSImpl({}, {})
+        """Handle the start of an element; drop its attributes if there are too many.
+
+        feedparser searches all attributes for each of them.
+        """
+        self._flush_text()
+        few = attrs if len(attrs) <= MAX_ATTRIBUTES else AttributesNSImpl({}, {})
         super().startElementNS(name, qname, few)
 
     def endElementNS(self, *args: Any) -> None:  # noqa: N802 # as above
-        """End an element."""
-        self._say_text()
+        """Handle the end of an element."""
+        self._flush_text()
         super().endElementNS(*args)
 
-    def _say_text(self) -> None:
-        if self.waiting:
-            self.handle_data("".join(self.waiting))
-            self.waiting.clear()
+    def _flush_text(self) -> None:
+        if self.pending:
+            self.handle_data("".join(self.pending))
+            self.pending.clear()
 
 
 class Loose(Bounded, LooseFeedParser):  # type: ignore[misc] # as above
-    """Reads text that only looks like XML."""
+    """Parser for text that resembles XML but is not well-formed."""
 
     def decode_entities(self, element: str, data: str) -> str:
-        """Decode, outside of contents too: a guid is the same one in both parsers."""
+        """Decode entities, also in guids, so that both parsers return the same guid."""
         decoded: str = super().decode_entities(element, data)
         return decoded if self.contentparams else unescape(decoded, QUOTES)
 
     def pop(self, element: str, strip_whitespace: int = 1) -> Any:
-        """The text of an element; a person's name is decoded as well."""
+        """Return the text of an element, with entities in names of people decoded."""
         text = super().pop(element, strip_whitespace)
         return unescape(text, QUOTES) if text and element == "name" else text
 
     def handle_charref(self, ref: str) -> None:
-        """A character by its number; none for a number that no character has."""
+        """Handle a numeric character reference; ignore invalid numbers."""
         try:
             super().handle_charref(ref)
         except (ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Dates of posts: read in whatever form, believed where they can be true."""
+"""Parse the dates of posts in many formats, and reject implausible dates."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from crawler.utils.text import count
 
 UTC_ZONE = ZoneInfo("UTC")
 EARLIEST = datetime(1995, 1, 1, tzinfo=UTC)
-MOST_AHEAD = timedelta(hours=1)
-# A leap second is the end of the one before.
-LAST = 59
+MAX_AHEAD = timedelta(hours=1)
+# Leap seconds (:60) are read as :59.
+LAST_SECOND = 59
 MINUTE = timedelta(minutes=1)
-# Fewer than these may well be of one moment.
-LEAST_ALIKE = 3
-LONGEST_DATE = 100
+# Fewer posts may really have been published at the same time.
+MIN_DATES = 3
+MAX_DATE_CHARACTERS = 100
 SHOWN_CHARACTERS = 40
-# dateparser tries hundreds of languages: a hundredth of a second each.
-MOST_ASKED = 200
-MOST_FAILED = 5
+# Calls of dateparser per document. It tries hundreds of languages, which takes about 10 ms.
+MAX_WORDED_DATES = 200
+MAX_FAILED_DATES = 5
 NUMBERS = re.compile(
     r"(?:(?P<year>\d{4})[-/](?P<month>\d\d?)[-/](?P<day>\d\d?)"
     r"|(?P<d>\d\d?)\.(?P<m>\d\d?)\.(?P<y>\d{4}))"
@@ -33,11 +33,11 @@ NUMBERS = re.compile(
     r"\s*(?P<zone>Z|UTC|GMT|[+-]\d\d(?::?\d\d)?)?)?",
     re.I,
 )
-# What only feedparser reads of numbers: a year, a month, an offset that is cut off.
+# Numeric forms that only feedparser supports: a year, a month, a truncated UTC offset.
 PARTS = re.compile(r"\d{4}(?:-\d\d(?:-\d\dT\d\d:\d\d.*)?)?")
 MAIL = re.compile(r"(?:[A-Za-z]+[.,]*\s+)?\d{1,2}[\s-]+[A-Za-z]{3}")
 OFFSET = re.compile(r"\b(?:GMT|UTC|UT)\s*([+-]\d\d):?(\d\d)\b", re.I)
-# Names of zones that mean one thing, and that neither mail nor feedparser knows.
+# Unambiguous names of time zones that neither `email.utils` nor feedparser supports.
 ZONES = {
     "WEST": "+0100", "CET": "+0100", "MEZ": "+0100", "BST": "+0100", "CEST": "+0200",
     "MESZ": "+0200", "EET": "+0200", "SAST": "+0200", "EEST": "+0300", "MSK": "+0300",
@@ -49,48 +49,52 @@ NAMED_ZONE = re.compile(rf"\b(?:{'|'.join(ZONES)})$")
 
 @dataclass(slots=True)
 class DateReader:
-    """Reads the dates of one document; what takes long is done a bounded number of times.
+    """Parses the dates of one document, with a limit on slow attempts.
 
-    unread: dates that could not be read
+    unread: dates that could not be parsed
+    worded: number of calls of dateparser
+    failed: number of these calls without a result
     """
 
     unread: list[str] = field(default_factory=list)
-    asked: int = 0
+    worded: int = 0
     failed: int = 0
 
     def read(self, raw: object, parsed: Any = None) -> datetime | None:
-        """A date in UTC, also where it has no zone; None where there is none or nobody reads it.
+        """Return a date in UTC; None if it is missing or cannot be parsed.
 
-        parsed: feedparser's reading, nine numbers; it takes 2024/01/05 for the first of November,
-                so it is the last resort
+        parsed: feedparser's result, nine numbers. It is the last resort, because feedparser reads
+                2024/01/05 as 1 November.
+
+        Dates without a time zone are taken as UTC.
         """
-        text = " ".join(raw[: 10 * LONGEST_DATE].split()) if isinstance(raw, str) else ""
+        text = " ".join(raw[: 10 * MAX_DATE_CHARACTERS].split()) if isinstance(raw, str) else ""
         if not text:
             return None
         date = None
-        if len(text) <= LONGEST_DATE:
+        if len(text) <= MAX_DATE_CHARACTERS:
             if numbers := NUMBERS.fullmatch(text):
-                date = _of_numbers(numbers)
+                date = _numeric_date(numbers)
             else:
-                date = _of_mail(text) or self._in_words(text) or _of_feedparser(text, parsed)
+                date = _mail_date(text) or self._worded_date(text) or _feedparser_date(text, parsed)
         if date is None:
             self.unread.append(text[:SHOWN_CHARACTERS])
         return date
 
-    def _in_words(self, text: str) -> datetime | None:
-        if self.asked >= MOST_ASKED or self.failed >= MOST_FAILED or text.isdigit():
+    def _worded_date(self, text: str) -> datetime | None:
+        if self.worded >= MAX_WORDED_DATES or self.failed >= MAX_FAILED_DATES or text.isdigit():
             return None
-        self.asked += 1
+        self.worded += 1
         try:
             date = read_date(text, UTC_ZONE)
         except (ValueError, OverflowError, AttributeError, TypeError, RecursionError):
-            date = None  # dateparser, over a date that nobody has thought of
+            date = None  # dateparser crashes on some unusual dates
         self.failed += date is None
         return date
 
 
-def _of_numbers(match: re.Match[str]) -> datetime | None:
-    """Read years first, or days first with points between them."""
+def _numeric_date(match: re.Match[str]) -> datetime | None:
+    """Parse dates with the year first, or with the day first and dots as separators."""
     names = ("year", "month", "day") if match["year"] else ("y", "m", "d")
     year, month, day = (int(match[name]) for name in names)
     hour, minute, second = (int(match[name] or 0) for name in ("hour", "minute", "second"))
@@ -99,14 +103,14 @@ def _of_numbers(match: re.Match[str]) -> datetime | None:
         if offset and offset[0] in "+-":
             size = timedelta(hours=int(offset[1:3]), minutes=int(offset[3:].strip(":") or 0))
             zone = timezone(-size if offset[0] == "-" else size)
-        local = datetime(year, month, day, hour, minute, min(second, LAST), tzinfo=zone)
+        local = datetime(year, month, day, hour, minute, min(second, LAST_SECOND), tzinfo=zone)
         return local.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
 
 
-def _of_mail(text: str) -> datetime | None:
-    """Read dates as mails have them, RFC 822 and what is near it."""
+def _mail_date(text: str) -> datetime | None:
+    """Parse dates in the format of email headers (RFC 822) and similar ones."""
     if not MAIL.match(text):
         return None
     text = NAMED_ZONE.sub(lambda zone: ZONES[zone[0]], OFFSET.sub(r"\1\2", text))
@@ -114,56 +118,60 @@ def _of_mail(text: str) -> datetime | None:
         if (read := parsedate_tz(text)) is None:
             return None
         year, month, day, hour, minute, second = read[:6]
-        local = datetime(year, month, day, hour, minute, min(second, LAST), tzinfo=UTC)
+        local = datetime(year, month, day, hour, minute, min(second, LAST_SECOND), tzinfo=UTC)
         return local - timedelta(seconds=read[9] or 0)
     except (ValueError, OverflowError, IndexError, TypeError):
         return None
 
 
-def _of_feedparser(text: str, parsed: Any) -> datetime | None:
-    """Read parts of dates, and what feedparser knows of Greek, Hungarian and Korean."""
+def _feedparser_date(text: str, parsed: Any) -> datetime | None:
+    """Use feedparser's result for incomplete dates and for Greek, Hungarian and Korean dates."""
     if parsed is None or (text.isascii() and not PARTS.fullmatch(text)):
         return None
     try:
         year, month, day, hour, minute, second = parsed[:6]
-        return datetime(year, month, day, hour, minute, min(second, LAST), tzinfo=UTC)
+        return datetime(year, month, day, hour, minute, min(second, LAST_SECOND), tzinfo=UTC)
     except (ValueError, TypeError, OverflowError):
         return None
 
 
-def made_up(dates: Sequence[datetime], built: datetime | None, now: datetime) -> str | None:
-    """Why no date of a document is believed: they were made with it. None where they may be true.
+def fabricated(dates: Sequence[datetime], built: datetime | None, now: datetime) -> str | None:
+    """Return the reason why all dates of a document were generated with it; None if plausible.
 
-    dates: of all posts that have one       built: what the document says of itself
+    dates: dates of all posts that have one
+    built: date of the document itself
     """
-    if len(dates) < LEAST_ALIKE:
+    if len(dates) < MIN_DATES:
         return None
     first, last = min(dates), max(dates)
     if first == last:
-        return f"all {len(dates):,} dates are the same: not believed"
-    for moment, name in ((now, "the visit"), (built, "the document")):
+        return f"all {len(dates):,} dates are identical: ignored"
+    for moment, name in ((now, "the fetch"), (built, "the document")):
         if moment and moment - MINUTE <= first and last <= moment + MINUTE:
-            return f"all {len(dates):,} dates are those of {name}: not believed"
+            return f"all {len(dates):,} dates equal the time of {name}: ignored"
     return None
 
 
-def believed(stated: datetime | None, now: datetime) -> datetime | None:
-    """The date where it can be true; a clock that is a little fast reads as `now`."""
-    if stated is None or not EARLIEST <= stated <= now + MOST_AHEAD:
+def plausible(stated: datetime | None, now: datetime) -> datetime | None:
+    """Return a date if it is plausible; dates up to an hour in the future become `now`."""
+    if stated is None or not EARLIEST <= stated <= now + MAX_AHEAD:
         return None
     return min(stated, now)
 
 
 def problems_of(reader: DateReader, stated: Sequence[datetime], now: datetime) -> list[str]:
-    """What is wrong with a document's dates, one line each."""
+    """Return the problems of a document's dates, one line each.
+
+    stated: all dates that were parsed
+    """
     problems = []
     if reader.unread:
         problems.append(
-            f"{count(len(reader.unread), 'date')} not read, such as {reader.unread[0]!r}"
+            f"{count(len(reader.unread), 'date')} not understood, such as {reader.unread[0]!r}"
         )
-    if wrong := [date for date in stated if believed(date, now) is None]:
+    if wrong := [date for date in stated if plausible(date, now) is None]:
         problems.append(
-            f"{count(len(wrong), 'date')} before 1995 or in the future: not believed,"
+            f"{count(len(wrong), 'date')} before 1995 or in the future: ignored,"
             f" such as {wrong[0]:%Y-%m-%d %H:%M}"
         )
     return problems

@@ -1,4 +1,4 @@
-"""Find the feeds that a web page names, and the hubs that Link headers name."""
+"""Find the feeds of a web page, and the hubs in HTTP Link headers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ USUAL_PATH = re.compile(
     r"|\.(?:rss|atom|rdf))$",
     re.I,
 )
-# An index.json or index.rdf is anything; an index.xml is a feed as a rule.
+# An index.xml is usually a feed, but an index.json is rarely one.
 NOT_USUAL = re.compile(r"/index\.json$", re.I)
 OF_COMMENTS = re.compile(r"comment|kommentar|commentaire|comentario|reacties", re.I)
-MOST = 50
-# More than any honest server sends.
-MOST_VALUES = 20
-MOST_CHARACTERS = 16_384
-MOST_HUBS = 10
+MAX_CANDIDATES = 50
+# Limits on Link headers, higher than any legitimate server needs.
+MAX_HEADERS = 20
+MAX_HEADER_CHARACTERS = 16_384
+MAX_HUBS = 10
 
 _PARAMETER = re.compile(r'\s*;\s*([^\s=;,"<>]+)\s*(?:=\s*("(?:[^"\\]|\\.)*"|[^\s;,"]*))?')
 _ESCAPED = re.compile(r"\\(.)")
@@ -36,10 +36,10 @@ _ESCAPED = re.compile(r"\\(.)")
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """URLs of what may be feeds, the best first, each once.
+    """URLs of possible feeds, best first, each once.
 
-    declared: the page says that they are its feeds
-    guessed:  it links to them, and they look like feeds
+    declared: feeds that the page declares with `<link>`
+    guessed:  links on the page with URLs that are typical of feeds
     """
 
     declared: tuple[str, ...]
@@ -47,11 +47,11 @@ class Candidates:
 
 
 def candidates(page: TextResponse) -> Candidates:
-    """What may be a feed on an HTML page; 50 of each kind at most."""
+    """Return the possible feeds on an HTML page, at most MAX_CANDIDATES of each kind."""
     root = Selector(text=page.text, type="html")
     given = root.xpath("//base/@href").get()
     joined = _joined(page.url, given) if given is not None else page.url
-    # A base that is no URL is none.
+    # Browsers ignore a <base> with an invalid URL.
     base = joined if is_http(joined) else page.url
     links: list[tuple[bool, str]] = []
     for link in root.xpath("//link[@href]"):
@@ -61,7 +61,7 @@ def candidates(page: TextResponse) -> Candidates:
             url = _joined(base, link.attrib["href"])
             text = f"{urlsplit(url).path if is_http(url) else ''} {link.attrib.get('title', '')}"
             links.append((bool(OF_COMMENTS.search(text)), url))
-    # In the page's order, those of comments last.
+    # Keep the order of the page, but put feeds of comments last.
     links.sort(key=lambda link: link[0])
     urls = (_joined(base, href) for href in root.xpath("//a/@href | //area/@href").getall())
     guesses = (
@@ -81,13 +81,13 @@ def _distinct(urls: Iterable[str], others: set[str | None]) -> tuple[str, ...]:
     distinct: dict[str, str] = {}
     for url in urls:
         name = _name(url)
-        if name is not None and name not in others and len(distinct) < MOST:
+        if name is not None and name not in others and len(distinct) < MAX_CANDIDATES:
             distinct.setdefault(name, url.partition("#")[0])
     return tuple(distinct.values())
 
 
 def _name(url: str) -> str | None:
-    """Return the canonical form of a URL; None for what is no URL."""
+    """Return the canonical form of a URL; None if the URL is invalid."""
     try:
         return canonical(url) if is_http(url) else None
     except ValueError:
@@ -102,19 +102,19 @@ def _joined(base: str, url: str) -> str:
 
 
 def hubs_of_headers(values: Iterable[str], base: str = "") -> tuple[tuple[str, ...], str | None]:
-    """The hubs, each once, and the topic (`rel="self"`), None where none is named.
+    """Return the hubs, each once, and the topic (`rel="self"`; None if there is none).
 
-    values: the Link headers of one response, each with any number of links
-    base:   the response's URL, to which links may be relative
+    values: values of the Link headers of one response, each with any number of links
+    base:   URL of the response, for relative links
 
-    Links of another page (`anchor`) do not count. What cannot be read is passed over.
+    Links with an `anchor` are ignored: they belong to another page. Invalid links are skipped.
     """
     hubs: dict[str, None] = {}
     topic: str | None = None
-    for _, value in zip(range(MOST_VALUES), values, strict=False):
-        text, position = value[:MOST_CHARACTERS], 0
+    for _, value in zip(range(MAX_HEADERS), values, strict=False):
+        text, position = value[:MAX_HEADER_CHARACTERS], 0
         while (start := text.find("<", position)) >= 0 and (end := text.find(">", start)) >= 0:
-            # Of parameters of one name, the first one counts.
+            # If a parameter is repeated, the first value counts (RFC 8288).
             parameters: dict[str, str] = {}
             position = end + 1
             while parameter := _PARAMETER.match(text, position):
@@ -123,15 +123,15 @@ def hubs_of_headers(values: Iterable[str], base: str = "") -> tuple[tuple[str, .
                     content = _ESCAPED.sub(r"\1", content[1:-1])
                 parameters.setdefault(name, content)
                 position = parameter.end()
-            written = text[start + 1 : end].strip()
-            if not written or "anchor" in parameters:
+            reference = text[start + 1 : end].strip()
+            if not reference or "anchor" in parameters:
                 continue
             try:
-                target = urljoin(base, written)
+                target = urljoin(base, reference)
             except ValueError:
                 continue
             relations = parameters.get("rel", "").lower().split()
-            if "hub" in relations and len(hubs) < MOST_HUBS:
+            if "hub" in relations and len(hubs) < MAX_HUBS:
                 hubs[target] = None
             if "self" in relations and topic is None:
                 topic = target

@@ -1,4 +1,4 @@
-"""A feed document as its reader leaves it: posts without ids, dates not yet judged, bounds."""
+"""Intermediate form of a feed document: posts without ids, with unchecked dates."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from crawler.extract.plain_text import line
 from crawler.items import Bounds
 from crawler.utils.urls import is_http
 
-LONGEST_TITLE = 1000
-LONGEST_NAME = 200
-LONGEST_GUID = 2000
-LONGEST_URL = 4000
-MOST_NAMES = 100
-# What URLs are never meant to hold, however often they do.
+MAX_TITLE_CHARACTERS = 1000
+MAX_NAME_CHARACTERS = 200
+MAX_GUID_CHARACTERS = 2000
+MAX_URL_CHARACTERS = 4000
+MAX_NAMES = 100
+# Browsers remove these characters from URLs.
 BREAKS = str.maketrans("", "", "\t\r\n")
 MINUTES = 60.0
-# Longer than that, somebody has taken one unit for another.
-MOST_SAID_HOURS = 30 * 24.0
-MOST_BELIEVED_HOURS = 7 * 24.0
+# Longer intervals are ignored: the publisher has probably confused the units.
+MAX_STATED_HOURS = 30 * 24.0
+# Longest interval between polls that a document can request.
+MAX_EVERY_HOURS = 7 * 24.0
 PERIOD_HOURS = {
     "hourly": 1.0, "daily": 24.0, "weekly": 7 * 24.0, "monthly": 30 * 24.0, "yearly": 365 * 24.0,
 }  # fmt: skip
@@ -32,11 +33,11 @@ DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sun
 
 @dataclass(slots=True)
 class Draft:
-    """A post as its document has it.
+    """A post as it appears in its document.
 
-    guid:   as it stands, white space folded; empty where there is none
-    link:   absolute, or None
-    stated: the date it has by its own account, in UTC; not yet believed
+    guid:   guid with collapsed white space; empty if there is none
+    link:   absolute URL, or None
+    stated: date in the document, in UTC; not checked yet
     """
 
     guid: str
@@ -49,7 +50,7 @@ class Draft:
     enclosures: list[str] = field(default_factory=list)
 
     def content(self) -> dict[str, Any]:
-        """What is compared to find edits; only what is there."""
+        """Return all values that are compared to detect edits, without empty ones."""
         parts = {
             "title": self.title,
             "main_text": self.text,
@@ -62,9 +63,11 @@ class Draft:
 
 @dataclass(slots=True)
 class Source:
-    """What one of the readers made of a document; fields as in FeedDocument.
+    """A parsed document; fields as in FeedDocument.
 
-    built: when the document was made, by its own account
+    drafts:   posts in the order of the document
+    problems: problems of the document, one line each
+    built:    date of the document itself
     """
 
     format: str
@@ -79,20 +82,20 @@ class Source:
 
 
 def absolute(link: object, base: str) -> str | None:
-    """A link as an absolute http(s) URL; None where it is none."""
-    if not isinstance(link, str) or not link.strip() or len(link) > LONGEST_URL:
+    """Return a link as an absolute http(s) URL; None if that is not possible."""
+    if not isinstance(link, str) or not link.strip() or len(link) > MAX_URL_CHARACTERS:
         return None
     try:
-        url = urljoin(base, line(link.translate(BREAKS), LONGEST_URL))
+        url = urljoin(base, line(link.translate(BREAKS), MAX_URL_CHARACTERS))
     except ValueError:
         return None
-    return url if is_http(url) and len(url) <= LONGEST_URL else None
+    return url if is_http(url) and len(url) <= MAX_URL_CHARACTERS else None
 
 
-def unique(names: list[str], longest: int = LONGEST_NAME) -> list[str]:
-    """Short texts in one line each, every one once, in their order; not too many."""
-    lines = (line(name, longest) for name in names[: 10 * MOST_NAMES])
-    return list(dict.fromkeys(filter(None, lines)))[:MOST_NAMES]
+def unique(names: list[str], max_characters: int = MAX_NAME_CHARACTERS) -> list[str]:
+    """Return the distinct names in their order, as one line each, at most MAX_NAMES."""
+    lines = (line(name, max_characters) for name in names[: 10 * MAX_NAMES])
+    return list(dict.fromkeys(filter(None, lines)))[:MAX_NAMES]
 
 
 def bounds(
@@ -102,25 +105,27 @@ def bounds(
     hours: Iterable[str] = (),
     days: Iterable[str] = (),
 ) -> Bounds:
-    """Bounds from what stands in a document; what makes no sense is as if it were not there.
+    """Return the polling limits that a document requests. Invalid values are ignored.
 
-    ttl:       minutes                    period, frequency: of sy:, so often in each period
-    hours:     of skipHours, GMT; 24 is midnight too       days: of skipDays, English names
+    ttl:               minutes between polls
+    period, frequency: `sy:updatePeriod`, and the number of updates in each period
+    hours:             skipHours, in GMT; 24 is midnight, like 0
+    days:              skipDays, English names
     """
     stated = []
     if (minutes := _number(ttl)) is not None:
         stated.append(minutes / MINUTES)
-    # RSS 1.0's syndication module: without a period it is a day, without a frequency one.
+    # Defaults of the RSS syndication module: the period `daily`, and a frequency of 1.
     times = 1.0 if frequency is None else _number(frequency)
     name = str(period or "daily").strip().lower()
     if (period, frequency) != (None, None) and times and times > 0 and name in PERIOD_HOURS:
         stated.append(PERIOD_HOURS[name] / times)
-    every = [hours for hours in stated if 0 < hours <= MOST_SAID_HOURS]
+    every = [hours for hours in stated if 0 < hours <= MAX_STATED_HOURS]
     skipped_hours = {int(hour or 0) % 24 for hour in map(_number, hours) if hour in range(25)}
     named = [day.strip().lower() for day in days]
     skipped_days = {DAYS.index(day) for day in named if day in DAYS}
     return Bounds(
-        every_hours=min(max(every), MOST_BELIEVED_HOURS) if every else None,
+        every_hours=min(max(every), MAX_EVERY_HOURS) if every else None,
         skip_hours=tuple(sorted(skipped_hours)) if len(skipped_hours) < 24 else (),
         skip_days=tuple(sorted(skipped_days)) if len(skipped_days) < 7 else (),
     )

@@ -1,17 +1,18 @@
-"""The id of a post: one that stays with it from one fetch of its feed to the next.
+"""Derive ids of posts that stay the same from one fetch of a feed to the next.
 
-A post is named by its guid, else by its link, else by a digest of title and date (of title and
-text where it has no date). What cannot name a post, such as the feed's own address, counts as
-absent. Where several posts of a document have one name and are not the same, each of them is
-named more closely: by its link too, then by title and date, then by all that it says.
+The id of a post is its guid, else its link, else a digest of title and date (title and text for
+posts without a date). Values that cannot identify a post, such as the URL of the feed, are ignored.
+If different posts of a document have the same id, all of them get longer ids: with the link, then
+with title and date, then with the whole content.
 
-That is decided for a name, never for a place: as soon as two posts share a name, neither has it
-bare. So the ids of a feed that gives all its posts one guid hold while the document rolls on; had
-the first or the oldest of them the bare guid, another post would inherit it with each that leaves.
-No rule that sees one document alone can hold as well when posts come to share a name or cease to:
-a lone post has to have its bare guid, as feeds move their links some day, and a shared one must
-not. That costs one post that counts as new once more, and one that counts as edited, whenever
-such a group begins or ends.
+No post keeps a shared id, not even the first. Otherwise, in a feed that uses one guid for all its
+posts, the short id would pass to another post whenever its owner leaves the document. With longer
+ids for all posts, the ids remain stable.
+
+Ids can still change when posts begin or cease to share one. This cannot be avoided by looking at a
+single document: a post with a unique guid must be identified by the guid only, because feeds change
+their links at times, and a post with a shared guid must not. Whenever such a group begins or ends,
+one post is treated as new again, and one as edited.
 """
 
 from __future__ import annotations
@@ -27,87 +28,95 @@ from crawler.utils.text import listed
 from crawler.utils.urls import canonical
 
 DIGEST_BYTES = 16
-LONGEST_NAME = 400
+MAX_ID_CHARACTERS = 400
 SHOWN_CHARACTERS = 60
-# What stands for a name where a program had none.
+# Values that feed generators write in place of a missing guid.
 PLACEHOLDERS = frozenset({"none", "null", "nil", "undefined", "nan", "n/a", "#", "-"})
-# Four steps make a ladder; who crafts names that collide again gets no more.
-MOST_ROUNDS = 8
+# Each post has up to four ids. More rounds are only needed for ids made to collide repeatedly.
+MAX_ROUNDS = 8
 
 
-def named(source: Source, url: str) -> tuple[list[tuple[str, Draft]], list[str]]:
-    """The posts of a document, each with its id, and what was wrong with their names.
+def identified(source: Source, url: str) -> tuple[list[tuple[str, Draft]], list[str]]:
+    """Return the posts of a document with their ids, and the problems of the ids.
 
-    url: the feed's own        returns each id once; of posts that are the same, the latest
+    url: URL of the feed
+
+    Each id is returned once. Of identical posts, only the latest is returned.
     """
-    # What is the feed's own is no name of a post.
+    # Values that belong to the feed do not identify a post.
     own = [url, source.site, source.topic, source.title]
     common = frozenset(filter(None, [*own, *map(_canonical, own[:3])]))
     drafts, problems = _without_copies(source.drafts)
-    ladders = [_ladder(draft, common) for draft in drafts]
-    names, shared = _lowest(ladders)
+    ids, shared = _shortest_unique([_candidate_ids(draft, common) for draft in drafts])
     if shared:
-        shown = [f"{n:,} entries share the id {_short(name)}" for name, n in shared.items()]
-        problems.append(f"{listed(shown)}: told apart by link, title and date")
+        shown = [f"{n:,} entries share the id {_short(id_)}" for id_, n in shared.items()]
+        problems.append(f"{listed(shown)}: distinguished by link, title and date")
     posts: dict[str, Draft] = {}
-    for name, draft in zip(names, drafts, strict=True):
-        posts.setdefault(name, draft)
-    if lost := len(drafts) - len(posts):
-        problems.append(f"{lost:,} entries left out: their ids cannot be told apart")
+    for id_, draft in zip(ids, drafts, strict=True):
+        posts.setdefault(id_, draft)
+    if left_out := len(drafts) - len(posts):
+        problems.append(f"{left_out:,} entries left out: their ids cannot be distinguished")
     return list(posts.items()), problems
 
 
 def _without_copies(drafts: Sequence[Draft]) -> tuple[list[Draft], list[str]]:
+    """Return the posts without identical copies, and a problem that reports the copies."""
     kept: dict[str, Draft] = {}
     copies: Counter[str] = Counter()
     for draft in drafts:
         link = _canonical(draft.link)
-        named_by_itself = draft.guid or link
-        key = _digest(draft.guid, link, draft.content(), named_by_itself or _moment(draft))
+        own_id = draft.guid or link
+        key = _digest(draft.guid, link, draft.content(), own_id or _moment(draft))
         if (other := kept.setdefault(key, draft)) is not draft:
-            # Which one stays is no matter of places: closer names are made of its date and link.
+            # The choice must not depend on the order in the document, because longer ids contain
+            # the date and link of the copy that is kept.
             kept[key] = max(other, draft, key=lambda copy: (_moment(copy), copy.link or ""))
-            copies[named_by_itself] += 1
+            copies[own_id] += 1
     shown = [
-        f"{n + 1:,} entries "
-        + (f"share the id {_short(name)}" if name else "without guid and link")
-        for name, n in copies.items()
+        f"{n + 1:,} entries " + (f"share the id {_short(id_)}" if id_ else "without guid and link")
+        for id_, n in copies.items()
     ]
-    return list(kept.values()), [f"{listed(shown)} and are the same"] if shown else []
+    return list(kept.values()), [f"{listed(shown)} and are identical"] if shown else []
 
 
-def _lowest(ladders: Sequence[Sequence[str]]) -> tuple[list[str], dict[str, int]]:
-    """The first name of each ladder that is shared with no other; what was shared first."""
-    steps = [0] * len(ladders)
+def _shortest_unique(candidates: Sequence[Sequence[str]]) -> tuple[list[str], dict[str, int]]:
+    """Return the first unique id of each post, and the number of posts by shared first id.
+
+    candidates: possible ids of each post, shortest first
+    """
+    steps = [0] * len(candidates)
     shared: dict[str, int] = {}
-    for _ in range(MOST_ROUNDS):
-        names = [ladder[step] for ladder, step in zip(ladders, steps, strict=True)]
-        counts = Counter(names)
-        for n, name in enumerate(names):
-            if counts[name] > 1 and steps[n] + 1 < len(ladders[n]):
+    for _ in range(MAX_ROUNDS):
+        ids = [options[step] for options, step in zip(candidates, steps, strict=True)]
+        counts = Counter(ids)
+        for n, id_ in enumerate(ids):
+            if counts[id_] > 1 and steps[n] + 1 < len(candidates[n]):
                 if steps[n] == 0:
-                    shared[name] = counts[name]
+                    shared[id_] = counts[id_]
                 steps[n] += 1
-        if len(counts) == len(names):
+        if len(counts) == len(ids):
             break
-    return [ladder[step] for ladder, step in zip(ladders, steps, strict=True)], shared
+    return [options[step] for options, step in zip(candidates, steps, strict=True)], shared
 
 
-def _ladder(draft: Draft, common: frozenset[str]) -> list[str]:
-    """The names of a post, each closer than the one before."""
-    is_name = draft.guid not in common and draft.guid.lower() not in PLACEHOLDERS
-    guid = draft.guid if is_name else ""
+def _candidate_ids(draft: Draft, common: frozenset[str]) -> list[str]:
+    """Return the possible ids of a post, each more specific than the one before.
+
+    common: values that do not identify a post
+    """
+    is_usable = draft.guid not in common and draft.guid.lower() not in PLACEHOLDERS
+    guid = draft.guid if is_usable else ""
     link, fragment = _canonical(draft.link), urldefrag(draft.link or "")[1]
-    place = f"{link}#{fragment}" if fragment else link
+    full_link = f"{link}#{fragment}" if fragment else link
     if link in common:
-        link = place = place if fragment else ""
-    name = guid or link or _digest(draft.title, _moment(draft) or draft.text)
-    closer = f"{guid} {place}".strip() or name
-    moment = _digest(draft.title, _moment(draft))
-    ladder = [name, closer, f"{closer} {moment}", f"{closer} {_digest(moment, draft.content())}"]
-    half = LONGEST_NAME // 2
+        link = full_link = full_link if fragment else ""
+    short = guid or link or _digest(draft.title, _moment(draft) or draft.text)
+    longer = f"{guid} {full_link}".strip() or short
+    dated = _digest(draft.title, _moment(draft))
+    ids = [short, longer, f"{longer} {dated}", f"{longer} {_digest(dated, draft.content())}"]
+    half = MAX_ID_CHARACTERS // 2
     bounded = (
-        name if len(name) <= LONGEST_NAME else f"{name[:half]} {_digest(name)}" for name in ladder
+        id_ if len(id_) <= MAX_ID_CHARACTERS else f"{id_[:half]} {_digest(id_)}" for id_ in ids
     )
     return list(dict.fromkeys(bounded))
 
@@ -128,5 +137,5 @@ def _digest(*parts: object) -> str:
     return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()
 
 
-def _short(name: str) -> str:
-    return repr(name if len(name) <= SHOWN_CHARACTERS else f"{name[:SHOWN_CHARACTERS]}…")
+def _short(id_: str) -> str:
+    return repr(id_ if len(id_) <= SHOWN_CHARACTERS else f"{id_[:SHOWN_CHARACTERS]}…")

@@ -1,10 +1,11 @@
-"""OPML: lists of feeds as programs exchange them, read however broken, and written.
+"""Read and write OPML, the exchange format for lists of feeds, including malformed documents.
 
-Nested outlines are categories: a feed in the folder Local in the folder News has the category
-`News/Local`. The attribute `category` counts as well (`/News/Local,/Sport`).
+Nested outlines are categories: a feed in the folder Local inside the folder News has the category
+`News/Local`. The attribute `category` is read as well (`/News/Local,/Sport`).
 
-Not by listparser: it believes no declared encoding, forgets htmlUrl, never says that a list was
-broken, and takes the square of the folders in time and memory (1.4 MB: 10 s, 0.4 MB: 100 MB).
+This module does not use listparser, which ignores declared encodings and htmlUrl, does not report
+malformed lists, and takes quadratic time and memory in the number of folders (10 s for a list of
+1.4 MB, 100 MB for one of 0.4 MB).
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from crawler.errors import ConfigError
 from crawler.feeds.subscriptions import (
     NOT_IN_XML,
     FeedList,
-    Gathering,
-    NoList,
+    FeedListBuilder,
+    NotAFeedList,
     Subscription,
     category_of,
 )
@@ -36,15 +37,16 @@ from crawler.utils.terminal import UNSAFE
 
 Chunks = Iterable[str]
 FEED_TYPES = frozenset({"rss", "atom", "feed", "rdf", "json"})
-ELSEWHERE = frozenset({"include", "link"})
-# Libraries compare each attribute of a tag with all before it.
-MOST_ATTRIBUTES = 200
-TOO_MANY_SAID = f"a tag with more than {MOST_ATTRIBUTES} attributes"
+# Types of outlines that refer to other documents.
+REFERENCE_TYPES = frozenset({"include", "link"})
+# libxml2 compares each attribute of a tag with all previous ones.
+MAX_ATTRIBUTES = 200
+TOO_MANY_REASON = f"a tag with more than {MAX_ATTRIBUTES} attributes"
 ATTRIBUTE = r"""[\s/]*+[^\s/>][^\s/>=]*+(?:\s*+=\s*+(?:"[^"]*+"?|'[^']*+'?|[^\s>"'][^\s>]*+)?+)?+"""
-TOO_MANY = re.compile(rf"<[a-zA-Z][^\s/>]*+(?:{ATTRIBUTE}){{{MOST_ATTRIBUTES + 1}}}")
-# libxml2 counts no further in HTML.
+TOO_MANY = re.compile(rf"<[a-zA-Z][^\s/>]*+(?:{ATTRIBUTE}){{{MAX_ATTRIBUTES + 1}}}")
+# libxml2 does not count lines beyond this in HTML.
 LAST_LINE = 65_500
-# Entities are not resolved, nothing is fetched, what is very deep or very long ends the parse.
+# Do not resolve entities or fetch anything, and reject very deep trees and very long texts.
 EVENTS: tuple[Literal["start", "end"], ...] = ("start", "end")
 STRICT: dict[str, Any] = {
     "resolve_entities": False,
@@ -53,11 +55,11 @@ STRICT: dict[str, Any] = {
     "encoding": "utf-8",
 }
 
-LARGEST_MB = 256
+MAX_MB = 256
 BYTES_IN_MB = 1024 * 1024
 CHUNK_BYTES = 65_536
-# What is longer is no URL, and is not kept in memory.
-LONGEST_LINE = 65_536
+# Longer lines are not URLs; cutting them limits the memory for files without line breaks.
+MAX_LINE_CHARACTERS = 65_536
 BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -66,39 +68,44 @@ BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
 DECLARED = re.compile(rb"""<\?xml[^>]{0,200}?encoding\s*=\s*["']([\w.:-]{1,40})""")
-# Encodings that lists without a declaration still have.
+# Legacy encodings that lists without a declaration may have.
 LIKELY = ["cp949", "cp932", "gb18030", "big5", "euc_jp", "cp1251", "koi8_r", "cp1252"]
-# What a document is by its first tag.
+# Errors for files without outlines, by their first tag.
 KINDS = (
-    (re.compile(r"<(?:\w+:)?opml\b", re.I), "OPML without a feed in it"),
-    (re.compile(r"<(?:rss|feed|rdf:RDF)\b", re.I), "a feed, no list (scrapy feeds add URL)"),
-    (re.compile(r"<(?:!doctype\s+)?html\b", re.I), "an HTML page, no OPML"),
+    (re.compile(r"<(?:\w+:)?opml\b", re.I), "OPML without any feeds"),
+    (
+        re.compile(r"<(?:rss|feed|rdf:RDF)\b", re.I),
+        "a feed, not a list of feeds. Use scrapy feeds add URL",
+    ),
+    (re.compile(r"<(?:!doctype\s+)?html\b", re.I), "an HTML page, not OPML"),
 )
-NO_TEXT = "neither OPML nor a list of URLs"
+UNKNOWN_KIND = "neither OPML nor a list of URLs"
 
 
-def read(chunks: Callable[[], Chunks], gathering: Callable[[], Gathering]) -> tuple[Gathering, int]:
-    """Read what an OPML document names, and how many outlines it has.
+def read(
+    chunks: Callable[[], Chunks], new_builder: Callable[[], FeedListBuilder]
+) -> tuple[FeedListBuilder, int]:
+    """Read an OPML document. Return its feeds and the number of its outlines.
 
-    chunks:    the document's text from its start, each time it is called
-    gathering: makes what takes the feeds
+    chunks:      returns the text of the document from its start, each time it is called
+    new_builder: returns an empty builder
 
-    A document that is not well-formed is read again as browsers read HTML, which takes most of
-    what is there; its problems say so.
+    If a document is not well-formed, it is read again with an HTML parser, which recovers most of
+    the outlines, and the problem is recorded. Raises NotAFeedList.
     """
-    taken = gathering()
+    builder = new_builder()
     try:
-        return taken, _outlines(etree.XMLPullParser(EVENTS, **STRICT), chunks(), taken)
+        return builder, _take_outlines(etree.XMLPullParser(EVENTS, **STRICT), chunks(), builder)
     except etree.XMLSyntaxError as error:
-        reason = " ".join((error.msg or "no XML").split())
-    taken = gathering()
-    taken.problems.append(f"broken XML ({reason}): read as far as possible")
+        reason = " ".join((error.msg or "not XML").split())
+    builder = new_builder()
+    builder.problems.append(f"malformed XML ({reason}): read as far as possible")
     parser = etree.HTMLPullParser(EVENTS, encoding="utf-8")
-    return taken, _outlines(parser, _without_floods(chunks()), taken)
+    return builder, _take_outlines(parser, _checked_chunks(chunks()), builder)
 
 
-def _outlines(parser: Any, chunks: Chunks, taken: Gathering) -> int:
-    """Take all outlines; memory does not grow with the document."""
+def _take_outlines(parser: Any, chunks: Chunks, builder: FeedListBuilder) -> int:
+    """Add all outlines to the builder, in bounded memory, and return their number."""
     folders: list[str] = [""]
     count = 0
     for chunk in chain(chunks, [None]):
@@ -110,11 +117,11 @@ def _outlines(parser: Any, chunks: Chunks, taken: Gathering) -> int:
             if isinstance(element.tag, str) and _local(element.tag) == "outline":
                 if event == "start":
                     count += 1
-                    folders.append(_outline(element, folders[-1], taken))
+                    folders.append(_take_outline(element, folders[-1], builder))
                     continue
                 folders.pop()
             if event == "end":
-                # An element that has ended is not needed any more, nor what stands before it.
+                # Free this element and the ones before it.
                 element.clear()
                 parent = element.getparent()
                 while parent is not None and element.getprevious() is not None:
@@ -122,12 +129,15 @@ def _outlines(parser: Any, chunks: Chunks, taken: Gathering) -> int:
     return count
 
 
-def _without_floods(chunks: Chunks) -> Iterator[str]:
-    """The same chunks; raises NoList at a tag that would keep the parser of HTML busy for hours."""
+def _checked_chunks(chunks: Chunks) -> Iterator[str]:
+    """Yield the chunks. Raises NotAFeedList for a tag with too many attributes.
+
+    libxml2's HTML parser could take hours for such a tag.
+    """
     before = ""
     for chunk in chunks:
         if TOO_MANY.search(before + chunk):
-            raise NoList(TOO_MANY_SAID)
+            raise NotAFeedList(TOO_MANY_REASON)
         yield chunk
         before = chunk
 
@@ -136,10 +146,10 @@ def _local(tag: str) -> str:
     return tag.rpartition("}")[2].rpartition(":")[2].lower()
 
 
-def _outline(element: Any, folder: str, taken: Gathering) -> str:
-    """Take one outline; the folder that its inner outlines stand in."""
-    if len(element.attrib) > MOST_ATTRIBUTES:
-        taken.refuse(_where(element), "an outline", None, TOO_MANY_SAID)
+def _take_outline(element: Any, folder: str, builder: FeedListBuilder) -> str:
+    """Add one outline to the builder, and return the folder of the outlines inside it."""
+    if len(element.attrib) > MAX_ATTRIBUTES:
+        builder.refuse(_where(element), "an outline", None, TOO_MANY_REASON)
         return folder
     attributes = {_local(name): value for name, value in element.attrib.items()}
     title = attributes.get("text", "").strip() or attributes.get("title", "")
@@ -148,14 +158,14 @@ def _outline(element: Any, folder: str, taken: Gathering) -> str:
     if url is None and kind in FEED_TYPES:
         url = attributes.get("url")
     if url is None:
-        if kind in ELSEWHERE and attributes.get("url"):
-            reason = "a link or another list, no feed"
-            taken.refuse(_where(element), attributes["url"], title.strip() or None, reason)
+        if kind in REFERENCE_TYPES and attributes.get("url"):
+            reason = "a link or another list, not a feed"
+            builder.refuse(_where(element), attributes["url"], title.strip() or None, reason)
             return folder
         return category_of(f"{folder}/{title}") if title else folder
     categories = (folder, *attributes.get("category", "").split(","))
     site = attributes.get("htmlurl", "").strip() or None
-    taken.take(_where(element), url, title, site, categories)
+    builder.take(_where(element), url, title, site, categories)
     return folder
 
 
@@ -165,7 +175,11 @@ def _where(element: Any) -> str:
 
 
 def written(feeds: Iterable[Subscription], title: str, at: datetime) -> Iterator[str]:
-    """An OPML 2.0 document, line by line; a feed stands in the folder of each of its categories."""
+    """Yield the lines of an OPML 2.0 document; feeds appear in the folder of each category.
+
+    title: title of the document
+    at:    date of the document
+    """
     folders: dict[tuple[str, ...], list[Subscription]] = {}
     for feed in feeds:
         for category in feed.categories or ("",):
@@ -205,63 +219,66 @@ def _quoted(text: str) -> str:
 
 
 def _referenced(text: str) -> str:
-    """What a terminal would act on as character references, since lists are printed as well."""
+    """Replace unsafe characters with character references, because lists may be printed."""
     return UNSAFE.sub(lambda match: f"&#{ord(match[0])};", text)
 
 
 def read_list(file: BinaryIO, name: str, config: Config) -> FeedList:
-    """What a seekable file lists; `name` stands in the messages.
+    """Read a list of feeds from a seekable file: OPML, or a text file with one URL per line.
 
-    Raises ConfigError for a file that is too large, is something else, or lists nothing.
+    name: name of the file, for errors
+
+    Raises ConfigError if the file is too large, not a list of feeds, or empty.
     """
-    if file.seek(0, io.SEEK_END) > LARGEST_MB * BYTES_IN_MB:
-        raise ConfigError(f"{name}: larger than {LARGEST_MB} MB; import it in parts")
+    if file.seek(0, io.SEEK_END) > MAX_MB * BYTES_IN_MB:
+        raise ConfigError(f"{name}: larger than {MAX_MB} MB. Import it in parts")
     encoding, problem = encoding_of(file)
     head = next(_decoded(file, encoding), "").lstrip()
-    taken = Gathering(config)
+    builder = FeedListBuilder(config)
     try:
         if head.startswith("<"):
-            taken, count = read(lambda: _decoded(file, encoding), lambda: Gathering(config))
+            builder, count = read(lambda: _decoded(file, encoding), lambda: FeedListBuilder(config))
             if not count:
                 kinds = [
                     (match.start(), kind) for sign, kind in KINDS if (match := sign.search(head))
                 ]
-                raise NoList(min(kinds)[1] if kinds else NO_TEXT)
+                raise NotAFeedList(min(kinds)[1] if kinds else UNKNOWN_KIND)
         elif head.startswith(("{", "[")) or "\0" in head:
-            raise NoList(NO_TEXT)
+            raise NotAFeedList(UNKNOWN_KIND)
         else:
-            _take_lines(_decoded(file, encoding), taken)
-    except NoList as error:
+            _take_lines(_decoded(file, encoding), builder)
+    except NotAFeedList as error:
         raise ConfigError(f"{name}: {error}") from None
-    taken.problems += [problem] if problem else []
-    listed = taken.result()
+    builder.problems += [problem] if problem else []
+    listed = builder.result()
     if not (listed.feeds or listed.refused):
-        why = f" ({listed.problems[0]})" if listed.problems else ""
-        raise ConfigError(f"{name}: no feeds in it{why}")
+        reason = f" ({listed.problems[0]})" if listed.problems else ""
+        raise ConfigError(f"{name}: no feeds found{reason}")
     return listed
 
 
-def _take_lines(chunks: Iterator[str], taken: Gathering) -> None:
-    """Take a URL a line; what follows `#` at the start of a word is a comment."""
+def _take_lines(chunks: Iterator[str], builder: FeedListBuilder) -> None:
+    """Add one URL per line to the builder. A `#` at the start of a word begins a comment."""
     number, tail = 0, ""
     for chunk in chain(chunks, ["\n"]):
         *lines, tail = (tail + chunk).replace("\r\n", "\n").split("\n")
-        tail = tail[:LONGEST_LINE]
+        tail = tail[:MAX_LINE_CHARACTERS]
         for line in lines:
             number += 1
             url, *more = line.split(maxsplit=1) or ("#",)
             if url.startswith("#"):
                 continue
             if more and not more[0].startswith("#"):
-                taken.refuse(f"line {number}", line.strip(), None, "more than a URL")
+                builder.refuse(f"line {number}", line.strip(), None, "not a single URL")
             else:
-                taken.take(f"line {number}", url)
+                builder.take(f"line {number}", url)
 
 
 def encoding_of(file: BinaryIO) -> tuple[str, str | None]:
-    """How a file is encoded, and what is wrong about it if something is.
+    """Return the encoding of a file, and a problem if it does not match the declaration.
 
-    What reads as UTF-8 is UTF-8, whatever is declared: no other text looks like it by chance.
+    A file that is valid UTF-8 is UTF-8, whatever it declares: text in other encodings is hardly
+    ever valid UTF-8.
     """
     file.seek(0)
     head = file.read(4096)
@@ -276,16 +293,16 @@ def encoding_of(file: BinaryIO) -> tuple[str, str | None]:
         return (declared if seven_bits else "utf-8") or "utf-8", None
     if declared not in (None, "utf-8") and _bad_at(file, str(declared)) is None:
         return str(declared), None
-    from charset_normalizer import from_bytes  # slow to import, and seldom needed
+    from charset_normalizer import from_bytes  # slow to import, and rarely needed
 
     file.seek(bad_at)
     best = from_bytes(file.read(CHUNK_BYTES), cp_isolation=LIKELY).best()
     guessed = best.encoding if best else "cp1252"
-    return guessed, f"not in {declared or 'utf-8'} as it should be: read as {guessed}"
+    return guessed, f"not valid {declared or 'utf-8'}: read as {guessed}"
 
 
 def _bad_at(file: BinaryIO, encoding: str) -> int | None:
-    """Where in the file about, in bytes, it is not in this encoding; None if all of it is."""
+    """Return the approximate offset of the first invalid byte; None if the file is valid."""
     decoder = codecs.getincrementaldecoder(encoding)()
     file.seek(0)
     at = 0
@@ -300,7 +317,7 @@ def _bad_at(file: BinaryIO, encoding: str) -> int | None:
 
 
 def _decoded(file: BinaryIO, encoding: str) -> Iterator[str]:
-    """The text from its start, in pieces."""
+    """Yield the text of the file from its start, in pieces."""
     decoder = codecs.getincrementaldecoder(encoding)(errors="replace")
     file.seek(0)
     while chunk := file.read(CHUNK_BYTES):

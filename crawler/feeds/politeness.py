@@ -1,4 +1,4 @@
-"""When to poll a feed: less often where a hub delivers, and never when the feed asks not to."""
+"""Decide when to poll a feed: rarely if a hub delivers it, and not at times the feed excludes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from crawler.items import Bounds
 Push = Mapping[str, Any]  # `push` of a document in `feeds`
 WEEK_HOURS = 168
 HOUR = timedelta(hours=1)
-# A feed that asks to be left alone for longer has lost count.
-MOST_HOURS = 7 * 24.0
+# Longer intervals requested by a feed are errors of the publisher.
+MAX_HOURS = 7 * 24.0
 
 
 def is_active(push: Push | None, now: datetime) -> bool:
-    """Whether a hub has confirmed the subscription and its lease has not ended."""
+    """Return True if a hub has confirmed the subscription and its lease has not expired."""
     if not push or push.get("state") != "active":
         return False
     until = push.get("lease_until")
@@ -24,7 +24,7 @@ def is_active(push: Push | None, now: datetime) -> bool:
 
 
 def is_proven(push: Push | None, now: datetime) -> bool:
-    """Whether the subscription is active and has delivered within the length of its lease."""
+    """Return True if the subscription is active and has delivered within one lease period."""
     if not push or not is_active(push, now):
         return False
     delivered = push.get("delivered_at")
@@ -35,11 +35,12 @@ def is_proven(push: Push | None, now: datetime) -> bool:
 
 
 def poll_hours(planned_hours: float, push: Push | None, now: datetime, rare_hours: float) -> float:
-    """Hours until the next poll of a feed.
+    """Return the hours until the next poll of a feed.
 
-    planned_hours: what the plan says      rare_hours: what will do where the hub has proven itself
+    planned_hours: interval in the plan
+    rare_hours:    minimum interval if the hub delivers
 
-    A hub that only promised has proven nothing: until it has delivered, the plan stands.
+    A confirmed subscription is not enough: the planned interval applies until the hub delivers.
     """
     return max(planned_hours, rare_hours) if is_proven(push, now) else planned_hours
 
@@ -47,15 +48,18 @@ def poll_hours(planned_hours: float, push: Push | None, now: datetime, rare_hour
 def not_before(
     when: datetime, seen: datetime, bounds: Bounds, at_least_hours: float | None
 ) -> datetime:
-    """The first moment from `when` on (UTC) that suits a feed seen at `seen`.
+    """Return the first time from `when` on at which a feed allows a poll.
 
-    at_least_hours: how long the answer is good (Cache-Control); None: it does not say
+    when:           planned time, in UTC
+    seen:           time of the last fetch
+    bounds:         intervals, hours and days that the document requests
+    at_least_hours: lifetime of the last response by Cache-Control; None: not specified
     """
-    hours = min(MOST_HOURS, max(bounds.every_hours or 0.0, at_least_hours or 0.0))
+    hours = min(MAX_HOURS, max(bounds.every_hours or 0.0, at_least_hours or 0.0))
     when = max(when, seen + timedelta(hours=hours))
     if not bounds.skip_hours and not bounds.skip_days:
         return when
-    # The moment itself, or the beginning of the next hour in which the feed wants readers.
+    # Try `when` itself, then the start of each following hour of the week.
     moment = when
     for _ in range(WEEK_HOURS + 1):
         if moment.hour not in bounds.skip_hours and moment.weekday() not in bounds.skip_days:

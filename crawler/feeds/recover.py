@@ -1,7 +1,7 @@
-"""Read feed documents that break the rules: wrong encodings, junk before the root, bad references.
+"""Repair malformed feed documents: wrong encodings, junk before the root, invalid references.
 
-`decoded` makes text of bytes, `prolog` finds the root of a document, and `mended` removes what the
-parser complained of. Each takes time in proportion to the document's length.
+`decoded` decodes a document, `prolog` finds its root, and `repaired` fixes the error that the
+parser reported. Each takes time linear in the length of the document.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from w3lib.encoding import resolve_encoding
 
 from crawler.utils.text import count
 
-# What expat complains of, and `mended` knows a way out of.
-MENDABLE = UNDEFINED_NAME, BAD_REFERENCE, BAD_TOKEN = (
+# Errors of expat that `repaired` can fix.
+REPAIRABLE = UNDEFINED_NAME, BAD_REFERENCE, BAD_TOKEN = (
     errors.XML_ERROR_UNDEFINED_ENTITY,
     errors.XML_ERROR_BAD_CHAR_REF,
     errors.XML_ERROR_INVALID_TOKEN,
 )
-# Before the root: white space, instructions, comments; the DOCTYPE is read with its brackets.
+# The start of an element. White space, instructions, comments and a DOCTYPE may precede the root.
 NAME = re.compile(r"<([A-Za-z_][\w.:-]*+)")
 IS_HTML = re.compile(r"<!DOCTYPE\s+html", re.I)
 DOCTYPE = re.compile(r"<!DOCTYPE", re.I)
@@ -37,12 +37,12 @@ HTML_ROOTS = frozenset({
     "iframe", "form", "ul",
 })  # fmt: skip
 IN_DOCTYPE = re.compile(r"""<!--.*?-->|"[^"]*"|'[^']*'|[\[\]>]""", re.S)
-LONGEST_DOCTYPE = 16_384
+MAX_DOCTYPE_CHARACTERS = 16_384
 ENTITY = re.compile(r"""<!ENTITY\s+([A-Za-z_][\w.-]*)\s+(?:"([^"<>%]*)"|'([^'<>%]*)')\s*>""")
 HARMLESS = re.compile(r"(?:[^&]|&#\w{1,8};)*+")
-LONGEST_ENTITY = 200
-MOST_ENTITIES = 500
-# Longest first: the mark of UTF-32 begins with that of UTF-16.
+MAX_ENTITY_CHARACTERS = 200
+MAX_ENTITIES = 500
+# UTF-32 comes first, because its byte order mark starts with that of UTF-16.
 MARKS = (
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
@@ -50,7 +50,7 @@ MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-# How "<?", "{" and the like begin in encodings whose letters take several bytes.
+# First bytes of documents in encodings with several bytes per character, and in EBCDIC.
 WIDE = (
     (re.compile(rb"[\t-~]\0\0\0"), "utf-32-le"),
     (re.compile(rb"\0\0\0[\t-~]"), "utf-32-be"),
@@ -62,43 +62,44 @@ DECLARED_ENCODING = re.compile(
     r"<\?xml\s[^<>]{0,200}?encoding\s*=\s*[\"']([\w.:-]{1,40})[\"']", re.I
 )
 CHARSET = re.compile(r";\s*charset\s*=\s*[\"']?([\w.:-]{1,40})", re.I)
-# Python's other codecs (idna, punycode, unicode_escape) are no encodings of documents.
+# Python's other codecs (idna, punycode, unicode_escape) are not encodings of documents.
 ENCODINGS = re.compile(
     r"utf|ascii|iso|latin|cp|windows|koi|gb|hz|big5|euc|shift|mac|johab|tis|ptcp|kz"
 )
-# All bytes of these are ASCII, so that they look like UTF-8.
+# These encodings only use ASCII bytes, so that they are valid UTF-8 too.
 ESCAPING = re.compile(r"iso2022|hz")
-# What documents without a declaration are in, as a rule.
+# Legacy encodings that documents without a declaration may have.
 LIKELY = ("cp949", "cp932", "gb18030", "big5", "euc_jp", "cp1251", "koi8_r", "cp1255", "cp1252")
 HEAD_BYTES = 2048
 GUESSED_BYTES = 65_536
-# So many broken characters for each good one still make a damaged text, not another encoding.
-MOST_BROKEN = 0.1
+# Up to this ratio of invalid to valid non-ASCII characters, a text is damaged UTF-8, not text in
+# another encoding.
+MAX_BROKEN_SHARE = 0.1
 XML_NAMES = frozenset({"amp", "lt", "gt", "quot", "apos"})
 HTML_NAMES = {name: chr(code) for name, code in name2codepoint.items() if name not in XML_NAMES}
-MOST_EXPANDED = 1_000_000
+MAX_EXPANDED = 1_000_000
 REFERENCE = re.compile(r"&([A-Za-z_][\w.-]*+);")
-# A reference by number. Possessive: a long number without its end is read only once.
+# A numeric reference. Possessive quantifiers: a long number without a semicolon is read only once.
 NUMBERED = re.compile(r"&#(?:0*+([0-9]*+)|x0*+([0-9a-f]*+))(?<=[0-9a-f]);", re.I)
-# Digits of the largest character, 0x10ffff or 1114111.
+# Digits of the largest code point, 0x10ffff or 1114111.
 MAX_DIGITS = 7
-# An ampersand that begins no reference.
+# An ampersand that does not begin a reference.
 BARE = r"&(?!(?:#\d++|#x[0-9a-f]++|[a-z_][\w.-]*+);)"
 AMPERSAND = re.compile(BARE, re.I)
-# The same, or what is to be stepped over to find one.
+# The same, or a CDATA section to skip.
 SECTION_OR_AMPERSAND = re.compile(rf"<!\[CDATA\[.*?\]\]>|{BARE}", re.S | re.I)
 
 
 @dataclass(slots=True)
 class Prolog:
-    """What stands before the root.
+    """Everything before the root element.
 
-    root:     its local name, lower case; empty where there is none
-    at:       where the root begins
-    entities: what the DOCTYPE says of names, as plain text
-    doctype:  the DOCTYPE as it stands
-    late:     something stands before the XML declaration
-    junk:     text or tags stand before it all
+    root:     local name of the root in lower case; empty if there is no root
+    at:       index at which the root begins
+    entities: plain text of the entities that the DOCTYPE declares, by name
+    doctype:  unparsed DOCTYPE
+    late:     there is text before the XML declaration
+    junk:     there are text or tags before the document
     """
 
     root: str = ""
@@ -110,32 +111,32 @@ class Prolog:
 
     @property
     def is_html(self) -> bool:
-        """Whether this is a page for people."""
+        """Return True if the document is an HTML page."""
         if self.root in FEED_ROOTS:
             return False
         return self.root in HTML_ROOTS or bool(IS_HTML.match(self.doctype))
 
 
 def prolog(text: str) -> Prolog:
-    """Find what a text of markup begins with; what servers write before a feed is stepped over."""
+    """Parse the prolog of a document. Junk that servers write before a feed is skipped."""
     prolog, at = Prolog(), 0
-    # Every step is longer than the one before, or the last one.
+    # `at` increases with each step, so that the loop takes linear time.
     while at >= 0 and (start := text.find("<", at)) >= 0:
         prolog.junk = prolog.junk or bool(text[at:start].strip())
         if name := NAME.match(text, start):
             prolog.root, prolog.at = name[1].rpartition(":")[2].lower(), start
             break
         if text.startswith("<!--", start):
-            at = _behind(text, "-->", start + 4)
+            at = _end_of(text, "-->", start + 4)
         elif text.startswith("<?", start):
-            at = _behind(text, "?>", start + 2)
+            at = _end_of(text, "?>", start + 2)
         elif DOCTYPE.match(text, start):
             at = _end_of_doctype(text, start)
             prolog.doctype = text[start:at] if at >= 0 else ""
             prolog.entities = entities(prolog.doctype)
         else:
             at = start + 1
-    # A server's warnings in HTML; a real page has its own root and no feed in it.
+    # The junk may be a server's warnings in HTML. Unlike real pages, they are followed by a feed.
     is_warning = prolog.junk or (prolog.is_html and prolog.root != "html")
     if is_warning and (later := FEED.search(text, 0, JUNK_CHARACTERS)):
         prolog.junk, prolog.at = True, later.start()
@@ -145,40 +146,44 @@ def prolog(text: str) -> Prolog:
     return prolog
 
 
-def _behind(text: str, mark: str, at: int) -> int:
-    """Return where the text goes on behind a mark; -1 where there is none."""
+def _end_of(text: str, mark: str, at: int) -> int:
+    """Return the index after the next mark; -1 if there is none."""
     end = text.find(mark, at)
     return end + len(mark) if end >= 0 else -1
 
 
 def _end_of_doctype(text: str, start: int) -> int:
-    """Its end is the first `>` outside of brackets, quotes and comments."""
+    """Return the index after the first `>` outside of brackets, quotes and comments."""
     depth = 0
-    for part in IN_DOCTYPE.finditer(text, start, start + LONGEST_DOCTYPE):
+    for part in IN_DOCTYPE.finditer(text, start, start + MAX_DOCTYPE_CHARACTERS):
         depth += {"[": 1, "]": -1}.get(part[0], 0)
         if part[0] == ">" and depth <= 0:
             return part.end()
-    return _behind(text, ">", start)
+    return _end_of(text, ">", start)
 
 
 def entities(doctype: str) -> dict[str, str]:
-    """Names that a DOCTYPE declares and their plain text; none that refers to another."""
+    """Return the entities that a DOCTYPE declares, as plain text by name.
+
+    Entities that refer to other entities are ignored, because they can grow exponentially.
+    """
     texts: dict[str, str] = {}
     for name, double_quoted, single_quoted in ENTITY.findall(doctype):
         value = double_quoted or single_quoted
-        if len(value) <= LONGEST_ENTITY and HARMLESS.fullmatch(value):
+        if len(value) <= MAX_ENTITY_CHARACTERS and HARMLESS.fullmatch(value):
             texts.setdefault(name, html.unescape(value))
-        if len(texts) >= MOST_ENTITIES:
+        if len(texts) >= MAX_ENTITIES:
             break
     return texts
 
 
 def decoded(body: bytes, content_type: str | None) -> tuple[str, list[str]]:
-    """A document as text, without byte order mark, and what was wrong with its encoding.
+    """Decode a document. Return its text without byte order mark, and the encoding problems.
 
-    content_type: the HTTP header
+    content_type: HTTP header
 
-    What is valid UTF-8 is UTF-8, whatever is said of it: other encodings are never so by chance.
+    A document that is valid UTF-8 is UTF-8, whatever it declares: text in other encodings is hardly
+    ever valid UTF-8.
     """
     for mark, name in MARKS:
         if body.startswith(mark):
@@ -190,7 +195,7 @@ def decoded(body: bytes, content_type: str | None) -> tuple[str, list[str]]:
     header = CHARSET.search(content_type or "")
     declared = _codec(declaration[1]) if declaration else None
     served = _codec(header[1]) if header else None
-    # The header is the server's word, but this one is what servers say without being asked.
+    # The header takes precedence, except for cp1252 (iso-8859-1), a common default of servers.
     likely_first = (declared, served) if served == "cp1252" else (served, declared)
     names = [name for name in likely_first if name]
     problems = [f"unknown encoding {declaration[1]!r}"] if declaration and not declared else []
@@ -200,22 +205,22 @@ def decoded(body: bytes, content_type: str | None) -> tuple[str, list[str]]:
             return body.decode(name), problems
         except (UnicodeError, LookupError):
             continue
-    # The bytes are nothing of what they should be.
+    # No declared encoding fits.
     text = body.decode("utf-8", "replace")
     good = sum(not character.isascii() for character in text)
-    if text.count("\N{REPLACEMENT CHARACTER}") <= MOST_BROKEN * good:
+    if text.count("\N{REPLACEMENT CHARACTER}") <= MAX_BROKEN_SHARE * good:
         return _replaced(body, "utf-8")
     if others := [name for name in names if name != "utf-8"]:
         return _replaced(body, others[0])
-    from charset_normalizer import from_bytes  # only for the few documents that declare nothing
+    from charset_normalizer import from_bytes  # slow to import, and rarely needed
 
     best = from_bytes(body[:GUESSED_BYTES], cp_isolation=list(LIKELY)).best()
     name = best.encoding if best else "cp1252"
-    return _replaced(body, name)[0], [f"no encoding declared that fits: read as {name}"]
+    return _replaced(body, name)[0], [f"no valid encoding declared: read as {name}"]
 
 
 def _codec(label: str) -> str | None:
-    """Python's name of an encoding, of its superset where browsers read it so."""
+    """Return Python's name of an encoding, or of the superset that browsers use instead."""
     name = resolve_encoding(label)
     return name if name and ENCODINGS.match(name) else None
 
@@ -225,22 +230,26 @@ def _replaced(body: bytes, name: str) -> tuple[str, list[str]]:
     broken = text.count("\N{REPLACEMENT CHARACTER}")
     if not broken or body.count("\N{REPLACEMENT CHARACTER}".encode()) == broken:
         return text, []
-    return text, [f"{count(broken, 'character')} not in {name}: replaced"]
+    return text, [f"{count(broken, 'character')} invalid in {name}: replaced"]
 
 
 @dataclass(frozen=True, slots=True)
 class Markup:
-    """A document about to be parsed: its text from the root on, and the names it may use."""
+    """A document to parse.
+
+    text:  text from the root on
+    names: texts of the entities that the document may use, by name
+    """
 
     text: str
     names: dict[str, str]
 
     @property
     def head(self) -> str:
-        """XML declaration and DOCTYPE."""
+        """Return an XML declaration and a DOCTYPE with the entities that the document uses."""
         declared = ""
         for name in self.used():
-            # As an entity's value, two characters would be markup again.
+            # Escape `<` and `&` twice: the value of an entity is parsed again where it is used.
             value = "".join(
                 f"&#38;#{ord(c)};" if c in "<&" else f"&#{ord(c)};" for c in self.names[name]
             )
@@ -249,23 +258,27 @@ class Markup:
         return f"<?xml version='1.0' encoding='utf-8'?>{doctype}\n"
 
     def used(self) -> list[str]:
-        """The names that occur; none where they would make the document grow beyond measure."""
+        """Return the names of the entities in the text; none if they expand to too much text."""
         if not self.names or "&" not in self.text:
             return []
         used = [name for name in REFERENCE.findall(self.text) if name in self.names]
-        grown = sum(len(self.names[name]) for name in used)
-        return sorted(set(used)) if grown <= MOST_EXPANDED else []
+        expanded = sum(len(self.names[name]) for name in used)
+        return sorted(set(used)) if expanded <= MAX_EXPANDED else []
 
 
-def mended(markup: Markup, message: str) -> Markup | None:
-    """The markup without what the message of expat complains of; None where that is not known."""
+def repaired(markup: Markup, message: str) -> Markup | None:
+    """Fix the error that expat reported; None if that is not possible.
+
+    message: expat's error message
+    """
     text, names = markup.text, markup.names
     if message == UNDEFINED_NAME:
         names = HTML_NAMES | names
     elif message == BAD_REFERENCE:
-        text = NUMBERED.sub(_if_possible, text)
+        text = NUMBERED.sub(_valid_reference, text)
     elif message == BAD_TOKEN:
-        # What follows the last end of a CDATA section is searched apart: no search goes twice.
+        # Replace ampersands outside of CDATA sections. The text after the last section is handled
+        # separately: there, each `<![CDATA[` would be searched to the end of the text.
         end = text.rfind("]]>") + 3 if "]]>" in text else 0
         head = SECTION_OR_AMPERSAND.sub(
             lambda match: "&amp;" if match[0] == "&" else match[0], text[:end]
@@ -275,8 +288,8 @@ def mended(markup: Markup, message: str) -> Markup | None:
     return None if better == markup else better
 
 
-def _if_possible(reference: re.Match[str]) -> str:
-    """Keep a reference to a character that XML allows, else nothing."""
+def _valid_reference(reference: re.Match[str]) -> str:
+    """Return a reference if XML allows its character, else an empty text."""
     digits, base = (reference[1], 10) if reference[1] is not None else (reference[2], 16)
     code = int(digits or "0", base) if len(digits) <= MAX_DIGITS else 0
     is_allowed = code in (0x9, 0xA, 0xD) or (

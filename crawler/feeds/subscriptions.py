@@ -1,4 +1,4 @@
-"""Lists of feeds: what a user has written down, each feed once, and what of it is no feed."""
+"""Lists of feeds: collect the feeds that a user listed, and the lines that are not feeds."""
 
 from __future__ import annotations
 
@@ -11,23 +11,24 @@ from crawler.config import Config
 from crawler.utils.terminal import without_secrets
 from crawler.utils.urls import BLANKS, TRACKING_PARAMETERS, canonical, is_http
 
-# What XML cannot hold, not even escaped.
+# Characters that XML cannot contain, not even escaped.
 NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-OF_READERS = re.compile(r"feed:(?://)?(?=https?://)|feed:(?=//)", re.I)
+# `feed:` URLs, which some browsers and feed readers use.
+FEED_SCHEME = re.compile(r"feed:(?://)?(?=https?://)|feed:(?=//)", re.I)
 TITLE_CHARACTERS = 500
 CATEGORY_CHARACTERS = 200
-# A feed in each of a hundred thousand folders is a mistake, or worse.
-MOST_CATEGORIES = 100
-MOST_FEEDS = 1_000_000
-MOST_REFUSED = 10_000
+# Categories of one feed. A feed in 100,000 folders is a mistake or an attack.
+MAX_FEED_CATEGORIES = 100
+MAX_FEEDS = 1_000_000
+MAX_REFUSED = 10_000
 SHOWN_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A feed as a list names it.
+    """A feed in a list.
 
-    url:        canonical
+    url:        canonical URL
     categories: paths such as `News/Local`, each once
     """
 
@@ -39,9 +40,10 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """What stands where a feed should.
+    """An entry of a list that is not a feed.
 
-    where: such as `line 3`, and the title if there is one; empty on the command line
+    where:  position such as `line 3`, with the title if there is one; empty on the command line
+    reason: reason why the URL was refused
     """
 
     where: str
@@ -51,26 +53,29 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class FeedList:
-    """What a list says. problems: what is wrong with the list as a whole, a line each."""
+    """The contents of a list.
+
+    problems: problems of the list as a whole, one line each
+    """
 
     feeds: tuple[Subscription, ...]
     refused: tuple[Refused, ...] = ()
     problems: tuple[str, ...] = ()
 
 
-class NoList(Exception):
-    """What is read cannot be a list of feeds, or is too long for one; `str()` says why."""
+class NotAFeedList(Exception):
+    """The file is not a list of feeds, or is too long; `str()` is the reason."""
 
 
 @dataclass(slots=True)
-class Gathering:
-    """Takes what a list names and unites what it names twice; the first title counts."""
+class FeedListBuilder:
+    """Collects the feeds of a list, and merges repeated feeds; the first title is used."""
 
     config: Config
     refused: list[Refused] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     _feeds: dict[str, Subscription] = field(default_factory=dict)
-    _crowded: bool = False
+    _has_too_many_categories: bool = False
 
     def take(
         self,
@@ -80,7 +85,10 @@ class Gathering:
         site: str | None = None,
         categories: Iterable[str] = (),
     ) -> None:
-        """One feed of the list; a URL that is none is refused. Raises NoList."""
+        """Add a feed, or refuse an invalid URL. Raises NotAFeedList if there are too many feeds.
+
+        where: position in the list, such as `line 3`
+        """
         title = tidy(title or "", TITLE_CHARACTERS) or None
         try:
             feed = feed_url(url, self.config)
@@ -94,66 +102,67 @@ class Gathering:
             before.site or site,
             self._united(before.categories, categories),
         )
-        if len(self._feeds) > MOST_FEEDS:
-            raise NoList(f"more than {MOST_FEEDS:,} feeds; import it in parts")
+        if len(self._feeds) > MAX_FEEDS:
+            raise NotAFeedList(f"more than {MAX_FEEDS:,} feeds. Import the list in parts")
 
     def _united(self, categories: tuple[str, ...], named: Iterable[str]) -> tuple[str, ...]:
         for category in filter(None, map(category_of, named)):
-            if category not in categories and len(categories) == MOST_CATEGORIES:
-                self._crowded = True
+            if category not in categories and len(categories) == MAX_FEED_CATEGORIES:
+                self._has_too_many_categories = True
             elif category not in categories:
                 categories = (*categories, category)
         return categories
 
     def refuse(self, where: str, url: str, title: str | None, reason: str) -> None:
-        """Something that is no feed. Raises NoList after very many of them."""
-        if len(self.refused) == MOST_REFUSED:
-            raise NoList(f"more than {MOST_REFUSED:,} lines that name no feed")
+        """Record an entry that is not a feed. Raises NotAFeedList if there are too many of them."""
+        if len(self.refused) == MAX_REFUSED:
+            raise NotAFeedList(f"more than {MAX_REFUSED:,} lines are not feeds")
         shown = url if len(url) <= SHOWN_CHARACTERS else url[:SHOWN_CHARACTERS] + "…"
         place = f"{where}, {title}" if title else where
         shown = without_secrets(tidy(shown, SHOWN_CHARACTERS + 1))
         self.refused.append(Refused(place, shown, reason))
 
     def result(self) -> FeedList:
-        """All that was taken."""
-        crowded = f"only the first {MOST_CATEGORIES} categories of a feed count"
-        problems = (*self.problems, *([crowded] if self._crowded else ()))
+        """Return the list with everything that was added."""
+        problems = tuple(self.problems)
+        if self._has_too_many_categories:
+            problems += (f"only the first {MAX_FEED_CATEGORIES} categories of a feed are used",)
         return FeedList(tuple(self._feeds.values()), tuple(self.refused), problems)
 
 
 def feed_url(text: str, config: Config) -> str:
-    """The canonical URL of a feed; `feed://HOST` and `feed:https://HOST` are understood.
+    """Return the canonical URL of a feed. Accepts `feed://HOST` and `feed:https://HOST` as well.
 
-    Raises ValueError, which says what is wrong.
+    Raises ValueError for other URLs.
     """
     url = text.strip(BLANKS)
-    if opening := OF_READERS.match(url):
-        rest = url[opening.end() :]
+    if scheme := FEED_SCHEME.match(url):
+        rest = url[scheme.end() :]
         url = f"http:{rest}" if rest.startswith("//") else rest
     if not url:
-        raise ValueError("no URL")
+        raise ValueError("the URL is empty")
     if len(url) > config.url_characters:
         raise ValueError(f"longer than {config.url_characters} characters")
     if not is_http(url):
-        raise ValueError("no http or https URL")
+        raise ValueError("not an http or https URL")
     if "@" in urlsplit(url).netloc:
         raise ValueError(
-            "a URL must not hold a user name or a password. Add the feed for a spider of its own "
-            "(--spider NAME), whose file has headers = { Authorization = 'Basic ${VARIABLE}' }"
+            "URLs must not contain a user name or password. Add the feed to a separate spider "
+            "(--spider NAME) whose file sets headers = { Authorization = 'Basic ${VARIABLE}' }"
         )
     strip = config.strip_parameters
     url = canonical(url, TRACKING_PARAMETERS if strip is None else strip)
     if not is_http(url) or re.search(r"\s", url):
-        raise ValueError("no http or https URL")
+        raise ValueError("not an http or https URL")
     return url
 
 
-def tidy(text: str, most: int) -> str:
-    """A line of at most `most` characters that XML can hold, without needless white space."""
-    return " ".join(NOT_IN_XML.sub(" ", text).split())[:most].rstrip()
+def tidy(text: str, max_characters: int) -> str:
+    """Collapse a text to one line, without characters that XML cannot contain."""
+    return " ".join(NOT_IN_XML.sub(" ", text).split())[:max_characters].rstrip()
 
 
 def category_of(path: str) -> str:
-    """A category as it is kept: names of folders joined by `/`; empty where nothing is left."""
+    """Normalize a category: names of folders joined with `/`; empty if no name is left."""
     names = (tidy(name, CATEGORY_CHARACTERS) for name in path.split("/"))
     return "/".join(filter(None, names))[:CATEGORY_CHARACTERS].rstrip("/ ")

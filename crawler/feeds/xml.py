@@ -1,4 +1,4 @@
-"""RSS, Atom and CDF: what feedparser says of a document, in the words of this project."""
+"""Parse RSS, Atom and CDF with feedparser, and convert its results to drafts."""
 
 from __future__ import annotations
 
@@ -13,40 +13,41 @@ from xml.parsers.expat import errors
 from xml.sax.saxutils import escape
 
 from crawler.extract.plain_text import FORBIDDEN, line, lines, plain
-from crawler.feeds.bounded_parser import Bounded, Loose, Strict, TooMuch
+from crawler.feeds.bounded_parser import Bounded, LimitExceeded, Loose, Strict
 from crawler.feeds.dates import DateReader
 from crawler.feeds.draft import (
-    LONGEST_GUID,
-    LONGEST_TITLE,
-    LONGEST_URL,
+    MAX_GUID_CHARACTERS,
+    MAX_TITLE_CHARACTERS,
+    MAX_URL_CHARACTERS,
     Draft,
     Source,
     absolute,
     bounds,
     unique,
 )
-from crawler.feeds.recover import HTML_NAMES, Markup, Prolog, mended, prolog
+from crawler.feeds.recover import HTML_NAMES, Markup, Prolog, prolog, repaired
 from crawler.items import NoFeed
 from crawler.utils.text import count
 
-MOST_MENDS = 4
-LARGEST_LOOSE = 5_000_000
+MAX_REPAIRS = 4
+MAX_LOOSE_CHARACTERS = 5_000_000
 END = re.compile(r"</(?:[\w.-]+:)?(?:rss|feed|rdf|channel)\s*>", re.I)
 TAIL = 2000
-# The document is cut off, or something stands behind its end: all before that is well read.
+# The document is truncated, or has extra text after its end. Everything before that is valid.
 AT_THE_END = frozenset({
     errors.XML_ERROR_NO_ELEMENTS, errors.XML_ERROR_UNCLOSED_TOKEN, errors.XML_ERROR_PARTIAL_CHAR,
     errors.XML_ERROR_UNCLOSED_CDATA_SECTION, errors.XML_ERROR_JUNK_AFTER_DOC_ELEMENT,
 })  # fmt: skip
-PLAINLY = {errors.XML_ERROR_NO_ELEMENTS: "its end is missing"}
-# Whatever feedparser raises over a document that nobody has thought of.
+# Clearer texts for some errors of expat.
+ERROR_TEXTS = {errors.XML_ERROR_NO_ELEMENTS: "its end is missing"}
+# Exceptions with which feedparser may crash on unusual documents.
 CRASHES = (
     ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError,
     ValueError,
 )  # fmt: skip
 
 HTML_TYPES = frozenset({"text/html", "application/xhtml+xml", "html", "xhtml"})
-# Shorter texts of a post, the better ones first; taken where it has no content.
+# Keys for summaries, best first. They are used for posts without content.
 SUMMARIES = ("summary", "dc_description", "itunes_summary", "media_description", "subtitle")
 OTHERS = {
     "opml": "a list of feeds in OPML", "urlset": "a sitemap", "sitemapindex": "a sitemap",
@@ -60,14 +61,15 @@ Row = dict[str, Any]
 
 @dataclass(slots=True)
 class Parsed:
-    """What feedparser read.
+    """The result of feedparser.
 
-    version:    its name of the format; empty where it recognises none
-    feed:       what the document says of itself; entries: of its posts, both by feedparser's keys
-    skip_hours, skip_days: as they stand
-    left:       there is more than so much, which is left out; None where it is not
-    cut:        the document ends within its last entry, which is left out
-    malformed:  why it is no XML; None where it is
+    version:    feedparser's name of the format; empty if it is unknown
+    feed:       values of the feed, with feedparser's keys
+    entries:    values of each entry, with feedparser's keys
+    skip_hours, skip_days: texts of the skipHours and skipDays elements
+    exceeded:   limit that the document exceeds, so that the rest was left out; else None
+    cut:        the document ends within its last entry, which was left out
+    malformed:  reason why the document is not well-formed XML; None if it is
     """
 
     version: str
@@ -75,114 +77,123 @@ class Parsed:
     entries: list[dict[str, Any]]
     skip_hours: list[str] = field(default_factory=list)
     skip_days: list[str] = field(default_factory=list)
-    left: str | None = None
+    exceeded: str | None = None
     cut: bool = False
     malformed: str | None = None
 
 
 class Malformed(Exception):
-    """A document is no XML. message, line: expat's; sofar: what was read before that."""
+    """The document is not well-formed XML.
 
-    def __init__(self, message: str, line: int, sofar: Parsed) -> None:
+    message, line: expat's error
+    partial:       result up to the error
+    """
+
+    def __init__(self, message: str, line: int, partial: Parsed) -> None:
         super().__init__(message)
-        self.message, self.line, self.sofar = message, line, sofar
+        self.message, self.line, self.partial = message, line, partial
 
 
 class Unreadable(Exception):
-    """No parser gets through the document; `str()` says why."""
+    """No parser can read the document; `str()` is the reason."""
 
 
-def parse(text: str, prolog: Prolog, url: str, most_entries: int) -> Parsed:
-    """Read a document; raises Unreadable where even the loose parser fails.
+def parse(text: str, prolog: Prolog, url: str, max_entries: int) -> Parsed:
+    """Parse a document. Raises Unreadable if even the loose parser fails.
 
-    text: without characters that XML forbids       url: what its links are relative to
+    text: text without characters that XML forbids
+    url:  URL to resolve relative links
     """
     is_netscape = "netscape" in prolog.doctype.lower()
-    # The DTD that Netscape's RSS names has the names of HTML.
+    # Netscape's DTD for RSS 0.91 declares the entities of HTML.
     names = HTML_NAMES | prolog.entities if is_netscape else prolog.entities
     markup = Markup(text[prolog.at :], names)
     try:
-        parsed = _strict(markup, url, most_entries)
+        parsed = _parse_strict(markup, url, max_entries)
     except Malformed as error:
-        parsed = _mended(markup, error, url, most_entries)
-        # The head is one line; what stood in its place had its own.
+        parsed = _parse_malformed(markup, error, url, max_entries)
+        # Count lines in the original document: `markup.head`, one line, replaced its prolog.
         line = error.line - 1 + text.count("\n", 0, prolog.at)
-        parsed.malformed = f"{PLAINLY.get(error.message, error.message)}, line {max(1, line):,}"
+        parsed.malformed = f"{ERROR_TEXTS.get(error.message, error.message)}, line {max(1, line):,}"
     if is_netscape and parsed.version.startswith("rss"):
         parsed.version = "rss091n"
     return parsed
 
 
-def _mended(markup: Markup, error: Malformed, url: str, most_entries: int) -> Parsed:
-    """What can be read of a document that is no XML."""
-    for _ in range(MOST_MENDS):
-        if error.message in AT_THE_END and (error.sofar.version or error.sofar.entries):
-            return error.sofar
-        better = mended(markup, error.message)
+def _parse_malformed(markup: Markup, error: Malformed, url: str, max_entries: int) -> Parsed:
+    """Parse a document that is not well-formed: repair it, else use the loose parser."""
+    for _ in range(MAX_REPAIRS):
+        if error.message in AT_THE_END and (error.partial.version or error.partial.entries):
+            return error.partial
+        better = repaired(markup, error.message)
         if better is None:
             break
         markup = better
         try:
-            return _strict(markup, url, most_entries)
+            return _parse_strict(markup, url, max_entries)
         except Malformed as again:
             error = again
-    return _loose(markup, url, most_entries)
+    return _parse_loose(markup, url, max_entries)
 
 
-def _strict(markup: Markup, url: str, most_entries: int) -> Parsed:
-    handler = Strict(url, most_entries)
+def _parse_strict(markup: Markup, url: str, max_entries: int) -> Parsed:
+    handler = Strict(url, max_entries)
     reader: Any = xml.sax.make_parser()
     reader.setFeature(xml.sax.handler.feature_namespaces, 1)
     reader.setFeature(xml.sax.handler.feature_external_ges, 0)
     reader.setContentHandler(handler)
     reader.setErrorHandler(handler)
-    left = None
+    exceeded = None
     try:
         reader.feed(markup.head + markup.text)
         reader.close()
-    except TooMuch as much:
-        left = str(much)
+    except LimitExceeded as limit:
+        exceeded = str(limit)
     except xml.sax.SAXParseException as error:
-        sofar = _parsed(handler, cut=bool(handler.inentry))
-        raise Malformed(error.getMessage(), error.getLineNumber() or 1, sofar) from None
+        partial = _parsed(handler, cut=bool(handler.inentry))
+        raise Malformed(error.getMessage(), error.getLineNumber() or 1, partial) from None
     except xml.sax.SAXException as error:
         raise Malformed(error.getMessage(), 1, _parsed(handler)) from None
     except CRASHES as crash:
         raise Malformed(f"feedparser: {type(crash).__name__}", 1, _parsed(handler)) from None
-    return _parsed(handler, left=left)
+    return _parsed(handler, exceeded=exceeded)
 
 
-def _loose(markup: Markup, url: str, most_entries: int) -> Parsed:
-    if len(markup.text) > LARGEST_LOOSE:
-        raise Unreadable(f"no XML, and with {len(markup.text):,} characters too long to guess")
+def _parse_loose(markup: Markup, url: str, max_entries: int) -> Parsed:
+    if len(markup.text) > MAX_LOOSE_CHARACTERS:
+        raise Unreadable(
+            f"malformed XML, and too long for the loose parser: {len(markup.text):,} characters"
+        )
     names = {name: escape(markup.names[name]) for name in markup.used()}
-    handler = Loose(url, most_entries, names)
-    left = None
-    # sgmllib would look for the end of each beginning of a tag or comment that has none.
+    handler = Loose(url, max_entries, names)
+    exceeded = None
+    # Escape unclosed tags and comments at the end of the text. sgmllib would search the rest of the
+    # text for the end of each.
     end = markup.text.rfind(">") + 1
     closed = markup.text[:end] + markup.text[end:].replace("<", "&lt;")
     end = closed.rfind("-->") + 3 if "-->" in closed else 0
     closed = closed[:end] + closed[end:].replace("<!--", "&lt;!--")
     try:
         handler.feed(closed)
-    except TooMuch as much:
-        left = str(much)
+    except LimitExceeded as limit:
+        exceeded = str(limit)
     except CRASHES as crash:
-        raise Unreadable(f"no XML, and feedparser fails: {type(crash).__name__}") from None
+        raise Unreadable(f"malformed XML, and feedparser failed: {type(crash).__name__}") from None
     cut = bool(handler.inentry) and not END.search(markup.text, len(markup.text) - TAIL)
-    return _parsed(handler, left=left, cut=cut)
+    return _parsed(handler, exceeded=exceeded, cut=cut)
 
 
-def _parsed(handler: Bounded, *, left: str | None = None, cut: bool = False) -> Parsed:
+def _parsed(handler: Bounded, *, exceeded: str | None = None, cut: bool = False) -> Parsed:
     entries = handler.entries[:-1] if cut else handler.entries
     skips = (handler.skip_hours, handler.skip_days)
-    return Parsed(handler.version, handler.feeddata, entries, *skips, left=left, cut=cut)
+    return Parsed(handler.version, handler.feeddata, entries, *skips, exceeded=exceeded, cut=cut)
 
 
-def xml_source(text: str, url: str, dates: DateReader, most_entries: int) -> Source:
-    """Read a document of markup; raises NoFeed where it is another one.
+def xml_source(text: str, url: str, dates: DateReader, max_entries: int) -> Source:
+    """Parse an XML feed. Raises NoFeed with a description if the document is something else.
 
-    url: what its links are relative to        most_entries: the rest is left out
+    url:         URL to resolve relative links
+    max_entries: further entries are left out
     """
     clean = FORBIDDEN.sub("", text)
     start = prolog(clean)
@@ -195,14 +206,16 @@ def xml_source(text: str, url: str, dates: DateReader, most_entries: int) -> Sou
     if not start.root:
         raise NoFeed("text without markup")
     try:
-        parsed = parse(clean, start, url, most_entries)
-    except Unreadable as why:
-        raise NoFeed(str(why)) from None
+        parsed = parse(clean, start, url, max_entries)
+    except Unreadable as error:
+        raise NoFeed(str(error)) from None
     version = parsed.version or ("cdf" if start.root == "channel" else "")
     if not version and not parsed.entries:
-        other = OTHERS.get(start.root, f"a document of <{start.root[:SHOWN_CHARACTERS]}>")
+        other = OTHERS.get(
+            start.root, f"an XML document with root <{start.root[:SHOWN_CHARACTERS]}>"
+        )
         raise NoFeed(f"{other}, malformed: {parsed.malformed}" if parsed.malformed else other)
-    source = _head(parsed, url, dates)
+    source = _source_of(parsed, url, dates)
     source.format = version or "unknown"
     forbidden = len(text) - len(clean)
     malformed = [
@@ -215,22 +228,21 @@ def xml_source(text: str, url: str, dates: DateReader, most_entries: int) -> Sou
         source.problems.append(f"malformed XML: {'; '.join(filter(None, malformed))}")
     if parsed.cut:
         source.problems.append("the document ends within its last entry, which is left out")
-    if parsed.left:
-        source.problems.append(f"more than {parsed.left}: the rest is left out")
+    if parsed.exceeded:
+        source.problems.append(f"more than {parsed.exceeded}: the rest is left out")
     if not version:
-        source.problems.append("entries in a format that is none of a feed")
-    source.drafts = [_draft(entry, url, dates) for entry in parsed.entries]
+        source.problems.append("entries in an unknown format")
     return source
 
 
-def _head(parsed: Parsed, url: str, dates: DateReader) -> Source:
+def _source_of(parsed: Parsed, url: str, dates: DateReader) -> Source:
     feed = parsed.feed
     links = _links(feed)
     hubs = [link["href"] for link in links if "hub" in link["rel"].split()]
     topics = [link["href"] for link in links if "self" in link["rel"].split()]
     return Source(
         format="",
-        title=line(_text(dict.get(feed, "title"), _type(feed, "title")), LONGEST_TITLE),
+        title=line(_text(dict.get(feed, "title"), _type(feed, "title")), MAX_TITLE_CHARACTERS),
         site=_alternate(links, url),
         bounds=bounds(
             ttl=dict.get(feed, "ttl"),
@@ -242,14 +254,15 @@ def _head(parsed: Parsed, url: str, dates: DateReader) -> Source:
         hubs=tuple(filter(None, dict.fromkeys(absolute(hub, url) for hub in hubs))),
         topic=next(filter(None, (absolute(topic, url) for topic in topics)), None),
         built=_date(feed, dates, ("updated", "published")),
+        drafts=[_draft_of_entry(entry, url, dates) for entry in parsed.entries],
     )
 
 
-def _draft(entry: Row, url: str, dates: DateReader) -> Draft:
+def _draft_of_entry(entry: Row, url: str, dates: DateReader) -> Draft:
     links = _links(entry)
     enclosures = [link["href"] for link in links if link["rel"] == "enclosure"]
-    # The publisher's own address behind a service's, else the page; a guid is an address where it
-    # says so and looks like one, as many that say so are numbers.
+    # Prefer the publisher's URL to FeedBurner's. Use a guid as link only if it looks like a URL:
+    # many guids claim to be permalinks but are numbers.
     link = absolute(_string(entry, "feedburner_origlink"), url) or _alternate(links, url)
     guid = _string(entry, "id")
     if not link and dict.get(entry, "guidislink") and guid.startswith(("http:", "https:", "/")):
@@ -257,16 +270,16 @@ def _draft(entry: Row, url: str, dates: DateReader) -> Draft:
     authors = [_string(row, "name") or _string(row, "email") for row in _rows(entry, "authors")]
     authors = list(filter(None, authors)) or [_string(entry, "author")]
     return Draft(
-        guid=line(guid, LONGEST_GUID),
+        guid=line(guid, MAX_GUID_CHARACTERS),
         link=link,
         stated=_date(entry, dates, ("published", "created", "updated")),
-        title=line(_text(dict.get(entry, "title"), _type(entry, "title")), LONGEST_TITLE),
+        title=line(_text(dict.get(entry, "title"), _type(entry, "title")), MAX_TITLE_CHARACTERS),
         text=_main_text(entry),
-        author=line(", ".join(unique(authors)), LONGEST_TITLE),
+        author=line(", ".join(unique(authors)), MAX_TITLE_CHARACTERS),
         tags=unique(
             [_string(tag, "term") or _string(tag, "label") for tag in _rows(entry, "tags")]
         ),
-        enclosures=unique([absolute(link, url) or "" for link in enclosures], LONGEST_URL),
+        enclosures=unique([absolute(link, url) or "" for link in enclosures], MAX_URL_CHARACTERS),
     )
 
 
@@ -277,7 +290,7 @@ def _alternate(links: list[dict[str, str]], url: str) -> str | None:
 
 
 def _main_text(entry: Row) -> str:
-    """The longest content that says something, else the best summary."""
+    """Return the longest non-empty content, else the best summary."""
     contents = [
         row
         for row in _rows(entry, "content")
@@ -298,7 +311,7 @@ def _text(value: object, kind: str) -> str:
 
 
 def _type(row: Row, name: str) -> str:
-    """What feedparser takes a text for; what it says nothing of is as in RSS."""
+    """Return the content type that feedparser detected for a text; by default `text/plain`."""
     detail = dict.get(row, f"{name}_detail")
     return _string(detail, "type") if isinstance(detail, dict) else "text/plain"
 
@@ -319,6 +332,6 @@ def _rows(row: Row, name: str) -> list[Row]:
 
 
 def _string(row: Row, name: str) -> str:
-    # Not row.get: feedparser's dicts give one date for another, with a warning.
+    # `row.get` of feedparser's dicts would return another date for a missing one, with a warning.
     value = dict.get(row, name)
     return value if isinstance(value, str) else ""

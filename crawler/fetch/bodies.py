@@ -26,7 +26,7 @@ from scrapy.utils._compression import _DecompressionMaxSizeExceeded
 
 from crawler.config import Config
 from crawler.errors import Misbehaves, TooLarge
-from crawler.utils.compression import MOST_PARTS, gunzipped, inflated
+from crawler.utils.compression import MAX_PARTS, gunzipped, inflated
 
 logger = logging.getLogger(__name__)
 LARGE_BYTES = 1024 * 1024
@@ -227,8 +227,8 @@ def _unpacked(body: bytes, coding: bytes, limit_bytes: int) -> bytes:
             return gunzipped(body, limit_bytes)
         if coding == b"deflate":
             return inflated(body, limit_bytes)
-        if coding == b"zstd" and max(map(body.count, FRAMES)) > MOST_PARTS:
-            raise Misbehaves(f"packed in more than {MOST_PARTS} parts")
+        if coding == b"zstd" and max(map(body.count, FRAMES)) > MAX_PARTS:
+            raise Misbehaves(f"packed in more than {MAX_PARTS} parts")
         return HttpCompressionMiddleware._decode(body, coding, limit_bytes)
     except (_DecompressionMaxSizeExceeded, TooLarge):
         problem: Misbehaves = TooLarge(limit_bytes)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from crawler.extract.list_wrappers import FeedsWrapper, of_databases
+from crawler.extract.list_wrappers import FeedsWrapper, connections_by_host
 from crawler.storage import due, targets
 from crawler.storage.due import DueTargets, VisitShare
 from crawler.storage.retry import in_batches
@@ -104,7 +104,7 @@ async def _served(session: Session, candidates: DueTargets) -> float | Floats:
     if not session.is_timed:
         return await due.served(session.db, session.spider)
     of_host = await due.served_of_hosts(session.db, session.spider)
-    at_a_time = of_databases(session.wrapper)
+    at_a_time = connections_by_host(session.wrapper)
     equal = np.ones(len(candidates.hosts))
     for number, host in enumerate(candidates.hosts):
         served = of_host.get(host, VisitShare())

@@ -87,6 +87,8 @@ LONG = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
 LAGS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5)
 SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 TO_STORED = "Seconds from receiving a response to storing its visit."
+FILE_TIME = "freshet_metrics_timestamp_seconds"
+FILE_TIME_HELP = "Unix time when this file was written."
 LAG = "Event loop lag in seconds, sampled once a second."
 # Families that go on counting where the last process of their name ended.
 SUMS = ("counter", "histogram")
@@ -336,11 +338,7 @@ class TextFile:
             raise ConfigError(_in_words(folder, error)) from None
         self.path = folder / f"{PREFIX}{stem}{SUFFIX}"
         self._draft = folder / f".{PREFIX}{stem}.new"
-        self._written = Gauge(
-            "freshet_metrics_timestamp_seconds",
-            "Unix time when this file was written.",
-            registry=registry,
-        )
+        self._written = Gauge(FILE_TIME, FILE_TIME_HELP, registry=registry)
         past: Past = {}
         # A file that cannot be read, or is not ours, has nothing to carry on.
         with contextlib.suppress(OSError, ValueError):

@@ -342,11 +342,16 @@ async def read(store: Store) -> list[Metric]:
     # That Redis cannot be read says nothing of the database.
     with contextlib.suppress(StorageError, ConfigError):
         metrics += await read_queues(store)
-    seconds, text = time.monotonic() - began, "Seconds that reading all this took."
-    metrics.append(_unlabelled("freshet_database_read_seconds", text, seconds))
-    at, text = Clock().now().timestamp(), "When all this was read."
-    metrics.append(_unlabelled("freshet_database_read_timestamp_seconds", text, at))
-    return [*metrics, _up(1)]
+    took, at = time.monotonic() - began, Clock().now().timestamp()
+    return [*metrics, *reading_families(took, at), up(1)]
+
+
+def reading_families(seconds: float, at: float) -> Iterator[Metric]:
+    """Yield the gauges of a reading of the database. at: its end, as Unix time."""
+    text = "Duration of the last reading of the database in seconds."
+    yield _unlabelled("freshet_database_read_seconds", text, seconds)
+    text = "Unix time when the database was last read."
+    yield _unlabelled("freshet_database_read_timestamp_seconds", text, at)
 
 
 def text_of(metrics: Sequence[Metric]) -> bytes:
@@ -372,7 +377,7 @@ class Latest:
     async def exposition(self) -> bytes | None:
         """Return the text, perhaps an old one where reading takes long; None before the first."""
         if await self.problem() is not None:
-            return text_of([_up(0)])
+            return text_of([up(0)])
         if self._reading is None and time.monotonic() >= self._next:
             self._reading = asyncio.create_task(self._read())
         if self._reading is not None:
@@ -395,7 +400,7 @@ class Latest:
         try:
             self._text = text_of(await read(self._store))
         except StorageError:
-            self._text = text_of([_up(0)])
+            self._text = text_of([up(0)])
             self._next = time.monotonic() + RETRY_SECONDS
         else:
             took = time.monotonic() - began
@@ -404,8 +409,9 @@ class Latest:
             self._reading = None
 
 
-def _up(value: float) -> Metric:
-    return _unlabelled("freshet_database_up", "Whether MongoDB could be read.", value)
+def up(value: float) -> Metric:
+    """Return the gauge of whether MongoDB could be read."""
+    return _unlabelled("freshet_database_up", "1 if MongoDB could be read, else 0.", value)
 
 
 def _unlabelled(name: str, text: str, value: float) -> Metric:

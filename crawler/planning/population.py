@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from crawler.config import Config
 from crawler.errors import ConfigError
-from crawler.extract.wrapper import OF_CATEGORY
+from crawler.extract.wrapper import CATEGORY_PREFIX
 from crawler.items import Kind
 from crawler.storage import sites
 from crawler.storage.client import Database
@@ -81,8 +81,8 @@ async def weights_of(
         rows = np.flatnonzero(watched.spider == number) if each.weights else np.empty(0, np.int64)
         # The first matching pattern counts, so write it last.
         for pattern, value in reversed(each.weights):
-            if pattern.startswith(OF_CATEGORY):
-                category = pattern.removeprefix(OF_CATEGORY)
+            if pattern.startswith(CATEGORY_PREFIX):
+                category = pattern.removeprefix(CATEGORY_PREFIX)
                 fits = np.isin(keys[rows], await in_category(each.name, category))
             else:
                 try:

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from pymongo import UpdateOne
 
-from crawler.extract.cells import Defined
+from crawler.extract.cells import StoredCell
 from crawler.items import CELL, SEEN, Kind, Target, Visit
 from crawler.storage import fences
 from crawler.storage.client import Database, Document
@@ -56,7 +56,7 @@ async def requests_per_day(db: Database, spiders: Sequence[str]) -> float:
     return per_week / WEEK_DAYS
 
 
-async def define(db: Database, spider: str, cells: Sequence[Defined], now: datetime) -> None:
+async def define(db: Database, spider: str, cells: Sequence[StoredCell], now: datetime) -> None:
     """Add new cells as due targets, and retire cells that are no longer defined.
 
     Retired cells keep their history, versions and content, and use them if they are defined again.
@@ -98,7 +98,7 @@ def _cells_of(spider: str) -> Document:
     return {"_id": {"$gte": f"{spider} {CELL}", "$lt": f"{spider} {AFTER_CELL}"}}
 
 
-def _is_stored(cell: Defined, target: Document | None) -> bool:
+def _is_stored(cell: StoredCell, target: Document | None) -> bool:
     """Return whether a target matches the definition of its cell."""
     if target is None or target.get("retired") or target.get("host") != cell.host:
         return False
@@ -108,7 +108,7 @@ def _is_stored(cell: Defined, target: Document | None) -> bool:
     return all(stored.get(name) == defined[name] for name in PERIOD_FIELDS)
 
 
-def _target_updates(spider: str, cell: Defined, now: datetime) -> list[UpdateOne]:
+def _target_updates(spider: str, cell: StoredCell, now: datetime) -> list[UpdateOne]:
     """Return the updates that add or restore a cell's target and set its period."""
     document = new_document(spider, f"{CELL}{cell.name}", Kind.CELL, now, now)
     key, plan = document.pop("_id"), _plan(cell)
@@ -130,7 +130,7 @@ def _target_updates(spider: str, cell: Defined, now: datetime) -> list[UpdateOne
     return [*updates, UpdateOne({"_id": key, "$nor": [same]}, sooner)]
 
 
-def _plan(cell: Defined) -> Document | None:
+def _plan(cell: StoredCell) -> Document | None:
     """Return the plan that visits a cell once per period; None without a period."""
     if cell.every_hours is None:
         return None

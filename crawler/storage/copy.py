@@ -28,11 +28,11 @@ from crawler.storage.retry import in_batches_by_size, in_short
 from crawler.storage.schema import (
     COPYING,
     META,
-    VALIDATORS,
     VERSION,
     create_collections,
     create_indexes,
 )
+from crawler.storage.validators import VALIDATORS
 
 Say = Callable[[str], None]
 RAW = CodecOptions(document_class=RawBSONDocument)

@@ -44,14 +44,14 @@ class Patterns:
     async def admitted(self, links: Sequence[Link], depth: int) -> list[Link]:
         """Return the new links that may become targets."""
         # Stored counts may be too high, as targets are deleted, so count again at a limit.
-        for pattern in self.traps.filled(links) - self._counted:
+        for pattern in self.traps.over_caps(links) - self._counted:
             self._counted.add(pattern)
             query = {"spider": self._spider, "pattern": pattern}
             n = await self._db.targets.count_documents(query)
             counted: Document = {"$set": {f"patterns.{pattern}": n}}
             await self._db.sites.update_one({"_id": self._spider}, counted)
             self.traps.targets[pattern] = n
-        return self.traps.sifted(links, depth)
+        return self.traps.within_caps(links, depth)
 
     async def added(self, links: Sequence[Link]) -> None:
         """Count links that became targets, and load the counts of other processes."""

@@ -19,8 +19,8 @@ from crawler.storage import plans, runs, targets
 from crawler.storage.client import Database, Document
 from crawler.storage.due import BY_TIME
 from crawler.storage.histories import NameColumn, NumberColumn
-from crawler.storage.schema import VALIDATORS
 from crawler.storage.targets import watched
+from crawler.storage.validators import VALIDATORS
 from schedules.history import Floats, Ints
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

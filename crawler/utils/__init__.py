@@ -1,7 +1,8 @@
-"""Small tools that know no site, no target and no database.
+"""General-purpose helpers that do not depend on sites, targets or the database.
 
-Text and counts in words (`text`), shortened differences (`diff`), times and clocks (`time`), URLs
-and their shapes (`urls`), regular expressions in linear time (`regex`), files that are replaced
-atomically (`files`), output that no terminal acts on (`terminal`), and work with a limit on time
-and memory in a process of its own (`sandbox`).
+`text` formats and normalizes text, `diff` compares texts, `time` provides clocks and parses
+durations, `urls` canonicalizes and groups URLs, `regex` searches user-supplied patterns in linear
+time, `compression` decompresses up to a limit, `files` replaces files atomically, `terminal`
+escapes output, `process` manages tasks and garbage collection, and `sandbox` limits the time and
+memory of work on untrusted input.
 """

@@ -1,7 +1,7 @@
-"""Gzip and deflate, unpacked up to a limit, however oddly they are packed.
+"""Decompress gzip and deflate data up to a size limit, tolerating common errors.
 
-Python's own reader of gzip looks at file names byte by byte, and at parts one by one: a file of
-nothing but these keeps it busy for seconds.
+Python's `gzip` module reads header fields byte by byte and does not limit the number of members: a
+hostile file keeps it busy for seconds.
 """
 
 from __future__ import annotations
@@ -12,72 +12,85 @@ from typing import Any
 from crawler.errors import Misbehaves, TooLarge
 
 PIECE_BYTES = 65_536
-# A file is one part as a rule; some programs make one of every 64 kB.
-MOST_PARTS = 2000
+# Members of a gzip file. Most files have one; some programs write one for every 64 kB.
+MAX_PARTS = 2000
 GZIP = b"\x1f\x8b\x08"
 RAW = -zlib.MAX_WBITS
 FIXED_BYTES, TRAILER_BYTES = 10, 8
 EXTRA, NAME, COMMENT, CHECK = 4, 8, 16, 2
 
 
-class Broken(Exception):
-    """Bytes that are not packed as they should be; `str()` says what is wrong."""
+class CorruptData(Exception):
+    """Data cannot be decompressed; `str()` is the cause."""
 
 
 def gunzipped(data: bytes, limit_bytes: int) -> bytes:
-    """What a gzip file of one or more parts holds, as far as it can be read.
+    """Decompress a gzip file with one or more members, up to the first corrupt one.
 
-    Raises Broken where nothing can be, Misbehaves where it is more than the limit.
+    limit_bytes: maximum size of the result
+
+    Raises CorruptData if nothing can be decompressed, and Misbehaves if the result is larger than
+    the limit or the file has too many members.
     """
-    found, at = bytearray(), 0
-    for _ in range(MOST_PARTS):
-        unpacker = zlib.decompressobj(RAW)
+    result, at = bytearray(), 0
+    for _ in range(MAX_PARTS):
+        decompressor = zlib.decompressobj(RAW)
         try:
-            at = _unpack(unpacker, data, _behind_header(data, at), found, limit_bytes)
+            at = _decompress(decompressor, data, _end_of_header(data, at), result, limit_bytes)
         except zlib.error as error:
-            if not found:
-                raise Broken(str(error)) from None
-            return bytes(found)
-        # Programs pad files; whatever else follows was not packed.
-        if not unpacker.eof or not data.startswith(GZIP, at + TRAILER_BYTES):
-            return bytes(found)
+            if not result:
+                raise CorruptData(str(error)) from None
+            return bytes(result)
+        # Ignore trailing data: some programs pad files.
+        if not decompressor.eof or not data.startswith(GZIP, at + TRAILER_BYTES):
+            return bytes(result)
         at += TRAILER_BYTES
-    raise Misbehaves(f"packed in more than {MOST_PARTS} parts")
+    raise Misbehaves(f"packed in more than {MAX_PARTS} parts")
 
 
 def inflated(data: bytes, limit_bytes: int) -> bytes:
-    """What a deflate stream holds, with the frame that it should have or without; raises alike."""
+    """Decompress a deflate stream, with or without the zlib header that HTTP requires.
+
+    limit_bytes: maximum size of the result
+
+    Raises CorruptData for other data, and Misbehaves if the result is larger than the limit.
+    """
     for bits in (zlib.MAX_WBITS, RAW):
-        found = bytearray()
+        result = bytearray()
         try:
-            _unpack(zlib.decompressobj(bits), data, 0, found, limit_bytes)
+            _decompress(zlib.decompressobj(bits), data, 0, result, limit_bytes)
         except zlib.error as error:
-            said = str(error)
+            cause = str(error)
         else:
-            return bytes(found)
-    raise Broken(said)
+            return bytes(result)
+    raise CorruptData(cause)
 
 
-def _unpack(unpacker: Any, data: bytes, at: int, found: bytearray, limit_bytes: int) -> int:
-    """Add to `found` what begins at `at`; where its end is. An end that is missing is no error."""
-    while not unpacker.eof:
-        waiting = unpacker.unconsumed_tail
+def _decompress(
+    decompressor: Any, data: bytes, at: int, result: bytearray, limit_bytes: int
+) -> int:
+    """Decompress the stream at `at` into `result`, and return the index of its end.
+
+    A truncated stream is not an error. Raises Misbehaves if the result exceeds the limit.
+    """
+    while not decompressor.eof:
+        waiting = decompressor.unconsumed_tail
         piece = waiting or data[at : at + PIECE_BYTES]
         at += 0 if waiting else len(piece)
-        read = unpacker.decompress(piece, PIECE_BYTES)
-        found += read
-        if len(found) > limit_bytes:
-            found.clear()  # who keeps the error would keep this too
+        read = decompressor.decompress(piece, PIECE_BYTES)
+        result += read
+        if len(result) > limit_bytes:
+            result.clear()  # the traceback of the error would keep the data in memory
             raise TooLarge(limit_bytes)
         if not piece and not read:
             break
-    return at - len(unpacker.unused_data)
+    return at - len(decompressor.unused_data)
 
 
-def _behind_header(data: bytes, at: int) -> int:
-    """Where the packed bytes of a part begin; raises Broken where it is no part."""
+def _end_of_header(data: bytes, at: int) -> int:
+    """Return the index at which the compressed data of a member begins. Raises CorruptData."""
     if not data.startswith(GZIP, at) or len(data) < at + FIXED_BYTES:
-        raise Broken("no gzip file")
+        raise CorruptData("not a gzip file")
     flags, end = data[at + 3], at + FIXED_BYTES
     if flags & EXTRA:
         end += 2 + int.from_bytes(data[end : end + 2], "little")

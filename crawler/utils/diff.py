@@ -1,8 +1,8 @@
-"""How two texts differ: the size of the difference, and the changed lines and words to show.
+"""Compare two texts: the size of their difference, and a diff of lines and words for display.
 
-Texts come from outside, so all of it is bounded in time and size. Sequences are compared exactly
-within a budget of pairs; when the budget is used up, items that occur once in both are the anchors,
-and what lies between them counts as replaced. That gives a larger difference, never a wrong one.
+The texts are untrusted, so time and output are bounded. Sequences are compared exactly as long as a
+budget of pairs lasts. After that, items that occur once in both sequences serve as anchors, and
+everything between two anchors counts as replaced. The result is still correct, but not minimal.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ from rapidfuzz.distance import Indel, LCSseq, Postfix, Prefix
 
 from crawler.utils.terminal import visible
 
-# Above this many pairs of characters the exact distance takes a second; lines are compared then.
+# Above this many pairs of characters, the exact distance takes more than 1 s: compare lines.
 EXACT_PAIRS = 40_000_000_000
-# Up to this many it takes about 30 ms, in which no other thread runs: the library keeps the lock.
+# Up to this many pairs, the exact distance takes about 30 ms. Other threads are blocked meanwhile,
+# because the library holds the GIL.
 QUICK_PAIRS = 1_000_000_000
-# Above this many pairs of lines their places no longer count.
+# Above this many pairs of lines, ignore the order of the lines.
 LINE_PAIRS = 100_000_000
-# Pairs of lines and words that one diff may compare: 0.2 s and 50 MB.
+# Pairs of lines and words that one diff may compare, in about 0.2 s and 50 MB.
 MAX_PAIRS = 400_000_000
-# Anchors within parts between anchors; a text can be made so that each level finds a single one.
+# Recursion depth of anchors between anchors. Hostile texts can have a single anchor at each level.
 MAX_LEVELS = 20
 # Longer texts are not split into words.
 MAX_WORD_CHARACTERS = 2_000_000
 CONTEXT_LINES = 2
 CONTEXT_CHARACTERS = 60
-# Longer lines that differ are compared by word.
+# Longer lines are compared by word.
 LONG_LINE = 160
-# Of longer changed parts the beginning and the end are shown.
+# Changed parts that are longer are shortened to their start and end.
 MAX_PART = 2000
-# Of the lines by word in one place, and of all lines of a diff together.
-MAX_WORD_LINES = 20_000
+# Characters of word-by-word output in one place, and of a whole diff.
+MAX_WORD_DIFF_CHARACTERS = 20_000
 MAX_CHARACTERS = 200_000
 WORD = re.compile(r"\w+|\s+|.", re.S)
 Run = tuple[int, int, int]
@@ -46,7 +47,7 @@ Opcode = tuple[bool, int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A part of two texts: `same` in both, then `old` in the one where the other has `new`."""
+    """A part of two texts: unchanged text (`same`), then `old` was replaced with `new`."""
 
     same: str
     old: str
@@ -54,12 +55,13 @@ class Change:
 
 
 def diff_size(before: str, after: str) -> int:
-    """Fewest characters to delete from `before` and insert to make `after`.
+    """Return the number of characters to delete from `before` and insert to get `after`.
 
-    Exact where what differs (without the common start and end) is up to about 200,000 characters
-    on both sides; beyond, whole lines count, and where they stand only up to 10,000 on both sides.
+    The result is minimal if both texts have up to about 200,000 characters between their common
+    start and end. For longer texts, whole lines are compared, and beyond 10,000 lines on both
+    sides the order of the lines is ignored.
     """
-    first, second = _differing(before, after)
+    first, second = _without_common_ends(before, after)
     if len(first) * len(second) <= EXACT_PAIRS:
         return int(Indel.distance(first, second))
     old, new = first.splitlines(keepends=True), second.splitlines(keepends=True)
@@ -70,59 +72,70 @@ def diff_size(before: str, after: str) -> int:
 
 
 def is_quick(before: str, after: str) -> bool:
-    """Return whether `diff_size` of two texts takes less time than other work can wait."""
-    first, second = _differing(before, after)
+    """Return True if `diff_size` of two texts is fast enough to block other work meanwhile."""
+    first, second = _without_common_ends(before, after)
     return len(first) * len(second) <= QUICK_PAIRS
 
 
 def estimated_diff_size(before: str, after: str) -> int:
-    """Return the size of a difference by whole lines wherever they are, in linear time.
+    """Estimate the size of a difference in linear time, by whole lines regardless of their order.
 
-    It may be larger than `diff_size` where lines differ in part, and smaller where lines moved.
+    The result is larger than `diff_size` if lines changed in part, and smaller if lines moved.
     """
-    first, second = _differing(before, after)
+    first, second = _without_common_ends(before, after)
     return _moved_diff_size(first.splitlines(keepends=True), second.splitlines(keepends=True))
 
 
-def _differing(before: str, after: str) -> tuple[str, str]:
-    """Two texts, in a fixed order, without what they have in common at both ends."""
+def _without_common_ends(before: str, after: str) -> tuple[str, str]:
+    """Sort two texts, and cut off their common start and end."""
     first, second = sorted((before, after))
     start, end = _common_ends(first, second)
     return first[start : len(first) - end], second[start : len(second) - end]
 
 
 def _common_ends(first: str, second: str) -> tuple[int, int]:
-    """How many characters two texts have in common at their start, and then at their end."""
+    """Return the lengths of the common start and of the common end after it."""
     start = Prefix.similarity(first, second)
-    # One character may not belong to both.
+    # Start and end must not overlap.
     room = min(len(first), len(second)) - start
     return start, min(room, Postfix.similarity(first, second))
 
 
 def _moved_diff_size(old: list[str], new: list[str]) -> int:
-    """Characters of the lines that one text has more often than the other."""
+    """Return the number of characters in lines that one text has more often than the other."""
     before, after = Counter(old), Counter(new)
     return sum(len(line) * n for line, n in ((before - after) + (after - before)).items())
 
 
 class Matcher:
-    """Finds what sequences have in common, within one budget of pairs for all of them."""
+    """Finds common items of sequences, with one budget of pairs for all comparisons."""
 
     def __init__(self, pairs: int = MAX_PAIRS) -> None:
         self._pairs_left = pairs
 
     def runs(self, old: Sequence[str], new: Sequence[str]) -> list[Run]:
-        """Runs of equal items in order, each as its start in `old` and in `new` and its length.
+        """Return runs of equal items as (start in `old`, start in `new`, length).
 
-        A longest common subsequence, as far as the budget goes.
+        The runs are a longest common subsequence if the budget suffices.
         """
         numbers: dict[str, int] = {}
-        one = [numbers.setdefault(item, len(numbers)) for item in old]
-        other = [numbers.setdefault(item, len(numbers)) for item in new]
-        return list(_joined(self._within(one, other, (0, len(one)), (0, len(other)), MAX_LEVELS)))
+        first = [numbers.setdefault(item, len(numbers)) for item in old]
+        second = [numbers.setdefault(item, len(numbers)) for item in new]
+        joined: list[Run] = []
+        i = j = n = 0
+        for at, to, length in self._within(
+            first, second, (0, len(first)), (0, len(second)), MAX_LEVELS
+        ):
+            if (at, to) == (i + n, j + n):
+                n += length
+            elif length:
+                if n:
+                    joined.append((i, j, n))
+                i, j, n = at, to, length
+        return [*joined, (i, j, n)] if n else joined
 
     def opcodes(self, old: Sequence[str], new: Sequence[str]) -> Iterator[Opcode]:
-        """All of both sequences in order: whether it is equal, and its bounds in each."""
+        """Yield the parts of both sequences in order: (is equal, bounds in `old`, in `new`)."""
         i = j = 0
         for at, to, n in (*self.runs(old, new), (len(old), len(new), 0)):
             if i < at or j < to:
@@ -162,8 +175,8 @@ class Matcher:
         pairs = (i_end - i) * (j_end - j)
         if pairs <= self._pairs_left:
             self._pairs_left -= pairs
-            found = LCSseq.opcodes(old[i:i_end], new[j:j_end]) if pairs else ()
-            for code in found:
+            codes = LCSseq.opcodes(old[i:i_end], new[j:j_end]) if pairs else ()
+            for code in codes:
                 if code.tag == "equal":
                     yield i + code.src_start, j + code.dest_start, code.src_end - code.src_start
         elif levels_left and (anchors := _anchors(old, new, of_old, of_new)):
@@ -177,16 +190,19 @@ class Matcher:
 def _anchors(
     old: list[int], new: list[int], of_old: tuple[int, int], of_new: tuple[int, int]
 ) -> list[tuple[int, int]]:
-    """Places of items that both parts have once, as many as are in the same order in both."""
-    one, other = old[slice(*of_old)], new[slice(*of_new)]
-    count_one, count_other = Counter(one), Counter(other)
-    places = {item: j for j, item in enumerate(other, of_new[0]) if count_other[item] == 1}
+    """Return the positions of items that occur once in both parts, in the same order.
+
+    If the order differs, the result is a longest possible selection.
+    """
+    first, second = old[slice(*of_old)], new[slice(*of_new)]
+    first_counts, second_counts = Counter(first), Counter(second)
+    places = {item: j for j, item in enumerate(second, of_new[0]) if second_counts[item] == 1}
     pairs = [
         (i, places[item])
-        for i, item in enumerate(one, of_old[0])
-        if count_one[item] == 1 and item in places
+        for i, item in enumerate(first, of_old[0])
+        if first_counts[item] == 1 and item in places
     ]
-    # The longest increasing subsequence of places in the new part.
+    # Find the longest increasing subsequence of positions in the new part.
     lowest: list[int] = []
     ends: list[int] = []
     before: list[int] = []
@@ -202,49 +218,35 @@ def _anchors(
     return chosen[::-1]
 
 
-def _joined(runs: Iterator[Run]) -> Iterator[Run]:
-    """Runs without empty ones; those that follow one another are one."""
-    i = j = n = 0
-    for at, to, length in runs:
-        if (at, to) == (i + n, j + n):
-            n += length
-        elif length:
-            if n:
-                yield i, j, n
-            i, j, n = at, to, length
-    if n:
-        yield i, j, n
-
-
 def by_word(before: str, after: str, matcher: Matcher) -> list[Change]:
-    """Two texts by what they have in common and what not, word by word."""
+    """Return the changes between two texts, word by word."""
     start, end = _common_ends(before, after)
-    # Words are not cut.
+    # Extend the differing middle to word boundaries.
     while start and _in_word(before, start) | _in_word(after, start):
         start -= 1
     while end and _in_word(before, len(before) - end) | _in_word(after, len(after) - end):
         end -= 1
     old, new = before[start : len(before) - end], after[start : len(after) - end]
-    found = [Change(before[:start], "", "")]
+    changes = [Change(before[:start], "", "")]
     if max(len(old), len(new)) > MAX_WORD_CHARACTERS:
-        found.append(Change("", old, new))
+        changes.append(Change("", old, new))
     else:
         words, others = WORD.findall(old), WORD.findall(new)
         for equal, i, i_end, j, j_end in matcher.opcodes(words, others):
             text, other = "".join(words[i:i_end]), "".join(others[j:j_end])
-            found.append(Change(text, "", "") if equal else Change("", text, other))
-    return _readable([*found, Change(before[len(before) - end :], "", "")])
+            changes.append(Change(text, "", "") if equal else Change("", text, other))
+    return _merged([*changes, Change(before[len(before) - end :], "", "")])
 
 
 def _in_word(text: str, at: int) -> bool:
     return 0 < at < len(text) and text[at - 1].isalnum() and text[at].isalnum()
 
 
-def _readable(changes: Sequence[Change]) -> list[Change]:
-    """Changes with what is between them; too little between two counts as changed in both."""
-    found: list[Change] = []
+def _merged(changes: Sequence[Change]) -> list[Change]:
+    """Merge changes that are separated by less text than they contain, for readability."""
+    merged: list[Change] = []
     same, gap = "", ""
-    # Parts of one change, joined at its end: a text may have a change in every other word.
+    # Collect parts in lists: concatenating strings would be quadratic with many small changes.
     old: list[str] = []
     new: list[str] = []
     size = 0
@@ -254,7 +256,7 @@ def _readable(changes: Sequence[Change]) -> list[Change]:
             continue
         more = max(len(change.old), len(change.new))
         if size and len(gap) > min(size, more):
-            found.append(Change(same, "".join(old), "".join(new)))
+            merged.append(Change(same, "".join(old), "".join(new)))
             old, new, size, same = [], [], 0, gap
         elif size:
             old.append(gap)
@@ -266,32 +268,32 @@ def _readable(changes: Sequence[Change]) -> list[Change]:
         new.append(change.new)
         size, gap = size + more, ""
     if size:
-        found.append(Change(same, "".join(old), "".join(new)))
-    return [*found, Change(gap, "", "")] if gap else found
+        merged.append(Change(same, "".join(old), "".join(new)))
+    return [*merged, Change(gap, "", "")] if gap else merged
 
 
 def unified(before: Sequence[str], after: Sequence[str], names: tuple[str, str]) -> list[str]:
-    """A diff of two contents for readers: by line, and of long lines by word.
+    """Return a readable diff of two texts: line by line, and word by word for long lines.
 
-    Lines begin with a blank (in both), `-`, `+`, or `~`: then `[-…-]` went and `{+…+}` came. Long
-    parts are folded, characters that a terminal would act on are escaped, and what is more than
-    MAX_CHARACTERS is left out, which the last line reports.
+    Output lines begin with a space (unchanged), `-`, `+`, or `~`. In `~` lines, `[-…-]` marks
+    deleted and `{+…+}` inserted words. Long parts are shortened, and unsafe characters are escaped.
+    Output beyond MAX_CHARACTERS is left out, and a last line reports that.
     """
     matcher = Matcher()
     hunks = _hunks(list(matcher.opcodes(before, after)))
     lines: list[str] = []
     room = MAX_CHARACTERS
-    for line in _shown(before, after, hunks, matcher):
+    for line in _formatted(before, after, hunks, matcher):
         room -= len(line)
         if room < 0:
-            lines.append("… more differs than is shown; --json has both versions in full")
+            lines.append("… diff truncated; use --json for both versions in full")
             break
         lines.append(line)
     return [f"--- {names[0]}", f"+++ {names[1]}", *lines] if lines else []
 
 
 def _hunks(opcodes: list[Opcode]) -> Iterator[list[Opcode]]:
-    """Changes with a few equal lines around them; those that are near one another together."""
+    """Group changes that are close to each other, with a few equal lines of context."""
     hunk: list[Opcode] = []
     for n, (equal, i, i_end, j, j_end) in enumerate(opcodes):
         if not equal:
@@ -310,7 +312,7 @@ def _hunks(opcodes: list[Opcode]) -> Iterator[list[Opcode]]:
         yield hunk
 
 
-def _shown(
+def _formatted(
     before: Sequence[str], after: Sequence[str], hunks: Iterator[list[Opcode]], matcher: Matcher
 ) -> Iterator[str]:
     for hunk in hunks:
@@ -319,34 +321,29 @@ def _shown(
         for equal, start, stop, to, to_stop in hunk:
             old, new = before[start:stop], after[to:to_stop]
             if equal:
-                yield from (f" {_folded(line, 2 * CONTEXT_CHARACTERS)}" for line in old)
-            else:
-                yield from _replaced(old, new, matcher)
-
-
-def _replaced(old: Sequence[str], new: Sequence[str], matcher: Matcher) -> Iterator[str]:
-    """Lines in place of others: from the first long one on by word."""
-    pairs = list(zip(old, new, strict=False))
-    long = (n for n, pair in enumerate(pairs) if max(map(len, pair)) > LONG_LINE)
-    if (at := next(long, None)) is None:
-        at = max(len(old), len(new))
-    yield from (f"-{_folded(line, MAX_PART)}" for line in old[:at])
-    yield from (f"+{_folded(line, MAX_PART)}" for line in new[:at])
-    if at < len(pairs):
-        yield from _word_lines("\n".join(old[at:]), "\n".join(new[at:]), matcher)
+                yield from (f" {_shortened(line, 2 * CONTEXT_CHARACTERS)}" for line in old)
+                continue
+            # From the first long line on, compare by word.
+            pairs = list(zip(old, new, strict=False))
+            long = (n for n, pair in enumerate(pairs) if max(map(len, pair)) > LONG_LINE)
+            at = next(long, max(len(old), len(new)))
+            yield from (f"-{_shortened(line, MAX_PART)}" for line in old[:at])
+            yield from (f"+{_shortened(line, MAX_PART)}" for line in new[:at])
+            if at < len(pairs):
+                yield from _word_lines("\n".join(old[at:]), "\n".join(new[at:]), matcher)
 
 
 def _range(start: int, stop: int) -> str:
-    """Lines of a hunk as `diff -u` numbers them."""
+    """Format the line numbers of a hunk like `diff -u`."""
     first = start + 1 if stop > start else start
     return f"{first}" if stop - start == 1 else f"{first},{stop - start}"
 
 
 def _word_lines(before: str, after: str, matcher: Matcher) -> Iterator[str]:
-    """Lines of a diff by word, as many as there is room for."""
+    """Yield the lines of a word-by-word diff, up to about MAX_WORD_DIFF_CHARACTERS characters."""
     changes = by_word(before, after, matcher)
     parts: list[str] = []
-    room = MAX_WORD_LINES
+    room = MAX_WORD_DIFF_CHARACTERS
     for n, change in enumerate(changes):
         last = n == len(changes) - 1 and not (change.old or change.new)
         parts.append(_context(change.same, first=n == 0, last=last))
@@ -360,13 +357,13 @@ def _word_lines(before: str, after: str, matcher: Matcher) -> Iterator[str]:
 
 
 def _marked(text: str, begin: str, end: str) -> str:
-    """A changed part, each of its lines between marks."""
-    lines = _folded(text, MAX_PART).split("\n")
+    """Put each line of a changed part between marks."""
+    lines = _shortened(text, MAX_PART).split("\n")
     return "\n".join(f"{begin}{line}{end}" if line else "" for line in lines)
 
 
 def _context(text: str, *, first: bool, last: bool) -> str:
-    """What stands before a change, or after the last one; a long one is folded into three lines."""
+    """Return the unchanged text around a change; a long text is shortened to three lines."""
     head = CONTEXT_CHARACTERS // 2 if first else CONTEXT_CHARACTERS
     tail = 0 if last else CONTEXT_CHARACTERS
     if len(text) <= head + tail + CONTEXT_CHARACTERS:
@@ -379,9 +376,9 @@ def _context(text: str, *, first: bool, last: bool) -> str:
     return f"\n… {left_out:,} characters …\n".join(shown).rstrip("\n")
 
 
-def _folded(text: str, longest: int) -> str:
-    """A text as it can be shown; of a long one the beginning and the end."""
-    half, left_out = longest // 2, len(text) - longest
+def _shortened(text: str, max_characters: int) -> str:
+    """Escape a text for display, and shorten a long one to its start and end."""
+    half, left_out = max_characters // 2, len(text) - max_characters
     if left_out <= CONTEXT_CHARACTERS:
         return visible(text, blanks=True)
     shown = visible(text[:half], blanks=True), visible(text[-half:], blanks=True)

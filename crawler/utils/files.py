@@ -1,4 +1,4 @@
-"""Files that are replaced atomically: readers see the old content or the new, never a part."""
+"""Write files safely: atomic replacement, and CSV without spreadsheet formulas."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from scrapy.item import Field
 
 @contextmanager
 def atomic_replace(path: Path) -> Iterator[Path]:
-    """Yield a temporary file next to `path` that replaces it when the block ends.
+    """Yield a temporary file in the same folder that replaces `path` when the block ends.
 
-    The temporary file has the suffix of `path`. If the block fails, it is deleted and `path` stays
-    as it was. Raises OSError.
+    Readers see the old content or the new one, never a partial file. If the block raises an error,
+    the temporary file is deleted and `path` is unchanged. The temporary file has the suffix of
+    `path`. Raises OSError.
     """
     draft = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
@@ -30,26 +31,25 @@ def atomic_replace(path: Path) -> Iterator[Path]:
             draft.unlink(missing_ok=True)
 
 
-# Cells that begin with one of these are formulas for a spreadsheet; the last four are full-width.
+# Spreadsheets interpret cells with one of these prefixes as formulas. The last four are full-width
+# forms.
 FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 
 
 class SafeCsvExporter(CsvItemExporter):
-    """Scrapy's exporter of CSV with an apostrophe before what would be a formula.
+    """Scrapy's CSV exporter, which puts an apostrophe before values that look like formulas.
 
-    Numbers such as -3.5 stay as they are.
+    Numbers such as -3.5 are not changed.
     """
 
     def serialize_field(self, field: Mapping[str, Any] | Field, name: str, value: Any) -> Any:
-        """Return the value of a field as it is written."""
+        """Return the value to write for a field."""
         value = super().serialize_field(field, name, value)
-        is_formula = isinstance(value, str) and value.startswith(FORMULAS)
-        return f"'{value}" if is_formula and not _is_number(value) else value
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return text == text.strip()
+        if not isinstance(value, str) or not value.startswith(FORMULAS):
+            return value
+        with suppress(ValueError):
+            float(value)
+            # float() accepts white space around a number, which a spreadsheet may not.
+            if value == value.strip():
+                return value
+        return f"'{value}"

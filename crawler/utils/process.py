@@ -1,4 +1,4 @@
-"""What a process does in the background: tasks that are ended, and memory that is collected."""
+"""End asyncio tasks reliably, and tune garbage collection while libraries are loaded."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import logging
 from typing import Any
 
 logger = logging.getLogger(__name__)
-# Longer than a task needs to clean up after its cancellation.
-AGAIN_SECONDS = 3.0
+# Time before a task is cancelled again; more than any task needs to clean up.
+RETRY_SECONDS = 3.0
 MAX_CANCELS = 5
 
 
 async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel tasks and wait until they have ended; their results and errors are dropped.
+    """Cancel tasks and wait until they have ended. Their results and errors are ignored.
 
-    A task is cancelled again after AGAIN_SECONDS: PyMongo turns a cancellation that meets the reset
-    of its connections into an error, and `asyncio.wait_for` of Python 3.11 can lose one. Without
-    that, a task that retries errors would go on for good.
+    Tasks that have not ended after RETRY_SECONDS are cancelled again, because cancellations can get
+    lost: PyMongo turns a cancellation during the reset of its connections into an error, and
+    `asyncio.wait_for` in Python 3.11 can swallow one. A task that retries after errors would
+    otherwise run forever.
     """
     for _ in range(MAX_CANCELS):
         pending = [task for task in tasks if not task.done()]
@@ -26,28 +27,31 @@ async def end_tasks(*tasks: asyncio.Task[Any]) -> None:
             break
         for task in pending:
             task.cancel()
-        await asyncio.wait(pending, timeout=AGAIN_SECONDS)
+        await asyncio.wait(pending, timeout=RETRY_SECONDS)
     for task in tasks:
         if not task.done():
-            logger.warning("a task does not end: %s", task.get_name())
+            logger.warning(
+                "Task did not end after %d cancellations: %s", MAX_CANCELS, task.get_name()
+            )
         elif not task.cancelled():
+            # Mark the exception as retrieved, or asyncio would log it.
             task.exception()
 
 
-# What Python sets at its start.
+# Python's default thresholds.
 USUAL = gc.get_threshold()
-# New objects before a collection while libraries are loaded, and collections before an older
-# generation is included. It stays on: not every command of Scrapy calls `collect_again`.
+# Thresholds while libraries are loaded. Collection is rarer, but not disabled, because not every
+# Scrapy command calls `collect_again`.
 LOADING = (50_000, 2, 2)
 
 
 def spare_loading() -> None:
-    """Run the collector seldom until `collect_again` is called."""
+    """Run garbage collection rarely until `collect_again` is called, to load libraries faster."""
     gc.set_threshold(*LOADING)
 
 
 def collect_again() -> None:
-    """Run the collector as usual from now on, and keep what is loaded out of its way."""
-    # Without a collection before it: that would look at all of it once more.
+    """Restore normal garbage collection, and exempt all objects loaded so far."""
+    # Without gc.collect() first: it would traverse all loaded objects once more.
     gc.freeze()
     gc.set_threshold(*USUAL)

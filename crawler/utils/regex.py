@@ -1,8 +1,9 @@
-"""Users' regular expressions, searched in linear time.
+"""Search users' regular expressions in linear time.
 
-Sites choose the URLs and texts that meet these patterns. RE2 never backtracks, so no text makes a
-search long. It lacks look-around, back-references and a few forms of Python's `re`; a pattern with
-one of them is refused with its name and the way out.
+Sites control the URLs and texts that these patterns are matched against. RE2 never backtracks, so
+hostile texts cannot slow down a search. RE2 does not support look-around, back-references and some
+other syntax of Python's `re`: patterns that use it are rejected with an error that names the
+construct and an alternative.
 """
 
 from __future__ import annotations
@@ -17,22 +18,23 @@ import re2
 from lxml import etree
 
 MAX_CHARACTERS = 4000
-# A search takes time proportional to instructions times characters of the text, and copies its
-# groups as it goes: ten milliseconds or so for a URL of 2,000 characters at these bounds.
+# A search takes time proportional to instructions times characters, and copies its groups on the
+# way. At these limits, a URL of 2,000 characters takes about 10 ms.
 MAX_INSTRUCTIONS = 5000
 MAX_GROUPS = 20
-# Of one pattern: its program and what a search caches.
+# Memory for the program of one pattern and the states that its searches cache.
 MAX_BYTES = 1024 * 1024
-# Patterns that a page's own attributes give to XPath functions are kept no longer.
+# XPath functions can take patterns from attributes of a page, so the cache must be bounded.
 MAX_CACHED = 128
 SHOWN_CHARACTERS = 200
 
 XPATH_NAMESPACE = "urn:freshet:patterns"
-# Of the prefix `re` in XPath; libxslt's namers, but not Python's `re` behind them.
+# Binds the prefix `re` in XPath to this module's functions. They have the names of the EXSLT
+# functions that libxslt provides, which use Python's `re`.
 XPATH_NAMESPACES = {"re": XPATH_NAMESPACE}
 
-# The forms of Python's `re` that RE2 lacks or reads differently. Escapes and classes come first,
-# so that nothing within them is taken for one.
+# Syntax of Python's `re` that RE2 does not support or interprets differently. Alternatives for
+# escapes and character classes come first, so that their contents are not mistaken for syntax.
 _PARTS = re.compile(
     r"(?P<backreference>\\[1-9]\d?)|(?P<end>\\Z)|(?P<character>\\[uUN])|(?P<byte>\\C)|\\."
     r"|\[\^?\]?(?:\\.|[^\]\\])*+\]"
@@ -42,7 +44,7 @@ _PARTS = re.compile(
     r"|(?P<possessive>(?:[*+?]|\{\d+(?:,\d*)?\})\+)|(?P<atmost>\{,\d+\})",
     re.S,
 )
-_LACKS = {
+_UNSUPPORTED = {
     "ahead": ("look-ahead", None),
     "behind": ("look-behind", None),
     "backreference": ("a back-reference", "Write out the alternatives"),
@@ -57,99 +59,99 @@ _LACKS = {
     "character": ("this escape", r"Write the character itself, or its code: \x{{E9}}"),
     "byte": ("this escape", "Use . for any character"),
 }
-# A literal of XPath, a function that takes a pattern, or what separates arguments.
+# A string literal of XPath, a function that takes a pattern, or a delimiter of arguments.
 _XPATH_PARTS = re.compile(r"""("[^"]*"|'[^']*')|(\bre:(?:test|match|replace)\s*\()|([(),])""")
-# As `string()`, which leaves comments out.
+# Unlike `itertext()`, `string()` leaves out comments.
 _STRING = etree.XPath("string()")
 _REFERENCE = re.compile(r"\\(?:g<(\w+)>|([1-9]\d?))")
 
 
-class Found(Protocol[AnyStr]):
-    """A match: its groups by number or name; 0 is all of it."""
+class PatternMatch(Protocol[AnyStr]):
+    """A match. Its groups are indexed by number or name; group 0 is the whole match."""
 
     def __getitem__(self, group: int | str, /) -> AnyStr | None: ...
 
     def groups(self, default: AnyStr) -> tuple[AnyStr, ...]:
-        """All groups from 1 on."""
+        """Return all groups from 1 on; `default` replaces groups that did not match."""
 
 
 class Pattern(Protocol):
-    """A compiled regular expression. Texts are str or UTF-8, and so are the groups of a match."""
+    """A compiled regular expression. It searches str or UTF-8 and returns the same type."""
 
     @property
     def pattern(self) -> str:
-        """The pattern as it is written."""
+        """Return the pattern as the user wrote it."""
 
     @property
     def groups(self) -> int:
-        """How many groups it has."""
+        """Return the number of groups."""
 
     @property
     def groupindex(self) -> dict[str, int]:
-        """The numbers of the groups that have a name."""
+        """Return the numbers of the named groups."""
 
-    def search(self, text: AnyStr, /) -> Found[AnyStr] | None:
-        """The first place where it is found."""
+    def search(self, text: AnyStr, /) -> PatternMatch[AnyStr] | None:
+        """Return the first match."""
 
     def findall(self, text: str, /) -> list[str | tuple[str, ...]]:
-        """What is found, or its groups, at each place."""
+        """Return all matches, or their groups if the pattern has groups."""
 
-    def sub(self, by: Callable[[Found[str]], str], text: str, count: int = 0, /) -> str:
-        """The text with what is found replaced."""
+    def sub(self, by: Callable[[PatternMatch[str]], str], text: str, count: int = 0, /) -> str:
+        """Replace the first `count` matches, or all if `count` is 0."""
 
 
 @lru_cache(maxsize=MAX_CACHED)
 def compiled(pattern: str, instead: str = "") -> Pattern:
-    """Return a user's regular expression, ready to search.
+    """Compile a user's regular expression.
 
-    instead: what to use in place of look-around, for the error
+    instead: advice for patterns with look-around, added to the error
 
-    Raises ValueError, in one line, for what is no regular expression, for one that RE2 cannot
-    search and for one that is too large.
+    Raises ValueError with a message of one line if the pattern is invalid, uses unsupported
+    syntax, or is too large.
     """
     shown = pattern if len(pattern) <= SHOWN_CHARACTERS else f"{pattern[:SHOWN_CHARACTERS]}…"
     bad = f"bad regular expression {shown!r}"
     if len(pattern) > MAX_CHARACTERS:
         raise ValueError(f"{bad}: longer than {MAX_CHARACTERS:,} characters. Use several patterns")
-    if problem := _lacking(pattern, instead):
+    if problem := _unsupported_syntax(pattern, instead):
         raise ValueError(f"{bad}: {problem}")
     options = re2.Options()
     options.max_mem = MAX_BYTES
-    # Otherwise written to the standard error stream, past the log.
+    # RE2 would print errors directly to stderr, bypassing the log.
     options.log_errors = False
     try:
-        made = re2.compile(pattern, options)
+        regex = re2.compile(pattern, options)
     except re2.error as error:
-        said = error.args[0]
-        cause = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+        message = error.args[0]
+        cause = message.decode("utf-8", "replace") if isinstance(message, bytes) else str(message)
         raise ValueError(f"{bad}: {cause}") from None
     except UnicodeEncodeError:
         raise ValueError(f"{bad}: not valid Unicode") from None
-    if made.programsize > MAX_INSTRUCTIONS:
+    if regex.programsize > MAX_INSTRUCTIONS:
         raise ValueError(f"{bad}: too large. Use smaller repeat counts, or several patterns")
-    if made.groups > MAX_GROUPS:
+    if regex.groups > MAX_GROUPS:
         raise ValueError(f"{bad}: more than {MAX_GROUPS} groups. Use (?:…) for groups")
-    return cast("Pattern", made)
+    return cast("Pattern", regex)
 
 
-def _lacking(pattern: str, instead: str) -> str | None:
-    """The first form in a pattern that RE2 lacks, and what to use in its place."""
+def _unsupported_syntax(pattern: str, instead: str) -> str | None:
+    """Return an error for the first construct that RE2 does not support, with an alternative."""
     names: Counter[str] = Counter()
     for part in _PARTS.finditer(pattern):
         if name := part["name"]:
             names[name] += 1
             if names[name] > 1:
-                return f"two groups have the name {name!r}. Give each a name of its own"
+                return f"two groups have the name {name!r}. Use unique names"
         elif kind := part.lastgroup:
-            what, way_out = _LACKS[kind]
-            advice = instead if way_out is None else way_out.format(part[0].removeprefix("{"))
-            return f"{what} is not supported: {part[0]}. {advice}".rstrip(" .")
+            construct, hint = _UNSUPPORTED[kind]
+            advice = instead if hint is None else hint.format(part[0].removeprefix("{"))
+            return f"{construct} is not supported: {part[0]}. {advice}".rstrip(" .")
     return None
 
 
 def patterns_in(xpath: str) -> Iterator[str]:
-    """Yield the regular expressions in an XPath expression: literals that `re:` functions take."""
-    # Of each open parenthesis the number of the argument; None where it is none of `re:`.
+    """Yield the literal patterns that an XPath expression passes to `re:` functions."""
+    # Index of the current argument in each open parenthesis; None outside of `re:` functions.
     arguments: list[int | None] = []
     for literal, function, mark in _XPATH_PARTS.findall(xpath):
         if function or mark == "(":
@@ -163,12 +165,12 @@ def patterns_in(xpath: str) -> Iterator[str]:
             arguments[-1] += 1
 
 
-def _of_flags(pattern: object, flags: object) -> Pattern:
+def _compiled_with_flags(pattern: object, flags: object) -> Pattern:
     return compiled(f"(?i){_text(pattern)}" if "i" in _text(flags) else _text(pattern))
 
 
 def _text(value: object) -> str:
-    """An argument of an XPath function as text: of nodes it is the first one's."""
+    """Convert an argument of an XPath function to text; of a node set, use the first node."""
     if isinstance(value, list):
         if not value:
             return ""
@@ -180,36 +182,37 @@ def _text(value: object) -> str:
     return str(value)
 
 
-def _test(_: object, text: object, pattern: object, flags: object = "") -> bool:
-    return _of_flags(pattern, flags).search(_text(text)) is not None
-
-
 def _match(_: object, text: object, pattern: object, flags: object = "") -> list[Any]:
-    searched = _of_flags(pattern, flags)
+    regex = _compiled_with_flags(pattern, flags)
     if "g" in _text(flags):
-        found = [x if isinstance(x, str) else "".join(x) for x in searched.findall(_text(text))]
+        matches = [x if isinstance(x, str) else "".join(x) for x in regex.findall(_text(text))]
     else:
-        first = searched.search(_text(text))
-        found = [] if first is None else [first[0] or "", *first.groups("")]
+        first = regex.search(_text(text))
+        matches = [] if first is None else [first[0] or "", *first.groups("")]
     root = etree.Element("matches")
-    for one in found:
-        etree.SubElement(root, "match").text = one
+    for match in matches:
+        etree.SubElement(root, "match").text = match
     return list(root)
 
 
 def _replace(_: object, text: object, pattern: object, flags: object, replacement: object) -> str:
     template = _text(replacement)
 
-    def by(found: Found[str]) -> str:
+    def by(match: PatternMatch[str]) -> str:
         def group(reference: re.Match[str]) -> str:
             name = reference[1] or reference[2]
-            return found[int(name) if name.isdigit() else name] or ""
+            return match[int(name) if name.isdigit() else name] or ""
 
         return _REFERENCE.sub(group, template)
 
-    return _of_flags(pattern, flags).sub(by, _text(text), 0 if "g" in _text(flags) else 1)
+    count = 0 if "g" in _text(flags) else 1
+    return _compiled_with_flags(pattern, flags).sub(by, _text(text), count)
 
 
-etree.FunctionNamespace(XPATH_NAMESPACE).update(
-    {"test": _test, "match": _match, "replace": _replace}
-)
+etree.FunctionNamespace(XPATH_NAMESPACE).update({
+    "test": lambda _, text, pattern, flags="": (
+        _compiled_with_flags(pattern, flags).search(_text(text)) is not None
+    ),
+    "match": _match,
+    "replace": _replace,
+})  # fmt: skip

@@ -1,7 +1,10 @@
-"""Work in a process of its own, which may take so much time and memory and no more.
+"""Limit the time and memory of work on untrusted input.
 
-A page can keep libraries in C busy for hours, or make them take all memory, and nothing in their
-own process can stop them. A copy of this process (fork) is ended by the kernel.
+A hostile page can keep C libraries busy for hours or make them allocate all memory. Nothing in the
+same process can stop such a library, but the kernel can terminate a forked copy of the process.
+
+`Sandbox` runs work in a subprocess with limits. `is_heavy` finds the pages that need a sandbox.
+`time_limit` interrupts Python code in this process.
 """
 
 from __future__ import annotations
@@ -26,64 +29,72 @@ from lxml import etree
 from scrapy.http import Response, TextResponse
 
 Result = TypeVar("Result")
-AT_ONCE = 2
+# Concurrent subprocesses of one Sandbox.
+MAX_PROCESSES = 2
 MEGABYTE = 1024 * 1024
 CHUNK_BYTES = MEGABYTE
-LARGEST_RESULT_MB = 64
-# A busy machine gives a process a tenth of its time.
+MAX_RESULT_MB = 64
+# Elapsed time allowed per second of processor time: on a busy machine, a process may only get a
+# tenth of a processor.
 PATIENCE = 10
 OUT_OF_TIME = (-signal.SIGXCPU, -signal.SIGKILL)
 OUT_OF_MEMORY = 3
 
 
-class TooMuch(Exception):
-    """The work took more than it may, or broke its process; `str()` says so."""
+class LimitExceeded(Exception):
+    """The work exceeded a limit, or its subprocess crashed; `str()` is the reason."""
 
 
-class Apart:
-    """Does work in other processes, a few at a time.
+class Sandbox:
+    """Runs work in subprocesses, at most MAX_PROCESSES at a time.
 
-    seconds:   of processor time
-    megabytes: of memory, besides what this process has
+    seconds:   processor time for each piece of work
+    megabytes: memory for each piece of work, in addition to the memory of this process
     """
 
     def __init__(self, seconds: float, megabytes: float) -> None:
         self._seconds, self._megabytes = seconds, megabytes
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._slots = asyncio.Semaphore(MAX_PROCESSES)
 
-    async def do(self, work: Callable[[], Result]) -> Result:
-        """The result of some work, or its exception, which travel as a pickle; raises TooMuch.
+    async def run(self, work: Callable[[], Result]) -> Result:
+        """Run the work in a subprocess, and return its result or raise its exception.
 
-        What the work changes in its process stays there.
+        Both must be picklable. Changes that the work makes to objects are lost. Raises
+        LimitExceeded.
         """
-        async with self._places:
-            pid, pipe = self._begin(work)
+        async with self._slots:
+            pid, pipe = self._start(work)
             try:
-                data, code = await asyncio.to_thread(_end, pid, pipe, self._seconds * PATIENCE)
+                data, code = await asyncio.to_thread(
+                    _read_result, pid, pipe, self._seconds * PATIENCE
+                )
             except asyncio.CancelledError:
                 os.kill(pid, signal.SIGKILL)
                 raise
         if problem := self._problem(data, code):
-            raise TooMuch(problem)
+            raise LimitExceeded(problem)
         result, error = pickle.loads(data)
         if error is not None:
             raise error
-        return result  # type: ignore[no-any-return] # a pickle is anything
+        return result  # type: ignore[no-any-return] # pickle.loads returns Any
 
-    def _begin(self, work: Callable[[], Any]) -> tuple[int, int]:
-        """Start the process; its number, and where to read what comes of it."""
-        here, there = os.pipe()
+    def _start(self, work: Callable[[], Any]) -> tuple[int, int]:
+        """Fork a subprocess. Return its pid and the pipe to read its result from."""
+        read_end, write_end = os.pipe()
         with warnings.catch_warnings():
-            # Python 3.12 warns of locks that other threads may hold; the work needs none of them.
+            # Python 3.12 warns that other threads may hold locks. The work does not need any.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid == 0:
-            self._work(work, there)
-        os.close(there)
-        return pid, here
+            self._run_in_subprocess(work, write_end)
+        os.close(write_end)
+        return pid, read_end
 
-    def _work(self, work: Callable[[], Any], pipe: int) -> NoReturn:
-        """In the new process: nothing of the crawl may go on in it, whatever happens."""
+    def _run_in_subprocess(self, work: Callable[[], Any], pipe: int) -> NoReturn:
+        """Run the work in the subprocess, write its outcome to the pipe, and exit.
+
+        `os._exit` always ends the subprocess here. Otherwise the copy of the crawl would go on.
+        """
         code = 1
         try:
             for number in (signal.SIGINT, signal.SIGTERM):
@@ -92,8 +103,15 @@ class Apart:
             _lower(resource.RLIMIT_CORE, 0)
             if (own_bytes := _own_bytes()) is not None:
                 _lower(resource.RLIMIT_AS, own_bytes + int(self._megabytes * MEGABYTE))
+            outcome: tuple[Any, Exception | None]
+            try:
+                outcome = work(), None
+            except MemoryError:
+                raise
+            except Exception as error:  # noqa: BLE001 - raised again in the parent process
+                outcome = None, error
             with os.fdopen(pipe, "wb") as out:
-                out.write(pickle.dumps(_done(work)))
+                out.write(pickle.dumps(outcome))
             code = 0
         except MemoryError:
             code = OUT_OF_MEMORY
@@ -101,33 +119,25 @@ class Apart:
             os._exit(code)
 
     def _problem(self, data: bytes, code: int) -> str | None:
-        if len(data) > LARGEST_RESULT_MB * MEGABYTE:
-            return f"what is read of it is larger than {LARGEST_RESULT_MB} MB"
+        if len(data) > MAX_RESULT_MB * MEGABYTE:
+            return f"the result is larger than {MAX_RESULT_MB} MB"
         if code in OUT_OF_TIME:
             return f"takes longer than {self._seconds:g} s of processor time"
         if code == OUT_OF_MEMORY:
             return f"takes more than {self._megabytes:g} MB of memory"
         if code < 0:
-            return f"its reader was ended by {signal.Signals(-code).name}"
-        return "what is read of it cannot be handed over" if code else None
-
-
-def _done(work: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    try:
-        return work(), None
-    except MemoryError:
-        raise
-    except Exception as error:  # noqa: BLE001 - who asked for it gets it
-        return None, error
+            return f"subprocess terminated by {signal.Signals(-code).name}"
+        return "the result could not be sent back from the subprocess" if code else None
 
 
 def _lower(limit: int, value: int) -> None:
-    _, most = resource.getrlimit(limit)
-    resource.setrlimit(limit, (value if most < 0 else min(value, most), most))
+    """Set a soft resource limit, up to the hard limit (negative if there is none)."""
+    _, hard = resource.getrlimit(limit)
+    resource.setrlimit(limit, (value if hard < 0 else min(value, hard), hard))
 
 
 def _own_bytes() -> int | None:
-    """Bytes of addresses that this process has; None where the system does not say it."""
+    """Return the size of this process's address space in bytes; None if it is unknown."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
     except OSError:
@@ -135,12 +145,15 @@ def _own_bytes() -> int | None:
     return pages * resource.getpagesize()
 
 
-def _end(pid: int, pipe: int, seconds: float) -> tuple[bytes, int]:
-    """What a process writes, and its exit code; it is ended where it takes too long or too much."""
-    data, ends = bytearray(), time.monotonic() + seconds
+def _read_result(pid: int, pipe: int, seconds: float) -> tuple[bytes, int]:
+    """Return the output of a subprocess and its exit code.
+
+    The subprocess is killed when it takes longer than `seconds` or writes too much.
+    """
+    data, deadline = bytearray(), time.monotonic() + seconds
     try:
-        while len(data) <= LARGEST_RESULT_MB * MEGABYTE:
-            ready, _, _ = select.select([pipe], [], [], max(0.0, ends - time.monotonic()))
+        while len(data) <= MAX_RESULT_MB * MEGABYTE:
+            ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
             chunk = os.read(pipe, CHUNK_BYTES) if ready else None
             if not chunk:
                 break
@@ -152,108 +165,103 @@ def _end(pid: int, pipe: int, seconds: float) -> tuple[bytes, int]:
     return bytes(data), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-# 300 kB have room for 80,000 attributes of one tag, which take libxml2 about 9 s.
+# Larger pages are heavy. 300 kB have room for a tag with 80,000 attributes, which takes libxml2
+# about 9 s to parse.
 LARGE_BYTES = 300_000
 ZIPPED_BYTES = 20_000
 GZIP_MAGIC = b"\x1f\x8b"
 MANY_TAGS = 20_000
-# So many may stand in any way: `div div` takes 6 s at worst.
+# Any arrangement of this many tags is harmless: the selector `div div` takes 6 s at worst.
 FEW_TAGS = 5_000
-# Of real pages hardly one is deeper than 40.
+# True for pages with elements more than 50 levels deep. Hardly any real page exceeds 40 levels.
 IS_DEEP = etree.XPath(f"boolean({'/*' * 51})")
-# libxml2 reads no further than 2,048.
-DEEPEST = 2_000
+# libxml2 drops the content of elements more than 2,048 levels deep.
+MAX_DEPTH = 2_000
 NO_MEMORY = etree.ErrorTypes.ERR_NO_MEMORY
 
 
 def is_heavy(response: Response) -> bool:
-    """Whether reading a response may take long; False for nearly all."""
+    """Return True if a response may take long to parse, so that it needs a sandbox."""
     body = response.body
     if len(body) > (ZIPPED_BYTES if body.startswith(GZIP_MAGIC) else LARGE_BYTES):
         return True
     tags = body.count(b"<")
     if tags <= FEW_TAGS or not isinstance(response, TextResponse):
         return False
-    return tags > MANY_TAGS or _is_deep(response)
-
-
-def is_cut_off(page: TextResponse) -> bool:
-    """Whether a page is nested so deeply that the rest of it is lost."""
+    if tags > MANY_TAGS:
+        return True
     try:
-        node, depth = page.selector.root, 1
-    except ValueError:  # a base that is no URL
-        return False
-    while isinstance(node, etree._Element) and len(node):
-        node, depth = node[-1], depth + 1
-    return depth >= DEEPEST
-
-
-def out_of_memory(error: Exception) -> bool:
-    """Whether an error while a page was read says that there was no memory left."""
-    of_lxml = isinstance(error, etree.ParseError) and getattr(error, "code", None) == NO_MEMORY
-    return of_lxml or isinstance(error, MemoryError)
-
-
-def _is_deep(page: TextResponse) -> bool:
-    try:
-        root = page.selector.root
+        root = response.selector.root
     except ValueError:
         return True
     return isinstance(root, etree._Element) and bool(IS_DEEP(root))
 
 
-# Again and again, as the first may come where nobody can hear it.
+def is_truncated(page: TextResponse) -> bool:
+    """Return True if a page is nested so deeply that the parser drops some of its content."""
+    try:
+        node, depth = page.selector.root, 1
+    except ValueError:  # parsel rejects a <base> with an invalid URL
+        return False
+    while isinstance(node, etree._Element) and len(node):
+        node, depth = node[-1], depth + 1
+    return depth >= MAX_DEPTH
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Return True if a page could not be parsed because memory ran out."""
+    in_lxml = isinstance(error, etree.ParseError) and getattr(error, "code", None) == NO_MEMORY
+    return in_lxml or isinstance(error, MemoryError)
+
+
+# Repeat the signal: its exception is lost when it is raised in a callback from C or a `__del__`.
 REPEAT_SECONDS = 0.1
 
 
-class TooLong(Exception):
-    """What was to be done took longer than it may."""
+class TimeLimitExceeded(Exception):
+    """A block took longer than its `time_limit`."""
 
 
-class _Up(BaseException):
-    """The time is up; no `except Exception` on the way keeps it."""
+class _TimeIsUp(BaseException):
+    """Raised by the timer. Not an Exception, so that no `except Exception` swallows it."""
 
 
-_is_on = False
+_is_active = False
 
 
-def _signalled(number: int, frame: FrameType | None) -> None:
-    if _is_on:
-        raise _Up
+def _on_timer(number: int, frame: FrameType | None) -> None:
+    if _is_active:
+        raise _TimeIsUp
     signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raises TooLong when what stands in the block has used so many seconds of processor time.
+    """Raise TimeLimitExceeded when the block has used this many seconds of processor time.
 
-    In other threads than the main one there is no limit, as signals do not reach them; within
-    another limit that one holds.
+    The limit only applies in the main thread, because Python handles signals there. Within another
+    time limit, only the outer limit applies.
     """
-    if _is_on or threading.current_thread() is not threading.main_thread():
+    global _is_active  # noqa: PLW0603 - a process has only one profiling timer
+    if _is_active or threading.current_thread() is not threading.main_thread():
         yield
         return
-    _begin(seconds)
+    if signal.getsignal(signal.SIGPROF) is not _on_timer:
+        signal.signal(signal.SIGPROF, _on_timer)
+    _is_active = True
+    signal.setitimer(signal.ITIMER_PROF, seconds, REPEAT_SECONDS)
     try:
         try:
             yield
         finally:
-            _end_timelimit()
-    except _Up:
-        # It may have come before the timer was stopped.
-        _end_timelimit()
-        raise TooLong(f"takes longer than {seconds:g} s of processor time") from None
+            _stop_timer()
+    except _TimeIsUp:
+        # The signal may have interrupted the first call.
+        _stop_timer()
+        raise TimeLimitExceeded(f"takes longer than {seconds:g} s of processor time") from None
 
 
-def _begin(seconds: float) -> None:
-    global _is_on  # noqa: PLW0603 - there is one timer in a process, and one who sets it
-    if signal.getsignal(signal.SIGPROF) is not _signalled:
-        signal.signal(signal.SIGPROF, _signalled)
-    _is_on = True
-    signal.setitimer(signal.ITIMER_PROF, seconds, REPEAT_SECONDS)
-
-
-def _end_timelimit() -> None:
-    global _is_on  # noqa: PLW0603 - as above
-    _is_on = False
+def _stop_timer() -> None:
+    global _is_active  # noqa: PLW0603 - see time_limit
+    _is_active = False
     signal.setitimer(signal.ITIMER_PROF, 0)

@@ -1,8 +1,8 @@
-"""What is shown to people: tables, lines and log lines, without anything a terminal would act on.
+"""Print tables, lines and log records without control characters that a terminal would interpret.
 
-All text that commands print and all log lines go through `visible`: titles, URLs, reasons and
-headers come from other people's servers. Other modules only print files of data
-(tests/unit/utils/test_terminal.py).
+All text that commands print and all log records go through `visible`, because titles, URLs, reasons
+and headers come from untrusted servers. Other modules only write data files
+(tests/unit/utils/test_terminal.py checks that).
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-# For files and pipes: no line of a table is as long.
+# Width for files and pipes, larger than any table.
 UNBOUNDED_WIDTH = 10_000
-# Control characters (C0 without tab and newline, DEL, C1), bidirectional controls, separators of
-# lines and paragraphs, and halves of surrogate pairs, which no stream can encode.
+# Control characters (C0 without tab and newline, DEL, C1), bidirectional controls, line and
+# paragraph separators, and unpaired surrogates, which streams cannot encode.
 UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-# Users and passwords in URLs, and options of MongoDB's connection strings that are secrets.
+# User names and passwords in URLs, and secret options in MongoDB connection strings.
 SECRET = re.compile(
     r"(?<=://)[^\s/?#@]*+@"
     r"|\b(?!mailto:)[\w.%+-]{1,64}+:[^\s/?#@:]{1,128}+@(?=[\w\[])"
     r"|\b(tlsCertificateKeyFilePassword|proxyPassword|authMechanismProperties)=[^\s&#'\"]*+",
     re.IGNORECASE,
 )
-# A newline in a log message after which a line could look like another record.
+# A newline after which a line of a log message could look like a separate record.
 LINE_START = re.compile(r"\n(?=\S)")
 
 
 def visible(text: str, *, blanks: bool = False) -> str:
-    r"""Return a text with escapes (`\x1b`, `\u202e`) in place of UNSAFE characters.
+    r"""Replace UNSAFE characters with escapes such as `\x1b` or `\u202e`.
 
-    blanks: also of tabs, special blanks and characters of no width, where each difference counts
+    blanks: also escape tabs, special spaces and zero-width characters, to show differences
     """
     if blanks:
         return "".join(x if x.isprintable() or x == "\n" else _escape(x) for x in text)
-    return UNSAFE.sub(lambda found: _escape(found[0]), text)
+    return UNSAFE.sub(lambda match: _escape(match[0]), text)
 
 
 def _escape(character: str) -> str:
@@ -53,14 +53,14 @@ def _escape(character: str) -> str:
 
 
 def without_secrets(text: str) -> str:
-    """Return a text with `***` in place of users, passwords and secret options of URLs."""
-    return SECRET.sub(lambda found: f"{found[1]}=***" if found[1] else "***@", text)
+    """Replace user names, passwords and secret options in URLs with `***`."""
+    return SECRET.sub(lambda match: f"{match[1]}=***" if match[1] else "***@", text)
 
 
 def printable(text: str) -> str:
-    """Return one line: unsafe characters and white space become one blank, Cf characters nothing.
+    """Collapse a text to one line. Remove format characters (Cf); other unsafe ones become spaces.
 
-    For texts that are read, such as titles and passages, where escapes would be in the way.
+    Use it for text to read, such as titles and passages, in which escapes would be distracting.
     """
     hidden: dict[str | int, str | int | None] = {
         x: "" if unicodedata.category(x) == "Cf" else " " for x in set(text) if not x.isprintable()
@@ -69,34 +69,34 @@ def printable(text: str) -> str:
 
 
 def as_json(value: Any, *, indent: int | None = None) -> str:
-    r"""Return a value as JSON: times as ISO 8601, ids as text, UNSAFE characters as `\u001b`."""
-    return escaped_json(json.dumps(value, indent=indent, ensure_ascii=False, default=_plain))
+    r"""Return a value as JSON: times in ISO 8601, ids as text, UNSAFE characters as `\u001b`."""
+
+    def plain(other: object) -> str:
+        iso = getattr(other, "isoformat", None)
+        return str(iso()) if iso else str(other)
+
+    return escaped_json(json.dumps(value, indent=indent, ensure_ascii=False, default=plain))
 
 
 def escaped_json(text: str) -> str:
-    r"""Return JSON with its UNSAFE characters as `\u001b`, which means the same."""
-    return UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
-
-
-def _plain(value: object) -> str:
-    iso = getattr(value, "isoformat", None)
-    return str(iso()) if iso else str(value)
+    r"""Replace UNSAFE characters in JSON with equivalent escapes such as `\u001b`."""
+    return UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 class SafeConsole(Console):
-    """A console that takes text as it is: no markup, no emoji names, nothing unsafe."""
+    """A rich console that prints text literally: no markup, emoji codes or UNSAFE characters."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, highlight=False, markup=False, emoji=False)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Make a Text; here escapes still count for the widths of columns."""
+        """Convert a string to a Text, with its escapes included in the width of columns."""
         return super().render_str(visible(text), **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Render whatever is printed, Text objects included."""
+        """Render any object, and escape the text of its segments."""
         for segment in super().render(renderable, options):
             if segment.control:
                 yield segment
@@ -105,16 +105,16 @@ class SafeConsole(Console):
 
 
 def stdout(*, soft_wrap: bool = False) -> SafeConsole:
-    """Return a console on stdout, as wide as the terminal.
+    """Return a console on stdout with the width of the terminal.
 
-    Without a terminal nothing is cut or wrapped, unless COLUMNS gives a width.
+    Without a terminal, output is not truncated or wrapped unless COLUMNS sets a width.
     """
-    is_free = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return SafeConsole(soft_wrap=soft_wrap, width=UNBOUNDED_WIDTH if is_free else None)
+    is_unbounded = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return SafeConsole(soft_wrap=soft_wrap, width=UNBOUNDED_WIDTH if is_unbounded else None)
 
 
 def print_line(text: str, *, error: bool = False) -> None:
-    """Print lines on stdout, or, without secrets, on stderr."""
+    """Print text to stdout, or to stderr with secrets removed."""
     if error:
         print(visible(without_secrets(text)), file=sys.stderr)
     else:
@@ -122,29 +122,29 @@ def print_line(text: str, *, error: bool = False) -> None:
 
 
 def shortened(text: str) -> Text:
-    """Return a table cell that ends in an ellipsis where its column is too narrow.
+    """Return a table cell that is shortened with an ellipsis if its column is too narrow.
 
-    Its column must not be `no_wrap`, or rich would narrow the columns of numbers as well.
+    The column itself must not be `no_wrap`, or rich would shrink columns of numbers as well.
     """
     return Text(visible(text), no_wrap=True, overflow="ellipsis")
 
 
 class SafeRecord(logging.LogRecord):
-    """A log record without unsafe characters and secrets, for any handler and formatter.
+    """A log record without UNSAFE characters and secrets, for any handler and formatter.
 
-    Lines of a message after the first one are indented, so that none looks like another record.
-    Lines of tracebacks stay.
+    In messages, all lines but the first are indented, so that no line looks like a separate record.
+    Tracebacks are not indented.
     """
 
     _traceback: str | None = None
 
     def getMessage(self) -> str:  # noqa: N802
-        """Return the message with its arguments."""
+        """Return the message with its arguments merged in."""
         return LINE_START.sub("\n  ", visible(without_secrets(super().getMessage())))
 
     @property
     def exc_text(self) -> str | None:
-        """The traceback, which a formatter makes and keeps here."""
+        """Return the traceback, which the first formatter stores here for the others."""
         return self._traceback
 
     @exc_text.setter
@@ -153,10 +153,10 @@ class SafeRecord(logging.LogRecord):
 
 
 def guard_logs() -> None:
-    """Make all log records of this process from now on SafeRecords."""
+    """Use SafeRecord for all further log records of this process."""
     logging.setLogRecordFactory(SafeRecord)
 
 
 def complain(command: str, error: object) -> None:
-    """One line on stderr: which command, what is wrong."""
+    """Print an error to stderr as `scrapy COMMAND: ERROR`."""
     print_line(f"scrapy {command}: {error}", error=True)

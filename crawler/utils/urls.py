@@ -1,4 +1,4 @@
-"""Canonical URLs: the identity of a target."""
+"""Canonicalize, compare and group URLs. The canonical URL is the identity of a target."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from urllib.parse import unquote_plus, urlsplit, urlunsplit
 
 from w3lib.url import canonicalize_url
 
-# Session ids and the marks that campaigns leave on links: never part of a page's identity.
+# Session ids and campaign parameters, which are never part of a page's identity.
 TRACKING_PARAMETERS = (
     "utm_*", "gclid", "gclsrc", "dclid", "fbclid", "msclkid", "yclid", "twclid", "ttclid",
     "mc_cid", "mc_eid", "_ga", "_gl", "igshid", "phpsessid", "jsessionid", "aspsessionid*",
 )  # fmt: skip
 
 
-# White space and control characters, which end no URL.
+# White space and control characters, which browsers strip from both ends of a URL.
 BLANKS = "".join(map(chr, range(33)))
-# Files that a folder's URL stands for.
+# Files that servers usually return for the URL of a folder.
 INDEXES = ("index.html", "index.htm", "index.php", "default.html", "default.aspx")
 SUFFIXES = ("html", "htm", "php")
 _INDEX = re.compile("|".join(map(re.escape, INDEXES)))
@@ -30,13 +30,12 @@ USUAL_PORTS = {"http": ":80", "https": ":443"}
 
 @lru_cache(maxsize=16_384)
 def canonical(url: str, strip: tuple[str, ...] = TRACKING_PARAMETERS) -> str:
-    """The canonical form of an absolute URL.
+    """Return the canonical form of an absolute http(s) URL.
 
-    url:   absolute http(s) URL
-    strip: names of query parameters to leave out (`*` is a wildcard, case does not matter)
+    strip: names of parameters to remove (`*` is a wildcard; names are case-insensitive)
 
-    Fragments go, the query is sorted, host and percent-escapes are normalised (w3lib), the port
-    that goes without saying is left out. Raises ValueError where the URL cannot be read.
+    Removes the fragment and the default port, sorts the query, and normalizes the host and
+    percent-escapes (w3lib). Raises ValueError if the URL is invalid.
     """
     parts = urlsplit(url.strip(BLANKS).partition("#")[0])
     netloc = parts.netloc.removesuffix(USUAL_PORTS.get(parts.scheme, "")) or parts.netloc
@@ -45,7 +44,7 @@ def canonical(url: str, strip: tuple[str, ...] = TRACKING_PARAMETERS) -> str:
         head, *parameters = segment.split(";")
         segments.append(";".join([head, *(x for x in parameters if not _matches(_name(x), strip))]))
     path = "/".join(segments)
-    # The query is cut as text: decoding it would lose escapes of other encodings than UTF-8.
+    # Split the query as text: decoding it would lose escapes in encodings other than UTF-8.
     query = "&".join(x for x in parts.query.split("&") if not _matches(_name(x), strip))
     kept = urlunsplit((parts.scheme, netloc, path, query, ""))
     return canonicalize_url(kept.strip(BLANKS))
@@ -61,12 +60,12 @@ def _matches(name: str, strip: tuple[str, ...]) -> bool:
 
 
 def item_key(url: str | None, *, is_canonical: bool = False) -> str | None:
-    """Return the key under which all sources of one page meet: its canonical URL, without scheme.
+    """Return the key of a page that all its sources share: its canonical URL without the scheme.
 
-    is_canonical: the URL is a target's; only its parameters may differ from the usual form
+    is_canonical: the URL belongs to a target, so that only its parameters may need normalizing
 
-    None where the URL names no page of its own: there is none, it is not http(s) or cannot be
-    read, or it is a site's home page.
+    Returns None if the URL does not identify a single page: it is missing, invalid, not http(s),
+    or the home page of a site.
     """
     if not url:
         return None
@@ -81,7 +80,7 @@ def item_key(url: str | None, *, is_canonical: bool = False) -> str | None:
 
 
 def host_of(url: str) -> str:
-    """Host name of a URL, lower case, without port; empty where there is none."""
+    """Return the host name of a URL in lower case, without port; empty if there is none."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:
@@ -89,23 +88,23 @@ def host_of(url: str) -> str:
 
 
 def is_http(url: str) -> bool:
-    """Whether the URL is absolute, http or https, and names a host."""
+    """Return True for an absolute http or https URL with a host."""
     return url[:8].lower().startswith(("http://", "https://")) and bool(host_of(url))
 
 
 def like(pattern: str) -> str:
-    """Return a regular expression that finds a part of a URL; `*` stands for any characters.
+    """Return a regular expression that matches a part of a URL; `*` matches any characters.
 
-    The search takes time proportional to the length of the URL, whatever the pattern is.
+    Atomic groups prevent backtracking: a search takes time linear in the length of the URL.
     """
     parts = (re.escape(part) for part in pattern.split("*") if part)
     return "".join(f"(?>.*?{part})" for part in parts)
 
 
 def bare(url: str) -> str:
-    """Return a URL without what often differs between two URLs of one page.
+    """Remove the parts of a URL that often differ between two URLs of the same page.
 
-    Scheme, `www.`, query, fragment, the name of an index file, a slash at the end, upper case.
+    These are scheme, `www.`, query, fragment, index file, trailing slash and upper case.
     """
     rest = url.partition("#")[0].partition("?")[0].lower()
     rest = rest.removeprefix("https://").removeprefix("http://").removeprefix("www.")
@@ -116,7 +115,7 @@ def bare(url: str) -> str:
 
 
 def variants(url: str) -> list[str]:
-    """Return URLs that often lead to the same page as this absolute one."""
+    """Return URLs that often lead to the same page as this absolute URL."""
     parts = urlsplit(url)
     host = parts.netloc.removeprefix("www.")
     folder = parts.path.rstrip("/")
@@ -130,18 +129,18 @@ def variants(url: str) -> list[str]:
     elif last and folder != head:
         paths += [f"{head}/{last}.{name}" for name in SUFFIXES]
     paths += [path.lower() for path in paths]
-    found = (
+    urls = (
         urlunsplit((scheme, netloc, path, query, ""))
         for path in paths
         for query in (parts.query, "")
         for netloc in (host, f"www.{host}")
         for scheme in ("https", "http")
     )
-    return [one for one in dict.fromkeys(found) if one != url]
+    return [variant for variant in dict.fromkeys(urls) if variant != url]
 
 
 def within(host: str, domains: Sequence[str]) -> bool:
-    """Whether `host` is one of `domains` or a subdomain of one."""
+    """Return True if `host` is one of `domains` or a subdomain of one."""
     return any(host == domain or host.endswith("." + domain) for domain in domains)
 
 
@@ -149,22 +148,22 @@ DIGITS = re.compile(r"\d+")
 NUMBER, WORD, REST = "{number}", "{word}", "{…}"
 SEPARATORS = re.compile(r"[-_.,;:+~=!]")
 EXTENSION = re.compile(r"\.[A-Za-z]\w{0,4}$")
-# Parts of a path and parameters of a query beyond these are not told apart.
+# Path segments and query parameters that shapes distinguish; further ones become `{…}` or `…`.
 MAX_PARTS, MAX_PARAMETERS = 8, 4
-# This many different texts in one place are parts of a shape each; more are a `{word}`.
+# Up to this many different segments at one position get a shape each; more become `{word}`.
 MAX_SIBLINGS = 8
-# From this many on, texts that hardly repeat are a `{word}`.
+# At least this many different segments become `{word}` if most of them occur only once.
 MIN_WORDS = 3
 Parts = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """URLs that differ in words and numbers only.
+    """A group of URLs that only differ in words and numbers.
 
-    text:    a path with `{word}` and `{number}`; with the host where the URLs have several
-    count:   how many URLs
-    example: the first of them
+    text:    path with `{word}` and `{number}`, after the host if the URLs have several hosts
+    count:   number of URLs
+    example: first of these URLs
     """
 
     text: str
@@ -173,9 +172,9 @@ class Shape:
 
 
 def shapes(urls: Iterable[str]) -> list[Shape]:
-    """The shapes of some URLs, the most frequent first; URLs that cannot be read are left out.
+    """Return the shapes of some URLs, most frequent first. Invalid URLs are ignored.
 
-    Takes time linear in the text of the URLs.
+    Takes time linear in the total length of the URLs.
     """
     groups: dict[tuple[str, int, str, str], list[tuple[Parts, str]]] = defaultdict(list)
     for url in urls:
@@ -185,37 +184,39 @@ def shapes(urls: Iterable[str]) -> list[Shape]:
             continue
         pieces = [DIGITS.sub(NUMBER, part) for part in split.path.split("/", MAX_PARTS + 1)[1:]]
         parts = tuple(pieces[:MAX_PARTS]) + ((REST,) if len(pieces) > MAX_PARTS else ())
-        groups[split.netloc, len(parts), _end(parts), _query(split.query)].append((parts, url))
+        # Keep apart paths that end with a slash, with an extension such as `.html`, or without.
+        last = parts[-1] if parts else ""
+        extension = EXTENSION.search(last)
+        end = last and (extension[0] if extension else WORD)
+        groups[split.netloc, len(parts), end, _query_shape(split.query)].append((parts, url))
     several = len({host for host, *_ in groups}) > 1
-    found = [
+    result = [
         Shape(f"{host if several else ''}/{'/'.join(parts)}{query}", len(members), members[0])
         for (host, count, _, query), rows in groups.items()
         for parts, members in _grouped(rows, count)
     ]
-    return sorted(found, key=lambda shape: -shape.count)
+    return sorted(result, key=lambda shape: -shape.count)
 
 
-def _end(parts: Parts) -> str:
-    """How a path ends: with a slash, with an extension such as `.html`, or in another way."""
-    last = parts[-1] if parts else ""
-    return last and (found[0] if (found := EXTENSION.search(last)) else WORD)
-
-
-def _query(query: str) -> str:
-    """The query with `{number}` and `{word}` for values."""
+def _query_shape(query: str) -> str:
+    """Replace the values in a query with `{number}` and `{word}`."""
     if not query:
         return ""
-    found = []
+    parameters = []
     for parameter in query.split("&", MAX_PARAMETERS)[:MAX_PARAMETERS]:
         name, equals, value = parameter.partition("=")
         shown = (NUMBER if value.isdigit() else WORD) if value else ""
-        found.append(f"{DIGITS.sub(NUMBER, name)}{equals}{shown}")
+        parameters.append(f"{DIGITS.sub(NUMBER, name)}{equals}{shown}")
     more = "&…" if query.count("&") >= MAX_PARAMETERS else ""
-    return f"?{'&'.join(found)}{more}"
+    return f"?{'&'.join(parameters)}{more}"
 
 
 def _grouped(rows: list[tuple[Parts, str]], count: int) -> list[tuple[Parts, list[str]]]:
-    """URLs by shape. rows: parts and URL of each; count: parts that all of them have."""
+    """Group URLs by shape, position by position.
+
+    rows:  path segments and URL of each
+    count: number of path segments, which is the same for all
+    """
     groups: list[tuple[Parts, list[tuple[Parts, str]]]] = [((), rows)]
     for place in range(count):
         refined = []
@@ -227,17 +228,17 @@ def _grouped(rows: list[tuple[Parts, str]], count: int) -> list[tuple[Parts, lis
             if different > MAX_SIBLINGS or (
                 different >= MIN_WORDS and different * 2 > len(members)
             ):
-                refined.append(((*before, _word(list(by_text))), members))
+                refined.append(((*before, _word_shape(list(by_text))), members))
             else:
                 refined += [((*before, text), some) for text, some in by_text.items()]
         groups = refined
     return [(parts, [url for _, url in members]) for parts, members in groups]
 
 
-def _word(texts: Sequence[str]) -> str:
-    """`{word}` between what all texts begin and end with, cut at separators."""
+def _word_shape(texts: Sequence[str]) -> str:
+    """Return `{word}` between the common start and end of the texts, cut at separators."""
     start = _common_start(texts)
-    ends = [found.end() for found in SEPARATORS.finditer(start)]
+    ends = [separator.end() for separator in SEPARATORS.finditer(start)]
     start = start[: ends[-1]] if ends else ""
     end = _common_start([text[len(start) :][::-1] for text in texts])[::-1]
     first = SEPARATORS.search(end)

@@ -48,7 +48,7 @@ REASONS = {
     "bomb-members": PARTS,
     "bomb-frames": PARTS,
     "bomb-sitemap.xml.gz": BOMB,
-    "not-gzip": "cannot be unpacked as gzip: no gzip file",
+    "not-gzip": "cannot be unpacked as gzip: not a gzip file",
     "endless": TOO_LONG,
     "endless-chunked": TOO_LONG,
     "endless-crumbs": "chunks that are smaller than what frames them",

@@ -88,7 +88,10 @@ def test_a_list_is_imported_once_however_often(
     assert first == {
         "added": 2, "known": 0, "categories": 2, "problems": [],
         "refused": [
-            {"where": "line 6, Bad", "url": "ftp://c.example/", "reason": "no http or https URL"}
+            {
+                "where": "line 6, Bad", "url": "ftp://c.example/",
+                "reason": "not an http or https URL",
+            }
         ],
     }  # fmt: skip
     before = list(database.targets.find().sort("_id"))
@@ -113,7 +116,7 @@ def test_what_is_there_gains_categories_and_keeps_its_title(
     more = OPML.replace("Local", "World").replace('text="A" title="A"', 'text="Other"')
     done = feeds(freshet, "import", written(tmp_path, more))
     assert (done.code, done.out) == (0, "0 feeds added, 2 known, 2 categories, 1 refused\n")
-    assert done.complaint == "scrapy feeds: line 6, Bad: ftp://c.example/: no http or https URL"
+    assert done.complaint == "scrapy feeds: line 6, Bad: ftp://c.example/: not an http or https URL"
     found = database.targets.find_one({"url": "https://a.example/feed"})
     assert found is not None
     assert (found["title"], found["categories"]) == ("A", ["News/Local", "News/World"])
@@ -151,9 +154,9 @@ def test_a_pipe_is_read_as_well(freshet: Freshet, database: Db, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "no feeds in it"),
-        ("<html><body>Hello</body></html>", "an HTML page, no OPML"),
-        ("<opml><body/></opml>", "OPML without a feed in it"),
+        ("", "no feeds found"),
+        ("<html><body>Hello</body></html>", "an HTML page, not OPML"),
+        ("<opml><body/></opml>", "OPML without any feeds"),
     ],
 )
 def test_what_is_no_list_is_one_line(
@@ -168,7 +171,7 @@ def test_what_is_no_list_is_one_line(
 def test_a_list_of_nothing_but_refusals_is_an_error(freshet: Freshet, tmp_path: Path) -> None:
     done = feeds(freshet, "import", written(tmp_path, "a.example\n" * 25))
     assert (done.code, done.out) == (1, "0 feeds added, 0 known, 0 categories, 25 refused\n")
-    assert done.err.splitlines()[0] == "scrapy feeds: line 1: a.example: no http or https URL"
+    assert done.err.splitlines()[0] == "scrapy feeds: line 1: a.example: not an http or https URL"
     assert done.err.splitlines()[20:] == ["scrapy feeds: and 5 more (--json shows them all)"]
 
 
@@ -184,7 +187,7 @@ def test_a_broken_list_gives_what_can_be_read(freshet: Freshet, tmp_path: Path) 
     assert (done.code, done.out.splitlines()[0]) == (
         0, "2 feeds added, 0 known, 2 categories, 1 refused"
     )  # fmt: skip
-    assert done.out.splitlines()[1].startswith("note: broken XML (")
+    assert done.out.splitlines()[1].startswith("note: malformed XML (")
 
 
 def test_an_export_is_imported_as_it_was(freshet: Freshet, database: Db, tmp_path: Path) -> None:
@@ -291,7 +294,7 @@ def test_a_password_in_a_url_is_refused_and_not_shown(
         for more in ((), ("--json",)):
             done = freshet("feeds", *words, *more)
             assert done.code == (words[0] == "add"), done.out
-            assert "must not hold a user name or a password" in done.out + done.err
+            assert "must not contain a user name or password" in done.out + done.err
             assert "hidden" not in done.out + done.err
     assert all("@" not in url for url in urls(database.targets.find()))
 
@@ -319,7 +322,7 @@ def test_what_gives_no_feed_is_said_and_the_rest_is_added(
     assert done.code == 1
     assert done.out == f"added  {blog.url}/feed.xml  Guessed\n"
     said = [line.removeprefix(f"scrapy feeds: {blog.url}/") for line in done.err.splitlines()]
-    assert said[0] == "scrapy feeds: ftp://x/: no http or https URL"
+    assert said[0] == "scrapy feeds: ftp://x/: not an http or https URL"
     assert said[1].endswith(", and links to no feed")
     assert said[2:4] == [
         "about.html: an HTML page; 1 link may be a feed's, none can be read as one",

@@ -220,7 +220,7 @@ def test_a_feed_that_moves_to_another_host_takes_none_with_it(
 def test_a_password_in_a_start_url_is_refused_and_not_shown(freshet: Freshet) -> None:
     wrapper = freshet.wrapper("x", start_urls=["http://me:pa55@a.test/"], item_pages="/item")
     result = freshet.crawl(wrapper, code=1)
-    assert "a URL must not hold a user name or a password" in result.complaint
+    assert "URLs must not contain a user name or password" in result.complaint
     assert "pa55" not in result.err
 
 

@@ -93,10 +93,10 @@ def test_a_calendar_ends_at_the_cap_of_its_depth_and_goes_on_under_a_higher_one(
         assert len(asked) == 7, "nothing new under the same cap"
         assert outcomes(database, at={"$gt": last_begin(database)}) == {"not_modified": 7}
         freshet.crawl(calendar_wrapper(freshet, url, max_depth=6), hours=60)
-    of_lists, of_items = sorted(said(result.err, "left out, like others"))
-    assert f"{url}/calendar/4/ is further than 3 pages" in of_lists
-    assert "max_depth in the wrapper, or FRESHET_MAX_DEPTH" in of_lists
-    assert f"{url}/event/3 is further" in of_items
+    of_lists, of_items = sorted(said(result.err, "left out, and others like it"))
+    assert f"{url}/calendar/4/ left out, and others like it: more than 3 pages away" in of_lists
+    assert "max_depth in the site definition, or FRESHET_MAX_DEPTH" in of_lists
+    assert f"{url}/event/3 left out" in of_items
     assert said(result.err, "; 2 links left out")
     assert first is not None
     assert first["counts"]["left_out"] == 2
@@ -169,9 +169,9 @@ def test_a_pattern_has_no_more_lists_than_its_cap_and_what_is_forgotten_makes_ro
         gone = [row["_id"] for row in database.targets.find({"start": False}).limit(5)]
         database.targets.delete_many({"_id": {"$in": gone}})
         freshet.crawl(wrapper, hours=30, code=1, FRESHET_MAX_PATTERN_LISTS=16)
-    (line,) = said(result.err, "left out, like others")
-    assert "would be one more than 15 list pages by '/shop/'" in line
-    assert "max_pattern_lists in the wrapper, or FRESHET_MAX_PATTERN_LISTS" in line
+    (line,) = said(result.err, "left out, and others like it")
+    assert "already 15 list pages match '/shop/'" in line
+    assert "max_pattern_lists in the site definition, or FRESHET_MAX_PATTERN_LISTS" in line
     assert database.targets.count_documents({"start": False}) == 16
     (site,) = database.sites.find()
     assert list(site["patterns"].values()) == [16]

@@ -252,7 +252,7 @@ def test_a_service_without_a_port_writes_a_file(
             ("metrics", "serve", "--port", "x:1"),
             "--port: 'x' is not an IP address. Example: 127.0.0.1",
         ),
-        (("metrics", "serve", "--cache", "1y"), "--cache: '1y' is no time such as 30s"),
+        (("metrics", "serve", "--cache", "1y"), "--cache: invalid duration: '1y'"),
         (("metrics", "--out", "/nosuch/x.prom"), "--out /nosuch/x.prom: No such file or directory"),
     ],
 )

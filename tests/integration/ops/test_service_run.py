@@ -343,9 +343,12 @@ def test_unknown_names_are_one_line(words: list[str], freshet: Freshet) -> None:
             "LOG_LEVEL: 'LOUD' is not a log level. Choices: DEBUG, INFO, WARNING, ERROR, CRITICAL",
         ),
         (["--logfile", "/nosuch/x.log"], "LOG_FILE /nosuch/x.log: No such file or directory"),
-        (["--for", "1y"], "--for: '1y' is no time such as 30s, 5m, 2h, 1d or 1w"),
-        (["--slice", "0"], "--slice: '0' is no time such as 30s, 5m, 2h, 1d or 1w"),
-        (["--replan", "daily"], "--replan: 'daily' is no time such as 30s, 5m, 2h, 1d or 1w"),
+        (["--for", "1y"], "--for: invalid duration: '1y'. Examples: 30s, 5m, 2h, 1d, 1w"),
+        (["--slice", "0"], "--slice: invalid duration: '0'. Examples: 30s, 5m, 2h, 1d, 1w"),
+        (
+            ["--replan", "daily"],
+            "--replan: invalid duration: 'daily'. Examples: 30s, 5m, 2h, 1d, 1w",
+        ),
     ],
 )
 def test_mistakes_are_one_line(words: list[str], complaint: str, tmp_path: Path) -> None:

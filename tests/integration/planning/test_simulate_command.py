@@ -211,9 +211,9 @@ def test_what_is_not_known_is_null(bare: Freshet, trace: Path) -> None:
          "Use --budget 0.86/day or more."),
         (["--budget", "12", "--budget", "0.5"], "budget 0.5/day is too small"),
         (["--budget", "0"], "--budget 0: must be greater than 0"),
-        (["--budget=-3"], "--budget: '-3' is no number of requests a day"),
-        (["--budget", "much"], "--budget: 'much' is no number of requests a day"),
-        (["--budget", "nan"], "--budget: 'nan' is no number of requests a day"),
+        (["--budget=-3"], "--budget: invalid request rate: '-3'"),
+        (["--budget", "much"], "--budget: invalid request rate: 'much'"),
+        (["--budget", "nan"], "--budget: invalid request rate: 'nan'"),
         (["--budget", "12", "--policy", "best"],
          "--policy: policy not found: 'best'. Available: optimal, groups, groups6, uniform, sqrt, "
          "freshness, harmonic, age, adaptive"),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from crawler.feeds.subscriptions import MOST_CATEGORIES
+from crawler.feeds.subscriptions import MAX_FEED_CATEGORIES
 from crawler.storage.targets import MAX_ALIASES, MAX_CATEGORIES
 from tests.integration.harness import Db, Freshet, Pages, target
 from tests.integration.inside import run
@@ -88,8 +88,8 @@ def test_a_feed_of_too_many_folders_keeps_the_newest(
         return found
 
     tags = [f"{n:03}" for n in range(MAX_CATEGORIES + MORE)]
-    for start in range(0, len(tags), MOST_CATEGORIES):
-        imported(tags[start : start + MOST_CATEGORIES])
+    for start in range(0, len(tags), MAX_FEED_CATEGORIES):
+        imported(tags[start : start + MAX_FEED_CATEGORIES])
     assert imported(["new", *tags[-3:]]) == [*tags[MORE + 1 :], "new"]
 
 

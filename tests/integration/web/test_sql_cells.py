@@ -96,7 +96,7 @@ def test_a_query_that_is_no_query_is_refused(
     path.write_text(database_of("lite", file_url) + cell("bad", "lite", statement))
     result = freshet("crawl", "cells", "-a", f"file={path}")
     assert result.code == 1
-    assert "cells.bad: sql has to be one SELECT" in result.complaint
+    assert "cells.bad: sql must be a single SELECT" in result.complaint
 
 
 def test_what_writes_behind_a_query_is_refused_by_the_database(

@@ -78,7 +78,10 @@ def test_a_wrapper_says_whether_and_by_what_posts_are_compared() -> None:
 
 @pytest.mark.parametrize(
     ("duplicates", "cause"),
-    [(["blurp"], "duplicates: 'blurp' is no field of this wrapper"), ([], "names no field")],
+    [
+        (["blurp"], "duplicates: 'blurp' is not a field of this site definition"),
+        ([], "the list is empty"),
+    ],
 )
 def test_a_mistake_in_what_is_compared_is_named(duplicates: list[str], cause: str) -> None:
     with pytest.raises(WrapperError, match=cause):

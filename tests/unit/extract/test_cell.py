@@ -49,19 +49,28 @@ def test_a_period_and_the_papers_name_for_it(period: str, seconds: float, group:
         ({"url": PAGE}, "needs exactly one of css, xpath and jmespath"),
         ({"url": PAGE, "css": "h1", "xpath": "//h1"}, "needs exactly one of"),
         ({"url": PAGE, "css": "h1["}, "bad selector"),
-        ({"url": PAGE, "css": "h1", "fields": {"a": "b"}}, "exclude each other"),
+        ({"url": PAGE, "css": "h1", "fields": {"a": "b"}}, "fields cannot be combined with css"),
         ({"url": "ftp://a/", "css": "h1"}, "not an absolute http or https URL"),
-        ({"url": PAGE, "css": "h1", "sql": "SELECT 1"}, "sql has no meaning"),
-        ({"url": PAGE, "css": "h1", "every": "soon"}, "no time such as 30s"),
-        ({"url": PAGE, "css": "h1", "every": "0.5s"}, "not between 1s and 4w"),
-        ({"url": PAGE, "css": "h1", "every": 5}, "no period such as"),
-        ({"database": "shop"}, "sql has to be one SELECT"),
-        ({"database": "shop", "sql": "DROP TABLE a"}, "sql has to be one SELECT"),
-        ({"database": "shop", "sql": "-- SELECT\nDROP TABLE a"}, "sql has to be one SELECT"),
-        ({"database": "shop", "sql": "SELECT 1", "css": "h1"}, "css has no meaning"),
-        ({"database": "shop", "sql": "SELECT :a"}, "sql names :a"),
-        ({"database": "shop", "sql": "SELECT 1", "parameters": {"a": 1}}, "names 'a'"),
-        ({"database": "other", "sql": "SELECT 1"}, r"there is no \[databases.other\]"),
+        (
+            {"url": PAGE, "css": "h1", "sql": "SELECT 1"},
+            "'sql' is not allowed in a cell that reads a page",
+        ),
+        ({"url": PAGE, "css": "h1", "every": "soon"}, "invalid duration: 'soon'"),
+        ({"url": PAGE, "css": "h1", "every": "0.5s"}, "period out of range: '0.5s'"),
+        ({"url": PAGE, "css": "h1", "every": 5}, "invalid period: 5"),
+        ({"database": "shop"}, "sql must be a single SELECT"),
+        ({"database": "shop", "sql": "DROP TABLE a"}, "sql must be a single SELECT"),
+        ({"database": "shop", "sql": "-- SELECT\nDROP TABLE a"}, "sql must be a single SELECT"),
+        (
+            {"database": "shop", "sql": "SELECT 1", "css": "h1"},
+            "'css' is not allowed in a cell that queries",
+        ),
+        ({"database": "shop", "sql": "SELECT :a"}, "parameters does not define :a"),
+        (
+            {"database": "shop", "sql": "SELECT 1", "parameters": {"a": 1}},
+            "parameters defines 'a', but sql does not use :a",
+        ),
+        ({"database": "other", "sql": "SELECT 1"}, r"\[databases.other\] is missing"),
         ({"url": PAGE, "css": "h1", "evry": "5m"}, "evry"),
     ],
 )
@@ -87,7 +96,7 @@ def test_queries_that_read(sql: str) -> None:
 
 @pytest.mark.parametrize("name", ["a b", "a/b", "", "1a", "a" * 65])
 def test_names_are_parts_of_addresses(name: str) -> None:
-    with pytest.raises(WrapperError, match="cannot be a name"):
+    with pytest.raises(WrapperError, match="invalid name: "):
         CellsWrapper.of({"cells": {name: {"url": PAGE, "css": "h1"}}}, "cells.toml")
 
 
@@ -97,7 +106,7 @@ def test_a_wrapper_without_cells_is_no_wrapper_of_cells() -> None:
 
 
 def test_keys_of_sites_have_no_meaning() -> None:
-    with pytest.raises(WrapperError, match="item_pages has no meaning for cells"):
+    with pytest.raises(WrapperError, match="'item_pages' is not allowed in a list of cells"):
         wrapper({"url": PAGE, "css": "h1"}, item_pages="/a/")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crawler.extract.main_text import LONGEST_CHARACTERS, main_text, page_title
+from crawler.extract.main_text import MAX_CHARACTERS, main_text, page_title
 from tests.unit.pages import page
 
 PARAGRAPHS = [
@@ -57,7 +57,7 @@ def test_deep_nesting_is_no_error(tag: str) -> None:
 def test_an_endless_page_is_cut() -> None:
     read = main_text(page(f"<body><div>{'word ' * 300_000}</div></body>"))
     assert read["main_text"] is not None
-    assert len(read["main_text"]) <= LONGEST_CHARACTERS
+    assert len(read["main_text"]) <= MAX_CHARACTERS
 
 
 @pytest.mark.parametrize(

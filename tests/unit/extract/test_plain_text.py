@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from crawler.extract.plain_text import LONGEST_CHARACTERS, plain
+from crawler.extract.plain_text import MAX_CHARACTERS, plain
 from tests.unit.feeding import atom, json_feed, only, rss
 
 
@@ -49,7 +49,7 @@ def test_nothing_is_too_deep_or_too_wide(markup: str) -> None:
 
 
 def test_an_endless_text_is_cut() -> None:
-    assert len(plain("word " * 300_000)) <= LONGEST_CHARACTERS
+    assert len(plain("word " * 300_000)) <= MAX_CHARACTERS
 
 
 @pytest.mark.parametrize(

@@ -26,26 +26,26 @@ def items(of: Traps, *paths: str) -> list[Link]:
 def test_what_is_as_deep_as_the_cap_is_wanted_still() -> None:
     shop = traps(max_depth=3)
     links = items(shop, "item/1")
-    assert shop.sifted(links, 3) == links
-    assert shop.sifted(links, 4) == []
+    assert shop.within_caps(links, 3) == links
+    assert shop.within_caps(links, 4) == []
     assert shop.left_out == 1
 
 
 def test_a_pattern_takes_so_many_and_another_as_many_more() -> None:
     shop = traps(item_pages=["/item/", "/event/"], max_pattern_items=2)
     some = items(shop, "item/1", "item/2", "item/3", "event/1")
-    assert [link.url for link in shop.sifted(some, 1)] == [
+    assert [link.url for link in shop.within_caps(some, 1)] == [
         f"{SITE}item/1", f"{SITE}item/2", f"{SITE}event/1",
     ]  # fmt: skip
-    assert shop.sifted(items(shop, "event/2", "event/3"), 1) == items(shop, "event/2")
+    assert shop.within_caps(items(shop, "event/2", "event/3"), 1) == items(shop, "event/2")
     assert sorted(shop.targets.values()) == [2, 2]
 
 
 def test_it_is_told_beforehand_which_patterns_would_be_full() -> None:
     shop = traps(max_pattern_items=2)
     (pattern,) = {link.pattern for link in items(shop, "item/1")}
-    assert shop.filled(items(shop, "item/1", "item/2")) == set()
-    assert shop.filled(items(shop, "item/1", "item/2", "item/3")) == {pattern}
+    assert shop.over_caps(items(shop, "item/1", "item/2")) == set()
+    assert shop.over_caps(items(shop, "item/1", "item/2", "item/3")) == {pattern}
 
 
 def test_a_cap_is_said_once_and_all_that_is_left_out_counts(
@@ -54,10 +54,10 @@ def test_a_cap_is_said_once_and_all_that_is_left_out_counts(
     shop = traps(max_pattern_items=1)
     with caplog.at_level(logging.WARNING):
         for n in range(4):
-            shop.sifted(items(shop, f"item/{n}"), 1)
+            shop.within_caps(items(shop, f"item/{n}"), 1)
     (message,) = caplog.messages
-    assert f"{SITE}item/1 would be one more than 1 items by '/item/'" in message
-    assert "max_pattern_items in the wrapper, or FRESHET_MAX_PATTERN_ITEMS" in message
+    assert f"{SITE}item/1 left out, and others like it: already 1 items match '/item/'" in message
+    assert "max_pattern_items in the site definition, or FRESHET_MAX_PATTERN_ITEMS" in message
     assert shop.left_out == 3
 
 
@@ -83,4 +83,4 @@ def test_how_often_a_part_of_a_path_stands_in_it(path: str, times: int) -> None:
 def test_an_ordinary_link_is_over_no_cap_of_the_defaults() -> None:
     shop = traps()
     links = items(shop, "2011/11/11/11/item/1", "item/a/b/c/d/e/f/g/h/i/j/k?a=/1/1/1/1/1/1/1/1/1/1")
-    assert shop.sifted(links, 1000) == links
+    assert shop.within_caps(links, 1000) == links

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scrapy.http import HtmlResponse
 
-from crawler.feeds.discovery import MOST, Candidates, candidates
+from crawler.feeds.discovery import MAX_CANDIDATES, Candidates, candidates
 
 PAGE = "https://blog.example/2026/post.html"
 RSS = 'rel="alternate" type="application/rss+xml"'
@@ -91,4 +91,4 @@ def test_what_is_declared_is_not_guessed_as_well() -> None:
 def test_a_page_with_thousands_of_links_names_some() -> None:
     page = "".join(f'<link {RSS} href="/{i}"><a href="/{i}/feed">x</a>' for i in range(2000))
     named = found(page)
-    assert (len(named.declared), len(named.guessed)) == (MOST, MOST)
+    assert (len(named.declared), len(named.guessed)) == (MAX_CANDIDATES, MAX_CANDIDATES)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from crawler.feeds.recover import MENDABLE, Markup, mended
+from crawler.feeds.recover import REPAIRABLE, Markup, repaired
 from crawler.items import NoFeed
 from tests.unit.feeding import atom, item, json_feed, reading, rss
 
@@ -122,7 +122,7 @@ def test_an_encoding_that_does_not_fit_is_told() -> None:
     latin = rss(item("<description>Bücher für alle</description>")).encode("latin-1")
     assert told(latin) == (
         ["Bücher für alle"],
-        "no encoding declared that fits: read as cp1252",
+        "no valid encoding declared: read as cp1252",
     )
     unknown = rss(UMLAUT, head="<?xml version='1.0' encoding='bogus'?>")
     assert told(unknown) == (["Bücher, жизнь"], "unknown encoding 'bogus'")
@@ -132,7 +132,7 @@ def test_a_few_broken_bytes_do_not_change_the_encoding() -> None:
     body = rss(item("<description>жизнь как она есть</description>")).encode()
     texts, problems = told(body.replace("есть".encode(), b"\xd0" + "есть".encode()))
     assert texts == ["жизнь как она \N{REPLACEMENT CHARACTER}есть"]
-    assert problems == "1 character not in utf-8: replaced"
+    assert problems == "1 character invalid in utf-8: replaced"
 
 
 def test_entities_of_the_document_are_read_and_bombs_are_not() -> None:
@@ -207,7 +207,7 @@ def test_hostile_documents_end_as_soon_as_others(document: str) -> None:
 
 
 def test_a_malformed_document_of_any_size_is_not_guessed_at() -> None:
-    with pytest.raises(NoFeed, match="too long to guess"):
+    with pytest.raises(NoFeed, match="too long for the loose parser"):
         reading(rss(item("<b>") * 60_000))
 
 
@@ -231,6 +231,6 @@ def test_references_to_characters_stay(reference: str) -> None:
 def test_a_long_reference_without_its_end_is_read_once(start: str) -> None:
     markup = Markup(f"<rss>&#0; {start}{'0' * 98_000}</rss>", {})
     began = time.process_time()
-    for message in MENDABLE:
-        mended(markup, message)
+    for message in REPAIRABLE:
+        repaired(markup, message)
     assert time.process_time() - began < 2

@@ -56,7 +56,7 @@ def test_dates_are_read_in_many_forms(said: str, hour: int, minute: int) -> None
 def test_what_nobody_can_read_is_no_date_and_that_is_told(said: str) -> None:
     found = dated(said)
     assert believed(found) == [None]
-    assert [p for p in found.problems if p.startswith("1 date not read")]
+    assert [p for p in found.problems if p.startswith("1 date not understood")]
 
 
 def test_no_date_is_no_problem() -> None:
@@ -69,7 +69,7 @@ def test_no_date_is_no_problem() -> None:
 def test_a_date_that_cannot_be_true_is_not_believed_and_that_is_told(said: str) -> None:
     found = dated(said)
     assert believed(found) == [None]
-    assert found.problems[0].startswith("1 date before 1995 or in the future: not believed")
+    assert found.problems[0].startswith("1 date before 1995 or in the future: ignored")
 
 
 def test_a_clock_that_is_a_little_fast_is_forgiven() -> None:
@@ -86,16 +86,16 @@ def test_a_post_of_this_minute_is_believed() -> None:
 @pytest.mark.parametrize(
     ("dates", "built", "problem"),
     [
-        (["2024-04-01"] * 3, "", "all 3 dates are the same: not believed"),
+        (["2024-04-01"] * 3, "", "all 3 dates are identical: ignored"),
         (
             ["2024-05-01T11:59:58Z", "2024-05-01T11:59:59Z", "2024-05-01T12:00:00Z"],
             "",
-            "all 3 dates are those of the visit: not believed",
+            "all 3 dates equal the time of the fetch: ignored",
         ),
         (
             ["2024-04-30T08:00:00Z", "2024-04-30T08:00:01Z", "2024-04-30T08:00:01Z"],
             "2024-04-30T08:00:02Z",
-            "all 3 dates are those of the document: not believed",
+            "all 3 dates equal the time of the document: ignored",
         ),
     ],
 )
@@ -132,4 +132,4 @@ def test_the_day_of_publishing_counts_before_that_of_an_update() -> None:
 
 def test_dates_that_nobody_can_read_are_asked_after_a_few_times_only() -> None:
     found = dated(*(f"{n} nonsense" for n in range(2000)))
-    assert found.problems == ("2,000 dates not read, such as '0 nonsense'",)
+    assert found.problems == ("2,000 dates not understood, such as '0 nonsense'",)

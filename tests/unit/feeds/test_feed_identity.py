@@ -46,7 +46,7 @@ def test_without_a_date_it_is_a_digest_of_title_and_text() -> None:
 def test_copies_of_a_post_are_one_and_that_is_told() -> None:
     document = reading(rss(item(n=1), item(n=2), item(n=1)))
     assert [entry.id for entry in document.entries] == ["tag:1", "tag:2"]
-    assert document.problems == ("2 entries share the id 'tag:1' and are the same",)
+    assert document.problems == ("2 entries share the id 'tag:1' and are identical",)
 
 
 def test_of_copies_with_several_dates_the_latest_stays_wherever_it_stands() -> None:
@@ -66,7 +66,7 @@ def test_one_guid_for_all_posts_loses_none_and_that_is_told() -> None:
         f"same https://a.example/{n}" for n in (1, 2, 3)
     ]
     assert document.problems == (
-        "3 entries share the id 'same': told apart by link, title and date",
+        "3 entries share the id 'same': distinguished by link, title and date",
     )
 
 

@@ -145,13 +145,16 @@ def test_a_feed_without_posts_is_a_feed(document: str) -> None:
         (b"<!doctype html><title>&Eacute;t&eacute;</title><p>x", "an HTML page: 'Été'"),
         (b"<opml version='2.0'><body/></opml>", "a list of feeds in OPML"),
         (b"<urlset><url><loc>https://a.example/</loc></url></urlset>", "a sitemap"),
-        (b"<note><to>Ada</to></note>", "a document of <note>"),
-        (b"<note><to>Ada", "a document of <note>, malformed: its end is missing, line 1"),
+        (b"<note><to>Ada</to></note>", "an XML document with root <note>"),
+        (
+            b"<note><to>Ada",
+            "an XML document with root <note>, malformed: its end is missing, line 1",
+        ),
         (b"User-agent: *", "text without markup"),
         (gzip.compress(rss(item()).encode()), "binary data"),
         (bytes(range(256)) * 20, "binary data"),
-        (b'{"posts": []}', "JSON, but no JSON Feed"),
-        (b"[1, 2]", "JSON, but no JSON Feed"),
+        (b'{"posts": []}', "JSON, but not a JSON Feed"),
+        (b"[1, 2]", "JSON, but not a JSON Feed"),
         (b'{"version": "https://jsonfeed.org/version/1", ', "malformed JSON"),
         (b"[" * 100_000, "JSON, nested too deeply"),
     ],
@@ -165,7 +168,7 @@ def test_what_is_no_feed_says_what_it_is_instead(body: bytes, reason: str) -> No
 def test_entries_of_an_unknown_format_are_read_and_that_is_told() -> None:
     found = reading("<news><item><title>One</title></item></news>")
     assert (found.format, len(found.entries)) == ("unknown", 1)
-    assert found.problems == ("entries in a format that is none of a feed",)
+    assert found.problems == ("entries in an unknown format",)
 
 
 def test_the_type_that_a_server_gives_does_not_matter() -> None:
@@ -286,7 +289,7 @@ def test_more_posts_than_wanted_are_left_out_and_that_is_told() -> None:
         rss(*(item(n=n) for n in range(9))),
         json_feed(*({"id": n} for n in range(9))),
     ):
-        found = read(document.encode(), FEED_URL, None, NOW, most_entries=3)
+        found = read(document.encode(), FEED_URL, None, NOW, max_entries=3)
         assert len(found.entries) == 3
         assert found.problems == ("more than 3 entries: the rest is left out",)
 

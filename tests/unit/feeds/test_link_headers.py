@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crawler.feeds.discovery import MOST_HUBS, hubs_of_headers
+from crawler.feeds.discovery import MAX_HUBS, hubs_of_headers
 
 HUB, OTHER, TOPIC = "https://hub.example/", "https://hub.other/", "https://blog.example/feed"
 
@@ -59,7 +59,7 @@ def test_what_names_no_hub(value: str) -> None:
 
 def test_there_is_an_end_to_hubs() -> None:
     value = ", ".join(f"<https://hub{n}.example/>; rel=hub" for n in range(100))
-    assert len(hubs_of_headers([value])[0]) == MOST_HUBS
+    assert len(hubs_of_headers([value])[0]) == MAX_HUBS
 
 
 @pytest.mark.parametrize("part", ["<a>", '<a>;rel="', "; ", '<a>;x="\\', " " * 9, "<a>;a=b "])

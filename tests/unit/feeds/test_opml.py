@@ -105,16 +105,16 @@ def test_schemes_of_feed_readers_and_ways_to_write_a_url(written: str, url: str)
 @pytest.mark.parametrize(
     ("written", "reason"),
     [
-        ("", "no URL"),
-        ("a.example/feed", "no http or https URL"),
-        ("ftp://a.example/feed", "no http or https URL"),
-        ("feed:", "no http or https URL"),
-        ("javascript:alert(1)", "no http or https URL"),
-        ("http://", "no http or https URL"),
-        ("http://[::1/", "no http or https URL"),
-        ("http://a b/", "no http or https URL"),
-        ("https://me:hidden@a.example/feed", "must not hold a user name"),
-        ("feed://me@a.example/feed", "must not hold a user name"),
+        ("", "the URL is empty"),
+        ("a.example/feed", "not an http or https URL"),
+        ("ftp://a.example/feed", "not an http or https URL"),
+        ("feed:", "not an http or https URL"),
+        ("javascript:alert(1)", "not an http or https URL"),
+        ("http://", "not an http or https URL"),
+        ("http://[::1/", "not an http or https URL"),
+        ("http://a b/", "not an http or https URL"),
+        ("https://me:hidden@a.example/feed", "must not contain a user name"),
+        ("feed://me@a.example/feed", "must not contain a user name"),
         ("https://a.example/" + "x" * 2000, "longer than 2000 characters"),
     ],
 )
@@ -130,9 +130,11 @@ def test_only_the_bad_line_of_an_opml_file_is_refused() -> None:
     )
     assert urls(found) == ["https://a.example/feed"]
     assert found.refused == (
-        Refused("line 3, Bad one", "ftp://a.example/", "no http or https URL"),
-        Refused("line 4", "", "no URL"),
-        Refused("line 4, More", "https://a.example/more.opml", "a link or another list, no feed"),
+        Refused("line 3, Bad one", "ftp://a.example/", "not an http or https URL"),
+        Refused("line 4", "", "the URL is empty"),
+        Refused(
+            "line 4, More", "https://a.example/more.opml", "a link or another list, not a feed"
+        ),
     )
 
 
@@ -163,7 +165,7 @@ def test_of_a_broken_list_what_can_be_read_is_read_and_said(body: str) -> None:
     found = read(body)
     assert urls(found) == ["https://a.example/?a=1&b=2"]
     (problem,) = found.problems
-    assert problem.startswith("broken XML (")
+    assert problem.startswith("malformed XML (")
     assert ", line 1, " in problem
 
 
@@ -204,7 +206,7 @@ def test_an_undeclared_encoding_is_guessed_and_said(encoding: str, title: str) -
     text = f'<opml><outline text="{title}" xmlUrl="http://a.b/"/></opml>'
     found = read(text.encode(encoding))
     assert found.feeds[0].title == title
-    assert found.problems == (f"not in utf-8 as it should be: read as {encoding}",)
+    assert found.problems == (f"not valid utf-8: read as {encoding}",)
 
 
 def test_a_plain_list_from_a_windows_editor() -> None:
@@ -217,12 +219,18 @@ def test_a_plain_list_from_a_windows_editor() -> None:
 @pytest.mark.parametrize(
     ("body", "complaint"),
     [
-        ("", "no feeds in it"),
-        ("# none\n\n", "no feeds in it"),
-        ("<opml><body/></opml>", "OPML without a feed in it"),
-        ('<opml><body><outline text="x"/></body></opml>', "no feeds in it"),
-        ("<!DOCTYPE html><html><body><a href='/opml'>x</a></body></html>", "an HTML page, no OPML"),
-        ("<?xml version='1.0'?><rss><channel/></rss>", r"a feed, no list \(scrapy feeds add URL\)"),
+        ("", "no feeds found"),
+        ("# none\n\n", "no feeds found"),
+        ("<opml><body/></opml>", "OPML without any feeds"),
+        ('<opml><body><outline text="x"/></body></opml>', "no feeds found"),
+        (
+            "<!DOCTYPE html><html><body><a href='/opml'>x</a></body></html>",
+            "an HTML page, not OPML",
+        ),
+        (
+            "<?xml version='1.0'?><rss><channel/></rss>",
+            "a feed, not a list of feeds. Use scrapy feeds add URL",
+        ),
         ("<kml/>", "neither OPML nor a list of URLs"),
         ('{"version": 1}', "neither OPML nor a list of URLs"),
         ("\x89PNG\0\0", "neither OPML nor a list of URLs"),
@@ -274,20 +282,20 @@ def test_time_and_memory_do_not_grow_with_the_square_of_a_hostile_list(body: str
     begun = time.process_time()
     found = read(body)
     assert urls(found) == ["http://a.b/"]
-    assert len(found.feeds[0].categories) <= subscriptions.MOST_CATEGORIES
+    assert len(found.feeds[0].categories) <= subscriptions.MAX_FEED_CATEGORIES
     assert all(len(name) <= subscriptions.CATEGORY_CHARACTERS for name in found.feeds[0].categories)
     assert time.process_time() - begun < 5
 
 
 def test_sizes_have_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("crawler.feeds.subscriptions.MOST_FEEDS", 2)
-    monkeypatch.setattr("crawler.feeds.subscriptions.MOST_REFUSED", 2)
-    with pytest.raises(ConfigError, match=r"^my.opml: more than 2 feeds; import it in parts$"):
+    monkeypatch.setattr("crawler.feeds.subscriptions.MAX_FEEDS", 2)
+    monkeypatch.setattr("crawler.feeds.subscriptions.MAX_REFUSED", 2)
+    with pytest.raises(ConfigError, match=r"^my.opml: more than 2 feeds\. Import the list"):
         read("http://a.b/1\nhttp://a.b/2\nhttp://a.b/3\n")
-    with pytest.raises(ConfigError, match=r"^my.opml: more than 2 lines that name no feed$"):
+    with pytest.raises(ConfigError, match=r"^my.opml: more than 2 lines are not feeds$"):
         read("a\nb\nc\n")
-    monkeypatch.setattr("crawler.feeds.opml.LARGEST_MB", 1)
-    with pytest.raises(ConfigError, match=r"^my.opml: larger than 1 MB; import it in parts$"):
+    monkeypatch.setattr("crawler.feeds.opml.MAX_MB", 1)
+    with pytest.raises(ConfigError, match=r"^my.opml: larger than 1 MB. Import it in parts$"):
         read("#" * 1_048_577)
 
 

@@ -31,7 +31,7 @@ from crawler.search import Query, passage, search_words
 from crawler.utils import diff
 from crawler.utils import text as normalization
 from crawler.utils.regex import compiled
-from crawler.utils.sandbox import Apart, TooMuch, is_heavy
+from crawler.utils.sandbox import LimitExceeded, Sandbox, is_heavy
 from pipelines.content import digest, normal
 from tests.unit.feeding import item, rss
 from tests.unit.pages import NOON, SITE, wrapper
@@ -146,7 +146,7 @@ PLACES: dict[str, Callable[[str], Any]] = {
     "crawler/utils/text.py": lambda text: normalization.normalized("NFKC", text),
     "pipelines/content.py": of_content,
     "crawler/dedup": of_sketches,
-    "crawler/searching": of_searches,
+    "crawler/search.py": of_searches,
     "crawler/extract/main_text.py": of_a_page,
     "crawler/extract/fields.py": of_fields,
     "crawler/extract/plain_text.py": of_markup,
@@ -170,7 +170,7 @@ def libraries() -> None:
 
 def test_the_security_page_lists_the_places() -> None:
     told = DOCS.read_text(encoding="utf-8")
-    section = told.partition("### Where text from outside is read")[2].partition("\n### ")[0]
+    section = told.partition("### Code that reads outside text")[2].partition("\n### ")[0]
     assert {row.split("`")[1] for row in section.splitlines() if row.startswith("| `")} == set(
         PLACES
     )
@@ -186,10 +186,10 @@ def test_the_worst_texts_end_soon(place: str, kind: str) -> None:
         return True
 
     try:
-        assert asyncio.run(Apart(MAX_SECONDS, MAX_MB).do(work))
+        assert asyncio.run(Sandbox(MAX_SECONDS, MAX_MB).run(work))
     except RecursionError:
         assert kind == "deep JSON"
-    except TooMuch:
+    except LimitExceeded:
         # A crawl reads it in a process of its own, which is ended as this one was.
         assert place in OF_PAGES
         assert is_heavy(response(text))

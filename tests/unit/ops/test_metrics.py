@@ -26,16 +26,15 @@ from crawler.ops.metrics import (
     KEPT_SECONDS,
     Carried,
     ProcessMetrics,
-    ServiceCollector,
     TextFile,
     class_of,
     past_of,
     result_of,
 )
+from crawler.ops.metrics_catalog import Described, of_database, of_processes
 from crawler.ops.metrics_database import Fixed, estimated, text_of
-from crawler.ops.service import Report
 from crawler.storage.redis import QueueState
-from crawler.storage.stats import NUMBERS, Sample, Stats
+from crawler.storage.stats import NUMBERS, Sample
 from crawler.web.address import Address, address_of
 from crawler.web.metrics import MetricsSource, answer
 
@@ -291,56 +290,29 @@ def test_a_sample_stands_for_all() -> None:
     assert np.isnan([found.missed_per_week, found.delay_seconds]).all()
 
 
-def empty_families() -> list[Metric]:
-    """All there is, without any value."""
-    figures = Stats({}, Counter(), sample(rate=[]), {}, {})
-    registry = ProcessMetrics().registry
-    registry.register(ServiceCollector(Report([])))
-    of_reading = ("database_up", "database_read_seconds", "database_read_timestamp_seconds")
-    others = ("metrics_timestamp_seconds", *of_reading)
-    known = [
-        *registry.collect(),
-        *metrics_database.families(figures),
-        *metrics_database.queue_families([]),
-        metrics_database.dead_letters({}),
-    ]
-    return [*known, *(Metric(f"freshet_{name}", "Told elsewhere.", "gauge") for name in others)]
-
-
-def told() -> dict[str, str]:
-    """Names as Prometheus has them, and their types."""
-    text = text_of(empty_families()).decode()
-    return dict(line.split()[2:4] for line in text.splitlines() if line.startswith("# TYPE"))
+def catalog() -> list[Described]:
+    return [*of_processes(), *of_database()]
 
 
 def test_names_follow_the_conventions_of_prometheus() -> None:
-    text = text_of(empty_families()).decode()
-    names = told()
-    assert len(names) == text.count("# TYPE")
-    for name, kind in names.items():
+    metrics = catalog()
+    assert len({metric.name for metric in metrics}) == len(metrics) > 50
+    for name, kind, labels, text in metrics:
         assert re.fullmatch(r"freshet_[a-z_]+", name)
         assert (kind == "counter") == name.endswith("_total"), name
         assert kind in ("counter", "gauge", "histogram"), name
         assert not OTHER_UNITS & set(name.split("_")), name
         assert not name.endswith(("_count", "_sum", "_bucket")), name
-    helps = [line.split(" ", 3) for line in text.splitlines() if line.startswith("# HELP")]
-    assert all(len(words) == 4 and words[3].endswith(".") for words in helps)
-
-
-def test_the_docs_name_every_metric_and_no_other() -> None:
-    page = (ROOT / "docs/how-to/monitor.md").read_text(encoding="utf-8")
-    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `freshet_")]
-    listed = [name for row in rows for name in NAME.findall(row)]
-    assert len(listed) == len(set(listed))
-    assert set(listed) == set(told())
+        assert text.endswith("."), name
+        assert all(re.fullmatch("[a-z_]+", label) for label in labels), name
 
 
 @pytest.mark.parametrize("file", ["docs/how-to/monitor.md", "deploy/prometheus-rules.yaml"])
 def test_queries_and_alerts_name_what_there_is(file: str) -> None:
     named = set(NAME.findall((ROOT / file).read_text(encoding="utf-8")))
-    there = told()
-    parts = {f"{name}_bucket" for name, kind in there.items() if kind == "histogram"}
-    assert named <= set(there) | parts
+    metrics = catalog()
+    parts = {f"{metric.name}_bucket" for metric in metrics if metric.type == "histogram"}
+    assert named <= {metric.name for metric in metrics} | parts
 
 
 def test_the_docs_name_every_alert() -> None:

@@ -14,7 +14,7 @@ NOTHING = {"weeks": None, "every": None, "sample": None, "budget": None, "stop":
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"every": "20"}, "--every: '20' is no time such as 90m, 6h, 2d or 1w"),
+        ({"every": "20"}, "--every: invalid duration: '20'. Examples: 90m, 6h, 2d, 1w"),
         ({"every": "0.5m"}, "--every 30 seconds is out of range. Use one minute to one day."),
         ({"every": "25h"}, "--every 25 hours is out of range. Use one minute to one day."),
         ({"weeks": "53"}, "--weeks 53 is out of range. Use more than 0 and at most 52."),
@@ -25,7 +25,7 @@ NOTHING = {"weeks": None, "every": None, "sample": None, "budget": None, "stop":
         ({"sample": "few"}, "--sample: 'few' is no number of pages"),
         (
             {"budget": "many"},
-            "--budget: 'many' is no number of requests a day, such as 265, 265/day or 0.5",
+            "--budget: invalid request rate: 'many'. Examples: 265, 265/day, 0.5",
         ),
         ({"weeks": "3", "stop": True}, "--stop ends the phase; it takes no other options"),
     ],

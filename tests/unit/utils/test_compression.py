@@ -9,7 +9,7 @@ import zlib
 import pytest
 
 from crawler.errors import Misbehaves
-from crawler.utils.compression import MOST_PARTS, PIECE_BYTES, Broken, gunzipped, inflated
+from crawler.utils.compression import MAX_PARTS, PIECE_BYTES, CorruptData, gunzipped, inflated
 
 LIMIT = 1_000_000
 TEXT = os.urandom(3 * PIECE_BYTES) + b"the same " * 30_000
@@ -64,9 +64,9 @@ def test_a_file_that_is_cut_off_is_read_as_far_as_it_goes() -> None:
 
 @pytest.mark.parametrize("data", [b"<html>", HEAD % 1 + b"\xff" * 100], ids=["a page", "broken"])
 def test_what_is_not_packed_is_broken(data: bytes) -> None:
-    with pytest.raises(Broken):
+    with pytest.raises(CorruptData):
         gunzipped(data, LIMIT)
-    with pytest.raises(Broken):
+    with pytest.raises(CorruptData):
         inflated(b"\xff" * 100, LIMIT)
 
 
@@ -81,4 +81,4 @@ def test_more_than_the_limit_is_refused() -> None:
 
 def test_parts_without_number_are_refused() -> None:
     with pytest.raises(Misbehaves, match="parts"):
-        gunzipped(gzip.compress(b"") * (MOST_PARTS + 1), LIMIT)
+        gunzipped(gzip.compress(b"") * (MAX_PARTS + 1), LIMIT)

@@ -30,7 +30,7 @@ def test_a_task_that_loses_a_cancellation_is_cancelled_again(
         await end_tasks(task)
         return task
 
-    monkeypatch.setattr("crawler.utils.process.AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("crawler.utils.process.RETRY_SECONDS", 0.01)
     assert asyncio.run(run()).cancelled()
 
 
@@ -44,9 +44,9 @@ def test_a_task_that_never_ends_is_named_and_not_waited_for(
         assert not task.done()
         await end_tasks(task)
 
-    monkeypatch.setattr("crawler.utils.process.AGAIN_SECONDS", 0.01)
+    monkeypatch.setattr("crawler.utils.process.RETRY_SECONDS", 0.01)
     asyncio.run(run())
-    assert caplog.messages == ["a task does not end: stubborn"]
+    assert caplog.messages == [f"Task did not end after {MAX_CANCELS} cancellations: stubborn"]
 
 
 def test_errors_of_tasks_that_have_ended_are_dropped() -> None:

@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from crawler.utils.sandbox import is_cut_off, is_heavy
+from crawler.utils.sandbox import is_heavy, is_truncated
 from tests.unit.pages import page
 
 LEAVES = "<p>x</p>" * 4_000
@@ -63,4 +63,4 @@ def test_what_is_packed_is_heavy_sooner() -> None:
     ids=lambda value: value[:20] if isinstance(value, str) else None,
 )
 def test_a_page_is_cut_off_where_its_parser_gives_up(body: str, cut_off: bool) -> None:
-    assert is_cut_off(page(body)) is cut_off
+    assert is_truncated(page(body)) is cut_off

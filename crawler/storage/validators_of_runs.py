@@ -1,0 +1,246 @@
+"""Validators of the collections of runs, plans and sites."""
+
+from __future__ import annotations
+
+from crawler.items import Kind, Outcome
+from crawler.storage.client import Document
+from crawler.storage.field_schemas import (
+    count,
+    document,
+    number,
+    one_of,
+    shown,
+    shown_object,
+    shown_rows,
+    text,
+    texts,
+    time,
+    typed,
+    validator,
+)
+
+_RUN_COUNTS = shown_object(
+    "numbers by name; names that are absent are 0",
+    {
+        "visits": shown("number", "visits"),
+        **{str(kind): shown("number", f"visits with the outcome `{kind}`") for kind in Outcome},
+        **{f"{kind}_pages": shown("number", f"visited targets of kind `{kind}`") for kind in Kind},
+        "bytes": shown("number", "bytes of response bodies"),
+        "targets": shown("number", "targets of the spider at the end of the run"),
+        "discovered": shown("number", "new targets"),
+        "unlisted": shown("number", "items that no list shows any more"),
+        "due": shown("number", "targets that are still due"),
+        "over_cap": shown("number", "targets that are still due because of the plan's caps"),
+        "closed": shown("number", "targets that are still due because of visiting hours"),
+        "over_limit": shown("number", "targets that are still due because of `-a limit`"),
+        "missed_visits": shown("number", "planned visits that were not made before this run"),
+        "dead": shown("number", "pages that were dead-lettered"),
+        "left_out": shown("number", "links that exceeded a limit of the site definition"),
+        "posts": shown("number", "new feed posts"),
+        "edited_posts": shown("number", "edited feed posts"),
+        "missed_posts": shown("number", "estimated number of missed feed posts"),
+        "pages_with_links": shown("number", "pages that were searched for links"),
+        "links": shown("number", "links to pages of the site, once per page"),
+        "list_links": shown("number", "links that `list_pages` matches"),
+        "item_links": shown("number", "links that `item_pages` matches"),
+        "ambiguous_links": shown("number", "links that both match; they are ignored"),
+        "unmatched_links": shown("number", "links that no pattern matches"),
+        "foreign_links": shown("number", "links to other hosts"),
+        "unfollowed_links": shown("number", "matching links on a start URL that is an item"),
+        "items_read": shown("number", "items whose fields were read"),
+        "without_FIELD": shown("number", "items without this field"),
+    },
+)
+
+RUN_VALIDATORS: dict[str, Document] = {
+    "runs": validator(
+        ["spider", "started"],
+        "crawl runs: one document per run",
+        {
+            "_id": shown("objectId", "id of the run"),
+            "spider": text("name of the spider"),
+            "started": time("start"),
+            "finished": shown("time or null", "end; null: running or crashed"),
+            "reason": shown("string", "why it ended, such as `finished`, `shutdown`, `failed`"),
+            "error": shown("string", "cause of a failure"),
+            "full": shown("boolean", "true for a run with `-a full=1`"),
+            "workers": shown("number", "workers that took part"),
+            "counts": _RUN_COUNTS,
+            "unmatched": shown("array of strings", "some links that no pattern matched"),
+            "examples": shown("object", "a link for some of the counts, by name"),
+        },
+    ),
+    "plans": validator(
+        ["at", "spiders", "state"],
+        "plans: one document per replan, and one per sampling phase (`scrapy learn`)",
+        {
+            "_id": shown("objectId", "id of the plan"),
+            "at": time("time of the replan"),
+            "kind": shown("string", "`pages` or `feeds`"),
+            "spiders": texts("names of the planned spiders; empty for a sampling phase"),
+            "state": one_of(
+                ["writing", "adopting", "adopted", "undone"],
+                "`writing`: being staged, the former plan is active; `adopting`: active, being "
+                "copied to the targets; `adopted`: active; `undone`: discarded",
+            ),
+            "policy": shown("string", "allocation policy; `learn` for a sampling phase"),
+            "objective": shown("string", "objective of the policy `optimal`"),
+            "budget_per_day": shown(
+                "number or null", "mean requests per day; null if the policy takes no budget"
+            ),
+            "budget_from": shown(
+                "string",
+                "source of the budget: `asked` (option or setting), `goal`, `intervals` (fixed "
+                "intervals), `plans` (several former plans) or `policy`",
+            ),
+            "budget_kept": shown("boolean", "true if the former plan had the same budget"),
+            "budget_added": shown("number", "part of the budget for new targets"),
+            "daily_cap": shown("number", "maximum visits per UTC day; 0: no cap"),
+            "hourly_cap": shown("number", "maximum visits per hour; 0: no cap"),
+            "price": shown(
+                "number or null",
+                "hours of staleness that a visit has to save; for feeds: posts per fetch",
+            ),
+            "targets": shown("number", "planned targets"),
+            "moved": shown("number", "targets whose plan was changed"),
+            "unplanned": shown("number", "targets without a former plan"),
+            "learning": shown("number", "targets in a sampling phase, whose plans are kept"),
+            "dated": shown("array of strings", "spiders whose Last-Modified dates are reliable"),
+            "bounds": shown("object", "number of targets for each value of `plan.bound`"),
+            "totals": shown_object(
+                "expected results",
+                {
+                    "requests_per_day": shown("number", "mean requests per day"),
+                    "least_per_day": shown(
+                        "number", "requests per day if each target has its maximum interval"
+                    ),
+                    "known": shown("boolean", "true if change rates are known well enough"),
+                    "freshness": shown("number or null", "mean freshness"),
+                    "age_days": shown("number or null", "mean age in days"),
+                    "load": shown("number", "requests as a share of those of daily crawling"),
+                    "daily": shown("object", "the same figures for daily crawling"),
+                    "posts_per_day": shown("number or null", "for feeds: posts per day"),
+                    "missed_share": shown("number or null", "for feeds: share of missed posts"),
+                    "delay_hours": shown(
+                        "number or null", "for feeds: mean delay of collected posts in hours"
+                    ),
+                    "polls": shown("number", "for a sampling phase: polls"),
+                    "changes": shown("number", "for a sampling phase: changes found"),
+                },
+            ),
+            "ignored": shown_object(
+                "ignored data",
+                {"future": shown("number", "targets with visits in the future")},
+            ),
+            "warnings": shown("array of strings", "warnings for the user"),
+            "limits": shown_rows(
+                "for the policy `adaptive`: limits of intervals",
+                {
+                    "spider": shown("string", "name of the spider"),
+                    "min_hours": shown("number", "minimum interval in hours"),
+                    "max_hours": shown("number", "maximum interval in hours"),
+                },
+            ),
+            "learns": shown("string", "for a sampling phase: name of the spider"),
+            "until": shown("time", "for a sampling phase: planned end"),
+            "ended": shown("time", "for a sampling phase: end"),
+            "weeks": shown("number", "for a sampling phase: duration in weeks"),
+            "every_hours": shown("number", "for a sampling phase: interval of polls in hours"),
+            "sample": shown("number or null", "for a sampling phase: requested number of pages"),
+            "pages": shown("number", "for a sampling phase: number of pages"),
+            "turns": shown("number", "for a sampling phase: number of groups that take turns"),
+        },
+    ),
+    "sites": validator(
+        ["timezone", "windows", "blackout", "weight", "weights", "cost", "at"],
+        "settings of each site as of its last run, and the definition of a site without a spider "
+        "class",
+        {
+            "_id": shown("string", "name of the spider"),
+            "timezone": text("IANA time zone"),
+            "windows": texts("visiting hours"),
+            "blackout": texts("hours without visits"),
+            "weights": typed("array", "weights of some pages; the first match counts")
+            | {
+                "items": {
+                    "properties": {
+                        "of": shown("string", "URL pattern, or `category:` and a category"),
+                        "weight": shown("number", "weight"),
+                    }
+                }
+            },
+            "weight": number("weight of all other pages"),
+            "cost": number("budget that a request takes"),
+            "list_interval_hours": shown("number or null", "initial interval of list pages"),
+            "item_interval_hours": shown("number or null", "initial interval of items"),
+            "min_interval_hours": shown("number or null", "minimum planned interval"),
+            "max_interval_hours": shown("number or null", "maximum planned interval"),
+            "requests_per_day": shown("number or null", "maximum planned requests per day"),
+            "requests_per_hour": shown("number or null", "maximum planned requests per hour"),
+            "at": time("time of the last run"),
+            "digest": shown("string", "digest of the definition; a change makes targets due"),
+            "patterns": shown("object", "number of targets by digest of the URL pattern"),
+            "kept_bytes": shown("number", "uncompressed bytes of all versions of the site"),
+            "definition": document(
+                ["reader", "keys", "stored"],
+                "site definition; absent if a spider class has it",
+                {
+                    "reader": text("name of the spider that reads it"),
+                    "keys": text("keys as JSON"),
+                    "file": typed(["string", "null"], "absolute path; null: from arguments"),
+                    "withheld": texts("keys whose values are secret and not stored"),
+                    "stored": time("time when it was stored"),
+                },
+            ),
+        },
+    ),
+    "dead": validator(
+        ["spider", "url", "at", "leases"],
+        "dead letters: pages that repeatedly crashed workers",
+        {
+            "_id": shown("string", "`_id` of the target, or id of a request"),
+            "spider": text("name of the spider"),
+            "url": text("URL of the page"),
+            "at": time("time when it was dead-lettered"),
+            "leases": count("number of failed attempts"),
+            "worker": shown("string", "worker that removed it from the queue"),
+        },
+    ),
+    "leases": validator(
+        ["number", "shared", "holders"],
+        "leases of work that only one process may do at a time",
+        {
+            "_id": text(
+                "`crawl NAME`, `replan`, `feeds push`, `duplicates rebuild` or "
+                "`duplicates check NAME`"
+            ),
+            "number": count("number of the owner; it grows with each new owner"),
+            "shared": text("id of the Redis through which holders share a run; empty: not shared"),
+            "holders": {
+                "bsonType": "array",
+                "description": "processes that hold the lease",
+                "items": document(
+                    ["id", "host", "pid", "place", "began", "since", "until"],
+                    "a process",
+                    {
+                        "id": text("id of the holder"),
+                        "host": text("host name"),
+                        "pid": shown("number", "process id"),
+                        "place": shown("string", "scope of the process id: boot and namespace"),
+                        "began": shown("string", "start time of the process"),
+                        "since": time("start of the lease, by MongoDB's clock"),
+                        "until": time("end of the lease unless it is renewed"),
+                    },
+                ),
+            },
+        },
+    ),
+    "hosts": validator(
+        ["hold_until"],
+        "hosts that asked for a pause",
+        {
+            "_id": shown("string", "host"),
+            "hold_until": time("end of the pause"),
+        },
+    ),
+}

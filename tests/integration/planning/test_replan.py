@@ -119,7 +119,7 @@ def test_mistakes_are_one_line_and_nothing_is_written(stored: Stored, freshet: F
         done = replan(freshet, *args.split())
         assert (done.code, done.out, done.complaint) == (1, "", f"scrapy replan: {complaint}")
     bad = replan(freshet, FRESHET_BUDGET="lots")
-    assert (bad.code, "FRESHET_BUDGET: 'lots' is no number" in bad.complaint) == (1, True)
+    assert (bad.code, "FRESHET_BUDGET: invalid request rate: 'lots'" in bad.complaint) == (1, True)
     bad = replan(freshet, FRESHET_POLICY="x")
     assert (bad.code, bad.complaint[:30]) == (1, "scrapy replan: policy not foun")
     assert db.plans.count_documents({}) == 0
